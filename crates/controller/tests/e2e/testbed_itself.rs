@@ -1,0 +1,92 @@
+//! The testbed keeps its own promises.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use testbed::cluster::{eventually, node, pod};
+use testbed::control_plane::{ControlPlane, Options};
+
+fn is_alive(id: &i32) -> bool {
+    Path::new(&format!("/proc/{id}")).exists()
+}
+
+#[tokio::test]
+async fn nodes_become_ready_pods_run_and_a_deployment_is_scheduled() {
+    let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
+    let client = control_plane.client().await.unwrap();
+    node("n1").create(&client).await.unwrap();
+    pod("default", "placed").on("n1").create(&client).await.unwrap();
+    pod("default", "scheduled").create(&client).await.unwrap();
+    let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = kube::Api::namespaced(client, "default");
+    eventually("both pods are Ready on n1", Duration::from_secs(30), async || {
+        let is_ready = |pod: &k8s_openapi::api::core::v1::Pod| {
+            let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            let ready = conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True");
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+            ready.count() == 1 && node == Some("n1")
+        };
+        Ok(pods.list(&Default::default()).await?.items.iter().filter(|pod| is_ready(pod)).count() == 2)
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn servers_that_were_killed_come_back_with_their_data() {
+    let mut control_plane = ControlPlane::start(Options::api_only()).await.unwrap();
+    let client = control_plane.client().await.unwrap();
+    node("n1").create(&client).await.unwrap();
+    control_plane.restart_apiserver().await.unwrap();
+    control_plane.restart_etcd().await.unwrap();
+    let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(client);
+    eventually("n1 is still there", Duration::from_secs(30), async || Ok(nodes.get_opt("n1").await?.is_some()))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn every_process_ends_with_a_test_that_panics() {
+    let panicking = async {
+        let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
+        let ids = control_plane.process_ids();
+        assert!(ids.iter().all(is_alive));
+        std::panic::panic_any(ids);
+    };
+    let local = tokio::task::LocalSet::new();
+    let panicked = local.spawn_local(panicking);
+    local.await;
+    let ids = panicked.await.unwrap_err().into_panic().downcast::<Vec<i32>>().unwrap();
+    assert_eq!(ids.len(), 5);
+    assert!(!ids.iter().any(is_alive), "a server outlived its test");
+}
+
+/// Not a test of its own: [`every_process_ends_with_a_test_that_is_killed`] runs it in another process and kills that.
+#[tokio::test]
+async fn helper_that_waits_to_be_killed() {
+    if std::env::var_os("TESTBED_WAIT_TO_BE_KILLED").is_none() {
+        return;
+    }
+    let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
+    println!("ids: {}", serde_json::to_string(&control_plane.process_ids()).unwrap());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+}
+
+#[tokio::test]
+async fn every_process_ends_with_a_test_that_is_killed() {
+    use std::io::{BufRead, BufReader};
+    let mut killed = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "testbed_itself::helper_that_waits_to_be_killed", "--nocapture"])
+        .env("TESTBED_WAIT_TO_BE_KILLED", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(killed.stdout.take().unwrap()).lines();
+    let line = lines.map_while(Result::ok).find_map(|line| Some(line.split_once("ids: ")?.1.to_owned())).unwrap();
+    let ids: Vec<i32> = serde_json::from_str(&line).unwrap();
+    assert_eq!(ids.len(), 5);
+    assert!(ids.iter().all(is_alive));
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    eventually("all servers have ended", Duration::from_secs(5), async || Ok(!ids.iter().any(is_alive))).await.unwrap();
+}

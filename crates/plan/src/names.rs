@@ -1,0 +1,109 @@
+//! Names that can't be wrong: parsed once at the edge, compared and ordered ever after.
+
+use std::fmt;
+use std::net::{AddrParseError, IpAddr};
+use std::str::FromStr;
+
+/// A public IP address that can move between machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address(pub IpAddr);
+
+impl FromStr for Address {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A node's name in Kubernetes. A name can come back on another machine.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeName(pub String);
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A machine, by the id its cloud knows. Only that cloud's driver looks inside.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VmId(pub String);
+
+impl fmt::Display for VmId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A cloud that holds addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Provider {
+    Gcp,
+    Aws,
+    Azure,
+    DigitalOcean,
+}
+
+impl Provider {
+    /// The provider's name as users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gcp => "gcp",
+            Self::Aws => "aws",
+            Self::Azure => "azure",
+            Self::DigitalOcean => "digitalocean",
+        }
+    }
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The part of a cloud that one listing covers: a project, an account, a subscription.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Scope {
+    /// The cloud.
+    pub provider: Provider,
+    /// The project, account or subscription; empty where the credentials imply it.
+    pub account: String,
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.account.as_str() {
+            "" => write!(f, "{}", self.provider),
+            account => write!(f, "{}/{account}", self.provider),
+        }
+    }
+}
+
+/// The object that a pool comes from. Ordered by kind, namespace and name, which breaks ties between pools of one age.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolKey {
+    /// `NetIPAllocation` or `FloatingIPPool`.
+    pub kind: &'static str,
+    /// The namespace; empty for cluster-scoped objects.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl fmt::Display for PoolKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.namespace.as_str() {
+            "" => write!(f, "{}/{}", self.kind, self.name),
+            namespace => write!(f, "{}/{namespace}/{}", self.kind, self.name),
+        }
+    }
+}

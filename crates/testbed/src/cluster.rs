@@ -1,0 +1,145 @@
+//! Nodes, pods and manifests for tests, in the words a test wants to use.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{Container, Node, NodeSpec, Pod, PodSpec, Taint};
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+
+use crate::control_plane::ControlPlane;
+
+const POLL_EVERY: Duration = Duration::from_millis(50);
+
+/// A node that kwok keeps alive, such as `node("edge-1").label("role", "edge")`.
+pub fn node(name: &str) -> NodeFixture {
+    let annotations = BTreeMap::from([("kwok.x-k8s.io/node".to_owned(), "fake".to_owned())]);
+    let metadata =
+        ObjectMeta { name: Some(name.to_owned()), annotations: Some(annotations), ..ObjectMeta::default() };
+    NodeFixture { node: Node { metadata, ..Node::default() } }
+}
+
+/// A node that does not exist yet.
+#[derive(Clone, Debug)]
+pub struct NodeFixture {
+    node: Node,
+}
+
+impl NodeFixture {
+    /// Adds a label.
+    pub fn label(mut self, name: &str, value: &str) -> Self {
+        let labels = self.node.metadata.labels.get_or_insert_default();
+        labels.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Says which machine the node is on.
+    pub fn provider_id(mut self, id: &str) -> Self {
+        self.spec().provider_id = Some(id.to_owned());
+        self
+    }
+
+    /// Adds a taint of effect NoSchedule.
+    pub fn taint(mut self, key: &str) -> Self {
+        let taint = Taint { key: key.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
+        self.spec().taints.get_or_insert_default().push(taint);
+        self
+    }
+
+    fn spec(&mut self) -> &mut NodeSpec {
+        self.node.spec.get_or_insert_default()
+    }
+
+    /// Creates the node.
+    pub async fn create(self, client: &Client) -> Result<Node> {
+        Ok(Api::all(client.clone()).create(&PostParams::default(), &self.node).await?)
+    }
+}
+
+/// A pod that runs on a given node, such as `pod("ingress", "nginx-1").on("worker-1")`.
+pub fn pod(namespace: &str, name: &str) -> PodFixture {
+    let metadata = ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        ..ObjectMeta::default()
+    };
+    let container = Container {
+        name: "main".to_owned(),
+        image: Some("registry.invalid/none".to_owned()),
+        ..Container::default()
+    };
+    let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
+    PodFixture { pod: Pod { metadata, spec: Some(spec), ..Pod::default() } }
+}
+
+/// A pod that does not exist yet.
+#[derive(Clone, Debug)]
+pub struct PodFixture {
+    pod: Pod,
+}
+
+impl PodFixture {
+    /// Adds a label.
+    pub fn label(mut self, name: &str, value: &str) -> Self {
+        let labels = self.pod.metadata.labels.get_or_insert_default();
+        labels.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Places the pod without asking the scheduler.
+    pub fn on(mut self, node: &str) -> Self {
+        self.pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
+        self
+    }
+
+    /// Creates the pod.
+    pub async fn create(self, client: &Client) -> Result<Pod> {
+        let namespace = self.pod.metadata.namespace.clone().unwrap_or_default();
+        Ok(Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &self.pod).await?)
+    }
+}
+
+impl ControlPlane {
+    /// Installs our custom resource definitions and waits until they are served.
+    pub async fn install_crds(&self) -> Result<()> {
+        for (name, crd) in api::crds::all() {
+            self.apply(&serde_json::to_string(&crd)?).with_context(|| format!("installing {name}"))?;
+        }
+        let waited = self.kubectl().args(["wait", "--for=condition=Established", "crd", "--all"]).output()?;
+        ensure!(waited.status.success(), "{}", String::from_utf8_lossy(&waited.stderr));
+        Ok(())
+    }
+
+    /// `kubectl apply -f -` with this text. The error is what kubectl said.
+    pub fn apply(&self, manifest: &str) -> Result<()> {
+        let mut command = self.kubectl();
+        command.args(["apply", "--server-side", "-f", "-"]);
+        let mut kubectl =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        kubectl.stdin.take().context("kubectl has no input")?.write_all(manifest.as_bytes())?;
+        let output = kubectl.wait_with_output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(())
+    }
+}
+
+/// Asks again and again until the answer is yes, for at most so long. What it was waiting for is said where it never is.
+pub async fn eventually(what: &str, longest: Duration, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<Duration> {
+    let started = Instant::now();
+    loop {
+        let last = is_so().await;
+        if matches!(last, Ok(true)) {
+            return Ok(started.elapsed());
+        }
+        if started.elapsed() > longest {
+            match last {
+                Err(error) => return Err(error.context(format!("not within {longest:?}: {what}"))),
+                Ok(_) => bail!("not within {longest:?}: {what}"),
+            }
+        }
+        tokio::time::sleep(POLL_EVERY).await;
+    }
+}

@@ -1,0 +1,338 @@
+//! A real Kubernetes control plane on free loopback ports.
+//!
+//! In: the servers that `just tools` built. Out: an apiserver with RBAC, etcd, and, where asked for, the
+//! controller-manager, the scheduler and kwok, which plays the kubelet. They end with this value and with this process.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::process::Process;
+use crate::tools;
+
+/// How long each server may take until it answers.
+const READY_SECONDS_MAX: u64 = 60;
+
+const POLL_EVERY: Duration = Duration::from_millis(20);
+
+/// Which servers run beside the apiserver and etcd.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The controller-manager: garbage collection, ReplicaSets, ServiceAccounts.
+    pub controller_manager: bool,
+    /// The controller-manager's `nodelifecycle`, which owns nodes' conditions. A test that sets them itself leaves it out.
+    pub node_lifecycle: bool,
+    /// The scheduler.
+    pub scheduler: bool,
+    /// kwok: nodes and pods without machines.
+    pub kwok: bool,
+}
+
+impl Options {
+    /// Everything.
+    pub const fn everything() -> Self {
+        Self { controller_manager: true, node_lifecycle: true, scheduler: true, kwok: true }
+    }
+
+    /// The apiserver and etcd, for tests of resources alone.
+    pub const fn api_only() -> Self {
+        Self { controller_manager: false, node_lifecycle: false, scheduler: false, kwok: false }
+    }
+}
+
+/// A running control plane.
+#[derive(Debug)]
+pub struct ControlPlane {
+    // Fields are dropped in this order: clients of the apiserver first, the folder with their files last.
+    kwok: Option<Process>,
+    scheduler: Option<Process>,
+    controller_manager: Option<Process>,
+    apiserver: Process,
+    etcd: Process,
+    plan: Launch,
+    folder: TempDir,
+}
+
+/// All that is needed to start a server again as it was.
+#[derive(Debug)]
+struct Launch {
+    etcd_port: u16,
+    etcd_peer_port: u16,
+    apiserver_port: u16,
+    admin_token: String,
+    node_lifecycle: bool,
+}
+
+impl ControlPlane {
+    /// Starts a control plane and waits until it can be used.
+    pub async fn start(options: Options) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("ip-address-controller-testbed-").tempdir()?;
+        let ports = free_ports(3)?;
+        let plan = Launch {
+            etcd_port: ports[0],
+            etcd_peer_port: ports[1],
+            apiserver_port: ports[2],
+            admin_token: random_token()?,
+            node_lifecycle: options.node_lifecycle,
+        };
+        write_secrets(folder.path(), &plan)?;
+        let mut etcd = plan.etcd(folder.path())?;
+        wait_until("etcd", &mut etcd, async || is_listening(plan.etcd_port)).await?;
+        let mut apiserver = plan.apiserver(folder.path())?;
+        let certificate = folder.path().join("certificates/apiserver.crt");
+        wait_until("kube-apiserver", &mut apiserver, async || certificate.exists()).await?;
+        let mut this =
+            Self { kwok: None, scheduler: None, controller_manager: None, apiserver, etcd, plan, folder };
+        this.write_kubeconfig("admin", &this.plan.admin_token)?;
+        this.wait_until_ready().await?;
+        if options.controller_manager {
+            this.controller_manager = Some(this.plan.controller_manager(this.folder.path())?);
+        }
+        if options.scheduler {
+            this.scheduler = Some(this.plan.scheduler(this.folder.path())?);
+        }
+        if options.kwok {
+            this.kwok = Some(this.plan.kwok(this.folder.path())?);
+        }
+        if let Some(controller_manager) = &mut this.controller_manager {
+            // Pods are refused until the controller-manager has made the namespace's ServiceAccount.
+            let client = client_of(&this.folder.path().join("admin.kubeconfig")).await?;
+            let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
+            let exists = async || accounts.get_opt("default").await.is_ok_and(|account| account.is_some());
+            wait_until("kube-controller-manager", controller_manager, exists).await?;
+        }
+        Ok(this)
+    }
+
+    /// The kubeconfig of a cluster administrator.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("admin.kubeconfig")
+    }
+
+    /// A folder that goes with the control plane, for logs and files of the test.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A client with all rights.
+    pub async fn client(&self) -> Result<Client> {
+        client_of(&self.kubeconfig()).await
+    }
+
+    /// A kubeconfig for a ServiceAccount, with a token that the apiserver issued for it.
+    pub fn kubeconfig_for(&self, namespace: &str, service_account: &str) -> Result<PathBuf> {
+        let output =
+            self.kubectl().args(["create", "token", "-n", namespace, service_account]).output()?;
+        ensure!(output.status.success(), "no token: {}", String::from_utf8_lossy(&output.stderr));
+        self.write_kubeconfig(service_account, String::from_utf8(output.stdout)?.trim())
+    }
+
+    /// kubectl, as an administrator.
+    pub fn kubectl(&self) -> Command {
+        let program = tools::binary("kubectl").unwrap_or_else(|_| PathBuf::from("kubectl"));
+        let mut command = Command::new(program);
+        command.env("KUBECONFIG", self.kubeconfig()).env("HOME", self.folder.path());
+        command
+    }
+
+    /// Kills the apiserver and starts it again.
+    pub async fn restart_apiserver(&mut self) -> Result<()> {
+        self.apiserver.signal(Signal::KILL)?;
+        self.apiserver.wait(Duration::from_secs(READY_SECONDS_MAX))?;
+        self.apiserver = self.plan.apiserver(self.folder.path())?;
+        self.wait_until_ready().await
+    }
+
+    /// Kills etcd and starts it again on its data.
+    pub async fn restart_etcd(&mut self) -> Result<()> {
+        self.etcd.signal(Signal::KILL)?;
+        self.etcd.wait(Duration::from_secs(READY_SECONDS_MAX))?;
+        self.etcd = self.plan.etcd(self.folder.path())?;
+        let port = self.plan.etcd_port;
+        wait_until("etcd", &mut self.etcd, async || is_listening(port)).await?;
+        self.wait_until_ready().await
+    }
+
+    /// The process ids of all servers.
+    pub fn process_ids(&self) -> Vec<i32> {
+        let Self { kwok, scheduler, controller_manager, apiserver, etcd, plan: _, folder: _ } = self;
+        let optional = [kwok, scheduler, controller_manager].into_iter().flatten();
+        optional.chain([apiserver, etcd]).map(Process::id).collect()
+    }
+
+    async fn wait_until_ready(&mut self) -> Result<()> {
+        let client = client_of(&self.kubeconfig()).await?;
+        let ready = async || {
+            let request = http::Request::get("/readyz").body(Vec::new());
+            match request {
+                Ok(request) => client.request_text(request).await.is_ok_and(|answer| answer == "ok"),
+                Err(_) => false,
+            }
+        };
+        wait_until("kube-apiserver", &mut self.apiserver, ready).await
+    }
+
+    fn write_kubeconfig(&self, user: &str, token: &str) -> Result<PathBuf> {
+        let path = self.folder.path().join(format!("{user}.kubeconfig"));
+        let authority = self.folder.path().join("certificates/apiserver.crt");
+        let server = format!("https://127.0.0.1:{}", self.plan.apiserver_port);
+        let config = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "testbed",
+            "clusters": [{"name": "testbed", "cluster": {"server": server, "certificate-authority": authority}}],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": user}}],
+        });
+        std::fs::write(&path, config.to_string())?;
+        Ok(path)
+    }
+}
+
+impl Launch {
+    fn etcd(&self, folder: &Path) -> Result<Process> {
+        let client = format!("http://127.0.0.1:{}", self.etcd_port);
+        let peer = format!("http://127.0.0.1:{}", self.etcd_peer_port);
+        let configure = |command: &mut Command| {
+            command
+                .arg(format!("--data-dir={}", folder.join("etcd").display()))
+                .arg(format!("--listen-client-urls={client}"))
+                .arg(format!("--advertise-client-urls={client}"))
+                .arg(format!("--listen-peer-urls={peer}"))
+                .arg(format!("--initial-advertise-peer-urls={peer}"))
+                .arg(format!("--initial-cluster=default={peer}"))
+                .arg("--log-level=warn")
+                // A test outlives no power cut, so its data need not reach the disk before a write is answered.
+                .arg("--unsafe-no-fsync");
+        };
+        Process::start("etcd", &tools::binary("etcd")?, configure, folder)
+    }
+
+    fn apiserver(&self, folder: &Path) -> Result<Process> {
+        let configure = |command: &mut Command| {
+            command
+                .arg(format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port))
+                .arg(format!("--cert-dir={}", folder.join("certificates").display()))
+                .arg("--bind-address=127.0.0.1")
+                .arg("--advertise-address=127.0.0.1")
+                .arg(format!("--secure-port={}", self.apiserver_port))
+                .arg("--authorization-mode=RBAC")
+                .arg(format!("--token-auth-file={}", folder.join("tokens.csv").display()))
+                .arg("--service-account-issuer=https://testbed.invalid")
+                .arg(format!("--service-account-key-file={}", folder.join("service-account.pub").display()))
+                .arg(format!("--service-account-signing-key-file={}", folder.join("service-account.key").display()))
+                .arg("--service-cluster-ip-range=10.255.0.0/24")
+                .arg("--endpoint-reconciler-type=none")
+                .arg("--profiling=false");
+        };
+        Process::start("kube-apiserver", &tools::binary("kube-apiserver")?, configure, folder)
+    }
+
+    fn controller_manager(&self, folder: &Path) -> Result<Process> {
+        let kubeconfig = folder.join("admin.kubeconfig");
+        let controllers = if self.node_lifecycle { "*" } else { "*,-node-lifecycle-controller" };
+        let configure = |command: &mut Command| {
+            command
+                .arg(format!("--kubeconfig={}", kubeconfig.display()))
+                .arg(format!("--controllers={controllers}"))
+                .arg(format!("--service-account-private-key-file={}", folder.join("service-account.key").display()))
+                .arg(format!("--root-ca-file={}", folder.join("certificates/apiserver.crt").display()))
+                .arg("--leader-elect=false")
+                .arg("--secure-port=0")
+                .arg("--kube-api-qps=200")
+                .arg("--kube-api-burst=400");
+        };
+        let program = tools::binary("kube-controller-manager")?;
+        Process::start("kube-controller-manager", &program, configure, folder)
+    }
+
+    fn scheduler(&self, folder: &Path) -> Result<Process> {
+        let kubeconfig = folder.join("admin.kubeconfig");
+        let configure = |command: &mut Command| {
+            command
+                .arg(format!("--kubeconfig={}", kubeconfig.display()))
+                .arg("--leader-elect=false")
+                .arg("--secure-port=0")
+                .arg("--kube-api-qps=200")
+                .arg("--kube-api-burst=400");
+        };
+        Process::start("kube-scheduler", &tools::binary("kube-scheduler")?, configure, folder)
+    }
+
+    fn kwok(&self, folder: &Path) -> Result<Process> {
+        let kubeconfig = folder.join("admin.kubeconfig");
+        let stages = tools::shared_files("kwok")?;
+        let configure = |command: &mut Command| {
+            command
+                .arg(format!("--kubeconfig={}", kubeconfig.display()))
+                .arg("--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake")
+                .arg("--node-lease-duration-seconds=40")
+                // kwok reads and writes a folder in the user's home otherwise.
+                .env("HOME", folder);
+            for stage in stages {
+                command.arg(format!("--config={}", stage.display()));
+            }
+        };
+        Process::start("kwok", &tools::binary("kwok")?, configure, folder)
+    }
+}
+
+fn write_secrets(folder: &Path, plan: &Launch) -> Result<()> {
+    let administrator = format!("{},admin,admin,\"system:masters\"\n", plan.admin_token);
+    std::fs::write(folder.join("tokens.csv"), administrator)?;
+    let key = rcgen::KeyPair::generate()?;
+    std::fs::write(folder.join("service-account.key"), key.serialize_pem())?;
+    std::fs::write(folder.join("service-account.pub"), key.public_key_pem())?;
+    Ok(())
+}
+
+/// A client for a kubeconfig file.
+pub async fn client_of(kubeconfig: &Path) -> Result<Client> {
+    use_one_tls_provider();
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}
+
+/// rustls refuses to guess between two linked providers, so the first caller chooses for the process.
+fn use_one_tls_provider() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+async fn wait_until(name: &str, server: &mut Process, mut is_ready: impl AsyncFnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(READY_SECONDS_MAX);
+    loop {
+        server.ensure_running()?;
+        if is_ready().await {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "{name} was not ready in time; its log ends in:\n{}", server.log_tail());
+        tokio::time::sleep(POLL_EVERY).await;
+    }
+}
+
+fn is_listening(port: u16) -> bool {
+    std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+}
+
+/// Free loopback ports. All are held until the last is found, so that they differ.
+pub fn free_ports(count: usize) -> Result<Vec<u16>> {
+    let listeners =
+        (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect::<std::io::Result<Vec<_>>>()?;
+    listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+}
+
+fn random_token() -> Result<String> {
+    use std::io::Read;
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom").context("no source of randomness")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,12 @@
+//! The real control plane on loopback, and the fake clouds: everything a test needs that is not the controller.
+//!
+//! In: the servers that `just tools` built. Out: a Kubernetes API on free ports that ends with the test, and clouds that
+//! behave as the vendors' own clients expect. Nothing here is part of the product, and nothing here stands in for
+//! Kubernetes: the apiserver, etcd, the scheduler and the controller-manager are the real ones.
+
+pub mod cluster;
+pub mod control_plane;
+pub mod demo;
+pub mod fake;
+pub mod process;
+pub mod tools;

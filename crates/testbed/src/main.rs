@@ -1,0 +1,140 @@
+//! `testbed`: a control plane and fake clouds for a person to try things on.
+#![allow(clippy::print_stdout, reason = "this program exists to tell a person what to type next")]
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Parser, Subcommand};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use testbed::control_plane::{ControlPlane, Options};
+use tokio::signal::unix::{SignalKind, signal};
+
+const UP_SECONDS_MAX: u64 = 120;
+const DOWN_SECONDS_MAX: u64 = 30;
+
+#[derive(Parser)]
+#[command(about = "A control plane and fake clouds on loopback, for trying things")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Starts a control plane in the background
+    Up,
+    /// Ends it and removes its files
+    Down,
+    /// Runs the control plane until told to stop; `up` starts this
+    #[command(hide = true)]
+    Serve,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let home = Home::find()?;
+    match Arguments::parse().command {
+        Action::Up => up(&home),
+        Action::Down => down(&home),
+        Action::Serve => serve(&home).await,
+    }
+}
+
+/// The folder in which a running testbed is found again.
+struct Home(PathBuf);
+
+impl Home {
+    fn find() -> Result<Self> {
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+        let cache = cache.or(home).context("neither XDG_CACHE_HOME nor HOME is set")?;
+        Ok(Self(cache.join("ip-address-controller/testbed")))
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        self.0.join("kubeconfig")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.0.join("log")
+    }
+
+    /// The process that runs the testbed, where one does.
+    fn server(&self) -> Option<Pid> {
+        let text = std::fs::read_to_string(self.0.join("pid")).ok()?;
+        text.trim().parse().ok().and_then(Pid::from_raw).filter(|pid| test_kill_process(*pid).is_ok())
+    }
+}
+
+fn up(home: &Home) -> Result<()> {
+    let started = Instant::now();
+    if home.server().is_none() {
+        std::fs::create_dir_all(&home.0)?;
+        let _ = std::fs::remove_file(home.kubeconfig());
+        let log = std::fs::File::create(home.log())?;
+        let mut server = Command::new(std::env::current_exe()?);
+        server.arg("serve").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        // A group of its own lets the testbed live on when the terminal that started it is closed or interrupted.
+        let mut server = server.process_group(0).spawn()?;
+        std::fs::write(home.0.join("pid"), server.id().to_string())?;
+        while !home.kubeconfig().exists() {
+            if let Some(status) = server.try_wait()? {
+                bail!("the testbed did not start ({status}):\n{}", std::fs::read_to_string(home.log())?);
+            }
+            ensure!(started.elapsed() < Duration::from_secs(UP_SECONDS_MAX), "the testbed did not start in time");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    println!("A Kubernetes control plane is running, ready after {:.1} s.", started.elapsed().as_secs_f64());
+    println!("Its nodes have no machines; kwok keeps them Ready. Our CRDs are installed.");
+    println!();
+    println!("Type next:");
+    println!("  export KUBECONFIG={}", home.kubeconfig().display());
+    println!("  kubectl get nodes              ({} has a kubectl)", testbed::tools::binary("kubectl")?.display());
+    println!("  just fakes                     in another terminal: the clouds that these nodes live in");
+    println!("  just testbed down              when you are done");
+    println!();
+    println!("KUBECONFIG={}", home.kubeconfig().display());
+    Ok(())
+}
+
+fn down(home: &Home) -> Result<()> {
+    if let Some(server) = home.server() {
+        kill_process(server, Signal::TERM)?;
+        let started = Instant::now();
+        while home.server().is_some() {
+            ensure!(started.elapsed() < Duration::from_secs(DOWN_SECONDS_MAX), "the testbed did not end in time");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        println!("The control plane has ended.");
+    } else {
+        println!("No control plane was running.");
+    }
+    match std::fs::remove_dir_all(&home.0) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+async fn serve(home: &Home) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let control_plane = ControlPlane::start(Options::everything()).await?;
+    control_plane.install_crds().await?;
+    let client = control_plane.client().await?;
+    for demo in testbed::demo::nodes() {
+        demo.create(&client).await?;
+    }
+    // `up` waits for this file, so it appears whole and last.
+    let partial = home.0.join("kubeconfig.partial");
+    std::fs::copy(control_plane.kubeconfig(), &partial)?;
+    std::fs::rename(partial, home.kubeconfig())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! Finds the servers that `just tools` built.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The path of a server, such as `kube-apiserver`. `KUBEBUILDER_ASSETS` wins where it holds one of that name.
+pub fn binary(name: &str) -> Result<PathBuf> {
+    if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
+        let path = Path::new(&assets).join(name);
+        if path.is_file() {
+            return Ok(path);
+        }
+    }
+    let path = folder()?.join(name);
+    ensure!(path.is_file(), "{name} is not built: run `just tools` first");
+    Ok(path)
+}
+
+/// A file that came with a tool, such as one of kwok's stages.
+pub fn shared_files(tool: &str) -> Result<Vec<PathBuf>> {
+    let folder = folder()?.join("../share").join(tool);
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("{tool} is not built: run `just tools` first"))?;
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    files.sort();
+    Ok(files)
+}
+
+fn folder() -> Result<&'static Path> {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(folder) = FOLDER.get() {
+        return Ok(folder);
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/build");
+    let output = Command::new(&script).arg("--where").output().context("running tools/build --where")?;
+    if !output.status.success() {
+        bail!("tools/build --where failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let path = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    Ok(FOLDER.get_or_init(|| path))
+}

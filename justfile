@@ -1,0 +1,63 @@
+# The commands that stay stable. `.ci/run` is made of these and nothing else.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+cache := env("XDG_CACHE_HOME", home_directory() / ".cache") / "ip-address-controller"
+
+# Build results live outside the checkout, so that a clean clone on the same machine starts warm.
+export CARGO_TARGET_DIR := env("CARGO_TARGET_DIR", cache / "target")
+
+deny_version := "0.20.2"
+deny := cache / "cargo-deny-" + deny_version
+
+# Lists the commands.
+default:
+    @just --list --unsorted
+
+# Format, lint, licences and duplicate versions, generated files.
+check: _deny
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+    {{deny}}/bin/cargo-deny --offline --log-level error check bans licenses sources
+    @echo "advisories are not checked: their database is a git repository that is not in any package registry"
+    cargo test --quiet --locked -p api -p plan -- generated dependencies
+
+# Everything that needs no server.
+test:
+    cargo test --workspace --locked
+
+# Builds the servers of the testbed into a cache; the last line is their folder.
+tools:
+    tools/build
+
+# The release binary; the last line is its path.
+build:
+    cargo build --release --locked -p controller
+    @echo "$CARGO_TARGET_DIR/release/ip-address-controller"
+
+# A control plane for trying things: `up` or `down`.
+testbed action:
+    @cargo build --quiet --locked -p testbed
+    @"$CARGO_TARGET_DIR/debug/testbed" {{action}}
+
+# The fake clouds, for trying things by hand.
+fakes:
+    @cargo build --quiet --locked -p testbed
+    @"$CARGO_TARGET_DIR/debug/testbed" fakes
+
+# Tests on the real control plane.
+e2e filter="": tools
+    cargo test --locked -p controller --test e2e -- --nocapture --test-threads 2 {{filter}}
+
+# Holds the fake clouds against the vendors' own clients, and prints the table.
+certify:
+    cargo test --locked -p testbed --test certify -- --nocapture
+
+# Writes the generated files.
+generate:
+    REGENERATE=1 cargo test --quiet --locked -p api generated
+
+# Installs cargo-deny into the cache.
+_deny:
+    @[ -x {{deny}}/bin/cargo-deny ] || CARGO_TARGET_DIR={{cache}}/cargo-deny-build cargo install --quiet --locked --root {{deny}} cargo-deny@{{deny_version}}
+    @rm -rf {{cache}}/cargo-deny-build
