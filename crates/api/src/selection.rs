@@ -21,7 +21,8 @@ pub struct Match {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_namespace: Option<String>,
 
-    /// Taints that a matching node may have. A node with any other taint of effect NoSchedule or NoExecute does not match.
+    /// Taints that a matching node may have. A node with any other taint does not match. The taints that Kubernetes puts on
+    /// a NotReady node are not looked at here: `policy.failoverGraceSeconds` says how long such a node keeps its address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerations: Option<Vec<Toleration>>,
 }

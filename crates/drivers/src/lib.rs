@@ -1,1 +1,189 @@
-//! x
+//! Cloud drivers. A driver lists and changes; it never chooses.
+//!
+//! In: the planner's names for addresses and machines, an HTTP service, and a source of tokens. Out: what the cloud says
+//! and does. A driver never decides where an address goes, never retries on its own, never waits for an operation, and
+//! never turns an error into a fact: what it could not read is told as unknown. SDK and JSON types stay inside.
+//!
+//! Every driver speaks through one injected tower service, so tests put a fake cloud's state machine in its place and
+//! run the driver itself unchanged.
+
+pub mod compute;
+pub mod digitalocean;
+pub mod http;
+pub mod tokens;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use plan::{Address, Fact, Holding, Scope, VmId};
+
+/// Moves addresses between the machines of one cloud.
+///
+/// `attach` and `detach` each take one step towards their goal and are called again until they say [`Progress::Done`],
+/// so a caller that died in between goes on where the cloud is, not where it remembers to be.
+pub trait AddressDriver: Send + Sync {
+    /// Every address of a scope with its holder, in as few calls as the cloud allows.
+    fn list<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>>;
+
+    /// Puts an address that nobody holds on a machine; where [`Traits::moves_in_one_call`], one that another holds too.
+    fn attach<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>>;
+
+    /// Takes an address off the machine that holds it. One that is not there is already done.
+    fn detach<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>>;
+
+    /// Whether operations have ended, in the order given. An operation that failed is an error.
+    fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>>;
+
+    /// What the cloud can do.
+    fn traits(&self) -> Traits;
+}
+
+/// What a cloud says of a scope's addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The addresses that were told, and who holds them.
+    pub addresses: BTreeMap<Address, Holding>,
+    /// The parts that were not told, such as a region that did not answer. While there are any, an address that is not
+    /// in `addresses` is unknown; otherwise it does not exist.
+    pub untold: Vec<String>,
+    /// Addresses that were told to be in the middle of a change, so that their holder is not known.
+    pub changing: Vec<Address>,
+}
+
+impl Listing {
+    /// What is known of one address.
+    pub fn fact(&self, address: Address) -> Fact<Holding> {
+        if self.changing.contains(&address) {
+            return Fact::Unknown("the cloud is still carrying out a change of this address".into());
+        }
+        match self.addresses.get(&address) {
+            Some(holding) => Fact::Known(holding.clone()),
+            None if self.untold.is_empty() => Fact::Known(Holding::Missing),
+            None => Fact::Unknown(format!("the cloud did not tell of {}", self.untold.join(", "))),
+        }
+    }
+}
+
+/// How far a change has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It is done.
+    Done,
+    /// The cloud is carrying out an operation; ask again when it has ended.
+    Underway(Operation),
+}
+
+/// An operation that the cloud carries out on its own time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// The cloud's id of it, with whatever else the driver needs to find it again.
+    pub id: String,
+    /// The scope it belongs to.
+    pub scope: Scope,
+    /// The address it is about.
+    pub address: Address,
+    /// The machine that shall hold the address in the end; none where the address is taken off.
+    pub target: Option<VmId>,
+    /// Whether the change is done when this operation has ended well, or has further steps.
+    pub completes: bool,
+}
+
+/// Whether an operation has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polled {
+    /// It has, well.
+    Ended,
+    /// Not yet.
+    StillUnderway,
+}
+
+/// What a cloud can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Attaching an address takes it off its present holder in the same operation.
+    pub moves_in_one_call: bool,
+}
+
+/// Why a cloud did not do or tell what it was asked. The variant says whether trying again can help.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// The address or the machine does not exist.
+    #[error("not found: {0}")]
+    NotFound(String),
+    /// Something else holds the address, or the machine, or is changing one of them. Read again, then decide again.
+    #[error("conflict: {0}")]
+    Conflict(String),
+    /// Too many calls; nothing was done. Try again after this long.
+    #[error("rate limited for {} s: {message}", retry_after.as_secs())]
+    RateLimited {
+        /// How long to wait.
+        retry_after: Duration,
+        /// What the cloud said.
+        message: String,
+    },
+    /// The credentials don't allow it. Trying again helps only after a person has changed something.
+    #[error("permission {permission} is missing: {message}")]
+    Denied {
+        /// The permission, in the cloud's own words.
+        permission: String,
+        /// What the cloud said.
+        message: String,
+    },
+    /// The cloud will never do this as asked.
+    #[error("refused: {0}")]
+    Invalid(String),
+    /// No answer, or none that can be understood. It is not known whether anything was done.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+}
+
+/// The scope and the machine that a node's `spec.providerID` names, where its cloud is one we know.
+pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
+    compute::machine_of(provider_id).or_else(|| digitalocean::machine_of(provider_id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plan::Provider;
+
+    #[test]
+    fn a_provider_id_names_a_scope_and_a_machine() {
+        let scope = |provider, account: &str| Scope { provider, account: account.into() };
+        assert_eq!(
+            machine_of("gce://demo/us-west1-a/edge-1"),
+            Some((scope(Provider::Gcp, "demo"), VmId("demo/us-west1-a/edge-1".into())))
+        );
+        assert_eq!(
+            machine_of("digitalocean://1001"),
+            Some((scope(Provider::DigitalOcean, ""), VmId("1001".into())))
+        );
+        assert_eq!(machine_of("kind://docker/kind/worker"), None);
+        assert_eq!(machine_of("digitalocean://not-a-number"), None);
+        assert_eq!(machine_of(""), None);
+    }
+
+    #[test]
+    fn what_a_listing_did_not_tell_is_unknown_and_never_missing() {
+        let address: Address = "203.0.113.7".parse().unwrap();
+        let mut listing = Listing::default();
+        assert_eq!(listing.fact(address), Fact::Known(Holding::Missing));
+        listing.untold.push("regions/us-west1".into());
+        assert!(matches!(listing.fact(address), Fact::Unknown(_)));
+        listing.addresses.insert(address, Holding::Free);
+        assert_eq!(listing.fact(address), Fact::Known(Holding::Free));
+        listing.changing.push(address);
+        assert!(matches!(listing.fact(address), Fact::Unknown(_)));
+    }
+}

@@ -1,6 +1,18 @@
 //! The nodes of `just testbed up` and the clouds of `just fakes` that match them.
 
+use std::net::SocketAddr;
+
 use crate::cluster::{NodeFixture, node};
+use crate::fake::compute::Compute;
+use crate::fake::digitalocean::DigitalOcean;
+use crate::fake::http::{Server, serve};
+use crate::fake::metadata::Metadata;
+use crate::fake::ledger::Deed;
+use crate::fake::{Fake, Machine};
+use tokio::time::Instant;
+
+/// The token that all fake clouds of the demonstration accept.
+pub const TOKEN: &str = "demo-token";
 
 /// The project of the demonstration's Compute Engine.
 pub const PROJECT: &str = "demo";
@@ -34,4 +46,79 @@ pub fn worker_node(name: &str, droplet: u64) -> NodeFixture {
         .provider_id(&format!("digitalocean://{droplet}"))
         .label("doks.digitalocean.com/node-pool", "work")
         .label("topology.kubernetes.io/region", "nyc3")
+}
+
+/// The fake clouds that the demonstration's nodes live in.
+pub struct Clouds {
+    /// Compute Engine, with two reserved addresses in us-west1.
+    pub compute: Fake<Compute>,
+    /// The metadata server that hands out Compute Engine's tokens.
+    pub metadata: Fake<Metadata>,
+    /// DigitalOcean, with two reserved addresses in nyc3.
+    pub digitalocean: Fake<DigitalOcean>,
+}
+
+impl Default for Clouds {
+    fn default() -> Self {
+        let mut compute = Compute::new(PROJECT, TOKEN);
+        for (name, zone) in EDGE_NODES {
+            compute.add_instance(zone, name);
+        }
+        compute.add_address("us-west1", "edge-address-1", "34.123.45.67");
+        compute.add_address("us-west1", "edge-address-2", "34.123.45.68");
+        let mut digitalocean = DigitalOcean::new(TOKEN);
+        for (name, droplet) in WORKER_NODES {
+            digitalocean.add_droplet(droplet, name, "nyc3");
+        }
+        digitalocean.add_reserved_ip("203.0.113.10", "nyc3");
+        digitalocean.add_reserved_ip("203.0.113.11", "nyc3");
+        Self {
+            compute: Fake::new(compute),
+            metadata: Fake::new(Metadata::new(PROJECT, TOKEN)),
+            digitalocean: Fake::new(digitalocean),
+        }
+    }
+}
+
+impl Clouds {
+    /// Serves all of them on loopback, from this port on; 0 chooses free ones.
+    pub async fn serve(&self, first_port: u16) -> std::io::Result<Servers> {
+        let port = |offset| if first_port == 0 { 0 } else { first_port + offset };
+        Ok(Servers {
+            compute: serve(&self.compute, port(0)).await?,
+            metadata: serve(&self.metadata, port(1)).await?,
+            digitalocean: serve(&self.digitalocean, port(2)).await?,
+        })
+    }
+
+    /// Every change so far in any of the clouds, in words and in order.
+    pub fn deeds(&self) -> Vec<String> {
+        fn of<M: Machine>(name: &str, fake: &Fake<M>) -> Vec<(Instant, String)> {
+            let in_words = |(at, deed): (Instant, Deed)| (at, format!("{name}: {deed:?}"));
+            fake.deeds().into_iter().map(in_words).collect()
+        }
+        let mut deeds = [of("compute", &self.compute), of("digitalocean", &self.digitalocean)].concat();
+        deeds.sort_by_key(|(at, _)| *at);
+        deeds.into_iter().map(|(_, deed)| deed).collect()
+    }
+}
+
+/// The fake clouds on loopback.
+pub struct Servers {
+    compute: Server,
+    metadata: Server,
+    digitalocean: Server,
+}
+
+impl Servers {
+    /// The environment variables that point a controller at them.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let host = |address: SocketAddr| address.to_string();
+        vec![
+            ("GOOGLE_COMPUTE_CUSTOM_ENDPOINT", format!("{}/compute/v1/", self.compute.url())),
+            ("GCE_METADATA_HOST", host(self.metadata.address)),
+            ("DIGITALOCEAN_API_URL", self.digitalocean.url()),
+            ("DIGITALOCEAN_ACCESS_TOKEN", TOKEN.to_owned()),
+        ]
+    }
 }

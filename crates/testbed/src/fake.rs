@@ -18,6 +18,7 @@ pub mod limits;
 
 pub mod compute;
 pub mod digitalocean;
+pub mod metadata;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +31,7 @@ use tokio::time::Instant;
 use tower::BoxError;
 
 use faults::{Fault, Faults};
-use ledger::Ledger;
+use ledger::{Deed, Ledger};
 use limits::{Limit, Limits};
 
 /// One API as a state machine. It sees one request at a time and never waits.
@@ -43,6 +44,11 @@ pub trait Machine: Send + 'static {
 
     /// Carries out one request at the given moment and writes what it changed into the ledger.
     fn handle(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Answer;
+
+    /// Lets what is due by now happen, and writes it into the ledger. Called before anyone looks from outside, so that an
+    /// operation takes effect at its time even where no request follows it, and after, so that what a person did with a
+    /// console is in the ledger too.
+    fn advance(&mut self, _now: Duration, _ledger: &mut Ledger) {}
 
     /// The API's own way of refusing.
     fn refuse(&self, refusal: &Refusal) -> Answer;
@@ -90,12 +96,14 @@ pub enum Refusal {
     Unavailable(u16),
 }
 
+const CONTENT_TYPE: &str = "content-type";
+
 /// A machine's answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
-    /// Headers beside the content type.
+    /// Headers. The content type is JSON's unless one is among them.
     pub headers: Vec<(&'static str, String)>,
     /// The body; null is sent as no body at all.
     pub body: serde_json::Value,
@@ -105,6 +113,17 @@ impl Answer {
     /// An answer with a JSON body.
     pub fn json(status: u16, body: serde_json::Value) -> Self {
         Self { status, headers: Vec::new(), body }
+    }
+
+    /// An answer with a body that is not JSON; the content type among the headers says so.
+    pub fn text(status: u16, content_type: &str, body: &str) -> Self {
+        let headers = vec![(CONTENT_TYPE, content_type.to_owned())];
+        Self { status, headers, body: serde_json::Value::String(body.to_owned()) }
+    }
+
+    /// Whether the body is sent as it is instead of as JSON.
+    fn is_text(&self) -> bool {
+        self.headers.iter().any(|(name, _)| *name == CONTENT_TYPE)
     }
 }
 
@@ -142,12 +161,26 @@ impl<M: Machine> Fake<M> {
 
     /// Looks at or changes the state from outside, as a person with a console would.
     pub fn with<R>(&self, look: impl FnOnce(&mut M) -> R) -> R {
-        look(&mut self.lock().machine)
+        let mut inner = self.lock();
+        inner.advance();
+        let seen = look(&mut inner.machine);
+        inner.advance();
+        seen
     }
 
     /// Everything that was asked and done so far.
     pub fn ledger(&self) -> Ledger {
-        self.lock().ledger.clone()
+        let mut inner = self.lock();
+        inner.advance();
+        inner.ledger.clone()
+    }
+
+    /// Every change so far and when it took effect, on a clock that all fakes share.
+    pub fn deeds(&self) -> Vec<(Instant, Deed)> {
+        let mut inner = self.lock();
+        inner.advance();
+        let started = inner.started.unwrap_or_else(Instant::now);
+        inner.ledger.done.iter().map(|done| (started + done.at, done.deed.clone())).collect()
     }
 
     /// Arranges for something to go wrong.
@@ -176,6 +209,12 @@ impl<M: Machine> Fake<M> {
 }
 
 impl<M: Machine> Inner<M> {
+    /// Lets what is due happen. Before the first request no time has passed.
+    fn advance(&mut self) {
+        let now = self.started.map_or(Duration::ZERO, |started| started.elapsed());
+        self.machine.advance(now, &mut self.ledger);
+    }
+
     /// Decides the whole fate of one request at one moment.
     fn exchange(&mut self, request: &Request<Bytes>) -> Exchange {
         let started = *self.started.get_or_insert_with(Instant::now);
@@ -275,16 +314,19 @@ impl<M: Machine> tower::Service<Request<Bytes>> for FakeService<M> {
                 tokio::time::sleep(exchange.delay).await;
             }
             let answer = exchange.answer.ok_or("the connection was closed before an answer came")?;
+            let is_text = answer.is_text();
             let mut body = match answer.body {
                 serde_json::Value::Null => Bytes::new(),
+                serde_json::Value::String(text) if is_text => Bytes::from(text),
                 body => Bytes::from(body.to_string()),
             };
             if exchange.truncated {
                 body.truncate(body.len() / 2);
             }
-            let mut response = Response::builder()
-                .status(answer.status)
-                .header(::http::header::CONTENT_TYPE, "application/json; charset=utf-8");
+            let mut response = Response::builder().status(answer.status);
+            if !is_text {
+                response = response.header(CONTENT_TYPE, "application/json; charset=utf-8");
+            }
             for (name, value) in answer.headers {
                 response = response.header(name, value);
             }
@@ -342,14 +384,16 @@ fn percent_decoded(text: &str) -> String {
     String::from_utf8_lossy(&decoded).into_owned()
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_pattern_gives_the_variable_parts_of_a_path() {
-        assert_eq!(matches("v2/ips/{}/actions", "/v2/ips/203.0.113.7/actions"), Some(vec!["203.0.113.7".into()]));
+        assert_eq!(
+            matches("v2/ips/{}/actions", "/v2/ips/203.0.113.7/actions"),
+            Some(vec!["203.0.113.7".into()])
+        );
         assert_eq!(matches("v2/ips/{}", "/v2/ips/a%2Fb"), Some(vec!["a/b".into()]));
         assert_eq!(matches("v2/ips/{}", "/v2/ips"), None);
     }

@@ -28,6 +28,12 @@ enum Action {
     Up,
     /// Ends it and removes its files
     Down,
+    /// Runs the fake clouds that the control plane's nodes live in, and prints what changes in them
+    Fakes {
+        /// The first of three ports
+        #[arg(long, default_value_t = 7801)]
+        port: u16,
+    },
     /// Runs the control plane until told to stop; `up` starts this
     #[command(hide = true)]
     Serve,
@@ -39,6 +45,7 @@ async fn main() -> Result<()> {
     match Arguments::parse().command {
         Action::Up => up(&home),
         Action::Down => down(&home),
+        Action::Fakes { port } => fakes(port).await,
         Action::Serve => serve(&home).await,
     }
 }
@@ -116,6 +123,28 @@ fn down(home: &Home) -> Result<()> {
     match std::fs::remove_dir_all(&home.0) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
+    }
+}
+
+async fn fakes(port: u16) -> Result<()> {
+    let clouds = testbed::demo::Clouds::default();
+    let servers = clouds.serve(port).await.context("serving the fake clouds")?;
+    println!("Fake clouds are running until you press Ctrl-C. Type in another terminal:");
+    for (name, value) in servers.environment() {
+        println!("  export {name}={value}");
+    }
+    println!("What changes in them:");
+    let mut shown = 0;
+    loop {
+        let deeds = clouds.deeds();
+        for deed in &deeds[shown.min(deeds.len())..] {
+            println!("  {deed}");
+        }
+        shown = deeds.len();
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(200)) => {}
+            result = tokio::signal::ctrl_c() => return Ok(result?),
+        }
     }
 }
 

@@ -1,1 +1,296 @@
-//! DigitalOcean.
+//! DigitalOcean's API, version 2, as far as addresses, droplets, projects and DNS go.
+//!
+//! In: the requests of a driver, of FLIPOP or of the vendor's own clients. Out: the vendor's answers and error bodies,
+//! and a ledger in which a droplet's id is written in decimal. Assigning and unassigning take
+//! [`DigitalOcean::action_time`]; what is under way takes effect when that time is over, in the order in which it ends.
+//! The old names (`floating_ips`) are a second door to the same state.
+//!
+//! An order to put an address on a droplet is judged like this:
+//!
+//! ```text
+//! address unknown                      404
+//! droplet unknown                      404
+//! address has an action pending        422
+//! address and droplet regions differ   422
+//! droplet has an action pending        422
+//! droplet holds any reserved address   422   also when it is this one
+//! another droplet holds the address    one action; the old holder loses it when the action ends
+//! otherwise                            one action
+//! ```
+//!
+//! It never helps a caller: nothing is idempotent here, a released address does not come back, an address that a
+//! droplet holds can be released under it, and a droplet that disappears drops its address.
+
+mod addresses;
+mod domains;
+mod droplets;
+mod pages;
+mod projects;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use ::http::{Method, Request, header};
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::ledger::{Deed, Ledger};
+use super::limits::Limit;
+use super::{Answer, Call, Machine, Refusal, Route, matches};
+use addresses::{Action, Address, Names};
+use domains::Domain;
+use droplets::Droplet;
+use projects::Project;
+
+/// Every call: its method, its path and the name under which [`ROUTES`] lists it. The first match counts.
+const CALLS: [(&str, &str, &str); 32] = [
+    ("GET", "v2/reserved_ips", "reserved_ips.list"),
+    ("POST", "v2/reserved_ips", "reserved_ips.create"),
+    ("GET", "v2/reserved_ips/{}", "reserved_ips.get"),
+    ("DELETE", "v2/reserved_ips/{}", "reserved_ips.delete"),
+    ("GET", "v2/reserved_ips/{}/actions", "reserved_ips_actions.list"),
+    ("POST", "v2/reserved_ips/{}/actions", "reserved_ips_actions.post"),
+    ("GET", "v2/reserved_ips/{}/actions/{}", "reserved_ips_actions.get"),
+    ("GET", "v2/floating_ips", "floating_ips.list"),
+    ("POST", "v2/floating_ips", "floating_ips.create"),
+    ("GET", "v2/floating_ips/{}", "floating_ips.get"),
+    ("DELETE", "v2/floating_ips/{}", "floating_ips.delete"),
+    ("GET", "v2/floating_ips/{}/actions", "floating_ips_actions.list"),
+    ("POST", "v2/floating_ips/{}/actions", "floating_ips_actions.post"),
+    ("GET", "v2/floating_ips/{}/actions/{}", "floating_ips_actions.get"),
+    ("GET", "v2/actions/{}", "actions.get"),
+    ("GET", "v2/droplets", "droplets.list"),
+    ("GET", "v2/droplets/{}", "droplets.get"),
+    ("GET", "v2/projects", "projects.list"),
+    ("POST", "v2/projects", "projects.create"),
+    ("GET", "v2/projects/default", "projects.get_default"),
+    ("GET", "v2/projects/{}", "projects.get"),
+    ("DELETE", "v2/projects/{}", "projects.delete"),
+    ("GET", "v2/projects/{}/resources", "projects.list_resources"),
+    ("GET", "v2/domains", "domains.list"),
+    ("POST", "v2/domains", "domains.create"),
+    ("GET", "v2/domains/{}", "domains.get"),
+    ("GET", "v2/domains/{}/records", "domains.list_records"),
+    ("POST", "v2/domains/{}/records", "domains.create_record"),
+    ("GET", "v2/domains/{}/records/{}", "domains.get_record"),
+    ("PUT", "v2/domains/{}/records/{}", "domains.update_record"),
+    ("PATCH", "v2/domains/{}/records/{}", "domains.patch_record"),
+    ("DELETE", "v2/domains/{}/records/{}", "domains.delete_record"),
+];
+
+/// The names of all calls, as the vendor's Python client spells them.
+pub const ROUTES: &[&str] = &names(&CALLS);
+
+const fn names<const N: usize>(calls: &[(&str, &str, &'static str); N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut at = 0;
+    while at < N {
+        names[at] = calls[at].2;
+        at += 1;
+    }
+    names
+}
+
+/// The most requests of all kinds in an hour.
+const REQUESTS_PER_HOUR_MAX: u32 = 5_000;
+/// The most requests of all kinds in a minute.
+const REQUESTS_PER_MINUTE_MAX: u32 = 250;
+/// The most addresses that may be created in a minute, beside the other limits.
+const CREATES_PER_MINUTE_MAX: u32 = 12;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The wall clock's time at the fake's first request. It is fixed so that two runs of a test give the same answers.
+const FIRST_REQUEST_AT: i64 = 1_767_225_600;
+
+/// The account behind the API.
+#[derive(Debug)]
+pub struct DigitalOcean {
+    /// The bearer token that the API accepts.
+    pub token: String,
+    /// How long an assignment or its opposite takes.
+    pub action_time: Duration,
+    /// What the links in the answers begin with; the vendor's own host unless told otherwise.
+    pub api_url: String,
+    droplets: BTreeMap<u64, Droplet>,
+    addresses: BTreeMap<String, Address>,
+    actions: BTreeMap<u64, Action>,
+    /// The actions that have not ended.
+    pending: BTreeSet<u64>,
+    projects: BTreeMap<String, Project>,
+    domains: BTreeMap<String, Domain>,
+    /// How many addresses the API has given out; none is given out twice.
+    created_count: u32,
+    droplet_count: u16,
+    /// The default project is the first.
+    project_count: u64,
+    record_count: u64,
+    /// What a person did with the console and the ledger does not know yet.
+    unwritten: VecDeque<Deed>,
+}
+
+/// A handler's answer, or the refusal that takes its place.
+type Handled = Result<Answer, Answer>;
+
+impl DigitalOcean {
+    /// An account with nothing in it but its default project.
+    pub fn new(token: impl Into<String>) -> Self {
+        let default = Project::default_of_account();
+        Self {
+            token: token.into(),
+            action_time: Duration::from_secs(1),
+            api_url: "https://api.digitalocean.com".to_owned(),
+            droplets: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            actions: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            projects: BTreeMap::from([(default.id.clone(), default)]),
+            domains: BTreeMap::new(),
+            created_count: 0,
+            droplet_count: 0,
+            project_count: 1,
+            record_count: 0,
+            unwritten: VecDeque::new(),
+        }
+    }
+
+    fn dispatch(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Handled {
+        let (group, verb) = call.route.name.split_once('.').unwrap_or_default();
+        let params: Vec<&str> = call.route.params.iter().map(String::as_str).collect();
+        match (group, verb, params.as_slice()) {
+            ("reserved_ips" | "floating_ips", "list", []) => Ok(self.list_addresses(Names::of(group), call)),
+            ("reserved_ips" | "floating_ips", "create", []) => {
+                self.create_address(Names::of(group), call, now, ledger)
+            }
+            ("reserved_ips" | "floating_ips", "get", [ip]) => self.get_address(Names::of(group), ip),
+            ("reserved_ips" | "floating_ips", "delete", [ip]) => self.delete_address(ip, now, ledger),
+            ("reserved_ips_actions" | "floating_ips_actions", "list", [ip]) => {
+                self.list_actions(Names::of(group), ip, call)
+            }
+            ("reserved_ips_actions" | "floating_ips_actions", "post", [ip]) => {
+                self.start_action(Names::of(group), ip, call, now, ledger)
+            }
+            ("reserved_ips_actions" | "floating_ips_actions", "get", [ip, id]) => {
+                self.get_action_of(Names::of(group), ip, id)
+            }
+            ("actions", "get", [id]) => self.get_action(id),
+            ("droplets", "list", []) => Ok(self.list_droplets(call)),
+            ("droplets", "get", [id]) => self.get_droplet(id),
+            ("projects", "list", []) => Ok(self.list_projects(call)),
+            ("projects", "create", []) => self.create_project(call, now, ledger),
+            ("projects", "get_default", []) => self.get_project(projects::DEFAULT_ID),
+            ("projects", "get", [id]) => self.get_project(id),
+            ("projects", "delete", [id]) => self.delete_project(id, now, ledger),
+            ("projects", "list_resources", [id]) => self.list_resources(id, call),
+            ("domains", "list", []) => Ok(self.list_domains(call)),
+            ("domains", "create", []) => self.create_domain(call, now, ledger),
+            ("domains", "get", [name]) => self.get_domain(name),
+            ("domains", "list_records", [name]) => self.list_records(name, call),
+            ("domains", "create_record", [name]) => self.create_record(name, call, now, ledger),
+            ("domains", "get_record", [name, id]) => self.get_record(name, id),
+            ("domains", "update_record" | "patch_record", [name, id]) => {
+                self.edit_record(name, id, call, now, ledger)
+            }
+            ("domains", "delete_record", [name, id]) => self.delete_record(name, id, now, ledger),
+            _ => Err(not_found()),
+        }
+    }
+}
+
+impl Machine for DigitalOcean {
+    fn route(method: &Method, path: &str) -> Option<Route> {
+        let mut of_method = CALLS.iter().filter(|(accepted, ..)| *accepted == method.as_str());
+        of_method.find_map(|(_, pattern, name)| matches(pattern, path).map(|params| Route { name, params }))
+    }
+
+    fn limits() -> Vec<Limit> {
+        let creates = |route: &Route| matches!(route.name, "reserved_ips.create" | "floating_ips.create");
+        vec![
+            Limit {
+                counts: |_| true,
+                max: REQUESTS_PER_HOUR_MAX,
+                window: HOUR,
+                headers: Some(["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"]),
+            },
+            Limit { counts: |_| true, max: REQUESTS_PER_MINUTE_MAX, window: MINUTE, headers: None },
+            Limit { counts: creates, max: CREATES_PER_MINUTE_MAX, window: MINUTE, headers: None },
+        ]
+    }
+
+    fn handle(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Answer {
+        self.advance(now, ledger);
+        self.dispatch(call, now, ledger).unwrap_or_else(|refused| refused)
+    }
+
+    fn advance(&mut self, now: Duration, ledger: &mut Ledger) {
+        self.finish_actions(now, ledger);
+        for deed in self.unwritten.drain(..) {
+            ledger.did(now, deed);
+        }
+    }
+
+    fn refuse(&self, refusal: &Refusal) -> Answer {
+        match refusal {
+            Refusal::NoSuchCall => not_found(),
+            Refusal::Unauthorized => error(401, "unauthorized", "Unable to authenticate you"),
+            Refusal::RateLimited(wait) => too_many_requests(*wait),
+            Refusal::Forbidden(message) => error(403, "forbidden", message),
+            Refusal::Unavailable(status) => unavailable(*status),
+        }
+    }
+
+    fn is_authorized(&self, request: &Request<Bytes>) -> bool {
+        let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        header.and_then(|value| value.strip_prefix("Bearer ")) == Some(self.token.as_str())
+    }
+}
+
+/// The vendor's error body.
+fn error(status: u16, id: &str, message: &str) -> Answer {
+    Answer::json(status, json!({ "id": id, "message": message }))
+}
+
+fn not_found() -> Answer {
+    error(404, "not_found", "The resource you were accessing could not be found.")
+}
+
+fn unprocessable(message: &str) -> Answer {
+    error(422, "unprocessable_entity", message)
+}
+
+fn too_many_requests(wait: Duration) -> Answer {
+    // A caller that comes back a fraction of a second early would be refused again, so the wait is rounded up.
+    let wait_seconds = wait.as_millis().div_ceil(1000);
+    let mut answer = error(429, "too_many_requests", "API Rate limit exceeded.");
+    answer.headers = vec![
+        ("ratelimit-limit", REQUESTS_PER_HOUR_MAX.to_string()),
+        ("ratelimit-remaining", "0".to_owned()),
+        ("ratelimit-reset", wait_seconds.to_string()),
+        ("retry-after", wait_seconds.to_string()),
+    ];
+    answer
+}
+
+fn unavailable(status: u16) -> Answer {
+    match status {
+        502 => error(502, "bad_gateway", "Bad gateway"),
+        503 => error(503, "service_unavailable", "Service unavailable"),
+        504 => error(504, "gateway_timeout", "Gateway timeout"),
+        status => error(status, "server_error", "Unexpected server-side error"),
+    }
+}
+
+/// The answer to a successful deletion.
+fn no_content() -> Answer {
+    Answer::json(204, Value::Null)
+}
+
+/// A moment in the format of the API's answers, which has whole seconds.
+fn moment(at: Duration) -> String {
+    let seconds = i64::try_from(at.as_secs()).unwrap_or_default();
+    Timestamp::from_second(FIRST_REQUEST_AT + seconds).unwrap_or_default().to_string()
+}

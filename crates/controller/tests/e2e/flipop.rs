@@ -1,0 +1,136 @@
+//! A user can roll back: FLIPOP's own binary runs its happy path on our CRDs.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testbed::cluster::{eventually, pod};
+use testbed::control_plane::{ControlPlane, Options};
+use testbed::demo::{self, Clouds};
+use testbed::process::Process;
+use testbed::tools;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// The paths of all leaves of an object.
+fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                leaves(&format!("{path}.{name}"), value, found);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| leaves(&format!("{path}[]"), item, found)),
+        _ => _ = found.insert(path.to_owned()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flipop_runs_its_happy_path_on_our_crds_and_what_its_writes_drop_is_listed() {
+    let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
+    control_plane.install_crds().await.unwrap();
+    let client = control_plane.client().await.unwrap();
+    for node in demo::nodes() {
+        node.create(&client).await.unwrap();
+    }
+    for (name, node) in [("nginx-1", "worker-1"), ("nginx-2", "worker-2"), ("nginx-3", "worker-3")] {
+        pod("default", name).label("app", "nginx").on(node).create(&client).await.unwrap();
+    }
+    let clouds = Clouds::default();
+    clouds.digitalocean.with(|digitalocean| digitalocean.add_domain("example.com"));
+    let servers = clouds.serve(0).await.unwrap();
+
+    // A pool as ours leaves it behind: with our fields in spec and status. One address is missing, so FLIPOP creates it
+    // and writes the spec.
+    let mut pool = json!({
+        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
+        "metadata": {"name": "ingress-pool", "namespace": "default"},
+        "spec": {
+            "provider": "digitalocean", "region": "nyc3", "desiredIPs": 3,
+            "ips": ["203.0.113.10", "203.0.113.11"],
+            "dnsRecordSet": {"recordName": "hello", "zone": "example.com", "ttl": 30, "provider": "digitalocean", "adopt": true},
+            "match": {"podNamespace": "default", "podLabel": "app=nginx", "nodeLabel": "doks.digitalocean.com/node-pool=work"},
+            "policy": {"mode": "Active", "failoverGraceSeconds": 10},
+        },
+    });
+    control_plane.apply(&pool.to_string()).unwrap();
+    let moment = "2026-01-01T00:00:00Z";
+    let condition = json!({
+        "type": "Ready", "status": "True", "reason": "Settled", "message": "all is well", "lastTransitionTime": moment,
+    });
+    pool["status"] = json!({
+        "observedGeneration": 1, "conditions": [condition], "summary": {"desired": 3, "attached": 2},
+        "addresses": [{"address": "203.0.113.10", "state": "Attached", "lastHolder": {"vm": "1001"}}],
+        "moves": {"version": 1, "epoch": 7}, "lastAssignment": moment, "dns": {"name": "hello.example.com"},
+    });
+    let path = control_plane.folder().join("pool.json");
+    std::fs::write(&path, pool.to_string()).unwrap();
+    let applied = control_plane
+        .kubectl()
+        .args(["apply", "--server-side", "--subresource=status", "-f"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+
+    let get = || -> Value {
+        let output = control_plane.kubectl().args(["get", "floatingippool", "ingress-pool", "-o", "json"]).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let mut before = BTreeSet::new();
+    for part in ["spec", "status"] {
+        leaves(part, &get()[part], &mut before);
+    }
+
+    let configure = |command: &mut Command| {
+        command.arg("--kubeconfig").arg(control_plane.kubeconfig()).arg("--metrics-bind-addr=");
+        command.envs(servers.environment());
+    };
+    let program = tools::binary("flipop").unwrap();
+    let flipop = Process::start("flipop", &program, configure, control_plane.folder()).unwrap();
+    eventually("FLIPOP has three active addresses", SOON, async || {
+        let pool = get();
+        let ips = pool["status"]["ips"].as_object().cloned().unwrap_or_default();
+        let active = ips.values().filter(|ip| ip["state"] == "active").count();
+        Ok(active == 3 && pool["spec"]["ips"].as_array().is_some_and(|ips| ips.len() == 3))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}\n{:#}", flipop.log_tail(), get()));
+    let held: Vec<_> = demo::WORKER_NODES
+        .iter()
+        .map(|(_, droplet)| clouds.digitalocean.with(|digitalocean| {
+            let listed = ["203.0.113.10", "203.0.113.11"];
+            listed.iter().filter(|address| digitalocean.holder(address) == Some(*droplet)).count()
+        }))
+        .collect();
+    assert_eq!(held.iter().sum::<usize>(), 2, "both listed addresses are on droplets");
+
+    let mut after = BTreeSet::new();
+    for part in ["spec", "status"] {
+        leaves(part, &get()[part], &mut after);
+    }
+    let dropped: Vec<_> = before.difference(&after).cloned().collect();
+    println!("FLIPOP's writes dropped: {dropped:#?}");
+    let expected = [
+        "spec.dnsRecordSet.adopt",
+        "spec.policy.failoverGraceSeconds",
+        "spec.policy.mode",
+        "status.addresses[].address",
+        "status.addresses[].lastHolder.vm",
+        "status.addresses[].state",
+        "status.conditions[].lastTransitionTime",
+        "status.conditions[].message",
+        "status.conditions[].reason",
+        "status.conditions[].status",
+        "status.conditions[].type",
+        "status.dns.name",
+        "status.lastAssignment",
+        "status.moves.epoch",
+        "status.moves.version",
+        "status.observedGeneration",
+        "status.summary.attached",
+        "status.summary.desired",
+    ];
+    assert_eq!(dropped, expected, "only additions of ours may be dropped, and all that are must be listed");
+}

@@ -1,0 +1,107 @@
+//! All five verbs, end to end: the examples of the documentation on the demonstration's nodes and clouds.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use testbed::cluster::{eventually, pod};
+
+use crate::rig::{Rig, read};
+
+const SOON: Duration = Duration::from_secs(30);
+
+// The fakes answer on other threads while kubectl is waited for on this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_netipallocation_puts_its_addresses_on_nodes_labels_them_and_follows_a_deleted_node() {
+    let rig = Rig::start().await;
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "nia/edge"]);
+
+    let holder = |address: &str| rig.clouds.compute.with(|compute| compute.holder(address));
+    assert_eq!(holder("34.123.45.67").unwrap(), "demo/us-west1-a/edge-1");
+    assert_eq!(holder("34.123.45.68").unwrap(), "demo/us-west1-b/edge-2");
+    assert_eq!(rig.ready_nodes(), ["edge-1", "edge-2"]);
+    let status = rig.get("nia/edge")["status"].clone();
+    assert_eq!(status["summary"]["attached"], 2);
+    assert_eq!(status["addresses"][0]["nodeName"], "edge-1");
+    println!("{}", rig.kubectl(&["get", "nia"]));
+
+    rig.kubectl(&["delete", "node", "edge-1"]);
+    let moved = eventually("34.123.45.67 is on edge-3", SOON, async || {
+        Ok(holder("34.123.45.67").as_deref() == Some("demo/us-west1-a/edge-3"))
+    });
+    println!("node deleted -> address on the next node: {:?}", moved.await.unwrap());
+    eventually("edge-3 is labelled", SOON, async || Ok(rig.ready_nodes() == ["edge-2", "edge-3"])).await.unwrap();
+    rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "nia/edge"]);
+
+    let ledger = rig.clouds.compute.ledger();
+    assert_eq!(ledger.double_holders(), Vec::<String>::new());
+    println!("calls: {:?}", ledger.calls());
+}
+
+// The fakes answer on other threads while kubectl is waited for on this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_floatingippool_follows_ready_pods_annotates_their_nodes_and_follows_a_deleted_node() {
+    let rig = Rig::start().await;
+    rig.kubectl(&["create", "namespace", "ingress"]);
+    eventually("the namespace takes pods", SOON, async || Ok(!rig.kubectl(&["get", "sa", "-n", "ingress", "-o", "name"]).is_empty())).await.unwrap();
+    let nginx = async |name: &str, node: &str| {
+        let nginx = pod("ingress", name).label("app", "nginx").label("component", "controller").on(node);
+        nginx.create(&rig.client).await.unwrap();
+    };
+    nginx("nginx-2", "worker-2").await;
+    nginx("nginx-3", "worker-3").await;
+    rig.control_plane.apply(&read("examples/floatingippool.yaml")).unwrap();
+    rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "floatingippool/ingress-pool"]);
+
+    let holder = |address: &str| rig.clouds.digitalocean.with(|digitalocean| digitalocean.holder(address));
+    assert_eq!(holder("203.0.113.10"), Some(1002));
+    assert_eq!(holder("203.0.113.11"), Some(1003));
+    assert_eq!(rig.annotation("worker-1"), None);
+    assert_eq!(rig.annotation("worker-2").as_deref(), Some("203.0.113.10"));
+    assert_eq!(rig.annotation("worker-3").as_deref(), Some("203.0.113.11"));
+    let ips: Value = rig.get("floatingippool/ingress-pool")["status"]["ips"].clone();
+    assert_eq!(ips["203.0.113.10"]["state"], "active");
+    assert_eq!(ips["203.0.113.10"]["nodeName"], "worker-2");
+
+    nginx("nginx-1", "worker-1").await;
+    rig.kubectl(&["delete", "node", "worker-2"]);
+    let moved = eventually("203.0.113.10 is on worker-1", SOON, async || Ok(holder("203.0.113.10") == Some(1001)));
+    println!("node deleted -> address on the next node: {:?}", moved.await.unwrap());
+    eventually("worker-1 is annotated", SOON, async || {
+        Ok(rig.annotation("worker-1").as_deref() == Some("203.0.113.10"))
+    })
+    .await
+    .unwrap();
+    assert_eq!(holder("203.0.113.11"), Some(1003), "a healthy placement is not moved");
+
+    let ledger = rig.clouds.digitalocean.ledger();
+    assert_eq!(ledger.double_holders(), Vec::<String>::new());
+    println!("calls: {:?}", ledger.calls());
+}
+
+// The fakes answer on other threads while kubectl is waited for on this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_controller_answers_probes_and_a_settled_world_costs_no_write() {
+    let rig = Rig::start().await;
+    let get = async |port: u16, path: &str| {
+        let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}")).await?;
+        anyhow::Ok((answer.status().as_u16(), answer.text().await?))
+    };
+    eventually("the controller is ready", SOON, async || Ok(get(rig.health_port, "/readyz").await?.0 == 200)).await.unwrap();
+    assert_eq!(get(rig.health_port, "/healthz").await.unwrap().0, 200);
+    for port in [rig.metrics_port, rig.health_port] {
+        let (status, text) = get(port, "/metrics").await.unwrap();
+        assert_eq!(status, 200);
+        assert!(text.contains("netipallocation_controller_ready 1"), "{text}");
+        assert!(text.contains("netipallocation_controller_info{version=\"0.1.0\"} 1"), "{text}");
+    }
+
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "nia/edge"]);
+    // The label is written before the status that the wait saw.
+    let written = || (rig.get("nia/edge")["metadata"].clone(), rig.clouds.compute.ledger().done.len());
+    let before = written();
+    rig.kubectl(&["annotate", "node", "edge-3", "example.com/anything=else"]);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(written(), before, "a round that found nothing to do wrote something");
+}

@@ -1,0 +1,367 @@
+//! Google Compute Engine's static external addresses.
+//!
+//! An address is on a machine as the `natIP` of an access config of its first network interface, of which there can be
+//! one. So a machine's own ephemeral address has to go before a static one can come, and every change is an operation
+//! that the cloud carries out on its own time.
+//!
+//! ```text
+//! call                          used for                              permission
+//! addresses.aggregatedList      list, and whether a natIP is static   compute.addresses.list
+//! instances.get                 attach, detach                        compute.instances.get
+//! instances.deleteAccessConfig  attach (an ephemeral one), detach     compute.instances.deleteAccessConfig
+//! instances.addAccessConfig     attach                                compute.instances.addAccessConfig
+//! zoneOperations.wait           poll                                  compute.zoneOperations.get
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::http::Method;
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use plan::{Address, Holding, Provider, Scope, VmId};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::http::{HttpService, JsonApi, Refused, unreadable};
+use crate::tokens::Tokens;
+use crate::{AddressDriver, DriverError, Listing, Operation, Polled, Progress, Traits};
+
+/// Compute Engine's address where `GOOGLE_COMPUTE_CUSTOM_ENDPOINT` does not say otherwise.
+pub const DEFAULT_URL: &str = "https://compute.googleapis.com/compute/v1";
+
+/// Every call this driver makes.
+pub const CALLS: &[&str] = &[
+    "addresses.aggregatedList",
+    "instances.get",
+    "instances.deleteAccessConfig",
+    "instances.addAccessConfig",
+    "zoneOperations.wait",
+];
+
+const PAGE_SIZE: usize = 500;
+
+/// A listing that has not ended after so many pages is broken, not long.
+const PAGES_MAX: usize = 200;
+
+/// The quota is refilled at the minute, and the refusal does not say when that is.
+const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
+
+const ACCESS_CONFIG_NAME: &str = "external-nat";
+
+/// Moves static external addresses between instances.
+pub struct Compute {
+    api: JsonApi,
+}
+
+impl Compute {
+    /// A driver for all projects that the token may use.
+    pub fn new(service: HttpService, url: &str, tokens: Arc<dyn Tokens>) -> Self {
+        Self { api: JsonApi::new(service, url, tokens, explain) }
+    }
+
+    async fn list_project(&self, project: &str, filter: &str) -> Result<Listing, DriverError> {
+        let name = "addresses.aggregatedList";
+        let mut listing = Listing::default();
+        let mut page_token = String::new();
+        for _ in 0..PAGES_MAX {
+            let path = format!(
+                "projects/{project}/aggregated/addresses?maxResults={PAGE_SIZE}{filter}{page_token}"
+            );
+            let page: AddressPage = self.api.call(name, Method::GET, &path, None).await?;
+            listing.untold.extend(page.unreachables);
+            for (scope, list) in page.items {
+                if list.warning.is_some_and(|warning| warning.code != "NO_RESULTS_ON_PAGE") {
+                    listing.untold.push(scope);
+                }
+                for found in list.addresses {
+                    let Ok(address) = found.address.parse::<Address>() else { continue };
+                    listing.addresses.insert(address, holding(&found.users));
+                }
+            }
+            match page.next_page_token {
+                Some(token) if !token.is_empty() => page_token = format!("&pageToken={token}"),
+                _ => return Ok(listing),
+            }
+        }
+        Err(unreadable(name, &"it does not end"))
+    }
+
+    /// Takes the next step towards the address being on the machine.
+    async fn advance_attach(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
+        let interface = self.first_interface(vm).await?;
+        let Some(present) = interface.access_configs.into_iter().next() else {
+            return self.add_access_config(scope, address, vm, &interface.name).await;
+        };
+        match present.nat_ip.as_deref().map(str::parse::<Address>) {
+            Some(Ok(found)) if found == address => Ok(Progress::Done),
+            Some(Ok(found)) if self.is_static(scope, found).await? => {
+                Err(DriverError::Conflict(format!("{vm} already holds the static address {found}")))
+            }
+            _ => self.delete_access_config(scope, address, vm, &interface.name, &present.name, Some(vm)).await,
+        }
+    }
+
+    async fn advance_detach(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
+        let interface = match self.first_interface(vm).await {
+            // A machine that is gone holds nothing.
+            Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
+            interface => interface?,
+        };
+        let holds = |config: &AccessConfig| {
+            config.nat_ip.as_deref().and_then(|text| text.parse::<Address>().ok()) == Some(address)
+        };
+        match interface.access_configs.into_iter().find(holds) {
+            None => Ok(Progress::Done),
+            Some(present) => {
+                self.delete_access_config(scope, address, vm, &interface.name, &present.name, None).await
+            }
+        }
+    }
+
+    async fn is_static(&self, scope: &Scope, address: Address) -> Result<bool, DriverError> {
+        let filter = format!("&filter=address%3D{address}");
+        let listing = self.list_project(&scope.account, &filter).await?;
+        if !listing.untold.is_empty() {
+            let message = format!("whether {address} is static: {} did not answer", listing.untold.join(", "));
+            return Err(DriverError::Unavailable(message));
+        }
+        Ok(listing.addresses.contains_key(&address))
+    }
+
+    async fn first_interface(&self, vm: &VmId) -> Result<NetworkInterface, DriverError> {
+        let name = "instances.get";
+        let instance: Instance = self.api.call(name, Method::GET, &instance_path(vm)?, None).await?;
+        let interface = instance.network_interfaces.into_iter().next();
+        interface.ok_or_else(|| DriverError::Invalid(format!("{vm} has no network interface")))
+    }
+
+    async fn add_access_config(
+        &self,
+        scope: &Scope,
+        address: Address,
+        vm: &VmId,
+        interface: &str,
+    ) -> Result<Progress, DriverError> {
+        let name = "instances.addAccessConfig";
+        let path = format!("{}/addAccessConfig?networkInterface={interface}", instance_path(vm)?);
+        let body = json!({"name": ACCESS_CONFIG_NAME, "type": "ONE_TO_ONE_NAT", "natIP": address.to_string()});
+        let operation = self.api.call(name, Method::POST, &path, Some(body)).await?;
+        underway(operation, scope, address, vm, Some(vm), true)
+    }
+
+    async fn delete_access_config(
+        &self,
+        scope: &Scope,
+        address: Address,
+        vm: &VmId,
+        interface: &str,
+        access_config: &str,
+        target: Option<&VmId>,
+    ) -> Result<Progress, DriverError> {
+        let name = "instances.deleteAccessConfig";
+        let access_config = access_config.replace(' ', "%20");
+        let path = format!(
+            "{}/deleteAccessConfig?accessConfig={access_config}&networkInterface={interface}",
+            instance_path(vm)?
+        );
+        let operation = self.api.call(name, Method::POST, &path, None).await?;
+        underway(operation, scope, address, vm, target, target.is_none())
+    }
+
+    async fn poll_one(&self, operation: &Operation) -> Result<Polled, DriverError> {
+        let name = "zoneOperations.wait";
+        let path = format!("{}/wait", operation.id);
+        let found: OperationBody = self.api.call(name, Method::POST, &path, None).await?;
+        if found.status != "DONE" {
+            return Ok(Polled::StillUnderway);
+        }
+        let errors = found.error.map(|error| error.errors).unwrap_or_default();
+        match errors.first() {
+            None => Ok(Polled::Ended),
+            Some(error) => Err(DriverError::Conflict(format!("{}: {}", error.code, error.message))),
+        }
+    }
+}
+
+impl AddressDriver for Compute {
+    fn list<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>> {
+        self.list_project(&scope.account, "").boxed()
+    }
+
+    fn attach<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.advance_attach(scope, address, vm).boxed()
+    }
+
+    fn detach<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.advance_detach(scope, address, vm).boxed()
+    }
+
+    fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {
+        join_all(operations.iter().map(|operation| self.poll_one(operation))).boxed()
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { moves_in_one_call: false }
+    }
+}
+
+/// The machine that a providerID of the form `gce://project/zone/name` names.
+pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
+    let vm = VmId(provider_id.strip_prefix("gce://")?.to_owned());
+    let (project, _, _) = parts_of(&vm).ok()?;
+    Some((Scope { provider: Provider::Gcp, account: project.to_owned() }, vm.clone()))
+}
+
+fn underway(
+    operation: OperationBody,
+    scope: &Scope,
+    address: Address,
+    vm: &VmId,
+    target: Option<&VmId>,
+    completes: bool,
+) -> Result<Progress, DriverError> {
+    let (project, zone, _) = parts_of(vm)?;
+    let id = format!("projects/{project}/zones/{zone}/operations/{}", operation.name);
+    let target = target.cloned();
+    Ok(Progress::Underway(Operation { id, scope: scope.clone(), address, target, completes }))
+}
+
+/// A machine's project, zone and name.
+fn parts_of(vm: &VmId) -> Result<(&str, &str, &str), DriverError> {
+    let parts: Vec<_> = vm.0.split('/').collect();
+    match parts.as_slice() {
+        [project, zone, name] if parts.iter().all(|part| !part.is_empty()) => Ok((project, zone, name)),
+        _ => Err(DriverError::Invalid(format!("{vm} is not of the form project/zone/name"))),
+    }
+}
+
+fn instance_path(vm: &VmId) -> Result<String, DriverError> {
+    let (project, zone, name) = parts_of(vm)?;
+    Ok(format!("projects/{project}/zones/{zone}/instances/{name}"))
+}
+
+/// The holder, from the URLs of an address's users. A user that is no instance, such as a forwarding rule, holds it too.
+fn holding(users: &[String]) -> Holding {
+    let Some(user) = users.first() else { return Holding::Free };
+    let path = user.split_once("/projects/").map_or(user.as_str(), |(_, path)| path);
+    let parts: Vec<_> = path.split('/').collect();
+    match parts.as_slice() {
+        [project, "zones", zone, "instances", name] => Holding::By(VmId(format!("{project}/{zone}/{name}"))),
+        _ => Holding::By(VmId(path.to_owned())),
+    }
+}
+
+fn explain(name: &str, refused: &Refused) -> DriverError {
+    let error = &refused.body["error"];
+    let said = error["message"].as_str().unwrap_or("no explanation");
+    let reason = error["errors"][0]["reason"].as_str().unwrap_or_default();
+    let message = format!("{name}: {said}");
+    match (refused.status, reason) {
+        (403, "rateLimitExceeded" | "quotaExceeded" | "userRateLimitExceeded") | (429, _) => {
+            let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
+            DriverError::RateLimited { retry_after, message }
+        }
+        (401 | 403, _) => {
+            let quoted = said.split('\'').nth(1).filter(|text| text.starts_with("compute."));
+            DriverError::Denied { permission: quoted.unwrap_or(permission_of(name)).into(), message }
+        }
+        (404, _) => DriverError::NotFound(message),
+        (409 | 412, _) | (400, "resourceInUseByAnotherResource" | "resourceNotReady") => {
+            DriverError::Conflict(message)
+        }
+        (400..500, _) => DriverError::Invalid(message),
+        (status, _) => DriverError::Unavailable(format!("{message} (status {status})")),
+    }
+}
+
+fn permission_of(name: &str) -> &'static str {
+    match name {
+        "addresses.aggregatedList" => "compute.addresses.list",
+        "instances.get" => "compute.instances.get",
+        "instances.deleteAccessConfig" => "compute.instances.deleteAccessConfig",
+        "instances.addAccessConfig" => "compute.instances.addAccessConfig",
+        _ => "compute.zoneOperations.get",
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AddressPage {
+    #[serde(default)]
+    items: BTreeMap<String, AddressList>,
+    #[serde(default)]
+    unreachables: Vec<String>,
+    next_page_token: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct AddressList {
+    #[serde(default)]
+    addresses: Vec<AddressBody>,
+    warning: Option<Warning>,
+}
+
+#[derive(Deserialize)]
+struct Warning {
+    code: String,
+}
+
+#[derive(Deserialize)]
+struct AddressBody {
+    address: String,
+    #[serde(default)]
+    users: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Instance {
+    #[serde(default)]
+    network_interfaces: Vec<NetworkInterface>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NetworkInterface {
+    name: String,
+    #[serde(default)]
+    access_configs: Vec<AccessConfig>,
+}
+
+#[derive(Deserialize)]
+struct AccessConfig {
+    name: String,
+    #[serde(rename = "natIP")]
+    nat_ip: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct OperationBody {
+    name: String,
+    status: String,
+    error: Option<OperationErrors>,
+}
+
+#[derive(Deserialize)]
+struct OperationErrors {
+    #[serde(default)]
+    errors: Vec<OperationError>,
+}
+
+#[derive(Deserialize)]
+struct OperationError {
+    code: String,
+    message: String,
+}

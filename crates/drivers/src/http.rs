@@ -1,0 +1,128 @@
+//! One JSON API behind one HTTP service: authorisation, deadline, and errors that keep what the cloud said.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::http::{HeaderMap, Method, Request, Response, header};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceExt};
+
+use crate::DriverError;
+use crate::tokens::Tokens;
+
+/// What drivers speak through: the network in production, a fake's state machine in tests.
+pub type HttpService = BoxCloneSyncService<Request<Bytes>, Response<Bytes>, BoxError>;
+
+/// The longest that one call may take. A call without an answer by then has an unknown outcome.
+pub const CALL_SECONDS_MAX: u64 = 10;
+
+const USER_AGENT: &str = concat!("ip-address-controller/", env!("CARGO_PKG_VERSION"));
+
+/// An HTTP service on the network.
+pub fn network() -> Result<HttpService, BoxError> {
+    let client = reqwest::Client::builder().connect_timeout(Duration::from_secs(CALL_SECONDS_MAX)).build()?;
+    let send = move |request: Request<Bytes>| {
+        let client = client.clone();
+        async move {
+            let answer = client.execute(request.try_into()?).await?;
+            let mut response = Response::builder().status(answer.status());
+            if let Some(headers) = response.headers_mut() {
+                headers.extend(answer.headers().clone());
+            }
+            Ok(response.body(answer.bytes().await?)?)
+        }
+    };
+    Ok(BoxCloneSyncService::new(tower::service_fn(send)))
+}
+
+/// A JSON API at a base URL.
+#[derive(Clone)]
+pub struct JsonApi {
+    service: HttpService,
+    base: String,
+    tokens: Arc<dyn Tokens>,
+    explain: Explain,
+}
+
+/// What a vendor's refusal of the named call means.
+pub type Explain = fn(name: &str, refused: &Refused) -> DriverError;
+
+/// An answer that is not a success.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// The HTTP status.
+    pub status: u16,
+    /// The answer's headers.
+    pub headers: HeaderMap,
+    /// The answer's body; null where it was no JSON.
+    pub body: Value,
+}
+
+impl JsonApi {
+    /// An API at a base URL, with or without a trailing slash.
+    pub fn new(service: HttpService, base: &str, tokens: Arc<dyn Tokens>, explain: Explain) -> Self {
+        Self { service, base: base.trim_end_matches('/').to_owned(), tokens, explain }
+    }
+
+    /// Makes one call. `name` is the call's name in the vendor's documentation and appears in logs and errors.
+    pub async fn call<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<T, DriverError> {
+        let deadline = Duration::from_secs(CALL_SECONDS_MAX);
+        let answer = tokio::time::timeout(deadline, self.exchange(method, path, body)).await;
+        let answer = match answer {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(DriverError::Unavailable(format!("{name}: {error}"))),
+            Err(_) => {
+                return Err(DriverError::Unavailable(format!("{name}: no answer within {CALL_SECONDS_MAX} s")));
+            }
+        };
+        let status = answer.status();
+        tracing::debug!(call = name, status = status.as_u16(), "asked the cloud");
+        if !status.is_success() {
+            let body = serde_json::from_slice(answer.body()).unwrap_or_default();
+            let refused = Refused { status: status.as_u16(), headers: answer.headers().clone(), body };
+            return Err((self.explain)(name, &refused));
+        }
+        // A success whose body can't be read may have changed something, and says nothing about what is.
+        serde_json::from_slice(answer.body()).map_err(|error| unreadable(name, &error))
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<Response<Bytes>, BoxError> {
+        let token = self.tokens.token().await?;
+        let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}/{path}", self.base))
+            .header(header::AUTHORIZATION, format!("Bearer {token}"))
+            .header(header::USER_AGENT, USER_AGENT)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body)?;
+        self.service.clone().oneshot(request).await
+    }
+}
+
+/// The error for an answer that makes no sense.
+pub fn unreadable(name: &str, why: &dyn std::fmt::Display) -> DriverError {
+    DriverError::Unavailable(format!("{name}: the answer can't be read: {why}"))
+}
+
+impl Refused {
+    /// How long the `Retry-After` header asks to wait.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let seconds = self.headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+        Some(Duration::from_secs(seconds))
+    }
+}

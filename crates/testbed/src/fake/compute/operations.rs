@@ -1,0 +1,273 @@
+//! Operations: what was accepted and takes its time.
+//!
+//! In: an order that passed the checks at the door. Out: its effect on the state and the ledger at the moment it is due,
+//! or a failure inside the operation where the world has changed until then. Orders take effect in the order of their
+//! due times, which is not always the order in which they were given.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::Call;
+use super::super::ledger::{Deed, Ledger};
+use super::Compute;
+use super::problem::Failure;
+use super::resources::{Access, Address, path, timestamp, url};
+use super::routes::Place;
+
+/// A change that was accepted.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    id: u64,
+    pub(super) place: Place,
+    pub(super) location: String,
+    kind: &'static str,
+    target: String,
+    target_id: u64,
+    order: Order,
+    begins: Duration,
+    ends: Duration,
+    fails_late: bool,
+    outcome: Option<Result<(), Failure>>,
+}
+
+/// What an operation is to do.
+#[derive(Clone, Debug)]
+pub(super) enum Order {
+    /// Give an interface an external address: a reserved one, or an ephemeral one where none is named.
+    Attach { instance: (String, String), config: String, tier: String, ip: Option<String> },
+    /// Take an interface's external address away.
+    Detach { instance: (String, String), config: String },
+    /// Reserve an address.
+    Reserve(Box<Address>),
+    /// Give an address back.
+    Release { address: (String, String) },
+    /// Replace an address's labels, if they are still the ones with this fingerprint.
+    Label { address: (String, String), labels: BTreeMap<String, String>, fingerprint: String },
+}
+
+impl Order {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Attach { .. } => "addAccessConfig",
+            Self::Detach { .. } => "deleteAccessConfig",
+            Self::Reserve(_) => "insert",
+            Self::Release { .. } => "delete",
+            Self::Label { .. } => "setLabels",
+        }
+    }
+
+    fn place(&self) -> Place {
+        match self {
+            Self::Attach { .. } | Self::Detach { .. } => Place::Zone,
+            Self::Reserve(_) | Self::Release { .. } | Self::Label { .. } => Place::Region,
+        }
+    }
+
+    /// The region or zone, the collection and the name of what the order works on.
+    fn target(&self) -> (&str, &'static str, &str) {
+        match self {
+            Self::Attach { instance: (zone, name), .. } | Self::Detach { instance: (zone, name), .. } => {
+                (zone, "instances", name)
+            }
+            Self::Release { address: (region, name) } | Self::Label { address: (region, name), .. } => {
+                (region, "addresses", name)
+            }
+            Self::Reserve(address) => (&address.region, "addresses", &address.name),
+        }
+    }
+}
+
+impl Operation {
+    fn name(&self) -> String {
+        format!("operation-{}", self.id)
+    }
+
+    /// Operations can be asked for by name or by number.
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        name.strip_prefix("operation-").unwrap_or(name) == self.id.to_string()
+    }
+
+    /// The scope that aggregated lists show it in.
+    pub(super) fn scope(&self) -> String {
+        format!("{}/{}", self.place.plural(), self.location)
+    }
+
+    pub(super) fn to_json(&self, project: &str, now: Duration) -> Value {
+        let half_time = self.begins + (self.ends - self.begins) / 2;
+        let status = match &self.outcome {
+            Some(_) => "DONE",
+            None if now < half_time => "PENDING",
+            None => "RUNNING",
+        };
+        let place = format!("projects/{project}/{}/{}", self.place.plural(), self.location);
+        let mut json = json!({
+            "kind": "compute#operation",
+            "id": self.id.to_string(),
+            "name": self.name(),
+            "operationType": self.kind,
+            "targetLink": url(&self.target),
+            "targetId": self.target_id.to_string(),
+            "status": status,
+            "progress": if self.outcome.is_some() { 100 } else { 0 },
+            "insertTime": timestamp(self.begins),
+            "selfLink": url(&format!("{place}/operations/{}", self.name())),
+        });
+        json[if self.place == Place::Zone { "zone" } else { "region" }] = json!(url(&place));
+        if status != "PENDING" {
+            json["startTime"] = json!(timestamp(half_time));
+        }
+        if let Some(outcome) = &self.outcome {
+            json["endTime"] = json!(timestamp(self.ends));
+            if let Err(failure) = outcome {
+                failure.write_into(&mut json);
+            }
+        }
+        json
+    }
+}
+
+impl Compute {
+    /// Accepts an order and answers with its operation.
+    pub(super) fn begin(
+        &mut self,
+        order: Order,
+        target_id: u64,
+        call: &Call,
+        now: Duration,
+        ledger: &mut Ledger,
+    ) -> Value {
+        let id = self.next_id();
+        let (location, collection, name) = order.target();
+        let place = order.place();
+        let ends = if call.overtakes { now } else { now + self.operation_time };
+        let operation = Operation {
+            id,
+            place,
+            location: location.to_owned(),
+            kind: order.kind(),
+            target: path(&self.project, place.plural(), location, collection, name),
+            target_id,
+            order,
+            begins: now,
+            ends,
+            fails_late: call.fails_late,
+            outcome: None,
+        };
+        let index = self.operations.len();
+        self.operations.push(operation);
+        self.pending.insert((ends, index));
+        if let Some(request) = call.query.get("requestId") {
+            self.requests.insert(request.clone(), index);
+        }
+        self.settle(now, ledger);
+        self.operations[index].to_json(&self.project, now)
+    }
+
+    /// Lets everything happen that is due, the earliest first.
+    pub(super) fn settle(&mut self, now: Duration, ledger: &mut Ledger) {
+        for deed in std::mem::take(&mut self.unwritten) {
+            ledger.did(now, deed);
+        }
+        while let Some((at, index)) = self.pending.first().copied().filter(|(at, _)| *at <= now) {
+            self.pending.remove(&(at, index));
+            let Operation { order, target_id, fails_late, .. } = self.operations[index].clone();
+            let outcome =
+                if fails_late { Err(Failure::internal()) } else { self.carry_out(order, target_id) };
+            let outcome = outcome.map(|deeds| deeds.into_iter().for_each(|deed| ledger.did(at, deed)));
+            self.operations[index].outcome = Some(outcome);
+        }
+    }
+
+    fn carry_out(&mut self, order: Order, target_id: u64) -> Result<Vec<Deed>, Failure> {
+        match order {
+            Order::Attach { instance, config, tier, ip } => {
+                self.carry_out_attach(&instance, target_id, config, tier, ip)
+            }
+            Order::Detach { instance, config } => self.carry_out_detach(&instance, target_id, &config),
+            Order::Reserve(address) => {
+                let key = (address.region.clone(), address.name.clone());
+                if self.addresses.contains_key(&key) {
+                    return Err(Failure::already_exists(&address.path(&self.project)));
+                }
+                let deed = Deed::Created { address: address.ip.clone() };
+                self.addresses.insert(key, *address);
+                Ok(vec![deed])
+            }
+            Order::Release { address: key } => {
+                let address = self.same_address(&key, target_id)?;
+                if let Some(holder) = self.holders().get(address.ip.as_str()) {
+                    let (path, user) = (address.path(&self.project), holder.path(&self.project));
+                    return Err(Failure::resource_in_use(&path, &user));
+                }
+                let deed = Deed::Released { address: address.ip.clone() };
+                self.addresses.remove(&key);
+                Ok(vec![deed])
+            }
+            Order::Label { address: key, labels, fingerprint } => {
+                let address = self.same_address(&key, target_id)?;
+                if address.label_fingerprint() != fingerprint {
+                    return Err(Failure::stale_labels());
+                }
+                let deed = Deed::Other(format!("labels of {} are {labels:?}", address.ip));
+                if let Some(address) = self.addresses.get_mut(&key) {
+                    address.labels = labels;
+                }
+                Ok(vec![deed])
+            }
+        }
+    }
+
+    fn carry_out_attach(
+        &mut self,
+        key: &(String, String),
+        id: u64,
+        config: String,
+        tier: String,
+        ip: Option<String>,
+    ) -> Result<Vec<Deed>, Failure> {
+        self.check_same_instance(key, id)?;
+        if self.instances.get(key).is_some_and(|instance| instance.access.is_some()) {
+            return Err(Failure::second_access_config());
+        }
+        if let Some(ip) = &ip {
+            if !self.is_reserved(ip) {
+                return Err(Failure::not_found(ip));
+            }
+            if self.holders().contains_key(ip.as_str()) {
+                return Err(Failure::address_in_use(ip));
+            }
+        }
+        let ip = ip.unwrap_or_else(|| self.next_ephemeral());
+        Ok(self.put_on(key, Access { name: config, tier, ip: Some(ip) }).into_iter().collect())
+    }
+
+    /// Taking away a config that is not there is accepted and does nothing, as the real API was seen to do.
+    fn carry_out_detach(
+        &mut self,
+        key: &(String, String),
+        id: u64,
+        config: &str,
+    ) -> Result<Vec<Deed>, Failure> {
+        self.check_same_instance(key, id)?;
+        let access = self.instances.get(key).and_then(|instance| instance.access.as_ref());
+        if access.is_none_or(|access| access.name != config) {
+            return Ok(Vec::new());
+        }
+        Ok(self.take_off(key).into_iter().collect())
+    }
+
+    /// A machine that was made anew under the same name is another machine.
+    fn check_same_instance(&self, key: &(String, String), id: u64) -> Result<(), Failure> {
+        let instance = self.instances.get(key).filter(|instance| instance.id == id);
+        let path = path(&self.project, "zones", &key.0, "instances", &key.1);
+        instance.map(|_| ()).ok_or_else(|| Failure::not_found(&path))
+    }
+
+    fn same_address(&self, key: &(String, String), id: u64) -> Result<&Address, Failure> {
+        let address = self.addresses.get(key).filter(|address| address.id == id);
+        let path = path(&self.project, "regions", &key.0, "addresses", &key.1);
+        address.ok_or_else(|| Failure::not_found(&path))
+    }
+}

@@ -1,0 +1,183 @@
+//! Addresses and instances, and how they look on the wire.
+//!
+//! In: what the cloud knows of a thing. Out: its JSON, with the fields and formats of the discovery document. Nothing here
+//! changes anything.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp, tz::Offset};
+use serde_json::{Value, json};
+
+const ROOT: &str = "https://www.googleapis.com/compute/v1";
+
+/// The moment of the fake's first request by its own calendar, 2026-01-01T00:00:00-08:00. A fixed one makes answers
+/// repeatable.
+const BEGINNING: SignedDuration = SignedDuration::from_secs(1_767_254_400);
+
+/// The fingerprint of no labels at all.
+const EMPTY_FINGERPRINT: &str = "42WmSpB8rSM=";
+
+/// A reserved address.
+#[derive(Clone, Debug)]
+pub(super) struct Address {
+    pub(super) id: u64,
+    pub(super) region: String,
+    pub(super) name: String,
+    pub(super) ip: String,
+    pub(super) tier: String,
+    pub(super) description: String,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) created: Duration,
+}
+
+/// A virtual machine with one interface, `nic0`.
+#[derive(Clone, Debug)]
+pub(super) struct Instance {
+    pub(super) id: u64,
+    pub(super) zone: String,
+    pub(super) name: String,
+    pub(super) is_running: bool,
+    pub(super) access: Option<Access>,
+    pub(super) created: Duration,
+}
+
+/// What gives an interface an external address.
+#[derive(Clone, Debug)]
+pub(super) struct Access {
+    pub(super) name: String,
+    pub(super) tier: String,
+    /// A stopped machine keeps the config of an ephemeral address and loses the address.
+    pub(super) ip: Option<String>,
+}
+
+/// The path of a thing without the API's root, as error messages have it.
+pub(super) fn path(project: &str, places: &str, place: &str, collection: &str, name: &str) -> String {
+    format!("projects/{project}/{places}/{place}/{collection}/{name}")
+}
+
+/// The URL of a path.
+pub(super) fn url(path: &str) -> String {
+    format!("{ROOT}/{path}")
+}
+
+/// The region that a zone is in.
+pub(super) fn region_of(zone: &str) -> &str {
+    zone.rsplit_once('-').map_or(zone, |(region, _)| region)
+}
+
+/// A moment as the API writes it.
+pub(super) fn timestamp(at: Duration) -> String {
+    let since = SignedDuration::try_from(at).unwrap_or(SignedDuration::ZERO).saturating_add(BEGINNING);
+    let moment = Timestamp::from_duration(since).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{}-08:00", Offset::constant(-8).to_datetime(moment).strftime("%Y-%m-%dT%H:%M:%S%.3f"))
+}
+
+impl Address {
+    pub(super) fn path(&self, project: &str) -> String {
+        path(project, "regions", &self.region, "addresses", &self.name)
+    }
+
+    /// What a caller must have read to change the labels.
+    pub(super) fn label_fingerprint(&self) -> String {
+        if self.labels.is_empty() {
+            return EMPTY_FINGERPRINT.to_owned();
+        }
+        let text: String = self.labels.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        fingerprint(&text)
+    }
+
+    pub(super) fn to_json(&self, project: &str, holder: Option<&Instance>) -> Value {
+        let mut json = json!({
+            "kind": "compute#address",
+            "id": self.id.to_string(),
+            "creationTimestamp": timestamp(self.created),
+            "name": self.name,
+            "description": self.description,
+            "address": self.ip,
+            "status": if holder.is_some() { "IN_USE" } else { "RESERVED" },
+            "region": url(&format!("projects/{project}/regions/{}", self.region)),
+            "networkTier": self.tier,
+            "addressType": "EXTERNAL",
+            "labelFingerprint": self.label_fingerprint(),
+            "selfLink": url(&self.path(project)),
+        });
+        if let Some(holder) = holder {
+            json["users"] = json!([url(&holder.path(project))]);
+        }
+        if !self.labels.is_empty() {
+            json["labels"] = json!(self.labels);
+        }
+        json
+    }
+}
+
+impl Instance {
+    pub(super) fn path(&self, project: &str) -> String {
+        path(project, "zones", &self.zone, "instances", &self.name)
+    }
+
+    /// The machine's name in the ledger.
+    pub(super) fn vm(&self, project: &str) -> String {
+        format!("{project}/{}/{}", self.zone, self.name)
+    }
+
+    pub(super) fn to_json(&self, project: &str) -> Value {
+        let zone = url(&format!("projects/{project}/zones/{}", self.zone));
+        let region = region_of(&self.zone);
+        // Ids count up, so their low bits give each machine an internal address of its own.
+        let [.., high, middle, low] = self.id.to_be_bytes();
+        let mut interface = json!({
+            "kind": "compute#networkInterface",
+            "name": "nic0",
+            "network": url(&format!("projects/{project}/global/networks/default")),
+            "subnetwork": url(&format!("projects/{project}/regions/{region}/subnetworks/default")),
+            "networkIP": format!("10.{high}.{middle}.{low}"),
+            "stackType": "IPV4_ONLY",
+            "fingerprint": fingerprint(&format!("{:?}", self.access)),
+        });
+        if let Some(access) = &self.access {
+            interface["accessConfigs"] = json!([access.to_json()]);
+        }
+        json!({
+            "kind": "compute#instance",
+            "id": self.id.to_string(),
+            "creationTimestamp": timestamp(self.created),
+            "name": self.name,
+            "status": if self.is_running { "RUNNING" } else { "TERMINATED" },
+            "machineType": format!("{zone}/machineTypes/e2-medium"),
+            "zone": zone,
+            "networkInterfaces": [interface],
+            "labelFingerprint": EMPTY_FINGERPRINT,
+            "fingerprint": fingerprint(&self.id.to_string()),
+            "selfLink": url(&self.path(project)),
+        })
+    }
+}
+
+impl Access {
+    fn to_json(&self) -> Value {
+        let mut json = json!({
+            "kind": "compute#accessConfig",
+            "type": "ONE_TO_ONE_NAT",
+            "name": self.name,
+            "networkTier": self.tier,
+        });
+        if let Some(ip) = &self.ip {
+            json["natIP"] = json!(ip);
+        }
+        json
+    }
+}
+
+/// Eight bytes that change with the text, in base64 as the API writes fingerprints.
+fn fingerprint(text: &str) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    // FNV-1a, because it is short and the same everywhere.
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let padded = u128::from(hash) << 2;
+    let digits = (0..11).rev().map(|digit| char::from(ALPHABET[(padded >> (6 * digit)) as usize & 63]));
+    digits.chain(['=']).collect()
+}

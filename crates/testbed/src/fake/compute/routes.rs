@@ -1,0 +1,194 @@
+//! The calls of the API: where each is found, what it works on and which permission it needs.
+//!
+//! In: a method and a path. Out: the call's name and the variable parts of the path. It never looks at the state.
+
+use ::http::Method;
+
+use super::super::{Route, matches};
+
+/// Where the things that a call works on live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the project as a whole.
+    Project,
+    /// In one region, the path's second variable.
+    Region,
+    /// In one zone, the path's second variable.
+    Zone,
+}
+
+impl Place {
+    /// The word for such places in paths.
+    pub(super) fn plural(self) -> &'static str {
+        match self {
+            Self::Project => "projects",
+            Self::Region => "regions",
+            Self::Zone => "zones",
+        }
+    }
+}
+
+/// One call of the API.
+pub(super) struct Spec {
+    pub(super) name: &'static str,
+    pub(super) method: &'static str,
+    pub(super) pattern: &'static str,
+    pub(super) place: Place,
+    /// What the call works on, as paths name it.
+    pub(super) collection: &'static str,
+    /// The permission without which the call is refused, whatever it says.
+    pub(super) permission: &'static str,
+}
+
+/// Finds a call by its request.
+pub(super) fn route(method: &Method, path: &str) -> Option<Route> {
+    let of_method = SPECS.iter().filter(|spec| spec.method == method.as_str());
+    of_method
+        .into_iter()
+        .find_map(|spec| matches(spec.pattern, path).map(|params| Route { name: spec.name, params }))
+}
+
+/// Finds a call by its name.
+pub(super) fn spec(name: &str) -> Option<&'static Spec> {
+    SPECS.iter().find(|spec| spec.name == name)
+}
+
+/// Every call, with the permission that the vendor documents for it.
+pub(super) const SPECS: &[Spec] = &[
+    Spec {
+        name: "addresses.aggregatedList",
+        method: "GET",
+        pattern: "compute/v1/projects/{}/aggregated/addresses",
+        place: Place::Project,
+        collection: "addresses",
+        permission: "compute.addresses.list",
+    },
+    Spec {
+        name: "addresses.list",
+        method: "GET",
+        pattern: "compute/v1/projects/{}/regions/{}/addresses",
+        place: Place::Region,
+        collection: "addresses",
+        permission: "compute.addresses.list",
+    },
+    Spec {
+        name: "addresses.get",
+        method: "GET",
+        pattern: "compute/v1/projects/{}/regions/{}/addresses/{}",
+        place: Place::Region,
+        collection: "addresses",
+        permission: "compute.addresses.get",
+    },
+    Spec {
+        name: "addresses.insert",
+        method: "POST",
+        pattern: "compute/v1/projects/{}/regions/{}/addresses",
+        place: Place::Region,
+        collection: "addresses",
+        permission: "compute.addresses.create",
+    },
+    Spec {
+        name: "addresses.delete",
+        method: "DELETE",
+        pattern: "compute/v1/projects/{}/regions/{}/addresses/{}",
+        place: Place::Region,
+        collection: "addresses",
+        permission: "compute.addresses.delete",
+    },
+    Spec {
+        name: "addresses.setLabels",
+        method: "POST",
+        pattern: "compute/v1/projects/{}/regions/{}/addresses/{}/setLabels",
+        place: Place::Region,
+        collection: "addresses",
+        permission: "compute.addresses.setLabels",
+    },
+    Spec {
+        name: "instances.get",
+        method: "GET",
+        pattern: "compute/v1/projects/{}/zones/{}/instances/{}",
+        place: Place::Zone,
+        collection: "instances",
+        permission: "compute.instances.get",
+    },
+    Spec {
+        name: "instances.list",
+        method: "GET",
+        pattern: "compute/v1/projects/{}/zones/{}/instances",
+        place: Place::Zone,
+        collection: "instances",
+        permission: "compute.instances.list",
+    },
+    Spec {
+        name: "instances.aggregatedList",
+        method: "GET",
+        pattern: "compute/v1/projects/{}/aggregated/instances",
+        place: Place::Project,
+        collection: "instances",
+        permission: "compute.instances.list",
+    },
+    Spec {
+        name: "instances.addAccessConfig",
+        method: "POST",
+        pattern: "compute/v1/projects/{}/zones/{}/instances/{}/addAccessConfig",
+        place: Place::Zone,
+        collection: "instances",
+        permission: "compute.instances.addAccessConfig",
+    },
+    Spec {
+        name: "instances.deleteAccessConfig",
+        method: "POST",
+        pattern: "compute/v1/projects/{}/zones/{}/instances/{}/deleteAccessConfig",
+        place: Place::Zone,
+        collection: "instances",
+        permission: "compute.instances.deleteAccessConfig",
+    },
+    Spec {
+        name: "zoneOperations.get",
+        method: "GET",
+        pattern: "compute/v1/projects/{}/zones/{}/operations/{}",
+        place: Place::Zone,
+        collection: "operations",
+        permission: "compute.zoneOperations.get",
+    },
+    Spec {
+        name: "zoneOperations.wait",
+        method: "POST",
+        pattern: "compute/v1/projects/{}/zones/{}/operations/{}/wait",
+        place: Place::Zone,
+        collection: "operations",
+        permission: "compute.zoneOperations.get",
+    },
+    Spec {
+        name: "zoneOperations.list",
+        method: "GET",
+        pattern: "compute/v1/projects/{}/zones/{}/operations",
+        place: Place::Zone,
+        collection: "operations",
+        permission: "compute.zoneOperations.list",
+    },
+    Spec {
+        name: "regionOperations.get",
+        method: "GET",
+        pattern: "compute/v1/projects/{}/regions/{}/operations/{}",
+        place: Place::Region,
+        collection: "operations",
+        permission: "compute.regionOperations.get",
+    },
+    Spec {
+        name: "regionOperations.wait",
+        method: "POST",
+        pattern: "compute/v1/projects/{}/regions/{}/operations/{}/wait",
+        place: Place::Region,
+        collection: "operations",
+        permission: "compute.regionOperations.get",
+    },
+    Spec {
+        name: "globalOperations.aggregatedList",
+        method: "GET",
+        pattern: "compute/v1/projects/{}/aggregated/operations",
+        place: Place::Project,
+        collection: "operations",
+        permission: "compute.globalOperations.list",
+    },
+];

@@ -1,0 +1,443 @@
+//! Reserved addresses and the actions that move them.
+//!
+//! In: orders. Out: actions, which take effect later or fail later. An address changes hands only in
+//! [`DigitalOcean::finish_actions`], so what the ledger says about a holder is written in one place; the other ways are
+//! releasing an address and a person at the console. It never checks twice: an order that was accepted is carried out
+//! however the world looks by then, unless the droplet is gone or has been given another address.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::Call;
+use super::super::ledger::{Deed, Ledger};
+use super::droplets::region_json;
+use super::{Answer, DigitalOcean, Handled, moment, no_content, not_found, projects, unprocessable};
+
+/// How many addresses each documentation range has to give.
+const RANGE_SIZE: u32 = 254;
+/// The documentation ranges, in the order in which they are used.
+const RANGES: [[u8; 3]; 3] = [[203, 0, 113], [198, 51, 100], [192, 0, 2]];
+/// What comes after them: the range for benchmarks, which nobody routes either.
+const RANGE_OVERFLOW: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+
+/// One reserved address.
+#[derive(Clone, Debug)]
+pub(super) struct Address {
+    pub(super) region: String,
+    pub(super) project: String,
+    pub(super) holder: Option<u64>,
+    pub(super) created_at: Duration,
+    /// Whether the account's owner brought it along. The vendor can't find the actions of such an address.
+    byo: bool,
+}
+
+/// One order and what became of it.
+#[derive(Clone, Debug)]
+pub(super) struct Action {
+    id: u64,
+    ip: String,
+    region: String,
+    project: String,
+    order: Order,
+    started_at: Duration,
+    ends_at: Duration,
+    fails: bool,
+    status: Status,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// Put the address on this droplet.
+    Assign(u64),
+    /// Take it off the droplet that held it when the order came.
+    Unassign(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    InProgress,
+    Completed,
+    Errored,
+}
+
+impl Order {
+    fn droplet(self) -> u64 {
+        match self {
+            Self::Assign(droplet) | Self::Unassign(droplet) => droplet,
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Assign(_) => "assign_ip",
+            Self::Unassign(_) => "unassign_ip",
+        }
+    }
+}
+
+impl Status {
+    fn text(self) -> &'static str {
+        match self {
+            Self::InProgress => "in-progress",
+            Self::Completed => "completed",
+            Self::Errored => "errored",
+        }
+    }
+}
+
+impl Action {
+    fn is_pending(&self) -> bool {
+        self.status == Status::InProgress
+    }
+
+    fn json(&self, names: Names) -> Value {
+        // The vendor numbers an address as a resource by the address itself.
+        let resource_id = self.ip.parse::<Ipv4Addr>().map_or(0, u32::from);
+        json!({
+            "id": self.id,
+            "status": self.status.text(),
+            "type": self.order.kind(),
+            "started_at": moment(self.started_at),
+            "completed_at": (!self.is_pending()).then(|| moment(self.ends_at)),
+            "resource_id": resource_id,
+            "resource_type": names.one,
+            "region": region_json(&self.region),
+            "region_slug": self.region,
+        })
+    }
+
+    /// The answers about an address's single action name its project too; listings don't.
+    fn json_with_project(&self, names: Names) -> Value {
+        let mut action = self.json(names);
+        action["project_id"] = self.project.as_str().into();
+        action
+    }
+}
+
+/// What reserved addresses are called, which depends on the door through which a request came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Names {
+    one: &'static str,
+    many: &'static str,
+}
+
+impl Names {
+    /// The names that belong to a group of calls.
+    pub(super) fn of(group: &str) -> Self {
+        if group.starts_with("floating") {
+            Self { one: "floating_ip", many: "floating_ips" }
+        } else {
+            Self { one: "reserved_ip", many: "reserved_ips" }
+        }
+    }
+}
+
+/// What a person does with the console.
+impl DigitalOcean {
+    /// Puts an address into the account, in its default project.
+    pub fn add_reserved_ip(&mut self, ip: impl Into<String>, region: impl Into<String>) {
+        let address = Address {
+            region: region.into(),
+            project: projects::DEFAULT_ID.to_owned(),
+            holder: None,
+            created_at: Duration::ZERO,
+            byo: false,
+        };
+        self.addresses.insert(ip.into(), address);
+    }
+
+    /// Makes an address one that the account's owner brought along: polling its actions answers 404 from now on.
+    pub fn bring_your_own(&mut self, ip: &str) {
+        if let Some(address) = self.addresses.get_mut(ip) {
+            address.byo = true;
+        }
+    }
+
+    /// Moves an address to a droplet at once, without an action. An unknown address stays unknown.
+    pub fn assign_now(&mut self, ip: &str, droplet: u64) {
+        let Some(address) = self.addresses.get_mut(ip) else { return };
+        if let Some(old) = address.holder.replace(droplet) {
+            self.unwritten.push_back(Deed::Detached { address: ip.to_owned(), vm: old.to_string() });
+        }
+        self.unwritten.push_back(Deed::Attached { address: ip.to_owned(), vm: droplet.to_string() });
+    }
+
+    /// The droplet that has an address.
+    pub fn holder(&self, ip: &str) -> Option<u64> {
+        self.addresses.get(ip)?.holder
+    }
+}
+
+/// Addresses.
+impl DigitalOcean {
+    pub(super) fn list_addresses(&self, names: Names, call: &Call) -> Answer {
+        let addresses: Vec<(&String, &Address)> = self.addresses.iter().collect();
+        self.page(call, names.many, addresses, |(ip, address)| self.address_json(ip, address))
+    }
+
+    pub(super) fn get_address(&self, names: Names, ip: &str) -> Handled {
+        let address = self.addresses.get(ip).ok_or_else(not_found)?;
+        Ok(Answer::json(200, json!({ names.one: self.address_json(ip, address) })))
+    }
+
+    pub(super) fn create_address(
+        &mut self,
+        names: Names,
+        call: &Call,
+        now: Duration,
+        ledger: &mut Ledger,
+    ) -> Handled {
+        let droplet = call.body["droplet_id"].as_u64();
+        let region = match (droplet, call.body["region"].as_str()) {
+            (Some(id), _) => self.droplets.get(&id).ok_or_else(not_found)?.region.clone(),
+            (None, Some(region)) if self.is_region(region) => region.to_owned(),
+            (None, Some(_)) => return Err(unprocessable("Region is not available")),
+            (None, None) => return Err(unprocessable("Either a region or a droplet_id is required.")),
+        };
+        if let Some(droplet) = droplet {
+            self.check_is_free(droplet)?;
+        }
+        let project = call.body["project_id"].as_str().unwrap_or(projects::DEFAULT_ID).to_owned();
+        if !self.projects.contains_key(&project) {
+            return Err(not_found());
+        }
+        let ip = self.next_address();
+        let address = Address { region, project, holder: None, created_at: now, byo: false };
+        self.addresses.insert(ip.clone(), address);
+        ledger.did(now, Deed::Created { address: ip.clone() });
+        let links = match droplet {
+            Some(droplet) => {
+                let id = self.begin(&ip, Order::Assign(droplet), call, now, ledger)?;
+                json!({
+                    "droplets": [self.link("droplet", "droplets", droplet)],
+                    "actions": [self.link("assign_ip", "actions", id)],
+                })
+            }
+            None => json!({}),
+        };
+        let address = self.addresses.get(&ip).ok_or_else(not_found)?;
+        Ok(Answer::json(202, json!({ names.one: self.address_json(&ip, address), "links": links })))
+    }
+
+    /// Releases an address. One that is on a droplet is taken from it: nothing protects the droplet.
+    pub(super) fn delete_address(&mut self, ip: &str, now: Duration, ledger: &mut Ledger) -> Handled {
+        let address = self.addresses.get(ip).ok_or_else(not_found)?;
+        if self.is_locked(ip) {
+            return Err(address_is_busy());
+        }
+        if let Some(holder) = address.holder {
+            ledger.did(now, Deed::Detached { address: ip.to_owned(), vm: holder.to_string() });
+        }
+        ledger.did(now, Deed::Released { address: ip.to_owned() });
+        self.addresses.remove(ip);
+        Ok(no_content())
+    }
+
+    /// The next address that nobody has had. Seeded addresses may lie in the same ranges, so they are stepped over.
+    fn next_address(&mut self) -> String {
+        loop {
+            let ip = nth_address(self.created_count).to_string();
+            self.created_count += 1;
+            if !self.addresses.contains_key(&ip) {
+                return ip;
+            }
+        }
+    }
+
+    fn address_json(&self, ip: &str, address: &Address) -> Value {
+        let droplet = address.holder.and_then(|id| self.droplets.get(&id));
+        json!({
+            "ip": ip,
+            "region": region_json(&address.region),
+            "droplet": droplet.map(|droplet| self.droplet_json(droplet)),
+            "locked": self.is_locked(ip),
+            "project_id": address.project,
+        })
+    }
+
+    fn link(&self, rel: &str, collection: &str, id: u64) -> Value {
+        json!({ "id": id, "rel": rel, "href": format!("{}/v2/{collection}/{id}", self.api_url) })
+    }
+
+    fn is_locked(&self, ip: &str) -> bool {
+        self.pending().any(|action| action.ip == ip)
+    }
+
+    /// The reserved addresses that a droplet has. The API allows one; a person may have done otherwise.
+    pub(super) fn held_by(&self, droplet: u64) -> impl Iterator<Item = &str> {
+        let held = self.addresses.iter().filter(move |(_, address)| address.holder == Some(droplet));
+        held.map(|(ip, _)| ip.as_str())
+    }
+
+    /// Whether an action is under way that concerns a droplet.
+    pub(super) fn has_pending_event(&self, droplet: u64) -> bool {
+        self.pending().any(|action| action.order.droplet() == droplet)
+    }
+
+    fn check_is_free(&self, droplet: u64) -> Result<(), Answer> {
+        if self.has_pending_event(droplet) {
+            return Err(unprocessable("Droplet already has a pending event."));
+        }
+        if self.held_by(droplet).next().is_some() {
+            return Err(unprocessable("The droplet already has a reserved IP."));
+        }
+        Ok(())
+    }
+}
+
+/// Actions.
+impl DigitalOcean {
+    pub(super) fn list_actions(&self, names: Names, ip: &str, call: &Call) -> Handled {
+        if !self.addresses.contains_key(ip) {
+            return Err(not_found());
+        }
+        // The newest comes first.
+        let of_address = self.actions.values().rev().filter(|action| action.ip == ip);
+        Ok(self.page(call, "actions", of_address.collect(), |action: &Action| action.json(names)))
+    }
+
+    pub(super) fn get_action_of(&self, names: Names, ip: &str, id: &str) -> Handled {
+        let action = self.visible_action(id).filter(|action| action.ip == ip).ok_or_else(not_found)?;
+        Ok(Answer::json(200, json!({ "action": action.json_with_project(names) })))
+    }
+
+    pub(super) fn get_action(&self, id: &str) -> Handled {
+        let action = self.visible_action(id).ok_or_else(not_found)?;
+        Ok(Answer::json(200, json!({ "action": action.json(Names::of("reserved_ips")) })))
+    }
+
+    fn visible_action(&self, id: &str) -> Option<&Action> {
+        let action = id.parse().ok().and_then(|id: u64| self.actions.get(&id))?;
+        let is_byo = self.addresses.get(&action.ip).is_some_and(|address| address.byo);
+        Some(action).filter(|_| !is_byo)
+    }
+
+    pub(super) fn start_action(
+        &mut self,
+        names: Names,
+        ip: &str,
+        call: &Call,
+        now: Duration,
+        ledger: &mut Ledger,
+    ) -> Handled {
+        let address = self.addresses.get(ip).ok_or_else(not_found)?;
+        let order = match call.body["type"].as_str() {
+            Some("assign") => self.order_to_assign(ip, address, &call.body["droplet_id"])?,
+            Some("unassign") if self.is_locked(ip) => return Err(address_is_busy()),
+            Some("unassign") => {
+                let unassigned = || unprocessable("The floating IP is not assigned to a droplet.");
+                Order::Unassign(address.holder.ok_or_else(unassigned)?)
+            }
+            _ => return Err(unprocessable("Type is not included in the list")),
+        };
+        let id = self.begin(ip, order, call, now, ledger)?;
+        let action = self.actions.get(&id).ok_or_else(not_found)?;
+        Ok(Answer::json(201, json!({ "action": action.json_with_project(names) })))
+    }
+
+    fn order_to_assign(&self, ip: &str, address: &Address, droplet: &Value) -> Result<Order, Answer> {
+        let blank = || unprocessable("Droplet can't be blank");
+        let droplet = self.droplets.get(&droplet.as_u64().ok_or_else(blank)?).ok_or_else(not_found)?;
+        if self.is_locked(ip) {
+            return Err(address_is_busy());
+        }
+        if droplet.region != address.region {
+            return Err(unprocessable("The floating IP and the droplet must be in the same region."));
+        }
+        self.check_is_free(droplet.id)?;
+        Ok(Order::Assign(droplet.id))
+    }
+
+    /// Starts an action and gives its id. One that takes no time ends before the caller hears of it.
+    fn begin(
+        &mut self,
+        ip: &str,
+        order: Order,
+        call: &Call,
+        now: Duration,
+        ledger: &mut Ledger,
+    ) -> Result<u64, Answer> {
+        let address = self.addresses.get(ip).ok_or_else(not_found)?;
+        let id = self.actions.last_key_value().map_or(1_000_001, |(last, _)| last + 1);
+        let action = Action {
+            id,
+            ip: ip.to_owned(),
+            region: address.region.clone(),
+            project: address.project.clone(),
+            order,
+            started_at: now,
+            ends_at: if call.overtakes { now } else { now + self.action_time },
+            fails: call.fails_late,
+            status: Status::InProgress,
+        };
+        self.pending.insert(id);
+        self.actions.insert(id, action);
+        if let Order::Assign(droplet) = order {
+            ledger.did(now, Deed::Told { address: ip.to_owned(), vm: droplet.to_string() });
+        }
+        self.finish_actions(now, ledger);
+        Ok(id)
+    }
+
+    fn pending(&self) -> impl Iterator<Item = &Action> {
+        self.pending.iter().filter_map(|id| self.actions.get(id))
+    }
+
+    /// Lets every action that has ended by now take effect, in the order in which they ended.
+    pub(super) fn finish_actions(&mut self, now: Duration, ledger: &mut Ledger) {
+        let ended = self.pending().filter(|action| action.ends_at <= now);
+        let mut ended: Vec<(Duration, u64)> = ended.map(|action| (action.ends_at, action.id)).collect();
+        ended.sort_unstable();
+        for (ended_at, id) in ended {
+            self.pending.remove(&id);
+            let Some(action) = self.actions.get(&id) else { continue };
+            let (ip, order, fails) = (action.ip.clone(), action.order, action.fails);
+            let is_done = !fails && self.carry_out(&ip, order, ended_at, ledger);
+            if let Some(action) = self.actions.get_mut(&id) {
+                action.status = if is_done { Status::Completed } else { Status::Errored };
+            }
+        }
+    }
+
+    /// Changes an address's holder, and says whether that was possible.
+    fn carry_out(&mut self, ip: &str, order: Order, at: Duration, ledger: &mut Ledger) -> bool {
+        let next = match order {
+            Order::Unassign(_) => None,
+            Order::Assign(droplet) => {
+                let has_another = self.held_by(droplet).any(|held| held != ip);
+                if !self.droplets.contains_key(&droplet) || has_another {
+                    return false;
+                }
+                Some(droplet)
+            }
+        };
+        let Some(address) = self.addresses.get_mut(ip) else { return false };
+        if address.holder == next {
+            return true;
+        }
+        if let Some(old) = address.holder {
+            ledger.did(at, Deed::Detached { address: ip.to_owned(), vm: old.to_string() });
+        }
+        address.holder = next;
+        if let Some(new) = next {
+            ledger.did(at, Deed::Attached { address: ip.to_owned(), vm: new.to_string() });
+        }
+        true
+    }
+}
+
+fn address_is_busy() -> Answer {
+    unprocessable("The floating IP already has a pending event.")
+}
+
+/// The address that the API gives out as its n-th, counted from zero.
+fn nth_address(n: u32) -> Ipv4Addr {
+    let range = usize::try_from(n / RANGE_SIZE).ok().and_then(|index| RANGES.get(index));
+    let host = u8::try_from(n % RANGE_SIZE + 1).unwrap_or_default();
+    match range {
+        Some([a, b, c]) => Ipv4Addr::new(*a, *b, *c, host),
+        None => Ipv4Addr::from_bits(RANGE_OVERFLOW.to_bits().wrapping_add(n - 3 * RANGE_SIZE)),
+    }
+}

@@ -1,0 +1,152 @@
+//! Projects, the only mark that a reserved address can carry from its creation on.
+//!
+//! Addresses belong to the project that their creation names. Droplets and domains belong to the default project.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::Call;
+use super::super::ledger::{Deed, Ledger};
+use super::{Answer, DigitalOcean, Handled, error, moment, no_content, not_found, unprocessable};
+
+/// The project of everything that names none.
+pub(super) const DEFAULT_ID: &str = "00000000-0000-4000-8000-000000000001";
+
+/// One project.
+#[derive(Clone, Debug)]
+pub(super) struct Project {
+    pub(super) id: String,
+    name: String,
+    description: String,
+    purpose: String,
+    environment: String,
+    created_at: Duration,
+}
+
+impl Project {
+    pub(super) fn default_of_account() -> Self {
+        Self {
+            id: DEFAULT_ID.to_owned(),
+            name: "first-project".to_owned(),
+            description: "Update your project information under Settings".to_owned(),
+            purpose: "Just trying out DigitalOcean".to_owned(),
+            environment: "Development".to_owned(),
+            created_at: Duration::ZERO,
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "id": self.id,
+            "owner_uuid": "00000000-0000-4000-8000-0000000000aa",
+            "owner_id": 258_992,
+            "name": self.name,
+            "description": self.description,
+            "purpose": self.purpose,
+            "environment": self.environment,
+            "is_default": self.id == DEFAULT_ID,
+            "created_at": moment(self.created_at),
+            "updated_at": moment(self.created_at),
+        })
+    }
+}
+
+/// Something that belongs to a project.
+struct Resource {
+    urn: String,
+    path: String,
+    assigned_at: Duration,
+}
+
+impl DigitalOcean {
+    pub(super) fn list_projects(&self, call: &Call) -> Answer {
+        self.page(call, "projects", self.projects.values().collect(), Project::json)
+    }
+
+    pub(super) fn create_project(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Handled {
+        let text = |field: &str| call.body[field].as_str().unwrap_or_default().to_owned();
+        let (name, purpose) = (text("name"), text("purpose"));
+        if name.is_empty() || purpose.is_empty() {
+            return Err(unprocessable("name and purpose are required"));
+        }
+        if self.projects.values().any(|project| project.name == name) {
+            return Err(error(409, "conflict", "name is already in use"));
+        }
+        let project = Project {
+            id: self.next_project_id(),
+            name,
+            description: text("description"),
+            purpose,
+            environment: text("environment"),
+            created_at: now,
+        };
+        ledger.did(now, Deed::Other(format!("created project {}", project.name)));
+        let answer = Answer::json(201, json!({ "project": project.json() }));
+        self.projects.insert(project.id.clone(), project);
+        Ok(answer)
+    }
+
+    /// Ids only grow, so that a deleted project's id never means another one.
+    fn next_project_id(&mut self) -> String {
+        self.project_count += 1;
+        format!("00000000-0000-4000-8000-{:012x}", self.project_count)
+    }
+
+    pub(super) fn get_project(&self, id: &str) -> Handled {
+        let project = self.projects.get(id).ok_or_else(not_found)?;
+        Ok(Answer::json(200, json!({ "project": project.json() })))
+    }
+
+    pub(super) fn delete_project(&mut self, id: &str, now: Duration, ledger: &mut Ledger) -> Handled {
+        let project = self.projects.get(id).ok_or_else(not_found)?;
+        if id == DEFAULT_ID {
+            return Err(error(412, "precondition_failed", "cannot delete the default project"));
+        }
+        if !self.resources(id).is_empty() {
+            let message = "cannot delete a project with resources. move or remove the resources first";
+            return Err(error(412, "precondition_failed", message));
+        }
+        ledger.did(now, Deed::Other(format!("deleted project {}", project.name)));
+        self.projects.remove(id);
+        Ok(no_content())
+    }
+
+    pub(super) fn list_resources(&self, id: &str, call: &Call) -> Handled {
+        // The vendor takes this word in place of the id wherever a project is named in a path.
+        let id = if id == "default" { DEFAULT_ID } else { id };
+        let project = self.projects.get(id).ok_or_else(not_found)?;
+        Ok(self.page(call, "resources", self.resources(&project.id), |resource| {
+            json!({
+                "urn": resource.urn,
+                "assigned_at": moment(resource.assigned_at),
+                "links": { "self": format!("{}/v2/{}", self.api_url, resource.path) },
+                "status": "ok",
+            })
+        }))
+    }
+
+    /// What belongs to a project. Addresses keep their old name here, as they do at the vendor's.
+    fn resources(&self, project: &str) -> Vec<Resource> {
+        let mut resources = Vec::new();
+        if project == DEFAULT_ID {
+            resources.extend(self.droplets.keys().map(|id| Resource {
+                urn: format!("do:droplet:{id}"),
+                path: format!("droplets/{id}"),
+                assigned_at: Duration::ZERO,
+            }));
+            resources.extend(self.domains.keys().map(|name| Resource {
+                urn: format!("do:domain:{name}"),
+                path: format!("domains/{name}"),
+                assigned_at: Duration::ZERO,
+            }));
+        }
+        let addresses = self.addresses.iter().filter(|(_, address)| address.project == project);
+        resources.extend(addresses.map(|(ip, address)| Resource {
+            urn: format!("do:floatingip:{ip}"),
+            path: format!("floating_ips/{ip}"),
+            assigned_at: address.created_at,
+        }));
+        resources
+    }
+}
