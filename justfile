@@ -20,7 +20,8 @@ check: _deny
     cargo clippy --workspace --all-targets --locked -- -D warnings
     {{deny}}/bin/cargo-deny --offline --log-level error check bans licenses sources
     @echo "advisories are not checked: their database is a git repository that is not in any package registry"
-    cargo test --quiet --locked -p api -p plan -- generated dependencies
+    ! cargo tree --locked -p plan --edges normal --prefix none | grep -E '^(kube|tokio|k8s-openapi)'
+    cargo test --quiet --locked --workspace --lib --test dependencies -- generated dependencies
 
 # Everything that needs no server.
 test:
@@ -47,11 +48,11 @@ fakes:
 
 # Tests on the real control plane.
 e2e filter="": tools
-    cargo test --locked -p controller --test e2e -- --nocapture --test-threads 2 {{filter}}
+    cargo test --locked --workspace --test e2e -- --nocapture --test-threads 2 {{filter}}
 
 # Holds the fake clouds against the vendors' own clients, and prints the table.
 certify:
-    cargo test --locked -p testbed --test certify -- --nocapture
+    cargo test --locked --workspace --test certify -- --nocapture --test-threads 1
 
 # Writes the generated files.
 generate:

@@ -6,6 +6,7 @@
 //! Defaults are resolved by methods here and not by the schema, so that `kubectl get -o yaml` shows what a person wrote
 //! and a default can differ between two kinds that share a struct. A field that is absent and a field that is empty
 //! mean the same thing.
+#![allow(clippy::duplicated_attributes, reason = "each printer column of a kind has a type of its own")]
 
 pub mod crds;
 pub mod floating_ip_pool;

@@ -31,7 +31,8 @@ pub struct Outcome {
 impl Outcome {
     /// What became of an address of a pool, where a step was taken for it: the node that it is on now, or why not.
     pub fn of(&self, pool: &PoolKey, address: Address) -> Option<Result<Option<&NodeName>, &DriverError>> {
-        let (step, result) = self.results.iter().find(|(step, _)| step.pool == *pool && step.address == address)?;
+        let (step, result) =
+            self.results.iter().find(|(step, _)| step.pool == *pool && step.address == address)?;
         Some(result.as_ref().map(|()| step.to.as_ref().map(|(_, node)| node)))
     }
 
@@ -94,7 +95,10 @@ async fn take(driver: Arc<dyn AddressDriver>, step: &Step) -> Result<(), DriverE
 }
 
 /// Asks the driver to go on until it says that it is done.
-async fn until_done<'a, F>(driver: &dyn AddressDriver, mut advance: impl FnMut() -> F) -> Result<(), DriverError>
+async fn until_done<'a, F>(
+    driver: &dyn AddressDriver,
+    mut advance: impl FnMut() -> F,
+) -> Result<(), DriverError>
 where
     F: Future<Output = Result<Progress, DriverError>> + 'a,
 {

@@ -83,10 +83,14 @@ impl Clouds {
     /// Lists these scopes, where their last listing is at least so old.
     pub async fn refresh_some(&mut self, scopes: &BTreeMap<Scope, Duration>) {
         let now = Instant::now();
-        let is_due =
-            |scope: &Scope, age_max: Duration| self.listings.get(scope).is_none_or(|told| told.due(age_max) <= now);
-        let due: BTreeSet<Scope> =
-            scopes.iter().filter(|(scope, age_max)| is_due(scope, **age_max)).map(|(scope, _)| scope.clone()).collect();
+        let is_due = |scope: &Scope, age_max: Duration| {
+            self.listings.get(scope).is_none_or(|told| told.due(age_max) <= now)
+        };
+        let due: BTreeSet<Scope> = scopes
+            .iter()
+            .filter(|(scope, age_max)| is_due(scope, **age_max))
+            .map(|(scope, _)| scope.clone())
+            .collect();
         let list = |scope: Scope| {
             let driver = self.drivers.get(&scope.provider).cloned();
             async move {

@@ -25,7 +25,8 @@ impl Health {
         let info = Opts::new("netipallocation_controller_info", "The running controller's version");
         let info = IntGaugeVec::new(info, &["version"])?;
         info.with_label_values(&[version]).set(1);
-        let ready = IntGauge::new("netipallocation_controller_ready", "Whether all that is watched has been read")?;
+        let ready =
+            IntGauge::new("netipallocation_controller_ready", "Whether all that is watched has been read")?;
         registry.register(Box::new(info))?;
         registry.register(Box::new(ready.clone()))?;
         Ok(Self { is_ready: Arc::default(), registry, ready })
@@ -63,7 +64,9 @@ impl Health {
         let readiness = move || async move {
             match is_ready.load(Ordering::Relaxed) {
                 true => (StatusCode::OK, "ok"),
-                false => (StatusCode::SERVICE_UNAVAILABLE, "not everything that is watched has been read yet"),
+                false => {
+                    (StatusCode::SERVICE_UNAVAILABLE, "not everything that is watched has been read yet")
+                }
             }
         };
         self.metrics().route("/healthz", get(async || "ok")).route("/readyz", get(readiness))

@@ -15,7 +15,8 @@ use api::policy;
 use api::status::AddressStatus;
 use kube::ResourceExt;
 use plan::{
-    Address, Mode, Node, NodeName, Policy, Pool, PoolKey, Provider, Readiness, Scope, Takeover, Timestamp, VmId, World,
+    Address, Mode, Node, NodeName, Policy, Pool, PoolKey, Provider, Readiness, Scope, Takeover, Timestamp,
+    VmId, World,
 };
 
 use crate::clouds::Clouds;
@@ -56,7 +57,11 @@ pub fn asked(watched: &Watched) -> Asked {
         asked.add(net_ip_allocation::key(&object), net_ip_allocation::pool(&object, &cluster), age_max);
     }
     for object in watched.pools.state() {
-        asked.add(floating_ip_pool::key(&object), floating_ip_pool::pool(&object, &cluster), LISTING_AGE_DEFAULT);
+        asked.add(
+            floating_ip_pool::key(&object),
+            floating_ip_pool::pool(&object, &cluster),
+            LISTING_AGE_DEFAULT,
+        );
     }
     asked
 }
@@ -163,7 +168,10 @@ fn created(object: &impl ResourceExt) -> Timestamp {
 /// The addresses that a user listed. The apiserver has checked them, but a CRD of another version may not have.
 fn parse_addresses(listed: &[String]) -> Result<Vec<Address>, Refusal> {
     let parse = |text: &String| {
-        text.parse().map_err(|_| Refusal { reason: "InvalidAddress", message: format!("{text} is not an IP address") })
+        text.parse().map_err(|_| Refusal {
+            reason: "InvalidAddress",
+            message: format!("{text} is not an IP address"),
+        })
     };
     let mut addresses = listed.iter().map(parse).collect::<Result<Vec<Address>, _>>()?;
     let mut seen = std::collections::BTreeSet::new();

@@ -66,9 +66,8 @@ impl Compute {
         let mut listing = Listing::default();
         let mut page_token = String::new();
         for _ in 0..PAGES_MAX {
-            let path = format!(
-                "projects/{project}/aggregated/addresses?maxResults={PAGE_SIZE}{filter}{page_token}"
-            );
+            let path =
+                format!("projects/{project}/aggregated/addresses?maxResults={PAGE_SIZE}{filter}{page_token}");
             let page: AddressPage = self.api.call(name, Method::GET, &path, None).await?;
             listing.untold.extend(page.unreachables);
             for (scope, list) in page.items {
@@ -89,7 +88,12 @@ impl Compute {
     }
 
     /// Takes the next step towards the address being on the machine.
-    async fn advance_attach(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
+    async fn advance_attach(
+        &self,
+        scope: &Scope,
+        address: Address,
+        vm: &VmId,
+    ) -> Result<Progress, DriverError> {
         let interface = self.first_interface(vm).await?;
         let Some(present) = interface.access_configs.into_iter().next() else {
             return self.add_access_config(scope, address, vm, &interface.name).await;
@@ -99,11 +103,18 @@ impl Compute {
             Some(Ok(found)) if self.is_static(scope, found).await? => {
                 Err(DriverError::Conflict(format!("{vm} already holds the static address {found}")))
             }
-            _ => self.delete_access_config(scope, address, vm, &interface.name, &present.name, Some(vm)).await,
+            _ => {
+                self.delete_access_config(scope, address, vm, &interface.name, &present.name, Some(vm)).await
+            }
         }
     }
 
-    async fn advance_detach(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
+    async fn advance_detach(
+        &self,
+        scope: &Scope,
+        address: Address,
+        vm: &VmId,
+    ) -> Result<Progress, DriverError> {
         let interface = match self.first_interface(vm).await {
             // A machine that is gone holds nothing.
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
@@ -124,7 +135,8 @@ impl Compute {
         let filter = format!("&filter=address%3D{address}");
         let listing = self.list_project(&scope.account, &filter).await?;
         if !listing.untold.is_empty() {
-            let message = format!("whether {address} is static: {} did not answer", listing.untold.join(", "));
+            let message =
+                format!("whether {address} is static: {} did not answer", listing.untold.join(", "));
             return Err(DriverError::Unavailable(message));
         }
         Ok(listing.addresses.contains_key(&address))
@@ -146,7 +158,8 @@ impl Compute {
     ) -> Result<Progress, DriverError> {
         let name = "instances.addAccessConfig";
         let path = format!("{}/addAccessConfig?networkInterface={interface}", instance_path(vm)?);
-        let body = json!({"name": ACCESS_CONFIG_NAME, "type": "ONE_TO_ONE_NAT", "natIP": address.to_string()});
+        let body =
+            json!({"name": ACCESS_CONFIG_NAME, "type": "ONE_TO_ONE_NAT", "natIP": address.to_string()});
         let operation = self.api.call(name, Method::POST, &path, Some(body)).await?;
         underway(operation, scope, address, vm, Some(vm), true)
     }

@@ -79,7 +79,8 @@ impl DigitalOcean {
         let body = match target {
             Some(vm) => {
                 let droplet = vm.0.parse::<u64>();
-                let droplet = droplet.map_err(|_| DriverError::Invalid(format!("{vm} is no droplet's id")))?;
+                let droplet =
+                    droplet.map_err(|_| DriverError::Invalid(format!("{vm} is no droplet's id")))?;
                 json!({"type": "assign", "droplet_id": droplet})
             }
             None => json!({"type": "unassign"}),

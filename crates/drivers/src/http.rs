@@ -81,7 +81,9 @@ impl JsonApi {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(DriverError::Unavailable(format!("{name}: {error}"))),
             Err(_) => {
-                return Err(DriverError::Unavailable(format!("{name}: no answer within {CALL_SECONDS_MAX} s")));
+                return Err(DriverError::Unavailable(format!(
+                    "{name}: no answer within {CALL_SECONDS_MAX} s"
+                )));
             }
         };
         let status = answer.status();

@@ -51,7 +51,8 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
         }
     }
 
-    let candidates: Vec<_> = seekers.iter().map(|seeker| fit_and_free(world, seeker.pool, now, &mut plan.ask_again)).collect();
+    let candidates: Vec<_> =
+        seekers.iter().map(|seeker| fit_and_free(world, seeker.pool, now, &mut plan.ask_again)).collect();
     let placed = place(&candidates.iter().collect::<Vec<_>>());
     for (seeker, node) in seekers.into_iter().zip(placed) {
         let key = (seeker.pool.key.clone(), seeker.address);
@@ -141,7 +142,12 @@ fn settle(world: &World, seeker: Seeker<'_>, node: Option<NodeName>) -> (Option<
 }
 
 /// The nodes that may get an address of this pool and surely hold none.
-fn fit_and_free(world: &World, pool: &Pool, now: Timestamp, ask_again: &mut Option<Timestamp>) -> BTreeSet<NodeName> {
+fn fit_and_free(
+    world: &World,
+    pool: &Pool,
+    now: Timestamp,
+    ask_again: &mut Option<Timestamp>,
+) -> BTreeSet<NodeName> {
     let Some(holders) = holders(world, &pool.scope) else { return BTreeSet::new() };
     let mut free = BTreeSet::new();
     for name in pool.members.keys() {

@@ -68,7 +68,9 @@ impl fmt::Display for Why {
 
 /// The standing of a node in a pool at a moment.
 pub(crate) fn standing(pool: &Pool, name: &NodeName, node: Option<&Node>, now: Timestamp) -> Standing {
-    let (Some(node), Some(pods)) = (node, pool.members.get(name)) else { return Standing::Leaves(Why::NoMatch) };
+    let (Some(node), Some(pods)) = (node, pool.members.get(name)) else {
+        return Standing::Leaves(Why::NoMatch);
+    };
     if node.vm.is_none() {
         return Standing::Leaves(Why::NoMachine);
     }
@@ -83,7 +85,9 @@ pub(crate) fn standing(pool: &Pool, name: &NodeName, node: Option<&Node>, now: T
             Pods::Ready | Pods::Present => Standing::Keeps(Why::Draining, None),
             Pods::Absent => Standing::Leaves(Why::Drained),
         },
-        Tenancy::UntilDisplaced { needs_pods: true } if *pods != Pods::Ready => Standing::Leaves(Why::NoReadyPod),
+        Tenancy::UntilDisplaced { needs_pods: true } if *pods != Pods::Ready => {
+            Standing::Leaves(Why::NoReadyPod)
+        }
         _ if is_elsewhere(pool, node) => Standing::Keeps(Why::Elsewhere, None),
         _ => Standing::Fit,
     }

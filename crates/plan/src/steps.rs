@@ -76,7 +76,9 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Settled(node) => write!(f, "on {node}"),
-            Self::Lingers(_, Some(node), why) => write!(f, "stays on {node} until another node can take it: {why}"),
+            Self::Lingers(_, Some(node), why) => {
+                write!(f, "stays on {node} until another node can take it: {why}")
+            }
             Self::Lingers(vm, None, why) => write!(f, "stays on {vm} until another node can take it: {why}"),
             Self::Stepping => write!(f, "is being moved"),
             Self::NoNode => write!(f, "waits: no node can take it"),

@@ -1,11 +1,16 @@
 //! Which crate may know what. A dependency that points the wrong way fails here before it can be relied on.
+#![allow(clippy::unwrap_used, missing_docs, reason = "this is a test")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A crate, the workspace crates it may depend on, and outside crates it must never reach by itself.
 const RULES: &[(&str, &[&str], &[&str])] = &[
-    ("plan", &[], &["kube", "k8s-openapi", "tokio", "futures", "reqwest", "http", "tower", "serde", "tracing"]),
+    (
+        "plan",
+        &[],
+        &["kube", "k8s-openapi", "tokio", "futures", "reqwest", "http", "tower", "serde", "tracing"],
+    ),
     ("api", &[], &["tokio", "reqwest", "http", "tower", "tracing"]),
     ("drivers", &["plan"], &["kube", "k8s-openapi"]),
     ("testbed", &["api"], &[]),

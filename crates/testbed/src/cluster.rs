@@ -127,7 +127,11 @@ impl ControlPlane {
 }
 
 /// Asks again and again until the answer is yes, for at most so long. What it was waiting for is said where it never is.
-pub async fn eventually(what: &str, longest: Duration, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<Duration> {
+pub async fn eventually(
+    what: &str,
+    longest: Duration,
+    mut is_so: impl AsyncFnMut() -> Result<bool>,
+) -> Result<Duration> {
     let started = Instant::now();
     loop {
         let last = is_so().await;

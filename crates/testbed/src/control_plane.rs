@@ -129,8 +129,7 @@ impl ControlPlane {
 
     /// A kubeconfig for a ServiceAccount, with a token that the apiserver issued for it.
     pub fn kubeconfig_for(&self, namespace: &str, service_account: &str) -> Result<PathBuf> {
-        let output =
-            self.kubectl().args(["create", "token", "-n", namespace, service_account]).output()?;
+        let output = self.kubectl().args(["create", "token", "-n", namespace, service_account]).output()?;
         ensure!(output.status.success(), "no token: {}", String::from_utf8_lossy(&output.stderr));
         self.write_kubeconfig(service_account, String::from_utf8(output.stdout)?.trim())
     }
@@ -228,7 +227,10 @@ impl Launch {
                 .arg(format!("--token-auth-file={}", folder.join("tokens.csv").display()))
                 .arg("--service-account-issuer=https://testbed.invalid")
                 .arg(format!("--service-account-key-file={}", folder.join("service-account.pub").display()))
-                .arg(format!("--service-account-signing-key-file={}", folder.join("service-account.key").display()))
+                .arg(format!(
+                    "--service-account-signing-key-file={}",
+                    folder.join("service-account.key").display()
+                ))
                 .arg("--service-cluster-ip-range=10.255.0.0/24")
                 .arg("--endpoint-reconciler-type=none")
                 .arg("--profiling=false");
@@ -243,7 +245,10 @@ impl Launch {
             command
                 .arg(format!("--kubeconfig={}", kubeconfig.display()))
                 .arg(format!("--controllers={controllers}"))
-                .arg(format!("--service-account-private-key-file={}", folder.join("service-account.key").display()))
+                .arg(format!(
+                    "--service-account-private-key-file={}",
+                    folder.join("service-account.key").display()
+                ))
                 .arg(format!("--root-ca-file={}", folder.join("certificates/apiserver.crt").display()))
                 .arg("--leader-elect=false")
                 .arg("--secure-port=0")
@@ -314,7 +319,11 @@ async fn wait_until(name: &str, server: &mut Process, mut is_ready: impl AsyncFn
         if is_ready().await {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "{name} was not ready in time; its log ends in:\n{}", server.log_tail());
+        ensure!(
+            Instant::now() < deadline,
+            "{name} was not ready in time; its log ends in:\n{}",
+            server.log_tail()
+        );
         tokio::time::sleep(POLL_EVERY).await;
     }
 }

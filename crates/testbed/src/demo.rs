@@ -6,8 +6,8 @@ use crate::cluster::{NodeFixture, node};
 use crate::fake::compute::Compute;
 use crate::fake::digitalocean::DigitalOcean;
 use crate::fake::http::{Server, serve};
-use crate::fake::metadata::Metadata;
 use crate::fake::ledger::Deed;
+use crate::fake::metadata::Metadata;
 use crate::fake::{Fake, Machine};
 use tokio::time::Instant;
 

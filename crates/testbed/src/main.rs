@@ -18,6 +18,10 @@ const DOWN_SECONDS_MAX: u64 = 30;
 #[derive(Parser)]
 #[command(about = "A control plane and fake clouds on loopback, for trying things")]
 struct Arguments {
+    /// Where a running control plane is found again; by default in the user's cache
+    #[arg(long, global = true)]
+    folder: Option<PathBuf>,
+
     #[command(subcommand)]
     command: Action,
 }
@@ -41,8 +45,9 @@ enum Action {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let home = Home::find()?;
-    match Arguments::parse().command {
+    let Arguments { folder, command } = Arguments::parse();
+    let home = folder.map_or_else(Home::of_user, |folder| Ok(Home(folder)))?;
+    match command {
         Action::Up => up(&home),
         Action::Down => down(&home),
         Action::Fakes { port } => fakes(port).await,
@@ -54,7 +59,7 @@ async fn main() -> Result<()> {
 struct Home(PathBuf);
 
 impl Home {
-    fn find() -> Result<Self> {
+    fn of_user() -> Result<Self> {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
         let cache = cache.or(home).context("neither XDG_CACHE_HOME nor HOME is set")?;
@@ -83,7 +88,13 @@ fn up(home: &Home) -> Result<()> {
         let _ = std::fs::remove_file(home.kubeconfig());
         let log = std::fs::File::create(home.log())?;
         let mut server = Command::new(std::env::current_exe()?);
-        server.arg("serve").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        server
+            .arg("serve")
+            .arg("--folder")
+            .arg(&home.0)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
         // A group of its own lets the testbed live on when the terminal that started it is closed or interrupted.
         let mut server = server.process_group(0).spawn()?;
         std::fs::write(home.0.join("pid"), server.id().to_string())?;
@@ -91,7 +102,10 @@ fn up(home: &Home) -> Result<()> {
             if let Some(status) = server.try_wait()? {
                 bail!("the testbed did not start ({status}):\n{}", std::fs::read_to_string(home.log())?);
             }
-            ensure!(started.elapsed() < Duration::from_secs(UP_SECONDS_MAX), "the testbed did not start in time");
+            ensure!(
+                started.elapsed() < Duration::from_secs(UP_SECONDS_MAX),
+                "the testbed did not start in time"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -100,7 +114,10 @@ fn up(home: &Home) -> Result<()> {
     println!();
     println!("Type next:");
     println!("  export KUBECONFIG={}", home.kubeconfig().display());
-    println!("  kubectl get nodes              ({} has a kubectl)", testbed::tools::binary("kubectl")?.display());
+    println!(
+        "  kubectl get nodes              ({} has a kubectl)",
+        testbed::tools::binary("kubectl")?.display()
+    );
     println!("  just fakes                     in another terminal: the clouds that these nodes live in");
     println!("  just testbed down              when you are done");
     println!();
@@ -113,7 +130,10 @@ fn down(home: &Home) -> Result<()> {
         kill_process(server, Signal::TERM)?;
         let started = Instant::now();
         while home.server().is_some() {
-            ensure!(started.elapsed() < Duration::from_secs(DOWN_SECONDS_MAX), "the testbed did not end in time");
+            ensure!(
+                started.elapsed() < Duration::from_secs(DOWN_SECONDS_MAX),
+                "the testbed did not end in time"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         println!("The control plane has ended.");

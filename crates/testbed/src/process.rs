@@ -42,7 +42,12 @@ pub struct Process {
 
 impl Process {
     /// Starts a server whose output goes to `<folder>/<name>.log`.
-    pub fn start(name: &str, program: &Path, configure: impl FnOnce(&mut Command), folder: &Path) -> Result<Self> {
+    pub fn start(
+        name: &str,
+        program: &Path,
+        configure: impl FnOnce(&mut Command),
+        folder: &Path,
+    ) -> Result<Self> {
         let mut server = Command::new(program);
         configure(&mut server);
         let log = folder.join(format!("{name}.log"));
@@ -143,8 +148,15 @@ mod tests {
     #[test]
     fn a_dropped_server_is_gone_at_once() {
         let folder = tempfile::tempdir().unwrap();
-        let server =
-            Process::start("sleeper", Path::new("sleep"), |command| { command.arg("60"); }, folder.path()).unwrap();
+        let server = Process::start(
+            "sleeper",
+            Path::new("sleep"),
+            |command| {
+                command.arg("60");
+            },
+            folder.path(),
+        )
+        .unwrap();
         let id = server.id();
         assert!(is_alive(id));
         drop(server);
@@ -154,7 +166,9 @@ mod tests {
     #[test]
     fn a_server_that_ends_by_itself_is_noticed_and_its_log_shown() {
         let folder = tempfile::tempdir().unwrap();
-        let script = |command: &mut Command| { command.args(["-c", "echo out of luck; exit 3"]); };
+        let script = |command: &mut Command| {
+            command.args(["-c", "echo out of luck; exit 3"]);
+        };
         let mut server = Process::start("unlucky", Path::new("sh"), script, folder.path()).unwrap();
         assert_eq!(server.wait(Duration::from_secs(5)).unwrap().code(), Some(3));
         assert!(server.ensure_running().unwrap_err().to_string().contains("out of luck"));

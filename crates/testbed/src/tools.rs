@@ -22,7 +22,8 @@ pub fn binary(name: &str) -> Result<PathBuf> {
 /// A file that came with a tool, such as one of kwok's stages.
 pub fn shared_files(tool: &str) -> Result<Vec<PathBuf>> {
     let folder = folder()?.join("../share").join(tool);
-    let entries = std::fs::read_dir(&folder).with_context(|| format!("{tool} is not built: run `just tools` first"))?;
+    let entries =
+        std::fs::read_dir(&folder).with_context(|| format!("{tool} is not built: run `just tools` first"))?;
     let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     files.sort();
     Ok(files)

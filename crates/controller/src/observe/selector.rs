@@ -59,7 +59,9 @@ fn name(text: &str) -> Option<String> {
 fn refusal(text: &str, term: &str) -> Refusal {
     Refusal {
         reason: "InvalidSelector",
-        message: format!("\"{term}\" in the label selector \"{text}\" can't be read; write it as for kubectl -l"),
+        message: format!(
+            "\"{term}\" in the label selector \"{text}\" can't be read; write it as for kubectl -l"
+        ),
     }
 }
 
@@ -85,7 +87,10 @@ mod tests {
         assert!(!selects("app notin (nginx,envoy)", &nginx));
         assert!(selects("!legacy", &nginx));
         assert!(!selects("!app", &nginx));
-        assert!(selects("doks.digitalocean.com/node-pool=work", &[("doks.digitalocean.com/node-pool", "work")]));
+        assert!(selects(
+            "doks.digitalocean.com/node-pool=work",
+            &[("doks.digitalocean.com/node-pool", "work")]
+        ));
     }
 
     #[test]

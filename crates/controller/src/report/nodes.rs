@@ -24,7 +24,11 @@ struct Marks {
 }
 
 /// Writes the marks that differ.
-pub(super) async fn mark(client: &Client, watched: &Watched, sayings: &Sayings<'_>) -> Result<(), kube::Error> {
+pub(super) async fn mark(
+    client: &Client,
+    watched: &Watched,
+    sayings: &Sayings<'_>,
+) -> Result<(), kube::Error> {
     let api: Api<Node> = Api::all(client.clone());
     let wanted = wanted(sayings);
     let uncertain = uncertain(watched, sayings);
@@ -62,10 +66,15 @@ fn uncertain(watched: &Watched, sayings: &Sayings<'_>) -> BTreeSet<NodeName> {
     let mut uncertain = BTreeSet::new();
     let mut add = |key: &plan::PoolKey, addresses: &[api::status::AddressStatus]| {
         for status in addresses {
-            let said = status.address.parse().ok().and_then(|address: Address| sayings.get(key)?.get(&address));
+            let said =
+                status.address.parse().ok().and_then(|address: Address| sayings.get(key)?.get(&address));
             let is_certain = matches!(
                 said,
-                Some(Said::On(..) | Said::Off | Said::Not(Verdict::Lingers(..) | Verdict::NoNode | Verdict::Missing))
+                Some(
+                    Said::On(..)
+                        | Said::Off
+                        | Said::Not(Verdict::Lingers(..) | Verdict::NoNode | Verdict::Missing)
+                )
             );
             let node = status.last_holder.as_ref().and_then(|holder| holder.node_name.clone());
             if let Some(node) = node.filter(|_| !is_certain) {
@@ -113,7 +122,10 @@ mod tests {
     use super::*;
 
     fn node(labels: Value, annotations: Value) -> SlimNode {
-        serde_json::from_value(json!({"metadata": {"name": "n1", "labels": labels, "annotations": annotations}})).unwrap()
+        serde_json::from_value(
+            json!({"metadata": {"name": "n1", "labels": labels, "annotations": annotations}}),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -129,7 +141,10 @@ mod tests {
         let marks = Marks { is_ready: true, floating: Some("203.0.113.7".parse().unwrap()) };
         let patch = difference(&node(json!({}), json!({})), &marks, false).unwrap();
         assert_eq!(patch["metadata"]["labels"]["ip.ready"], "true");
-        assert_eq!(patch["metadata"]["annotations"]["flipop.digitalocean.com/ipv4-reserved-ip"], "203.0.113.7");
+        assert_eq!(
+            patch["metadata"]["annotations"]["flipop.digitalocean.com/ipv4-reserved-ip"],
+            "203.0.113.7"
+        );
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub(super) fn allocation(object: &NetIPAllocation, subject: Subject<'_>) -> Opti
     status.summary = Some(common.summary);
     status.conditions = common.conditions;
     status.proposed = common.proposed;
-    (object.status.as_ref() != Some(&status)).then(|| NetIPAllocation { status: Some(status), ..object.clone() })
+    (object.status.as_ref() != Some(&status))
+        .then(|| NetIPAllocation { status: Some(status), ..object.clone() })
 }
 
 /// The pool with its new status, where that differs from the one it has.
@@ -43,13 +44,15 @@ pub(super) fn pool(object: &FloatingIPPool, subject: Subject<'_>) -> Option<Floa
     status.proposed = common.proposed;
     match &subject {
         Subject::Pool(sayings) => {
-            status.ips = sayings.iter().map(|(address, said)| (address.to_string(), as_flipop_writes(said))).collect();
+            status.ips =
+                sayings.iter().map(|(address, said)| (address.to_string(), as_flipop_writes(said))).collect();
             status.error = None;
         }
         Subject::Refused(refusal) => status.error = Some(refusal.message.clone()),
     }
     status.addresses = common.addresses;
-    (object.status.as_ref() != Some(&status)).then(|| FloatingIPPool { status: Some(status), ..object.clone() })
+    (object.status.as_ref() != Some(&status))
+        .then(|| FloatingIPPool { status: Some(status), ..object.clone() })
 }
 
 fn common(
@@ -61,8 +64,13 @@ fn common(
     let sayings = match subject {
         Subject::Pool(sayings) => sayings,
         Subject::Refused(refusal) => {
-            let conditions =
-                conditions::conditions(conditions, Standing::Stalled, refusal.reason, &refusal.message, generation);
+            let conditions = conditions::conditions(
+                conditions,
+                Standing::Stalled,
+                refusal.reason,
+                &refusal.message,
+                generation,
+            );
             // What is remembered of the addresses stays, because it says which machines are ours.
             let summary = Summary { desired: count(present.len()), attached: 0 };
             return Common { addresses: present.to_vec(), summary, conditions, proposed: Vec::new() };
@@ -72,11 +80,16 @@ fn common(
         present.iter().map(|status| (status.address.as_str(), status)).collect();
     let addresses: Vec<_> = sayings
         .iter()
-        .map(|(address, said)| address_status(*address, said, remembered.get(address.to_string().as_str()).copied()))
+        .map(|(address, said)| {
+            address_status(*address, said, remembered.get(address.to_string().as_str()).copied())
+        })
         .collect();
     let attached = addresses.iter().filter(|status| status.state == AddressState::Attached).count();
     let desired = addresses.iter().filter(|status| status.state != AddressState::Disabled).count();
-    let worst = sayings.iter().map(|(address, said)| (standing(said), address, said)).max_by_key(|(standing, ..)| *standing);
+    let worst = sayings
+        .iter()
+        .map(|(address, said)| (standing(said), address, said))
+        .max_by_key(|(standing, ..)| *standing);
     let (standing, reason, message) = match worst {
         Some((standing @ (Standing::Reconciling | Standing::Stalled), address, said)) => {
             (standing, reason(said), format!("{address} {}", message(said)))
@@ -183,7 +196,9 @@ fn as_flipop_writes(said: &Said<'_>) -> IpStatus {
         Said::Failed(error) => (IpState::Error, None, Some(error.to_string())),
         Said::Not(verdict) => match verdict {
             Verdict::Settled(node) => (IpState::Active, Some(node.0.clone()), None),
-            Verdict::Lingers(_, node, _) => (IpState::NoMatch, node.as_ref().map(|node| node.0.clone()), None),
+            Verdict::Lingers(_, node, _) => {
+                (IpState::NoMatch, node.as_ref().map(|node| node.0.clone()), None)
+            }
             Verdict::Stepping => (IpState::InProgress, None, None),
             Verdict::Disabled => (IpState::Disabled, None, None),
             other => (IpState::Error, None, Some(other.to_string())),

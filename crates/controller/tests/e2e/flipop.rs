@@ -75,7 +75,11 @@ async fn flipop_runs_its_happy_path_on_our_crds_and_what_its_writes_drop_is_list
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
 
     let get = || -> Value {
-        let output = control_plane.kubectl().args(["get", "floatingippool", "ingress-pool", "-o", "json"]).output().unwrap();
+        let output = control_plane
+            .kubectl()
+            .args(["get", "floatingippool", "ingress-pool", "-o", "json"])
+            .output()
+            .unwrap();
         serde_json::from_slice(&output.stdout).unwrap()
     };
     let mut before = BTreeSet::new();
@@ -99,10 +103,12 @@ async fn flipop_runs_its_happy_path_on_our_crds_and_what_its_writes_drop_is_list
     .unwrap_or_else(|error| panic!("{error}\n{}\n{:#}", flipop.log_tail(), get()));
     let held: Vec<_> = demo::WORKER_NODES
         .iter()
-        .map(|(_, droplet)| clouds.digitalocean.with(|digitalocean| {
-            let listed = ["203.0.113.10", "203.0.113.11"];
-            listed.iter().filter(|address| digitalocean.holder(address) == Some(*droplet)).count()
-        }))
+        .map(|(_, droplet)| {
+            clouds.digitalocean.with(|digitalocean| {
+                let listed = ["203.0.113.10", "203.0.113.11"];
+                listed.iter().filter(|address| digitalocean.holder(address) == Some(*droplet)).count()
+            })
+        })
         .collect();
     assert_eq!(held.iter().sum::<usize>(), 2, "both listed addresses are on droplets");
 

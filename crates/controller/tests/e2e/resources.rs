@@ -26,7 +26,8 @@ fn kubectl_get(control_plane: &ControlPlane, manifest: &Value) -> Value {
     let kind = manifest["kind"].as_str().unwrap();
     let name = manifest["metadata"]["name"].as_str().unwrap();
     let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or("default");
-    let output = control_plane.kubectl().args(["get", kind, name, "-n", namespace, "-o", "json"]).output().unwrap();
+    let output =
+        control_plane.kubectl().args(["get", kind, name, "-n", namespace, "-o", "json"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -74,7 +75,9 @@ async fn n1_f1_every_documented_manifest_is_accepted_and_loses_no_field() {
 #[tokio::test]
 async fn f1_every_example_inside_flipops_module_is_accepted_and_loses_no_field() {
     let control_plane = apiserver().await;
-    control_plane.apply(r#"{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "flipop"}}"#).unwrap();
+    control_plane
+        .apply(r#"{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "flipop"}}"#)
+        .unwrap();
     let is_example = |file: &std::path::PathBuf| {
         let text = std::fs::read_to_string(file).unwrap();
         text.starts_with("apiVersion: flipop.digitalocean.com/")
@@ -109,7 +112,8 @@ fn record_set(spec: Value) -> Value {
 
 /// What is tested, an object that is accepted, one that is refused, and a part of the refusal.
 fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
-    let many = |count: usize| (0..count).map(|at| format!("10.0.{}.{}", at / 256, at % 256)).collect::<Vec<_>>();
+    let many =
+        |count: usize| (0..count).map(|at| format!("10.0.{}.{}", at / 256, at % 256)).collect::<Vec<_>>();
     let gcp = json!({"provider": "gcp"});
     let nia = |ips: Value, cloud: Value| allocation(json!({"reservedIPs": ips, "cloud": cloud}));
     let with = |name: &str, value: Value| {
@@ -121,7 +125,8 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
         spec["provider"] = "digitalocean".into();
         pool(spec)
     };
-    let records = |zone: &str, name: &str| record_set(json!({"dnsRecordSet": {"zone": zone, "recordName": name}}));
+    let records =
+        |zone: &str, name: &str| record_set(json!({"dnsRecordSet": {"zone": zone, "recordName": name}}));
     vec![
         (
             "an allocation's addresses are addresses",
@@ -141,7 +146,12 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
             nia(json!([]), json!({"provider": "cloudflare"})),
             "supported values",
         ),
-        ("N1: a provider is required", nia(json!([]), gcp.clone()), nia(json!([]), json!({})), "provider: Required value"),
+        (
+            "N1: a provider is required",
+            nia(json!([]), gcp.clone()),
+            nia(json!([]), json!({})),
+            "provider: Required value",
+        ),
         (
             "zones lie in their region",
             nia(json!([]), json!({"provider": "gcp", "region": "us-west1", "zones": ["us-west1-a"]})),
@@ -154,7 +164,12 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
             nia(json!([]), json!({"provider": "gcp", "region": 7})),
             "must be of type string",
         ),
-        ("N2: the interval is at least 5", with("reconcileInterval", json!(5)), with("reconcileInterval", json!(4)), "greater than or equal to 5"),
+        (
+            "N2: the interval is at least 5",
+            with("reconcileInterval", json!(5)),
+            with("reconcileInterval", json!(4)),
+            "greater than or equal to 5",
+        ),
         (
             "a workload is one of three kinds",
             with("workloadRef", json!({"kind": "DaemonSet", "name": "edge"})),
@@ -173,11 +188,36 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
             policy("maxConcurrentMoves", json!(0)),
             "greater than or equal to 1",
         ),
-        ("minHealthy is not negative", policy("minHealthy", json!(0)), policy("minHealthy", json!(-1)), "greater than or equal to 0"),
-        ("mode is Active or Observe", policy("mode", json!("Observe")), policy("mode", json!("observe")), "supported values"),
-        ("takeover is Never or Always", policy("takeover", json!("Always")), policy("takeover", json!(true)), "policy.takeover"),
-        ("spread is None or Zone", policy("spread", json!("Zone")), policy("spread", json!("Node")), "supported values"),
-        ("onDelete is Keep or Detach", policy("onDelete", json!("Detach")), policy("onDelete", json!("Delete")), "supported values"),
+        (
+            "minHealthy is not negative",
+            policy("minHealthy", json!(0)),
+            policy("minHealthy", json!(-1)),
+            "greater than or equal to 0",
+        ),
+        (
+            "mode is Active or Observe",
+            policy("mode", json!("Observe")),
+            policy("mode", json!("observe")),
+            "supported values",
+        ),
+        (
+            "takeover is Never or Always",
+            policy("takeover", json!("Always")),
+            policy("takeover", json!(true)),
+            "policy.takeover",
+        ),
+        (
+            "spread is None or Zone",
+            policy("spread", json!("Zone")),
+            policy("spread", json!("Node")),
+            "supported values",
+        ),
+        (
+            "onDelete is Keep or Detach",
+            policy("onDelete", json!("Detach")),
+            policy("onDelete", json!("Delete")),
+            "supported values",
+        ),
         (
             "releaseCreated is Never or WhenUnneeded",
             policy("releaseCreated", json!("WhenUnneeded")),
@@ -190,7 +230,12 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
             policy("disruptionTaints", json!("Move")),
             "supported values",
         ),
-        ("evictPods is a bool", policy("evictPods", json!(false)), policy("evictPods", json!("no")), "must be of type boolean"),
+        (
+            "evictPods is a bool",
+            policy("evictPods", json!(false)),
+            policy("evictPods", json!("no")),
+            "must be of type boolean",
+        ),
         (
             "a pool's addresses are addresses",
             digitalocean(json!({"ips": ["203.0.113.7"]})),
@@ -270,7 +315,8 @@ fn machine(at: usize) -> Holder {
 }
 
 fn full_status() -> (Vec<String>, Vec<AddressStatus>, Moves) {
-    let addresses: Vec<_> = (0..ADDRESSES_MAX).map(|at| format!("2001:db8:1234:5678:9abc:def0:1234:{at:04x}")).collect();
+    let addresses: Vec<_> =
+        (0..ADDRESSES_MAX).map(|at| format!("2001:db8:1234:5678:9abc:def0:1234:{at:04x}")).collect();
     let now = Time(Timestamp::from_second(1_800_000_000).unwrap());
     let status = |(at, address): (usize, &String)| AddressStatus {
         address: address.clone(),

@@ -37,7 +37,8 @@ impl Rig {
             command.env("HEALTH_PORT", ports[0].to_string()).env("METRICS_PORT", ports[1].to_string());
         };
         let program = Path::new(env!("CARGO_BIN_EXE_ip-address-controller"));
-        let controller = Process::start("ip-address-controller", program, configure, control_plane.folder()).unwrap();
+        let controller =
+            Process::start("ip-address-controller", program, configure, control_plane.folder()).unwrap();
         Self {
             controller,
             client,
@@ -53,7 +54,11 @@ impl Rig {
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         let output = self.control_plane.kubectl().args(arguments).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "kubectl {arguments:?}: {said}; the controller:\n{}", self.controller.log_tail());
+        assert!(
+            output.status.success(),
+            "kubectl {arguments:?}: {said}; the controller:\n{}",
+            self.controller.log_tail()
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 

@@ -30,7 +30,9 @@ async fn a_netipallocation_puts_its_addresses_on_nodes_labels_them_and_follows_a
         Ok(holder("34.123.45.67").as_deref() == Some("demo/us-west1-a/edge-3"))
     });
     println!("node deleted -> address on the next node: {:?}", moved.await.unwrap());
-    eventually("edge-3 is labelled", SOON, async || Ok(rig.ready_nodes() == ["edge-2", "edge-3"])).await.unwrap();
+    eventually("edge-3 is labelled", SOON, async || Ok(rig.ready_nodes() == ["edge-2", "edge-3"]))
+        .await
+        .unwrap();
     rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "nia/edge"]);
 
     let ledger = rig.clouds.compute.ledger();
@@ -43,7 +45,11 @@ async fn a_netipallocation_puts_its_addresses_on_nodes_labels_them_and_follows_a
 async fn a_floatingippool_follows_ready_pods_annotates_their_nodes_and_follows_a_deleted_node() {
     let rig = Rig::start().await;
     rig.kubectl(&["create", "namespace", "ingress"]);
-    eventually("the namespace takes pods", SOON, async || Ok(!rig.kubectl(&["get", "sa", "-n", "ingress", "-o", "name"]).is_empty())).await.unwrap();
+    eventually("the namespace takes pods", SOON, async || {
+        Ok(!rig.kubectl(&["get", "sa", "-n", "ingress", "-o", "name"]).is_empty())
+    })
+    .await
+    .unwrap();
     let nginx = async |name: &str, node: &str| {
         let nginx = pod("ingress", name).label("app", "nginx").label("component", "controller").on(node);
         nginx.create(&rig.client).await.unwrap();
@@ -65,7 +71,8 @@ async fn a_floatingippool_follows_ready_pods_annotates_their_nodes_and_follows_a
 
     nginx("nginx-1", "worker-1").await;
     rig.kubectl(&["delete", "node", "worker-2"]);
-    let moved = eventually("203.0.113.10 is on worker-1", SOON, async || Ok(holder("203.0.113.10") == Some(1001)));
+    let moved =
+        eventually("203.0.113.10 is on worker-1", SOON, async || Ok(holder("203.0.113.10") == Some(1001)));
     println!("node deleted -> address on the next node: {:?}", moved.await.unwrap());
     eventually("worker-1 is annotated", SOON, async || {
         Ok(rig.annotation("worker-1").as_deref() == Some("203.0.113.10"))
@@ -87,7 +94,9 @@ async fn the_controller_answers_probes_and_a_settled_world_costs_no_write() {
         let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}")).await?;
         anyhow::Ok((answer.status().as_u16(), answer.text().await?))
     };
-    eventually("the controller is ready", SOON, async || Ok(get(rig.health_port, "/readyz").await?.0 == 200)).await.unwrap();
+    eventually("the controller is ready", SOON, async || Ok(get(rig.health_port, "/readyz").await?.0 == 200))
+        .await
+        .unwrap();
     assert_eq!(get(rig.health_port, "/healthz").await.unwrap().0, 200);
     for port in [rig.metrics_port, rig.health_port] {
         let (status, text) = get(port, "/metrics").await.unwrap();

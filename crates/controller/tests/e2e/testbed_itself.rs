@@ -22,7 +22,8 @@ async fn nodes_become_ready_pods_run_and_a_deployment_is_scheduled() {
     eventually("both pods are Ready on n1", Duration::from_secs(30), async || {
         let is_ready = |pod: &k8s_openapi::api::core::v1::Pod| {
             let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-            let ready = conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True");
+            let ready =
+                conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True");
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
             ready.count() == 1 && node == Some("n1")
         };
@@ -40,9 +41,11 @@ async fn servers_that_were_killed_come_back_with_their_data() {
     control_plane.restart_apiserver().await.unwrap();
     control_plane.restart_etcd().await.unwrap();
     let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(client);
-    eventually("n1 is still there", Duration::from_secs(30), async || Ok(nodes.get_opt("n1").await?.is_some()))
-        .await
-        .unwrap();
+    eventually("n1 is still there", Duration::from_secs(30), async || {
+        Ok(nodes.get_opt("n1").await?.is_some())
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test]
@@ -82,11 +85,14 @@ async fn every_process_ends_with_a_test_that_is_killed() {
         .spawn()
         .unwrap();
     let lines = BufReader::new(killed.stdout.take().unwrap()).lines();
-    let line = lines.map_while(Result::ok).find_map(|line| Some(line.split_once("ids: ")?.1.to_owned())).unwrap();
+    let line =
+        lines.map_while(Result::ok).find_map(|line| Some(line.split_once("ids: ")?.1.to_owned())).unwrap();
     let ids: Vec<i32> = serde_json::from_str(&line).unwrap();
     assert_eq!(ids.len(), 5);
     assert!(ids.iter().all(is_alive));
     killed.kill().unwrap();
     killed.wait().unwrap();
-    eventually("all servers have ended", Duration::from_secs(5), async || Ok(!ids.iter().any(is_alive))).await.unwrap();
+    eventually("all servers have ended", Duration::from_secs(5), async || Ok(!ids.iter().any(is_alive)))
+        .await
+        .unwrap();
 }

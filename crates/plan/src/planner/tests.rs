@@ -46,7 +46,8 @@ fn world(text: &str) -> World {
     let mut world = World::default();
     let mut pool = pool("p", "1000");
     let mut younger = None;
-    let word_is_address = |word: &&str| word.len() > 1 && word.starts_with('a') && word[1..].parse::<u8>().is_ok();
+    let word_is_address =
+        |word: &&str| word.len() > 1 && word.starts_with('a') && word[1..].parse::<u8>().is_ok();
     let mut names: Vec<_> = text.split([' ', '|']).filter(word_is_address).collect();
     names.sort();
     names.dedup();
@@ -228,7 +229,10 @@ fn the_older_object_owns_an_address_and_the_younger_is_told() {
 
 #[test]
 fn an_observed_pool_says_what_it_would_do() {
-    check("observe | n1 cordoned empty holds a1 | n2", expect!["a1 is only observed, otherwise: move a1 n1 -> n2"]);
+    check(
+        "observe | n1 cordoned empty holds a1 | n2",
+        expect!["a1 is only observed, otherwise: move a1 n1 -> n2"],
+    );
 }
 
 #[test]

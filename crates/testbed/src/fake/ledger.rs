@@ -65,13 +65,7 @@ pub enum Deed {
 }
 
 impl Ledger {
-    pub(crate) fn asked(
-        &mut self,
-        at: Duration,
-        call: &'static str,
-        request: &Request<Bytes>,
-        status: u16,
-    ) {
+    pub(crate) fn asked(&mut self, at: Duration, call: &'static str, request: &Request<Bytes>, status: u16) {
         let line = format!("{} {}", request.method(), request.uri());
         let header = request.headers().get(::http::header::USER_AGENT);
         let caller = header.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
@@ -101,10 +95,8 @@ impl Ledger {
             match &done.deed {
                 Deed::Attached { address, vm } => {
                     if let Some(other) = holders.insert(address, vm).filter(|other| other != vm) {
-                        violations.push(format!(
-                            "at {:?} {address} went to {vm} while {other} held it",
-                            done.at
-                        ));
+                        violations
+                            .push(format!("at {:?} {address} went to {vm} while {other} held it", done.at));
                     }
                 }
                 Deed::Detached { address, vm } if holders.get(address.as_str()) == Some(&vm.as_str()) => {

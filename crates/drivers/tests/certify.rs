@@ -1,0 +1,107 @@
+//! Holds the fake clouds against the vendors' own clients, and the drivers against the table that comes out: `just certify`.
+//!
+//! The clients come from PyPI into a folder of the user's cache, named by the hash of what is pinned, so that it is filled
+//! once. A call that a driver makes and that no vendor's client has made is a failure.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use testbed::fake::compute::{self, Compute};
+use testbed::fake::digitalocean::{self, DigitalOcean};
+use testbed::fake::http::serve;
+use testbed::fake::metadata::{self, Metadata};
+use testbed::fake::{Fake, Machine};
+
+const TOKEN: &str = "certified-token";
+
+fn certify_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testbed/certify")
+}
+
+/// A Python with the pinned packages of one vendor.
+fn python(vendor: &str) -> PathBuf {
+    let requirements = certify_folder().join(format!("requirements-{vendor}.txt"));
+    let pinned = std::fs::read_to_string(&requirements).unwrap();
+    let mut hasher = DefaultHasher::new();
+    pinned.hash(&mut hasher);
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.unwrap_or_else(|| Path::new(&std::env::var_os("HOME").unwrap()).join(".cache"));
+    let folder = cache.join(format!("ip-address-controller/certify-{vendor}-{:016x}", hasher.finish()));
+    let python = folder.join("bin/python");
+    if !folder.join("complete").exists() {
+        println!("installing the client of {vendor}");
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder));
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"];
+        run(Command::new(&python).args(pip).arg(&requirements));
+        std::fs::write(folder.join("complete"), "").unwrap();
+    }
+    python
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?} failed:\n{out}\n{err}");
+    out.into_owned()
+}
+
+/// Prints the script's table, and gives the names of the calls in it.
+fn certified(script: &mut Command, calls: &[&str]) -> BTreeSet<String> {
+    let table = run(script);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split('\t').collect()).collect();
+    let names: BTreeSet<String> = rows.iter().filter_map(|row| Some((*row.get(1)?).to_owned())).collect();
+    for row in &rows {
+        println!("{:<22} {:<32} {}", row[0], row[1], row[2..].join(" "));
+    }
+    for call in calls {
+        assert!(
+            names.contains(*call),
+            "{call} is in the fake or a driver, but no vendor's client has made it"
+        );
+    }
+    names
+}
+
+async fn served<M: Machine>(machine: M) -> testbed::fake::http::Server {
+    serve(&Fake::new(machine), 0).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn digitaloceans_own_client_agrees_with_the_fake_on_every_call_of_the_driver() {
+    let mut account = DigitalOcean::new(TOKEN);
+    account.add_droplet(11, "one", "fra1");
+    account.add_droplet(12, "two", "fra1");
+    account.add_droplet(13, "elsewhere", "nyc3");
+    account.add_reserved_ip("192.0.2.77", "fra1");
+    account.bring_your_own("192.0.2.77");
+    let server = served(account).await;
+    let mut script = Command::new(python("digitalocean"));
+    script.arg(certify_folder().join("digitalocean.py")).args([&server.url(), TOKEN]);
+    let names = certified(&mut script, digitalocean::ROUTES);
+    for call in drivers::digitalocean::CALLS {
+        assert!(names.contains(*call), "the driver makes {call}, which is not certified");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn googles_own_clients_agree_with_the_fakes_on_every_call_of_the_driver() {
+    let mut project = Compute::new("certified", TOKEN);
+    project.add_instance("us-central1-a", "vm-1");
+    project.add_instance_without_address("us-central1-a", "vm-2");
+    project.unreachable_regions.insert("europe-west4".into());
+    let mut restricted = Compute::new("certified", TOKEN);
+    restricted.denied = compute::permissions().map(ToOwned::to_owned).collect();
+    let project = served(project).await;
+    let restricted = served(restricted).await;
+    let metadata_server = served(Metadata::new("certified", TOKEN)).await;
+    let mut script = Command::new(python("compute"));
+    script.arg(certify_folder().join("compute.py"));
+    script.args([project.url(), metadata_server.address.to_string(), restricted.url()]);
+    let names = certified(&mut script, &[compute::ROUTES, metadata::ROUTES].concat());
+    for call in drivers::compute::CALLS {
+        assert!(names.contains(*call), "the driver makes {call}, which is not certified");
+    }
+}

@@ -1,0 +1,260 @@
+//! The drivers, unchanged, on the fake clouds' state machines, in virtual time.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
+
+use std::time::Duration;
+
+use drivers::compute::Compute;
+use drivers::digitalocean::DigitalOcean;
+use drivers::http::HttpService;
+use drivers::{AddressDriver, DriverError, Polled, Progress, tokens};
+use plan::{Address, Fact, Holding, Provider, Scope, VmId};
+use testbed::fake::faults::{Fault, Rule};
+use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
+
+const TOKEN: &str = "token";
+
+fn service<M: Machine>(fake: &Fake<M>) -> HttpService {
+    HttpService::new(fake.service())
+}
+
+fn address(text: &str) -> Address {
+    text.parse().unwrap()
+}
+
+fn vm(text: &str) -> VmId {
+    VmId(text.into())
+}
+
+/// Calls the driver until it is done, as the controller does.
+async fn finish(
+    driver: &dyn AddressDriver,
+    mut advance: impl AsyncFnMut() -> Result<Progress, DriverError>,
+) -> Result<(), DriverError> {
+    while let Progress::Underway(operation) = advance().await? {
+        let operations = [operation];
+        while driver.poll(&operations).await.remove(0)? == Polled::StillUnderway {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        if operations[0].completes {
+            break;
+        }
+    }
+    Ok(())
+}
+
+mod at_digitalocean {
+    use super::*;
+
+    const ADDRESS: &str = "203.0.113.10";
+
+    fn account() -> (Fake<digitalocean::DigitalOcean>, DigitalOcean, Scope) {
+        let mut account = digitalocean::DigitalOcean::new(TOKEN);
+        account.add_droplet(1, "one", "nyc3");
+        account.add_droplet(2, "two", "nyc3");
+        account.add_reserved_ip(ADDRESS, "nyc3");
+        let fake = Fake::new(account);
+        let driver = DigitalOcean::new(service(&fake), "http://digitalocean.invalid/", tokens::fixed(TOKEN));
+        (fake, driver, Scope { provider: Provider::DigitalOcean, account: String::new() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_is_attached_moved_in_one_call_and_detached() {
+        let (fake, driver, scope) = account();
+        for droplet in ["1", "2"] {
+            finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(droplet)).await)
+                .await
+                .unwrap();
+            let listing = driver.list(&scope).await.unwrap();
+            assert_eq!(listing.fact(address(ADDRESS)), Fact::Known(Holding::By(vm(droplet))));
+        }
+        assert_eq!(fake.ledger().calls()["reserved_ips_actions.post"], 2);
+        finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm("2")).await).await.unwrap();
+        let listing = driver.list(&scope).await.unwrap();
+        assert_eq!(listing.fact(address(ADDRESS)), Fact::Known(Holding::Free));
+        assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_is_unknown_while_an_action_is_under_way() {
+        let (_, driver, scope) = account();
+        driver.attach(&scope, address(ADDRESS), &vm("1")).await.unwrap();
+        let listing = driver.list(&scope).await.unwrap();
+        assert!(matches!(listing.fact(address(ADDRESS)), Fact::Unknown(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listing_of_several_pages_is_read_whole_with_one_call_a_page() {
+        let (fake, driver, scope) = account();
+        fake.with(|account| {
+            for at in 0..450 {
+                account.add_reserved_ip(format!("198.18.{}.{}", at / 250, at % 250), "nyc3");
+            }
+        });
+        let listing = driver.list(&scope).await.unwrap();
+        assert_eq!(listing.addresses.len(), 451);
+        assert_eq!(fake.ledger().calls()["reserved_ips.list"], 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_is_missing_or_cut_makes_the_whole_listing_an_error() {
+        for fault in
+            [Fault::LoseReply, Fault::LoseRequest, Fault::Truncate, Fault::Refuse(Refusal::Unavailable(503))]
+        {
+            let (fake, driver, scope) = account();
+            fake.inject(Rule::next("reserved_ips.list", fault));
+            assert!(matches!(driver.list(&scope).await, Err(DriverError::Unavailable(_))));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_does_not_come_in_time_is_unavailable() {
+        let (fake, driver, scope) = account();
+        fake.inject(Rule::next("reserved_ips.list", Fault::Delay(Duration::from_secs(60))));
+        assert!(matches!(driver.list(&scope).await, Err(DriverError::Unavailable(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_keep_their_meaning() {
+        let (fake, driver, scope) = account();
+        let attach =
+            async |droplet: &str| driver.attach(&scope, address(ADDRESS), &vm(droplet)).await.unwrap_err();
+        assert!(matches!(attach("77").await, DriverError::NotFound(_)));
+        assert!(matches!(attach("not-a-number").await, DriverError::Invalid(_)));
+        fake.inject(Rule::next("reserved_ips_actions.post", Fault::Refuse(Refusal::Forbidden("no".into()))));
+        assert!(
+            matches!(attach("1").await, DriverError::Denied { permission, .. } if permission == "reserved_ip:update")
+        );
+        let wait = Duration::from_secs(17);
+        fake.inject(Rule::next("reserved_ips_actions.post", Fault::Refuse(Refusal::RateLimited(wait))));
+        assert!(
+            matches!(attach("1").await, DriverError::RateLimited { retry_after, .. } if retry_after == wait)
+        );
+        driver.attach(&scope, address(ADDRESS), &vm("1")).await.unwrap();
+        assert!(matches!(attach("2").await, DriverError::Conflict(_)), "an action is pending");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_action_that_fails_late_is_an_error() {
+        let (fake, driver, scope) = account();
+        fake.inject(Rule::next("reserved_ips_actions.post", Fault::FailLate));
+        let attached =
+            finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm("1")).await).await;
+        assert!(matches!(attached, Err(DriverError::Conflict(_))));
+    }
+}
+
+mod at_compute_engine {
+    use super::*;
+
+    const ADDRESS: &str = "203.0.113.10";
+    const ONE: &str = "demo/us-west1-a/one";
+    const TWO: &str = "demo/us-west1-a/two";
+
+    fn project() -> (Fake<compute::Compute>, Compute, Scope) {
+        let mut project = compute::Compute::new("demo", TOKEN);
+        project.add_instance("us-west1-a", "one");
+        project.add_instance_without_address("us-west1-a", "two");
+        project.add_address("us-west1", "ours", ADDRESS);
+        let fake = Fake::new(project);
+        let driver = Compute::new(service(&fake), "http://compute.invalid/compute/v1/", tokens::fixed(TOKEN));
+        (fake, driver, Scope { provider: Provider::Gcp, account: "demo".into() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_replaces_the_ephemeral_one_and_moves_by_detaching_first() {
+        let (fake, driver, scope) = project();
+        finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        let listing = driver.list(&scope).await.unwrap();
+        assert_eq!(listing.fact(address(ADDRESS)), Fact::Known(Holding::By(vm(ONE))));
+        finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await.unwrap();
+        let listing = driver.list(&scope).await.unwrap();
+        assert_eq!(listing.fact(address(ADDRESS)), Fact::Known(Holding::By(vm(TWO))));
+        assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_already_so_is_done_without_a_change() {
+        let (fake, driver, scope) = project();
+        assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
+        fake.with(|project| project.attach_now(ADDRESS, "us-west1-a", "two"));
+        assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap(), Progress::Done);
+        let gone = vm("demo/us-west1-a/gone");
+        assert_eq!(driver.detach(&scope, address(ADDRESS), &gone).await.unwrap(), Progress::Done);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_static_address_on_the_machine_is_never_removed() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| {
+            project.add_address("us-west1", "theirs", "203.0.113.99");
+            project.attach_now("203.0.113.99", "us-west1-a", "two");
+        });
+        let refused = driver.attach(&scope, address(ADDRESS), &vm(TWO)).await;
+        assert!(matches!(refused, Err(DriverError::Conflict(_))));
+        assert_eq!(fake.with(|project| project.holder("203.0.113.99")).as_deref(), Some(TWO));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_another_machine_holds_is_not_taken() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| project.attach_now(ADDRESS, "us-west1-a", "two"));
+        let attached =
+            finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await;
+        assert!(matches!(attached, Err(DriverError::Conflict(_))), "{attached:?}");
+        assert_eq!(fake.with(|project| project.holder(ADDRESS)).as_deref(), Some(TWO));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_region_that_does_not_answer_makes_nothing_missing() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| _ = project.unreachable_regions.insert("us-west1".into()));
+        match driver.list(&scope).await {
+            Err(DriverError::Unavailable(_)) => {}
+            Ok(listing) => assert!(matches!(listing.fact(address(ADDRESS)), Fact::Unknown(_))),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_permission_is_named() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| _ = project.denied.insert("compute.instances.addAccessConfig".into()));
+        let refused = driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err();
+        assert!(
+            matches!(&refused, DriverError::Denied { permission, .. } if permission == "compute.instances.addAccessConfig"),
+            "{refused}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn too_many_calls_are_told_from_a_missing_permission() {
+        let (fake, driver, scope) = project();
+        fake.inject(Rule::next("instances.get", Fault::Refuse(Refusal::RateLimited(Duration::from_secs(9)))));
+        let refused = driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err();
+        assert!(matches!(refused, DriverError::RateLimited { .. }), "{refused}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operation_that_fails_late_is_an_error() {
+        let (fake, driver, scope) = project();
+        fake.inject(Rule::next("instances.addAccessConfig", Fault::FailLate));
+        let attached =
+            finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await;
+        assert!(attached.is_err());
+        assert_eq!(fake.with(|project| project.holder(ADDRESS)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listing_of_several_pages_is_read_whole() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| {
+            for at in 0..1_200 {
+                let ip = format!("198.18.{}.{}", at / 250, at % 250);
+                project.add_address("us-west1", &format!("a{at}"), &ip);
+            }
+        });
+        assert_eq!(driver.list(&scope).await.unwrap().addresses.len(), 1_201);
+        assert_eq!(fake.ledger().calls()["addresses.aggregatedList"], 3);
+    }
+}
