@@ -12,16 +12,22 @@
 //! assert_eq!(plan(&nothing_known, plan::Timestamp::UNIX_EPOCH).to_string(), "");
 //! ```
 
+mod bits;
+mod losses;
+mod moves;
 mod names;
 mod placement;
 mod planner;
+mod pool;
 mod standing;
 mod steps;
 mod world;
 
 pub use jiff::Timestamp;
-pub use names::{Address, NodeName, PoolKey, Provider, Scope, VmId};
+pub use losses::Tripped;
+pub use names::{Address, Epoch, NodeName, PoolKey, Provider, Scope, Tick, VmId};
 pub use planner::plan;
+pub use pool::{Journal, Mode, Move, Policy, Pool, Pods, Spread, Takeover, Target, Tenancy};
 pub use standing::{Standing, Why};
-pub use steps::{Plan, Step, Verdict};
-pub use world::{Fact, Holding, Mode, Node, Pods, Policy, Pool, Readiness, Takeover, Tenancy, World};
+pub use steps::{Action, Marks, Plan, Step, Verdict, Waits};
+pub use world::{Fact, Holding, InFlight, MachineState, Node, Readiness, World};

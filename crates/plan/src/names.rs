@@ -1,8 +1,9 @@
-//! Names that can't be wrong: parsed once at the edge, compared and ordered ever after.
+//! Names that can't be wrong: parsed once at the edge, compared and ordered ever after. Cloning one is cheap.
 
 use std::fmt;
 use std::net::{AddrParseError, IpAddr};
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// A public IP address that can move between machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,24 +23,42 @@ impl fmt::Display for Address {
     }
 }
 
-/// A node's name in Kubernetes. A name can come back on another machine.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeName(pub String);
+/// Text that is compared by what it says and cloned by reference.
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
 
-impl fmt::Display for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl<T: Into<Arc<str>>> From<T> for $name {
+            fn from(text: T) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
 }
 
-/// A machine, by the id its cloud knows. Only that cloud's driver looks inside.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VmId(pub String);
+name! {
+    /// A node's name in Kubernetes. A name can come back on another machine.
+    NodeName
+}
 
-impl fmt::Display for VmId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+name! {
+    /// A machine, by the id its cloud knows. Only that cloud's driver looks inside.
+    VmId
 }
 
 /// A cloud that holds addresses.
@@ -76,12 +95,12 @@ pub struct Scope {
     /// The cloud.
     pub provider: Provider,
     /// The project, account or subscription; empty where the credentials imply it.
-    pub account: String,
+    pub account: Arc<str>,
 }
 
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.account.as_str() {
+        match &*self.account {
             "" => write!(f, "{}", self.provider),
             account => write!(f, "{}/{account}", self.provider),
         }
@@ -94,16 +113,25 @@ pub struct PoolKey {
     /// `NetIPAllocation` or `FloatingIPPool`.
     pub kind: &'static str,
     /// The namespace; empty for cluster-scoped objects.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// The name.
-    pub name: String,
+    pub name: Arc<str>,
 }
 
 impl fmt::Display for PoolKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.namespace.as_str() {
+        match &*self.namespace {
             "" => write!(f, "{}/{}", self.kind, self.name),
             namespace => write!(f, "{}/{namespace}/{}", self.kind, self.name),
         }
     }
 }
+
+/// A leader's number. A later leader has a higher one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub i64);
+
+/// A moment in the order in which this process wrote journals and began listings. It says which of two came first where
+/// a clock could not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tick(pub u64);

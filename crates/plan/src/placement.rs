@@ -1,101 +1,140 @@
-//! Which address goes to which node: as many as possible, in the order of the user's list and of the nodes' names.
+//! Which address goes to which node: as many as possible, the more urgent first, ties by name.
 //!
-//! This is maximum bipartite matching by augmenting paths. An address that came earlier keeps a node, though perhaps
-//! another than its first choice, whenever a later one can be placed too.
+//! This is maximum bipartite matching by augmenting paths. Addresses that may go to the same nodes are one group, so a
+//! path is searched over groups and not over addresses: each step of the search looks at each group once. An address that
+//! was placed stays placed, though perhaps on another node than at first, when a later one is placed too; so the placed
+//! ones are always the first possible in the order given.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
-use crate::NodeName;
+use crate::World;
+use crate::bits::Bits;
 
-/// For each seeker, the node it gets. A seeker's candidates are tried in the order of their names.
-pub(crate) fn place(seekers: &[&BTreeSet<NodeName>]) -> Vec<Option<NodeName>> {
-    let mut taken: BTreeMap<&NodeName, usize> = BTreeMap::new();
-    for seeker in 0..seekers.len() {
-        augment(seekers, seeker, &mut taken, &mut BTreeSet::new());
-    }
-    let mut placed = vec![None; seekers.len()];
-    for (node, seeker) in taken {
-        placed[seeker] = Some(node.clone());
-    }
-    placed
+/// Addresses that may go to the same nodes.
+pub(crate) struct Group<'a> {
+    /// The nodes that may get one.
+    pub(crate) fit: &'a Bits,
+    /// Only nodes of this region, where one is given.
+    pub(crate) region: Option<Arc<str>>,
+    /// Where zones count: how many addresses of the pool each zone has already.
+    pub(crate) zones: Option<BTreeMap<Option<Arc<str>>, usize>>,
 }
 
-fn augment<'a>(
-    seekers: &[&'a BTreeSet<NodeName>],
-    seeker: usize,
-    taken: &mut BTreeMap<&'a NodeName, usize>,
-    tried: &mut BTreeSet<&'a NodeName>,
-) -> bool {
-    if let Some(free) = seekers[seeker].iter().find(|node| !taken.contains_key(node)) {
-        taken.insert(free, seeker);
-        return true;
-    }
-    for node in seekers[seeker] {
-        if !tried.insert(node) {
-            continue;
+/// For each seeker, given by its group and in order of urgency, the slot of the node that it gets. Busy nodes get none.
+pub(crate) fn place(world: &World, mut groups: Vec<Group<'_>>, seekers: &[usize], busy: &Bits) -> Vec<Option<usize>> {
+    let by_name: Vec<usize> = match seekers {
+        [] => Vec::new(),
+        _ => {
+            let is_free = |slot: &usize| !busy.contains(*slot) && world.stands_for_machine(*slot);
+            world.slots_by_name().filter(is_free).collect()
         }
-        let Some(&holder) = taken.get(node) else { continue };
-        if augment(seekers, holder, taken, tried) {
-            taken.insert(node, seeker);
-            return true;
-        }
+    };
+    let mut table = Table { by_name, taken: BTreeMap::new(), cursors: vec![0; groups.len()], exhausted: vec![false; groups.len()] };
+    let mut counts = vec![0; groups.len()];
+    let mut placed = Vec::with_capacity(seekers.len());
+    for group in seekers {
+        let is_placed = !table.exhausted[*group] && table.augment(world, &mut groups, *group);
+        // Once no path leads to a free node, none ever will: later placements only take more nodes.
+        table.exhausted[*group] |= !is_placed;
+        placed.push(is_placed.then(|| {
+            counts[*group] += 1;
+            counts[*group] - 1
+        }));
     }
-    false
+    let slots = table.slots_of_groups(groups.len());
+    seekers.iter().zip(placed).map(|(group, position)| position.map(|position| slots[*group][position])).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
+struct Table {
+    /// Nodes that are not busy, in the order of their names.
+    by_name: Vec<usize>,
+    /// The group that each taken node went to.
+    taken: BTreeMap<usize, usize>,
+    /// Where each group goes on looking: what lies before is taken or does not fit.
+    cursors: Vec<usize>,
+    exhausted: Vec<bool>,
+}
 
-    fn nodes(names: &str) -> BTreeSet<NodeName> {
-        names.split_whitespace().map(|name| NodeName(name.into())).collect()
-    }
-
-    fn check(candidates: &[&str], expected: &str) {
-        let sets: Vec<_> = candidates.iter().map(|names| nodes(names)).collect();
-        let placed = place(&sets.iter().collect::<Vec<_>>());
-        let text: Vec<_> = placed.iter().map(|node| node.as_ref().map_or("-", |node| &node.0)).collect();
-        assert_eq!(text.join(" "), expected);
-    }
-
-    #[test]
-    fn the_first_address_gets_the_first_node() {
-        check(&["n1 n2", "n1 n2"], "n1 n2");
-    }
-
-    #[test]
-    fn an_address_steps_aside_for_one_that_has_no_other_choice() {
-        check(&["n1 n2", "n1"], "n2 n1");
-    }
-
-    #[test]
-    fn an_address_without_a_node_waits() {
-        check(&["n1", "n1", ""], "n1 - -");
-    }
-
-    /// The most that can be placed, by trying everything.
-    fn best(seekers: &[BTreeSet<NodeName>], used: &mut BTreeSet<NodeName>) -> usize {
-        let Some((first, rest)) = seekers.split_first() else { return 0 };
-        let mut most = best(rest, used);
-        for node in first {
-            if used.insert(node.clone()) {
-                most = most.max(1 + best(rest, used));
-                used.remove(node);
+impl Table {
+    /// Gives the group one more node, if there is a way.
+    fn augment(&mut self, world: &World, groups: &mut [Group<'_>], start: usize) -> bool {
+        let mut reached_by: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+        let mut queue = VecDeque::from([start]);
+        while let Some(group) = queue.pop_front() {
+            if let Some(free) = self.free_node(world, &groups[group], group) {
+                self.shift(group, free, &reached_by, world, groups);
+                return true;
+            }
+            for slot in self.by_name.iter().filter(|slot| fits(world, &groups[group], **slot)) {
+                let Some(other) = self.taken.get(slot) else { continue };
+                if *other != start && !reached_by.contains_key(other) {
+                    reached_by.insert(*other, (group, *slot));
+                    queue.push_back(*other);
+                }
             }
         }
-        most
+        false
     }
 
-    proptest! {
-        #[test]
-        fn as_many_are_placed_as_could_be(masks in proptest::collection::vec(0u8..32, 0..6)) {
-            let set = |mask: &u8| (0..5).filter(|bit| mask >> bit & 1 == 1).map(|bit| NodeName(format!("n{bit}"))).collect();
-            let seekers: Vec<BTreeSet<NodeName>> = masks.iter().map(set).collect();
-            let placed = place(&seekers.iter().collect::<Vec<_>>());
-            prop_assert_eq!(placed.iter().flatten().count(), best(&seekers, &mut BTreeSet::new()));
-            let distinct: BTreeSet<_> = placed.iter().flatten().collect();
-            prop_assert_eq!(distinct.len(), placed.iter().flatten().count());
+    /// Along the path, each group takes the next one's node, and the last one takes the free node.
+    fn shift(
+        &mut self,
+        last: usize,
+        free: usize,
+        reached_by: &BTreeMap<usize, (usize, usize)>,
+        world: &World,
+        groups: &mut [Group<'_>],
+    ) {
+        let (mut group, mut gained) = (last, free);
+        loop {
+            self.taken.insert(gained, group);
+            count_zone(world, &mut groups[group], gained, 1);
+            let Some((previous, slot)) = reached_by.get(&group) else { return };
+            count_zone(world, &mut groups[group], *slot, -1);
+            (group, gained) = (*previous, *slot);
         }
+    }
+
+    /// The first free node by name, or where zones count, the first in a zone that has the fewest.
+    fn free_node(&mut self, world: &World, group: &Group<'_>, index: usize) -> Option<usize> {
+        if let Some(zones) = &group.zones {
+            let free = self.by_name.iter().filter(|slot| !self.taken.contains_key(slot) && fits(world, group, **slot));
+            let load = |slot: &&usize| world.at(**slot).map(|(_, node)| zones.get(&node.zone).copied().unwrap_or(0));
+            return free.min_by_key(load).copied();
+        }
+        while let Some(slot) = self.by_name.get(self.cursors[index]) {
+            if !self.taken.contains_key(slot) && fits(world, group, *slot) {
+                return Some(*slot);
+            }
+            self.cursors[index] += 1;
+        }
+        None
+    }
+
+    /// The nodes of each group, in the order of their names.
+    fn slots_of_groups(&self, count: usize) -> Vec<Vec<usize>> {
+        let mut slots = vec![Vec::new(); count];
+        for slot in &self.by_name {
+            if let Some(group) = self.taken.get(slot) {
+                slots[*group].push(*slot);
+            }
+        }
+        slots
+    }
+}
+
+fn fits(world: &World, group: &Group<'_>, slot: usize) -> bool {
+    let in_region = |region: &Arc<str>| {
+        let node = world.at(slot).and_then(|(_, node)| node.region.as_ref());
+        node.is_none_or(|of_node| of_node == region)
+    };
+    group.fit.contains(slot) && group.region.as_ref().is_none_or(in_region)
+}
+
+fn count_zone(world: &World, group: &mut Group<'_>, slot: usize, change: isize) {
+    if let (Some(zones), Some((_, node))) = (&mut group.zones, world.at(slot)) {
+        let count = zones.entry(node.zone.clone()).or_default();
+        *count = count.saturating_add_signed(change);
     }
 }

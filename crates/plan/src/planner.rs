@@ -3,72 +3,92 @@
 //! For each address of each pool, the first line that applies:
 //!
 //! ```text
-//! another, older object lists it                          report it                       OwnedBy
-//! it is beyond the desired number                         leave it                        Disabled
-//! the cloud's answer is not known                         touch nothing                   Unknown
-//! the cloud does not know the address                     report it                       Missing
-//! on a machine of a node that is fit or keeps it          leave it                        Settled
-//! on a machine that is and was no node of ours            leave it, or policy.takeover    Foreign
-//! free, or on a machine of ours that has to give it up    place it on a fit, free node    Stepping
-//!   and no such node exists:  UntilDrained                detach it where it is held      NoNode
-//!                             UntilDisplaced              leave it                        Lingers / NoNode
+//! another object owns it                                  report it                        OwnedBy
+//! the object can't be acted on, or its journal not read   touch nothing of the pool        Waits
+//! the journal names it                                    the next step, see `moves`       Moving
+//! it is beyond the desired number                         leave it                         Disabled
+//! the cloud's answer is not known                         touch nothing                    Unknown
+//! the cloud does not know the address                     report it                        Missing
+//! on a machine of a node that is fit or keeps it          leave it                         Settled
+//! on a machine that is and was no node of ours            leave it, or policy.takeover     Foreign
+//! free, or on a machine of ours that has to give it up    place it on a fit, free node     Moving
+//!   and no such node exists:  UntilDrained, drained       detach it                        Moving
+//!                             otherwise                   leave it                         Lingers, NoNode
 //! ```
 //!
-//! A machine is ours if it backs a node, or if the object's own status says that it last held the address. A node is
-//! free if its machine holds no address at all, and that must be known: while one address of the scope's pools is
-//! unknown, it might be on any node, so none of them is taken for free.
+//! Ownership: the object whose journal names the address, else the oldest object that lists it, else the first by name.
+//!
+//! Authority: a machine is ours if it backs a node, or if the object's own status says that it last held the address.
+//!
+//! Freedom: a node is free if its machine holds no address, no move goes to it or comes from it, and nothing is under way
+//! on it. While an address that no journal names is unknown, it might be on any node of its scope, so none of them is free.
+//!
+//! Order: an address that nobody holds before one that somebody does, because it breaks no connection; a dead holder
+//! before a living one; an older object before a younger one; then the user's own order.
+//!
+//! Of what could be placed, a policy holds back: voluntary moves beyond `maxConcurrentMoves`, or while fewer than
+//! `minHealthy` addresses are settled; assignments within the cool-off; all of a scope whose breaker is tripped, see
+//! `losses`; and everything of an object that is only observed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::placement::place;
-use crate::standing::standing;
+use crate::bits::Bits;
+use crate::losses::{self, Tally};
+use crate::moves::{self, Next};
+use crate::placement::{Group, place};
+use crate::standing::{Standing, standing};
+use crate::steps::Waits;
+use crate::world::Member;
 use crate::{
-    Address, Fact, Holding, Mode, NodeName, Plan, Pool, PoolKey, Scope, Standing, Step, Takeover, Tenancy,
-    Timestamp, Verdict, VmId, Why, World,
+    Action, Address, Holding, Journal, Mode, Move, NodeName, Plan, Pool, Scope, Spread, Step, Takeover, Target,
+    Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
 };
 
 /// What should happen, given what is known.
 pub fn plan(world: &World, now: Timestamp) -> Plan {
-    let nodes_of_machines = nodes_of_machines(world);
-    let owners = owners(world);
-    let mut plan = Plan::default();
-    let mut seekers = Vec::new();
-
-    for pool in oldest_first(world) {
-        for (position, address) in pool.addresses.iter().enumerate() {
-            let verdict = match owners.get(address) {
-                Some(owner) if *owner != &pool.key => Verdict::OwnedBy((*owner).clone()),
-                _ if position >= pool.desired => Verdict::Disabled,
-                _ => match judge(world, pool, *address, &nodes_of_machines, now, &mut plan.ask_again) {
-                    Judgement::Says(verdict) => verdict,
-                    Judgement::Seeks(seeker) => {
-                        seekers.push(seeker);
-                        continue;
-                    }
-                },
-            };
-            plan.verdicts.insert((pool.key.clone(), *address), verdict);
-        }
+    let mut ranked: Vec<&Member> = world.members().collect();
+    ranked.sort_by_key(|member| (member.pool.created, &member.pool.key));
+    let owners = owners(&ranked);
+    let mut planner = Planner {
+        world,
+        now,
+        holding: holding(world),
+        tally: Tally::default(),
+        unknown: BTreeSet::new(),
+        journalled: Vec::new(),
+        seekers: Vec::new(),
+        progress: ranked.iter().map(|_| Progress::default()).collect(),
+        plan: Plan::default(),
+    };
+    for (rank, member) in ranked.iter().enumerate() {
+        planner.judge_pool(rank, member, &owners, &ranked);
     }
+    planner.conclude(&ranked)
+}
 
-    let candidates: Vec<_> =
-        seekers.iter().map(|seeker| fit_and_free(world, seeker.pool, now, &mut plan.ask_again)).collect();
-    let placed = place(&candidates.iter().collect::<Vec<_>>());
-    for (seeker, node) in seekers.into_iter().zip(placed) {
-        let key = (seeker.pool.key.clone(), seeker.address);
-        let (step, verdict) = settle(world, seeker, node);
-        plan.steps.extend(step);
-        plan.verdicts.insert(key, verdict);
-    }
-    plan
+struct Planner<'a> {
+    world: &'a World,
+    now: Timestamp,
+    /// Nodes whose machine holds an address.
+    holding: Bits,
+    tally: Tally,
+    /// Scopes in which an address that no journal names is unknown.
+    unknown: BTreeSet<Scope>,
+    journalled: Vec<Step>,
+    seekers: Vec<Seeker<'a>>,
+    progress: Vec<Progress>,
+    plan: Plan,
 }
 
 /// An address that needs another place.
 struct Seeker<'a> {
+    rank: usize,
     pool: &'a Pool,
     address: Address,
+    position: usize,
+    region: Option<Arc<str>>,
     holder: Option<Holder>,
-    why: Why,
 }
 
 /// The machine that holds an address which needs another place.
@@ -76,131 +96,398 @@ struct Holder {
     vm: VmId,
     node: Option<NodeName>,
     is_ours: bool,
+    why: Why,
 }
 
-enum Judgement<'a> {
-    Says(Verdict),
-    Seeks(Seeker<'a>),
+/// How a pool's moves stand, as far as its policy counts them.
+#[derive(Default)]
+struct Progress {
+    settled: usize,
+    voluntary: usize,
+    assigning: usize,
 }
 
-/// What is to be said of one address of its owner, as far as that can be said without the others.
-fn judge<'a>(
-    world: &World,
-    pool: &'a Pool,
-    address: Address,
-    nodes_of_machines: &BTreeMap<&VmId, &NodeName>,
-    now: Timestamp,
-    ask_again: &mut Option<Timestamp>,
-) -> Judgement<'a> {
-    let seeks = |holder, why| Judgement::Seeks(Seeker { pool, address, holder, why });
-    let vm = match world.addresses.get(&address) {
-        None => return Judgement::Says(Verdict::Unknown("the cloud has not been asked yet".into())),
-        Some(Fact::Unknown(reason)) => return Judgement::Says(Verdict::Unknown(reason.clone())),
-        Some(Fact::Known(Holding::Missing)) => return Judgement::Says(Verdict::Missing),
-        Some(Fact::Known(Holding::Free)) => return seeks(None, Why::NoMatch),
-        Some(Fact::Known(Holding::By(vm))) => vm,
-    };
-    let Some(name) = nodes_of_machines.get(vm) else {
-        let was_ours = pool.last_holders.get(&address) == Some(vm);
-        return match (was_ours, pool.policy.takeover) {
-            (false, Takeover::Never) => Judgement::Says(Verdict::Foreign(vm.clone())),
-            (is_ours, _) => seeks(Some(Holder { vm: vm.clone(), node: None, is_ours }), Why::NoMatch),
+impl<'a> Planner<'a> {
+    fn judge_pool(&mut self, rank: usize, member: &'a Member, owners: &[(Address, usize)], ranked: &[&'a Member]) {
+        let pool = &*member.pool;
+        let mut verdicts = Vec::with_capacity(pool.addresses.len());
+        let mut wanted = 0;
+        let no_moves = BTreeMap::new();
+        let (moves, is_readable) = match &pool.journal {
+            Journal::Known(moves) => (moves, true),
+            Journal::Unreadable => (&no_moves, false),
         };
-    };
-    match standing(pool, name, world.nodes.get(*name), now) {
-        Standing::Fit => Judgement::Says(Verdict::Settled((*name).clone())),
-        Standing::Keeps(_, until) => {
-            ask_at(ask_again, until);
-            Judgement::Says(Verdict::Settled((*name).clone()))
+        if pool.policy.mode != Mode::Active || !is_readable {
+            self.plan.marks.uncertain.insert(pool.key.kind);
         }
-        Standing::Leaves(why) => {
-            seeks(Some(Holder { vm: vm.clone(), node: Some((*name).clone()), is_ours: true }), why)
-        }
-    }
-}
-
-/// The step for a seeker, given the node that it was placed on, and what is to be said of it.
-fn settle(world: &World, seeker: Seeker<'_>, node: Option<NodeName>) -> (Option<Step>, Verdict) {
-    let Seeker { pool, address, holder, why } = seeker;
-    let to = node.and_then(|name| Some((world.nodes.get(&name)?.vm.clone()?, name)));
-    if to.is_none() {
-        match &holder {
-            None => return (None, Verdict::NoNode),
-            Some(Holder { vm, is_ours: false, .. }) => return (None, Verdict::Foreign(vm.clone())),
-            Some(Holder { vm, node, .. }) if pool.tenancy != Tenancy::UntilDrained => {
-                return (None, Verdict::Lingers(vm.clone(), node.clone(), why));
+        let removed = moves.keys().filter(|address| !pool.addresses.contains(address));
+        for (position, address) in pool.addresses.iter().chain(removed).enumerate() {
+            let owner = owners.binary_search_by_key(address, |(address, _)| *address).map(|at| owners[at].1);
+            let verdict = match (owner, moves.get(address)) {
+                (Ok(owner), _) if owner != rank => Verdict::OwnedBy(ranked[owner].pool.key.clone()),
+                _ if pool.policy.mode == Mode::Refused => Verdict::Waits(Waits::ForCorrection),
+                _ if !is_readable => Verdict::Waits(Waits::ForNewerController),
+                (_, Some(entry)) => self.go_on(rank, pool, *address, entry),
+                _ if wanted >= pool.desired => Verdict::Disabled,
+                _ => match self.judge(rank, pool, *address, position) {
+                    Some(verdict) => verdict,
+                    None => {
+                        wanted += 1;
+                        continue;
+                    }
+                },
+            };
+            // An address that the cloud does not know can't be one of those that are wanted.
+            wanted += usize::from(!matches!(verdict, Verdict::Missing | Verdict::OwnedBy(_)));
+            if let Verdict::Settled(node) = &verdict {
+                self.progress[rank].settled += 1;
+                self.mark(pool, node, *address);
             }
-            Some(_) => {}
+            verdicts.push((*address, verdict));
+        }
+        self.plan.verdicts.insert(pool.key.clone(), verdicts);
+    }
+
+    /// Marks a node as the holder of an address. What is only observed marks nothing.
+    fn mark(&mut self, pool: &Pool, node: &NodeName, address: Address) {
+        if pool.policy.mode == Mode::Active {
+            self.plan.marks.holders.entry(pool.key.kind).or_default().insert(node.clone(), address);
         }
     }
-    let from = holder.map(|Holder { vm, node, is_ours: _ }| (vm, node));
-    let step = Step { pool: pool.key.clone(), scope: pool.scope.clone(), address, from, to };
-    match pool.policy.mode {
-        Mode::Active => (Some(step), Verdict::Stepping),
-        Mode::Observe => (None, Verdict::WouldStep(step.to_string())),
-    }
-}
 
-/// The nodes that may get an address of this pool and surely hold none.
-fn fit_and_free(
-    world: &World,
-    pool: &Pool,
-    now: Timestamp,
-    ask_again: &mut Option<Timestamp>,
-) -> BTreeSet<NodeName> {
-    let Some(holders) = holders(world, &pool.scope) else { return BTreeSet::new() };
-    let mut free = BTreeSet::new();
-    for name in pool.members.keys() {
-        let node = world.nodes.get(name);
-        let Some(vm) = node.and_then(|node| node.vm.as_ref()) else { continue };
-        match standing(pool, name, node, now) {
-            Standing::Fit if !holders.contains(vm) => _ = free.insert(name.clone()),
-            Standing::Keeps(_, until) => ask_at(ask_again, until),
-            _ => {}
+    /// Marks the holder of an address that has to leave it: where the mark says who holds one, and not who should.
+    fn mark_leaving(&mut self, pool: &Pool, address: Address) {
+        let Some(fact) = self.world.fact(&pool.scope, address) else { return };
+        if let Holding::By(vm) = &fact.holding
+            && pool.tenancy == Tenancy::UntilDrained
+            && let Some((name, _)) = self.world.node_of(vm)
+        {
+            self.mark(pool, &name.clone(), address);
         }
     }
-    free
-}
 
-/// The machines that hold an address, or nothing where that is not known for every address of the scope's pools.
-fn holders<'a>(world: &'a World, scope: &Scope) -> Option<BTreeSet<&'a VmId>> {
-    let pools = world.pools.iter().filter(|pool| pool.scope == *scope);
-    let is_known = |address| matches!(world.addresses.get(address), Some(Fact::Known(_)));
-    if !pools.flat_map(|pool| &pool.addresses).all(is_known) {
-        return None;
+    /// The next step of an unfinished move, and what is to be said of it.
+    fn go_on(&mut self, rank: usize, pool: &Pool, address: Address, entry: &Move) -> Verdict {
+        self.count_loss(pool, address);
+        self.mark_leaving(pool, address);
+        if self.world.fact(&pool.scope, address).is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_))) {
+            self.plan.marks.uncertain.insert(pool.key.kind);
+        }
+        self.progress[rank].voluntary += usize::from(entry.is_voluntary);
+        self.progress[rank].assigning += usize::from(entry.to.is_some());
+        let action = match moves::next(self.world, pool, address, entry, &self.holding, self.now) {
+            Next::Claim => Some(Action::Claim),
+            Next::Wait => None,
+            Next::ReadAgain => {
+                self.plan.read_again.insert(pool.scope.clone());
+                None
+            }
+            Next::Finish => Some(Action::Finish),
+            Next::Abandon => Some(Action::Abandon),
+            Next::Attach(to) => Some(Action::Attach(to)),
+            Next::Detach(from) => Some(Action::Detach(from)),
+        };
+        if let Some(action) = action {
+            let is_urgent = !entry.is_voluntary;
+            self.journalled.push(step(pool, address, is_urgent, action));
+        }
+        Verdict::Moving(entry.to.as_ref().map(|to| to.node.clone()))
     }
-    let holder = |fact: &'a Fact<Holding>| match fact {
-        Fact::Known(Holding::By(vm)) => Some(vm),
-        _ => None,
-    };
-    Some(world.addresses.values().filter_map(holder).collect())
-}
 
-/// The object that owns each address: the oldest that lists it, then the first by name.
-fn owners(world: &World) -> BTreeMap<Address, &PoolKey> {
-    let mut owners = BTreeMap::new();
-    for pool in oldest_first(world) {
+    /// What is to be said of one address of its owner, or nothing where it seeks another place.
+    fn judge(&mut self, rank: usize, pool: &'a Pool, address: Address, position: usize) -> Option<Verdict> {
+        self.count_loss(pool, address);
+        let Some(fact) = self.world.fact(&pool.scope, address) else {
+            self.unknown.insert(pool.scope.clone());
+            self.plan.marks.uncertain.insert(pool.key.kind);
+            self.plan.read_again.insert(pool.scope.clone());
+            return Some(Verdict::Unknown("the cloud has not been asked yet".into()));
+        };
+        let region = fact.region.clone();
+        let mut seek = |holder| {
+            self.seekers.push(Seeker { rank, pool, address, position, region: region.clone(), holder });
+            None
+        };
+        let vm = match &fact.holding {
+            Holding::Unknown(reason) => {
+                self.unknown.insert(pool.scope.clone());
+                self.plan.marks.uncertain.insert(pool.key.kind);
+                return Some(Verdict::Unknown(Arc::clone(reason)));
+            }
+            Holding::Missing => return Some(Verdict::Missing),
+            Holding::Free => return seek(None),
+            Holding::By(vm) => vm,
+        };
+        let Some((name, _)) = self.world.node_of(vm) else {
+            let is_ours = pool.last_holders.get(&address) == Some(vm);
+            return match (is_ours, pool.policy.takeover) {
+                (false, Takeover::Never) => Some(Verdict::Foreign(vm.clone())),
+                (is_ours, _) => seek(Some(Holder { vm: vm.clone(), node: None, is_ours, why: Why::Gone })),
+            };
+        };
+        match standing(self.world, pool, name, self.now) {
+            Standing::Leaves(why) => {
+                let sought = seek(Some(Holder { vm: vm.clone(), node: Some(name.clone()), is_ours: true, why }));
+                self.mark_leaving(pool, address);
+                sought
+            }
+            Standing::Fit => Some(Verdict::Settled(name.clone())),
+            Standing::Keeps(_, until) => {
+                self.ask_again(until);
+                Some(Verdict::Settled(name.clone()))
+            }
+        }
+    }
+
+    fn count_loss(&mut self, pool: &Pool, address: Address) {
+        if let Some(at) = self.tally.count(self.world, pool, address, self.now) {
+            self.plan.losses.insert(address, at);
+            if let Some(vm) = losses::is_worth_asking(self.world, pool, address) {
+                self.plan.ask_machines.entry(pool.scope.clone()).or_default().insert(vm);
+            }
+        }
+    }
+
+    fn ask_again(&mut self, at: Option<Timestamp>) {
+        if let Some(at) = at {
+            self.plan.ask_again = Some(self.plan.ask_again.map_or(at, |earlier| earlier.min(at)));
+        }
+    }
+
+    /// Places the seekers, and lets the policies and breakers speak.
+    fn conclude(mut self, ranked: &[&'a Member]) -> Plan {
+        self.plan.tripped = std::mem::take(&mut self.tally).tripped();
+        let tripped = &self.plan.tripped;
+        self.plan.ask_machines.retain(|scope, _| tripped.contains_key(scope));
+
+        let mut seekers = std::mem::take(&mut self.seekers);
+        seekers.sort_by_key(|seeker| {
+            let is_observed = seeker.pool.policy.mode == Mode::Observe;
+            let is_voluntary = seeker.holder.as_ref().map(|holder| holder.why.is_voluntary());
+            (is_observed, is_voluntary, seeker.rank, seeker.position)
+        });
+        let placed = self.place(&seekers, ranked);
+
+        let mut actions = Actions::default();
+        for step in std::mem::take(&mut self.journalled) {
+            let is_active = self.world.pool(&step.pool).is_some_and(|pool| pool.policy.mode == Mode::Active);
+            if is_active && !self.plan.tripped.contains_key(&step.scope) {
+                actions.add(step, self.world);
+            }
+        }
+        for (seeker, slot) in seekers.into_iter().zip(placed) {
+            let (pool, address) = (seeker.pool, seeker.address);
+            let (begin, verdict) = self.settle(seeker, slot);
+            actions.steps.extend(begin);
+            self.plan.verdicts.entry(pool.key.clone()).or_default().push((address, verdict));
+        }
+        for (key, verdicts) in &mut self.plan.verdicts {
+            restore_order(verdicts, self.world.pool(key));
+        }
+        self.plan.steps = actions.steps;
+        self.plan
+    }
+
+    fn place(&self, seekers: &[Seeker<'a>], ranked: &[&'a Member]) -> Vec<Option<usize>> {
+        let busy = self.busy(ranked);
+        let mut groups = Vec::new();
+        let mut index: BTreeMap<(usize, Option<Arc<str>>), usize> = BTreeMap::new();
+        let mut wanting = Vec::with_capacity(seekers.len());
+        let mut who = Vec::with_capacity(seekers.len());
+        for (at, seeker) in seekers.iter().enumerate() {
+            if self.unknown.contains(&seeker.pool.scope) {
+                continue;
+            }
+            let group = *index.entry((seeker.rank, seeker.region.clone())).or_insert_with(|| {
+                let zones = (seeker.pool.policy.spread == Spread::Zone).then(|| self.zones(seeker.pool));
+                groups.push(Group { fit: &ranked[seeker.rank].fit, region: seeker.region.clone(), zones });
+                groups.len() - 1
+            });
+            wanting.push(group);
+            who.push(at);
+        }
+        let mut placed = vec![None; seekers.len()];
+        for (at, slot) in who.into_iter().zip(place(self.world, groups, &wanting, &busy)) {
+            placed[at] = slot;
+        }
+        placed
+    }
+
+    /// Nodes that are not free.
+    fn busy(&self, ranked: &[&'a Member]) -> Bits {
+        let mut busy = self.holding.clone();
+        let mut mark = |vm: &VmId| {
+            if let Some(slot) = self.world.slot_of_machine(vm) {
+                busy.set(slot, true);
+            }
+        };
+        self.world.in_flight.machines.iter().for_each(&mut mark);
+        let avoided = self.world.avoid_machines.iter().filter(|(_, until)| self.now < **until);
+        avoided.map(|(vm, _)| vm).for_each(&mut mark);
+        for member in ranked {
+            if let Journal::Known(moves) = &member.pool.journal {
+                for entry in moves.values() {
+                    entry.from.iter().chain(entry.to.iter().map(|to| &to.vm)).for_each(&mut mark);
+                }
+            }
+        }
+        busy
+    }
+
+    /// How many addresses of a pool each zone has.
+    fn zones(&self, pool: &Pool) -> BTreeMap<Option<Arc<str>>, usize> {
+        let mut zones = BTreeMap::new();
         for address in &pool.addresses {
-            owners.entry(*address).or_insert(&pool.key);
+            let fact = self.world.fact(&pool.scope, *address);
+            let Some(Holding::By(vm)) = fact.map(|fact| &fact.holding) else { continue };
+            if let Some((_, node)) = self.world.node_of(vm) {
+                *zones.entry(node.zone.clone()).or_default() += 1;
+            }
+        }
+        zones
+    }
+
+    /// The move for a seeker, given the node that it was placed on, and what is to be said of it.
+    fn settle(&mut self, seeker: Seeker<'_>, slot: Option<usize>) -> (Option<Step>, Verdict) {
+        let Seeker { rank, pool, address, holder, .. } = seeker;
+        let to = slot.and_then(|slot| self.world.at(slot)).and_then(|(name, node)| {
+            let (_, vm) = node.machine.as_ref()?;
+            Some(Target { vm: vm.clone(), node: name.clone() })
+        });
+        if self.unknown.contains(&pool.scope) {
+            return (None, Verdict::Unknown("another address of the account is unknown, and may be on any node".into()));
+        }
+        if to.is_none() {
+            match &holder {
+                None => return (None, Verdict::NoNode),
+                Some(Holder { vm, is_ours: false, .. }) => return (None, Verdict::Foreign(vm.clone())),
+                // Only a drained node is surely of no use to its address; any other may still serve or come back.
+                Some(Holder { why: Why::Drained, .. }) if pool.tenancy == Tenancy::UntilDrained => {}
+                Some(Holder { vm, node, why, .. }) => {
+                    return (None, Verdict::Lingers(vm.clone(), node.clone(), *why));
+                }
+            }
+        }
+        let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
+        let from = holder.map(|holder| holder.vm);
+        if let Some(waits) = self.held_back(rank, pool, address, is_voluntary, to.is_some()) {
+            return (None, Verdict::Waits(waits));
+        }
+        let verdict = Verdict::Moving(to.as_ref().map(|to| to.node.clone()));
+        let entry = Move { from, to, is_voluntary, epoch: self.world.epoch, written: Tick::default() };
+        let is_urgent = entry.from.is_some() && !is_voluntary;
+        let assigns = entry.to.is_some();
+        let step = step(pool, address, is_urgent, Action::Begin(entry));
+        if pool.policy.mode == Mode::Observe {
+            return (None, Verdict::WouldStep(step.to_string()));
+        }
+        self.progress[rank].voluntary += usize::from(is_voluntary);
+        self.progress[rank].assigning += usize::from(assigns);
+        (Some(step), verdict)
+    }
+
+    /// What a move that could be made has to wait for, if anything.
+    fn held_back(
+        &mut self,
+        rank: usize,
+        pool: &Pool,
+        address: Address,
+        is_voluntary: bool,
+        assigns: bool,
+    ) -> Option<Waits> {
+        let progress = &self.progress[rank];
+        if let Some(until) = self.world.avoid_addresses.get(&address).filter(|until| self.now < **until) {
+            self.ask_again(Some(*until));
+            return Some(Waits::ForRetry(*until));
+        }
+        if let Some(tripped) = self.plan.tripped.get(&pool.scope) {
+            return Some(Waits::ForConfirmation(tripped.clone()));
+        }
+        if is_voluntary && pool.policy.concurrent_moves_max.is_some_and(|max| progress.voluntary >= max) {
+            return Some(Waits::ForBudget);
+        }
+        if is_voluntary && progress.settled < pool.policy.healthy_min {
+            return Some(Waits::ForHealthy);
+        }
+        if assigns && !pool.policy.cool_off.is_zero() {
+            let ends = pool.last_assignment.and_then(|last| last.checked_add(pool.policy.cool_off).ok());
+            if let Some(ends) = ends.filter(|ends| self.now < *ends) {
+                self.ask_again(Some(ends));
+                return Some(Waits::ForCoolOff(ends));
+            }
+            if progress.assigning > 0 {
+                // The next one is due a cool-off after the one under way, whose end will say when that is.
+                return Some(Waits::ForCoolOff(self.now));
+            }
+        }
+        None
+    }
+}
+
+/// Steps of which no two share an address or a machine.
+#[derive(Default)]
+struct Actions {
+    steps: Vec<Step>,
+    machines: BTreeSet<VmId>,
+}
+
+impl Actions {
+    /// Adds a step of an unfinished move, unless a call before it uses one of its machines.
+    fn add(&mut self, step: Step, world: &World) {
+        if step.action.is_call() {
+            let entry = world.pool(&step.pool).and_then(|pool| match &pool.journal {
+                Journal::Known(moves) => moves.get(&step.address),
+                Journal::Unreadable => None,
+            });
+            let machines = entry.map(|entry| entry.from.iter().chain(entry.to.iter().map(|to| &to.vm)));
+            let machines: Vec<_> = machines.into_iter().flatten().cloned().collect();
+            if machines.iter().any(|vm| self.machines.contains(vm)) {
+                return;
+            }
+            self.machines.extend(machines);
+        }
+        self.steps.push(step);
+    }
+}
+
+fn step(pool: &Pool, address: Address, is_urgent: bool, action: Action) -> Step {
+    Step { pool: pool.key.clone(), scope: pool.scope.clone(), address, is_urgent, action }
+}
+
+/// Seekers were judged last; the user wants to read the addresses in the order of the list.
+fn restore_order(verdicts: &mut [(Address, Verdict)], pool: Option<&Pool>) {
+    let Some(pool) = pool else { return };
+    let is_in_order = verdicts.iter().map(|(address, _)| address).eq(pool.addresses.iter());
+    if !is_in_order {
+        let position: BTreeMap<_, _> = pool.addresses.iter().enumerate().map(|(at, address)| (*address, at)).collect();
+        verdicts.sort_by_key(|(address, _)| (position.get(address).copied().unwrap_or(usize::MAX), *address));
+    }
+}
+
+/// The rank of the object that owns each address, by address.
+fn owners(ranked: &[&Member]) -> Vec<(Address, usize)> {
+    let mut claims = Vec::new();
+    for (rank, member) in ranked.iter().enumerate() {
+        claims.extend(member.pool.addresses.iter().map(|address| (*address, true, rank)));
+        if let Journal::Known(moves) = &member.pool.journal {
+            claims.extend(moves.keys().map(|address| (*address, false, rank)));
         }
     }
-    owners
+    claims.sort_unstable();
+    claims.dedup_by_key(|(address, ..)| *address);
+    claims.into_iter().map(|(address, _, rank)| (address, rank)).collect()
 }
 
-fn oldest_first(world: &World) -> Vec<&Pool> {
-    let mut pools: Vec<_> = world.pools.iter().collect();
-    pools.sort_by_key(|pool| (pool.created, &pool.key));
-    pools
-}
-
-fn nodes_of_machines(world: &World) -> BTreeMap<&VmId, &NodeName> {
-    world.nodes.iter().filter_map(|(name, node)| Some((node.vm.as_ref()?, name))).collect()
-}
-
-fn ask_at(ask_again: &mut Option<Timestamp>, at: Option<Timestamp>) {
-    if let Some(at) = at {
-        *ask_again = Some(ask_again.map_or(at, |earlier| earlier.min(at)));
+fn holding(world: &World) -> Bits {
+    let mut holding = Bits::default();
+    for (_, _, fact) in world.facts() {
+        if let Holding::By(vm) = &fact.holding
+            && let Some(slot) = world.slot_of_machine(vm)
+        {
+            holding.set(slot, true);
+        }
     }
+    holding
 }
 
 #[cfg(test)]

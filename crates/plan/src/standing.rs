@@ -13,11 +13,13 @@
 //! NotReady, beyond the grace            leaves         NotReady, beyond the grace leaves
 //! ```
 //!
-//! A fit node outside the pool's region or zones keeps what it has and gets nothing new.
+//! A fit node outside of the pool's region or zones keeps what it has and gets nothing new. Where the policy says so, a
+//! node that is about to be removed leaves.
 
 use std::fmt;
 
-use crate::{Node, NodeName, Pods, Pool, Readiness, Tenancy, Timestamp};
+use crate::world::is_elsewhere;
+use crate::{NodeName, Pods, Pool, Readiness, Tenancy, Timestamp, World};
 
 /// A node's standing in a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +45,32 @@ pub enum Why {
     NotReady,
     /// No matching pod on it is Ready.
     NoReadyPod,
-    /// It is outside the pool's region or zones.
+    /// It is outside of the pool's region or zones.
     Elsewhere,
-    /// The pool's selectors don't match it, or it is gone.
+    /// The pool's selectors don't match it.
     NoMatch,
-    /// The cloud provider has not said which machine it is.
+    /// A taint announces its removal.
+    Disrupted,
+    /// The cloud provider has not said which machine it is, or it is in another account.
     NoMachine,
+    /// There is no such node any more.
+    Gone,
+}
+
+impl Why {
+    /// Whether the node may still be alive, so that leaving it could wait.
+    pub(crate) fn is_voluntary(self) -> bool {
+        match self {
+            Self::Draining
+            | Self::Drained
+            | Self::NoReadyPod
+            | Self::Elsewhere
+            | Self::NoMatch
+            | Self::Disrupted
+            | Self::NoMachine => true,
+            Self::WithinGrace | Self::NotReady | Self::Gone => false,
+        }
+    }
 }
 
 impl fmt::Display for Why {
@@ -60,42 +82,37 @@ impl fmt::Display for Why {
             Self::NotReady => "the node is NotReady",
             Self::NoReadyPod => "no matching pod on the node is Ready",
             Self::Elsewhere => "the node is outside of the region or zones asked for",
-            Self::NoMatch => "the node does not match, or is gone",
-            Self::NoMachine => "the node has no providerID that belongs to this provider",
+            Self::NoMatch => "the node does not match",
+            Self::Disrupted => "the node is about to be removed",
+            Self::NoMachine => "the node has no providerID of this account",
+            Self::Gone => "the node is gone",
         })
     }
 }
 
 /// The standing of a node in a pool at a moment.
-pub(crate) fn standing(pool: &Pool, name: &NodeName, node: Option<&Node>, now: Timestamp) -> Standing {
-    let (Some(node), Some(pods)) = (node, pool.members.get(name)) else {
-        return Standing::Leaves(Why::NoMatch);
-    };
-    if node.vm.is_none() {
-        return Standing::Leaves(Why::NoMachine);
-    }
+pub(crate) fn standing(world: &World, pool: &Pool, name: &NodeName, now: Timestamp) -> Standing {
+    let Some(node) = world.node(name) else { return Standing::Leaves(Why::Gone) };
     if let Readiness::NotReadySince(since) = node.readiness {
         return match since.checked_add(pool.policy.failover_grace) {
             Ok(ends) if now < ends => Standing::Keeps(Why::WithinGrace, Some(ends)),
             _ => Standing::Leaves(Why::NotReady),
         };
     }
+    let Some(pods) = world.pods(&pool.key, name) else { return Standing::Leaves(Why::NoMatch) };
+    if node.machine.as_ref().is_none_or(|(scope, _)| *scope != pool.scope) {
+        return Standing::Leaves(Why::NoMachine);
+    }
+    if pool.policy.leaves_on_disruption && node.is_leaving {
+        return Standing::Leaves(Why::Disrupted);
+    }
     match pool.tenancy {
         Tenancy::UntilDrained if node.is_cordoned => match pods {
             Pods::Ready | Pods::Present => Standing::Keeps(Why::Draining, None),
             Pods::Absent => Standing::Leaves(Why::Drained),
         },
-        Tenancy::UntilDisplaced { needs_pods: true } if *pods != Pods::Ready => {
-            Standing::Leaves(Why::NoReadyPod)
-        }
+        Tenancy::UntilDisplaced { needs_pods: true } if pods != Pods::Ready => Standing::Leaves(Why::NoReadyPod),
         _ if is_elsewhere(pool, node) => Standing::Keeps(Why::Elsewhere, None),
         _ => Standing::Fit,
     }
-}
-
-fn is_elsewhere(pool: &Pool, node: &Node) -> bool {
-    let other_region = pool.region.is_some() && node.region.is_some() && pool.region != node.region;
-    let zone_asked_for = |zone: &String| pool.zones.contains(zone);
-    let other_zone = !pool.zones.is_empty() && !node.zone.as_ref().is_some_and(zone_asked_for);
-    other_region || other_zone
 }

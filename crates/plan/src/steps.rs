@@ -1,9 +1,10 @@
 //! What should happen, and why the rest should not. Both print as text, and tests compare that text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::{Address, NodeName, PoolKey, Scope, Timestamp, VmId, Why};
+use crate::losses::Tripped;
+use crate::{Address, Move, NodeName, PoolKey, Scope, Target, Timestamp, VmId, Why};
 
 /// What should happen now.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -11,12 +12,32 @@ pub struct Plan {
     /// Steps that may be taken at the same time: no two name one address or one machine.
     pub steps: Vec<Step>,
     /// What is to be said of every address of every pool.
-    pub verdicts: BTreeMap<(PoolKey, Address), Verdict>,
+    pub verdicts: BTreeMap<PoolKey, Vec<(Address, Verdict)>>,
     /// When to ask again though nothing has changed.
     pub ask_again: Option<Timestamp>,
+    /// Scopes to be listed again before anything can go on there.
+    pub read_again: BTreeSet<Scope>,
+    /// Machines whose state would tell a lost holder from a dead one.
+    pub ask_machines: BTreeMap<Scope, BTreeSet<VmId>>,
+    /// Breakers that are tripped.
+    pub tripped: BTreeMap<Scope, Tripped>,
+    /// When holders were lost: to be told to the next world.
+    pub losses: BTreeMap<Address, Timestamp>,
+    /// What nodes should be marked with.
+    pub marks: Marks,
 }
 
-/// Something to do in a cloud.
+/// What nodes should be marked with. A mark is added where an address is known to be, and taken away only where it is
+/// known not to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// The nodes that hold an address of each kind of object, and which one.
+    pub holders: BTreeMap<&'static str, BTreeMap<NodeName, Address>>,
+    /// The kinds of which something is not known, so that a mark on any other node may be right.
+    pub uncertain: BTreeSet<&'static str>,
+}
+
+/// Something to do for a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// For whom.
@@ -25,24 +46,49 @@ pub struct Step {
     pub scope: Scope,
     /// The address.
     pub address: Address,
-    /// The machine that holds it now, and the node it backs where it still backs one.
-    pub from: Option<(VmId, Option<NodeName>)>,
-    /// The machine that shall hold it, and its node; none only detaches.
-    pub to: Option<(VmId, NodeName)>,
+    /// Whether it should go before those that are not: its holder is dead.
+    pub is_urgent: bool,
+    /// What to do.
+    pub action: Action,
+}
+
+/// What to do with an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Write a new move into the journal. Nothing is called for it before that is written and the cloud was read again.
+    Begin(Move),
+    /// Write another leader's entry again, with our epoch.
+    Claim,
+    /// Take the entry out of the journal: the address is where it was to go.
+    Finish,
+    /// Take the entry out of the journal: it makes no sense any more.
+    Abandon,
+    /// Tell the cloud to put the address on a machine.
+    Attach(Target),
+    /// Tell the cloud to take the address off a machine.
+    Detach(VmId),
+}
+
+impl Action {
+    /// Whether it is a call to the cloud, and not only an entry in the journal.
+    pub fn is_call(&self) -> bool {
+        matches!(self, Self::Attach(_) | Self::Detach(_))
+    }
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, from, to, .. } = self;
-        let from = from.as_ref().map(|(vm, node)| match node {
-            Some(node) => node.to_string(),
-            None => vm.to_string(),
-        });
-        match (from, to) {
-            (None, Some((_, to))) => write!(f, "attach {address} -> {to}"),
-            (Some(from), Some((_, to))) => write!(f, "move {address} {from} -> {to}"),
-            (Some(from), None) => write!(f, "detach {address} from {from}"),
-            (None, None) => write!(f, "nothing for {address}"),
+        let address = self.address;
+        match &self.action {
+            Action::Begin(Move { from: None, to: Some(to), .. }) => write!(f, "begin {address} -> {}", to.node),
+            Action::Begin(Move { from: Some(from), to: Some(to), .. }) => write!(f, "begin {address} {from} -> {}", to.node),
+            Action::Begin(Move { from: Some(from), to: None, .. }) => write!(f, "begin {address} off {from}"),
+            Action::Begin(Move { from: None, to: None, .. }) => write!(f, "begin nothing for {address}"),
+            Action::Claim => write!(f, "claim {address}"),
+            Action::Finish => write!(f, "finish {address}"),
+            Action::Abandon => write!(f, "abandon {address}"),
+            Action::Attach(to) => write!(f, "attach {address} -> {}", to.node),
+            Action::Detach(from) => write!(f, "detach {address} from {from}"),
         }
     }
 }
@@ -54,8 +100,8 @@ pub enum Verdict {
     Settled(NodeName),
     /// It is on this machine, which should not have it, and stays until another node can take it.
     Lingers(VmId, Option<NodeName>, Why),
-    /// A step of this plan moves it.
-    Stepping,
+    /// It is on its way to this node, or off its node.
+    Moving(Option<NodeName>),
     /// It is on no machine of ours, and no node can take it.
     NoNode,
     /// It is on a machine that is not ours.
@@ -67,27 +113,66 @@ pub enum Verdict {
     /// It is beyond the desired number.
     Disabled,
     /// What the cloud says is not known.
-    Unknown(String),
+    Unknown(std::sync::Arc<str>),
+    /// It would be moved, but for this.
+    Waits(Waits),
     /// This step would be taken if the pool were active.
     WouldStep(String),
+}
+
+/// Why a move that could be made is not made yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// As many voluntary moves as allowed are under way.
+    ForBudget,
+    /// Too few addresses are on nodes that should have them.
+    ForHealthy,
+    /// The last assignment was too short a time ago.
+    ForCoolOff(Timestamp),
+    /// Too many holders were lost at once, and nobody has confirmed that.
+    ForConfirmation(Tripped),
+    /// The journal is of a version that this controller does not know.
+    ForNewerController,
+    /// The object can't be acted on as it stands.
+    ForCorrection,
+    /// The last try failed a short while ago.
+    ForRetry(Timestamp),
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Settled(node) => write!(f, "on {node}"),
-            Self::Lingers(_, Some(node), why) => {
-                write!(f, "stays on {node} until another node can take it: {why}")
-            }
+            Self::Lingers(_, Some(node), why) => write!(f, "stays on {node} until another node can take it: {why}"),
             Self::Lingers(vm, None, why) => write!(f, "stays on {vm} until another node can take it: {why}"),
-            Self::Stepping => write!(f, "is being moved"),
+            Self::Moving(Some(node)) => write!(f, "is on its way to {node}"),
+            Self::Moving(None) => write!(f, "is being taken off its node"),
             Self::NoNode => write!(f, "waits: no node can take it"),
             Self::Foreign(vm) => write!(f, "is held by {vm}, which is no node of this cluster"),
             Self::OwnedBy(pool) => write!(f, "belongs to {pool}, which is older"),
             Self::Missing => write!(f, "is not known to the cloud"),
             Self::Disabled => write!(f, "is beyond the desired number"),
             Self::Unknown(reason) => write!(f, "is left alone: {reason}"),
+            Self::Waits(why) => write!(f, "waits: {why}"),
             Self::WouldStep(step) => write!(f, "is only observed, otherwise: {step}"),
+        }
+    }
+}
+
+impl fmt::Display for Waits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ForBudget => write!(f, "policy.maxConcurrentMoves are under way"),
+            Self::ForHealthy => write!(f, "fewer than policy.minHealthy addresses are on healthy nodes"),
+            Self::ForCoolOff(until) => write!(f, "the cool-off ends at {until}"),
+            Self::ForConfirmation(Tripped { lost, holders, until }) => write!(
+                f,
+                "{lost} of {holders} holders were lost at once; if that is so, confirm it with the annotation \
+                 netinfra.darkbrains.com/confirm-loss={until}"
+            ),
+            Self::ForNewerController => write!(f, "its unfinished moves were written by a newer controller"),
+            Self::ForCorrection => write!(f, "its object can't be acted on as it stands"),
+            Self::ForRetry(until) => write!(f, "the last try failed, and the next one is due at {until}"),
         }
     }
 }

@@ -1,54 +1,72 @@
-//! What is known, as plain data without handles.
+//! What is known, as plain data that is kept up to date event by event.
+//!
+//! 15,000 nodes can't be held against 1,000 pools on every event. So the world keeps for each pool the set of nodes that
+//! may get an address, as bits, and an event about one node touches one bit in each pool. What a plan needs then is one
+//! look at each address, and at the nodes of those pools only that have an address to place.
+//!
+//! Only what does not depend on time is kept this way: a node within its grace may keep an address and may not get one,
+//! so whether a node may *get* one changes with events alone.
+//!
+//! Slots are numbers of convenience, given out in the order in which nodes appear. They never reach a plan: the same
+//! facts give the same plan, in whatever order they came.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::{Address, NodeName, PoolKey, Scope, Timestamp, VmId};
+use crate::bits::Bits;
+use crate::{Address, Epoch, NodeName, Pods, Pool, PoolKey, Provider, Scope, Tenancy, Tick, Timestamp, VmId};
 
 /// Everything known at one moment.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct World {
-    /// The nodes, by name.
-    pub nodes: BTreeMap<NodeName, Node>,
-    /// The pools, in no particular order.
-    pub pools: Vec<Pool>,
-    /// What the clouds say of the pools' addresses. An address that is absent here was never asked for: unknown.
-    pub addresses: BTreeMap<Address, Fact<Holding>>,
+    slots: Vec<Option<(NodeName, Node)>>,
+    slot_of_node: BTreeMap<NodeName, usize>,
+    slots_of_vm: BTreeMap<VmId, BTreeSet<usize>>,
+    free_slots: Vec<usize>,
+    pools: BTreeMap<PoolKey, Member>,
+    facts: BTreeMap<Scope, BTreeMap<Address, Fact>>,
+    /// What the executor is doing right now.
+    pub in_flight: InFlight,
+    /// Who we are.
+    pub epoch: Epoch,
+    /// What the clouds say of machines that hold or held an address; absent is unknown.
+    pub machines: BTreeMap<VmId, MachineState>,
+    /// When a holder of ours was lost by absence or silence, by address: see `losses`.
+    pub losses: BTreeMap<Address, Timestamp>,
+    /// Clouds that move an address in one call from holder to holder.
+    pub moves_in_one_call: BTreeSet<Provider>,
+    /// Machines that refused an address lately get none before then.
+    pub avoid_machines: BTreeMap<VmId, Timestamp>,
+    /// Addresses whose last change failed are not tried again before then.
+    pub avoid_addresses: BTreeMap<Address, Timestamp>,
 }
 
-/// Something a cloud was asked. An error, a missing page or a store not yet synced is unknown, and never a guess.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fact<T> {
-    /// The cloud answered.
-    Known(T),
-    /// It did not, for this reason.
-    Unknown(String),
-}
-
-/// Who holds an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holding {
-    /// Nobody.
-    Free,
-    /// A machine.
-    By(VmId),
-    /// The cloud has no such address.
-    Missing,
+/// A pool and the nodes that it knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) pool: Arc<Pool>,
+    matching: Bits,
+    ready_pods: Bits,
+    some_pods: Bits,
+    /// Nodes that may get an address if they hold none.
+    pub(crate) fit: Bits,
 }
 
 /// A node and the machine it runs on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The machine; none while the cloud provider has not said.
-    pub vm: Option<VmId>,
+    /// Where its machine is, and which; none while the cloud provider has not said.
+    pub machine: Option<(Scope, VmId)>,
     /// Whether the kubelet reports that the node can run pods.
     pub readiness: Readiness,
     /// Whether a person or a drain marked it unschedulable.
     pub is_cordoned: bool,
-    /// The region and the zone, where the node's labels tell.
-    pub region: Option<String>,
-    /// See `region`.
-    pub zone: Option<String>,
+    /// Whether a taint announces that it is about to be removed.
+    pub is_leaving: bool,
+    /// The region, where the node's labels tell.
+    pub region: Option<Arc<str>>,
+    /// The zone, where the node's labels tell.
+    pub zone: Option<Arc<str>>,
 }
 
 /// A node's Ready condition.
@@ -60,80 +78,252 @@ pub enum Readiness {
     NotReadySince(Timestamp),
 }
 
-/// Addresses, the nodes that may have them, and the rules. Both resource kinds become this.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pool {
-    /// Which object it is.
-    pub key: PoolKey,
-    /// When the object was created: the oldest object that lists an address owns it.
-    pub created: Timestamp,
-    /// Where its addresses live.
-    pub scope: Scope,
-    /// Its addresses, in the user's order.
-    pub addresses: Vec<Address>,
-    /// How many of them are wanted on nodes; those beyond, in order, are disabled.
-    pub desired: usize,
-    /// The nodes that its selectors match, and how its pods fare there.
-    pub members: BTreeMap<NodeName, Pods>,
-    /// When a node gives its address up.
-    pub tenancy: Tenancy,
-    /// New placements go only to this region, where one is given.
-    pub region: Option<String>,
-    /// New placements go only to these zones; empty means all.
-    pub zones: Vec<String>,
-    /// The machine of ours that last held each address, by the object's own status.
-    pub last_holders: BTreeMap<Address, VmId>,
-    /// What the user allows.
-    pub policy: Policy,
-}
-
-/// How a pool's pods fare on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pods {
-    /// At least one runs and is Ready.
-    Ready,
-    /// There are some, running or terminating, and none is Ready.
-    Present,
-    /// There are none.
-    Absent,
-}
-
-/// When a node gives its address up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tenancy {
-    /// A node needs no pods to get an address, and a cordoned one keeps it while the workload's pods are there. Once the
-    /// node has to give it up, the address leaves even if no other node can take it.
-    UntilDrained,
-    /// A node must run a Ready pod (where `needs_pods`), and an address leaves only when another node can take it.
-    UntilDisplaced {
-        /// Whether pods matter at all.
-        needs_pods: bool,
-    },
-}
-
-/// What the user allows, with all defaults resolved.
+/// What a cloud says of an address, and when it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// Whether to act at all.
-    pub mode: Mode,
-    /// How long a NotReady node keeps its address.
-    pub failover_grace: Duration,
-    /// Whether an address may be taken from a machine that is not ours.
-    pub takeover: Takeover,
+pub struct Fact {
+    /// Who holds it.
+    pub holding: Holding,
+    /// Where the address can be used, as far as the cloud says.
+    pub region: Option<Arc<str>>,
+    /// When the listing that told it began.
+    pub as_of: Tick,
 }
 
-/// Whether to act or only to report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Mode {
-    Active,
-    Observe,
+/// Who holds an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holding {
+    /// Nobody.
+    Free,
+    /// A machine.
+    By(VmId),
+    /// The cloud has no such address.
+    Missing,
+    /// The cloud did not say, for this reason. An error, a missing page, a change under way: never a guess.
+    Unknown(Arc<str>),
 }
 
-/// Whether an address may be taken from a machine that is not ours.
+/// What a cloud says of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Takeover {
-    Never,
-    Always,
+pub enum MachineState {
+    Running,
+    Stopped,
+    Gone,
+}
+
+/// What the executor is doing right now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InFlight {
+    /// Addresses with a call or operation under way.
+    pub addresses: BTreeSet<Address>,
+    /// Machines with a call or operation under way.
+    pub machines: BTreeSet<VmId>,
+}
+
+impl World {
+    /// A node appeared or changed.
+    pub fn set_node(&mut self, name: &NodeName, node: Node) {
+        let slot = match self.slot_of_node.get(name) {
+            Some(slot) => *slot,
+            None => {
+                let slot = self.free_slots.pop().unwrap_or_else(|| {
+                    self.slots.push(None);
+                    self.slots.len() - 1
+                });
+                self.slot_of_node.insert(name.clone(), slot);
+                slot
+            }
+        };
+        if let Some((_, before)) = &self.slots[slot]
+            && *before == node
+        {
+            return;
+        }
+        self.forget_machine(slot);
+        if let Some((_, vm)) = &node.machine {
+            self.slots_of_vm.entry(vm.clone()).or_default().insert(slot);
+        }
+        for member in self.pools.values_mut() {
+            member.judge(slot, &node);
+        }
+        self.slots[slot] = Some((name.clone(), node));
+    }
+
+    /// A node is gone.
+    pub fn remove_node(&mut self, name: &NodeName) {
+        let Some(slot) = self.slot_of_node.remove(name) else { return };
+        self.forget_machine(slot);
+        self.slots[slot] = None;
+        self.free_slots.push(slot);
+        for member in self.pools.values_mut() {
+            for bits in [&mut member.matching, &mut member.ready_pods, &mut member.some_pods, &mut member.fit] {
+                bits.set(slot, false);
+            }
+        }
+    }
+
+    fn forget_machine(&mut self, slot: usize) {
+        let Some((_, Node { machine: Some((_, vm)), .. })) = &self.slots[slot] else { return };
+        if let Some(slots) = self.slots_of_vm.get_mut(vm) {
+            slots.remove(&slot);
+            if slots.is_empty() {
+                self.slots_of_vm.remove(vm);
+            }
+        }
+    }
+
+    /// A pool appeared or changed. Its nodes stay as they were told, or are none for a new pool.
+    pub fn set_pool(&mut self, pool: Pool) {
+        let key = pool.key.clone();
+        let mut member = self.pools.remove(&key).unwrap_or_else(|| Member::new(pool.clone()));
+        member.pool = Arc::new(pool);
+        for (slot, node) in self.slots.iter().enumerate() {
+            if let Some((_, node)) = node {
+                member.judge(slot, node);
+            }
+        }
+        self.pools.insert(key, member);
+    }
+
+    /// A pool is gone.
+    pub fn remove_pool(&mut self, key: &PoolKey) {
+        self.pools.remove(key);
+    }
+
+    /// Whether a pool's selectors match a node, and how its pods fare there; none does not match.
+    pub fn set_member(&mut self, key: &PoolKey, name: &NodeName, pods: Option<Pods>) {
+        let (Some(member), Some(slot)) = (self.pools.get_mut(key), self.slot_of_node.get(name)) else { return };
+        member.matching.set(*slot, pods.is_some());
+        member.ready_pods.set(*slot, pods == Some(Pods::Ready));
+        member.some_pods.set(*slot, pods.is_some_and(|pods| pods != Pods::Absent));
+        if let Some((_, node)) = &self.slots[*slot] {
+            member.judge(*slot, node);
+        }
+    }
+
+    /// A cloud said something of an address. What is older than what is known is not believed.
+    pub fn set_fact(&mut self, scope: &Scope, address: Address, fact: Fact) {
+        let facts = match self.facts.get_mut(scope) {
+            Some(facts) => facts,
+            None => self.facts.entry(scope.clone()).or_default(),
+        };
+        let known = facts.get(&address).map(|known| known.as_of);
+        if known.is_none_or(|known| known <= fact.as_of) {
+            facts.insert(address, fact);
+        }
+    }
+
+    /// Forgets what a cloud said of the addresses for which this is not true.
+    pub fn retain_facts(&mut self, scope: &Scope, keep: impl Fn(Address) -> bool) {
+        if let Some(facts) = self.facts.get_mut(scope) {
+            facts.retain(|address, _| keep(*address));
+        }
+    }
+
+    /// What is known of an address.
+    pub fn fact(&self, scope: &Scope, address: Address) -> Option<&Fact> {
+        self.facts.get(scope)?.get(&address)
+    }
+
+    /// All facts.
+    pub fn facts(&self) -> impl Iterator<Item = (&Scope, &Address, &Fact)> {
+        self.facts.iter().flat_map(|(scope, facts)| facts.iter().map(move |(address, fact)| (scope, address, fact)))
+    }
+
+    /// A node.
+    pub fn node(&self, name: &NodeName) -> Option<&Node> {
+        self.at(*self.slot_of_node.get(name)?).map(|(_, node)| node)
+    }
+
+    /// All nodes, by name.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &Node)> {
+        self.slot_of_node.values().filter_map(|slot| self.at(*slot))
+    }
+
+    /// The node that a machine backs. A machine that registered under several names is the node that is Ready, and of
+    /// those the first by name.
+    pub fn node_of(&self, vm: &VmId) -> Option<(&NodeName, &Node)> {
+        self.at(self.slot_of_machine(vm)?)
+    }
+
+    /// A pool.
+    pub fn pool(&self, key: &PoolKey) -> Option<&Pool> {
+        self.pools.get(key).map(|member| &*member.pool)
+    }
+
+    /// All pools, by key.
+    pub fn pools(&self) -> impl Iterator<Item = &Pool> {
+        self.pools.values().map(|member| &*member.pool)
+    }
+
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Member> {
+        self.pools.values()
+    }
+
+    pub(crate) fn member(&self, key: &PoolKey) -> Option<&Member> {
+        self.pools.get(key)
+    }
+
+    pub(crate) fn at(&self, slot: usize) -> Option<(&NodeName, &Node)> {
+        self.slots.get(slot)?.as_ref().map(|(name, node)| (name, node))
+    }
+
+    /// All slots in the order of their nodes' names.
+    pub(crate) fn slots_by_name(&self) -> impl Iterator<Item = usize> {
+        self.slot_of_node.values().copied()
+    }
+
+    pub(crate) fn slot_of_machine(&self, vm: &VmId) -> Option<usize> {
+        let slots = self.slots_of_vm.get(vm)?;
+        let rank = |slot: &usize| self.at(*slot).map(|(name, node)| (node.readiness != Readiness::Ready, name));
+        slots.iter().copied().min_by_key(rank)
+    }
+
+    /// Whether the node at a slot is the one that stands for its machine.
+    pub(crate) fn stands_for_machine(&self, slot: usize) -> bool {
+        let machine = self.at(slot).and_then(|(_, node)| node.machine.as_ref());
+        machine.is_some_and(|(_, vm)| self.slot_of_machine(vm) == Some(slot))
+    }
+
+    /// How a pool's pods fare on a node, or nothing where its selectors don't match it.
+    pub(crate) fn pods(&self, key: &PoolKey, name: &NodeName) -> Option<Pods> {
+        let (member, slot) = (self.pools.get(key)?, *self.slot_of_node.get(name)?);
+        let pods = match (member.ready_pods.contains(slot), member.some_pods.contains(slot)) {
+            (true, _) => Pods::Ready,
+            (false, true) => Pods::Present,
+            (false, false) => Pods::Absent,
+        };
+        member.matching.contains(slot).then_some(pods)
+    }
+}
+
+impl Member {
+    fn new(pool: Pool) -> Self {
+        let none = Bits::default;
+        Self { pool: Arc::new(pool), matching: none(), ready_pods: none(), some_pods: none(), fit: none() }
+    }
+
+    /// Notes whether a node may get an address. The conditions are those of `standing`, for a node that holds none.
+    fn judge(&mut self, slot: usize, node: &Node) {
+        let pool = &self.pool;
+        let has_place = match pool.tenancy {
+            Tenancy::UntilDrained => !node.is_cordoned,
+            Tenancy::UntilDisplaced { needs_pods } => !needs_pods || self.ready_pods.contains(slot),
+        };
+        let is_fit = has_place
+            && self.matching.contains(slot)
+            && node.machine.as_ref().is_some_and(|(scope, _)| *scope == pool.scope)
+            && node.readiness == Readiness::Ready
+            && !(pool.policy.leaves_on_disruption && node.is_leaving)
+            && !is_elsewhere(pool, node);
+        self.fit.set(slot, is_fit);
+    }
+}
+
+/// Whether a node is outside of the region and zones that its pool asks for.
+pub(crate) fn is_elsewhere(pool: &Pool, node: &Node) -> bool {
+    let other_region = pool.region.is_some() && node.region.is_some() && pool.region != node.region;
+    let zone_asked_for = |zone: &Arc<str>| pool.zones.contains(zone);
+    let other_zone = !pool.zones.is_empty() && !node.zone.as_ref().is_some_and(zone_asked_for);
+    other_region || other_zone
 }

@@ -1,10 +1,14 @@
 //! One line of world in, one line of plan out.
 //!
 //! A world is clauses between bars. `n1 …` is a node: `cordoned`, `empty` or `pods` (none, or some that are not Ready; one
-//! that is Ready otherwise), `notready 30` (for so many seconds), `zone b`, `unmatched`, `nomachine`, `holds a1`. `a1 …` is
-//! an address: `free` (so is one that no node holds), `unknown`, `missing`, `foreign`, `left` (on a machine that was ours).
-//! Other clauses change the pool, which is a NetIPAllocation: `floating`, `observe`, `takeover`, `grace 60`, `desired 1`,
-//! `only zone a`, and `younger lists a1` adds a second one.
+//! that is Ready otherwise), `notready 30` (for so many seconds), `zone b`, `unmatched`, `nomachine`, `leaving`, `holds a1`,
+//! `dead` (its machine, by the cloud). `a1 …` is an address: `free` (so is one that no node holds), `unknown`, `missing`,
+//! `foreign`, `left` (on a machine that was ours), `moves n1 -> n2` (journalled; `-` is nothing), `stale` (the last
+//! listing is older than the journal), `busy` (a call is under way), `of r` (it can be used in region r only). Other
+//! clauses change the pool, which is a NetIPAllocation: `floating`, `observe`, `refused`, `takeover`, `grace 60`, `desired 1`,
+//! `only zone a`, `budget 1`, `healthy 2`, `cooloff 20`, `assigned 5` (seconds ago), `spread`, `disruption`, `onecall`,
+//! `epoch 8` (ours is 7), `newer` (a journal that we can't read), `confirmed 30` (losses up to so many seconds ago), and
+//! `younger lists a1` adds a second pool.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +16,7 @@ use std::time::Duration;
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::{Node, Pods, Policy, Provider, Readiness};
+use crate::{Epoch, Fact, MachineState, Node, Pods, Policy, PoolKey, Provider, Readiness};
 
 fn now() -> Timestamp {
     Timestamp::from_second(1_000_000).unwrap()
@@ -26,108 +30,182 @@ fn address(name: &str) -> Address {
     format!("203.0.113.{}", name.trim_start_matches('a')).parse().unwrap()
 }
 
+fn vm(name: &str) -> VmId {
+    format!("vm-{name}").into()
+}
+
+fn scope() -> Scope {
+    Scope { provider: Provider::Gcp, account: "demo".into() }
+}
+
 fn pool(name: &str, age: &str) -> Pool {
     Pool {
-        key: PoolKey { kind: "NetIPAllocation", namespace: String::new(), name: name.into() },
+        key: PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: name.into() },
         created: seconds_ago(age),
-        scope: Scope { provider: Provider::Gcp, account: "demo".into() },
+        scope: scope(),
         addresses: Vec::new(),
         desired: 1_000,
-        members: BTreeMap::new(),
         tenancy: Tenancy::UntilDrained,
         region: None,
         zones: Vec::new(),
         last_holders: BTreeMap::new(),
-        policy: Policy { mode: Mode::Active, failover_grace: Duration::ZERO, takeover: Takeover::Never },
+        last_assignment: None,
+        losses_confirmed: None,
+        journal: Journal::default(),
+        policy: Policy::default(),
     }
+}
+
+/// A world under construction: pools and memberships are told last, as a node must be known before its membership.
+struct Sketch {
+    world: World,
+    pool: Pool,
+    younger: Option<Pool>,
+    members: Vec<(NodeName, Option<Pods>)>,
+    facts: BTreeMap<Address, Fact>,
+}
+
+fn fact(holding: Holding) -> Fact {
+    Fact { holding, region: None, as_of: Tick(10) }
+}
+
+fn is_address(word: &str) -> bool {
+    word.len() > 1 && word.starts_with('a') && word[1..].parse::<u8>().is_ok()
 }
 
 fn world(text: &str) -> World {
     let mut world = World::default();
-    let mut pool = pool("p", "1000");
-    let mut younger = None;
-    let word_is_address =
-        |word: &&str| word.len() > 1 && word.starts_with('a') && word[1..].parse::<u8>().is_ok();
-    let mut names: Vec<_> = text.split([' ', '|']).filter(word_is_address).collect();
-    names.sort();
+    world.epoch = Epoch(7);
+    let mut sketch =
+        Sketch { world, pool: pool("p", "1000"), younger: None, members: Vec::new(), facts: BTreeMap::new() };
+    let mut names: Vec<_> = text.split([' ', '|']).filter(|word| is_address(word)).collect();
+    names.sort_by_key(|name| name[1..].parse::<u8>().unwrap());
     names.dedup();
     for name in names {
-        pool.addresses.push(address(name));
-        world.addresses.insert(address(name), Fact::Known(Holding::Free));
+        sketch.pool.addresses.push(address(name));
+        sketch.facts.insert(address(name), fact(Holding::Free));
     }
     for clause in text.split('|') {
-        let words: Vec<_> = clause.split_whitespace().collect();
-        match words.as_slice() {
+        sketch.read(&clause.split_whitespace().collect::<Vec<_>>());
+    }
+    sketch.finish()
+}
+
+impl Sketch {
+    fn read(&mut self, words: &[&str]) {
+        let pool = &mut self.pool;
+        let seconds = |text: &str| Duration::from_secs(text.parse().unwrap());
+        match words {
             [] => {}
             ["floating"] => pool.tenancy = Tenancy::UntilDisplaced { needs_pods: true },
             ["floating", "anypods"] => pool.tenancy = Tenancy::UntilDisplaced { needs_pods: false },
             ["observe"] => pool.policy.mode = Mode::Observe,
+            ["refused"] => pool.policy.mode = Mode::Refused,
             ["takeover"] => pool.policy.takeover = Takeover::Always,
-            ["grace", seconds] => pool.policy.failover_grace = Duration::from_secs(seconds.parse().unwrap()),
+            ["spread"] => pool.policy.spread = Spread::Zone,
+            ["disruption"] => pool.policy.leaves_on_disruption = true,
+            ["onecall"] => _ = self.world.moves_in_one_call.insert(Provider::Gcp),
+            ["newer"] => pool.journal = Journal::Unreadable,
+            ["grace", text] => pool.policy.failover_grace = seconds(text),
+            ["cooloff", text] => pool.policy.cool_off = seconds(text),
+            ["assigned", text] => pool.last_assignment = Some(seconds_ago(text)),
+            ["confirmed", text] => pool.losses_confirmed = Some(seconds_ago(text)),
+            ["budget", count] => pool.policy.concurrent_moves_max = Some(count.parse().unwrap()),
+            ["healthy", count] => pool.policy.healthy_min = count.parse().unwrap(),
             ["desired", count] => pool.desired = count.parse().unwrap(),
+            ["epoch", number] => self.each_move(|entry| entry.epoch = Epoch(number.parse().unwrap())),
             ["only", "zone", zone] => pool.zones = vec![(*zone).into()],
             ["younger", "lists", listed @ ..] => {
                 let mut other = self::pool("younger", "10");
                 other.addresses = listed.iter().map(|name| address(name)).collect();
-                younger = Some(other);
+                self.younger = Some(other);
             }
-            [name, state] if word_is_address(name) => {
-                let vm = VmId(format!("vm-of-{state}"));
-                let fact = match *state {
-                    "free" => Fact::Known(Holding::Free),
-                    "unknown" => Fact::Unknown("the cloud did not answer".into()),
-                    "missing" => Fact::Known(Holding::Missing),
-                    "foreign" => Fact::Known(Holding::By(vm)),
-                    "left" => {
-                        pool.last_holders.insert(address(name), vm.clone());
-                        Fact::Known(Holding::By(vm))
-                    }
-                    other => panic!("no such state of an address: {other}"),
-                };
-                world.addresses.insert(address(name), fact);
-            }
-            [name, words @ ..] => add_node(&mut world, &mut pool, name, words),
+            [name, words @ ..] if is_address(name) => self.read_address(address(name), words),
+            [name, words @ ..] => self.read_node(name, words),
         }
     }
-    if let Some(mut younger) = younger {
-        younger.members = pool.members.clone();
-        world.pools.push(younger);
-    }
-    world.pools.push(pool);
-    world
-}
 
-fn add_node(world: &mut World, pool: &mut Pool, name: &str, words: &[&str]) {
-    let vm = VmId(format!("vm-{name}"));
-    let mut pods = Some(Pods::Ready);
-    let mut node = Node {
-        vm: Some(vm.clone()),
-        readiness: Readiness::Ready,
-        is_cordoned: false,
-        region: None,
-        zone: Some("a".into()),
-    };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let mut next = || *words.next().unwrap();
-        match *word {
-            "ready" => {}
-            "cordoned" => node.is_cordoned = true,
-            "empty" => pods = Some(Pods::Absent),
-            "pods" => pods = Some(Pods::Present),
-            "unmatched" => pods = None,
-            "nomachine" => node.vm = None,
-            "notready" => node.readiness = Readiness::NotReadySince(seconds_ago(next())),
-            "zone" => node.zone = Some(next().into()),
-            "holds" => {
-                world.addresses.insert(address(next()), Fact::Known(Holding::By(vm.clone())));
-            }
-            other => panic!("no such word for a node: {other}"),
+    fn each_move(&mut self, change: impl Fn(&mut Move)) {
+        if let Journal::Known(moves) = &mut self.pool.journal {
+            moves.values_mut().for_each(change);
         }
     }
-    let name = NodeName(name.into());
-    pool.members.extend(pods.map(|pods| (name.clone(), pods)));
-    world.nodes.insert(name, node);
+
+    fn read_address(&mut self, address: Address, words: &[&str]) {
+        let known = self.facts.get_mut(&address).unwrap();
+        match words {
+            ["free"] => known.holding = Holding::Free,
+            ["unknown"] => known.holding = Holding::Unknown("the cloud did not answer".into()),
+            ["missing"] => known.holding = Holding::Missing,
+            ["foreign"] => known.holding = Holding::By(vm("foreign")),
+            ["of", region] => known.region = Some((*region).into()),
+            ["stale"] => known.as_of = Tick(1),
+            ["busy"] => _ = self.world.in_flight.addresses.insert(address),
+            ["left"] => {
+                known.holding = Holding::By(vm("left"));
+                self.pool.last_holders.insert(address, vm("left"));
+            }
+            ["moves", from, "->", to] => {
+                let to = (*to != "-").then(|| Target { vm: vm(to), node: (*to).into() });
+                let from = (*from != "-").then(|| vm(from));
+                let entry = Move { from, to, is_voluntary: true, epoch: Epoch(7), written: Tick(5) };
+                if let Journal::Known(moves) = &mut self.pool.journal {
+                    moves.insert(address, entry);
+                }
+            }
+            other => panic!("no such state of an address: {other:?}"),
+        }
+    }
+
+    fn read_node(&mut self, name: &str, words: &[&str]) {
+        let mut pods = Some(Pods::Ready);
+        let mut node = Node {
+            machine: Some((scope(), vm(name))),
+            readiness: Readiness::Ready,
+            is_cordoned: false,
+            is_leaving: false,
+            region: Some("r".into()),
+            zone: Some("a".into()),
+        };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut next = || *words.next().unwrap();
+            match *word {
+                "ready" => {}
+                "cordoned" => node.is_cordoned = true,
+                "leaving" => node.is_leaving = true,
+                "empty" => pods = Some(Pods::Absent),
+                "pods" => pods = Some(Pods::Present),
+                "unmatched" => pods = None,
+                "nomachine" => node.machine = None,
+                "dead" => _ = self.world.machines.insert(vm(name), MachineState::Stopped),
+                "notready" => node.readiness = Readiness::NotReadySince(seconds_ago(next())),
+                "zone" => node.zone = Some(next().into()),
+                "holds" => {
+                    let held = address(next());
+                    self.facts.get_mut(&held).unwrap().holding = Holding::By(vm(name));
+                    self.pool.last_holders.insert(held, vm(name));
+                }
+                other => panic!("no such word for a node: {other}"),
+            }
+        }
+        self.world.set_node(&name.into(), node);
+        self.members.push((name.into(), pods));
+    }
+
+    fn finish(mut self) -> World {
+        for (address, fact) in self.facts {
+            self.world.set_fact(&scope(), address, fact);
+        }
+        for pool in [Some(self.pool), self.younger].into_iter().flatten() {
+            let key = pool.key.clone();
+            self.world.set_pool(pool);
+            for (name, pods) in &self.members {
+                self.world.set_member(&key, name, *pods);
+            }
+        }
+        self.world
+    }
 }
 
 /// The steps, or where there are none, what is said of the pool's addresses.
@@ -136,18 +214,18 @@ fn check(text: &str, expected: Expect) {
     let plan = plan(&world, now());
     assert_eq!(plan, super::plan(&world, now()), "the same world gives the same plan");
     let steps = plan.to_string().replace('\n', ", ");
-    let says = |((pool, address), verdict): (&(PoolKey, Address), &Verdict)| match pool.name.as_str() {
-        "p" => format!("{address} {verdict}"),
-        _ => format!("{address} of {}: {verdict}", pool.name),
+    let says = |(key, verdicts): (&PoolKey, &Vec<(Address, Verdict)>)| {
+        let of = if &*key.name == "p" { String::new() } else { format!(" of {}:", key.name) };
+        verdicts.iter().map(|(address, verdict)| format!("{address}{of} {verdict}")).collect::<Vec<_>>().join(", ")
     };
     let verdicts: Vec<_> = plan.verdicts.iter().map(says).collect();
     let text = if steps.is_empty() { verdicts.join(", ") } else { steps };
-    expected.assert_eq(&text.replace("203.0.113.", "a"));
+    expected.assert_eq(&text.replace("203.0.113.", "a").replace("vm-", ""));
 }
 
 #[test]
 fn free_addresses_go_to_nodes_in_the_order_of_their_names() {
-    check("n2 | n1 | a1 free | a2 free", expect!["attach a1 -> n1, attach a2 -> n2"]);
+    check("n2 | n1 | a1 free | a2 free", expect!["begin a1 -> n1, begin a2 -> n2"]);
 }
 
 #[test]
@@ -157,7 +235,7 @@ fn a_settled_world_plans_nothing() {
 
 #[test]
 fn a_drained_node_gives_its_address_to_the_next_one() {
-    check("n1 cordoned empty holds a1 | n2 ready", expect!["move a1 n1 -> n2"]);
+    check("n1 cordoned empty holds a1 | n2 ready", expect!["begin a1 n1 -> n2"]);
 }
 
 #[test]
@@ -167,7 +245,7 @@ fn a_cordoned_node_keeps_its_address_while_pods_are_on_it() {
 
 #[test]
 fn n8_a_drained_node_without_a_successor_is_detached() {
-    check("n1 cordoned empty holds a1", expect!["detach a1 from n1"]);
+    check("n1 cordoned empty holds a1", expect!["begin a1 off n1"]);
 }
 
 #[test]
@@ -175,37 +253,95 @@ fn a_notready_node_keeps_its_address_for_the_grace_and_the_plan_says_when_to_ask
     check("grace 60 | n1 notready 30 holds a1 | n2", expect!["a1 on n1"]);
     let asked = plan(&world("grace 60 | n1 notready 30 holds a1 | n2"), now()).ask_again;
     assert_eq!(asked, Some(now() + Duration::from_secs(30)));
-    check("grace 60 | n1 notready 60 holds a1 | n2", expect!["move a1 n1 -> n2"]);
+    check("grace 60 | n1 notready 60 holds a1 | n2", expect!["begin a1 n1 -> n2"]);
 }
 
 #[test]
 fn an_address_of_a_deleted_node_moves_on_because_the_status_remembers_its_machine() {
-    check("a1 left | n1", expect!["move a1 vm-of-left -> n1"]);
+    check("a1 left | n1", expect!["begin a1 left -> n1"]);
 }
 
 #[test]
 fn an_address_on_a_foreign_machine_is_left_there() {
-    check("a1 foreign | n1", expect!["a1 is held by vm-of-foreign, which is no node of this cluster"]);
+    check("a1 foreign | n1", expect!["a1 is held by foreign, which is no node of this cluster"]);
 }
 
 #[test]
 fn takeover_takes_an_address_from_a_foreign_machine_but_never_to_leave_it_nowhere() {
-    check("takeover | a1 foreign | n1", expect!["move a1 vm-of-foreign -> n1"]);
-    check("takeover | a1 foreign", expect!["a1 is held by vm-of-foreign, which is no node of this cluster"]);
+    check("takeover | a1 foreign | n1", expect!["begin a1 foreign -> n1"]);
+    check("takeover | a1 foreign", expect!["a1 is held by foreign, which is no node of this cluster"]);
 }
 
 #[test]
 fn unknown_facts_cause_no_step_anywhere_in_their_scope() {
     check(
         "a1 unknown | a2 free | n1 | n2",
-        expect!["a1 is left alone: the cloud did not answer, a2 waits: no node can take it"],
+        expect![[r#"a1 is left alone: the cloud did not answer, a2 is left alone: another address of the account is unknown, and may be on any node"#]],
     );
+    for holder in ["n1 cordoned empty holds a2", "n1 notready 500 holds a2", "n1 unmatched holds a2"] {
+        assert_eq!(plan(&world(&format!("a1 unknown | {holder} | n2")), now()).to_string(), "", "{holder}");
+    }
+}
+
+#[test]
+fn only_a_drained_node_is_left_without_a_successor() {
+    check("n1 notready 500 holds a1", expect!["a1 stays on n1 until another node can take it: the node is NotReady"]);
+    check("n1 unmatched holds a1", expect!["a1 stays on n1 until another node can take it: the node does not match"]);
+    check("a1 left", expect!["a1 stays on left until another node can take it: the node is gone"]);
+}
+
+#[test]
+fn a_machine_that_registered_twice_is_one_machine() {
+    let mut twins = world("n1 | n2 | a1 free | a2 free");
+    let mut twin = twins.node(&"n2".into()).unwrap().clone();
+    twin.machine = Some((scope(), vm("n1")));
+    twins.set_node(&"n2".into(), twin);
+    assert_eq!(plan(&twins, now()).to_string(), "begin 203.0.113.1 -> n1");
+    let mut dead = world("n1 holds a1 | n3");
+    let mut twin = dead.node(&"n1".into()).unwrap().clone();
+    twin.readiness = Readiness::NotReadySince(seconds_ago("500"));
+    dead.set_node(&"n0".into(), twin);
+    assert_eq!(plan(&dead, now()).to_string(), "", "the Ready one speaks for the machine");
+}
+
+#[test]
+fn an_object_that_cannot_be_acted_on_still_owns_its_addresses() {
+    check(
+        "refused | younger lists a1 | n1 holds a1 | n2",
+        expect!["a1 waits: its object can't be acted on as it stands, a1 of younger: belongs to NetIPAllocation/p, which is older"],
+    );
+}
+
+#[test]
+fn a_node_that_refused_an_address_is_avoided_for_a_while_and_so_is_the_address() {
+    let mut refused = world("n1 | n2 | a1 free");
+    refused.avoid_machines.insert(vm("n1"), now() + Duration::from_secs(5));
+    assert_eq!(plan(&refused, now()).to_string(), "begin 203.0.113.1 -> n2");
+    refused.avoid_addresses.insert(address("a1"), now() + Duration::from_secs(3));
+    let waiting = plan(&refused, now());
+    assert_eq!((waiting.to_string().as_str(), waiting.ask_again), ("", Some(now() + Duration::from_secs(3))));
+}
+
+#[test]
+fn marks_are_added_where_addresses_are_and_taken_away_only_on_proof() {
+    let kind = "NetIPAllocation";
+    let marks = |text: &str| {
+        let marks = plan(&world(text), now()).marks;
+        let nodes: Vec<_> = marks.holders.get(kind).into_iter().flatten().map(|(node, _)| node.to_string()).collect();
+        (nodes.join(" "), marks.uncertain.contains(kind))
+    };
+    assert_eq!(marks("n1 holds a1 | n2"), ("n1".into(), false));
+    assert_eq!(marks("n1 holds a1 | n2 | a2 unknown"), ("n1".into(), true));
+    assert_eq!(marks("n1 cordoned empty holds a1 | n2"), ("n1".into(), false), "it has to leave, and is still there");
+    assert_eq!(marks("floating | n1 pods holds a1 | n2"), ("".into(), false), "it does not match any more");
+    assert_eq!(marks("observe | n1 holds a1"), ("".into(), true), "what is observed marks nothing");
+    assert_eq!(marks("refused | n1 holds a1"), ("".into(), true));
 }
 
 #[test]
 fn a_missing_address_is_reported_and_the_others_are_placed() {
     check("a1 missing | n1", expect!["a1 is not known to the cloud"]);
-    check("a1 missing | a2 free | n1", expect!["attach a2 -> n1"]);
+    check("a1 missing | a2 free | n1", expect!["begin a2 -> n1"]);
 }
 
 #[test]
@@ -220,6 +356,21 @@ fn n4_zones_restrict_new_placements_and_never_evict_a_holder() {
 }
 
 #[test]
+fn an_address_goes_only_to_its_own_region() {
+    check("n1 | a1 of elsewhere", expect!["a1 waits: no node can take it"]);
+    check("n1 | a1 of elsewhere | a2 of r", expect!["begin a2 -> n1"]);
+}
+
+#[test]
+fn where_zones_count_they_are_filled_evenly() {
+    check(
+        "spread | n1 zone a holds a1 | n2 zone a | n3 zone b | n4 zone b | a2 free | a3 free",
+        expect!["begin a2 -> n2, begin a3 -> n3"],
+    );
+    check("spread | n1 zone a holds a1 | n2 zone a | n3 zone b | a2 free", expect!["begin a2 -> n3"]);
+}
+
+#[test]
 fn the_older_object_owns_an_address_and_the_younger_is_told() {
     check(
         "younger lists a1 | n1 holds a1 | n2",
@@ -229,20 +380,18 @@ fn the_older_object_owns_an_address_and_the_younger_is_told() {
 
 #[test]
 fn an_observed_pool_says_what_it_would_do() {
-    check(
-        "observe | n1 cordoned empty holds a1 | n2",
-        expect!["a1 is only observed, otherwise: move a1 n1 -> n2"],
-    );
+    check("observe | n1 cordoned empty holds a1 | n2", expect!["a1 is only observed, otherwise: begin a1 n1 -> n2"]);
+    check("observe | n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2", expect!["a1 is on its way to n2"]);
 }
 
 #[test]
 fn f3_floating_addresses_go_to_nodes_with_a_ready_pod() {
-    check("floating | n1 pods | n2 empty | n3 | a1 free", expect!["attach a1 -> n3"]);
+    check("floating | n1 pods | n2 empty | n3 | a1 free", expect!["begin a1 -> n3"]);
 }
 
 #[test]
 fn f2_without_pod_selectors_every_node_will_do() {
-    check("floating anypods | n1 empty | a1 free", expect!["attach a1 -> n1"]);
+    check("floating anypods | n1 empty | a1 free", expect!["begin a1 -> n1"]);
 }
 
 #[test]
@@ -251,12 +400,22 @@ fn f4_a_floating_address_leaves_only_when_another_node_needs_it() {
         "floating | n1 pods holds a1",
         expect!["a1 stays on n1 until another node can take it: no matching pod on the node is Ready"],
     );
-    check("floating | n1 pods holds a1 | n2", expect!["move a1 n1 -> n2"]);
+    check("floating | n1 pods holds a1 | n2", expect!["begin a1 n1 -> n2"]);
+}
+
+#[test]
+fn a_free_address_comes_before_one_whose_move_would_break_connections() {
+    check("floating | n1 pods holds a1 | n2 | a2 free", expect!["begin a2 -> n2"]);
+}
+
+#[test]
+fn a_dead_holder_comes_before_a_living_one() {
+    check("floating | n1 pods holds a1 | n2 notready 9 holds a2 | n3", expect!["begin a2 n2 -> n3"]);
 }
 
 #[test]
 fn addresses_beyond_the_desired_number_are_left_alone() {
-    check("desired 1 | n1 | n2 | a1 free | a2 free", expect!["attach a1 -> n1"]);
+    check("desired 1 | n1 | n2 | a1 free | a2 free", expect!["begin a1 -> n1"]);
 }
 
 #[test]
@@ -266,5 +425,131 @@ fn a_node_without_a_machine_is_never_chosen() {
 
 #[test]
 fn a_node_that_stops_matching_gives_its_address_up() {
-    check("n1 unmatched holds a1 | n2", expect!["move a1 n1 -> n2"]);
+    check("n1 unmatched holds a1 | n2", expect!["begin a1 n1 -> n2"]);
+}
+
+#[test]
+fn a_node_about_to_be_removed_gives_its_address_up_early_where_the_policy_says_so() {
+    check("n1 leaving holds a1 | n2", expect!["a1 on n1"]);
+    check("disruption | n1 leaving holds a1 | n2 leaving | n3", expect!["begin a1 n1 -> n3"]);
+}
+
+#[test]
+fn voluntary_moves_stay_within_the_budget_and_dead_holders_do_not_count() {
+    check(
+        "budget 1 | n1 cordoned empty holds a1 | n2 cordoned empty holds a2 | n3 notready 9 holds a3 | n4 | n5 | n6",
+        expect!["begin a3 n3 -> n4, begin a1 n1 -> n5"],
+    );
+    check(
+        "budget 1 | n1 cordoned empty holds a1 | n2 cordoned empty holds a2 | n3 | n4 | a1 moves n1 -> n3 | a1 busy",
+        expect!["a1 is on its way to n3, a2 waits: policy.maxConcurrentMoves are under way"],
+    );
+}
+
+#[test]
+fn voluntary_moves_wait_while_too_few_addresses_are_healthy() {
+    check(
+        "healthy 2 | n1 cordoned empty holds a1 | n2 holds a2 | n3",
+        expect!["a1 waits: fewer than policy.minHealthy addresses are on healthy nodes, a2 on n2"],
+    );
+    check("healthy 1 | n1 cordoned empty holds a1 | n2 holds a2 | n3", expect!["begin a1 n1 -> n3"]);
+}
+
+#[test]
+fn f5_assignments_are_a_cool_off_apart() {
+    check("cooloff 20 | assigned 20 | n1 | n2 | a1 free | a2 free", expect!["begin a1 -> n1"]);
+    check(
+        "cooloff 20 | assigned 5 | n1 | a1 free",
+        expect!["a1 waits: the cool-off ends at 1970-01-12T13:46:55Z"],
+    );
+    let asked = plan(&world("cooloff 20 | assigned 5 | n1 | a1 free"), now()).ask_again;
+    assert_eq!(asked, Some(now() + Duration::from_secs(15)));
+}
+
+#[test]
+fn an_unfinished_move_goes_on_from_what_the_cloud_says() {
+    let two_nodes = "n1 cordoned empty | n2 | a1 moves n1 -> n2";
+    check(&format!("{two_nodes} | n1 cordoned empty holds a1"), expect!["detach a1 from n1"]);
+    check(&format!("onecall | {two_nodes} | n1 cordoned empty holds a1"), expect!["attach a1 -> n2"]);
+    check(two_nodes, expect!["attach a1 -> n2"]);
+    check(&format!("{two_nodes} | n2 holds a1"), expect!["finish a1"]);
+    check("n1 cordoned empty holds a1 | a1 moves n1 -> -", expect!["detach a1 from n1"]);
+    check("n1 cordoned empty | a1 moves n1 -> -", expect!["finish a1"]);
+}
+
+#[test]
+fn an_unfinished_move_waits_for_what_is_not_known() {
+    check("n1 | n2 | a1 moves n1 -> n2 | a1 unknown", expect!["a1 is on its way to n2"]);
+    check("n1 | n2 | a1 moves n1 -> n2 | a1 stale", expect!["a1 is on its way to n2"]);
+    check("n1 | n2 | a1 moves n1 -> n2 | a1 busy", expect!["a1 is on its way to n2"]);
+    let plan = plan(&world("n1 | n2 | a1 moves n1 -> n2 | a1 stale"), now());
+    assert!(plan.read_again.contains(&scope()));
+}
+
+#[test]
+fn an_unfinished_move_that_makes_no_sense_any_more_is_abandoned() {
+    check("n1 holds a1 | n2 | a1 moves n1 -> n2", expect!["abandon a1"]);
+    check("n1 cordoned empty holds a1 | n2 cordoned | a1 moves n1 -> n2", expect!["abandon a1"]);
+    check("n1 | n2 holds a2 | a1 moves n1 -> n2", expect!["abandon a1"]);
+    check("n1 | a1 moves n1 -> n2", expect!["abandon a1"]);
+    check("n1 cordoned empty | n2 | n3 holds a1 | a1 moves n1 -> n2", expect!["abandon a1"]);
+    check("n1 | n2 | a1 moves n1 -> n2 | a1 missing", expect!["abandon a1"]);
+}
+
+#[test]
+fn another_leaders_move_is_claimed_before_it_is_gone_on_with() {
+    check("n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2 | epoch 6", expect!["claim a1"]);
+}
+
+#[test]
+fn a_node_that_a_move_goes_to_or_comes_from_is_not_free() {
+    check(
+        "n1 | n2 | a1 moves n1 -> n2 | a1 busy | a2 free",
+        expect!["a1 is on its way to n2, a2 waits: no node can take it"],
+    );
+}
+
+#[test]
+fn the_journal_of_a_newer_controller_is_left_alone() {
+    check("newer | n1 | a1 free", expect!["a1 waits: its unfinished moves were written by a newer controller"]);
+}
+
+#[test]
+fn a_breaker_trips_when_many_holders_are_lost_at_once() {
+    let lost = "n1 notready 9 holds a1 | n2 notready 9 holds a2 | n3 notready 9 holds a3 | n4 notready 9 holds a4 \
+                | n5 notready 9 holds a5 | n6 | n7";
+    check(
+        &format!("{lost} | floating | desired 1"),
+        expect!["begin a1 n1 -> n6"],
+    );
+    let tripped = plan(&world(lost), now());
+    assert_eq!(tripped.to_string(), "");
+    assert_eq!(tripped.tripped[&scope()].lost, 5);
+    assert_eq!(tripped.ask_machines[&scope()].len(), 5, "the cloud is asked whether the machines are dead");
+    assert!(tripped.verdicts.values().flatten().any(|(_, verdict)| verdict.to_string().contains("confirm-loss=")));
+
+    let confirmed = plan(&world(&format!("{lost} | confirmed 9")), now());
+    assert!(confirmed.tripped.is_empty() && !confirmed.steps.is_empty());
+    let dead = lost.replace("notready", "dead notready");
+    assert!(plan(&world(&dead), now()).tripped.is_empty(), "machines that the cloud reports stopped are not lost");
+    let spread = lost.replacen("notready 9", "notready 99", 1);
+    assert!(plan(&world(&spread), now()).tripped.is_empty(), "four within a minute are too few");
+}
+
+#[test]
+fn holders_lost_one_after_another_add_up_even_if_each_is_replaced_at_once() {
+    let mut world = world(
+        "n1 holds a1 | n2 holds a2 | n3 holds a3 | n4 holds a4 | n5 notready 9 holds a5 | n6 | n7",
+    );
+    assert!(!plan(&world, now()).steps.is_empty());
+    for name in ["a1", "a2", "a3", "a4"] {
+        world.losses.insert(address(name), seconds_ago("20"));
+    }
+    assert_eq!(plan(&world, now()).tripped[&scope()].lost, 5);
+    for name in ["a1", "a2", "a3", "a4"] {
+        world.losses.insert(address(name), seconds_ago("70"));
+    }
+    let later = plan(&world, now());
+    assert!(later.tripped.is_empty());
+    assert_eq!(later.losses.len(), 1, "what is over for a minute is forgotten");
 }

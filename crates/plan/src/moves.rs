@@ -1,0 +1,87 @@
+//! The next step of an unfinished move.
+//!
+//! A move is written into the journal before its first call, so whoever reads the journal goes on from what the cloud
+//! says now. The first line that applies:
+//!
+//! ```text
+//! another leader's epoch                                claim it: write it again with ours
+//! a call or operation for it is under way, or failed    wait
+//!   a short while ago
+//! the cloud's answer is unknown or older than the entry wait, and read again
+//! on the target                                         finish
+//! free, nothing to go to                                finish
+//! on the source, whose node may keep it after all       abandon: a healthy placement is not moved
+//! the target may not get it any more                    abandon; it seeks another place
+//! free, a target                                        attach
+//! on the source, no target                              detach
+//! on the source, a target                               detach, or where the cloud moves in one call, attach
+//! on any other machine, or missing                      abandon: somebody else has moved it
+//! ```
+
+use crate::bits::Bits;
+use crate::standing::{Standing, standing};
+use crate::{Address, Holding, Move, Pool, Target, Timestamp, VmId, World};
+
+/// What to do about an unfinished move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Claim,
+    Wait,
+    ReadAgain,
+    Finish,
+    Abandon,
+    Attach(Target),
+    Detach(VmId),
+}
+
+/// The next step of a move.
+pub(crate) fn next(
+    world: &World,
+    pool: &Pool,
+    address: Address,
+    entry: &Move,
+    holding: &Bits,
+    now: Timestamp,
+) -> Next {
+    if entry.epoch != world.epoch {
+        return Next::Claim;
+    }
+    if is_in_flight(world, address, entry) || world.avoid_addresses.get(&address).is_some_and(|until| now < *until) {
+        return Next::Wait;
+    }
+    let Some(fact) = world.fact(&pool.scope, address).filter(|fact| fact.as_of > entry.written) else { return Next::ReadAgain };
+    match (&fact.holding, &entry.from, &entry.to) {
+        (Holding::Unknown(_), ..) => Next::ReadAgain,
+        (Holding::By(vm), _, Some(to)) if *vm == to.vm => Next::Finish,
+        (Holding::Free, _, None) => Next::Finish,
+        (Holding::By(vm), ..) if may_keep(world, pool, vm, now) => Next::Abandon,
+        (Holding::Free | Holding::By(_), _, Some(to)) if !may_get(world, pool, to, holding) => Next::Abandon,
+        (Holding::Free, _, Some(to)) => Next::Attach(to.clone()),
+        (Holding::By(vm), Some(from), None) if vm == from => Next::Detach(from.clone()),
+        (Holding::By(vm), Some(from), Some(to)) if vm == from => {
+            match world.moves_in_one_call.contains(&pool.scope.provider) {
+                true => Next::Attach(to.clone()),
+                false => Next::Detach(from.clone()),
+            }
+        }
+        (Holding::By(_) | Holding::Missing, ..) => Next::Abandon,
+    }
+}
+
+fn is_in_flight(world: &World, address: Address, entry: &Move) -> bool {
+    let machines = entry.from.iter().chain(entry.to.iter().map(|to| &to.vm));
+    world.in_flight.addresses.contains(&address)
+        || machines.into_iter().any(|vm| world.in_flight.machines.contains(vm))
+}
+
+fn may_keep(world: &World, pool: &Pool, vm: &VmId, now: Timestamp) -> bool {
+    let Some((name, _)) = world.node_of(vm) else { return false };
+    !matches!(standing(world, pool, name, now), Standing::Leaves(_))
+}
+
+/// Whether the target is still the node that was meant, fit, and holds nothing.
+fn may_get(world: &World, pool: &Pool, to: &Target, holding: &Bits) -> bool {
+    let is_same = world.node_of(&to.vm).is_some_and(|(name, _)| *name == to.node);
+    let is_fit = |slot| world.member(&pool.key).is_some_and(|member| member.fit.contains(slot));
+    is_same && world.slot_of_machine(&to.vm).is_some_and(|slot| is_fit(slot) && !holding.contains(slot))
+}

@@ -1,0 +1,164 @@
+//! Pools: addresses, the nodes that may have them, the rules, and what was begun.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Address, Epoch, NodeName, PoolKey, Scope, Tick, Timestamp, VmId};
+
+/// Addresses and the rules for them. Both resource kinds become this.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    /// Which object it is.
+    pub key: PoolKey,
+    /// When the object was created: the oldest object that lists an address owns it.
+    pub created: Timestamp,
+    /// Where its addresses live.
+    pub scope: Scope,
+    /// Its addresses, in the user's order.
+    pub addresses: Vec<Address>,
+    /// How many of them are wanted on nodes; those beyond, in order, are disabled.
+    pub desired: usize,
+    /// When a node gives its address up.
+    pub tenancy: Tenancy,
+    /// New placements go only to this region, where one is given.
+    pub region: Option<Arc<str>>,
+    /// New placements go only to these zones; empty means all.
+    pub zones: Vec<Arc<str>>,
+    /// The machine of ours that last held each address, by the object's own status.
+    pub last_holders: BTreeMap<Address, VmId>,
+    /// When an address was last assigned, by the object's own status.
+    pub last_assignment: Option<Timestamp>,
+    /// Losses up to then are confirmed by a person.
+    pub losses_confirmed: Option<Timestamp>,
+    /// The journal: what was begun and is not known to be finished.
+    pub journal: Journal,
+    /// What the user allows.
+    pub policy: Policy,
+}
+
+/// What was begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Journal {
+    /// The entries, by address.
+    Known(BTreeMap<Address, Move>),
+    /// It is of a version that this code does not know. It is left alone, and so is everything of the pool.
+    Unreadable,
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Self::Known(BTreeMap::new())
+    }
+}
+
+/// One unfinished move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The machine that held the address when the move began.
+    pub from: Option<VmId>,
+    /// The machine that is to hold it; none only detaches.
+    pub to: Option<Target>,
+    /// Whether the holder was alive when the move began, so that the move could have waited.
+    pub is_voluntary: bool,
+    /// The leader that wrote the entry last.
+    pub epoch: Epoch,
+    /// When this process wrote the entry, or learnt that it stands. Facts from before that don't count for it.
+    pub written: Tick,
+}
+
+/// Where an address is to go.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    /// The machine.
+    pub vm: VmId,
+    /// The node it backs.
+    pub node: NodeName,
+}
+
+/// How a pool's pods fare on a node that its selectors match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pods {
+    /// At least one runs and is Ready.
+    Ready,
+    /// There are some, running or terminating, and none is Ready.
+    Present,
+    /// There are none.
+    Absent,
+}
+
+/// When a node gives its address up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tenancy {
+    /// A node needs no pods to get an address, and a cordoned one keeps it while the workload's pods are there. Once the
+    /// node has to give it up, the address leaves even if no other node can take it.
+    UntilDrained,
+    /// A node must run a Ready pod (where `needs_pods`), and an address leaves only when another node can take it.
+    UntilDisplaced {
+        /// Whether pods matter at all.
+        needs_pods: bool,
+    },
+}
+
+/// What the user allows, with all defaults resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Whether to act at all.
+    pub mode: Mode,
+    /// How long a NotReady node keeps its address.
+    pub failover_grace: Duration,
+    /// The most voluntary moves under way at once.
+    pub concurrent_moves_max: Option<usize>,
+    /// Voluntary moves wait while fewer addresses than this are on nodes that should have them.
+    pub healthy_min: usize,
+    /// The pause between two assignments.
+    pub cool_off: Duration,
+    /// Whether an address may be taken from a machine that is not ours.
+    pub takeover: Takeover,
+    /// Whether placements are spread over zones.
+    pub spread: Spread,
+    /// Whether a node that is about to be removed gives its address up early.
+    pub leaves_on_disruption: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Active,
+            failover_grace: Duration::ZERO,
+            concurrent_moves_max: None,
+            healthy_min: 0,
+            cool_off: Duration::ZERO,
+            takeover: Takeover::Never,
+            spread: Spread::None,
+            leaves_on_disruption: false,
+        }
+    }
+}
+
+/// Whether to act or only to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Plan and act.
+    Active,
+    /// Plan and report.
+    Observe,
+    /// The object can't be acted on as it stands. It still owns its addresses, so nobody else may have them.
+    Refused,
+}
+
+/// Whether an address may be taken from a machine that is not ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Takeover {
+    Never,
+    Always,
+}
+
+/// Whether placements are spread over zones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Spread {
+    None,
+    Zone,
+}
