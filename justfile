@@ -16,6 +16,7 @@ default:
 
 # Format, lint, licences and duplicate versions, generated files.
 check: _deny
+    cargo fetch --locked
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
     {{deny}}/bin/cargo-deny --offline --log-level error check bans licenses sources

@@ -1,132 +1,183 @@
-//! Carries out a plan's steps, and tells what became of each.
+//! Carries out calls to the clouds, and tells what became of each.
 //!
-//! In: a plan and the drivers. Out: an [`Outcome`], which nothing else can make, so a report can't claim what never
-//! happened. It never decides, and it never stops half-way because another step failed: partial success is an outcome.
+//! In: steps that the planner allows now. Out: an [`Outcome`] for each, which nothing else can make, so a report can't
+//! claim what never happened. At most one step per address and per machine is under way. It never decides, and it never
+//! takes silence for an end: an operation is polled until the cloud says that it has ended, and after a call without an
+//! answer nothing is done with its address and machines until it can't take effect any more.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drivers::{AddressDriver, DriverError, Polled, Progress};
-use futures::StreamExt;
-use plan::{Address, Holding, NodeName, Plan, PoolKey, Provider, Scope, Step, VmId};
-use tokio::time::Instant;
+use drivers::{AddressDriver, DriverError, Operation, Polled, Progress};
+use plan::{Action, Holding, InFlight, Provider, Step};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
-use crate::clouds::Clouds;
+use crate::lease::TAKEOVER;
 
-/// Steps under way at once. No two steps of a plan share an address or a machine.
-const STEPS_AT_ONCE: usize = 16;
-
-/// The longest that one step may take. After that its outcome is not known.
-const STEP_SECONDS_MAX: u64 = 120;
-
-/// The pause between two looks at an operation.
+/// The pause between two looks at operations.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
-/// What became of a plan's steps.
-#[derive(Debug, Default)]
+/// A change that needs more operations than this does not converge.
+const OPERATIONS_MAX: usize = 8;
+
+/// What became of a step.
+#[derive(Debug)]
 pub struct Outcome {
-    results: Vec<(Step, Result<(), DriverError>)>,
+    /// The step.
+    pub step: Step,
+    /// Who holds the address now, or why that is not what it should be.
+    pub result: Result<Holding, DriverError>,
+    _private: (),
 }
 
-impl Outcome {
-    /// What became of an address of a pool, where a step was taken for it: the node that it is on now, or why not.
-    pub fn of(&self, pool: &PoolKey, address: Address) -> Option<Result<Option<&NodeName>, &DriverError>> {
-        let (step, result) =
-            self.results.iter().find(|(step, _)| step.pool == *pool && step.address == address)?;
-        Some(result.as_ref().map(|()| step.to.as_ref().map(|(_, node)| node)))
+/// The drivers, and what they are doing.
+pub struct Executor {
+    drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
+    pollers: BTreeMap<Provider, mpsc::UnboundedSender<(Operation, oneshot::Sender<Result<(), DriverError>>)>>,
+    under_way: JoinSet<Outcome>,
+    /// What is under way, for the planner.
+    pub in_flight: InFlight,
+    _polling: JoinSet<()>,
+}
+
+impl Executor {
+    /// Nothing is under way.
+    pub fn new(drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>) -> Self {
+        let mut polling = JoinSet::new();
+        let mut pollers = BTreeMap::new();
+        for (provider, driver) in &drivers {
+            let (to, from) = mpsc::unbounded_channel();
+            pollers.insert(*provider, to);
+            polling.spawn(poll(Arc::clone(driver), from));
+        }
+        let under_way = JoinSet::new();
+        Self { drivers, pollers, under_way, in_flight: InFlight::default(), _polling: polling }
     }
 
-    /// The machine that an address was put on.
-    pub fn machine_of(&self, pool: &PoolKey, address: Address) -> Option<&VmId> {
-        let done = |(step, result): &&(Step, Result<_, _>)| {
-            step.pool == *pool && step.address == address && result.is_ok()
+    /// Begins a step. The planner does not give one for what is under way.
+    pub fn begin(&mut self, step: Step) {
+        let provider = step.scope.provider;
+        let (Some(driver), Some(poller)) = (self.drivers.get(&provider).cloned(), self.pollers.get(&provider).cloned())
+        else {
+            tracing::warn!(%provider, "no credentials, so nothing can be done: {step}");
+            return;
         };
-        self.results.iter().find(done).and_then(|(step, _)| step.to.as_ref()).map(|(vm, _)| vm)
+        self.in_flight.addresses.insert(step.address);
+        let machine = match &step.action {
+            Action::Attach(to) => Some(to.vm.clone()),
+            Action::Detach(from) => Some(from.clone()),
+            _ => None,
+        };
+        self.in_flight.machines.extend(machine);
+        tracing::info!(pool = %step.pool, "{step}");
+        self.under_way.spawn(async move {
+            let result = take(&*driver, &poller, &step).await;
+            if let Err(DriverError::Unavailable(_)) = &result {
+                // It may have been heard. Only when it can't take effect any more is what the cloud says the truth.
+                tokio::time::sleep(TAKEOVER).await;
+            }
+            Outcome { step, result, _private: () }
+        });
     }
 
-    /// Whether every step did what it should.
-    pub fn is_success(&self) -> bool {
-        self.results.iter().all(|(_, result)| result.is_ok())
+    /// The next outcome. Waits for ever while nothing is under way.
+    pub async fn ended(&mut self) -> Outcome {
+        loop {
+            match self.under_way.join_next().await {
+                Some(Ok(outcome)) => {
+                    self.in_flight.addresses.remove(&outcome.step.address);
+                    match &outcome.step.action {
+                        Action::Attach(to) => _ = self.in_flight.machines.remove(&to.vm),
+                        Action::Detach(from) => _ = self.in_flight.machines.remove(from),
+                        _ => {}
+                    }
+                    return outcome;
+                }
+                Some(Err(error)) => tracing::error!(%error, "a step was cut off; its address stays as it is"),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
     }
 }
 
-/// Carries out all steps of a plan and corrects what is known accordingly.
-pub async fn carry_out(clouds: &mut Clouds, plan: &Plan) -> Outcome {
-    let steps = plan.steps.iter().map(|step| {
-        let driver = clouds.driver(step.scope.provider);
-        let step = step.clone();
-        async move {
-            let result = match driver {
-                Some(driver) => take(driver, &step).await,
-                None => Err(no_driver(step.scope.provider)),
-            };
-            (step, result)
-        }
-    });
-    let results: Vec<_> = futures::stream::iter(steps).buffered(STEPS_AT_ONCE).collect().await;
-    for (step, result) in &results {
-        match result {
-            Ok(()) => {
-                tracing::info!(pool = %step.pool, "{step}");
-                let holding = step.to.as_ref().map_or(Holding::Free, |(vm, _)| Holding::By(vm.clone()));
-                clouds.correct(&step.scope, step.address, holding);
-            }
-            Err(error) => {
-                tracing::warn!(pool = %step.pool, %error, "{step} failed");
-                clouds.forget(&step.scope);
-            }
-        }
-    }
-    Outcome { results }
-}
+type Poller = mpsc::UnboundedSender<(Operation, oneshot::Sender<Result<(), DriverError>>)>;
 
 /// Takes one step to its end.
-async fn take(driver: Arc<dyn AddressDriver>, step: &Step) -> Result<(), DriverError> {
-    let Step { scope, address, from, to, .. } = step;
-    if let Some((from, _)) = from
-        && (to.is_none() || !driver.traits().moves_in_one_call)
-    {
-        until_done(&*driver, || driver.detach(scope, *address, from)).await?;
-    }
-    if let Some((vm, _)) = to {
-        until_done(&*driver, || driver.attach(scope, *address, vm)).await?;
-    }
-    Ok(())
-}
-
-/// Asks the driver to go on until it says that it is done.
-async fn until_done<'a, F>(
-    driver: &dyn AddressDriver,
-    mut advance: impl FnMut() -> F,
-) -> Result<(), DriverError>
-where
-    F: Future<Output = Result<Progress, DriverError>> + 'a,
-{
-    let deadline = Instant::now() + Duration::from_secs(STEP_SECONDS_MAX);
-    while let Progress::Underway(operation) = advance().await? {
-        let operations = [operation];
-        loop {
-            if Instant::now() > deadline {
-                let message = format!("{} did not end within {STEP_SECONDS_MAX} s", operations[0].id);
-                return Err(DriverError::Unavailable(message));
+async fn take(driver: &dyn AddressDriver, poller: &Poller, step: &Step) -> Result<Holding, DriverError> {
+    let Step { scope, address, action, .. } = step;
+    for _ in 0..OPERATIONS_MAX {
+        let progress = match action {
+            Action::Attach(to) => driver.attach(scope, *address, &to.vm).await?,
+            Action::Detach(from) => driver.detach(scope, *address, from).await?,
+            other => return Err(DriverError::Invalid(format!("{other:?} is no call"))),
+        };
+        let is_done = match progress {
+            Progress::Done => true,
+            Progress::Underway(operation) => {
+                let completes = operation.completes;
+                let (to, ended) = oneshot::channel();
+                let unheard = || DriverError::Unavailable("nobody polls operations any more".into());
+                poller.send((operation, to)).map_err(|_| unheard())?;
+                ended.await.map_err(|_| unheard())??;
+                completes
             }
-            match driver.poll(&operations).await.pop() {
-                Some(Ok(Polled::StillUnderway)) => tokio::time::sleep(POLL_EVERY).await,
-                Some(Ok(Polled::Ended)) if operations[0].completes => return Ok(()),
-                Some(Ok(Polled::Ended)) => break,
-                Some(Err(error)) => return Err(error),
-                None => return Err(DriverError::Unavailable("the driver did not say".into())),
-            }
+        };
+        if is_done {
+            return Ok(match action {
+                Action::Attach(to) => Holding::By(to.vm.clone()),
+                _ => Holding::Free,
+            });
         }
     }
-    Ok(())
+    Err(DriverError::Invalid(format!("{address} was not where it should be after {OPERATIONS_MAX} operations")))
 }
 
-fn no_driver(provider: Provider) -> DriverError {
-    DriverError::Unavailable(format!("no credentials for {provider}"))
-}
-
-/// The scopes that a plan touches.
-pub fn scopes_of(plan: &Plan) -> impl Iterator<Item = &Scope> {
-    plan.steps.iter().map(|step| &step.scope)
+/// Polls all operations of a cloud together, until each has ended. An error of the poll is not an end.
+async fn poll(
+    driver: Arc<dyn AddressDriver>,
+    mut from: mpsc::UnboundedReceiver<(Operation, oneshot::Sender<Result<(), DriverError>>)>,
+) {
+    let mut waiting = Vec::new();
+    loop {
+        if waiting.is_empty() {
+            match from.recv().await {
+                Some(new) => waiting.push(new),
+                None => return,
+            }
+        }
+        tokio::time::sleep(POLL_EVERY).await;
+        while let Ok(new) = from.try_recv() {
+            waiting.push(new);
+        }
+        let operations: Vec<Operation> = waiting.iter().map(|(operation, _)| operation.clone()).collect();
+        let polled = driver.poll(&operations).await;
+        let mut still = Vec::new();
+        let mut pause = Duration::ZERO;
+        for ((operation, to), polled) in waiting.drain(..).zip(polled) {
+            let ended = match polled {
+                Ok(Polled::Ended) => Ok(()),
+                Ok(Polled::StillUnderway) | Err(DriverError::Unavailable(_)) => {
+                    still.push((operation, to));
+                    continue;
+                }
+                Err(DriverError::RateLimited { retry_after, .. }) => {
+                    pause = pause.max(retry_after);
+                    still.push((operation, to));
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
+            // Whoever waited may be gone with its process's leadership.
+            let _ = to.send(ended);
+        }
+        waiting = still;
+        tokio::time::sleep(pause).await;
+    }
 }

@@ -1,7 +1,7 @@
-//! The clouds' drivers, and what the clouds last said.
+//! Asks the clouds, each scope on its own, and tells what they said.
 //!
-//! In: listings, and answers to our own changes. Out: facts with their age. An answer to a change corrects the facts at
-//! once. A listing that failed makes its scope unknown; it never leaves old facts standing as if they were new.
+//! In: which scopes are wanted and how old their facts may get. Out: [`Told`] events. A cloud that is slow or down holds up
+//! nobody else. A listing is numbered when it begins, so that what it says can't undo what was learnt later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,135 +10,182 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
-use drivers::{AddressDriver, DriverError, Listing, http, tokens};
-use plan::{Address, Fact, Holding, Provider, Scope};
+use drivers::http::HttpService;
+use drivers::{AddressDriver, DriverError, Listing, tokens};
+use plan::{MachineState, Provider, Scope, Tick, VmId};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::settings::Settings;
 
-/// The drivers and the last listing of each scope.
-pub struct Clouds {
-    drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
-    listings: BTreeMap<Scope, Told>,
-}
-
-/// What a scope's last listing said.
-struct Told {
-    at: Instant,
-    listing: Result<Listing, DriverError>,
-}
-
 /// The pause before a listing that failed is tried again.
 const LISTING_RETRY: Duration = Duration::from_secs(5);
 
-impl Told {
-    /// When it is too old. One that failed told nothing, so it is repeated sooner, though never before the cloud allows.
-    fn due(&self, age_max: Duration) -> Instant {
-        self.at
-            + match &self.listing {
-                Ok(_) => age_max,
-                Err(DriverError::RateLimited { retry_after, .. }) => *retry_after,
-                Err(_) => age_max.min(LISTING_RETRY),
-            }
+/// No cloud's word makes us wait longer than this before we ask again.
+const LISTING_RETRY_MAX: Duration = Duration::from_secs(600);
+
+/// What a cloud said.
+pub struct Told {
+    /// Which scope.
+    pub scope: Scope,
+    /// What it said.
+    pub what: What,
+}
+
+/// What a cloud was asked.
+pub enum What {
+    /// Its addresses, asked at this moment.
+    Addresses(Tick, Result<Listing, DriverError>),
+    /// Its machines.
+    Machines(Result<BTreeMap<VmId, MachineState>, DriverError>),
+}
+
+/// Who is asked, and when they answered last.
+pub struct Clouds {
+    drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
+    asking: JoinSet<Told>,
+    scopes: BTreeMap<Scope, Asked>,
+    asking_machines: BTreeSet<Scope>,
+}
+
+/// How asking a scope stands.
+#[derive(Default)]
+struct Asked {
+    /// It is being asked now.
+    is_under_way: bool,
+    /// What is being read may have been asked too early, so it must be read again.
+    is_too_early: bool,
+    /// When its facts are too old; never asked is too old now.
+    due: Option<Instant>,
+    /// It failed, and is left alone until it is due, however much it is wanted.
+    is_resting: bool,
+    age_max: Duration,
+}
+
+/// Drivers for every cloud that has credentials, over the given service.
+pub fn drivers(settings: &Settings, service: &HttpService) -> Result<BTreeMap<Provider, Arc<dyn AddressDriver>>> {
+    let mut drivers: BTreeMap<Provider, Arc<dyn AddressDriver>> = BTreeMap::new();
+    match tokens::google() {
+        Ok(tokens) => {
+            let driver = Compute::new(service.clone(), &settings.google_compute_custom_endpoint, tokens);
+            drivers.insert(Provider::Gcp, Arc::new(driver));
+        }
+        Err(error) => tracing::warn!(%error, "Google Cloud is not available"),
     }
+    let file = settings.digitalocean_access_token_file.as_ref().map(tokens::in_file);
+    let fixed = || settings.digitalocean_access_token.as_ref().map(|token| tokens::fixed(token.trim()));
+    if let Some(tokens) = file.or_else(fixed) {
+        let driver = DigitalOcean::new(service.clone(), &settings.digitalocean_api_url, tokens);
+        drivers.insert(Provider::DigitalOcean, Arc::new(driver));
+    }
+    if drivers.is_empty() {
+        return Err(anyhow!("no cloud has credentials"));
+    }
+    Ok(drivers)
 }
 
 impl Clouds {
-    /// The given drivers, and nothing known yet.
+    /// Nobody has been asked yet.
     pub fn new(drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>) -> Self {
-        Self { drivers, listings: BTreeMap::new() }
+        Self { drivers, asking: JoinSet::new(), scopes: BTreeMap::new(), asking_machines: BTreeSet::new() }
     }
 
-    /// Drivers for every cloud that has credentials.
-    pub fn from_settings(settings: &Settings) -> Result<Self> {
-        let network = http::network().map_err(|error| anyhow!(error))?;
-        let mut drivers: BTreeMap<Provider, Arc<dyn AddressDriver>> = BTreeMap::new();
-        match tokens::google() {
-            Ok(tokens) => {
-                let driver = Compute::new(network.clone(), &settings.google_compute_custom_endpoint, tokens);
-                drivers.insert(Provider::Gcp, Arc::new(driver));
-            }
-            Err(error) => tracing::warn!(%error, "Google Cloud is not available"),
-        }
-        let file = settings.digitalocean_access_token_file.as_ref().map(tokens::in_file);
-        let fixed = || settings.digitalocean_access_token.as_ref().map(tokens::fixed);
-        if let Some(tokens) = file.or_else(fixed) {
-            let driver = DigitalOcean::new(network, &settings.digitalocean_api_url, tokens);
-            drivers.insert(Provider::DigitalOcean, Arc::new(driver));
-        }
-        Ok(Self::new(drivers))
-    }
-
-    /// The driver of a provider, where there is one.
-    pub fn driver(&self, provider: Provider) -> Option<Arc<dyn AddressDriver>> {
-        self.drivers.get(&provider).cloned()
-    }
-
-    /// Lists the scopes whose last listing is older than they tolerate, and forgets those that nobody names any more.
-    pub async fn refresh(&mut self, scopes: &BTreeMap<Scope, Duration>) {
-        self.listings.retain(|scope, _| scopes.contains_key(scope));
-        self.refresh_some(scopes).await;
-    }
-
-    /// Lists these scopes, where their last listing is at least so old.
-    pub async fn refresh_some(&mut self, scopes: &BTreeMap<Scope, Duration>) {
+    /// Asks every scope whose facts are too old, or that must be read again. `tick` numbers the listings.
+    pub fn ask(
+        &mut self,
+        wanted: &BTreeMap<Scope, Duration>,
+        read_again: &BTreeSet<Scope>,
+        mut tick: impl FnMut() -> Tick,
+    ) {
         let now = Instant::now();
-        let is_due = |scope: &Scope, age_max: Duration| {
-            self.listings.get(scope).is_none_or(|told| told.due(age_max) <= now)
-        };
-        let due: BTreeSet<Scope> = scopes
-            .iter()
-            .filter(|(scope, age_max)| is_due(scope, **age_max))
-            .map(|(scope, _)| scope.clone())
-            .collect();
-        let list = |scope: Scope| {
-            let driver = self.drivers.get(&scope.provider).cloned();
-            async move {
-                let at = Instant::now();
-                let listing = match driver {
-                    Some(driver) => driver.list(&scope).await,
-                    None => Err(DriverError::Unavailable(format!("no credentials for {}", scope.provider))),
-                };
-                if let Err(error) = &listing {
-                    tracing::warn!(%scope, %error, "listing addresses failed");
-                }
-                (scope, Told { at, listing })
+        self.scopes.retain(|scope, asked| wanted.contains_key(scope) || asked.is_under_way);
+        for (scope, age_max) in wanted {
+            let asked = self.scopes.entry(scope.clone()).or_default();
+            asked.age_max = *age_max;
+            if asked.is_under_way {
+                asked.is_too_early |= read_again.contains(scope);
+                continue;
             }
-        };
-        let told = futures::future::join_all(due.into_iter().map(list)).await;
-        self.listings.extend(told);
-    }
-
-    /// When the next scope wants to be listed again.
-    pub fn next_refresh(&self, scopes: &BTreeMap<Scope, Duration>) -> Option<Instant> {
-        scopes.iter().map(|(scope, age_max)| Some(self.listings.get(scope)?.due(*age_max))).min().flatten()
-    }
-
-    /// What is known of an address.
-    pub fn fact(&self, scope: &Scope, address: Address) -> Fact<Holding> {
-        match self.listings.get(scope).map(|told| &told.listing) {
-            None => Fact::Unknown(format!("{scope} has not been asked yet")),
-            Some(Err(error)) => Fact::Unknown(error.to_string()),
-            Some(Ok(listing)) => listing.fact(address),
+            let is_due = asked.due.is_none_or(|due| due <= now);
+            if is_due || (read_again.contains(scope) && !asked.is_resting) {
+                asked.is_under_way = true;
+                let (driver, scope, tick) = (self.drivers.get(&scope.provider).cloned(), scope.clone(), tick());
+                self.asking.spawn(async move {
+                    let listing = match driver {
+                        Some(driver) => driver.list(&scope).await,
+                        None => Err(no_credentials(&scope)),
+                    };
+                    Told { scope, what: What::Addresses(tick, listing) }
+                });
+            }
         }
     }
 
-    /// Everything that the scope's last listing said, ours or not.
-    pub fn listed(&self, scope: &Scope) -> impl Iterator<Item = Address> {
-        let listing = self.listings.get(scope).and_then(|told| told.listing.as_ref().ok());
-        listing.into_iter().flat_map(|listing| listing.addresses.keys().copied())
-    }
-
-    /// Takes note of what a change of ours has done.
-    pub fn correct(&mut self, scope: &Scope, address: Address, holding: Holding) {
-        if let Some(Told { listing: Ok(listing), .. }) = self.listings.get_mut(scope) {
-            listing.changing.retain(|changing| *changing != address);
-            listing.addresses.insert(address, holding);
-        }
-    }
-
-    /// Believes nothing of a scope any more, because a change of ours there had no certain outcome.
+    /// Believes nothing of a scope any more: it is asked again as soon as it can be.
     pub fn forget(&mut self, scope: &Scope) {
-        self.listings.remove(scope);
+        if let Some(asked) = self.scopes.get_mut(scope) {
+            asked.is_too_early |= asked.is_under_way;
+            if !asked.is_resting {
+                asked.due = None;
+            }
+        }
     }
+
+    /// Asks for the machines of a scope, once at a time.
+    pub fn ask_machines(&mut self, scope: &Scope) {
+        if self.asking_machines.insert(scope.clone()) {
+            let (driver, scope) = (self.drivers.get(&scope.provider).cloned(), scope.clone());
+            self.asking.spawn(async move {
+                let machines = match driver {
+                    Some(driver) => driver.machines(&scope).await,
+                    None => Err(no_credentials(&scope)),
+                };
+                Told { scope, what: What::Machines(machines) }
+            });
+        }
+    }
+
+    /// The next answer. Waits for ever while nobody is asked.
+    pub async fn told(&mut self) -> Told {
+        loop {
+            match self.asking.join_next().await {
+                Some(Ok(told)) => {
+                    self.note(&told);
+                    return told;
+                }
+                Some(Err(error)) => tracing::error!(%error, "asking a cloud was cut off"),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    fn note(&mut self, told: &Told) {
+        let What::Addresses(_, listing) = &told.what else {
+            self.asking_machines.remove(&told.scope);
+            return;
+        };
+        let Some(asked) = self.scopes.get_mut(&told.scope) else { return };
+        let pause = match listing {
+            Ok(_) if asked.is_too_early => Duration::ZERO,
+            Ok(_) => asked.age_max,
+            Err(DriverError::RateLimited { retry_after, .. }) => (*retry_after).min(LISTING_RETRY_MAX),
+            Err(_) => asked.age_max.min(LISTING_RETRY),
+        };
+        if let Err(error) = listing {
+            tracing::warn!(scope = %told.scope, %error, "listing addresses failed");
+        }
+        asked.is_under_way = false;
+        asked.is_too_early = false;
+        asked.is_resting = listing.is_err();
+        asked.due = Some(Instant::now() + pause);
+    }
+
+    /// When the next scope is due.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.scopes.values().filter(|asked| !asked.is_under_way).filter_map(|asked| asked.due).min()
+    }
+}
+
+fn no_credentials(scope: &Scope) -> DriverError {
+    DriverError::Unavailable(format!("there are no credentials for {}", scope.provider))
 }

@@ -32,10 +32,10 @@ impl Health {
         Ok(Self { is_ready: Arc::default(), registry, ready })
     }
 
-    /// Says that all that is watched has been read.
-    pub fn set_ready(&self) {
-        self.is_ready.store(true, Ordering::Relaxed);
-        self.ready.set(1);
+    /// Says whether all that is watched has been read.
+    pub fn set_ready(&self, is_ready: bool) {
+        self.is_ready.store(is_ready, Ordering::Relaxed);
+        self.ready.set(i64::from(is_ready));
     }
 
     /// Serves on both ports, for ever.

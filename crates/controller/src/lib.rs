@@ -8,20 +8,28 @@
 //!  kube      facts      pure     clouds   status, labels, annotations
 //! ```
 //!
-//! | module | verb |
+//! | module | what it does |
 //! |---|---|
-//! | [`watch`] | keeps slim copies of what Kubernetes says |
-//! | [`clouds`] | keeps what the clouds say, and how old it is |
-//! | [`observe`] | turns both into a `World`: plain data |
-//! | [`act`] | carries out a plan's steps and tells what became of each |
-//! | [`report`] | writes what happened, and nothing that did not |
+//! | [`watch`] | tells what changed in Kubernetes |
+//! | [`clouds`] | asks the clouds, and tells what they said |
+//! | [`observe`] | keeps both as a `World`: plain data |
+//! | [`act`] | carries out calls, and tells what became of each |
+//! | [`report`] | writes journals, status and marks |
 //! | [`rounds`] | the loop that calls them in this order |
+//! | [`lease`], [`fence`] | who may act, and until when |
+//! | [`run`] | puts them together |
 
 pub mod act;
+pub mod clock;
 pub mod clouds;
+#[cfg(feature = "failpoints")]
+pub mod failpoints;
+pub mod fence;
 pub mod health;
+pub mod lease;
 pub mod observe;
 pub mod report;
 pub mod rounds;
+pub mod run;
 pub mod settings;
 pub mod watch;

@@ -1,39 +1,124 @@
-//! Turns stores and listings into a `World`: plain data, no handles.
+//! Turns what was seen into a `World`, event by event.
 //!
-//! In: what is watched and what the clouds said. Out: the planner's world, and for each object that can't become a pool,
-//! why not. The two resource kinds differ only here, in their front ends; the planner sees pools. Nothing here decides
-//! anything, and nothing is guessed: what is not known is told as unknown.
+//! In: what the watches and the clouds tell. Out: the planner's world, and beside it the objects themselves, for the
+//! report. The two resource kinds differ only in their front ends; the planner sees pools. Nothing here decides anything,
+//! and nothing is guessed: what is not known is told as unknown, and an object that can't become a pool is kept as one
+//! that is refused, because it still owns its addresses.
 
 pub mod floating_ip_pool;
 pub mod net_ip_allocation;
-mod selector;
+pub(crate) mod selector;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::policy;
-use api::status::AddressStatus;
+use api::status::{AddressStatus, MOVES_VERSION, Moves};
+use api::{FloatingIPPool, NetIPAllocation};
+use drivers::{DriverError, Listing};
 use kube::ResourceExt;
+use kube::core::{Selector, SelectorExt};
 use plan::{
-    Address, Mode, Node, NodeName, Policy, Pool, PoolKey, Provider, Readiness, Scope, Takeover, Timestamp,
-    VmId, World,
+    Address, Epoch, Fact, Holding, Journal, MachineState, Mode, Move, Node, NodeName, Pods, Policy, Pool, PoolKey,
+    Provider, Readiness, Scope, Spread, Takeover, Target, Tick, Timestamp, VmId, World,
 };
 
-use crate::clouds::Clouds;
-use crate::watch::{SlimNode, SlimPod, Watched};
+use crate::watch::{Change, Kind, Seen, SlimNode, SlimPod, version};
 
-/// How old a listing may get for a kind that has no interval of its own.
-pub const LISTING_AGE_DEFAULT: Duration = Duration::from_secs(60);
+/// Taints that say that a node is NotReady, which is judged by its condition and with its grace.
+const READINESS_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// What the objects ask for.
+/// Taints that announce a node's end.
+const DISRUPTION_TAINTS: [&str; 5] = [
+    "node.kubernetes.io/out-of-service",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+    "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler",
+];
+
+/// The annotation with which a person confirms that lost holders are really lost, up to the time that is its value.
+pub const CONFIRM_LOSS_ANNOTATION: &str = "netinfra.darkbrains.com/confirm-loss";
+
+/// Everything known, kept up to date.
 #[derive(Default)]
-pub struct Asked {
-    /// Objects that became pools.
-    pub pools: Vec<Pool>,
-    /// Objects that could not, and why.
-    pub refusals: BTreeMap<PoolKey, Refusal>,
-    /// How old the facts of each scope may get.
-    pub scopes: BTreeMap<Scope, Duration>,
+pub struct Index {
+    /// What the planner sees.
+    pub world: World,
+    /// The objects.
+    pub objects: BTreeMap<PoolKey, Tracked>,
+    /// Nodes, as far as marks and selectors need them.
+    pub nodes: BTreeMap<NodeName, SlimNode>,
+    pods: BTreeMap<(String, String), SlimPod>,
+    known: BTreeSet<Kind>,
+    ever_known: BTreeSet<Kind>,
+    tick: u64,
+}
+
+/// An object and what became of it.
+pub struct Tracked {
+    /// The object as last read or written.
+    pub object: Object,
+    /// Why it can't be acted on, if so.
+    pub refusal: Option<Refusal>,
+    /// How old its facts may get.
+    pub age_max: Duration,
+    /// Which nodes it means.
+    who: Who,
+    /// How many of its pods are on each node, and how many of those are Ready.
+    pods: BTreeMap<NodeName, (usize, usize)>,
+}
+
+/// One of our objects.
+#[derive(Clone)]
+pub enum Object {
+    /// A NetIPAllocation.
+    Allocation(Arc<NetIPAllocation>),
+    /// A FloatingIPPool.
+    Pool(Arc<FloatingIPPool>),
+}
+
+impl Object {
+    /// Its metadata's version, as a number.
+    pub fn version(&self) -> u64 {
+        match self {
+            Self::Allocation(object) => version(&object.metadata),
+            Self::Pool(object) => version(&object.metadata),
+        }
+    }
+
+    fn moves(&self) -> Option<&Moves> {
+        match self {
+            Self::Allocation(object) => object.status.as_ref()?.moves.as_ref(),
+            Self::Pool(object) => object.status.as_ref()?.moves.as_ref(),
+        }
+    }
+}
+
+/// Which nodes an object means.
+pub(crate) struct Who {
+    pub(crate) nodes: Selector,
+    /// Taints that are tolerated; without a list, taints don't matter.
+    pub(crate) tolerations: Option<Vec<k8s_openapi::api::core::v1::Toleration>>,
+    pub(crate) pods: Option<PodsMeant>,
+    /// How pods fare where none are looked for.
+    pub(crate) pods_otherwise: Pods,
+}
+
+/// Which pods an object means.
+pub(crate) struct PodsMeant {
+    pub(crate) namespace: Option<String>,
+    pub(crate) labels: Selector,
+}
+
+/// What a front end makes of an object, but for what depends on nodes.
+pub(crate) struct Front {
+    pub(crate) pool: Pool,
+    pub(crate) provider: Option<Provider>,
+    pub(crate) who: Who,
+    pub(crate) refusal: Option<Refusal>,
+    pub(crate) age_max: Duration,
 }
 
 /// Why an object is not acted on, for its conditions.
@@ -45,161 +130,469 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// Reads every object.
-pub fn asked(watched: &Watched) -> Asked {
-    let cluster = Cluster {
-        nodes: watched.nodes.state().iter().map(|node| (node_name(node), (**node).clone())).collect(),
-        pods: watched.pods.state().iter().map(|pod| (**pod).clone()).collect(),
-    };
-    let mut asked = Asked::default();
-    for object in watched.allocations.state() {
-        let age_max = object.spec.reconcile_interval();
-        asked.add(net_ip_allocation::key(&object), net_ip_allocation::pool(&object, &cluster), age_max);
+impl Index {
+    /// The next moment in the order of listings and writes.
+    pub fn tick(&mut self) -> Tick {
+        self.tick += 1;
+        Tick(self.tick)
     }
-    for object in watched.pools.state() {
-        asked.add(
-            floating_ip_pool::key(&object),
-            floating_ip_pool::pool(&object, &cluster),
-            LISTING_AGE_DEFAULT,
-        );
-    }
-    asked
-}
 
-impl Asked {
-    fn add(&mut self, key: PoolKey, pool: Result<Pool, Refusal>, age_max: Duration) {
-        match pool {
-            Ok(pool) => {
-                let age = self.scopes.entry(pool.scope.clone()).or_insert(age_max);
-                *age = age_max.min(*age);
-                self.pools.push(pool);
+    /// Whether everything that is watched is known: an object that was not read may own an address, and a node that was
+    /// not read may hold one.
+    pub fn is_complete(&self) -> bool {
+        Kind::ALL.iter().all(|kind| self.known.contains(kind))
+    }
+
+    /// Takes in what was seen.
+    pub fn see(&mut self, seen: Seen) {
+        match seen {
+            Seen::Nodes(change) => self.see_nodes(change),
+            Seen::Pods(change) => self.see_pods(change),
+            Seen::Allocations(change) => {
+                self.see_objects(Kind::NetIPAllocations, change, |object| Object::Allocation(Arc::new(object)));
             }
-            Err(refusal) => _ = self.refusals.insert(key, refusal),
+            Seen::Pools(change) => {
+                self.see_objects(Kind::FloatingIPPools, change, |object| Object::Pool(Arc::new(object)));
+            }
+            Seen::Unsure(kind) => _ = self.known.remove(&kind),
+            // A kind that the cluster never had is known to be empty. One that it had may be meant to come back.
+            Seen::Absent(kind) if self.ever_known.contains(&kind) => _ = self.known.remove(&kind),
+            Seen::Absent(kind) => _ = self.known.insert(kind),
         }
     }
-}
 
-/// The world, as the planner wants it.
-pub fn world(watched: &Watched, pools: &[Pool], clouds: &Clouds) -> World {
-    let mut world = World { pools: pools.to_vec(), ..World::default() };
-    for node in watched.nodes.state() {
-        world.nodes.insert(node_name(&node), observed_node(&node));
-    }
-    for pool in pools {
-        let addresses = pool.addresses.iter().copied().chain(clouds.listed(&pool.scope));
-        for address in addresses {
-            world.addresses.entry(address).or_insert_with(|| clouds.fact(&pool.scope, address));
+    fn believe(&mut self, kind: Kind, is_relist: bool) {
+        if is_relist || self.ever_known.contains(&kind) {
+            self.known.insert(kind);
+            self.ever_known.insert(kind);
         }
     }
-    world
-}
 
-/// What Kubernetes says, as far as front ends look at it.
-pub struct Cluster {
-    /// The nodes.
-    pub nodes: BTreeMap<NodeName, SlimNode>,
-    /// The pods.
-    pub pods: Vec<SlimPod>,
-}
-
-impl Cluster {
-    /// The scope that a provider's nodes live in. It is told by the nodes themselves, as no object names it.
-    fn scope(&self, provider: Provider, known_machines: &BTreeMap<Address, VmId>) -> Result<Scope, Refusal> {
-        let of_nodes = self.nodes.values().filter_map(|node| Some(machine(node)?.0));
-        let mut scopes: Vec<_> = of_nodes.filter(|scope| scope.provider == provider).collect();
-        scopes.sort();
-        scopes.dedup();
-        match scopes.as_slice() {
-            [scope] => Ok(scope.clone()),
-            [] if provider == Provider::DigitalOcean => Ok(Scope { provider, account: String::new() }),
-            // All nodes are gone; the machines that we remember still tell where they were.
-            [] => known_machines.values().find_map(|vm| account_of(provider, vm)).ok_or_else(|| Refusal {
-                reason: "NoNodes",
-                message: format!("no node has a providerID of {provider}, so its project is not known"),
-            }),
-            [first, second, ..] => Err(Refusal {
-                reason: "SeveralAccounts",
-                message: format!("nodes live in {first} and in {second}; addresses can't move between them"),
-            }),
+    fn see_nodes(&mut self, change: Change<SlimNode>) {
+        self.believe(Kind::Nodes, matches!(change, Change::All(_)));
+        match change {
+            Change::All(nodes) => {
+                let names: BTreeSet<_> = nodes.iter().map(name_of).collect();
+                let gone: Vec<_> = self.nodes.keys().filter(|name| !names.contains(name)).cloned().collect();
+                gone.iter().for_each(|name| self.remove_node(name));
+                nodes.into_iter().for_each(|node| self.set_node(node));
+            }
+            Change::Applied(node) => self.set_node(*node),
+            Change::Deleted(node) => self.remove_node(&name_of(&node)),
         }
+    }
+
+    fn set_node(&mut self, node: SlimNode) {
+        let name = name_of(&node);
+        self.world.set_node(&name, observed(&node));
+        let machine = machine_of(&node);
+        let mut without_scope = Vec::new();
+        for (key, tracked) in &self.objects {
+            let pods = tracked.membership(&name, &node);
+            self.world.set_member(key, &name, pods);
+            let lacks_scope = tracked.refusal.as_ref().is_some_and(|refusal| refusal.reason == NO_NODES);
+            if lacks_scope && pods.is_some() && machine.is_some() {
+                without_scope.push(key.clone());
+            }
+        }
+        self.nodes.insert(name, node);
+        for key in without_scope {
+            self.rebuild(&key);
+        }
+    }
+
+    fn remove_node(&mut self, name: &NodeName) {
+        self.world.remove_node(name);
+        self.nodes.remove(name);
+    }
+
+    fn see_pods(&mut self, change: Change<SlimPod>) {
+        self.believe(Kind::Pods, matches!(change, Change::All(_)));
+        match change {
+            Change::All(pods) => {
+                let keys: BTreeSet<_> = pods.iter().map(key_of_pod).collect();
+                let gone: Vec<_> = self.pods.keys().filter(|key| !keys.contains(key)).cloned().collect();
+                gone.into_iter().for_each(|key| self.change_pod(key, None));
+                pods.into_iter().for_each(|pod| self.change_pod(key_of_pod(&pod), Some(pod)));
+            }
+            Change::Applied(pod) => self.change_pod(key_of_pod(&pod), Some(*pod)),
+            Change::Deleted(pod) => self.change_pod(key_of_pod(&pod), None),
+        }
+    }
+
+    fn change_pod(&mut self, key: (String, String), pod: Option<SlimPod>) {
+        let before = match &pod {
+            Some(pod) => self.pods.insert(key, pod.clone()),
+            None => self.pods.remove(&key),
+        };
+        let mut touched = BTreeSet::new();
+        for (key, tracked) in &mut self.objects {
+            for (pod, change) in [(&before, -1_isize), (&pod, 1)] {
+                if let Some(node) = pod.as_ref().and_then(|pod| tracked.count(pod, change)) {
+                    touched.insert((key.clone(), node));
+                }
+            }
+        }
+        for (key, name) in touched {
+            if let (Some(tracked), Some(node)) = (self.objects.get(&key), self.nodes.get(&name)) {
+                self.world.set_member(&key, &name, tracked.membership(&name, node));
+            }
+        }
+    }
+
+    fn see_objects<K: kube::Resource<DynamicType = ()> + Clone>(
+        &mut self,
+        kind: Kind,
+        change: Change<K>,
+        object: fn(K) -> Object,
+    ) {
+        self.believe(kind, matches!(change, Change::All(_)));
+        match change {
+            Change::All(all) => {
+                let objects: Vec<_> = all.into_iter().map(object).collect();
+                let keys: BTreeSet<_> = objects.iter().map(key_of).collect();
+                let is_gone = |key: &&PoolKey| key.kind == kind_name(kind) && !keys.contains(key);
+                let gone: Vec<_> = self.objects.keys().filter(is_gone).cloned().collect();
+                gone.iter().for_each(|key| self.remove_object(key));
+                objects.into_iter().for_each(|object| self.set_object(object));
+            }
+            Change::Applied(applied) => self.set_object(object(*applied)),
+            Change::Deleted(deleted) => self.remove_object(&key_of(&object(*deleted))),
+        }
+    }
+
+    fn remove_object(&mut self, key: &PoolKey) {
+        self.objects.remove(key);
+        self.world.remove_pool(key);
+    }
+
+    /// Takes in an object as it was read or as a write of ours was answered. An older one than is known is not believed.
+    pub fn set_object(&mut self, object: Object) {
+        let key = key_of(&object);
+        if self.objects.get(&key).is_some_and(|known| known.object.version() >= object.version()) {
+            return;
+        }
+        match self.objects.get_mut(&key) {
+            Some(tracked) => tracked.object = object,
+            None => {
+                let who = Who { nodes: Selector::default(), tolerations: None, pods: None, pods_otherwise: Pods::Absent };
+                let tracked = Tracked { object, refusal: None, age_max: Duration::ZERO, who, pods: BTreeMap::new() };
+                self.objects.insert(key.clone(), tracked);
+            }
+        }
+        self.rebuild(&key);
+    }
+
+    /// Makes a pool of an object again, from what is known of it and of the nodes.
+    pub fn rebuild(&mut self, key: &PoolKey) {
+        let Some(object) = self.objects.get(key).map(|tracked| tracked.object.clone()) else { return };
+        let Front { mut pool, provider, who, mut refusal, age_max } = match &object {
+            Object::Allocation(object) => net_ip_allocation::front(object),
+            Object::Pool(object) => floating_ip_pool::front(object),
+        };
+        pool.journal = self.journal(key, object.moves());
+        let mut tracked = Tracked { object, refusal: None, age_max, who, pods: BTreeMap::new() };
+        for pod in self.pods.values() {
+            tracked.count(pod, 1);
+        }
+        let members: Vec<_> =
+            self.nodes.iter().map(|(name, node)| (name.clone(), tracked.membership(name, node))).collect();
+        if let (None, Some(provider)) = (&refusal, provider) {
+            let matching = members.iter().filter(|(_, pods)| pods.is_some()).filter_map(|(name, _)| self.nodes.get(name));
+            match scope_of(provider, matching, &pool.last_holders) {
+                Some(scope) => pool.scope = scope,
+                None => {
+                    let message = format!("no matching node has a providerID of {provider}, so its account is not known");
+                    refusal = Some(Refusal { reason: NO_NODES, message });
+                }
+            }
+        }
+        if refusal.is_some() {
+            pool.policy.mode = Mode::Refused;
+        }
+        tracked.refusal = refusal;
+        self.world.set_pool(pool);
+        for (name, pods) in members {
+            self.world.set_member(key, &name, pods);
+        }
+        self.objects.insert(key.clone(), tracked);
+    }
+
+    /// The journal that an object's status holds. An entry that we knew keeps the moment at which it was written.
+    fn journal(&mut self, key: &PoolKey, moves: Option<&Moves>) -> Journal {
+        let Some(moves) = moves else { return Journal::default() };
+        if moves.version != MOVES_VERSION {
+            return Journal::Unreadable;
+        }
+        let learnt = self.tick();
+        let known = match self.world.pool(key).map(|pool| &pool.journal) {
+            Some(Journal::Known(known)) => known.clone(),
+            _ => BTreeMap::new(),
+        };
+        let mut journal = BTreeMap::new();
+        for entry in &moves.entries {
+            let Some(address) = entry.address.as_deref().and_then(|text| text.parse().ok()) else {
+                return Journal::Unreadable;
+            };
+            let to = entry.to.as_ref().map(|to| Target {
+                vm: to.vm.as_str().into(),
+                node: to.node_name.as_deref().unwrap_or_default().into(),
+            });
+            let from = entry.from.as_ref().map(|from| VmId::from(from.vm.as_str()));
+            let is_voluntary = entry.step == VOLUNTARY;
+            let mut read = Move { from, to, is_voluntary, epoch: Epoch(entry.epoch), written: learnt };
+            if let Some(before) = known.get(&address).filter(|before| before.written != PENDING) {
+                let is_same = Move { written: before.written, ..read.clone() } == *before;
+                read.written = if is_same { before.written } else { learnt };
+            }
+            journal.insert(address, read);
+        }
+        Journal::Known(journal)
+    }
+
+    /// The scopes that pools need, and how old their facts may get.
+    pub fn scopes(&self) -> BTreeMap<Scope, Duration> {
+        let mut scopes = BTreeMap::new();
+        for (key, tracked) in &self.objects {
+            let Some(pool) = self.world.pool(key).filter(|_| tracked.refusal.is_none()) else { continue };
+            let age = scopes.entry(pool.scope.clone()).or_insert(tracked.age_max);
+            *age = tracked.age_max.min(*age);
+        }
+        scopes
+    }
+
+    /// Takes in what a cloud said, or that it did not say anything, when asked at the given moment.
+    pub fn see_listing(&mut self, scope: &Scope, listing: Result<Listing, DriverError>, as_of: Tick) {
+        let asked: BTreeSet<Address> =
+            self.world.pools().filter(|pool| pool.scope == *scope).flat_map(|pool| pool.addresses.clone()).collect();
+        match listing {
+            Ok(listing) => {
+                for address in asked.iter().chain(listing.addresses.keys()) {
+                    let drivers::Listed { holding, region } = listing.told(*address);
+                    self.world.set_fact(scope, *address, Fact { holding, region, as_of });
+                }
+                self.world.retain_facts(scope, |address| {
+                    asked.contains(&address) || listing.addresses.contains_key(&address)
+                });
+            }
+            Err(error) => {
+                let reason: Arc<str> = error.to_string().into();
+                for address in asked {
+                    let region = self.world.fact(scope, address).and_then(|fact| fact.region.clone());
+                    let holding = Holding::Unknown(Arc::clone(&reason));
+                    self.world.set_fact(scope, address, Fact { holding, region, as_of });
+                }
+            }
+        }
+    }
+
+    /// Takes in what a cloud said of its machines: one that holds or held an address and is not named is gone.
+    pub fn see_machines(&mut self, scope: &Scope, told: &BTreeMap<VmId, MachineState>) {
+        let holders: Vec<VmId> = self
+            .world
+            .pools()
+            .filter(|pool| pool.scope == *scope)
+            .flat_map(|pool| pool.last_holders.values().cloned())
+            .collect();
+        for vm in holders {
+            let state = told.get(&vm).copied().unwrap_or(MachineState::Gone);
+            self.world.machines.insert(vm, state);
+        }
+    }
+
+    /// Takes note of who holds an address after a change of ours.
+    pub fn correct(&mut self, scope: &Scope, address: Address, holding: Holding) {
+        let as_of = self.tick();
+        let region = self.world.fact(scope, address).and_then(|fact| fact.region.clone());
+        self.world.set_fact(scope, address, Fact { holding, region, as_of });
     }
 }
 
-fn account_of(provider: Provider, vm: &VmId) -> Option<Scope> {
-    let account = vm.0.split_once('/')?.0.to_owned();
-    Some(Scope { provider, account })
+/// An entry that is being written and must not be acted on yet: no fact is ever younger.
+pub const PENDING: Tick = Tick(u64::MAX);
+
+/// The `step` of a journal entry whose holder was alive when the move began.
+pub const VOLUNTARY: &str = "Voluntary";
+
+/// The `step` of a journal entry whose holder was dead or gone, or that nobody held.
+pub const URGENT: &str = "Urgent";
+
+const NO_NODES: &str = "NoNodes";
+
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::FloatingIPPools => floating_ip_pool::KIND,
+        _ => net_ip_allocation::KIND,
+    }
 }
 
-/// A node's name.
-pub fn node_name(node: &SlimNode) -> NodeName {
-    NodeName(node.name_any())
+impl Tracked {
+    /// Whether the object means this node, and how its pods fare there.
+    fn membership(&self, name: &NodeName, node: &SlimNode) -> Option<Pods> {
+        let Who { nodes, tolerations, pods, pods_otherwise } = &self.who;
+        let is_tolerated = |tolerations: &Vec<_>| {
+            let mut taints = node.spec.taints.iter().filter(|taint| !READINESS_TAINTS.contains(&taint.key.as_str()));
+            taints.all(|taint| selector::is_tolerated(taint, tolerations))
+        };
+        if !nodes.matches(node.labels()) || !tolerations.as_ref().is_none_or(is_tolerated) {
+            return None;
+        }
+        Some(match (pods, self.pods.get(name)) {
+            (None, _) => *pods_otherwise,
+            (Some(_), Some((_, ready))) if *ready > 0 => Pods::Ready,
+            (Some(_), Some((all, _))) if *all > 0 => Pods::Present,
+            (Some(_), _) => Pods::Absent,
+        })
+    }
+
+    /// Counts a pod in or out, and gives the node it runs on where the object means it.
+    fn count(&mut self, pod: &SlimPod, change: isize) -> Option<NodeName> {
+        let meant = self.who.pods.as_ref()?;
+        let is_elsewhere = meant.namespace.as_ref().is_some_and(|namespace| pod.metadata.namespace.as_ref() != Some(namespace));
+        if is_elsewhere || !meant.labels.matches(pod.labels()) {
+            return None;
+        }
+        let node = NodeName::from(pod.spec.node_name.as_deref()?);
+        let (all, ready) = self.pods.entry(node.clone()).or_default();
+        *all = all.saturating_add_signed(change);
+        if is_ready(pod) {
+            *ready = ready.saturating_add_signed(change);
+        }
+        Some(node)
+    }
 }
 
-/// The machine that a node says it runs on.
-pub fn machine(node: &SlimNode) -> Option<(Scope, VmId)> {
+fn is_ready(pod: &SlimPod) -> bool {
+    let is_running = pod.status.phase.as_deref() == Some("Running");
+    let is_ready = pod.status.ready().is_some_and(|ready| ready.status == "True");
+    is_running && is_ready && pod.metadata.deletion_timestamp.is_none()
+}
+
+fn name_of(node: &SlimNode) -> NodeName {
+    node.metadata.name.as_deref().unwrap_or_default().into()
+}
+
+fn key_of_pod(pod: &SlimPod) -> (String, String) {
+    (pod.namespace().unwrap_or_default(), pod.name_any())
+}
+
+/// The pool that an object is.
+pub fn key_of(object: &Object) -> PoolKey {
+    match object {
+        Object::Allocation(object) => net_ip_allocation::key(object),
+        Object::Pool(object) => floating_ip_pool::key(object),
+    }
+}
+
+fn machine_of(node: &SlimNode) -> Option<(Scope, VmId)> {
     drivers::machine_of(node.spec.provider_id.as_deref()?)
 }
 
-fn observed_node(node: &SlimNode) -> Node {
+fn observed(node: &SlimNode) -> Node {
     let readiness = match node.status.ready() {
         Some(ready) if ready.status == "True" => Readiness::Ready,
         Some(ready) => {
             let since = ready.last_transition_time.as_ref().map(|time| time.0);
             Readiness::NotReadySince(since.unwrap_or(Timestamp::UNIX_EPOCH))
         }
-        // A node that has never reported holds nothing yet and is not ready for anything.
+        // A node that has never reported is not ready for anything.
         None => Readiness::NotReadySince(created(node)),
     };
-    let label = |name: &str| node.labels().get(name).cloned();
+    let label = |name: &str| node.labels().get(name).map(|value| Arc::from(value.as_str()));
     Node {
-        vm: machine(node).map(|(_, vm)| vm),
+        machine: machine_of(node),
         readiness,
         is_cordoned: node.spec.unschedulable,
+        is_leaving: node.spec.taints.iter().any(|taint| DISRUPTION_TAINTS.contains(&taint.key.as_str())),
         region: label("topology.kubernetes.io/region"),
         zone: label("topology.kubernetes.io/zone"),
     }
 }
 
+/// The account that a pool's nodes live in: that of the first matching node, or of a machine that held an address.
+fn scope_of<'a>(
+    provider: Provider,
+    matching: impl Iterator<Item = &'a SlimNode>,
+    last_holders: &BTreeMap<Address, VmId>,
+) -> Option<Scope> {
+    let mut of_nodes = matching.filter_map(|node| Some(machine_of(node)?.0));
+    let of_holder = |vm: &VmId| Some(Scope { provider, account: vm.as_str().split_once('/')?.0.into() });
+    match provider {
+        // The token says which account it is.
+        Provider::DigitalOcean => Some(Scope { provider, account: "".into() }),
+        _ => of_nodes.find(|scope| scope.provider == provider).or_else(|| last_holders.values().find_map(of_holder)),
+    }
+}
+
 /// When an object was created.
-fn created(object: &impl ResourceExt) -> Timestamp {
+pub(crate) fn created(object: &impl ResourceExt) -> Timestamp {
     object.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
-/// The addresses that a user listed. The apiserver has checked them, but a CRD of another version may not have.
-fn parse_addresses(listed: &[String]) -> Result<Vec<Address>, Refusal> {
-    let parse = |text: &String| {
-        text.parse().map_err(|_| Refusal {
-            reason: "InvalidAddress",
-            message: format!("{text} is not an IP address"),
-        })
-    };
-    let mut addresses = listed.iter().map(parse).collect::<Result<Vec<Address>, _>>()?;
-    let mut seen = std::collections::BTreeSet::new();
-    addresses.retain(|address| seen.insert(*address));
-    Ok(addresses)
+/// The addresses that a user listed, each once. The apiserver has checked them, but a CRD of another version may not have.
+pub(crate) fn parse_addresses(listed: &[String]) -> (Vec<Address>, Option<Refusal>) {
+    let mut addresses: Vec<Address> = Vec::new();
+    let mut refusal = None;
+    let mut seen = BTreeSet::new();
+    for text in listed {
+        match text.parse() {
+            Ok(address) if seen.insert(address) => addresses.push(address),
+            Ok(_) => {}
+            Err(_) => {
+                refusal = Some(Refusal { reason: "InvalidAddress", message: format!("{text} is not an IP address") });
+            }
+        }
+    }
+    (addresses, refusal)
 }
 
 /// The machines of ours that last held each address, by the object's own status.
-fn last_holders(status: &[AddressStatus]) -> BTreeMap<Address, VmId> {
+pub(crate) fn last_holders(status: &[AddressStatus]) -> BTreeMap<Address, VmId> {
     let remembered = |status: &AddressStatus| {
-        Some((status.address.parse().ok()?, VmId(status.last_holder.as_ref()?.vm.clone())))
+        Some((status.address.parse().ok()?, VmId::from(status.last_holder.as_ref()?.vm.as_str())))
     };
     status.iter().filter_map(remembered).collect()
 }
 
+/// The time up to which a person has confirmed losses.
+pub(crate) fn losses_confirmed(object: &impl ResourceExt) -> Option<Timestamp> {
+    object.annotations().get(CONFIRM_LOSS_ANNOTATION)?.parse().ok()
+}
+
 /// What a user allows, over the defaults of the kind.
-fn allowed(asked: Option<&policy::Policy>, grace_default: Duration) -> Policy {
-    let asked = asked.cloned().unwrap_or_default();
-    let grace = asked.failover_grace_seconds.map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
+pub(crate) fn allowed(asked: Option<&policy::Policy>, grace_default: Duration, cool_off: Duration) -> Policy {
+    let policy::Policy {
+        mode,
+        failover_grace_seconds,
+        max_concurrent_moves,
+        min_healthy,
+        takeover,
+        spread,
+        disruption_taints,
+        // What happens on deletion, with created addresses and with pods is not acted on yet.
+        on_delete: _,
+        release_created: _,
+        evict_pods: _,
+    } = asked.cloned().unwrap_or_default();
+    let number = |value: i64| usize::try_from(value).unwrap_or(0);
     Policy {
-        mode: match asked.mode {
+        mode: match mode {
             None | Some(policy::Mode::Active) => Mode::Active,
             Some(policy::Mode::Observe) => Mode::Observe,
         },
-        failover_grace: grace.unwrap_or(grace_default),
-        takeover: match asked.takeover {
+        failover_grace: failover_grace_seconds
+            .map_or(grace_default, |seconds| Duration::from_secs(seconds.unsigned_abs())),
+        concurrent_moves_max: max_concurrent_moves.map(number),
+        healthy_min: min_healthy.map_or(0, number),
+        cool_off,
+        takeover: match takeover {
             None | Some(policy::Takeover::Never) => Takeover::Never,
             Some(policy::Takeover::Always) => Takeover::Always,
         },
+        spread: match spread {
+            None | Some(policy::Spread::None) => Spread::None,
+            Some(policy::Spread::Zone) => Spread::Zone,
+        },
+        leaves_on_disruption: disruption_taints == Some(policy::DisruptionTaints::Leave),
     }
 }

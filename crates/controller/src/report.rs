@@ -1,102 +1,135 @@
 //! Writes what happened, and nothing that did not.
 //!
-//! In: the world, the plan, and an [`Outcome`], which only `act` can make. Out: the marks on nodes and the status of
-//! objects. It compares before it writes, so a settled world costs no write, and each object is written at most once a
-//! round. What is not known changes nothing: a mark stays until it is known to be wrong.
+//! In: the plan, and what is known. Out: status writes, each with the version of the object that was planned for, and
+//! marks on nodes. It compares before it writes, so a settled world costs no write. Each object has one write under way
+//! at the most, and the journal and all that is to be said of its addresses go out in that one.
 
 mod conditions;
 mod nodes;
 mod objects;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use api::{FloatingIPPool, NetIPAllocation};
-use drivers::DriverError;
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
-use plan::{Address, NodeName, Plan, PoolKey, Verdict, VmId, World};
+use plan::{NodeName, Plan, PoolKey, Timestamp};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use crate::act::Outcome;
-use crate::observe::{Asked, Refusal, floating_ip_pool, net_ip_allocation};
-use crate::watch::Watched;
+use crate::fence::Fence;
+use crate::observe::{Index, Object};
 
-/// What is to be said of one address.
-#[derive(Clone, Debug)]
-enum Said<'a> {
-    /// It is on this node, whose machine is this.
-    On(NodeName, VmId),
-    /// It was taken off and is on no machine.
-    Off,
-    /// A step for it failed, and where it is now is not known.
-    Failed(&'a DriverError),
-    /// No step was taken, for this reason.
-    Not(&'a Verdict),
+/// What became of a write.
+pub enum Written {
+    /// An object's status, as the apiserver has it now.
+    Status(PoolKey, Result<Object, kube::Error>),
+    /// A node's marks.
+    Marks(NodeName, Result<(), kube::Error>),
 }
 
-/// What is to be said of each pool's addresses.
-type Sayings<'a> = BTreeMap<&'a PoolKey, BTreeMap<Address, Said<'a>>>;
+/// Writes, and what is being written.
+pub struct Reporter {
+    client: Client,
+    fence: Arc<Fence>,
+    writing: JoinSet<Written>,
+    objects: BTreeSet<PoolKey>,
+    nodes: BTreeSet<NodeName>,
+    /// Writes failed, so nothing is written before then.
+    resting: Option<Instant>,
+}
 
-/// Writes all that is to be said, and fails only after everything was tried.
-pub async fn publish(
-    client: &Client,
-    watched: &Watched,
-    asked: &Asked,
-    world: &World,
-    plan: &Plan,
-    outcome: &Outcome,
-) -> Result<(), kube::Error> {
-    let sayings = sayings(world, plan, outcome);
-    let mut result = nodes::mark(client, watched, &sayings).await;
-    for object in watched.allocations.state() {
-        let key = net_ip_allocation::key(&object);
-        if let Some(changed) = objects::allocation(&object, subject(&key, &sayings, asked)) {
-            let api: Api<NetIPAllocation> = Api::all(client.clone());
-            let written = api.replace_status(&object.name_any(), &PostParams::default(), &changed).await;
-            result = result.and(written.map(drop));
+/// The pause after a write failed.
+const WRITE_RETRY: Duration = Duration::from_millis(500);
+
+impl Reporter {
+    /// Nothing is being written.
+    pub fn new(client: Client, fence: Arc<Fence>) -> Self {
+        Self { client, fence, writing: JoinSet::new(), objects: BTreeSet::new(), nodes: BTreeSet::new(), resting: None }
+    }
+
+    /// Whether a write of this object is under way, so that nothing else may be decided for it.
+    pub fn is_writing(&self, key: &PoolKey) -> bool {
+        self.objects.contains(key)
+    }
+
+    /// Begins to write everything that differs from what is to be said.
+    pub fn publish(&mut self, index: &Index, plan: &Plan, now: Timestamp) {
+        if self.fence.remaining().is_none() || self.resting.is_some_and(|until| Instant::now() < until) {
+            return;
+        }
+        self.resting = None;
+        for (name, patch) in nodes::differences(index, &plan.marks) {
+            if self.nodes.insert(name.clone()) {
+                let client = self.client.clone();
+                self.writing.spawn(async move {
+                    let written = nodes::patch(client, &name, patch).await;
+                    Written::Marks(name, written)
+                });
+            }
+        }
+        for key in index.objects.keys() {
+            if self.objects.contains(key) {
+                continue;
+            }
+            if let Some(changed) = objects::changed(index, plan, key, now) {
+                self.objects.insert(key.clone());
+                let (client, key) = (self.client.clone(), key.clone());
+                self.writing.spawn(async move {
+                    let written = write(client, &key, changed).await;
+                    Written::Status(key, written)
+                });
+            }
         }
     }
-    for object in watched.pools.state() {
-        let key = floating_ip_pool::key(&object);
-        if let Some(changed) = objects::pool(&object, subject(&key, &sayings, asked)) {
-            let api: Api<FloatingIPPool> = Api::namespaced(client.clone(), &key.namespace);
-            let written = api.replace_status(&object.name_any(), &PostParams::default(), &changed).await;
-            result = result.and(written.map(drop));
+
+    /// The next write that has ended. Waits for ever while none is under way.
+    pub async fn written(&mut self) -> Written {
+        loop {
+            match self.writing.join_next().await {
+                Some(Ok(written)) => {
+                    let is_written = match &written {
+                        Written::Status(key, result) => self.objects.remove(key) && result.is_ok(),
+                        Written::Marks(name, result) => self.nodes.remove(name) && result.is_ok(),
+                    };
+                    if !is_written {
+                        self.resting = Some(Instant::now() + WRITE_RETRY);
+                    }
+                    return written;
+                }
+                Some(Err(error)) => tracing::error!(%error, "a write was cut off"),
+                None => std::future::pending().await,
+            }
         }
     }
-    result
-}
 
-/// What is to be said of one object.
-enum Subject<'a> {
-    Pool(BTreeMap<Address, Said<'a>>),
-    Refused(&'a Refusal),
-}
+    /// When writing may go on after a failure.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.resting
+    }
 
-fn subject<'a>(key: &PoolKey, sayings: &Sayings<'a>, asked: &'a Asked) -> Subject<'a> {
-    match asked.refusals.get(key) {
-        Some(refusal) => Subject::Refused(refusal),
-        None => Subject::Pool(sayings.get(key).cloned().unwrap_or_default()),
+    /// Whether nothing is being written.
+    pub fn is_idle(&self) -> bool {
+        self.writing.is_empty()
     }
 }
 
-fn sayings<'a>(world: &'a World, plan: &'a Plan, outcome: &'a Outcome) -> Sayings<'a> {
-    let mut sayings = Sayings::new();
-    for ((pool, address), verdict) in &plan.verdicts {
-        let machine = |node: &NodeName| world.nodes.get(node).and_then(|node| node.vm.clone());
-        let said = match (outcome.of(pool, *address), verdict) {
-            (Some(Err(error)), _) => Said::Failed(error),
-            (Some(Ok(None)), _) => Said::Off,
-            (Some(Ok(Some(node))), _) => match outcome.machine_of(pool, *address) {
-                Some(vm) => Said::On(node.clone(), vm.clone()),
-                None => Said::Off,
-            },
-            (None, Verdict::Settled(node)) => match machine(node) {
-                Some(vm) => Said::On(node.clone(), vm),
-                None => Said::Not(verdict),
-            },
-            (None, _) => Said::Not(verdict),
-        };
-        sayings.entry(pool).or_default().insert(*address, said);
+async fn write(client: Client, key: &PoolKey, changed: Object) -> Result<Object, kube::Error> {
+    let params = PostParams::default();
+    match changed {
+        Object::Allocation(object) => {
+            let api: Api<NetIPAllocation> = Api::all(client);
+            let mut written = api.replace_status(&object.name_any(), &params, &object).await?;
+            written.metadata.managed_fields = None;
+            Ok(Object::Allocation(Arc::new(written)))
+        }
+        Object::Pool(object) => {
+            let api: Api<FloatingIPPool> = Api::namespaced(client, &key.namespace);
+            let mut written = api.replace_status(&object.name_any(), &params, &object).await?;
+            written.metadata.managed_fields = None;
+            Ok(Object::Pool(Arc::new(written)))
+        }
     }
-    sayings
 }

@@ -1,68 +1,303 @@
-//! The loop: one round after another, whenever something changed or is due.
+//! The loop: takes in what happened, plans, and lets the rest follow.
+//!
+//! ```text
+//! watches ─┐                                       ┌─▶ report (journal and status, marks)
+//! clouds ──┼─▶ observe ──▶ plan ──▶ journal ───────┤
+//! outcomes ┘                                       └─▶ act (what the journal holds and the cloud has confirmed)
+//! ```
+//!
+//! A plan's new moves go into the journal in memory at once, as pending, so that no other move is planned against them.
+//! Only when the apiserver has answered that it is written does an entry get its place in the order of things, and only
+//! a listing that begins after that lets the planner call for it.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
-use plan::Timestamp;
+use drivers::DriverError;
+use plan::{Action, Epoch, Journal, Plan, Provider, Step, Timestamp};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::clouds::Clouds;
+use crate::act::{Executor, Outcome};
+use crate::clock::Clock;
+use crate::clouds::{Clouds, Told, What};
 use crate::health::Health;
-use crate::watch::Watched;
-use crate::{act, observe, report};
+use crate::observe::{Index, PENDING};
+use crate::report::{Reporter, Written};
+use crate::watch::Seen;
 
 /// Changes that come together are looked at together.
-const SETTLE: Duration = Duration::from_millis(50);
-
-/// The pause before a failed round is tried again.
-const RETRY: Duration = Duration::from_secs(1);
+const SETTLE: Duration = Duration::from_millis(20);
 
 /// The longest pause between two rounds.
-const IDLE_MAX: Duration = Duration::from_secs(60);
+const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// Runs rounds for ever.
-pub async fn run(client: Client, watched: Watched, mut clouds: Clouds, health: &Health) {
-    let mut next_round = Instant::now();
-    loop {
+/// The shortest and longest pause before a change that failed is tried again.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(300);
+
+/// How long a machine that refused an address gets none.
+const AVOID: Duration = Duration::from_secs(60);
+
+/// Everything that takes part in a round.
+pub struct Rounds {
+    index: Index,
+    seen: mpsc::UnboundedReceiver<Seen>,
+    clouds: Clouds,
+    executor: Executor,
+    reporter: Reporter,
+    clock: Arc<dyn Clock>,
+    health: Health,
+    failures: BTreeMap<plan::Address, u32>,
+    next_round: Instant,
+    is_leading: bool,
+}
+
+/// What happened.
+enum Happened {
+    Seen(Seen),
+    Told(Told),
+    Ended(Outcome),
+    Written(Written),
+    TimeWentBy,
+}
+
+impl Rounds {
+    /// Nothing has happened yet.
+    pub fn new(
+        seen: mpsc::UnboundedReceiver<Seen>,
+        clouds: Clouds,
+        executor: Executor,
+        reporter: Reporter,
+        clock: Arc<dyn Clock>,
+        health: Health,
+        one_call: impl IntoIterator<Item = Provider>,
+    ) -> Self {
+        let mut index = Index::default();
+        index.world.moves_in_one_call.extend(one_call);
+        Self {
+            index,
+            seen,
+            clouds,
+            executor,
+            reporter,
+            clock,
+            health,
+            failures: BTreeMap::new(),
+            next_round: Instant::now(),
+            is_leading: false,
+        }
+    }
+
+    /// Watches without acting, as a standby does.
+    pub async fn stand_by(&mut self) {
+        loop {
+            match self.seen.recv().await {
+                Some(seen) => self.index.see(seen),
+                None => return std::future::pending().await,
+            }
+            self.health.set_ready(self.index.is_complete());
+        }
+    }
+
+    /// The highest epoch in any journal that is known.
+    pub fn last_epoch(&self) -> Epoch {
+        let epochs = self.index.world.pools().flat_map(|pool| match &pool.journal {
+            Journal::Known(moves) => moves.values().map(|entry| entry.epoch).collect(),
+            Journal::Unreadable => Vec::new(),
+        });
+        epochs.max().unwrap_or_default()
+    }
+
+    /// Acts, as the leader of the given epoch, for ever.
+    pub async fn lead(&mut self, epoch: Epoch) {
+        self.index.world.epoch = epoch;
+        self.is_leading = true;
+        self.next_round = Instant::now();
+        loop {
+            let happened = self.next().await;
+            self.take_in(happened);
+            let settled = Instant::now() + SETTLE;
+            while let Ok(more) = tokio::time::timeout_at(settled, self.next_now()).await {
+                self.take_in(more);
+            }
+            self.health.set_ready(self.index.is_complete());
+            if self.index.is_complete() {
+                self.round();
+            }
+        }
+    }
+
+    /// Begins nothing new, and waits until nothing is under way.
+    pub async fn finish(&mut self) {
+        self.is_leading = false;
+        while !self.executor.is_idle() || !self.reporter.is_idle() {
+            let happened = self.next_now().await;
+            self.take_in(happened);
+        }
+    }
+
+    async fn next(&mut self) -> Happened {
+        let due = [Some(self.next_round), self.clouds.next_due(), self.reporter.next_due()].into_iter().flatten().min();
+        let due = due.unwrap_or(self.next_round);
         tokio::select! {
-            () = watched.changed() => tokio::time::sleep(SETTLE).await,
-            () = tokio::time::sleep_until(next_round) => {}
+            happened = self.next_now() => happened,
+            () = tokio::time::sleep_until(due) => Happened::TimeWentBy,
         }
-        next_round = Instant::now() + IDLE_MAX;
-        // An object that was not read yet may own an address, and a node that was not read yet may hold one.
-        if watched.is_complete() {
-            health.set_ready();
-            next_round = next_round.min(round(&client, &watched, &mut clouds).await);
+    }
+
+    async fn next_now(&mut self) -> Happened {
+        tokio::select! {
+            seen = self.seen.recv() => match seen {
+                Some(seen) => Happened::Seen(seen),
+                None => std::future::pending().await,
+            },
+            told = self.clouds.told() => Happened::Told(told),
+            ended = self.executor.ended() => Happened::Ended(ended),
+            written = self.reporter.written() => Happened::Written(written),
+        }
+    }
+
+    fn take_in(&mut self, happened: Happened) {
+        match happened {
+            Happened::Seen(seen) => self.index.see(seen),
+            Happened::Told(Told { scope, what: What::Addresses(as_of, listing) }) => {
+                self.index.see_listing(&scope, listing, as_of);
+            }
+            Happened::Told(Told { scope, what: What::Machines(Ok(machines)) }) => {
+                self.index.see_machines(&scope, &machines);
+            }
+            Happened::Told(Told { scope, what: What::Machines(Err(error)) }) => {
+                tracing::warn!(%scope, %error, "listing machines failed");
+            }
+            Happened::Ended(outcome) => self.learn(outcome),
+            Happened::Written(Written::Status(key, Ok(object))) => {
+                // What the apiserver answered is what stands: where it lacks an entry, nothing is called for it.
+                self.index.set_object(object);
+                self.index.rebuild(&key);
+            }
+            Happened::Written(Written::Status(key, Err(error))) => {
+                tracing::warn!(object = %key, %error, "writing a status failed");
+                // What was to be written was not: back to what stands.
+                self.index.rebuild(&key);
+            }
+            Happened::Written(Written::Marks(node, Err(error))) => tracing::warn!(%node, %error, "marking failed"),
+            Happened::Written(Written::Marks(..)) => {}
+            Happened::TimeWentBy => self.next_round = Instant::now() + IDLE_MAX,
+        }
+    }
+
+    /// Takes note of what a call has done.
+    fn learn(&mut self, Outcome { step, result, .. }: Outcome) {
+        let Step { scope, address, action, .. } = &step;
+        match result {
+            Ok(holding) => {
+                tracing::info!(pool = %step.pool, "done: {step}");
+                self.failures.remove(address);
+                self.index.correct(scope, *address, holding);
+            }
+            Err(error) => {
+                tracing::warn!(pool = %step.pool, %error, "failed: {step}");
+                let now = self.clock.wall();
+                let failures = self.failures.entry(*address).or_default();
+                let pause = pause_after(&error, *failures);
+                *failures += 1;
+                if let Ok(until) = now.checked_add(pause) {
+                    self.index.world.avoid_addresses.insert(*address, until);
+                }
+                let is_the_machines_fault =
+                    matches!(error, DriverError::Conflict(_) | DriverError::NotFound(_) | DriverError::Invalid(_));
+                if let (Action::Attach(to), true, Ok(until)) = (action, is_the_machines_fault, now.checked_add(AVOID)) {
+                    self.index.world.avoid_machines.insert(to.vm.clone(), until);
+                }
+                // Where the address is now has to be read again before anything else is done with it.
+                self.index.correct(scope, *address, plan::Holding::Unknown(error.to_string().into()));
+                self.clouds.forget(scope);
+            }
+        }
+    }
+
+    /// Plans, and begins all that follows from it.
+    fn round(&mut self) {
+        let now = self.clock.wall();
+        self.index.world.in_flight = self.executor.in_flight.clone();
+        self.index.world.avoid_addresses.retain(|_, until| *until > now);
+        self.index.world.avoid_machines.retain(|_, until| *until > now);
+        let plan = plan::plan(&self.index.world, now);
+        self.index.world.losses = plan.losses.clone();
+        for scope in plan.ask_machines.keys() {
+            self.clouds.ask_machines(scope);
+        }
+        self.journal(&plan, now);
+        let after = plan::plan(&self.index.world, now);
+        self.reporter.publish(&self.index, &after, now);
+        if self.is_leading {
+            for step in plan.steps.iter().filter(|step| step.action.is_call()) {
+                if !self.reporter.is_writing(&step.pool) {
+                    self.executor.begin(step.clone());
+                }
+            }
+        }
+        let scopes = self.index.scopes();
+        let index = &mut self.index;
+        self.clouds.ask(&scopes, &after.read_again, || index.tick());
+        let ask_again = plan.ask_again.map(|at| Instant::now() + until(at, now));
+        self.next_round = ask_again.into_iter().chain([Instant::now() + IDLE_MAX]).min().unwrap_or(self.next_round);
+    }
+
+    /// Puts what the plan begins and ends into the journals in memory. The report writes them out.
+    fn journal(&mut self, plan: &Plan, now: Timestamp) {
+        let mut changed: BTreeMap<plan::PoolKey, Vec<&Step>> = BTreeMap::new();
+        for step in plan.steps.iter().filter(|step| !step.action.is_call()) {
+            if !self.reporter.is_writing(&step.pool) {
+                changed.entry(step.pool.clone()).or_default().push(step);
+            }
+        }
+        for (key, steps) in changed {
+            let Some(mut pool) = self.index.world.pool(&key).cloned() else { continue };
+            let Journal::Known(moves) = &mut pool.journal else { continue };
+            for step in steps {
+                tracing::info!(object = %key, "{step}");
+                match &step.action {
+                    Action::Begin(entry) => {
+                        moves.insert(step.address, plan::Move { written: PENDING, ..entry.clone() });
+                    }
+                    Action::Claim => {
+                        if let Some(entry) = moves.get_mut(&step.address) {
+                            entry.epoch = self.index.world.epoch;
+                            entry.written = PENDING;
+                        }
+                    }
+                    Action::Finish => {
+                        let finished = moves.remove(&step.address);
+                        if finished.is_some_and(|entry| entry.to.is_some()) {
+                            pool.last_assignment = Some(now);
+                        }
+                    }
+                    Action::Abandon => _ = moves.remove(&step.address),
+                    Action::Attach(_) | Action::Detach(_) => {}
+                }
+            }
+            self.index.world.set_pool(pool);
         }
     }
 }
 
-/// One round; the answer is when the next one is due though nothing changes.
-async fn round(client: &Client, watched: &Watched, clouds: &mut Clouds) -> Instant {
-    let began = Instant::now();
-    let asked = observe::asked(watched);
-    clouds.refresh(&asked.scopes).await;
-    let mut world = observe::world(watched, &asked.pools, clouds);
-    let mut plan = plan::plan(&world, Timestamp::now());
-    if !plan.steps.is_empty() {
-        // Nothing is moved on facts that are older than the decision to move it.
-        let scopes = act::scopes_of(&plan).map(|scope| (scope.clone(), began.elapsed()));
-        clouds.refresh_some(&scopes.collect()).await;
-        world = observe::world(watched, &asked.pools, clouds);
-        plan = plan::plan(&world, Timestamp::now());
+/// How long to wait before a change is tried again: by what the error says, and longer each time.
+fn pause_after(error: &DriverError, failures: u32) -> Duration {
+    let grows = RETRY_MIN.saturating_mul(1 << failures.min(16));
+    match error {
+        DriverError::RateLimited { retry_after, .. } => (*retry_after).clamp(RETRY_MIN, RETRY_MAX),
+        DriverError::Denied { .. } => grows.clamp(Duration::from_secs(30), RETRY_MAX),
+        DriverError::NotFound(_)
+        | DriverError::Conflict(_)
+        | DriverError::Invalid(_)
+        | DriverError::Unavailable(_) => grows.min(RETRY_MAX),
     }
-    let outcome = act::carry_out(clouds, &plan).await;
-    let reported = report::publish(client, watched, &asked, &world, &plan, &outcome).await;
-    if let Err(error) = &reported {
-        tracing::warn!(%error, "reporting failed");
-    }
-    if reported.is_err() || !outcome.is_success() {
-        return Instant::now() + RETRY;
-    }
-    let asks_again = plan.ask_again.map(|at| Instant::now() + until(at));
-    [asks_again, clouds.next_refresh(&asked.scopes)].into_iter().flatten().min().unwrap_or(began + IDLE_MAX)
 }
 
-fn until(at: Timestamp) -> Duration {
-    Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO)
+fn until(at: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)
 }
+

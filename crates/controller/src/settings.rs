@@ -20,6 +20,26 @@ pub struct Settings {
     #[arg(long, env = "HEALTH_PORT", default_value_t = 8080)]
     pub health_port: u16,
 
+    /// The Lease that all copies share
+    #[arg(long, env = "LEASE_NAME", default_value = "ip-address-controller-leader")]
+    pub lease_name: String,
+
+    /// The Lease's namespace
+    #[arg(long, env = "LEASE_NAMESPACE", default_value = "kube-system")]
+    pub lease_namespace: String,
+
+    /// How many seconds a leader that says nothing is still believed to lead
+    #[arg(long, env = "LEASE_DURATION", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=3600))]
+    pub lease_duration: u64,
+
+    /// Who we are among the candidates; by default the pod's name
+    #[arg(long, env = "POD_NAME", default_value_t = identity())]
+    pub identity: String,
+
+    /// Accepted for those who set it: the lease is always held, because the fence rests on it
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
+    pub leader_elect: bool,
+
     /// The version that metrics tell; by default the build's
     #[arg(long, env = "CONTROLLER_VERSION", default_value = env!("CARGO_PKG_VERSION"))]
     pub controller_version: String,
@@ -39,4 +59,9 @@ pub struct Settings {
     /// Where Compute Engine's API is
     #[arg(long, env = "GOOGLE_COMPUTE_CUSTOM_ENDPOINT", default_value = drivers::compute::DEFAULT_URL)]
     pub google_compute_custom_endpoint: String,
+}
+
+fn identity() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{name}_{}", std::process::id())
 }

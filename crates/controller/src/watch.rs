@@ -1,28 +1,33 @@
-//! Slim copies of what Kubernetes says, and whether each is complete.
+//! Watches Kubernetes, and tells what changed.
 //!
-//! In: the apiserver's watches. Out: stores to read from and one signal that something changed. Types here hold only the
-//! fields that decisions need, because what grows with the cluster is what is watched. Nothing here judges.
+//! In: the apiserver's watches. Out: [`Seen`] events on a channel, and for each kind whether it can be believed. Types here
+//! hold only the fields that decisions need, because what grows with the cluster is what is watched. Nothing here judges.
+//!
+//! A relist comes out as one event with all objects, so that what is missing from it is known to be gone. A watch that
+//! fails in any way is [`Seen::Unsure`] until it has caught up again: what it would have told is not known.
 
-use std::collections::BTreeMap;
-use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use api::{FloatingIPPool, NetIPAllocation};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::Notify;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// The pause after a watch failed, so that an absent resource costs a request now and then and is found when it comes.
 const WATCH_RETRY: Duration = Duration::from_secs(2);
+
+/// The apiserver ends each watch after so long, and the client gives up on one that says nothing for longer. A watch that
+/// died without a word is noticed within [`READ_SECONDS_MAX`].
+const WATCH_SECONDS: u32 = 7;
+
+/// See [`WATCH_SECONDS`].
+pub const READ_SECONDS_MAX: u64 = 9;
 
 /// A node, as far as decisions need it.
 #[derive(Clone, Debug, Deserialize, Resource)]
@@ -105,114 +110,123 @@ impl SlimStatus {
     }
 }
 
-/// Whether a store can be believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sync {
-    /// It was never complete, or has stopped following: what it lacks is unknown.
-    Incomplete,
-    /// It is complete.
-    Complete,
-    /// The cluster does not have this kind, and had not since we started: it is complete and empty.
-    Absent,
+/// A kind that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Nodes,
+    Pods,
+    NetIPAllocations,
+    FloatingIPPools,
 }
 
-/// Everything that is watched. The watches end when this is dropped.
-pub struct Watched {
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Nodes, Self::Pods, Self::NetIPAllocations, Self::FloatingIPPools];
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub enum Seen {
     /// Nodes.
-    pub nodes: Store<SlimNode>,
+    Nodes(Change<SlimNode>),
     /// Pods.
-    pub pods: Store<SlimPod>,
+    Pods(Change<SlimPod>),
     /// Allocations.
-    pub allocations: Store<NetIPAllocation>,
+    Allocations(Change<NetIPAllocation>),
     /// Pools.
-    pub pools: Store<FloatingIPPool>,
-    syncs: Syncs,
-    changed: Arc<Notify>,
-    _tasks: JoinSet<()>,
+    Pools(Change<FloatingIPPool>),
+    /// A watch has failed; until it tells of something again, its kind is not known.
+    Unsure(Kind),
+    /// The cluster does not have this kind.
+    Absent(Kind),
 }
 
-type Syncs = Arc<Mutex<BTreeMap<&'static str, Sync>>>;
-
-impl Watched {
-    /// Starts watching.
-    pub fn start(client: &Client) -> Self {
-        let mut starter = Starter {
-            client: client.clone(),
-            syncs: Syncs::default(),
-            changed: Arc::default(),
-            tasks: JoinSet::new(),
-        };
-        let nodes = starter.watch("nodes");
-        let pods = starter.watch("pods");
-        let allocations = starter.watch("netipallocations");
-        let pools = starter.watch("floatingippools");
-        let Starter { client: _, syncs, changed, tasks } = starter;
-        Self { nodes, pods, allocations, pools, syncs, changed, _tasks: tasks }
-    }
-
-    /// Waits until something has changed since the last call.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
-    }
-
-    /// Whether every store can be believed.
-    pub fn is_complete(&self) -> bool {
-        let syncs = self.syncs.lock().unwrap_or_else(PoisonError::into_inner);
-        syncs.values().all(|sync| *sync != Sync::Incomplete)
-    }
+/// What changed of a kind.
+#[derive(Debug)]
+pub enum Change<K> {
+    /// These are all there are.
+    All(Vec<K>),
+    /// One appeared or changed.
+    Applied(Box<K>),
+    /// One is gone.
+    Deleted(Box<K>),
 }
 
-struct Starter {
-    client: Client,
-    syncs: Syncs,
-    changed: Arc<Notify>,
-    tasks: JoinSet<()>,
+/// Starts watching. The watches end when the set is dropped.
+pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    spawn(&mut tasks, client, to, Kind::Nodes, |change| Seen::Nodes(change));
+    spawn(&mut tasks, client, to, Kind::Pods, |change| Seen::Pods(change));
+    spawn(&mut tasks, client, to, Kind::NetIPAllocations, |change| Seen::Allocations(change));
+    spawn(&mut tasks, client, to, Kind::FloatingIPPools, |change| Seen::Pools(change));
+    tasks
 }
 
-impl Starter {
-    fn watch<K>(&mut self, plural: &'static str) -> Store<K>
-    where
-        K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + std::marker::Sync + 'static,
-        K::DynamicType: Default + Eq + Hash + Clone + Send + std::marker::Sync,
-    {
-        let (reader, writer) = reflector::store::<K>();
-        let (syncs, changed) = (Arc::clone(&self.syncs), Arc::clone(&self.changed));
-        set_sync(&syncs, plural, Sync::Incomplete);
-        let events = watcher(Api::all(self.client.clone()), watcher::Config::default()).reflect(writer);
-        self.tasks.spawn(async move {
-            futures::pin_mut!(events);
-            while let Some(event) = events.next().await {
-                match event {
-                    Ok(Event::InitDone) => set_sync(&syncs, plural, Sync::Complete),
-                    Ok(_) => {}
-                    Err(error) => {
-                        note_failure(&syncs, plural, &error);
-                        changed.notify_one();
-                        tokio::time::sleep(WATCH_RETRY).await;
-                    }
+fn spawn<K>(
+    tasks: &mut JoinSet<()>,
+    client: &Client,
+    to: &mpsc::UnboundedSender<Seen>,
+    kind: Kind,
+    seen: fn(Change<K>) -> Seen,
+) where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+    K::DynamicType: Default,
+{
+    let config = watcher::Config::default().timeout(WATCH_SECONDS);
+    let events = watcher(Api::<K>::all(client.clone()), config);
+    let to = to.clone();
+    tasks.spawn(async move {
+        futures::pin_mut!(events);
+        let mut relisted = Vec::new();
+        while let Some(event) = events.next().await {
+            let told = match event {
+                Ok(Event::Init) => {
+                    relisted.clear();
+                    continue;
                 }
-                changed.notify_one();
+                Ok(Event::InitApply(object)) => {
+                    relisted.push(slimmed(object));
+                    continue;
+                }
+                Ok(Event::InitDone) => seen(Change::All(std::mem::take(&mut relisted))),
+                Ok(Event::Apply(object)) => seen(Change::Applied(Box::new(slimmed(object)))),
+                Ok(Event::Delete(object)) => seen(Change::Deleted(Box::new(object))),
+                Err(error) => {
+                    let is_absent = is_not_found(&error);
+                    tracing::warn!(?kind, %error, is_absent, "a watch failed");
+                    let told = if is_absent { Seen::Absent(kind) } else { Seen::Unsure(kind) };
+                    if to.send(told).is_err() {
+                        return;
+                    }
+                    tokio::time::sleep(WATCH_RETRY).await;
+                    continue;
+                }
+            };
+            if to.send(told).is_err() {
+                return;
             }
-        });
-        reader
-    }
+        }
+    });
 }
 
-fn set_sync(syncs: &Syncs, plural: &'static str, sync: Sync) {
-    syncs.lock().unwrap_or_else(PoisonError::into_inner).insert(plural, sync);
+/// Who wrote which field is the largest part of most objects, and nobody here asks.
+fn slimmed<K: Resource>(mut object: K) -> K {
+    object.meta_mut().managed_fields = None;
+    object
 }
 
-/// A kind that the cluster has never had is absent. One that it had, and that can't be listed now, is not known: its
-/// objects may all still be meant to exist.
-fn note_failure(syncs: &Syncs, plural: &'static str, error: &watcher::Error) {
-    let mut syncs = syncs.lock().unwrap_or_else(PoisonError::into_inner);
-    let sync = syncs.entry(plural).or_insert(Sync::Incomplete);
-    let is_missing =
-        matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404);
-    match (*sync, is_missing) {
-        (Sync::Incomplete | Sync::Absent, true) => *sync = Sync::Absent,
-        (Sync::Complete, true) => *sync = Sync::Incomplete,
-        _ => {}
-    }
-    tracing::warn!(plural, %error, state = ?*sync, "a watch failed");
+fn is_not_found(error: &watcher::Error) -> bool {
+    let status = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status,
+        _ => return false,
+    };
+    status.code == 404
 }
+
+/// An object's version as a number, by which a later one is told from an earlier one.
+pub fn version(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+

@@ -8,10 +8,16 @@
 //! call                          used for                              permission
 //! addresses.aggregatedList      list, and whether a natIP is static   compute.addresses.list
 //! instances.get                 attach, detach                        compute.instances.get
+//! instances.aggregatedList      machines                              compute.instances.list
 //! instances.deleteAccessConfig  attach (an ephemeral one), detach     compute.instances.deleteAccessConfig
-//! instances.addAccessConfig     attach                                compute.instances.addAccessConfig
-//! zoneOperations.wait           poll                                  compute.zoneOperations.get
+//! instances.addAccessConfig     attach                                compute.instances.addAccessConfig,
+//!                                                                     compute.addresses.use,
+//!                                                                     compute.subnetworks.useExternalIp
+//! zoneOperations.get            poll                                  compute.zoneOperations.get
 //! ```
+//!
+//! Operations are polled with `get`, which answers at once. `wait` may take two minutes, and a call that outlives its
+//! deadline is one of which nothing is known.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,13 +26,13 @@ use std::time::Duration;
 use ::http::Method;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
-use plan::{Address, Holding, Provider, Scope, VmId};
+use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::http::{HttpService, JsonApi, Refused, unreadable};
 use crate::tokens::Tokens;
-use crate::{AddressDriver, DriverError, Listing, Operation, Polled, Progress, Traits};
+use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Traits};
 
 /// Compute Engine's address where `GOOGLE_COMPUTE_CUSTOM_ENDPOINT` does not say otherwise.
 pub const DEFAULT_URL: &str = "https://compute.googleapis.com/compute/v1";
@@ -37,7 +43,8 @@ pub const CALLS: &[&str] = &[
     "instances.get",
     "instances.deleteAccessConfig",
     "instances.addAccessConfig",
-    "zoneOperations.wait",
+    "instances.aggregatedList",
+    "zoneOperations.get",
 ];
 
 const PAGE_SIZE: usize = 500;
@@ -71,17 +78,49 @@ impl Compute {
             let page: AddressPage = self.api.call(name, Method::GET, &path, None).await?;
             listing.untold.extend(page.unreachables);
             for (scope, list) in page.items {
-                if list.warning.is_some_and(|warning| warning.code != "NO_RESULTS_ON_PAGE") {
+                if is_untold(list.warning.as_ref()) {
                     listing.untold.push(scope);
                 }
-                for found in list.addresses {
-                    let Ok(address) = found.address.parse::<Address>() else { continue };
-                    listing.addresses.insert(address, holding(&found.users));
+                // An internal address is held beside an external one and is nobody's business here.
+                for found in list.addresses.into_iter().filter(|found| found.address_type != "INTERNAL") {
+                    let Some(address) = found.address.as_deref().and_then(|text| text.parse::<Address>().ok()) else {
+                        continue;
+                    };
+                    let region = found.region.as_deref().and_then(last_part).map(Into::into);
+                    listing.addresses.insert(address, Listed { holding: holding(&found.users), region });
                 }
             }
             match page.next_page_token {
                 Some(token) if !token.is_empty() => page_token = format!("&pageToken={token}"),
                 _ => return Ok(listing),
+            }
+        }
+        Err(unreadable(name, &"it does not end"))
+    }
+
+    async fn list_machines(&self, project: &str) -> Result<BTreeMap<VmId, MachineState>, DriverError> {
+        let name = "instances.aggregatedList";
+        let mut machines = BTreeMap::new();
+        let mut page_token = String::new();
+        for _ in 0..PAGES_MAX {
+            let path = format!("projects/{project}/aggregated/instances?maxResults={PAGE_SIZE}{page_token}");
+            let page: InstancePage = self.api.call(name, Method::GET, &path, None).await?;
+            let untold = page.items.values().any(|list| is_untold(list.warning.as_ref()));
+            if untold || !page.unreachables.is_empty() {
+                // A zone that did not answer would make all of its machines look gone.
+                return Err(DriverError::Unavailable(format!("{name}: not every zone answered")));
+            }
+            for found in page.items.into_values().flat_map(|list| list.instances) {
+                let zone = last_part(&found.zone).unwrap_or_default();
+                let state = match found.status.as_str() {
+                    "TERMINATED" | "STOPPED" | "SUSPENDED" => MachineState::Stopped,
+                    _ => MachineState::Running,
+                };
+                machines.insert(format!("{project}/{zone}/{}", found.name).into(), state);
+            }
+            match page.next_page_token {
+                Some(token) if !token.is_empty() => page_token = format!("&pageToken={token}"),
+                _ => return Ok(machines),
             }
         }
         Err(unreadable(name, &"it does not end"))
@@ -184,9 +223,8 @@ impl Compute {
     }
 
     async fn poll_one(&self, operation: &Operation) -> Result<Polled, DriverError> {
-        let name = "zoneOperations.wait";
-        let path = format!("{}/wait", operation.id);
-        let found: OperationBody = self.api.call(name, Method::POST, &path, None).await?;
+        let name = "zoneOperations.get";
+        let found: OperationBody = self.api.call(name, Method::GET, &operation.id, None).await?;
         if found.status != "DONE" {
             return Ok(Polled::StillUnderway);
         }
@@ -225,6 +263,10 @@ impl AddressDriver for Compute {
         join_all(operations.iter().map(|operation| self.poll_one(operation))).boxed()
     }
 
+    fn machines<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>> {
+        self.list_machines(&scope.account).boxed()
+    }
+
     fn traits(&self) -> Traits {
         Traits { moves_in_one_call: false }
     }
@@ -232,9 +274,9 @@ impl AddressDriver for Compute {
 
 /// The machine that a providerID of the form `gce://project/zone/name` names.
 pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
-    let vm = VmId(provider_id.strip_prefix("gce://")?.to_owned());
+    let vm = VmId::from(provider_id.strip_prefix("gce://")?);
     let (project, _, _) = parts_of(&vm).ok()?;
-    Some((Scope { provider: Provider::Gcp, account: project.to_owned() }, vm.clone()))
+    Some((Scope { provider: Provider::Gcp, account: project.into() }, vm.clone()))
 }
 
 fn underway(
@@ -253,7 +295,7 @@ fn underway(
 
 /// A machine's project, zone and name.
 fn parts_of(vm: &VmId) -> Result<(&str, &str, &str), DriverError> {
-    let parts: Vec<_> = vm.0.split('/').collect();
+    let parts: Vec<_> = vm.as_str().split('/').collect();
     match parts.as_slice() {
         [project, zone, name] if parts.iter().all(|part| !part.is_empty()) => Ok((project, zone, name)),
         _ => Err(DriverError::Invalid(format!("{vm} is not of the form project/zone/name"))),
@@ -265,14 +307,23 @@ fn instance_path(vm: &VmId) -> Result<String, DriverError> {
     Ok(format!("projects/{project}/zones/{zone}/instances/{name}"))
 }
 
+fn is_untold(warning: Option<&Warning>) -> bool {
+    warning.is_some_and(|warning| warning.code != "NO_RESULTS_ON_PAGE")
+}
+
+/// The name at the end of a URL.
+fn last_part(url: &str) -> Option<&str> {
+    url.rsplit('/').next().filter(|name| !name.is_empty())
+}
+
 /// The holder, from the URLs of an address's users. A user that is no instance, such as a forwarding rule, holds it too.
 fn holding(users: &[String]) -> Holding {
     let Some(user) = users.first() else { return Holding::Free };
     let path = user.split_once("/projects/").map_or(user.as_str(), |(_, path)| path);
     let parts: Vec<_> = path.split('/').collect();
     match parts.as_slice() {
-        [project, "zones", zone, "instances", name] => Holding::By(VmId(format!("{project}/{zone}/{name}"))),
-        _ => Holding::By(VmId(path.to_owned())),
+        [project, "zones", zone, "instances", name] => Holding::By(format!("{project}/{zone}/{name}").into()),
+        _ => Holding::By(path.into()),
     }
 }
 
@@ -305,6 +356,7 @@ fn permission_of(name: &str) -> &'static str {
         "instances.get" => "compute.instances.get",
         "instances.deleteAccessConfig" => "compute.instances.deleteAccessConfig",
         "instances.addAccessConfig" => "compute.instances.addAccessConfig",
+        "instances.aggregatedList" => "compute.instances.list",
         _ => "compute.zoneOperations.get",
     }
 }
@@ -332,10 +384,38 @@ struct Warning {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct AddressBody {
-    address: String,
+    address: Option<String>,
+    #[serde(default)]
+    address_type: String,
+    region: Option<String>,
     #[serde(default)]
     users: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct InstancePage {
+    #[serde(default)]
+    items: BTreeMap<String, InstanceList>,
+    #[serde(default)]
+    unreachables: Vec<String>,
+    next_page_token: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct InstanceList {
+    #[serde(default)]
+    instances: Vec<InstanceState>,
+    warning: Option<Warning>,
+}
+
+#[derive(Deserialize)]
+struct InstanceState {
+    name: String,
+    zone: String,
+    status: String,
 }
 
 #[derive(Deserialize)]

@@ -4,30 +4,33 @@
 //! ended. One listing tells the holders of all addresses and which of them are locked, so it also polls all actions.
 //!
 //! ```text
-//! call                       used for
-//! reserved_ips.list          list, poll
-//! reserved_ips_actions.post  attach (assign), detach (unassign)
+//! call                       used for                              scope of the token
+//! reserved_ips.list          list, poll                            reserved_ip:read
+//! reserved_ips.get           whom to take it from, before detach   reserved_ip:read
+//! reserved_ips_actions.post  attach (assign), detach (unassign)    reserved_ip:update
+//! droplets.list              machines                              droplet:read
 //! ```
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::http::Method;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use plan::{Address, Holding, Provider, Scope, VmId};
+use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::http::{HttpService, JsonApi, Refused, unreadable};
 use crate::tokens::Tokens;
-use crate::{AddressDriver, DriverError, Listing, Operation, Polled, Progress, Traits};
+use crate::{AddressDriver, CHANGING, DriverError, Listed, Listing, Operation, Polled, Progress, Traits};
 
 /// DigitalOcean's address where `DIGITALOCEAN_API_URL` does not say otherwise.
 pub const DEFAULT_URL: &str = "https://api.digitalocean.com";
 
 /// Every call this driver makes.
-pub const CALLS: &[&str] = &["reserved_ips.list", "reserved_ips_actions.post"];
+pub const CALLS: &[&str] = &["reserved_ips.list", "reserved_ips.get", "reserved_ips_actions.post", "droplets.list"];
 
 const PAGE_SIZE: usize = 200;
 
@@ -48,25 +51,60 @@ impl DigitalOcean {
         Self { api: JsonApi::new(service, url, tokens, explain) }
     }
 
-    async fn list_all(&self) -> Result<Listing, DriverError> {
-        let mut listing = Listing::default();
+    /// All items of a paged listing. A listing that changes while it is read may lose an item between two pages, and a lost
+    /// item would look like one that does not exist, so the number that the cloud tells must be there.
+    async fn list_pages(&self, name: &str, path: &str, items: &str) -> Result<Vec<Value>, DriverError> {
+        let mut all = Vec::new();
         for page in 1..=PAGES_MAX {
-            let path = format!("v2/reserved_ips?per_page={PAGE_SIZE}&page={page}");
-            let answer: Page = self.api.call("reserved_ips.list", Method::GET, &path, None).await?;
-            for found in answer.reserved_ips {
-                let address = found.ip.parse::<Address>();
-                let address = address.map_err(|_| unreadable("reserved_ips.list", &found.ip))?;
-                if found.locked {
-                    listing.changing.push(address);
-                }
-                let holder = found.droplet.map(|droplet| Holding::By(VmId(droplet.id.to_string())));
-                listing.addresses.insert(address, holder.unwrap_or(Holding::Free));
-            }
-            if answer.links.is_none_or(|links| links.pages.is_none_or(|pages| pages.next.is_none())) {
-                return Ok(listing);
+            let path = format!("{path}?per_page={PAGE_SIZE}&page={page}");
+            let mut answer: Value = self.api.call(name, Method::GET, &path, None).await?;
+            let Value::Array(found) = answer[items].take() else { return Err(unreadable(name, &"it has no items")) };
+            all.extend(found);
+            if answer["links"]["pages"]["next"].is_null() {
+                return match answer["meta"]["total"].as_u64() {
+                    Some(total) if total == all.len() as u64 => Ok(all),
+                    _ => Err(unreadable(name, &"it changed while it was read")),
+                };
             }
         }
-        Err(unreadable("reserved_ips.list", &"it does not end"))
+        Err(unreadable(name, &"it does not end"))
+    }
+
+    async fn list_all(&self) -> Result<Listing, DriverError> {
+        let name = "reserved_ips.list";
+        let mut listing = Listing::default();
+        for item in self.list_pages(name, "v2/reserved_ips", "reserved_ips").await? {
+            let found: ReservedIp = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
+            let address = found.ip.parse::<Address>().map_err(|_| unreadable(name, &found.ip))?;
+            let region = found.region.as_ref().map(|region| region.slug.as_str().into());
+            listing.addresses.insert(address, Listed { holding: found.holding(), region });
+        }
+        Ok(listing)
+    }
+
+    async fn list_machines(&self) -> Result<BTreeMap<VmId, MachineState>, DriverError> {
+        let name = "droplets.list";
+        let mut machines = BTreeMap::new();
+        for item in self.list_pages(name, "v2/droplets", "droplets").await? {
+            let found: Droplet = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
+            let state = match found.status.as_deref() {
+                Some("off" | "archive") => MachineState::Stopped,
+                _ => MachineState::Running,
+            };
+            machines.insert(found.id.to_string().into(), state);
+        }
+        Ok(machines)
+    }
+
+    /// Unassigning does not say from whom, so who holds the address is read right before.
+    async fn release(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
+        let path = format!("v2/reserved_ips/{address}");
+        let One { reserved_ip } = self.api.call("reserved_ips.get", Method::GET, &path, None).await?;
+        match reserved_ip.holding() {
+            Holding::By(holder) if holder == *vm => self.act(scope, address, None).await,
+            Holding::Unknown(reason) => Err(DriverError::Conflict(format!("{address}: {reason}"))),
+            _ => Ok(Progress::Done),
+        }
     }
 
     async fn act(
@@ -78,7 +116,7 @@ impl DigitalOcean {
         let name = "reserved_ips_actions.post";
         let body = match target {
             Some(vm) => {
-                let droplet = vm.0.parse::<u64>();
+                let droplet = vm.as_str().parse::<u64>();
                 let droplet =
                     droplet.map_err(|_| DriverError::Invalid(format!("{vm} is no droplet's id")))?;
                 json!({"type": "assign", "droplet_id": droplet})
@@ -119,13 +157,17 @@ impl AddressDriver for DigitalOcean {
         &'a self,
         scope: &'a Scope,
         address: Address,
-        _: &'a VmId,
+        vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.act(scope, address, None).boxed()
+        self.release(scope, address, vm).boxed()
     }
 
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {
         self.poll_all(operations).boxed()
+    }
+
+    fn machines<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>> {
+        self.list_machines().boxed()
     }
 
     fn traits(&self) -> Traits {
@@ -136,25 +178,23 @@ impl AddressDriver for DigitalOcean {
 /// Whether an action has ended, by what the listing says of its address. An action that failed leaves the address
 /// unlocked where it was.
 fn ended(operation: &Operation, listing: &Listing) -> Result<Polled, DriverError> {
-    if listing.changing.contains(&operation.address) {
-        return Ok(Polled::StillUnderway);
-    }
     let wanted = operation.target.clone().map_or(Holding::Free, Holding::By);
-    match listing.addresses.get(&operation.address) {
-        Some(found) if *found == wanted => Ok(Polled::Ended),
-        Some(_) => {
+    match listing.told(operation.address).holding {
+        Holding::Unknown(_) => Ok(Polled::StillUnderway),
+        Holding::Missing => Err(DriverError::NotFound(format!("reserved IP {}", operation.address))),
+        found if found == wanted => Ok(Polled::Ended),
+        _ => {
             let message = format!("action {} on {} ended without effect", operation.id, operation.address);
             Err(DriverError::Conflict(message))
         }
-        None => Err(DriverError::NotFound(format!("reserved IP {}", operation.address))),
     }
 }
 
 /// The machine that a providerID of the form `digitalocean://id` names.
 pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
     let droplet: u64 = provider_id.strip_prefix("digitalocean://")?.parse().ok()?;
-    let scope = Scope { provider: Provider::DigitalOcean, account: String::new() };
-    Some((scope, VmId(droplet.to_string())))
+    let scope = Scope { provider: Provider::DigitalOcean, account: "".into() };
+    Some((scope, droplet.to_string().into()))
 }
 
 fn explain(name: &str, refused: &Refused) -> DriverError {
@@ -176,38 +216,45 @@ fn explain(name: &str, refused: &Refused) -> DriverError {
 
 fn permission_of(name: &str) -> &'static str {
     match name {
-        "reserved_ips.list" => "reserved_ip:read",
+        "reserved_ips.list" | "reserved_ips.get" => "reserved_ip:read",
+        "droplets.list" => "droplet:read",
         _ => "reserved_ip:update",
     }
 }
 
 #[derive(Deserialize)]
-struct Page {
-    reserved_ips: Vec<ReservedIp>,
-    links: Option<Links>,
+struct One {
+    reserved_ip: ReservedIp,
 }
 
 #[derive(Deserialize)]
 struct ReservedIp {
     ip: String,
     droplet: Option<Droplet>,
+    region: Option<Region>,
     #[serde(default)]
     locked: bool,
+}
+
+impl ReservedIp {
+    fn holding(&self) -> Holding {
+        match &self.droplet {
+            _ if self.locked => Holding::Unknown(CHANGING.into()),
+            Some(droplet) => Holding::By(droplet.id.to_string().into()),
+            None => Holding::Free,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Region {
+    slug: String,
 }
 
 #[derive(Deserialize)]
 struct Droplet {
     id: u64,
-}
-
-#[derive(Deserialize)]
-struct Links {
-    pages: Option<Pages>,
-}
-
-#[derive(Deserialize)]
-struct Pages {
-    next: Option<String>,
+    status: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -13,10 +13,11 @@ pub mod http;
 pub mod tokens;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use plan::{Address, Fact, Holding, Scope, VmId};
+use plan::{Address, Holding, MachineState, Scope, VmId};
 
 /// Moves addresses between the machines of one cloud.
 ///
@@ -45,6 +46,9 @@ pub trait AddressDriver: Send + Sync {
     /// Whether operations have ended, in the order given. An operation that failed is an error.
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>>;
 
+    /// What the cloud says of its machines: proof that a holder is dead. One that it does not name is gone.
+    fn machines<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>>;
+
     /// What the cloud can do.
     fn traits(&self) -> Traits;
 }
@@ -53,27 +57,38 @@ pub trait AddressDriver: Send + Sync {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     /// The addresses that were told, and who holds them.
-    pub addresses: BTreeMap<Address, Holding>,
+    pub addresses: BTreeMap<Address, Listed>,
     /// The parts that were not told, such as a region that did not answer. While there are any, an address that is not
     /// in `addresses` is unknown; otherwise it does not exist.
     pub untold: Vec<String>,
-    /// Addresses that were told to be in the middle of a change, so that their holder is not known.
-    pub changing: Vec<Address>,
+}
+
+/// What a cloud says of one address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Who holds it. While the cloud is carrying out a change of it, that is not known.
+    pub holding: Holding,
+    /// The region in which it can be used.
+    pub region: Option<Arc<str>>,
 }
 
 impl Listing {
     /// What is known of one address.
-    pub fn fact(&self, address: Address) -> Fact<Holding> {
-        if self.changing.contains(&address) {
-            return Fact::Unknown("the cloud is still carrying out a change of this address".into());
-        }
+    pub fn told(&self, address: Address) -> Listed {
+        let unlisted = |holding| Listed { holding, region: None };
         match self.addresses.get(&address) {
-            Some(holding) => Fact::Known(holding.clone()),
-            None if self.untold.is_empty() => Fact::Known(Holding::Missing),
-            None => Fact::Unknown(format!("the cloud did not tell of {}", self.untold.join(", "))),
+            Some(listed) => listed.clone(),
+            None if self.untold.is_empty() => unlisted(Holding::Missing),
+            None => {
+                let reason = format!("the cloud did not tell of {}", self.untold.join(", "));
+                unlisted(Holding::Unknown(reason.into()))
+            }
         }
     }
 }
+
+/// Why the holder of an address that is being changed is not known.
+const CHANGING: &str = "the cloud is still carrying out a change of this address";
 
 /// How far a change has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,11 +178,11 @@ mod tests {
         let scope = |provider, account: &str| Scope { provider, account: account.into() };
         assert_eq!(
             machine_of("gce://demo/us-west1-a/edge-1"),
-            Some((scope(Provider::Gcp, "demo"), VmId("demo/us-west1-a/edge-1".into())))
+            Some((scope(Provider::Gcp, "demo"), "demo/us-west1-a/edge-1".into()))
         );
         assert_eq!(
             machine_of("digitalocean://1001"),
-            Some((scope(Provider::DigitalOcean, ""), VmId("1001".into())))
+            Some((scope(Provider::DigitalOcean, ""), "1001".into()))
         );
         assert_eq!(machine_of("kind://docker/kind/worker"), None);
         assert_eq!(machine_of("digitalocean://not-a-number"), None);
@@ -178,12 +193,10 @@ mod tests {
     fn what_a_listing_did_not_tell_is_unknown_and_never_missing() {
         let address: Address = "203.0.113.7".parse().unwrap();
         let mut listing = Listing::default();
-        assert_eq!(listing.fact(address), Fact::Known(Holding::Missing));
+        assert_eq!(listing.told(address).holding, Holding::Missing);
         listing.untold.push("regions/us-west1".into());
-        assert!(matches!(listing.fact(address), Fact::Unknown(_)));
-        listing.addresses.insert(address, Holding::Free);
-        assert_eq!(listing.fact(address), Fact::Known(Holding::Free));
-        listing.changing.push(address);
-        assert!(matches!(listing.fact(address), Fact::Unknown(_)));
+        assert!(matches!(listing.told(address).holding, Holding::Unknown(_)));
+        listing.addresses.insert(address, Listed { holding: Holding::Free, region: None });
+        assert_eq!(listing.told(address).holding, Holding::Free);
     }
 }

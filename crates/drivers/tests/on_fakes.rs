@@ -7,7 +7,7 @@ use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::http::HttpService;
 use drivers::{AddressDriver, DriverError, Polled, Progress, tokens};
-use plan::{Address, Fact, Holding, Provider, Scope, VmId};
+use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
 
@@ -22,7 +22,7 @@ fn address(text: &str) -> Address {
 }
 
 fn vm(text: &str) -> VmId {
-    VmId(text.into())
+    text.into()
 }
 
 /// Calls the driver until it is done, as the controller does.
@@ -54,7 +54,7 @@ mod at_digitalocean {
         account.add_reserved_ip(ADDRESS, "nyc3");
         let fake = Fake::new(account);
         let driver = DigitalOcean::new(service(&fake), "http://digitalocean.invalid/", tokens::fixed(TOKEN));
-        (fake, driver, Scope { provider: Provider::DigitalOcean, account: String::new() })
+        (fake, driver, Scope { provider: Provider::DigitalOcean, account: "".into() })
     }
 
     #[tokio::test(start_paused = true)]
@@ -65,12 +65,12 @@ mod at_digitalocean {
                 .await
                 .unwrap();
             let listing = driver.list(&scope).await.unwrap();
-            assert_eq!(listing.fact(address(ADDRESS)), Fact::Known(Holding::By(vm(droplet))));
+            assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(droplet)));
         }
         assert_eq!(fake.ledger().calls()["reserved_ips_actions.post"], 2);
         finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm("2")).await).await.unwrap();
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!(listing.fact(address(ADDRESS)), Fact::Known(Holding::Free));
+        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::Free);
         assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
     }
 
@@ -79,7 +79,7 @@ mod at_digitalocean {
         let (_, driver, scope) = account();
         driver.attach(&scope, address(ADDRESS), &vm("1")).await.unwrap();
         let listing = driver.list(&scope).await.unwrap();
-        assert!(matches!(listing.fact(address(ADDRESS)), Fact::Unknown(_)));
+        assert!(matches!(listing.told(address(ADDRESS)).holding, Holding::Unknown(_)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -93,6 +93,23 @@ mod at_digitalocean {
         let listing = driver.list(&scope).await.unwrap();
         assert_eq!(listing.addresses.len(), 451);
         assert_eq!(fake.ledger().calls()["reserved_ips.list"], 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_is_running_stopped_or_not_named() {
+        let (fake, driver, scope) = account();
+        fake.with(|account| account.remove_droplet(2));
+        let machines = driver.machines(&scope).await.unwrap();
+        assert_eq!(machines.get(&vm("1")), Some(&MachineState::Running));
+        assert_eq!(machines.get(&vm("2")), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_is_never_taken_off_another_droplet_than_the_one_meant() {
+        let (fake, driver, scope) = account();
+        fake.with(|account| account.assign_now(ADDRESS, 2));
+        assert_eq!(driver.detach(&scope, address(ADDRESS), &vm("1")).await.unwrap(), Progress::Done);
+        assert_eq!(fake.with(|account| account.holder(ADDRESS)), Some(2));
     }
 
     #[tokio::test(start_paused = true)]
@@ -165,11 +182,11 @@ mod at_compute_engine {
         let (fake, driver, scope) = project();
         finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!(listing.fact(address(ADDRESS)), Fact::Known(Holding::By(vm(ONE))));
+        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(ONE)));
         finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await.unwrap();
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!(listing.fact(address(ADDRESS)), Fact::Known(Holding::By(vm(TWO))));
+        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(TWO)));
         assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
     }
 
@@ -181,6 +198,16 @@ mod at_compute_engine {
         assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap(), Progress::Done);
         let gone = vm("demo/us-west1-a/gone");
         assert_eq!(driver.detach(&scope, address(ADDRESS), &gone).await.unwrap(), Progress::Done);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_is_running_stopped_or_not_named() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| project.stop_instance("us-west1-a", "two"));
+        let machines = driver.machines(&scope).await.unwrap();
+        assert_eq!(machines.get(&vm(ONE)), Some(&MachineState::Running));
+        assert_eq!(machines.get(&vm(TWO)), Some(&MachineState::Stopped));
+        assert_eq!(machines.get(&vm("demo/us-west1-a/gone")), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -211,7 +238,7 @@ mod at_compute_engine {
         fake.with(|project| _ = project.unreachable_regions.insert("us-west1".into()));
         match driver.list(&scope).await {
             Err(DriverError::Unavailable(_)) => {}
-            Ok(listing) => assert!(matches!(listing.fact(address(ADDRESS)), Fact::Unknown(_))),
+            Ok(listing) => assert!(matches!(listing.told(address(ADDRESS)).holding, Holding::Unknown(_))),
             Err(other) => panic!("{other}"),
         }
     }

@@ -8,20 +8,22 @@ use std::time::Duration;
 use api::NetIPAllocation;
 use api::net_ip_allocation::Provider as Named;
 use kube::ResourceExt;
-use plan::{Pods, Pool, PoolKey, Provider, Tenancy};
+use plan::{Journal, Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
-use super::{Cluster, Refusal, allowed, created, last_holders, machine, parse_addresses};
+use super::{Front, Who, allowed, created, last_holders, losses_confirmed, parse_addresses};
+
+/// The kind's name.
+pub const KIND: &str = "NetIPAllocation";
 
 /// How long a NotReady node keeps its address where the object does not say.
 const FAILOVER_GRACE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// The pool's name.
 pub fn key(object: &NetIPAllocation) -> PoolKey {
-    PoolKey { kind: "NetIPAllocation", namespace: String::new(), name: object.name_any() }
+    PoolKey { kind: KIND, namespace: "".into(), name: object.name_any().into() }
 }
 
-/// The pool, or why there is none.
-pub fn pool(object: &NetIPAllocation, cluster: &Cluster) -> Result<Pool, Refusal> {
+pub(super) fn front(object: &NetIPAllocation) -> Front {
     let spec = &object.spec;
     let provider = match spec.cloud.provider {
         Named::Gcp => Provider::Gcp,
@@ -29,27 +31,27 @@ pub fn pool(object: &NetIPAllocation, cluster: &Cluster) -> Result<Pool, Refusal
         Named::Azure => Provider::Azure,
         Named::DigitalOcean => Provider::DigitalOcean,
     };
-    let addresses = parse_addresses(&spec.reserved_ips)?;
+    let (addresses, refusal) = parse_addresses(&spec.reserved_ips);
     let status = object.status.as_ref().map(|status| status.addresses.as_slice()).unwrap_or_default();
-    let last_holders = last_holders(status);
-    let scope = cluster.scope(provider, &last_holders)?;
-    let selector = spec.node_selector.clone().unwrap_or_default();
-    let pods = if spec.workload().is_some() { Pods::Present } else { Pods::Absent };
-    let members = cluster.nodes.iter().filter(|(_, node)| {
-        let is_selected = selector.iter().all(|(name, value)| node.labels().get(name) == Some(value));
-        is_selected && machine(node).is_some_and(|(of_node, _)| of_node == scope)
-    });
-    Ok(Pool {
+    let zones = spec.cloud.zones.iter().flatten().map(|zone| zone.as_str().into()).collect();
+    let region = spec.cloud.region.as_deref().filter(|region| !region.is_empty()).map(Into::into);
+    let pool = Pool {
         key: key(object),
         created: created(object),
+        scope: Scope { provider, account: "".into() },
         desired: addresses.len(),
         addresses,
-        members: members.map(|(name, _)| (name.clone(), pods)).collect(),
         tenancy: Tenancy::UntilDrained,
-        region: spec.cloud.region.clone().filter(|region| !region.is_empty()),
-        zones: spec.cloud.zones.clone().unwrap_or_default(),
-        last_holders,
-        policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT),
-        scope,
-    })
+        region,
+        zones,
+        last_holders: last_holders(status),
+        last_assignment: None,
+        losses_confirmed: losses_confirmed(object),
+        journal: Journal::default(),
+        policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, Duration::ZERO),
+    };
+    let pods_otherwise = if spec.workload().is_some() { Pods::Present } else { Pods::Absent };
+    let labels = spec.node_selector.clone().unwrap_or_default();
+    let who = Who { nodes: labels.into_iter().collect(), tolerations: None, pods: None, pods_otherwise };
+    Front { pool, provider: Some(provider), who, refusal, age_max: spec.reconcile_interval() }
 }

@@ -1,5 +1,6 @@
-//! Label selectors as text, in the syntax of kubectl's `-l`.
+//! Label selectors as text, in the syntax of kubectl's `-l`, and tolerations.
 
+use k8s_openapi::api::core::v1::{Taint, Toleration};
 use kube::core::{Expression, Selector};
 
 use super::Refusal;
@@ -56,6 +57,25 @@ fn name(text: &str) -> Option<String> {
     (!text.is_empty() && text.chars().all(is_allowed)).then(|| text.to_owned())
 }
 
+/// Whether any toleration covers a taint, as the scheduler reads them: an empty key or effect stands for all, `Exists` for
+/// every value.
+pub(super) fn is_tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
+    tolerations.iter().any(|toleration| tolerates(toleration, taint))
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let stands_for = |pattern: &Option<String>, value: &str| {
+        pattern.as_deref().filter(|pattern| !pattern.is_empty()).is_none_or(|pattern| pattern == value)
+    };
+    let same_value = || toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
+    let fits = match toleration.operator.as_deref() {
+        None | Some("" | "Equal") => same_value(),
+        Some("Exists") => true,
+        Some(_) => false,
+    };
+    fits && stands_for(&toleration.key, &taint.key) && stands_for(&toleration.effect, &taint.effect)
+}
+
 fn refusal(text: &str, term: &str) -> Refusal {
     Refusal {
         reason: "InvalidSelector",
@@ -99,5 +119,29 @@ mod tests {
             let refusal = parse(selector).expect_err(selector);
             assert_eq!(refusal.reason, "InvalidSelector");
         }
+    }
+
+    fn taint(key: &str, value: Option<&str>, effect: &str) -> Taint {
+        Taint { key: key.into(), value: value.map(Into::into), effect: effect.into(), ..Taint::default() }
+    }
+
+    fn toleration(json: serde_json::Value) -> Toleration {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn tolerations_are_read_as_the_scheduler_reads_them() {
+        let cordon = taint("node.kubernetes.io/unschedulable", None, "NoSchedule");
+        let documented =
+            toleration(serde_json::json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}));
+        assert!(tolerates(&documented, &cordon));
+        assert!(!tolerates(&documented, &taint("other", None, "NoSchedule")));
+        assert!(!tolerates(&documented, &taint("node.kubernetes.io/unschedulable", None, "NoExecute")));
+
+        let valued = taint("dedicated", Some("edge"), "NoExecute");
+        assert!(tolerates(&toleration(serde_json::json!({"operator": "Exists"})), &valued));
+        assert!(tolerates(&toleration(serde_json::json!({"key": "dedicated", "value": "edge"})), &valued));
+        assert!(!tolerates(&toleration(serde_json::json!({"key": "dedicated", "value": "core"})), &valued));
+        assert!(!tolerates(&toleration(serde_json::json!({"key": "dedicated", "operator": "Gt"})), &valued));
     }
 }

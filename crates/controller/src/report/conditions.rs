@@ -1,7 +1,6 @@
 //! Conditions that kstatus and people understand.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use plan::Timestamp;
 
 /// How an object stands as a whole. The order is that of urgency: the worst address speaks for the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +20,7 @@ pub(super) fn conditions(
     reason: &str,
     message: &str,
     generation: Option<i64>,
+    now: &Time,
 ) -> Vec<Condition> {
     let states = [
         ("Ready", standing == Standing::Ready),
@@ -36,14 +36,8 @@ pub(super) fn conditions(
             reason: reason.into(),
             message: message.into(),
             observed_generation: generation,
-            last_transition_time: before.map_or_else(now, |before| before.last_transition_time.clone()),
+            last_transition_time: before.map_or_else(|| now.clone(), |before| before.last_transition_time.clone()),
         }
     };
     states.into_iter().map(condition).collect()
-}
-
-/// The present time, as precise as Kubernetes keeps it.
-pub(super) fn now() -> Time {
-    let seconds = Timestamp::now().as_second();
-    Time(Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH))
 }

@@ -1,110 +1,220 @@
 //! The status of objects.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use api::floating_ip_pool::{IpState, IpStatus};
-use api::status::{AddressState, AddressStatus, Holder, Summary};
+use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Move, Moves, Summary};
 use api::{FloatingIPPool, NetIPAllocation};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use plan::{Address, Verdict};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use plan::{Address, Holding, Journal, Plan, Pool, PoolKey, Timestamp, Verdict, Waits};
 
 use super::conditions::{self, Standing};
-use super::{Said, Subject};
+use crate::observe::{Index, Object, Refusal, URGENT, VOLUNTARY};
 
 /// The parts of a status that both kinds have.
 struct Common {
     addresses: Vec<AddressStatus>,
     summary: Summary,
     conditions: Vec<Condition>,
+    moves: Option<Moves>,
     proposed: Vec<String>,
 }
 
-/// The allocation with its new status, where that differs from the one it has.
-pub(super) fn allocation(object: &NetIPAllocation, subject: Subject<'_>) -> Option<NetIPAllocation> {
-    let present = object.status.clone().unwrap_or_default();
-    let common = common(&subject, &present.addresses, &present.conditions, object.metadata.generation);
-    let mut status = present.clone();
-    status.observed_generation = object.metadata.generation;
-    status.addresses = common.addresses;
-    status.summary = Some(common.summary);
-    status.conditions = common.conditions;
-    status.proposed = common.proposed;
-    (object.status.as_ref() != Some(&status))
-        .then(|| NetIPAllocation { status: Some(status), ..object.clone() })
-}
-
-/// The pool with its new status, where that differs from the one it has.
-pub(super) fn pool(object: &FloatingIPPool, subject: Subject<'_>) -> Option<FloatingIPPool> {
-    let present = object.status.clone().unwrap_or_default();
-    let common = common(&subject, &present.addresses, &present.conditions, object.metadata.generation);
-    let mut status = present.clone();
-    status.observed_generation = object.metadata.generation;
-    status.summary = Some(common.summary);
-    status.conditions = common.conditions;
-    status.proposed = common.proposed;
-    match &subject {
-        Subject::Pool(sayings) => {
-            status.ips =
-                sayings.iter().map(|(address, said)| (address.to_string(), as_flipop_writes(said))).collect();
-            status.error = None;
-        }
-        Subject::Refused(refusal) => status.error = Some(refusal.message.clone()),
-    }
-    status.addresses = common.addresses;
-    (object.status.as_ref() != Some(&status))
-        .then(|| FloatingIPPool { status: Some(status), ..object.clone() })
-}
-
-fn common(
-    subject: &Subject<'_>,
-    present: &[AddressStatus],
-    conditions: &[Condition],
+/// What an object's status says now.
+struct Present<'a> {
+    addresses: &'a [AddressStatus],
+    conditions: &'a [Condition],
+    moves: Option<&'a Moves>,
     generation: Option<i64>,
-) -> Common {
-    let sayings = match subject {
-        Subject::Pool(sayings) => sayings,
-        Subject::Refused(refusal) => {
-            let conditions = conditions::conditions(
-                conditions,
-                Standing::Stalled,
-                refusal.reason,
-                &refusal.message,
-                generation,
-            );
-            // What is remembered of the addresses stays, because it says which machines are ours.
-            let summary = Summary { desired: count(present.len()), attached: 0 };
-            return Common { addresses: present.to_vec(), summary, conditions, proposed: Vec::new() };
+}
+
+/// The object with its new status, where that differs from the one it has. Nothing is said of an object that the plan has
+/// not looked at.
+pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp) -> Option<Object> {
+    let tracked = index.objects.get(key)?;
+    let pool = index.world.pool(key)?;
+    let verdicts = plan.verdicts.get(key)?;
+    let speaker = Speaker { index, pool, verdicts, refusal: tracked.refusal.as_ref(), now };
+    match &tracked.object {
+        Object::Allocation(object) => speaker.allocation(object).map(|object| Object::Allocation(Arc::new(object))),
+        Object::Pool(object) => speaker.pool(object).map(|object| Object::Pool(Arc::new(object))),
+    }
+}
+
+struct Speaker<'a> {
+    index: &'a Index,
+    pool: &'a Pool,
+    verdicts: &'a [(Address, Verdict)],
+    refusal: Option<&'a Refusal>,
+    now: Timestamp,
+}
+
+impl Speaker<'_> {
+    fn allocation(&self, object: &NetIPAllocation) -> Option<NetIPAllocation> {
+        let mut status = object.status.clone().unwrap_or_default();
+        let present = Present {
+            addresses: &status.addresses,
+            conditions: &status.conditions,
+            moves: status.moves.as_ref(),
+            generation: object.metadata.generation,
+        };
+        let common = self.common(&present);
+        status.observed_generation = object.metadata.generation;
+        status.addresses = common.addresses;
+        status.summary = Some(common.summary);
+        status.conditions = common.conditions;
+        status.moves = common.moves;
+        status.proposed = common.proposed;
+        let is_new = object.status.as_ref() != Some(&status);
+        is_new.then(|| NetIPAllocation { status: Some(status), ..object.clone() })
+    }
+
+    fn pool(&self, object: &FloatingIPPool) -> Option<FloatingIPPool> {
+        let mut status = object.status.clone().unwrap_or_default();
+        let present = Present {
+            addresses: &status.addresses,
+            conditions: &status.conditions,
+            moves: status.moves.as_ref(),
+            generation: object.metadata.generation,
+        };
+        let common = self.common(&present);
+        status.observed_generation = object.metadata.generation;
+        status.summary = Some(common.summary);
+        status.conditions = common.conditions;
+        status.moves = common.moves;
+        status.proposed = common.proposed;
+        status.addresses = common.addresses;
+        status.last_assignment = self.pool.last_assignment.map(whole_seconds);
+        status.error = self.refusal.map(|refusal| refusal.message.clone());
+        if self.refusal.is_none() {
+            status.ips = self.verdicts.iter().map(|(address, said)| (address.to_string(), self.as_flipop(said))).collect();
         }
-    };
-    let remembered: BTreeMap<&str, &AddressStatus> =
-        present.iter().map(|status| (status.address.as_str(), status)).collect();
-    let addresses: Vec<_> = sayings
-        .iter()
-        .map(|(address, said)| {
-            address_status(*address, said, remembered.get(address.to_string().as_str()).copied())
-        })
-        .collect();
-    let attached = addresses.iter().filter(|status| status.state == AddressState::Attached).count();
-    let desired = addresses.iter().filter(|status| status.state != AddressState::Disabled).count();
-    let worst = sayings
-        .iter()
-        .map(|(address, said)| (standing(said), address, said))
-        .max_by_key(|(standing, ..)| *standing);
-    let (standing, reason, message) = match worst {
-        Some((standing @ (Standing::Reconciling | Standing::Stalled), address, said)) => {
-            (standing, reason(said), format!("{address} {}", message(said)))
+        let is_new = object.status.as_ref() != Some(&status);
+        is_new.then(|| FloatingIPPool { status: Some(status), ..object.clone() })
+    }
+
+    fn common(&self, present: &Present<'_>) -> Common {
+        let remembered: BTreeMap<&str, &AddressStatus> =
+            present.addresses.iter().map(|status| (status.address.as_str(), status)).collect();
+        let addresses: Vec<_> = self
+            .verdicts
+            .iter()
+            .map(|(address, said)| self.address(*address, said, remembered.get(address.to_string().as_str()).copied()))
+            .collect();
+        let attached = addresses.iter().filter(|status| status.state == AddressState::Attached).count();
+        let desired = addresses.iter().filter(|status| status.state != AddressState::Disabled).count();
+        let worst = self.verdicts.iter().map(|(address, said)| (standing(said), address, said));
+        let worst = worst.max_by_key(|(standing, ..)| *standing);
+        let (standing, reason, message) = match (self.refusal, worst) {
+            (Some(refusal), _) => (Standing::Stalled, refusal.reason, refusal.message.clone()),
+            (None, Some((standing @ (Standing::Reconciling | Standing::Stalled), address, said))) => {
+                (standing, reason(said), format!("{address} {said}"))
+            }
+            _ => (Standing::Ready, "Settled", format!("{attached} of {desired} addresses are on nodes")),
+        };
+        let would = |(_, said): &(Address, Verdict)| match said {
+            Verdict::WouldStep(step) => Some(step.clone()),
+            _ => None,
+        };
+        Common {
+            summary: Summary { desired: count(desired), attached: count(attached) },
+            conditions: conditions::conditions(
+                present.conditions,
+                standing,
+                reason,
+                &message,
+                present.generation,
+                &whole_seconds(self.now),
+            ),
+            moves: self.moves(present.moves),
+            proposed: self.verdicts.iter().filter_map(would).take(100).collect(),
+            addresses,
         }
-        _ => (Standing::Ready, "Settled", format!("{attached} of {desired} addresses are on nodes")),
-    };
-    let would = |said: &Said<'_>| match said {
-        Said::Not(Verdict::WouldStep(step)) => Some(step.clone()),
-        _ => None,
-    };
-    Common {
-        summary: Summary { desired: count(desired), attached: count(attached) },
-        conditions: conditions::conditions(conditions, standing, reason, &message, generation),
-        proposed: sayings.values().filter_map(would).take(100).collect(),
-        addresses,
+    }
+
+    /// The journal, as it shall stand. One that can't be read stays as it is.
+    fn moves(&self, present: Option<&Moves>) -> Option<Moves> {
+        let Journal::Known(journal) = &self.pool.journal else { return present.cloned() };
+        if journal.is_empty() {
+            return None;
+        }
+        let known: BTreeMap<&str, &Move> =
+            present.iter().flat_map(|moves| &moves.entries).map(|entry| (entry.id.as_str(), entry)).collect();
+        let entry = |(address, entry): (&Address, &plan::Move)| {
+            let id = format!("{address}-{}", entry.epoch.0);
+            let started_at = known.get(id.as_str()).and_then(|known| known.started_at.clone());
+            let holder = |vm: &plan::VmId, node: Option<&plan::NodeName>| Holder {
+                vm: vm.to_string(),
+                node_name: node.map(ToString::to_string),
+                had_ephemeral: None,
+            };
+            Move {
+                kind: None,
+                address: Some(address.to_string()),
+                from: entry.from.as_ref().map(|vm| holder(vm, None)),
+                to: entry.to.as_ref().map(|to| holder(&to.vm, Some(&to.node))),
+                step: if entry.is_voluntary { VOLUNTARY } else { URGENT }.into(),
+                operation: None,
+                token: None,
+                candidates: Vec::new(),
+                epoch: entry.epoch.0,
+                started_at: started_at.or_else(|| Some(whole_seconds(self.now))),
+                attempts: None,
+                error: None,
+                id,
+            }
+        };
+        let entries = journal.iter().map(entry).collect();
+        Some(Moves { version: MOVES_VERSION, epoch: self.index.world.epoch.0, entries })
+    }
+
+    fn address(&self, address: Address, said: &Verdict, present: Option<&AddressStatus>) -> AddressStatus {
+        // Whoever holds the address now and backs a node is a machine of ours, and is remembered as such.
+        let holder = self.index.world.fact(&self.pool.scope, address).and_then(|fact| match &fact.holding {
+            Holding::By(vm) => self.index.world.node_of(vm).map(|(name, _)| Holder {
+                vm: vm.to_string(),
+                node_name: Some(name.to_string()),
+                had_ephemeral: None,
+            }),
+            _ => None,
+        });
+        let state = state(said);
+        let since = present.filter(|present| present.state == state).and_then(|present| present.since.clone());
+        let is_attached = state == AddressState::Attached;
+        let node_name = holder.as_ref().filter(|_| is_attached).and_then(|holder| holder.node_name.clone());
+        let is_settled = matches!(said, Verdict::Settled(_));
+        AddressStatus {
+            address: address.to_string(),
+            state,
+            node_name,
+            last_holder: holder.or_else(|| present.and_then(|present| present.last_holder.clone())),
+            reason: Some(reason(said).to_owned()),
+            message: (!is_settled && state != AddressState::Moving).then(|| said.to_string()),
+            since: since.or_else(|| Some(whole_seconds(self.now))),
+            created: present.and_then(|present| present.created),
+        }
+    }
+
+    fn as_flipop(&self, said: &Verdict) -> IpStatus {
+        let provider_id = |node: &plan::NodeName| {
+            self.index.nodes.get(node).and_then(|node| node.spec.provider_id.clone())
+        };
+        let (state, node, error) = match said {
+            Verdict::Settled(node) => (IpState::Active, Some(node), None),
+            Verdict::Lingers(_, node, _) => (IpState::NoMatch, node.as_ref(), None),
+            Verdict::Moving(node) => (IpState::InProgress, node.as_ref(), None),
+            Verdict::NoNode => (IpState::Unassigned, None, None),
+            Verdict::Disabled => (IpState::Disabled, None, None),
+            other => (IpState::Error, None, Some(other.to_string())),
+        };
+        IpStatus {
+            state,
+            node_name: node.map(ToString::to_string),
+            // While everything moves, the object must still fit.
+            provider_id: node.filter(|_| state != IpState::InProgress).and_then(provider_id),
+            error,
+        }
     }
 }
 
@@ -112,97 +222,57 @@ fn count(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn address_status(address: Address, said: &Said<'_>, present: Option<&AddressStatus>) -> AddressStatus {
-    let (node_name, last_holder) = match said {
-        Said::On(node, vm) => {
-            let holder = Holder { vm: vm.0.clone(), node_name: Some(node.0.clone()), had_ephemeral: None };
-            (Some(node.0.clone()), Some(holder))
+/// A time as precise as Kubernetes keeps it.
+fn whole_seconds(time: Timestamp) -> Time {
+    Time(Timestamp::from_second(time.as_second()).unwrap_or(Timestamp::UNIX_EPOCH))
+}
+
+fn state(said: &Verdict) -> AddressState {
+    match said {
+        Verdict::Settled(_) | Verdict::Lingers(..) => AddressState::Attached,
+        Verdict::Moving(_) => AddressState::Moving,
+        Verdict::NoNode => AddressState::Unattached,
+        Verdict::Foreign(_) => AddressState::Foreign,
+        Verdict::OwnedBy(_) => AddressState::Conflict,
+        Verdict::Missing => AddressState::Missing,
+        Verdict::Disabled => AddressState::Disabled,
+        Verdict::Unknown(_) | Verdict::Waits(_) | Verdict::WouldStep(_) => AddressState::Unknown,
+    }
+}
+
+fn reason(said: &Verdict) -> &'static str {
+    match said {
+        Verdict::Settled(_) => "Settled",
+        Verdict::Lingers(..) => "NoMatch",
+        Verdict::Moving(_) => "Moving",
+        Verdict::NoNode => "NoNode",
+        Verdict::Foreign(_) => "Foreign",
+        Verdict::OwnedBy(_) => "Conflict",
+        Verdict::Missing => "Missing",
+        Verdict::Disabled => "Disabled",
+        Verdict::Unknown(_) => "Unknown",
+        Verdict::WouldStep(_) => "Observing",
+        Verdict::Waits(waits) => match waits {
+            Waits::ForBudget => "MaxConcurrentMoves",
+            Waits::ForHealthy => "MinHealthy",
+            Waits::ForCoolOff(_) => "CoolOff",
+            Waits::ForConfirmation(_) => "HoldersLost",
+            Waits::ForNewerController => "NewerJournal",
+            Waits::ForCorrection => "Refused",
+            Waits::ForRetry(_) => "Failed",
+        },
+    }
+}
+
+fn standing(said: &Verdict) -> Standing {
+    match said {
+        Verdict::Settled(_) | Verdict::Disabled => Standing::Ready,
+        Verdict::Foreign(_)
+        | Verdict::OwnedBy(_)
+        | Verdict::Missing
+        | Verdict::Waits(Waits::ForConfirmation(_) | Waits::ForNewerController | Waits::ForCorrection) => {
+            Standing::Stalled
         }
-        _ => (None, present.and_then(|present| present.last_holder.clone())),
-    };
-    let state = state(said);
-    let since = present.filter(|present| present.state == state).and_then(|present| present.since.clone());
-    AddressStatus {
-        address: address.to_string(),
-        state,
-        node_name,
-        last_holder,
-        reason: Some(reason(said).to_owned()),
-        message: (state != AddressState::Attached).then(|| message(said)),
-        since: since.or_else(|| Some(conditions::now())),
-        created: present.and_then(|present| present.created),
+        _ => Standing::Reconciling,
     }
-}
-
-fn state(said: &Said<'_>) -> AddressState {
-    match said {
-        Said::On(..) => AddressState::Attached,
-        Said::Off => AddressState::Unattached,
-        Said::Failed(_) => AddressState::Unknown,
-        Said::Not(verdict) => match verdict {
-            Verdict::Settled(_) | Verdict::Lingers(..) => AddressState::Attached,
-            Verdict::Stepping => AddressState::Moving,
-            Verdict::NoNode => AddressState::Unattached,
-            Verdict::Foreign(_) => AddressState::Foreign,
-            Verdict::OwnedBy(_) => AddressState::Conflict,
-            Verdict::Missing => AddressState::Missing,
-            Verdict::Disabled => AddressState::Disabled,
-            Verdict::Unknown(_) | Verdict::WouldStep(_) => AddressState::Unknown,
-        },
-    }
-}
-
-fn reason(said: &Said<'_>) -> &'static str {
-    match said {
-        Said::On(..) => "Settled",
-        Said::Off => "NoNode",
-        Said::Failed(_) => "Failed",
-        Said::Not(verdict) => match verdict {
-            Verdict::Settled(_) => "Settled",
-            Verdict::Lingers(..) => "NoMatch",
-            Verdict::Stepping => "Moving",
-            Verdict::NoNode => "NoNode",
-            Verdict::Foreign(_) => "Foreign",
-            Verdict::OwnedBy(_) => "Conflict",
-            Verdict::Missing => "Missing",
-            Verdict::Disabled => "Disabled",
-            Verdict::Unknown(_) => "Unknown",
-            Verdict::WouldStep(_) => "Observing",
-        },
-    }
-}
-
-fn message(said: &Said<'_>) -> String {
-    match said {
-        Said::On(node, _) => format!("on {node}"),
-        Said::Off => Verdict::NoNode.to_string(),
-        Said::Failed(error) => format!("could not be moved: {error}"),
-        Said::Not(verdict) => verdict.to_string(),
-    }
-}
-
-fn standing(said: &Said<'_>) -> Standing {
-    match said {
-        Said::On(..) | Said::Not(Verdict::Settled(_) | Verdict::Disabled) => Standing::Ready,
-        Said::Not(Verdict::Foreign(_) | Verdict::OwnedBy(_) | Verdict::Missing) => Standing::Stalled,
-        Said::Off | Said::Failed(_) | Said::Not(_) => Standing::Reconciling,
-    }
-}
-
-fn as_flipop_writes(said: &Said<'_>) -> IpStatus {
-    let (state, node_name, error) = match said {
-        Said::On(node, _) => (IpState::Active, Some(node.0.clone()), None),
-        Said::Off | Said::Not(Verdict::NoNode) => (IpState::Unassigned, None, None),
-        Said::Failed(error) => (IpState::Error, None, Some(error.to_string())),
-        Said::Not(verdict) => match verdict {
-            Verdict::Settled(node) => (IpState::Active, Some(node.0.clone()), None),
-            Verdict::Lingers(_, node, _) => {
-                (IpState::NoMatch, node.as_ref().map(|node| node.0.clone()), None)
-            }
-            Verdict::Stepping => (IpState::InProgress, None, None),
-            Verdict::Disabled => (IpState::Disabled, None, None),
-            other => (IpState::Error, None, Some(other.to_string())),
-        },
-    };
-    IpStatus { state, node_name, provider_id: None, error }
 }

@@ -1,0 +1,118 @@
+//! Failpoints: where a test lets this process die or stop. Compiled only with the feature `failpoints`, never released.
+//!
+//! Every request that leaves the process is counted, those to clouds and the changes to Kubernetes alike. `FAILPOINT` says
+//! what happens at one of them: `kill-before:17` and `kill-after:17` end the process with SIGKILL at the seventeenth,
+//! `stop-before:addAccessConfig` stops it with SIGSTOP before the first request whose address contains that text.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use drivers::http::HttpService;
+use futures::future::BoxFuture;
+use rustix::process::{Signal, getpid, kill_process};
+use tower::{Service, ServiceExt};
+
+enum Failpoint {
+    KillBefore(u64),
+    KillAfter(u64),
+    StopBefore(String),
+    None,
+}
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+fn failpoint() -> &'static Failpoint {
+    static FAILPOINT: OnceLock<Failpoint> = OnceLock::new();
+    FAILPOINT.get_or_init(|| {
+        let text = std::env::var("FAILPOINT").unwrap_or_default();
+        match text.split_once(':') {
+            Some(("kill-before", number)) => number.parse().map_or(Failpoint::None, Failpoint::KillBefore),
+            Some(("kill-after", number)) => number.parse().map_or(Failpoint::None, Failpoint::KillAfter),
+            Some(("stop-before", part)) => Failpoint::StopBefore(part.to_owned()),
+            _ => Failpoint::None,
+        }
+    })
+}
+
+fn before(line: &str) -> u64 {
+    let number = COUNT.fetch_add(1, Ordering::SeqCst) + 1;
+    tracing::info!(number, line, "request");
+    match failpoint() {
+        Failpoint::KillBefore(at) if *at == number => die(),
+        Failpoint::StopBefore(part) if line.contains(part.as_str()) && !STOPPED.swap(true, Ordering::SeqCst) => {
+            tracing::info!("stopping at a failpoint");
+            let _ = kill_process(getpid(), Signal::STOP);
+        }
+        _ => {}
+    }
+    number
+}
+
+fn after(number: u64) {
+    if matches!(failpoint(), Failpoint::KillAfter(at) if *at == number) {
+        die();
+    }
+}
+
+fn die() {
+    let _ = kill_process(getpid(), Signal::KILL);
+}
+
+/// Failpoints around a cloud's service.
+pub fn around(service: HttpService) -> HttpService {
+    let send = move |request: http::Request<bytes::Bytes>| {
+        let service = service.clone();
+        async move {
+            let number = before(&format!("{} {}", request.method(), request.uri()));
+            let answer = service.oneshot(request).await;
+            after(number);
+            answer
+        }
+    };
+    HttpService::new(tower::service_fn(send))
+}
+
+/// Failpoints around the changes that a Kubernetes client makes.
+#[derive(Clone, Copy)]
+pub struct Layer;
+
+impl<S> tower::Layer<S> for Layer {
+    type Service = Around<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Around(inner)
+    }
+}
+
+/// A Kubernetes client's service with failpoints around it.
+#[derive(Clone)]
+pub struct Around<S>(S);
+
+impl<S, B> Service<http::Request<B>> for Around<S>
+where
+    S: Service<http::Request<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        if request.method() == http::Method::GET {
+            return Box::pin(self.0.call(request));
+        }
+        let number = before(&format!("{} {}", request.method(), request.uri()));
+        let answer = self.0.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            after(number);
+            answer
+        })
+    }
+}

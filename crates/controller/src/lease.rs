@@ -1,0 +1,211 @@
+//! Leadership, by a Lease with client-go's semantics.
+//!
+//! In: a client of its own, with hard timeouts and no silent retries. Out: the moment at which we lead, our epoch, and a
+//! fence that is open exactly while we do. Expiry of another's lease is judged by when we saw it change, on our own clock;
+//! clocks of two machines are never compared. Every write carries the version that was read.
+//!
+//! A leader that could not renew in time is not the leader any more and says so by ending: its process must end too.
+//!
+//! ```text
+//! lease                                   what a candidate does
+//! absent                                  create it
+//! held by another, changed lately         wait
+//! held by another, not changed for its    take it; then wait out TAKEOVER_SECONDS, in which a request of the old leader
+//!   duration                                may still take effect
+//! released (no holder)                    take it; nothing to wait for
+//! ```
+//!
+//! The epoch is one more than the highest of the Lease's and every journal's, and is written into the Lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::StreamExt;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::PostParams;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client};
+use plan::Epoch;
+
+use crate::clock::Clock;
+use crate::fence::Fence;
+
+/// D: the longest time after its lease has ended that a request of an old leader can still take effect. Its own deadline
+/// was over before that, by the fence's margin; this is for what is on its way in the network and in the cloud.
+pub const TAKEOVER: Duration = Duration::from_secs(5);
+
+/// The pause between two looks at the lease, or two renewals.
+pub const RETRY: Duration = Duration::from_secs(2);
+
+/// The annotation that holds the leader's epoch.
+pub const EPOCH_ANNOTATION: &str = "netinfra.darkbrains.com/epoch";
+
+/// A candidate for leadership.
+pub struct Candidate {
+    api: Api<Lease>,
+    name: String,
+    identity: String,
+    duration: Duration,
+    clock: Arc<dyn Clock>,
+    fence: Arc<Fence>,
+    /// The lease as last seen, and when we saw it change.
+    seen: Option<(Lease, Duration)>,
+}
+
+/// How leadership was gained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gained {
+    /// Nobody had it, or the one before gave it up in order.
+    Released,
+    /// The one before stopped renewing it.
+    TakenOver,
+}
+
+impl Candidate {
+    /// A candidate for the named lease.
+    pub fn new(
+        client: Client,
+        namespace: &str,
+        name: &str,
+        identity: &str,
+        duration: Duration,
+        clock: Arc<dyn Clock>,
+        fence: Arc<Fence>,
+    ) -> Self {
+        let api = Api::namespaced(client, namespace);
+        Self { api, name: name.into(), identity: identity.into(), duration, clock, fence, seen: None }
+    }
+
+    /// Waits until we lead.
+    pub async fn win(&mut self) -> Gained {
+        let config = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
+        let changes = watcher(self.api.clone(), config);
+        futures::pin_mut!(changes);
+        loop {
+            match self.try_win().await {
+                Ok(Some(gained)) => return gained,
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, "looking at the lease failed"),
+            }
+            // A release is seen at once, so that nobody waits for the next look.
+            let changed = async {
+                if !matches!(changes.next().await, Some(Ok(_))) {
+                    tokio::time::sleep(RETRY).await;
+                }
+            };
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+    }
+
+    async fn try_win(&mut self) -> Result<Option<Gained>> {
+        let Some(lease) = self.api.get_opt(&self.name).await? else {
+            let began = self.clock.since_boot();
+            let lease = self.record(Lease::default(), 0);
+            let created = self.api.create(&PostParams::default(), &lease).await?;
+            self.renewed(created, began);
+            return Ok(Some(Gained::Released));
+        };
+        let now = self.clock.since_boot();
+        let is_same = |(seen, _): &(Lease, Duration)| seen.metadata.resource_version == lease.metadata.resource_version;
+        if !self.seen.as_ref().is_some_and(is_same) {
+            self.seen = Some((lease.clone(), now));
+        }
+        let seen_at = self.seen.as_ref().map_or(now, |(_, at)| *at);
+        let spec = lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.as_deref().unwrap_or_default();
+        let lasts = Duration::from_secs(u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0));
+        let is_held = !holder.is_empty() && holder != self.identity;
+        if is_held && now < seen_at + lasts {
+            return Ok(None);
+        }
+        // A lease that still bears our own name is one that we did not release, in an earlier life.
+        let gained = if holder.is_empty() { Gained::Released } else { Gained::TakenOver };
+        let transitions = spec.lease_transitions.unwrap_or(0) + 1;
+        let taken = self.record(lease, transitions);
+        let written = self.api.replace(&self.name, &PostParams::default(), &taken).await?;
+        self.renewed(written, now);
+        Ok(Some(gained))
+    }
+
+    /// Our claim, on top of the lease as it was read.
+    fn record(&self, lease: Lease, transitions: i32) -> Lease {
+        let now = MicroTime(self.clock.wall());
+        let metadata = ObjectMeta { name: Some(self.name.clone()), ..lease.metadata };
+        let spec = LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: Some(i32::try_from(self.duration.as_secs()).unwrap_or(i32::MAX)),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now),
+            lease_transitions: Some(transitions),
+            ..lease.spec.unwrap_or_default()
+        };
+        Lease { metadata, spec: Some(spec) }
+    }
+
+    /// The lease is ours until its duration has passed since the request that the apiserver granted began.
+    fn renewed(&mut self, lease: Lease, began: Duration) {
+        self.fence.open_until(began + self.duration);
+        self.seen = Some((lease, began));
+    }
+
+    /// The highest epoch that the lease knows of.
+    pub fn last_epoch(&self) -> Epoch {
+        let annotations = self.seen.as_ref().and_then(|(lease, _)| lease.metadata.annotations.as_ref());
+        let text = annotations.and_then(|annotations| annotations.get(EPOCH_ANNOTATION));
+        Epoch(text.and_then(|text| text.parse().ok()).unwrap_or(0))
+    }
+
+    /// Writes our epoch into the lease.
+    pub async fn set_epoch(&mut self, epoch: Epoch) -> Result<()> {
+        if let Some((lease, _)) = &mut self.seen {
+            let annotations = lease.metadata.annotations.get_or_insert_default();
+            annotations.insert(EPOCH_ANNOTATION.into(), epoch.0.to_string());
+        }
+        self.renew().await
+    }
+
+    /// Renews the lease until that fails for too long; then we lead no more.
+    pub async fn keep(&mut self) {
+        // As client-go does: two thirds of the duration.
+        let deadline = self.duration * 2 / 3;
+        let mut last = self.clock.since_boot();
+        while self.clock.since_boot() < last + deadline {
+            match self.renew().await {
+                Ok(()) => last = self.clock.since_boot(),
+                Err(error) => tracing::warn!(%error, "renewing the lease failed"),
+            }
+            tokio::time::sleep(RETRY.min(self.duration / 4)).await;
+        }
+        self.fence.close();
+    }
+
+    async fn renew(&mut self) -> Result<()> {
+        let (lease, _) = self.seen.as_ref().context("there is no lease to renew")?;
+        let began = self.clock.since_boot();
+        let mut renewed = lease.clone();
+        if let Some(spec) = &mut renewed.spec {
+            spec.renew_time = Some(MicroTime(self.clock.wall()));
+        }
+        let written = self.api.replace(&self.name, &PostParams::default(), &renewed).await?;
+        self.renewed(written, began);
+        Ok(())
+    }
+
+    /// Gives the lease up in order: nothing of ours is under way any more.
+    pub async fn release(&mut self) -> Result<()> {
+        self.fence.close();
+        let (lease, _) = self.seen.as_ref().context("there is no lease to release")?;
+        let mut released = lease.clone();
+        if let Some(spec) = &mut released.spec {
+            spec.holder_identity = None;
+            spec.lease_duration_seconds = Some(1);
+        }
+        self.api.replace(&self.name, &PostParams::default(), &released).await?;
+        Ok(())
+    }
+}

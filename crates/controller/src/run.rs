@@ -1,0 +1,145 @@
+//! Puts the parts together: stand by, win the lease, lead, and give it up in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use plan::Epoch;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::act::Executor;
+use crate::clock::{Clock, SystemClock};
+use crate::clouds::{self, Clouds};
+use crate::fence::{Fence, fenced};
+use crate::health::Health;
+use crate::lease::{Candidate, Gained, RETRY, TAKEOVER};
+use crate::report::Reporter;
+use crate::rounds::Rounds;
+use crate::settings::Settings;
+use crate::watch::{self, READ_SECONDS_MAX};
+
+/// The longest that a request about the lease may take.
+const LEASE_REQUEST_SECONDS_MAX: u64 = 3;
+
+/// Runs until asked to stop, or until leadership is lost.
+pub async fn run(settings: Settings) -> Result<()> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let fence = Fence::new(Arc::clone(&clock));
+    let config = config(&settings).await?;
+    let client = client(config.clone(), READ_SECONDS_MAX)?;
+    let health = Health::new(&settings.controller_version)?;
+
+    let network = drivers::http::network().map_err(|error| anyhow!(error))?;
+    let service = fenced(network, Arc::clone(&fence));
+    #[cfg(feature = "failpoints")]
+    let service = crate::failpoints::around(service);
+    let drivers = clouds::drivers(&settings, &service)?;
+    let one_call: Vec<_> =
+        drivers.iter().filter(|(_, driver)| driver.traits().moves_in_one_call).map(|(provider, _)| *provider).collect();
+
+    let (to, seen) = mpsc::unbounded_channel();
+    let _watches = watch::start(&client, &to);
+    let mut rounds = Rounds::new(
+        seen,
+        Clouds::new(drivers.clone()),
+        Executor::new(drivers),
+        Reporter::new(client, Arc::clone(&fence)),
+        Arc::clone(&clock),
+        health.clone(),
+        one_call,
+    );
+    let duration = Duration::from_secs(settings.lease_duration);
+    let lease_client = self::client(config, LEASE_REQUEST_SECONDS_MAX)?;
+    let mut candidate = Candidate::new(
+        lease_client,
+        &settings.lease_namespace,
+        &settings.lease_name,
+        &settings.identity,
+        duration,
+        clock,
+        fence,
+    );
+    tracing::info!(
+        version = settings.controller_version,
+        identity = settings.identity,
+        lease_seconds = duration.as_secs(),
+        retry_seconds = RETRY.as_secs(),
+        takeover_seconds = TAKEOVER.as_secs(),
+        "started"
+    );
+    tokio::select! {
+        ended = health.serve(settings.health_port, settings.metrics_port) => ended.context("the health server ended"),
+        ended = lead(&mut candidate, &mut rounds) => ended,
+    }
+}
+
+/// Wins the lease and acts while it lasts.
+async fn lead(candidate: &mut Candidate, rounds: &mut Rounds) -> Result<()> {
+    let gained = tokio::select! {
+        gained = candidate.win() => gained,
+        () = rounds.stand_by() => bail!("the watches ended"),
+        () = asked_to_stop() => return Ok(()),
+    };
+    let epoch = Epoch(candidate.last_epoch().max(rounds.last_epoch()).0 + 1);
+    candidate.set_epoch(epoch).await.context("writing our epoch into the lease")?;
+    tracing::info!(epoch = epoch.0, ?gained, "leading");
+    let wait = match gained {
+        Gained::Released => Duration::ZERO,
+        Gained::TakenOver => TAKEOVER,
+    };
+    let is_lost = tokio::select! {
+        () = candidate.keep() => true,
+        () = async {
+            let _ = tokio::time::timeout(wait, rounds.stand_by()).await;
+            rounds.lead(epoch).await;
+        } => false,
+        () = asked_to_stop() => false,
+    };
+    if is_lost {
+        bail!("leadership was lost");
+    }
+    tracing::info!("asked to stop");
+    tokio::select! {
+        () = candidate.keep() => bail!("leadership was lost"),
+        () = rounds.finish() => {}
+    }
+    candidate.release().await.context("releasing the lease")
+}
+
+async fn config(settings: &Settings) -> Result<Config> {
+    match &settings.kubeconfig {
+        Some(path) => {
+            let kubeconfig = Kubeconfig::read_from(path)?;
+            Ok(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
+        }
+        None => Config::infer().await.context("neither in a cluster nor with a kubeconfig"),
+    }
+}
+
+/// A client whose requests end: one that gets no answer for so long has failed.
+fn client(mut config: Config, seconds_max: u64) -> Result<Client> {
+    let longest = Duration::from_secs(seconds_max);
+    config.connect_timeout = Some(longest);
+    config.read_timeout = Some(longest);
+    config.write_timeout = Some(longest);
+    let builder = kube::client::ClientBuilder::try_from(config)?;
+    #[cfg(feature = "failpoints")]
+    let builder = builder.with_layer(&crate::failpoints::Layer);
+    Ok(builder.build())
+}
+
+async fn asked_to_stop() {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        // Without handlers the signals keep their default effect, which is to end the process.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
