@@ -49,11 +49,15 @@ fakes:
 
 # Tests on the real control plane.
 e2e filter="": tools
-    cargo test --locked --workspace --test e2e -- --nocapture --test-threads 2 {{filter}}
+    cargo test --locked --workspace --features controller/failpoints --test e2e -- --nocapture --test-threads 2 {{filter}}
 
 # Holds the fake clouds against the vendors' own clients, and prints the table.
 certify:
     cargo test --locked --workspace --test certify -- --nocapture --test-threads 1
+
+# A measurement, such as `plan`; the last line is JSON.
+bench name:
+    cargo bench --locked -p controller --bench {{name}}
 
 # Writes the generated files.
 generate:

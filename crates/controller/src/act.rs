@@ -14,8 +14,6 @@ use plan::{Action, Holding, InFlight, Provider, Step};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::lease::TAKEOVER;
-
 /// The pause between two looks at operations.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
@@ -32,19 +30,24 @@ pub struct Outcome {
     _private: (),
 }
 
+/// Takes operations to be polled, and whom to tell of their end.
+type Poller = mpsc::UnboundedSender<(Operation, oneshot::Sender<Result<(), DriverError>>)>;
+
 /// The drivers, and what they are doing.
 pub struct Executor {
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
-    pollers: BTreeMap<Provider, mpsc::UnboundedSender<(Operation, oneshot::Sender<Result<(), DriverError>>)>>,
+    pollers: BTreeMap<Provider, Poller>,
     under_way: JoinSet<Outcome>,
     /// What is under way, for the planner.
     pub in_flight: InFlight,
+    /// How long a request without an answer may still take effect.
+    echo: Duration,
     _polling: JoinSet<()>,
 }
 
 impl Executor {
-    /// Nothing is under way.
-    pub fn new(drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>) -> Self {
+    /// Nothing is under way. A request without an answer may take effect for as long as `echo`.
+    pub fn new(drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>, echo: Duration) -> Self {
         let mut polling = JoinSet::new();
         let mut pollers = BTreeMap::new();
         for (provider, driver) in &drivers {
@@ -53,7 +56,7 @@ impl Executor {
             polling.spawn(poll(Arc::clone(driver), from));
         }
         let under_way = JoinSet::new();
-        Self { drivers, pollers, under_way, in_flight: InFlight::default(), _polling: polling }
+        Self { drivers, pollers, under_way, in_flight: InFlight::default(), echo, _polling: polling }
     }
 
     /// Begins a step. The planner does not give one for what is under way.
@@ -72,11 +75,12 @@ impl Executor {
         };
         self.in_flight.machines.extend(machine);
         tracing::info!(pool = %step.pool, "{step}");
+        let echo = self.echo;
         self.under_way.spawn(async move {
             let result = take(&*driver, &poller, &step).await;
             if let Err(DriverError::Unavailable(_)) = &result {
                 // It may have been heard. Only when it can't take effect any more is what the cloud says the truth.
-                tokio::time::sleep(TAKEOVER).await;
+                tokio::time::sleep(echo).await;
             }
             Outcome { step, result, _private: () }
         });
@@ -106,8 +110,6 @@ impl Executor {
         self.under_way.is_empty()
     }
 }
-
-type Poller = mpsc::UnboundedSender<(Operation, oneshot::Sender<Result<(), DriverError>>)>;
 
 /// Takes one step to its end.
 async fn take(driver: &dyn AddressDriver, poller: &Poller, step: &Step) -> Result<Holding, DriverError> {

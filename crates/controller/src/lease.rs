@@ -10,10 +10,13 @@
 //! lease                                   what a candidate does
 //! absent                                  create it
 //! held by another, changed lately         wait
-//! held by another, not changed for its    take it; then wait out TAKEOVER_SECONDS, in which a request of the old leader
-//!   duration                                may still take effect
+//! held by another, not changed for its    take it; then wait out D, in which a request of the old leader may still
+//!   duration                                take effect
 //! released (no holder)                    take it; nothing to wait for
 //! ```
+//!
+//! D is the longest time after its lease has ended that a request of an old leader can still take effect. Its own deadline
+//! was over before that, by the fence's margin; D is for what is on its way in the network and in the cloud.
 //!
 //! The epoch is one more than the highest of the Lease's and every journal's, and is written into the Lease.
 
@@ -31,10 +34,6 @@ use plan::Epoch;
 
 use crate::clock::Clock;
 use crate::fence::Fence;
-
-/// D: the longest time after its lease has ended that a request of an old leader can still take effect. Its own deadline
-/// was over before that, by the fence's margin; this is for what is on its way in the network and in the cloud.
-pub const TAKEOVER: Duration = Duration::from_secs(5);
 
 /// The pause between two looks at the lease, or two renewals.
 pub const RETRY: Duration = Duration::from_secs(2);

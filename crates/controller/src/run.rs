@@ -15,7 +15,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::clouds::{self, Clouds};
 use crate::fence::{Fence, fenced};
 use crate::health::Health;
-use crate::lease::{Candidate, Gained, RETRY, TAKEOVER};
+use crate::lease::{Candidate, Gained, RETRY};
 use crate::report::Reporter;
 use crate::rounds::Rounds;
 use crate::settings::Settings;
@@ -40,12 +40,13 @@ pub async fn run(settings: Settings) -> Result<()> {
     let one_call: Vec<_> =
         drivers.iter().filter(|(_, driver)| driver.traits().moves_in_one_call).map(|(provider, _)| *provider).collect();
 
+    let takeover = Duration::from_secs(settings.takeover_seconds);
     let (to, seen) = mpsc::unbounded_channel();
     let _watches = watch::start(&client, &to);
     let mut rounds = Rounds::new(
         seen,
         Clouds::new(drivers.clone()),
-        Executor::new(drivers),
+        Executor::new(drivers, takeover),
         Reporter::new(client, Arc::clone(&fence)),
         Arc::clone(&clock),
         health.clone(),
@@ -67,17 +68,17 @@ pub async fn run(settings: Settings) -> Result<()> {
         identity = settings.identity,
         lease_seconds = duration.as_secs(),
         retry_seconds = RETRY.as_secs(),
-        takeover_seconds = TAKEOVER.as_secs(),
+        takeover_seconds = takeover.as_secs(),
         "started"
     );
     tokio::select! {
         ended = health.serve(settings.health_port, settings.metrics_port) => ended.context("the health server ended"),
-        ended = lead(&mut candidate, &mut rounds) => ended,
+        ended = lead(&mut candidate, &mut rounds, takeover) => ended,
     }
 }
 
 /// Wins the lease and acts while it lasts.
-async fn lead(candidate: &mut Candidate, rounds: &mut Rounds) -> Result<()> {
+async fn lead(candidate: &mut Candidate, rounds: &mut Rounds, takeover: Duration) -> Result<()> {
     let gained = tokio::select! {
         gained = candidate.win() => gained,
         () = rounds.stand_by() => bail!("the watches ended"),
@@ -88,7 +89,7 @@ async fn lead(candidate: &mut Candidate, rounds: &mut Rounds) -> Result<()> {
     tracing::info!(epoch = epoch.0, ?gained, "leading");
     let wait = match gained {
         Gained::Released => Duration::ZERO,
-        Gained::TakenOver => TAKEOVER,
+        Gained::TakenOver => takeover,
     };
     let is_lost = tokio::select! {
         () = candidate.keep() => true,

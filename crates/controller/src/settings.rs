@@ -32,6 +32,11 @@ pub struct Settings {
     #[arg(long, env = "LEASE_DURATION", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=3600))]
     pub lease_duration: u64,
 
+    /// D: how many seconds after a leader's end one of its requests can still take effect. A new leader waits so long, and
+    /// so does everything about an address after a request without an answer
+    #[arg(long, env = "TAKEOVER_SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub takeover_seconds: u64,
+
     /// Who we are among the candidates; by default the pod's name
     #[arg(long, env = "POD_NAME", default_value_t = identity())]
     pub identity: String,

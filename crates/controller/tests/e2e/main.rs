@@ -1,7 +1,9 @@
 //! Tests on the real control plane: `just e2e [filter]`. They need the servers that `just tools` builds.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
+mod faults;
 mod flipop;
+mod leadership;
 mod resources;
 mod rig;
 mod skeleton;

@@ -2,25 +2,34 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use kube::Client;
 use serde_json::Value;
+use testbed::cluster::eventually;
 use testbed::control_plane::{ControlPlane, Options, free_ports};
 use testbed::demo::{self, Clouds, Servers};
 use testbed::process::Process;
 
+/// Everything but the controller.
 pub struct Rig {
-    pub controller: Process,
     pub client: Client,
     pub clouds: Clouds,
-    pub health_port: u16,
-    pub metrics_port: u16,
-    _servers: Servers,
+    servers: Servers,
+    kubeconfig: PathBuf,
     pub control_plane: ControlPlane,
 }
 
+/// A running controller.
+pub struct Controller {
+    pub process: Process,
+    pub health_port: u16,
+    pub metrics_port: u16,
+}
+
 impl Rig {
-    pub async fn start() -> Self {
+    /// A control plane with nodes, CRDs and RBAC, and clouds.
+    pub async fn prepare() -> Self {
         let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
         control_plane.install_crds().await.unwrap();
         control_plane.apply(&read("k8s/rbac.yaml")).unwrap();
@@ -30,36 +39,48 @@ impl Rig {
         }
         let clouds = Clouds::default();
         let servers = clouds.serve(0).await.unwrap();
-        let ports = free_ports(2).unwrap();
         let kubeconfig = control_plane.kubeconfig_for("kube-system", "ip-address-controller").unwrap();
+        Self { client, clouds, servers, kubeconfig, control_plane }
+    }
+
+    /// The same with a controller.
+    pub async fn start() -> (Self, Controller) {
+        let rig = Self::prepare().await;
+        let controller = rig.controller("ip-address-controller", &[]);
+        (rig, controller)
+    }
+
+    /// Starts a controller under a name, with these environment variables.
+    pub fn controller(&self, name: &str, environment: &[(&str, &str)]) -> Controller {
+        let ports = free_ports(2).unwrap();
         let configure = |command: &mut Command| {
-            command.arg("--kubeconfig").arg(&kubeconfig).envs(servers.environment());
+            command.arg("--kubeconfig").arg(&self.kubeconfig).envs(self.servers.environment());
             command.env("HEALTH_PORT", ports[0].to_string()).env("METRICS_PORT", ports[1].to_string());
+            command.env("POD_NAME", name).envs(environment.iter().copied());
         };
         let program = Path::new(env!("CARGO_BIN_EXE_ip-address-controller"));
-        let controller =
-            Process::start("ip-address-controller", program, configure, control_plane.folder()).unwrap();
-        Self {
-            controller,
-            client,
-            clouds,
-            health_port: ports[0],
-            metrics_port: ports[1],
-            _servers: servers,
-            control_plane,
-        }
+        let process = Process::start(name, program, configure, self.control_plane.folder()).unwrap();
+        Controller { process, health_port: ports[0], metrics_port: ports[1] }
     }
 
     /// What kubectl prints, or panics with what it complains of.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         let output = self.control_plane.kubectl().args(arguments).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success(),
-            "kubectl {arguments:?}: {said}; the controller:\n{}",
-            self.controller.log_tail()
-        );
+        assert!(output.status.success(), "kubectl {arguments:?}: {said}\n{}", self.logs());
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The ends of all controllers' logs.
+    pub fn logs(&self) -> String {
+        let files = std::fs::read_dir(self.control_plane.folder()).unwrap().map(|entry| entry.unwrap().path());
+        let is_ours = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("ip-address");
+        let tail = |path: PathBuf| {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let lines: Vec<_> = text.lines().collect();
+            format!("{}:\n{}", path.display(), lines[lines.len().saturating_sub(25)..].join("\n"))
+        };
+        files.filter(is_ours).map(tail).collect::<Vec<_>>().join("\n")
     }
 
     /// An object as JSON.
@@ -77,6 +98,23 @@ impl Rig {
     pub fn annotation(&self, node: &str) -> Option<String> {
         let node = self.get(&format!("node/{node}"));
         node["metadata"]["annotations"][api::RESERVED_IP_ANNOTATION].as_str().map(ToOwned::to_owned)
+    }
+
+    /// The machine that holds an address at Compute Engine.
+    pub fn holder(&self, address: &str) -> Option<String> {
+        self.clouds.compute.with(|compute| compute.holder(address))
+    }
+
+    /// Waits until the object's status speaks of its present spec and says Ready.
+    pub async fn settled(&self, what: &str) -> Duration {
+        let settled = eventually("the object is settled", Duration::from_secs(60), async || {
+            let object = self.get(what);
+            let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let is_ready = conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+            let is_current = object["status"]["observedGeneration"] == object["metadata"]["generation"];
+            Ok(is_ready && is_current && object["status"]["moves"].is_null())
+        });
+        settled.await.unwrap_or_else(|error| panic!("{what}: {error}: {:#}\n{}", self.get(what)["status"], self.logs()))
     }
 }
 

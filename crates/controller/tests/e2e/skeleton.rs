@@ -12,11 +12,11 @@ const SOON: Duration = Duration::from_secs(30);
 // The fakes answer on other threads while kubectl is waited for on this one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_netipallocation_puts_its_addresses_on_nodes_labels_them_and_follows_a_deleted_node() {
-    let rig = Rig::start().await;
+    let (rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "nia/edge"]);
 
-    let holder = |address: &str| rig.clouds.compute.with(|compute| compute.holder(address));
+    let holder = |address: &str| rig.holder(address);
     assert_eq!(holder("34.123.45.67").unwrap(), "demo/us-west1-a/edge-1");
     assert_eq!(holder("34.123.45.68").unwrap(), "demo/us-west1-b/edge-2");
     assert_eq!(rig.ready_nodes(), ["edge-1", "edge-2"]);
@@ -43,7 +43,7 @@ async fn a_netipallocation_puts_its_addresses_on_nodes_labels_them_and_follows_a
 // The fakes answer on other threads while kubectl is waited for on this one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_floatingippool_follows_ready_pods_annotates_their_nodes_and_follows_a_deleted_node() {
-    let rig = Rig::start().await;
+    let (rig, _controller) = Rig::start().await;
     rig.kubectl(&["create", "namespace", "ingress"]);
     eventually("the namespace takes pods", SOON, async || {
         Ok(!rig.kubectl(&["get", "sa", "-n", "ingress", "-o", "name"]).is_empty())
@@ -89,16 +89,16 @@ async fn a_floatingippool_follows_ready_pods_annotates_their_nodes_and_follows_a
 // The fakes answer on other threads while kubectl is waited for on this one.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_controller_answers_probes_and_a_settled_world_costs_no_write() {
-    let rig = Rig::start().await;
+    let (rig, controller) = Rig::start().await;
     let get = async |port: u16, path: &str| {
         let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}")).await?;
         anyhow::Ok((answer.status().as_u16(), answer.text().await?))
     };
-    eventually("the controller is ready", SOON, async || Ok(get(rig.health_port, "/readyz").await?.0 == 200))
+    eventually("the controller is ready", SOON, async || Ok(get(controller.health_port, "/readyz").await?.0 == 200))
         .await
         .unwrap();
-    assert_eq!(get(rig.health_port, "/healthz").await.unwrap().0, 200);
-    for port in [rig.metrics_port, rig.health_port] {
+    assert_eq!(get(controller.health_port, "/healthz").await.unwrap().0, 200);
+    for port in [controller.metrics_port, controller.health_port] {
         let (status, text) = get(port, "/metrics").await.unwrap();
         assert_eq!(status, 200);
         assert!(text.contains("netipallocation_controller_ready 1"), "{text}");

@@ -48,6 +48,8 @@ pub struct Done {
 pub enum Deed {
     /// The cloud accepted an order to put an address on a machine; it may not be there yet.
     Told { address: String, vm: String },
+    /// The order to put an address on a machine ended without effect.
+    Failed { address: String, vm: String },
     /// The address is on the machine.
     Attached { address: String, vm: String },
     /// The address left the machine.
@@ -86,17 +88,26 @@ impl Ledger {
         calls
     }
 
-    /// Every moment at which two machines held one address, or an address was attached to a machine while another still
-    /// held it. Empty is the only good answer.
+    /// Every moment at which two machines held one address, or were told to hold it at the same time. Empty is the only good
+    /// answer. Being told counts: an order that the cloud has accepted may take effect at any time until it has ended.
     pub fn double_holders(&self) -> Vec<String> {
         let mut holders: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut orders: BTreeMap<&str, &str> = BTreeMap::new();
         let mut violations = Vec::new();
-        for done in &self.done {
-            match &done.deed {
+        for Done { at, deed } in &self.done {
+            match deed {
+                Deed::Told { address, vm } => {
+                    if let Some(other) = orders.insert(address, vm).filter(|other| other != vm) {
+                        violations.push(format!("at {at:?} {address} was told to {vm} while it was on its way to {other}"));
+                    }
+                }
+                Deed::Failed { address, vm } if orders.get(address.as_str()) == Some(&vm.as_str()) => {
+                    orders.remove(address.as_str());
+                }
                 Deed::Attached { address, vm } => {
+                    orders.remove(address.as_str());
                     if let Some(other) = holders.insert(address, vm).filter(|other| other != vm) {
-                        violations
-                            .push(format!("at {:?} {address} went to {vm} while {other} held it", done.at));
+                        violations.push(format!("at {at:?} {address} went to {vm} while {other} held it"));
                     }
                 }
                 Deed::Detached { address, vm } if holders.get(address.as_str()) == Some(&vm.as_str()) => {
@@ -106,5 +117,30 @@ impl Ledger {
             }
         }
         violations
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn violations(deeds: &[Deed]) -> usize {
+        let mut ledger = Ledger::default();
+        deeds.iter().for_each(|deed| ledger.did(Duration::ZERO, deed.clone()));
+        ledger.double_holders().len()
+    }
+
+    #[test]
+    fn the_judge_convicts_whoever_tells_or_gives_an_address_to_two_machines() {
+        let (address, one, two) = ("203.0.113.7".to_owned(), "one".to_owned(), "two".to_owned());
+        let told = |vm: &String| Deed::Told { address: address.clone(), vm: vm.clone() };
+        let failed = |vm: &String| Deed::Failed { address: address.clone(), vm: vm.clone() };
+        let attached = |vm: &String| Deed::Attached { address: address.clone(), vm: vm.clone() };
+        let detached = |vm: &String| Deed::Detached { address: address.clone(), vm: vm.clone() };
+        assert_eq!(violations(&[told(&one), attached(&one), detached(&one), told(&two), attached(&two)]), 0);
+        assert_eq!(violations(&[told(&one), failed(&one), told(&two), attached(&two)]), 0);
+        assert_eq!(violations(&[told(&one), told(&one), attached(&one)]), 0);
+        assert_eq!(violations(&[told(&one), told(&two)]), 1, "told to two");
+        assert_eq!(violations(&[attached(&one), attached(&two)]), 1, "held by two");
     }
 }

@@ -173,9 +173,19 @@ impl Compute {
         while let Some((at, index)) = self.pending.first().copied().filter(|(at, _)| *at <= now) {
             self.pending.remove(&(at, index));
             let Operation { order, target_id, fails_late, .. } = self.operations[index].clone();
+            let told = match &order {
+                Order::Attach { instance: (zone, name), ip: Some(ip), .. } => {
+                    Some(Deed::Failed { address: ip.clone(), vm: format!("{}/{zone}/{name}", self.project) })
+                }
+                _ => None,
+            };
             let outcome =
                 if fails_late { Err(Failure::internal()) } else { self.carry_out(order, target_id) };
-            let outcome = outcome.map(|deeds| deeds.into_iter().for_each(|deed| ledger.did(at, deed)));
+            match &outcome {
+                Ok(deeds) => deeds.iter().for_each(|deed| ledger.did(at, deed.clone())),
+                Err(_) => told.into_iter().for_each(|failed| ledger.did(at, failed)),
+            }
+            let outcome = outcome.map(drop);
             self.operations[index].outcome = Some(outcome);
         }
     }

@@ -395,6 +395,9 @@ impl DigitalOcean {
             let Some(action) = self.actions.get(&id) else { continue };
             let (ip, order, fails) = (action.ip.clone(), action.order, action.fails);
             let is_done = !fails && self.carry_out(&ip, order, ended_at, ledger);
+            if let (false, Order::Assign(droplet)) = (is_done, order) {
+                ledger.did(ended_at, Deed::Failed { address: ip.clone(), vm: droplet.to_string() });
+            }
             if let Some(action) = self.actions.get_mut(&id) {
                 action.status = if is_done { Status::Completed } else { Status::Errored };
             }

@@ -66,6 +66,7 @@ fn deeds(fake: &Fake<DigitalOcean>) -> Vec<String> {
     let line = |at: Duration, text: String| format!("{} ms {text}", at.as_millis());
     let deed = |deed: &Deed| match deed {
         Deed::Told { address, vm } => format!("told {address} {vm}"),
+        Deed::Failed { address, vm } => format!("failed {address} {vm}"),
         Deed::Attached { address, vm } => format!("attached {address} {vm}"),
         Deed::Detached { address, vm } => format!("detached {address} {vm}"),
         Deed::Created { address } => format!("created {address}"),

@@ -1,0 +1,139 @@
+//! How long it takes from one watch event to the plan, with `observe` included, as clusters grow: `just bench plan`.
+//!
+//! A cluster of N nodes has N / 15 pools and 2 N / 3 addresses, so 15,000 nodes have 1,000 pools and 10,000 addresses. Nine
+//! pools in ten select the nodes of their own team, one in ten selects every node of its zone. One address in a hundred
+//! waits for a node. The event is a node that turns NotReady, so that its address has to move, and one that comes back.
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "this is a measurement")]
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use api::NetIPAllocation;
+use controller::observe::Index;
+use controller::watch::{Change, Kind, Seen, SlimNode};
+use drivers::{Listed, Listing};
+use plan::{Address, Holding, Provider, Scope, Timestamp};
+use serde_json::{Value, json};
+
+const SIZES: [usize; 4] = [1_000, 5_000, 15_000, 65_000];
+const EVENTS: usize = 41;
+const POOL_SHARE: usize = 15;
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+fn scope() -> Scope {
+    Scope { provider: Provider::Gcp, account: "demo".into() }
+}
+
+fn node(number: usize, pools: usize, is_ready: bool) -> SlimNode {
+    let zone = ["us-west1-a", "us-west1-b", "us-west1-c"][number % 3];
+    let labels = json!({
+        "team": format!("team-{}", number % pools),
+        "topology.kubernetes.io/zone": zone,
+        "topology.kubernetes.io/region": "us-west1",
+        "kubernetes.io/arch": "amd64",
+        "kubernetes.io/hostname": format!("node-{number}"),
+    });
+    let status = if is_ready { "True" } else { "False" };
+    let since = "2027-01-14T00:00:00Z";
+    serde_json::from_value(json!({
+        "metadata": {"name": format!("node-{number:06}"), "labels": labels},
+        "spec": {"providerID": format!("gce://demo/{zone}/node-{number:06}")},
+        "status": {"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": since}]},
+    }))
+    .unwrap()
+}
+
+fn address(number: usize) -> Address {
+    format!("10.{}.{}.{}", number / 65_536, number / 256 % 256, number % 256).parse().unwrap()
+}
+
+fn allocation(number: usize, addresses: &[Address]) -> NetIPAllocation {
+    let selector: Value = match number % 10 {
+        0 => json!({"topology.kubernetes.io/zone": ["us-west1-a", "us-west1-b", "us-west1-c"][number / 10 % 3]}),
+        _ => json!({"team": format!("team-{number}")}),
+    };
+    let listed: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    serde_json::from_value(json!({
+        "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation",
+        "metadata": {
+            "name": format!("pool-{number:05}"), "resourceVersion": "1",
+            "creationTimestamp": format!("2026-01-01T00:00:{:02}Z", number % 60),
+        },
+        "spec": {
+            "reservedIPs": listed, "nodeSelector": selector, "cloud": {"provider": "gcp"},
+            "policy": {"failoverGraceSeconds": 0},
+        },
+    }))
+    .unwrap()
+}
+
+/// A cluster in which everything is where it should be, but for the addresses that wait.
+fn cluster(nodes: usize) -> (Index, usize) {
+    let pools = nodes / POOL_SHARE;
+    let mut index = Index::default();
+    index.see(Seen::Absent(Kind::Pods));
+    index.see(Seen::Absent(Kind::FloatingIPPools));
+    index.see(Seen::Nodes(Change::All((0..nodes).map(|number| node(number, pools, true)).collect())));
+    let addresses: Vec<Address> = (0..nodes * 2 / 3).map(address).collect();
+    let share = addresses.len() / pools;
+    let of_pool = |pool: usize| &addresses[pool * share..if pool + 1 == pools { addresses.len() } else { (pool + 1) * share }];
+    let objects = (0..pools).map(|pool| allocation(pool, of_pool(pool))).collect();
+    index.see(Seen::Allocations(Change::All(objects)));
+    let mut listing = Listing::default();
+    let mut taken = vec![0; pools];
+    for pool in 0..pools {
+        for address in of_pool(pool) {
+            // The node of the pool's team; for those that select a zone, that is one of the right zone or waits.
+            let number = pool + taken[pool] * pools;
+            taken[pool] += 1;
+            let zone = ["us-west1-a", "us-west1-b", "us-west1-c"][number % 3];
+            let waits = number % 100 == 99 || number >= nodes;
+            let holding = match waits {
+                true => Holding::Free,
+                false => Holding::By(format!("demo/{zone}/node-{number:06}").into()),
+            };
+            listing.addresses.insert(*address, Listed { holding, region: Some("us-west1".into()) });
+        }
+    }
+    let tick = index.tick();
+    index.see_listing(&scope(), Ok(listing), tick);
+    (index, pools)
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn main() {
+    let mut medians = BTreeMap::new();
+    println!("{:>8} {:>7} {:>10} {:>16} {:>12} {:>7}", "nodes", "pools", "addresses", "event to plan ms", "plan alone", "steps");
+    for size in SIZES {
+        let (mut index, pools) = cluster(size);
+        let (mut whole, mut planning, mut steps) = (Vec::new(), Vec::new(), 0);
+        for event in 0..EVENTS {
+            let changed = node(event * 7 % size, pools, event % 2 == 1);
+            let started = Instant::now();
+            index.see(Seen::Nodes(Change::Applied(Box::new(changed))));
+            let observed = Instant::now();
+            let plan = plan::plan(&index.world, now());
+            planning.push(observed.elapsed().as_secs_f64() * 1_000.0);
+            whole.push(started.elapsed().as_secs_f64() * 1_000.0);
+            steps = plan.steps.len();
+        }
+        let (whole, planning) = (median(whole), median(planning));
+        println!("{size:>8} {pools:>7} {:>10} {whole:>16.2} {planning:>12.2} {steps:>7}", size * 2 / 3);
+        medians.insert(size, whole);
+    }
+    // The slope of the line of best fit through the logarithms.
+    let points: Vec<(f64, f64)> = medians.iter().map(|(size, ms)| ((*size as f64).ln(), ms.ln())).collect();
+    let count = points.len() as f64;
+    let (sum_x, sum_y): (f64, f64) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0, y + point.1));
+    let sum_xy: f64 = points.iter().map(|(x, y)| x * y).sum();
+    let sum_xx: f64 = points.iter().map(|(x, _)| x * x).sum();
+    let slope = (count * sum_xy - sum_x * sum_y) / (count * sum_xx - sum_x * sum_x);
+    println!("{}", json!({"event_to_plan_ms_at_15000_nodes": medians[&15_000], "slope": slope}));
+}

@@ -1,0 +1,141 @@
+//! Clouds and control planes on their bad days.
+
+use std::time::Duration;
+
+use serde_json::json;
+use testbed::cluster::{eventually, pod};
+use testbed::fake::Refusal;
+use testbed::fake::faults::{Fault, Rule};
+
+use crate::rig::{Rig, read};
+
+const SOON: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn marks_stay_while_the_cloud_cannot_be_asked() {
+    let rig = Rig::prepare().await;
+    rig.kubectl(&["label", "node", "edge-1", "ip.ready=true"]);
+    rig.kubectl(&["annotate", "node", "worker-1", "flipop.digitalocean.com/ipv4-reserved-ip=203.0.113.10"]);
+    rig.clouds.compute.inject(Rule::always(Fault::Refuse(Refusal::Unavailable(503))));
+    rig.clouds.digitalocean.inject(Rule::always(Fault::LoseReply));
+    for example in ["examples/netipallocation.yaml", "examples/floatingippool.yaml"] {
+        rig.control_plane.apply(&read(example)).unwrap();
+    }
+    let _controller = rig.controller("ip-address-controller", &[]);
+    eventually("the object says why nothing happens", SOON, async || {
+        let conditions = rig.get("nia/edge")["status"]["conditions"].clone();
+        Ok(conditions[0]["reason"] == "Unknown" && conditions[0]["message"].as_str().unwrap_or_default().contains("503"))
+    })
+    .await
+    .unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(rig.ready_nodes(), ["edge-1"]);
+    assert_eq!(rig.annotation("worker-1").as_deref(), Some("203.0.113.10"));
+
+    rig.clouds.compute.heal();
+    rig.clouds.digitalocean.heal();
+    rig.settled("nia/edge").await;
+    eventually("worker-1, which holds nothing, is not marked any more", SOON, async || {
+        Ok(rig.annotation("worker-1").is_none())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_cloud_that_only_errs_holds_up_no_other() {
+    let (rig, _controller) = Rig::start().await;
+    rig.clouds.compute.inject(Rule::always(Fault::Refuse(Refusal::Unavailable(500))));
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    let everywhere = json!({
+        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
+        "metadata": {"name": "everywhere", "namespace": "default"},
+        "spec": {"provider": "digitalocean", "ips": ["203.0.113.10"]},
+    });
+    rig.control_plane.apply(&everywhere.to_string()).unwrap();
+    rig.settled("floatingippool/everywhere").await;
+    assert_eq!(rig.clouds.digitalocean.with(|account| account.holder("203.0.113.10")), Some(1001));
+    let status = rig.get("nia/edge")["status"].clone();
+    assert_eq!(status["conditions"][0]["reason"], "Unknown", "{status}");
+    assert!(rig.clouds.compute.ledger().done.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_object_that_lists_an_address_gets_conflict_and_nothing_moves() {
+    let (rig, _controller) = Rig::start().await;
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    // Kubernetes keeps ages by the second.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let moved = rig.clouds.compute.ledger().done.len();
+    let second = read("examples/netipallocation.yaml").replace("name: edge", "name: second");
+    rig.control_plane.apply(&second).unwrap();
+    eventually("the second object says Conflict", SOON, async || {
+        Ok(rig.get("nia/second")["status"]["conditions"][2]["reason"] == "Conflict")
+    })
+    .await
+    .unwrap();
+    // An older object that can't be acted on any more still owns its addresses.
+    rig.kubectl(&["patch", "nia", "edge", "--type=merge", "-p", r#"{"spec": {"nodeSelector": {"role": "nobody"}}}"#]);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(rig.get("nia/second")["status"]["conditions"][2]["reason"], "Conflict");
+    assert_eq!(rig.clouds.compute.ledger().done.len(), moved, "something moved\n{}", rig.logs());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_survives_the_end_of_the_apiserver_and_of_etcd() {
+    let (mut rig, _controller) = Rig::start().await;
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    rig.clouds.compute.with(|compute| compute.operation_time = Duration::from_secs(3));
+    rig.kubectl(&["delete", "node", "edge-1"]);
+    let told = rig.clouds.compute.ledger().done.len();
+    eventually("the address has left its node", SOON, async || {
+        Ok(rig.clouds.compute.ledger().done.len() > told)
+    })
+    .await
+    .unwrap();
+    rig.control_plane.restart_apiserver().await.unwrap();
+    rig.control_plane.restart_etcd().await.unwrap();
+    eventually("the address is on edge-3", SOON, async || {
+        Ok(rig.holder("34.123.45.67").as_deref() == Some("demo/us-west1-a/edge-3"))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    rig.settled("nia/edge").await;
+    assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_only_observed_is_not_changed() {
+    let rig = Rig::prepare().await;
+    rig.kubectl(&["label", "node", "edge-3", "ip.ready=true"]);
+    let observed = read("examples/netipallocation.yaml").replace("spec:\n", "spec:\n  policy:\n    mode: Observe\n");
+    rig.control_plane.apply(&observed).unwrap();
+    let _controller = rig.controller("ip-address-controller", &[]);
+    eventually("the object says what would be done", SOON, async || {
+        Ok(rig.get("nia/edge")["status"]["proposed"][0] == "begin 34.123.45.67 -> edge-1")
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}: {:#}", rig.get("nia/edge")["status"]));
+    assert_eq!(rig.ready_nodes(), ["edge-3"], "marks were touched");
+    assert!(rig.clouds.compute.ledger().done.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pods_end_moves_its_nodes_address_to_the_node_that_has_one() {
+    let (rig, _controller) = Rig::start().await;
+    let nginx = |name: &str| pod("default", name).label("app", "nginx").label("component", "controller");
+    nginx("one").on("worker-1").create(&rig.client).await.unwrap();
+    let pool = read("examples/floatingippool.yaml").replace("podNamespace: ingress", "podNamespace: default");
+    rig.control_plane.apply(&pool.replace("    - 203.0.113.11\n", "")).unwrap();
+    rig.settled("floatingippool/ingress-pool").await;
+    nginx("two").on("worker-2").create(&rig.client).await.unwrap();
+    rig.kubectl(&["delete", "pod", "one", "--grace-period=0", "--force"]);
+    eventually("the address followed the pod", SOON, async || {
+        let holder = rig.clouds.digitalocean.with(|account| account.holder("203.0.113.10"));
+        Ok(holder == Some(1002) && rig.annotation("worker-1").is_none() && rig.annotation("worker-2").is_some())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+}

@@ -1,0 +1,146 @@
+//! Two replicas and one lease: who acts, from when on, and who never does.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use testbed::cluster::eventually;
+
+use crate::rig::{Rig, read};
+
+const LEASE_SECONDS: u64 = 5;
+const RETRY_SECONDS: u64 = 2;
+const TAKEOVER_SECONDS: u64 = 2;
+const ENVIRONMENT: [(&str, &str); 2] = [("LEASE_DURATION", "5"), ("TAKEOVER_SECONDS", "2")];
+
+/// Two replicas of which the first leads, and a settled allocation.
+async fn two_replicas() -> (Rig, crate::rig::Controller, crate::rig::Controller) {
+    let rig = Rig::prepare().await;
+    let first = rig.controller("ip-address-controller-1", &ENVIRONMENT);
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    let second = rig.controller("ip-address-controller-2", &ENVIRONMENT);
+    let url = format!("http://127.0.0.1:{}/readyz", second.health_port);
+    let is_ready = async || Ok(reqwest::get(&url).await?.status().is_success());
+    eventually("a standby that has read everything is ready", Duration::from_secs(20), is_ready).await.unwrap();
+    (rig, first, second)
+}
+
+/// When the cloud is next told something.
+async fn next_mutation(rig: &Rig, since: Instant) -> Duration {
+    let before = rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count();
+    let happened = eventually("the cloud is told something", Duration::from_secs(60), async || {
+        Ok(rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count() > before)
+    });
+    happened.await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    since.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_leader_is_replaced_when_its_lease_and_d_are_over() {
+    let (rig, first, _second) = two_replicas().await;
+    let killed = Instant::now();
+    first.process.signal(Signal::KILL).unwrap();
+    rig.kubectl(&["delete", "node", "edge-1"]);
+    let took = next_mutation(&rig, killed).await;
+    let bound = Duration::from_secs(LEASE_SECONDS + RETRY_SECONDS + TAKEOVER_SECONDS + 2);
+    println!("D is {TAKEOVER_SECONDS} s, the lease {LEASE_SECONDS} s; SIGKILL -> first mutation: {took:?} (at most {bound:?})");
+    assert!(took < bound);
+    rig.settled("nia/edge").await;
+    assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_asked_to_stop_hands_over_within_a_second() {
+    let (rig, mut first, _second) = two_replicas().await;
+    rig.clouds.compute.with(|compute| compute.remove_instance("us-west1-a", "nobody"));
+    let asked = Instant::now();
+    first.process.signal(Signal::TERM).unwrap();
+    rig.kubectl(&["delete", "node", "edge-1"]);
+    let took = next_mutation(&rig, asked).await;
+    println!("SIGTERM -> the other's first mutation: {took:?}");
+    assert!(first.process.wait(Duration::from_secs(5)).unwrap().success());
+    assert!(took < Duration::from_secs(1));
+    rig.settled("nia/edge").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_was_stopped_right_before_a_call_does_not_make_it_after_its_lease_is_over() {
+    let rig = Rig::prepare().await;
+    let stopping = [ENVIRONMENT.as_slice(), &[("FAILPOINT", "stop-before:addAccessConfig")]].concat();
+    let mut first = rig.controller("ip-address-controller-1", &stopping);
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    let log = first.process.log().to_owned();
+    let is_stopped = async || Ok(std::fs::read_to_string(&log)?.contains("stopping at a failpoint"));
+    eventually("the leader has stopped", Duration::from_secs(20), is_stopped).await.unwrap();
+    let _second = rig.controller("ip-address-controller-2", &ENVIRONMENT);
+    rig.settled("nia/edge").await;
+    tokio::time::sleep(Duration::from_secs(2 * LEASE_SECONDS)).await;
+
+    let asked = || rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count();
+    let before = asked();
+    first.process.signal(Signal::CONT).unwrap();
+    let status = first.process.wait(Duration::from_secs(20)).unwrap();
+    assert!(!status.success(), "a leader that lost its lease ends with an error");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(asked(), before, "the stopped leader's call was made after all\n{}", rig.logs());
+    assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
+}
+
+/// Deletes the node that holds an address, lets the controller die at its n-th request, and starts it again.
+async fn dies_at(rig: &Rig, failpoint: &str) -> bool {
+    let environment = [("LEASE_DURATION", "5"), ("TAKEOVER_SECONDS", "1"), ("FAILPOINT", failpoint)];
+    let mut doomed = rig.controller("ip-address-controller", &environment);
+    let (node, zone) = node_of(rig, "34.123.45.67");
+    rig.kubectl(&["delete", "node", &node]);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut died = false;
+    while Instant::now() < deadline && !died {
+        died = doomed.process.try_wait().unwrap().is_some();
+        let (now, _) = node_of(rig, "34.123.45.67");
+        if !died && now != node && rig.get("nia/edge")["status"]["moves"].is_null() && rig.ready_nodes().contains(&now) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop(doomed);
+    let _healthy = rig.controller("ip-address-controller", &environment[..2]);
+    let settled = eventually("the address is on another node, which says so", Duration::from_secs(30), async || {
+        let (now, _) = node_of(rig, "34.123.45.67");
+        let status = rig.get("nia/edge")["status"].clone();
+        Ok(now != node && !now.is_empty() && status["moves"].is_null() && rig.ready_nodes().contains(&now))
+    });
+    settled.await.unwrap_or_else(|error| panic!("{failpoint}: {error}: {:#}\n{}", rig.get("nia/edge")["status"], rig.logs()));
+    assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new(), "{failpoint}");
+    testbed::demo::edge_node(&node, &zone).create(&rig.client).await.unwrap();
+    died
+}
+
+/// The node whose machine holds an address, and its zone; empty where nobody does.
+fn node_of(rig: &Rig, address: &str) -> (String, String) {
+    let holder = rig.holder(address).unwrap_or_default();
+    let mut parts = holder.split('/').skip(1);
+    let zone = parts.next().unwrap_or_default().to_owned();
+    (parts.next().unwrap_or_default().to_owned(), zone)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_survives_sigkill_before_and_after_every_request() {
+    let rig = Rig::prepare().await;
+    rig.clouds.compute.with(|compute| compute.operation_time = Duration::from_millis(100));
+    {
+        let _controller = rig.controller("ip-address-controller", &ENVIRONMENT);
+        rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+        rig.settled("nia/edge").await;
+    }
+    let mut requests = 0;
+    for number in 1.. {
+        let before = dies_at(&rig, &format!("kill-before:{number}")).await;
+        let after = dies_at(&rig, &format!("kill-after:{number}")).await;
+        if !before && !after {
+            break;
+        }
+        requests = number;
+    }
+    println!("killed before and after each of {requests} requests; settled each time, nothing lost, nothing doubled");
+    assert!(requests >= 8, "a move takes more requests than {requests}");
+}
