@@ -55,9 +55,15 @@ e2e filter="": tools
 certify:
     cargo test --locked --workspace --test certify -- --nocapture --test-threads 1
 
-# A measurement, such as `plan`; the last line is JSON.
+# A measurement: `plan` or `failover`; the last line is JSON.
 bench name:
-    cargo bench --locked -p controller --bench {{name}}
+    @just _bench-{{name}}
+
+_bench-plan:
+    cargo bench --locked -p controller --bench plan
+
+_bench-failover: tools
+    cargo test --locked --workspace --features controller/failpoints --test e2e -- --ignored --nocapture scale:: | grep -v '^$\|^test \|^running'
 
 # Writes the generated files.
 generate:

@@ -19,6 +19,8 @@ const SIZES: [usize; 4] = [1_000, 5_000, 15_000, 65_000];
 const EVENTS: usize = 41;
 const POOL_SHARE: usize = 15;
 
+const ZONES: [&str; 3] = ["us-west1-a", "us-west1-b", "us-west1-c"];
+
 fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
@@ -28,7 +30,7 @@ fn scope() -> Scope {
 }
 
 fn node(number: usize, pools: usize, is_ready: bool) -> SlimNode {
-    let zone = ["us-west1-a", "us-west1-b", "us-west1-c"][number % 3];
+    let zone = ZONES[number % 3];
     let labels = json!({
         "team": format!("team-{}", number % pools),
         "topology.kubernetes.io/zone": zone,
@@ -52,7 +54,9 @@ fn address(number: usize) -> Address {
 
 fn allocation(number: usize, addresses: &[Address]) -> NetIPAllocation {
     let selector: Value = match number % 10 {
-        0 => json!({"topology.kubernetes.io/zone": ["us-west1-a", "us-west1-b", "us-west1-c"][number / 10 % 3]}),
+        0 => {
+            json!({"topology.kubernetes.io/zone": (ZONES[number / 10 % 3])})
+        }
         _ => json!({"team": format!("team-{number}")}),
     };
     let listed: Vec<_> = addresses.iter().map(ToString::to_string).collect();
@@ -79,17 +83,17 @@ fn cluster(nodes: usize) -> (Index, usize) {
     index.see(Seen::Nodes(Change::All((0..nodes).map(|number| node(number, pools, true)).collect())));
     let addresses: Vec<Address> = (0..nodes * 2 / 3).map(address).collect();
     let share = addresses.len() / pools;
-    let of_pool = |pool: usize| &addresses[pool * share..if pool + 1 == pools { addresses.len() } else { (pool + 1) * share }];
+    let of_pool = |pool: usize| {
+        &addresses[pool * share..if pool + 1 == pools { addresses.len() } else { (pool + 1) * share }]
+    };
     let objects = (0..pools).map(|pool| allocation(pool, of_pool(pool))).collect();
     index.see(Seen::Allocations(Change::All(objects)));
     let mut listing = Listing::default();
-    let mut taken = vec![0; pools];
     for pool in 0..pools {
-        for address in of_pool(pool) {
+        for (position, address) in of_pool(pool).iter().enumerate() {
             // The node of the pool's team; for those that select a zone, that is one of the right zone or waits.
-            let number = pool + taken[pool] * pools;
-            taken[pool] += 1;
-            let zone = ["us-west1-a", "us-west1-b", "us-west1-c"][number % 3];
+            let number = pool + position * pools;
+            let zone = ZONES[number % 3];
             let waits = number % 100 == 99 || number >= nodes;
             let holding = match waits {
                 true => Holding::Free,
@@ -110,7 +114,10 @@ fn median(mut times: Vec<f64>) -> f64 {
 
 fn main() {
     let mut medians = BTreeMap::new();
-    println!("{:>8} {:>7} {:>10} {:>16} {:>12} {:>7}", "nodes", "pools", "addresses", "event to plan ms", "plan alone", "steps");
+    println!(
+        "{:>8} {:>7} {:>10} {:>16} {:>12} {:>7}",
+        "nodes", "pools", "addresses", "event to plan ms", "plan alone", "steps"
+    );
     for size in SIZES {
         let (mut index, pools) = cluster(size);
         let (mut whole, mut planning, mut steps) = (Vec::new(), Vec::new(), 0);
@@ -131,7 +138,8 @@ fn main() {
     // The slope of the line of best fit through the logarithms.
     let points: Vec<(f64, f64)> = medians.iter().map(|(size, ms)| ((*size as f64).ln(), ms.ln())).collect();
     let count = points.len() as f64;
-    let (sum_x, sum_y): (f64, f64) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0, y + point.1));
+    let (sum_x, sum_y): (f64, f64) =
+        points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0, y + point.1));
     let sum_xy: f64 = points.iter().map(|(x, y)| x * y).sum();
     let sum_xx: f64 = points.iter().map(|(x, _)| x * x).sum();
     let slope = (count * sum_xy - sum_x * sum_y) / (count * sum_xx - sum_x * sum_x);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use drivers::budget;
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress};
 use plan::{Action, Holding, InFlight, Provider, Step};
 use tokio::sync::{mpsc, oneshot};
@@ -23,11 +24,15 @@ const OPERATIONS_MAX: usize = 8;
 /// What became of a step.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The step.
-    pub step: Step,
-    /// Who holds the address now, or why that is not what it should be.
-    pub result: Result<Holding, DriverError>,
-    _private: (),
+    step: Step,
+    result: Result<Holding, DriverError>,
+}
+
+impl Outcome {
+    /// The step, and who holds its address now, or why that is not what it should be.
+    pub fn into_parts(self) -> (Step, Result<Holding, DriverError>) {
+        (self.step, self.result)
+    }
 }
 
 /// Takes operations to be polled, and whom to tell of their end.
@@ -62,7 +67,8 @@ impl Executor {
     /// Begins a step. The planner does not give one for what is under way.
     pub fn begin(&mut self, step: Step) {
         let provider = step.scope.provider;
-        let (Some(driver), Some(poller)) = (self.drivers.get(&provider).cloned(), self.pollers.get(&provider).cloned())
+        let (Some(driver), Some(poller)) =
+            (self.drivers.get(&provider).cloned(), self.pollers.get(&provider).cloned())
         else {
             tracing::warn!(%provider, "no credentials, so nothing can be done: {step}");
             return;
@@ -77,12 +83,12 @@ impl Executor {
         tracing::info!(pool = %step.pool, "{step}");
         let echo = self.echo;
         self.under_way.spawn(async move {
-            let result = take(&*driver, &poller, &step).await;
+            let result = budget::with_urgency(step.is_urgent, take(&*driver, &poller, &step)).await;
             if let Err(DriverError::Unavailable(_)) = &result {
                 // It may have been heard. Only when it can't take effect any more is what the cloud says the truth.
                 tokio::time::sleep(echo).await;
             }
-            Outcome { step, result, _private: () }
+            Outcome { step, result }
         });
     }
 
@@ -138,7 +144,9 @@ async fn take(driver: &dyn AddressDriver, poller: &Poller, step: &Step) -> Resul
             });
         }
     }
-    Err(DriverError::Invalid(format!("{address} was not where it should be after {OPERATIONS_MAX} operations")))
+    Err(DriverError::Invalid(format!(
+        "{address} was not where it should be after {OPERATIONS_MAX} operations"
+    )))
 }
 
 /// Polls all operations of a cloud together, until each has ended. An error of the poll is not an end.

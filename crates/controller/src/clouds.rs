@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use drivers::budget::{Limit, budgeted};
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::http::HttpService;
@@ -63,11 +64,15 @@ struct Asked {
 }
 
 /// Drivers for every cloud that has credentials, over the given service.
-pub fn drivers(settings: &Settings, service: &HttpService) -> Result<BTreeMap<Provider, Arc<dyn AddressDriver>>> {
+pub fn drivers(
+    settings: &Settings,
+    service: &HttpService,
+) -> Result<BTreeMap<Provider, Arc<dyn AddressDriver>>> {
     let mut drivers: BTreeMap<Provider, Arc<dyn AddressDriver>> = BTreeMap::new();
     match tokens::google() {
         Ok(tokens) => {
-            let driver = Compute::new(service.clone(), &settings.google_compute_custom_endpoint, tokens);
+            let service = budgeted(service.clone(), &[per_minute(settings.google_requests_per_minute)]);
+            let driver = Compute::new(service, &settings.google_compute_custom_endpoint, tokens);
             drivers.insert(Provider::Gcp, Arc::new(driver));
         }
         Err(error) => tracing::warn!(%error, "Google Cloud is not available"),
@@ -75,13 +80,21 @@ pub fn drivers(settings: &Settings, service: &HttpService) -> Result<BTreeMap<Pr
     let file = settings.digitalocean_access_token_file.as_ref().map(tokens::in_file);
     let fixed = || settings.digitalocean_access_token.as_ref().map(|token| tokens::fixed(token.trim()));
     if let Some(tokens) = file.or_else(fixed) {
-        let driver = DigitalOcean::new(service.clone(), &settings.digitalocean_api_url, tokens);
+        let hour = Duration::from_secs(3_600);
+        let per_hour = Limit { requests_max: settings.digitalocean_requests_per_hour, window: hour };
+        let limits = [per_minute(settings.digitalocean_requests_per_minute), per_hour];
+        let service = budgeted(service.clone(), &limits);
+        let driver = DigitalOcean::new(service, &settings.digitalocean_api_url, tokens);
         drivers.insert(Provider::DigitalOcean, Arc::new(driver));
     }
     if drivers.is_empty() {
         return Err(anyhow!("no cloud has credentials"));
     }
     Ok(drivers)
+}
+
+fn per_minute(requests_max: usize) -> Limit {
+    Limit { requests_max, window: Duration::from_secs(60) }
 }
 
 impl Clouds {
@@ -109,7 +122,8 @@ impl Clouds {
             let is_due = asked.due.is_none_or(|due| due <= now);
             if is_due || (read_again.contains(scope) && !asked.is_resting) {
                 asked.is_under_way = true;
-                let (driver, scope, tick) = (self.drivers.get(&scope.provider).cloned(), scope.clone(), tick());
+                let (driver, scope, tick) =
+                    (self.drivers.get(&scope.provider).cloned(), scope.clone(), tick());
                 self.asking.spawn(async move {
                     let listing = match driver {
                         Some(driver) => driver.list(&scope).await,

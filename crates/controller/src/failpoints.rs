@@ -41,7 +41,9 @@ fn before(line: &str) -> u64 {
     tracing::info!(number, line, "request");
     match failpoint() {
         Failpoint::KillBefore(at) if *at == number => die(),
-        Failpoint::StopBefore(part) if line.contains(part.as_str()) && !STOPPED.swap(true, Ordering::SeqCst) => {
+        Failpoint::StopBefore(part)
+            if line.contains(part.as_str()) && !STOPPED.swap(true, Ordering::SeqCst) =>
+        {
             tracing::info!("stopping at a failpoint");
             let _ = kill_process(getpid(), Signal::STOP);
         }

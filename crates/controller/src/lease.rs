@@ -110,7 +110,8 @@ impl Candidate {
             return Ok(Some(Gained::Released));
         };
         let now = self.clock.since_boot();
-        let is_same = |(seen, _): &(Lease, Duration)| seen.metadata.resource_version == lease.metadata.resource_version;
+        let is_same =
+            |(seen, _): &(Lease, Duration)| seen.metadata.resource_version == lease.metadata.resource_version;
         if !self.seen.as_ref().is_some_and(is_same) {
             self.seen = Some((lease.clone(), now));
         }

@@ -12,7 +12,11 @@ async fn main() -> Result<()> {
     let settings = Settings::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let is_terminal = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_terminal).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(is_terminal)
+        .with_writer(std::io::stderr)
+        .init();
     // Two TLS providers may be linked in; rustls wants to be told which one to use.
     let _ = rustls::crypto::ring::default_provider().install_default();
     controller::run::run(settings).await

@@ -20,8 +20,8 @@ use drivers::{DriverError, Listing};
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 use plan::{
-    Address, Epoch, Fact, Holding, Journal, MachineState, Mode, Move, Node, NodeName, Pods, Policy, Pool, PoolKey,
-    Provider, Readiness, Scope, Spread, Takeover, Target, Tick, Timestamp, VmId, World,
+    Address, Epoch, Fact, Holding, Journal, MachineState, Mode, Move, Node, NodeName, Pods, Policy, Pool,
+    PoolKey, Provider, Readiness, Scope, Spread, Takeover, Target, Tick, Timestamp, VmId, World,
 };
 
 use crate::watch::{Change, Kind, Seen, SlimNode, SlimPod, version};
@@ -149,7 +149,9 @@ impl Index {
             Seen::Nodes(change) => self.see_nodes(change),
             Seen::Pods(change) => self.see_pods(change),
             Seen::Allocations(change) => {
-                self.see_objects(Kind::NetIPAllocations, change, |object| Object::Allocation(Arc::new(object)));
+                self.see_objects(Kind::NetIPAllocations, change, |object| {
+                    Object::Allocation(Arc::new(object))
+                });
             }
             Seen::Pools(change) => {
                 self.see_objects(Kind::FloatingIPPools, change, |object| Object::Pool(Arc::new(object)));
@@ -275,8 +277,14 @@ impl Index {
         match self.objects.get_mut(&key) {
             Some(tracked) => tracked.object = object,
             None => {
-                let who = Who { nodes: Selector::default(), tolerations: None, pods: None, pods_otherwise: Pods::Absent };
-                let tracked = Tracked { object, refusal: None, age_max: Duration::ZERO, who, pods: BTreeMap::new() };
+                let who = Who {
+                    nodes: Selector::default(),
+                    tolerations: None,
+                    pods: None,
+                    pods_otherwise: Pods::Absent,
+                };
+                let tracked =
+                    Tracked { object, refusal: None, age_max: Duration::ZERO, who, pods: BTreeMap::new() };
                 self.objects.insert(key.clone(), tracked);
             }
         }
@@ -298,11 +306,16 @@ impl Index {
         let members: Vec<_> =
             self.nodes.iter().map(|(name, node)| (name.clone(), tracked.membership(name, node))).collect();
         if let (None, Some(provider)) = (&refusal, provider) {
-            let matching = members.iter().filter(|(_, pods)| pods.is_some()).filter_map(|(name, _)| self.nodes.get(name));
+            let matching = members
+                .iter()
+                .filter(|(_, pods)| pods.is_some())
+                .filter_map(|(name, _)| self.nodes.get(name));
             match scope_of(provider, matching, &pool.last_holders) {
                 Some(scope) => pool.scope = scope,
                 None => {
-                    let message = format!("no matching node has a providerID of {provider}, so its account is not known");
+                    let message = format!(
+                        "no matching node has a providerID of {provider}, so its account is not known"
+                    );
                     refusal = Some(Refusal { reason: NO_NODES, message });
                 }
             }
@@ -363,8 +376,12 @@ impl Index {
 
     /// Takes in what a cloud said, or that it did not say anything, when asked at the given moment.
     pub fn see_listing(&mut self, scope: &Scope, listing: Result<Listing, DriverError>, as_of: Tick) {
-        let asked: BTreeSet<Address> =
-            self.world.pools().filter(|pool| pool.scope == *scope).flat_map(|pool| pool.addresses.clone()).collect();
+        let asked: BTreeSet<Address> = self
+            .world
+            .pools()
+            .filter(|pool| pool.scope == *scope)
+            .flat_map(|pool| pool.addresses.clone())
+            .collect();
         match listing {
             Ok(listing) => {
                 for address in asked.iter().chain(listing.addresses.keys()) {
@@ -431,7 +448,8 @@ impl Tracked {
     fn membership(&self, name: &NodeName, node: &SlimNode) -> Option<Pods> {
         let Who { nodes, tolerations, pods, pods_otherwise } = &self.who;
         let is_tolerated = |tolerations: &Vec<_>| {
-            let mut taints = node.spec.taints.iter().filter(|taint| !READINESS_TAINTS.contains(&taint.key.as_str()));
+            let mut taints =
+                node.spec.taints.iter().filter(|taint| !READINESS_TAINTS.contains(&taint.key.as_str()));
             taints.all(|taint| selector::is_tolerated(taint, tolerations))
         };
         if !nodes.matches(node.labels()) || !tolerations.as_ref().is_none_or(is_tolerated) {
@@ -448,7 +466,10 @@ impl Tracked {
     /// Counts a pod in or out, and gives the node it runs on where the object means it.
     fn count(&mut self, pod: &SlimPod, change: isize) -> Option<NodeName> {
         let meant = self.who.pods.as_ref()?;
-        let is_elsewhere = meant.namespace.as_ref().is_some_and(|namespace| pod.metadata.namespace.as_ref() != Some(namespace));
+        let is_elsewhere = meant
+            .namespace
+            .as_ref()
+            .is_some_and(|namespace| pod.metadata.namespace.as_ref() != Some(namespace));
         if is_elsewhere || !meant.labels.matches(pod.labels()) {
             return None;
         }
@@ -520,7 +541,9 @@ fn scope_of<'a>(
     match provider {
         // The token says which account it is.
         Provider::DigitalOcean => Some(Scope { provider, account: "".into() }),
-        _ => of_nodes.find(|scope| scope.provider == provider).or_else(|| last_holders.values().find_map(of_holder)),
+        _ => of_nodes
+            .find(|scope| scope.provider == provider)
+            .or_else(|| last_holders.values().find_map(of_holder)),
     }
 }
 
@@ -539,7 +562,10 @@ pub(crate) fn parse_addresses(listed: &[String]) -> (Vec<Address>, Option<Refusa
             Ok(address) if seen.insert(address) => addresses.push(address),
             Ok(_) => {}
             Err(_) => {
-                refusal = Some(Refusal { reason: "InvalidAddress", message: format!("{text} is not an IP address") });
+                refusal = Some(Refusal {
+                    reason: "InvalidAddress",
+                    message: format!("{text} is not an IP address"),
+                });
             }
         }
     }

@@ -47,7 +47,14 @@ const WRITE_RETRY: Duration = Duration::from_millis(500);
 impl Reporter {
     /// Nothing is being written.
     pub fn new(client: Client, fence: Arc<Fence>) -> Self {
-        Self { client, fence, writing: JoinSet::new(), objects: BTreeSet::new(), nodes: BTreeSet::new(), resting: None }
+        Self {
+            client,
+            fence,
+            writing: JoinSet::new(),
+            objects: BTreeSet::new(),
+            nodes: BTreeSet::new(),
+            resting: None,
+        }
     }
 
     /// Whether a write of this object is under way, so that nothing else may be decided for it.

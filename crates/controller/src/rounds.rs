@@ -139,7 +139,10 @@ impl Rounds {
     }
 
     async fn next(&mut self) -> Happened {
-        let due = [Some(self.next_round), self.clouds.next_due(), self.reporter.next_due()].into_iter().flatten().min();
+        let due = [Some(self.next_round), self.clouds.next_due(), self.reporter.next_due()]
+            .into_iter()
+            .flatten()
+            .min();
         let due = due.unwrap_or(self.next_round);
         tokio::select! {
             happened = self.next_now() => happened,
@@ -182,14 +185,17 @@ impl Rounds {
                 // What was to be written was not: back to what stands.
                 self.index.rebuild(&key);
             }
-            Happened::Written(Written::Marks(node, Err(error))) => tracing::warn!(%node, %error, "marking failed"),
+            Happened::Written(Written::Marks(node, Err(error))) => {
+                tracing::warn!(%node, %error, "marking failed")
+            }
             Happened::Written(Written::Marks(..)) => {}
             Happened::TimeWentBy => self.next_round = Instant::now() + IDLE_MAX,
         }
     }
 
     /// Takes note of what a call has done.
-    fn learn(&mut self, Outcome { step, result, .. }: Outcome) {
+    fn learn(&mut self, outcome: Outcome) {
+        let (step, result) = outcome.into_parts();
         let Step { scope, address, action, .. } = &step;
         match result {
             Ok(holding) => {
@@ -206,9 +212,13 @@ impl Rounds {
                 if let Ok(until) = now.checked_add(pause) {
                     self.index.world.avoid_addresses.insert(*address, until);
                 }
-                let is_the_machines_fault =
-                    matches!(error, DriverError::Conflict(_) | DriverError::NotFound(_) | DriverError::Invalid(_));
-                if let (Action::Attach(to), true, Ok(until)) = (action, is_the_machines_fault, now.checked_add(AVOID)) {
+                let is_the_machines_fault = matches!(
+                    error,
+                    DriverError::Conflict(_) | DriverError::NotFound(_) | DriverError::Invalid(_)
+                );
+                if let (Action::Attach(to), true, Ok(until)) =
+                    (action, is_the_machines_fault, now.checked_add(AVOID))
+                {
                     self.index.world.avoid_machines.insert(to.vm.clone(), until);
                 }
                 // Where the address is now has to be read again before anything else is done with it.
@@ -243,7 +253,8 @@ impl Rounds {
         let index = &mut self.index;
         self.clouds.ask(&scopes, &after.read_again, || index.tick());
         let ask_again = plan.ask_again.map(|at| Instant::now() + until(at, now));
-        self.next_round = ask_again.into_iter().chain([Instant::now() + IDLE_MAX]).min().unwrap_or(self.next_round);
+        self.next_round =
+            ask_again.into_iter().chain([Instant::now() + IDLE_MAX]).min().unwrap_or(self.next_round);
     }
 
     /// Puts what the plan begins and ends into the journals in memory. The report writes them out.
@@ -300,4 +311,3 @@ fn pause_after(error: &DriverError, failures: u32) -> Duration {
 fn until(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)
 }
-

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use drivers::http::with_deadline;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use plan::Epoch;
@@ -33,12 +34,15 @@ pub async fn run(settings: Settings) -> Result<()> {
     let health = Health::new(&settings.controller_version)?;
 
     let network = drivers::http::network().map_err(|error| anyhow!(error))?;
-    let service = fenced(network, Arc::clone(&fence));
+    let service = with_deadline(fenced(network, Arc::clone(&fence)));
     #[cfg(feature = "failpoints")]
     let service = crate::failpoints::around(service);
     let drivers = clouds::drivers(&settings, &service)?;
-    let one_call: Vec<_> =
-        drivers.iter().filter(|(_, driver)| driver.traits().moves_in_one_call).map(|(provider, _)| *provider).collect();
+    let one_call: Vec<_> = drivers
+        .iter()
+        .filter(|(_, driver)| driver.traits().moves_in_one_call)
+        .map(|(provider, _)| *provider)
+        .collect();
 
     let takeover = Duration::from_secs(settings.takeover_seconds);
     let (to, seen) = mpsc::unbounded_channel();

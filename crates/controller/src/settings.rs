@@ -61,6 +61,18 @@ pub struct Settings {
     #[arg(long, env = "DIGITALOCEAN_API_URL", default_value = drivers::digitalocean::DEFAULT_URL)]
     pub digitalocean_api_url: String,
 
+    /// How many requests a minute DigitalOcean allows this account
+    #[arg(long, env = "DIGITALOCEAN_REQUESTS_PER_MINUTE", default_value_t = drivers::digitalocean::REQUESTS_PER_MINUTE)]
+    pub digitalocean_requests_per_minute: usize,
+
+    /// How many requests an hour DigitalOcean allows this account
+    #[arg(long, env = "DIGITALOCEAN_REQUESTS_PER_HOUR", default_value_t = drivers::digitalocean::REQUESTS_PER_HOUR)]
+    pub digitalocean_requests_per_hour: usize,
+
+    /// How many requests a minute Google Cloud allows this project
+    #[arg(long, env = "GOOGLE_REQUESTS_PER_MINUTE", default_value_t = drivers::compute::REQUESTS_PER_MINUTE)]
+    pub google_requests_per_minute: usize,
+
     /// Where Compute Engine's API is
     #[arg(long, env = "GOOGLE_COMPUTE_CUSTOM_ENDPOINT", default_value = drivers::compute::DEFAULT_URL)]
     pub google_compute_custom_endpoint: String,

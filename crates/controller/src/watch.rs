@@ -156,10 +156,10 @@ pub enum Change<K> {
 /// Starts watching. The watches end when the set is dropped.
 pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    spawn(&mut tasks, client, to, Kind::Nodes, |change| Seen::Nodes(change));
-    spawn(&mut tasks, client, to, Kind::Pods, |change| Seen::Pods(change));
-    spawn(&mut tasks, client, to, Kind::NetIPAllocations, |change| Seen::Allocations(change));
-    spawn(&mut tasks, client, to, Kind::FloatingIPPools, |change| Seen::Pools(change));
+    spawn(&mut tasks, client, to, Kind::Nodes, Seen::Nodes);
+    spawn(&mut tasks, client, to, Kind::Pods, Seen::Pods);
+    spawn(&mut tasks, client, to, Kind::NetIPAllocations, Seen::Allocations);
+    spawn(&mut tasks, client, to, Kind::FloatingIPPools, Seen::Pools);
     tasks
 }
 
@@ -229,4 +229,3 @@ fn is_not_found(error: &watcher::Error) -> bool {
 pub fn version(metadata: &ObjectMeta) -> u64 {
     metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
-

@@ -47,6 +47,9 @@ pub const CALLS: &[&str] = &[
     "zoneOperations.get",
 ];
 
+/// The quota of one group of calls. All our calls are counted together, which errs on the safe side.
+pub const REQUESTS_PER_MINUTE: usize = 1_500;
+
 const PAGE_SIZE: usize = 500;
 
 /// A listing that has not ended after so many pages is broken, not long.
@@ -83,7 +86,9 @@ impl Compute {
                 }
                 // An internal address is held beside an external one and is nobody's business here.
                 for found in list.addresses.into_iter().filter(|found| found.address_type != "INTERNAL") {
-                    let Some(address) = found.address.as_deref().and_then(|text| text.parse::<Address>().ok()) else {
+                    let Some(address) =
+                        found.address.as_deref().and_then(|text| text.parse::<Address>().ok())
+                    else {
                         continue;
                     };
                     let region = found.region.as_deref().and_then(last_part).map(Into::into);
@@ -263,7 +268,10 @@ impl AddressDriver for Compute {
         join_all(operations.iter().map(|operation| self.poll_one(operation))).boxed()
     }
 
-    fn machines<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>> {
+    fn machines<'a>(
+        &'a self,
+        scope: &'a Scope,
+    ) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>> {
         self.list_machines(&scope.account).boxed()
     }
 

@@ -30,7 +30,14 @@ use crate::{AddressDriver, CHANGING, DriverError, Listed, Listing, Operation, Po
 pub const DEFAULT_URL: &str = "https://api.digitalocean.com";
 
 /// Every call this driver makes.
-pub const CALLS: &[&str] = &["reserved_ips.list", "reserved_ips.get", "reserved_ips_actions.post", "droplets.list"];
+pub const CALLS: &[&str] =
+    &["reserved_ips.list", "reserved_ips.get", "reserved_ips_actions.post", "droplets.list"];
+
+/// What an account may do, unless DigitalOcean has raised its limit.
+pub const REQUESTS_PER_MINUTE: usize = 250;
+
+/// See [`REQUESTS_PER_MINUTE`].
+pub const REQUESTS_PER_HOUR: usize = 5_000;
 
 const PAGE_SIZE: usize = 200;
 
@@ -58,7 +65,9 @@ impl DigitalOcean {
         for page in 1..=PAGES_MAX {
             let path = format!("{path}?per_page={PAGE_SIZE}&page={page}");
             let mut answer: Value = self.api.call(name, Method::GET, &path, None).await?;
-            let Value::Array(found) = answer[items].take() else { return Err(unreadable(name, &"it has no items")) };
+            let Value::Array(found) = answer[items].take() else {
+                return Err(unreadable(name, &"it has no items"));
+            };
             all.extend(found);
             if answer["links"]["pages"]["next"].is_null() {
                 return match answer["meta"]["total"].as_u64() {
@@ -166,7 +175,10 @@ impl AddressDriver for DigitalOcean {
         self.poll_all(operations).boxed()
     }
 
-    fn machines<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>> {
+    fn machines<'a>(
+        &'a self,
+        _: &'a Scope,
+    ) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>> {
         self.list_machines().boxed()
     }
 

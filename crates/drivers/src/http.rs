@@ -38,6 +38,21 @@ pub fn network() -> Result<HttpService, BoxError> {
     Ok(BoxCloneSyncService::new(tower::service_fn(send)))
 }
 
+/// Gives every request a deadline. What waits for its turn before it is sent does not count.
+pub fn with_deadline(service: HttpService) -> HttpService {
+    let send = move |request: Request<Bytes>| {
+        let service = service.clone();
+        async move {
+            let longest = Duration::from_secs(CALL_SECONDS_MAX);
+            match tokio::time::timeout(longest, service.oneshot(request)).await {
+                Ok(answer) => answer,
+                Err(_) => Err(BoxError::from(format!("no answer within {CALL_SECONDS_MAX} s"))),
+            }
+        }
+    };
+    BoxCloneSyncService::new(tower::service_fn(send))
+}
+
 /// A JSON API at a base URL.
 #[derive(Clone)]
 pub struct JsonApi {
@@ -75,17 +90,8 @@ impl JsonApi {
         path: &str,
         body: Option<Value>,
     ) -> Result<T, DriverError> {
-        let deadline = Duration::from_secs(CALL_SECONDS_MAX);
-        let answer = tokio::time::timeout(deadline, self.exchange(method, path, body)).await;
-        let answer = match answer {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(DriverError::Unavailable(format!("{name}: {error}"))),
-            Err(_) => {
-                return Err(DriverError::Unavailable(format!(
-                    "{name}: no answer within {CALL_SECONDS_MAX} s"
-                )));
-            }
-        };
+        let answer = self.exchange(method, path, body).await;
+        let answer = answer.map_err(|error| DriverError::Unavailable(format!("{name}: {error}")))?;
         let status = answer.status();
         tracing::debug!(call = name, status = status.as_u16(), "asked the cloud");
         if !status.is_success() {
@@ -103,7 +109,8 @@ impl JsonApi {
         path: &str,
         body: Option<Value>,
     ) -> Result<Response<Bytes>, BoxError> {
-        let token = self.tokens.token().await?;
+        let token =
+            tokio::time::timeout(Duration::from_secs(CALL_SECONDS_MAX), self.tokens.token()).await??;
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
         let request = Request::builder()
             .method(method)

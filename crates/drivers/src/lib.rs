@@ -7,6 +7,7 @@
 //! Every driver speaks through one injected tower service, so tests put a fake cloud's state machine in its place and
 //! run the driver itself unchanged.
 
+pub mod budget;
 pub mod compute;
 pub mod digitalocean;
 pub mod http;
@@ -47,7 +48,10 @@ pub trait AddressDriver: Send + Sync {
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>>;
 
     /// What the cloud says of its machines: proof that a holder is dead. One that it does not name is gone.
-    fn machines<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>>;
+    fn machines<'a>(
+        &'a self,
+        scope: &'a Scope,
+    ) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>>;
 
     /// What the cloud can do.
     fn traits(&self) -> Traits;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
-use drivers::http::HttpService;
+use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, DriverError, Polled, Progress, tokens};
 use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
@@ -14,7 +14,7 @@ use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
 const TOKEN: &str = "token";
 
 fn service<M: Machine>(fake: &Fake<M>) -> HttpService {
-    HttpService::new(fake.service())
+    with_deadline(HttpService::new(fake.service()))
 }
 
 fn address(text: &str) -> Address {

@@ -90,7 +90,8 @@ impl Tally {
 
     /// The breakers that are tripped.
     pub(crate) fn tripped(self) -> BTreeMap<Scope, Tripped> {
-        let tripped = self.scopes.into_iter().filter_map(|(scope, of_scope)| Some((scope, of_scope.tripped()?)));
+        let tripped =
+            self.scopes.into_iter().filter_map(|(scope, of_scope)| Some((scope, of_scope.tripped()?)));
         tripped.collect()
     }
 }
@@ -109,7 +110,8 @@ impl OfScope {
                 most = Some(Tripped { lost, holders: self.holders, until: self.times[last] });
             }
         }
-        let is_many = |most: &Tripped| most.lost >= LOST_MIN && most.lost * 100 > most.holders * LOST_PERCENT_MAX;
+        let is_many =
+            |most: &Tripped| most.lost >= LOST_MIN && most.lost * 100 > most.holders * LOST_PERCENT_MAX;
         most.filter(is_many).filter(|_| self.has_open_loss)
     }
 }

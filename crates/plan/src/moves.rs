@@ -46,10 +46,14 @@ pub(crate) fn next(
     if entry.epoch != world.epoch {
         return Next::Claim;
     }
-    if is_in_flight(world, address, entry) || world.avoid_addresses.get(&address).is_some_and(|until| now < *until) {
+    if is_in_flight(world, address, entry)
+        || world.avoid_addresses.get(&address).is_some_and(|until| now < *until)
+    {
         return Next::Wait;
     }
-    let Some(fact) = world.fact(&pool.scope, address).filter(|fact| fact.as_of > entry.written) else { return Next::ReadAgain };
+    let Some(fact) = world.fact(&pool.scope, address).filter(|fact| fact.as_of > entry.written) else {
+        return Next::ReadAgain;
+    };
     match (&fact.holding, &entry.from, &entry.to) {
         (Holding::Unknown(_), ..) => Next::ReadAgain,
         (Holding::By(vm), _, Some(to)) if *vm == to.vm => Next::Finish,

@@ -22,7 +22,12 @@ pub(crate) struct Group<'a> {
 }
 
 /// For each seeker, given by its group and in order of urgency, the slot of the node that it gets. Busy nodes get none.
-pub(crate) fn place(world: &World, mut groups: Vec<Group<'_>>, seekers: &[usize], busy: &Bits) -> Vec<Option<usize>> {
+pub(crate) fn place(
+    world: &World,
+    mut groups: Vec<Group<'_>>,
+    seekers: &[usize],
+    busy: &Bits,
+) -> Vec<Option<usize>> {
     let by_name: Vec<usize> = match seekers {
         [] => Vec::new(),
         _ => {
@@ -30,7 +35,12 @@ pub(crate) fn place(world: &World, mut groups: Vec<Group<'_>>, seekers: &[usize]
             world.slots_by_name().filter(is_free).collect()
         }
     };
-    let mut table = Table { by_name, taken: BTreeMap::new(), cursors: vec![0; groups.len()], exhausted: vec![false; groups.len()] };
+    let mut table = Table {
+        by_name,
+        taken: BTreeMap::new(),
+        cursors: vec![0; groups.len()],
+        exhausted: vec![false; groups.len()],
+    };
     let mut counts = vec![0; groups.len()];
     let mut placed = Vec::with_capacity(seekers.len());
     for group in seekers {
@@ -43,7 +53,11 @@ pub(crate) fn place(world: &World, mut groups: Vec<Group<'_>>, seekers: &[usize]
         }));
     }
     let slots = table.slots_of_groups(groups.len());
-    seekers.iter().zip(placed).map(|(group, position)| position.map(|position| slots[*group][position])).collect()
+    seekers
+        .iter()
+        .zip(placed)
+        .map(|(group, position)| position.map(|position| slots[*group][position]))
+        .collect()
 }
 
 struct Table {
@@ -99,8 +113,12 @@ impl Table {
     /// The first free node by name, or where zones count, the first in a zone that has the fewest.
     fn free_node(&mut self, world: &World, group: &Group<'_>, index: usize) -> Option<usize> {
         if let Some(zones) = &group.zones {
-            let free = self.by_name.iter().filter(|slot| !self.taken.contains_key(slot) && fits(world, group, **slot));
-            let load = |slot: &&usize| world.at(**slot).map(|(_, node)| zones.get(&node.zone).copied().unwrap_or(0));
+            let free = self
+                .by_name
+                .iter()
+                .filter(|slot| !self.taken.contains_key(slot) && fits(world, group, **slot));
+            let load =
+                |slot: &&usize| world.at(**slot).map(|(_, node)| zones.get(&node.zone).copied().unwrap_or(0));
             return free.min_by_key(load).copied();
         }
         while let Some(slot) = self.by_name.get(self.cursors[index]) {

@@ -41,8 +41,8 @@ use crate::standing::{Standing, standing};
 use crate::steps::Waits;
 use crate::world::Member;
 use crate::{
-    Action, Address, Holding, Journal, Mode, Move, NodeName, Plan, Pool, Scope, Spread, Step, Takeover, Target,
-    Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
+    Action, Address, Holding, Journal, Mode, Move, NodeName, Plan, Pool, Scope, Spread, Step, Takeover,
+    Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
 };
 
 /// What should happen, given what is known.
@@ -108,7 +108,13 @@ struct Progress {
 }
 
 impl<'a> Planner<'a> {
-    fn judge_pool(&mut self, rank: usize, member: &'a Member, owners: &[(Address, usize)], ranked: &[&'a Member]) {
+    fn judge_pool(
+        &mut self,
+        rank: usize,
+        member: &'a Member,
+        owners: &[(Address, usize)],
+        ranked: &[&'a Member],
+    ) {
         let pool = &*member.pool;
         let mut verdicts = Vec::with_capacity(pool.addresses.len());
         let mut wanted = 0;
@@ -170,7 +176,11 @@ impl<'a> Planner<'a> {
     fn go_on(&mut self, rank: usize, pool: &Pool, address: Address, entry: &Move) -> Verdict {
         self.count_loss(pool, address);
         self.mark_leaving(pool, address);
-        if self.world.fact(&pool.scope, address).is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_))) {
+        if self
+            .world
+            .fact(&pool.scope, address)
+            .is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_)))
+        {
             self.plan.marks.uncertain.insert(pool.key.kind);
         }
         self.progress[rank].voluntary += usize::from(entry.is_voluntary);
@@ -227,7 +237,8 @@ impl<'a> Planner<'a> {
         };
         match standing(self.world, pool, name, self.now) {
             Standing::Leaves(why) => {
-                let sought = seek(Some(Holder { vm: vm.clone(), node: Some(name.clone()), is_ours: true, why }));
+                let sought =
+                    seek(Some(Holder { vm: vm.clone(), node: Some(name.clone()), is_ours: true, why }));
                 self.mark_leaving(pool, address);
                 sought
             }
@@ -355,7 +366,10 @@ impl<'a> Planner<'a> {
             Some(Target { vm: vm.clone(), node: name.clone() })
         });
         if self.unknown.contains(&pool.scope) {
-            return (None, Verdict::Unknown("another address of the account is unknown, and may be on any node".into()));
+            return (
+                None,
+                Verdict::Unknown("another address of the account is unknown, and may be on any node".into()),
+            );
         }
         if to.is_none() {
             match &holder {
@@ -459,7 +473,8 @@ fn restore_order(verdicts: &mut [(Address, Verdict)], pool: Option<&Pool>) {
     let Some(pool) = pool else { return };
     let is_in_order = verdicts.iter().map(|(address, _)| address).eq(pool.addresses.iter());
     if !is_in_order {
-        let position: BTreeMap<_, _> = pool.addresses.iter().enumerate().map(|(at, address)| (*address, at)).collect();
+        let position: BTreeMap<_, _> =
+            pool.addresses.iter().enumerate().map(|(at, address)| (*address, at)).collect();
         verdicts.sort_by_key(|(address, _)| (position.get(address).copied().unwrap_or(usize::MAX), *address));
     }
 }

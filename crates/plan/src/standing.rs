@@ -111,7 +111,9 @@ pub(crate) fn standing(world: &World, pool: &Pool, name: &NodeName, now: Timesta
             Pods::Ready | Pods::Present => Standing::Keeps(Why::Draining, None),
             Pods::Absent => Standing::Leaves(Why::Drained),
         },
-        Tenancy::UntilDisplaced { needs_pods: true } if pods != Pods::Ready => Standing::Leaves(Why::NoReadyPod),
+        Tenancy::UntilDisplaced { needs_pods: true } if pods != Pods::Ready => {
+            Standing::Leaves(Why::NoReadyPod)
+        }
         _ if is_elsewhere(pool, node) => Standing::Keeps(Why::Elsewhere, None),
         _ => Standing::Fit,
     }

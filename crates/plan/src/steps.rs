@@ -80,8 +80,12 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self.address;
         match &self.action {
-            Action::Begin(Move { from: None, to: Some(to), .. }) => write!(f, "begin {address} -> {}", to.node),
-            Action::Begin(Move { from: Some(from), to: Some(to), .. }) => write!(f, "begin {address} {from} -> {}", to.node),
+            Action::Begin(Move { from: None, to: Some(to), .. }) => {
+                write!(f, "begin {address} -> {}", to.node)
+            }
+            Action::Begin(Move { from: Some(from), to: Some(to), .. }) => {
+                write!(f, "begin {address} {from} -> {}", to.node)
+            }
             Action::Begin(Move { from: Some(from), to: None, .. }) => write!(f, "begin {address} off {from}"),
             Action::Begin(Move { from: None, to: None, .. }) => write!(f, "begin nothing for {address}"),
             Action::Claim => write!(f, "claim {address}"),
@@ -143,7 +147,9 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Settled(node) => write!(f, "on {node}"),
-            Self::Lingers(_, Some(node), why) => write!(f, "stays on {node} until another node can take it: {why}"),
+            Self::Lingers(_, Some(node), why) => {
+                write!(f, "stays on {node} until another node can take it: {why}")
+            }
             Self::Lingers(vm, None, why) => write!(f, "stays on {vm} until another node can take it: {why}"),
             Self::Moving(Some(node)) => write!(f, "is on its way to {node}"),
             Self::Moving(None) => write!(f, "is being taken off its node"),

@@ -156,7 +156,8 @@ impl World {
         self.slots[slot] = None;
         self.free_slots.push(slot);
         for member in self.pools.values_mut() {
-            for bits in [&mut member.matching, &mut member.ready_pods, &mut member.some_pods, &mut member.fit] {
+            for bits in [&mut member.matching, &mut member.ready_pods, &mut member.some_pods, &mut member.fit]
+            {
                 bits.set(slot, false);
             }
         }
@@ -192,7 +193,9 @@ impl World {
 
     /// Whether a pool's selectors match a node, and how its pods fare there; none does not match.
     pub fn set_member(&mut self, key: &PoolKey, name: &NodeName, pods: Option<Pods>) {
-        let (Some(member), Some(slot)) = (self.pools.get_mut(key), self.slot_of_node.get(name)) else { return };
+        let (Some(member), Some(slot)) = (self.pools.get_mut(key), self.slot_of_node.get(name)) else {
+            return;
+        };
         member.matching.set(*slot, pods.is_some());
         member.ready_pods.set(*slot, pods == Some(Pods::Ready));
         member.some_pods.set(*slot, pods.is_some_and(|pods| pods != Pods::Absent));
@@ -227,7 +230,9 @@ impl World {
 
     /// All facts.
     pub fn facts(&self) -> impl Iterator<Item = (&Scope, &Address, &Fact)> {
-        self.facts.iter().flat_map(|(scope, facts)| facts.iter().map(move |(address, fact)| (scope, address, fact)))
+        self.facts
+            .iter()
+            .flat_map(|(scope, facts)| facts.iter().map(move |(address, fact)| (scope, address, fact)))
     }
 
     /// A node.
@@ -275,7 +280,8 @@ impl World {
 
     pub(crate) fn slot_of_machine(&self, vm: &VmId) -> Option<usize> {
         let slots = self.slots_of_vm.get(vm)?;
-        let rank = |slot: &usize| self.at(*slot).map(|(name, node)| (node.readiness != Readiness::Ready, name));
+        let rank =
+            |slot: &usize| self.at(*slot).map(|(name, node)| (node.readiness != Readiness::Ready, name));
         slots.iter().copied().min_by_key(rank)
     }
 

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use plan::{
-    Action, Address, Fact, Holding, Journal, Node, NodeName, Pods, Policy, Pool, PoolKey, Provider, Readiness, Scope,
-    Tenancy, Tick, Timestamp, VmId, World, plan,
+    Action, Address, Fact, Holding, Journal, Node, NodeName, Pods, Policy, Pool, PoolKey, Provider,
+    Readiness, Scope, Tenancy, Tick, Timestamp, VmId, World, plan,
 };
 
 const NODES_MAX: usize = 5;
@@ -183,8 +183,9 @@ fn every_small_world_is_placed_as_well_as_brute_force_can() {
                             Action::Begin(entry) => entry.to.as_ref().map(|_| entry.from.is_some()),
                             other => panic!("{other:?} without a journal"),
                         });
-                        let (placed, moved) =
-                            begun.fold((0, 0), |(placed, moved), is_held| (placed + 1, moved + usize::from(is_held)));
+                        let (placed, moved) = begun.fold((0, 0), |(placed, moved), is_held| {
+                            (placed + 1, moved + usize::from(is_held))
+                        });
                         assert_eq!((placed, moved), expected, "{nodes:?} {first} {second}: {planned}");
                         worlds += 1;
                     }

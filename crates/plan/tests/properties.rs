@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use plan::{
-    Action, Address, Epoch, Fact, Holding, Journal, Mode, Move, Node, NodeName, Plan, Pods, Policy, Pool, PoolKey,
-    Provider, Readiness, Scope, Spread, Takeover, Tenancy, Tick, Timestamp, VmId, World, plan,
+    Action, Address, Epoch, Fact, Holding, Journal, Mode, Move, Node, NodeName, Plan, Pods, Policy, Pool,
+    PoolKey, Provider, Readiness, Scope, Spread, Takeover, Tenancy, Tick, Timestamp, VmId, World, plan,
 };
 
 const WORLDS: u64 = 100_000;
@@ -220,12 +220,17 @@ fn assert_sound(world: &World, plan: &Plan) {
             Action::Detach(from) => (None, Some(from.clone())),
             Action::Claim | Action::Finish | Action::Abandon => continue,
         };
-        let fact = world.fact(&step.scope, step.address).unwrap_or_else(|| panic!("{step} on what was never told"));
+        let fact =
+            world.fact(&step.scope, step.address).unwrap_or_else(|| panic!("{step} on what was never told"));
         assert!(!matches!(fact.holding, Holding::Unknown(_) | Holding::Missing), "{step} on an unknown fact");
         if let Some(from) = from {
             assert_eq!(fact.holding, Holding::By(from.clone()), "{step}, but it is not there");
-            let is_ours = world.node_of(&from).is_some() || pool.last_holders.get(&step.address) == Some(&from);
-            assert!(is_ours || pool.policy.takeover == Takeover::Always, "{step} takes from a foreign machine");
+            let is_ours =
+                world.node_of(&from).is_some() || pool.last_holders.get(&step.address) == Some(&from);
+            assert!(
+                is_ours || pool.policy.takeover == Takeover::Always,
+                "{step} takes from a foreign machine"
+            );
         }
         if let Some(to) = to {
             assert!(targets.insert(to.vm.clone()), "{step}, as does another step");
@@ -263,7 +268,8 @@ fn carry_out(world: &mut World, plan: &Plan, tick: &mut u64, now: Timestamp) {
         world.set_pool(pool);
     }
     *tick += 1;
-    let facts: Vec<_> = world.facts().map(|(scope, address, fact)| (scope.clone(), *address, fact.clone())).collect();
+    let facts: Vec<_> =
+        world.facts().map(|(scope, address, fact)| (scope.clone(), *address, fact.clone())).collect();
     for (scope, address, fact) in facts {
         world.set_fact(&scope, address, Fact { as_of: Tick(*tick), ..fact });
     }
@@ -273,7 +279,11 @@ fn hold(world: &mut World, address: Address, holding: Holding, tick: u64) {
     // Both accounts tell of every address, so that pools of both can be made at random.
     for account in [0, 1] {
         let fact = world.fact(&scope(account), address).unwrap().clone();
-        world.set_fact(&scope(account), address, Fact { holding: holding.clone(), as_of: Tick(tick), ..fact });
+        world.set_fact(
+            &scope(account),
+            address,
+            Fact { holding: holding.clone(), as_of: Tick(tick), ..fact },
+        );
     }
 }
 
@@ -315,7 +325,8 @@ fn every_random_world_is_planned_soundly_and_settles() {
     let (mut most, mut attached) = (0, 0);
     for seed in 0..WORLDS {
         let settled = std::panic::catch_unwind(|| settle(seed));
-        let (rounds, moved) = settled.unwrap_or_else(|_| panic!("world {seed} fails; run it alone with WORLD={seed}"));
+        let (rounds, moved) =
+            settled.unwrap_or_else(|_| panic!("world {seed} fails; run it alone with WORLD={seed}"));
         most = most.max(rounds);
         attached += moved;
     }

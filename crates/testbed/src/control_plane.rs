@@ -4,6 +4,7 @@
 //! controller-manager, the scheduler and kwok, which plays the kubelet. They end with this value and with this process.
 
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -74,7 +75,12 @@ struct Launch {
 impl ControlPlane {
     /// Starts a control plane and waits until it can be used.
     pub async fn start(options: Options) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("ip-address-controller-testbed-").tempdir()?;
+        // It holds an administrator's token, so nobody else may look.
+        let only_us = std::fs::Permissions::from_mode(0o700);
+        let folder = tempfile::Builder::new()
+            .prefix("ip-address-controller-testbed-")
+            .permissions(only_us)
+            .tempdir()?;
         let ports = free_ports(3)?;
         let plan = Launch {
             etcd_port: ports[0],
@@ -115,6 +121,11 @@ impl ControlPlane {
     /// The kubeconfig of a cluster administrator.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("admin.kubeconfig")
+    }
+
+    /// The apiserver's port.
+    pub fn port(&self) -> u16 {
+        self.plan.apiserver_port
     }
 
     /// A folder that goes with the control plane, for logs and files of the test.

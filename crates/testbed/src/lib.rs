@@ -9,4 +9,5 @@ pub mod control_plane;
 pub mod demo;
 pub mod fake;
 pub mod process;
+pub mod proxy;
 pub mod tools;

@@ -8,7 +8,9 @@ use kube::core::Selector;
 use plan::{Journal, Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
 use super::selector::parse;
-use super::{Front, PodsMeant, Refusal, Who, allowed, created, last_holders, losses_confirmed, parse_addresses};
+use super::{
+    Front, PodsMeant, Refusal, Who, allowed, created, last_holders, losses_confirmed, parse_addresses,
+};
 
 /// The kind's name.
 pub const KIND: &str = "FloatingIPPool";
@@ -21,7 +23,11 @@ const FACTS_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// The pool's name.
 pub fn key(object: &FloatingIPPool) -> PoolKey {
-    PoolKey { kind: KIND, namespace: object.namespace().unwrap_or_default().into(), name: object.name_any().into() }
+    PoolKey {
+        kind: KIND,
+        namespace: object.namespace().unwrap_or_default().into(),
+        name: object.name_any().into(),
+    }
 }
 
 pub(super) fn front(object: &FloatingIPPool) -> Front {

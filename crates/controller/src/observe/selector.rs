@@ -67,7 +67,8 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let stands_for = |pattern: &Option<String>, value: &str| {
         pattern.as_deref().filter(|pattern| !pattern.is_empty()).is_none_or(|pattern| pattern == value)
     };
-    let same_value = || toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
+    let same_value =
+        || toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
     let fits = match toleration.operator.as_deref() {
         None | Some("" | "Equal") => same_value(),
         Some("Exists") => true,
@@ -132,8 +133,9 @@ mod tests {
     #[test]
     fn tolerations_are_read_as_the_scheduler_reads_them() {
         let cordon = taint("node.kubernetes.io/unschedulable", None, "NoSchedule");
-        let documented =
-            toleration(serde_json::json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}));
+        let documented = toleration(
+            serde_json::json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}),
+        );
         assert!(tolerates(&documented, &cordon));
         assert!(!tolerates(&documented, &taint("other", None, "NoSchedule")));
         assert!(!tolerates(&documented, &taint("node.kubernetes.io/unschedulable", None, "NoExecute")));

@@ -36,7 +36,8 @@ pub(super) fn conditions(
             reason: reason.into(),
             message: message.into(),
             observed_generation: generation,
-            last_transition_time: before.map_or_else(|| now.clone(), |before| before.last_transition_time.clone()),
+            last_transition_time: before
+                .map_or_else(|| now.clone(), |before| before.last_transition_time.clone()),
         }
     };
     states.into_iter().map(condition).collect()

@@ -27,11 +27,12 @@ pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Resu
 
 /// The patch that gives a node its marks, where it needs one. Nothing is taken away while something is not known.
 fn difference(name: &NodeName, node: &SlimNode, marks: &Marks) -> Option<Value> {
-    let change = |kind: &'static str, present: Option<&String>, wanted: Option<String>| match (present, wanted) {
-        (present, Some(wanted)) if present != Some(&wanted) => Some(Value::from(wanted)),
-        (Some(_), None) if !marks.uncertain.contains(kind) => Some(Value::Null),
-        _ => None,
-    };
+    let change =
+        |kind: &'static str, present: Option<&String>, wanted: Option<String>| match (present, wanted) {
+            (present, Some(wanted)) if present != Some(&wanted) => Some(Value::from(wanted)),
+            (Some(_), None) if !marks.uncertain.contains(kind) => Some(Value::Null),
+            _ => None,
+        };
     let held = |kind: &'static str| marks.holders.get(kind).and_then(|holders| holders.get(name));
     let label = change(
         net_ip_allocation::KIND,
@@ -58,7 +59,10 @@ mod tests {
     use super::*;
 
     fn node(labels: Value, annotations: Value) -> SlimNode {
-        serde_json::from_value(json!({"metadata": {"name": "n1", "labels": labels, "annotations": annotations}})).unwrap()
+        serde_json::from_value(
+            json!({"metadata": {"name": "n1", "labels": labels, "annotations": annotations}}),
+        )
+        .unwrap()
     }
 
     fn marks(holds: &[&'static str], uncertain: &[&'static str]) -> Marks {
@@ -83,9 +87,13 @@ mod tests {
 
     #[test]
     fn both_marks_go_out_in_one_patch() {
-        let patch = diff(&node(json!({}), json!({})), &marks(&["NetIPAllocation", "FloatingIPPool"], &[])).unwrap();
+        let patch =
+            diff(&node(json!({}), json!({})), &marks(&["NetIPAllocation", "FloatingIPPool"], &[])).unwrap();
         assert_eq!(patch["metadata"]["labels"]["ip.ready"], "true");
-        assert_eq!(patch["metadata"]["annotations"]["flipop.digitalocean.com/ipv4-reserved-ip"], "203.0.113.7");
+        assert_eq!(
+            patch["metadata"]["annotations"]["flipop.digitalocean.com/ipv4-reserved-ip"],
+            "203.0.113.7"
+        );
     }
 
     #[test]

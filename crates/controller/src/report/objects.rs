@@ -37,7 +37,9 @@ pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp)
     let verdicts = plan.verdicts.get(key)?;
     let speaker = Speaker { index, pool, verdicts, refusal: tracked.refusal.as_ref(), now };
     match &tracked.object {
-        Object::Allocation(object) => speaker.allocation(object).map(|object| Object::Allocation(Arc::new(object))),
+        Object::Allocation(object) => {
+            speaker.allocation(object).map(|object| Object::Allocation(Arc::new(object)))
+        }
         Object::Pool(object) => speaker.pool(object).map(|object| Object::Pool(Arc::new(object))),
     }
 }
@@ -88,7 +90,11 @@ impl Speaker<'_> {
         status.last_assignment = self.pool.last_assignment.map(whole_seconds);
         status.error = self.refusal.map(|refusal| refusal.message.clone());
         if self.refusal.is_none() {
-            status.ips = self.verdicts.iter().map(|(address, said)| (address.to_string(), self.as_flipop(said))).collect();
+            status.ips = self
+                .verdicts
+                .iter()
+                .map(|(address, said)| (address.to_string(), self.as_flipop(said)))
+                .collect();
         }
         let is_new = object.status.as_ref() != Some(&status);
         is_new.then(|| FloatingIPPool { status: Some(status), ..object.clone() })
@@ -100,7 +106,9 @@ impl Speaker<'_> {
         let addresses: Vec<_> = self
             .verdicts
             .iter()
-            .map(|(address, said)| self.address(*address, said, remembered.get(address.to_string().as_str()).copied()))
+            .map(|(address, said)| {
+                self.address(*address, said, remembered.get(address.to_string().as_str()).copied())
+            })
             .collect();
         let attached = addresses.iter().filter(|status| status.state == AddressState::Attached).count();
         let desired = addresses.iter().filter(|status| status.state != AddressState::Disabled).count();
@@ -180,7 +188,8 @@ impl Speaker<'_> {
             _ => None,
         });
         let state = state(said);
-        let since = present.filter(|present| present.state == state).and_then(|present| present.since.clone());
+        let since =
+            present.filter(|present| present.state == state).and_then(|present| present.since.clone());
         let is_attached = state == AddressState::Attached;
         let node_name = holder.as_ref().filter(|_| is_attached).and_then(|holder| holder.node_name.clone());
         let is_settled = matches!(said, Verdict::Settled(_));
@@ -197,9 +206,8 @@ impl Speaker<'_> {
     }
 
     fn as_flipop(&self, said: &Verdict) -> IpStatus {
-        let provider_id = |node: &plan::NodeName| {
-            self.index.nodes.get(node).and_then(|node| node.spec.provider_id.clone())
-        };
+        let provider_id =
+            |node: &plan::NodeName| self.index.nodes.get(node).and_then(|node| node.spec.provider_id.clone());
         let (state, node, error) = match said {
             Verdict::Settled(node) => (IpState::Active, Some(node), None),
             Verdict::Lingers(_, node, _) => (IpState::NoMatch, node.as_ref(), None),

@@ -6,6 +6,7 @@ use serde_json::json;
 use testbed::cluster::{eventually, pod};
 use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
+use testbed::proxy::Proxy;
 
 use crate::rig::{Rig, read};
 
@@ -24,7 +25,8 @@ async fn marks_stay_while_the_cloud_cannot_be_asked() {
     let _controller = rig.controller("ip-address-controller", &[]);
     eventually("the object says why nothing happens", SOON, async || {
         let conditions = rig.get("nia/edge")["status"]["conditions"].clone();
-        Ok(conditions[0]["reason"] == "Unknown" && conditions[0]["message"].as_str().unwrap_or_default().contains("503"))
+        Ok(conditions[0]["reason"] == "Unknown"
+            && conditions[0]["message"].as_str().unwrap_or_default().contains("503"))
     })
     .await
     .unwrap();
@@ -76,7 +78,14 @@ async fn a_second_object_that_lists_an_address_gets_conflict_and_nothing_moves()
     .await
     .unwrap();
     // An older object that can't be acted on any more still owns its addresses.
-    rig.kubectl(&["patch", "nia", "edge", "--type=merge", "-p", r#"{"spec": {"nodeSelector": {"role": "nobody"}}}"#]);
+    rig.kubectl(&[
+        "patch",
+        "nia",
+        "edge",
+        "--type=merge",
+        "-p",
+        r#"{"spec": {"nodeSelector": {"role": "nobody"}}}"#,
+    ]);
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(rig.get("nia/second")["status"]["conditions"][2]["reason"], "Conflict");
     assert_eq!(rig.clouds.compute.ledger().done.len(), moved, "something moved\n{}", rig.logs());
@@ -107,10 +116,36 @@ async fn a_move_survives_the_end_of_the_apiserver_and_of_etcd() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_died_without_a_word_is_noticed_within_ten_seconds() {
+    let mut rig = Rig::prepare().await;
+    let proxy = Proxy::start(rig.control_plane.port()).await.unwrap();
+    let through = std::fs::read_to_string(&rig.kubeconfig).unwrap();
+    let through = through.replace(&format!(":{}", rig.control_plane.port()), &format!(":{}", proxy.port));
+    rig.kubeconfig = rig.control_plane.folder().join("through-proxy.kubeconfig");
+    std::fs::write(&rig.kubeconfig, through).unwrap();
+    let _controller = rig.controller("ip-address-controller", &[("LEASE_DURATION", "30")]);
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+
+    // Nothing is closed and nothing arrives any more, as when a firewall forgets a connection.
+    proxy.freeze();
+    let told = rig.clouds.compute.ledger().done.len();
+    rig.kubectl(&["delete", "node", "edge-1"]);
+    let noticed = eventually("the address leaves the deleted node", SOON, async || {
+        Ok(rig.clouds.compute.ledger().done.len() > told)
+    });
+    let noticed = noticed.await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    println!("all connections to the apiserver dead -> a deleted node's address is being moved: {noticed:?}");
+    // Ten seconds for the watch; the rest is for the request, the operation and a busy machine.
+    assert!(noticed < Duration::from_secs(10 + 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_only_observed_is_not_changed() {
     let rig = Rig::prepare().await;
     rig.kubectl(&["label", "node", "edge-3", "ip.ready=true"]);
-    let observed = read("examples/netipallocation.yaml").replace("spec:\n", "spec:\n  policy:\n    mode: Observe\n");
+    let observed =
+        read("examples/netipallocation.yaml").replace("spec:\n", "spec:\n  policy:\n    mode: Observe\n");
     rig.control_plane.apply(&observed).unwrap();
     let _controller = rig.controller("ip-address-controller", &[]);
     eventually("the object says what would be done", SOON, async || {
@@ -134,7 +169,9 @@ async fn a_pods_end_moves_its_nodes_address_to_the_node_that_has_one() {
     rig.kubectl(&["delete", "pod", "one", "--grace-period=0", "--force"]);
     eventually("the address followed the pod", SOON, async || {
         let holder = rig.clouds.digitalocean.with(|account| account.holder("203.0.113.10"));
-        Ok(holder == Some(1002) && rig.annotation("worker-1").is_none() && rig.annotation("worker-2").is_some())
+        Ok(holder == Some(1002)
+            && rig.annotation("worker-1").is_none()
+            && rig.annotation("worker-2").is_some())
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));

@@ -21,15 +21,19 @@ async fn two_replicas() -> (Rig, crate::rig::Controller, crate::rig::Controller)
     let second = rig.controller("ip-address-controller-2", &ENVIRONMENT);
     let url = format!("http://127.0.0.1:{}/readyz", second.health_port);
     let is_ready = async || Ok(reqwest::get(&url).await?.status().is_success());
-    eventually("a standby that has read everything is ready", Duration::from_secs(20), is_ready).await.unwrap();
+    eventually("a standby that has read everything is ready", Duration::from_secs(20), is_ready)
+        .await
+        .unwrap();
     (rig, first, second)
 }
 
 /// When the cloud is next told something.
 async fn next_mutation(rig: &Rig, since: Instant) -> Duration {
-    let before = rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count();
+    let before =
+        rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count();
     let happened = eventually("the cloud is told something", Duration::from_secs(60), async || {
-        Ok(rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count() > before)
+        Ok(rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count()
+            > before)
     });
     happened.await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
     since.elapsed()
@@ -43,7 +47,9 @@ async fn a_killed_leader_is_replaced_when_its_lease_and_d_are_over() {
     rig.kubectl(&["delete", "node", "edge-1"]);
     let took = next_mutation(&rig, killed).await;
     let bound = Duration::from_secs(LEASE_SECONDS + RETRY_SECONDS + TAKEOVER_SECONDS + 2);
-    println!("D is {TAKEOVER_SECONDS} s, the lease {LEASE_SECONDS} s; SIGKILL -> first mutation: {took:?} (at most {bound:?})");
+    println!(
+        "D is {TAKEOVER_SECONDS} s, the lease {LEASE_SECONDS} s; SIGKILL -> first mutation: {took:?} (at most {bound:?})"
+    );
     assert!(took < bound);
     rig.settled("nia/edge").await;
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
@@ -76,7 +82,8 @@ async fn a_leader_that_was_stopped_right_before_a_call_does_not_make_it_after_it
     rig.settled("nia/edge").await;
     tokio::time::sleep(Duration::from_secs(2 * LEASE_SECONDS)).await;
 
-    let asked = || rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count();
+    let asked =
+        || rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count();
     let before = asked();
     first.process.signal(Signal::CONT).unwrap();
     let status = first.process.wait(Duration::from_secs(20)).unwrap();
@@ -97,19 +104,29 @@ async fn dies_at(rig: &Rig, failpoint: &str) -> bool {
     while Instant::now() < deadline && !died {
         died = doomed.process.try_wait().unwrap().is_some();
         let (now, _) = node_of(rig, "34.123.45.67");
-        if !died && now != node && rig.get("nia/edge")["status"]["moves"].is_null() && rig.ready_nodes().contains(&now) {
+        if !died
+            && now != node
+            && rig.get("nia/edge")["status"]["moves"].is_null()
+            && rig.ready_nodes().contains(&now)
+        {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     drop(doomed);
     let _healthy = rig.controller("ip-address-controller", &environment[..2]);
-    let settled = eventually("the address is on another node, which says so", Duration::from_secs(30), async || {
-        let (now, _) = node_of(rig, "34.123.45.67");
-        let status = rig.get("nia/edge")["status"].clone();
-        Ok(now != node && !now.is_empty() && status["moves"].is_null() && rig.ready_nodes().contains(&now))
+    let settled =
+        eventually("the address is on another node, which says so", Duration::from_secs(30), async || {
+            let (now, _) = node_of(rig, "34.123.45.67");
+            let status = rig.get("nia/edge")["status"].clone();
+            Ok(now != node
+                && !now.is_empty()
+                && status["moves"].is_null()
+                && rig.ready_nodes().contains(&now))
+        });
+    settled.await.unwrap_or_else(|error| {
+        panic!("{failpoint}: {error}: {:#}\n{}", rig.get("nia/edge")["status"], rig.logs())
     });
-    settled.await.unwrap_or_else(|error| panic!("{failpoint}: {error}: {:#}\n{}", rig.get("nia/edge")["status"], rig.logs()));
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new(), "{failpoint}");
     testbed::demo::edge_node(&node, &zone).create(&rig.client).await.unwrap();
     died
@@ -141,6 +158,8 @@ async fn a_move_survives_sigkill_before_and_after_every_request() {
         }
         requests = number;
     }
-    println!("killed before and after each of {requests} requests; settled each time, nothing lost, nothing doubled");
+    println!(
+        "killed before and after each of {requests} requests; settled each time, nothing lost, nothing doubled"
+    );
     assert!(requests >= 8, "a move takes more requests than {requests}");
 }

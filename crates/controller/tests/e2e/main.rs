@@ -6,5 +6,6 @@ mod flipop;
 mod leadership;
 mod resources;
 mod rig;
+mod scale;
 mod skeleton;
 mod testbed_itself;

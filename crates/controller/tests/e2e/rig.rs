@@ -16,7 +16,7 @@ pub struct Rig {
     pub client: Client,
     pub clouds: Clouds,
     servers: Servers,
-    kubeconfig: PathBuf,
+    pub kubeconfig: PathBuf,
     pub control_plane: ControlPlane,
 }
 
@@ -73,7 +73,8 @@ impl Rig {
 
     /// The ends of all controllers' logs.
     pub fn logs(&self) -> String {
-        let files = std::fs::read_dir(self.control_plane.folder()).unwrap().map(|entry| entry.unwrap().path());
+        let files =
+            std::fs::read_dir(self.control_plane.folder()).unwrap().map(|entry| entry.unwrap().path());
         let is_ours = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("ip-address");
         let tail = |path: PathBuf| {
             let text = std::fs::read_to_string(&path).unwrap();
@@ -110,11 +111,15 @@ impl Rig {
         let settled = eventually("the object is settled", Duration::from_secs(60), async || {
             let object = self.get(what);
             let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            let is_ready = conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+            let is_ready = conditions
+                .iter()
+                .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
             let is_current = object["status"]["observedGeneration"] == object["metadata"]["generation"];
             Ok(is_ready && is_current && object["status"]["moves"].is_null())
         });
-        settled.await.unwrap_or_else(|error| panic!("{what}: {error}: {:#}\n{}", self.get(what)["status"], self.logs()))
+        settled.await.unwrap_or_else(|error| {
+            panic!("{what}: {error}: {:#}\n{}", self.get(what)["status"], self.logs())
+        })
     }
 }
 

@@ -216,7 +216,11 @@ fn check(text: &str, expected: Expect) {
     let steps = plan.to_string().replace('\n', ", ");
     let says = |(key, verdicts): (&PoolKey, &Vec<(Address, Verdict)>)| {
         let of = if &*key.name == "p" { String::new() } else { format!(" of {}:", key.name) };
-        verdicts.iter().map(|(address, verdict)| format!("{address}{of} {verdict}")).collect::<Vec<_>>().join(", ")
+        verdicts
+            .iter()
+            .map(|(address, verdict)| format!("{address}{of} {verdict}"))
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     let verdicts: Vec<_> = plan.verdicts.iter().map(says).collect();
     let text = if steps.is_empty() { verdicts.join(", ") } else { steps };
@@ -276,7 +280,9 @@ fn takeover_takes_an_address_from_a_foreign_machine_but_never_to_leave_it_nowher
 fn unknown_facts_cause_no_step_anywhere_in_their_scope() {
     check(
         "a1 unknown | a2 free | n1 | n2",
-        expect![[r#"a1 is left alone: the cloud did not answer, a2 is left alone: another address of the account is unknown, and may be on any node"#]],
+        expect![[
+            r#"a1 is left alone: the cloud did not answer, a2 is left alone: another address of the account is unknown, and may be on any node"#
+        ]],
     );
     for holder in ["n1 cordoned empty holds a2", "n1 notready 500 holds a2", "n1 unmatched holds a2"] {
         assert_eq!(plan(&world(&format!("a1 unknown | {holder} | n2")), now()).to_string(), "", "{holder}");
@@ -285,8 +291,14 @@ fn unknown_facts_cause_no_step_anywhere_in_their_scope() {
 
 #[test]
 fn only_a_drained_node_is_left_without_a_successor() {
-    check("n1 notready 500 holds a1", expect!["a1 stays on n1 until another node can take it: the node is NotReady"]);
-    check("n1 unmatched holds a1", expect!["a1 stays on n1 until another node can take it: the node does not match"]);
+    check(
+        "n1 notready 500 holds a1",
+        expect!["a1 stays on n1 until another node can take it: the node is NotReady"],
+    );
+    check(
+        "n1 unmatched holds a1",
+        expect!["a1 stays on n1 until another node can take it: the node does not match"],
+    );
     check("a1 left", expect!["a1 stays on left until another node can take it: the node is gone"]);
 }
 
@@ -308,7 +320,9 @@ fn a_machine_that_registered_twice_is_one_machine() {
 fn an_object_that_cannot_be_acted_on_still_owns_its_addresses() {
     check(
         "refused | younger lists a1 | n1 holds a1 | n2",
-        expect!["a1 waits: its object can't be acted on as it stands, a1 of younger: belongs to NetIPAllocation/p, which is older"],
+        expect![
+            "a1 waits: its object can't be acted on as it stands, a1 of younger: belongs to NetIPAllocation/p, which is older"
+        ],
     );
 }
 
@@ -327,12 +341,17 @@ fn marks_are_added_where_addresses_are_and_taken_away_only_on_proof() {
     let kind = "NetIPAllocation";
     let marks = |text: &str| {
         let marks = plan(&world(text), now()).marks;
-        let nodes: Vec<_> = marks.holders.get(kind).into_iter().flatten().map(|(node, _)| node.to_string()).collect();
+        let nodes: Vec<_> =
+            marks.holders.get(kind).into_iter().flatten().map(|(node, _)| node.to_string()).collect();
         (nodes.join(" "), marks.uncertain.contains(kind))
     };
     assert_eq!(marks("n1 holds a1 | n2"), ("n1".into(), false));
     assert_eq!(marks("n1 holds a1 | n2 | a2 unknown"), ("n1".into(), true));
-    assert_eq!(marks("n1 cordoned empty holds a1 | n2"), ("n1".into(), false), "it has to leave, and is still there");
+    assert_eq!(
+        marks("n1 cordoned empty holds a1 | n2"),
+        ("n1".into(), false),
+        "it has to leave, and is still there"
+    );
     assert_eq!(marks("floating | n1 pods holds a1 | n2"), ("".into(), false), "it does not match any more");
     assert_eq!(marks("observe | n1 holds a1"), ("".into(), true), "what is observed marks nothing");
     assert_eq!(marks("refused | n1 holds a1"), ("".into(), true));
@@ -380,7 +399,10 @@ fn the_older_object_owns_an_address_and_the_younger_is_told() {
 
 #[test]
 fn an_observed_pool_says_what_it_would_do() {
-    check("observe | n1 cordoned empty holds a1 | n2", expect!["a1 is only observed, otherwise: begin a1 n1 -> n2"]);
+    check(
+        "observe | n1 cordoned empty holds a1 | n2",
+        expect!["a1 is only observed, otherwise: begin a1 n1 -> n2"],
+    );
     check("observe | n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2", expect!["a1 is on its way to n2"]);
 }
 
@@ -511,36 +533,40 @@ fn a_node_that_a_move_goes_to_or_comes_from_is_not_free() {
 
 #[test]
 fn the_journal_of_a_newer_controller_is_left_alone() {
-    check("newer | n1 | a1 free", expect!["a1 waits: its unfinished moves were written by a newer controller"]);
+    check(
+        "newer | n1 | a1 free",
+        expect!["a1 waits: its unfinished moves were written by a newer controller"],
+    );
 }
 
 #[test]
 fn a_breaker_trips_when_many_holders_are_lost_at_once() {
     let lost = "n1 notready 9 holds a1 | n2 notready 9 holds a2 | n3 notready 9 holds a3 | n4 notready 9 holds a4 \
                 | n5 notready 9 holds a5 | n6 | n7";
-    check(
-        &format!("{lost} | floating | desired 1"),
-        expect!["begin a1 n1 -> n6"],
-    );
+    check(&format!("{lost} | floating | desired 1"), expect!["begin a1 n1 -> n6"]);
     let tripped = plan(&world(lost), now());
     assert_eq!(tripped.to_string(), "");
     assert_eq!(tripped.tripped[&scope()].lost, 5);
     assert_eq!(tripped.ask_machines[&scope()].len(), 5, "the cloud is asked whether the machines are dead");
-    assert!(tripped.verdicts.values().flatten().any(|(_, verdict)| verdict.to_string().contains("confirm-loss=")));
+    assert!(
+        tripped.verdicts.values().flatten().any(|(_, verdict)| verdict.to_string().contains("confirm-loss="))
+    );
 
     let confirmed = plan(&world(&format!("{lost} | confirmed 9")), now());
     assert!(confirmed.tripped.is_empty() && !confirmed.steps.is_empty());
     let dead = lost.replace("notready", "dead notready");
-    assert!(plan(&world(&dead), now()).tripped.is_empty(), "machines that the cloud reports stopped are not lost");
+    assert!(
+        plan(&world(&dead), now()).tripped.is_empty(),
+        "machines that the cloud reports stopped are not lost"
+    );
     let spread = lost.replacen("notready 9", "notready 99", 1);
     assert!(plan(&world(&spread), now()).tripped.is_empty(), "four within a minute are too few");
 }
 
 #[test]
 fn holders_lost_one_after_another_add_up_even_if_each_is_replaced_at_once() {
-    let mut world = world(
-        "n1 holds a1 | n2 holds a2 | n3 holds a3 | n4 holds a4 | n5 notready 9 holds a5 | n6 | n7",
-    );
+    let mut world =
+        world("n1 holds a1 | n2 holds a2 | n3 holds a3 | n4 holds a4 | n5 notready 9 holds a5 | n6 | n7");
     assert!(!plan(&world, now()).steps.is_empty());
     for name in ["a1", "a2", "a3", "a4"] {
         world.losses.insert(address(name), seconds_ago("20"));

@@ -98,7 +98,9 @@ impl Ledger {
             match deed {
                 Deed::Told { address, vm } => {
                     if let Some(other) = orders.insert(address, vm).filter(|other| other != vm) {
-                        violations.push(format!("at {at:?} {address} was told to {vm} while it was on its way to {other}"));
+                        violations.push(format!(
+                            "at {at:?} {address} was told to {vm} while it was on its way to {other}"
+                        ));
                     }
                 }
                 Deed::Failed { address, vm } if orders.get(address.as_str()) == Some(&vm.as_str()) => {

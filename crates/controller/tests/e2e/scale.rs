@@ -1,0 +1,116 @@
+//! Measurements on the real control plane: `just bench failover`.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use api::FloatingIPPool;
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use testbed::cluster::{eventually, node};
+
+use crate::rig::Rig;
+
+const ADDRESSES: u64 = 1_000;
+const LONG: Duration = Duration::from_secs(400);
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement of minutes: just bench failover"]
+async fn a_thousand_addresses_of_one_pool_fail_over_at_once() {
+    let rig = Rig::prepare().await;
+    rig.clouds.digitalocean.enforce_limits(false);
+    let address = |number: u64| format!("198.18.{}.{}", number / 250, number % 250);
+    rig.clouds.digitalocean.with(|account| {
+        for number in 0..2 * ADDRESSES {
+            account.add_droplet(10_000 + number, &format!("big-{number}"), "nyc3");
+        }
+        for number in 0..ADDRESSES {
+            account.add_reserved_ip(address(number), "nyc3");
+            account.assign_now(&address(number), 10_000 + number);
+        }
+    });
+    let create = |number: u64| {
+        let batch = if number < ADDRESSES { "old" } else { "new" };
+        let fixture = node(&format!("big-{number:05}"))
+            .provider_id(&format!("digitalocean://{}", 10_000 + number))
+            .label("pool", "big")
+            .label("batch", batch);
+        let client = rig.client.clone();
+        async move { fixture.create(&client).await }
+    };
+    futures::stream::iter((0..2 * ADDRESSES).map(create))
+        .buffer_unordered(16)
+        .try_collect::<Vec<_>>()
+        .await
+        .unwrap();
+    let nodes: Api<Node> = Api::all(rig.client.clone());
+    eventually("all nodes are Ready", LONG, async || {
+        let all = nodes.list(&ListParams::default().labels("pool=big")).await?;
+        let is_ready = |node: &&Node| {
+            let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True").count()
+                == 1
+                && node.spec.as_ref().is_none_or(|spec| spec.taints.is_none())
+        };
+        Ok(all.items.iter().filter(is_ready).count() as u64 == 2 * ADDRESSES)
+    })
+    .await
+    .unwrap();
+
+    let pools: Api<FloatingIPPool> = Api::namespaced(rig.client.clone(), "default");
+    let ips: Vec<_> = (0..ADDRESSES).map(address).collect();
+    let spec = json!({"provider": "digitalocean", "ips": ips, "match": {"nodeLabel": "pool=big"}});
+    let pool = FloatingIPPool::new("big", serde_json::from_value(spec).unwrap());
+    pools.create(&PostParams::default(), &pool).await.unwrap();
+    let unlimited =
+        [("DIGITALOCEAN_REQUESTS_PER_MINUTE", "100000"), ("DIGITALOCEAN_REQUESTS_PER_HOUR", "1000000")];
+    let _controller = rig.controller("ip-address-controller", &unlimited);
+    rig.settled("floatingippool/big").await;
+
+    let config = watcher::Config::default().fields("metadata.name=big");
+    let mut changes = Box::pin(watcher(pools.clone(), config).applied_objects());
+    let before = rig.clouds.digitalocean.ledger().calls();
+    let started = Instant::now();
+    rig.clouds
+        .digitalocean
+        .with(|account| (0..ADDRESSES).for_each(|number| account.remove_droplet(10_000 + number)));
+    nodes
+        .delete_collection(&DeleteParams::default(), &ListParams::default().labels("batch=old"))
+        .await
+        .unwrap();
+
+    let (mut writes, mut largest) = (BTreeMap::new(), 0);
+    loop {
+        let object = tokio::time::timeout(LONG, changes.try_next()).await.unwrap().unwrap().unwrap();
+        largest = largest.max(serde_json::to_string(&object).unwrap().len());
+        writes.insert(object.resource_version().unwrap(), ());
+        let status = object.status.unwrap_or_default();
+        let active = status.addresses.iter().filter(|address| {
+            let holder: u64 =
+                address.last_holder.as_ref().and_then(|holder| holder.vm.parse().ok()).unwrap_or(0);
+            address.node_name.is_some() && holder >= 10_000 + ADDRESSES
+        });
+        if active.count() as u64 == ADDRESSES && status.moves.is_none() {
+            break;
+        }
+    }
+    let took = started.elapsed();
+    let ledger = rig.clouds.digitalocean.ledger();
+    assert_eq!(ledger.double_holders(), Vec::<String>::new());
+    let calls: BTreeMap<_, _> = ledger
+        .calls()
+        .into_iter()
+        .map(|(call, count)| (call, count - before.get(call).unwrap_or(&0)))
+        .collect();
+    println!(
+        "{}",
+        json!({
+            "addresses": ADDRESSES, "seconds": took.as_secs_f64(), "writes_to_the_object": writes.len() - 1,
+            "largest_object_bytes": largest, "calls": calls,
+        })
+    );
+}
