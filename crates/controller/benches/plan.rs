@@ -1,8 +1,9 @@
 //! How long it takes from one watch event to the plan, with `observe` included, as clusters grow: `just bench plan`.
 //!
 //! A cluster of N nodes has N / 15 pools and 2 N / 3 addresses, so 15,000 nodes have 1,000 pools and 10,000 addresses. Nine
-//! pools in ten select the nodes of their own team, one in ten selects every node of its zone. One address in a hundred
-//! waits for a node. The event is a node that turns NotReady, so that its address has to move, and one that comes back.
+//! pools in ten select the nodes of their own team, one in ten selects every node. Everything is settled but for one address
+//! in a hundred, which waits because no node is in its region, so that every plan looks for a place for it in vain. The
+//! event is a node that turns NotReady, so that its address has to move, and one that comes back.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "this is a measurement")]
 
 use std::collections::BTreeMap;
@@ -91,15 +92,14 @@ fn cluster(nodes: usize) -> (Index, usize) {
     let mut listing = Listing::default();
     for pool in 0..pools {
         for (position, address) in of_pool(pool).iter().enumerate() {
-            // The node of the pool's team; for those that select a zone, that is one of the right zone or waits.
             let number = pool + position * pools;
             let zone = ZONES[number % 3];
-            let waits = number % 100 == 99 || number >= nodes;
-            let holding = match waits {
-                true => Holding::Free,
-                false => Holding::By(format!("demo/{zone}/node-{number:06}").into()),
+            let (holding, region) = match number % 100 {
+                99 => (Holding::Free, "elsewhere"),
+                _ => (Holding::By(format!("demo/{zone}/node-{number:06}").into()), "us-west1"),
             };
-            listing.addresses.insert(*address, Listed { holding, region: Some("us-west1".into()) });
+            let region = Some(region.into());
+            listing.addresses.insert(*address, Listed { holding, region });
         }
     }
     let tick = index.tick();

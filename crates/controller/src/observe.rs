@@ -88,6 +88,13 @@ impl Object {
         }
     }
 
+    fn generation(&self) -> Option<i64> {
+        match self {
+            Self::Allocation(object) => object.metadata.generation,
+            Self::Pool(object) => object.metadata.generation,
+        }
+    }
+
     fn moves(&self) -> Option<&Moves> {
         match self {
             Self::Allocation(object) => object.status.as_ref()?.moves.as_ref(),
@@ -275,7 +282,13 @@ impl Index {
             return;
         }
         match self.objects.get_mut(&key) {
-            Some(tracked) => tracked.object = object,
+            Some(tracked) => {
+                let is_same_spec = tracked.object.generation() == object.generation();
+                tracked.object = object;
+                if is_same_spec && tracked.refusal.is_none() {
+                    return self.refresh(&key);
+                }
+            }
             None => {
                 let who = Who {
                     nodes: Selector::default(),
@@ -291,13 +304,25 @@ impl Index {
         self.rebuild(&key);
     }
 
-    /// Makes a pool of an object again, from what is known of it and of the nodes.
-    pub fn rebuild(&mut self, key: &PoolKey) {
+    /// Takes what an object's status and annotations say into its pool again: the journal as it stands, and what is remembered.
+    /// What was to be written and was not is forgotten.
+    pub fn refresh(&mut self, key: &PoolKey) {
         let Some(object) = self.objects.get(key).map(|tracked| tracked.object.clone()) else { return };
-        let Front { mut pool, provider, who, mut refusal, age_max } = match &object {
-            Object::Allocation(object) => net_ip_allocation::front(object),
-            Object::Pool(object) => floating_ip_pool::front(object),
+        let Some((scope, mode)) = self.world.pool(key).map(|pool| (pool.scope.clone(), pool.policy.mode))
+        else {
+            return;
         };
+        let mut pool = front(&object).pool;
+        pool.scope = scope;
+        pool.policy.mode = mode;
+        pool.journal = self.journal(key, object.moves());
+        self.world.set_pool(pool);
+    }
+
+    /// Makes a pool of an object, from what is known of it and of all nodes and pods.
+    fn rebuild(&mut self, key: &PoolKey) {
+        let Some(object) = self.objects.get(key).map(|tracked| tracked.object.clone()) else { return };
+        let Front { mut pool, provider, who, mut refusal, age_max } = front(&object);
         pool.journal = self.journal(key, object.moves());
         let mut tracked = Tracked { object, refusal: None, age_max, who, pods: BTreeMap::new() };
         for pod in self.pods.values() {
@@ -422,6 +447,13 @@ impl Index {
         let as_of = self.tick();
         let region = self.world.fact(scope, address).and_then(|fact| fact.region.clone());
         self.world.set_fact(scope, address, Fact { holding, region, as_of });
+    }
+}
+
+fn front(object: &Object) -> Front {
+    match object {
+        Object::Allocation(object) => net_ip_allocation::front(object),
+        Object::Pool(object) => floating_ip_pool::front(object),
     }
 }
 

@@ -178,12 +178,12 @@ impl Rounds {
             Happened::Written(Written::Status(key, Ok(object))) => {
                 // What the apiserver answered is what stands: where it lacks an entry, nothing is called for it.
                 self.index.set_object(object);
-                self.index.rebuild(&key);
+                self.index.refresh(&key);
             }
             Happened::Written(Written::Status(key, Err(error))) => {
                 tracing::warn!(object = %key, %error, "writing a status failed");
                 // What was to be written was not: back to what stands.
-                self.index.rebuild(&key);
+                self.index.refresh(&key);
             }
             Happened::Written(Written::Marks(node, Err(error))) => {
                 tracing::warn!(%node, %error, "marking failed")

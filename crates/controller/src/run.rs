@@ -130,6 +130,10 @@ fn client(mut config: Config, seconds_max: u64) -> Result<Client> {
     config.connect_timeout = Some(longest);
     config.read_timeout = Some(longest);
     config.write_timeout = Some(longest);
+    // The time counts from the request, not from when its connection was last of use.
+    config.reset_reader_on_write = true;
+    // A retry that nobody sees could outlive the lease, or repeat a write whose answer was lost.
+    config.default_retry = false;
     let builder = kube::client::ClientBuilder::try_from(config)?;
     #[cfg(feature = "failpoints")]
     let builder = builder.with_layer(&crate::failpoints::Layer);

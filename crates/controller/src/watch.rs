@@ -22,11 +22,11 @@ use tokio::task::JoinSet;
 /// The pause after a watch failed, so that an absent resource costs a request now and then and is found when it comes.
 const WATCH_RETRY: Duration = Duration::from_secs(2);
 
-/// The apiserver ends each watch after so long, and the client gives up on one that says nothing for longer. A watch that
-/// died without a word is noticed within [`READ_SECONDS_MAX`].
-const WATCH_SECONDS: u32 = 7;
+/// The apiserver ends each watch after so long, and the watcher gives up on one that says nothing for five seconds more, so
+/// that a watch that died without a word is noticed within ten seconds.
+const WATCH_SECONDS: u32 = 4;
 
-/// See [`WATCH_SECONDS`].
+/// The longest that the client waits for an answer on a connection.
 pub const READ_SECONDS_MAX: u64 = 9;
 
 /// A node, as far as decisions need it.
