@@ -79,8 +79,9 @@ fn is_in_flight(world: &World, address: Address, entry: &Move) -> bool {
 }
 
 fn may_keep(world: &World, pool: &Pool, vm: &VmId, now: Timestamp) -> bool {
-    let Some((name, _)) = world.node_of(vm) else { return false };
-    !matches!(standing(world, pool, name, now), Standing::Leaves(_))
+    let Some(slot) = world.slot_of_machine(vm) else { return false };
+    let (Some(member), Some((_, node))) = (world.member(&pool.key), world.at(slot)) else { return false };
+    !matches!(standing(member, slot, node, now), Standing::Leaves(_))
 }
 
 /// Whether the target is still the node that was meant, fit, and holds nothing.

@@ -135,7 +135,7 @@ impl<'a> Planner<'a> {
                 _ if !is_readable => Verdict::Waits(Waits::ForNewerController),
                 (_, Some(entry)) => self.go_on(rank, pool, *address, entry),
                 _ if wanted >= pool.desired => Verdict::Disabled,
-                _ => match self.judge(rank, pool, *address, position) {
+                _ => match self.judge(rank, member, *address, position) {
                     Some(verdict) => verdict,
                     None => {
                         wanted += 1;
@@ -205,7 +205,14 @@ impl<'a> Planner<'a> {
     }
 
     /// What is to be said of one address of its owner, or nothing where it seeks another place.
-    fn judge(&mut self, rank: usize, pool: &'a Pool, address: Address, position: usize) -> Option<Verdict> {
+    fn judge(
+        &mut self,
+        rank: usize,
+        member: &'a Member,
+        address: Address,
+        position: usize,
+    ) -> Option<Verdict> {
+        let pool = &*member.pool;
         self.count_loss(pool, address);
         let Some(fact) = self.world.fact(&pool.scope, address) else {
             self.unknown.insert(pool.scope.clone());
@@ -228,14 +235,15 @@ impl<'a> Planner<'a> {
             Holding::Free => return seek(None),
             Holding::By(vm) => vm,
         };
-        let Some((name, _)) = self.world.node_of(vm) else {
+        let slot = self.world.slot_of_machine(vm);
+        let Some((slot, (name, node))) = slot.and_then(|slot| Some((slot, self.world.at(slot)?))) else {
             let is_ours = pool.last_holders.get(&address) == Some(vm);
             return match (is_ours, pool.policy.takeover) {
                 (false, Takeover::Never) => Some(Verdict::Foreign(vm.clone())),
                 (is_ours, _) => seek(Some(Holder { vm: vm.clone(), node: None, is_ours, why: Why::Gone })),
             };
         };
-        match standing(self.world, pool, name, self.now) {
+        match standing(member, slot, node, self.now) {
             Standing::Leaves(why) => {
                 let sought =
                     seek(Some(Holder { vm: vm.clone(), node: Some(name.clone()), is_ours: true, why }));

@@ -18,8 +18,8 @@
 
 use std::fmt;
 
-use crate::world::is_elsewhere;
-use crate::{NodeName, Pods, Pool, Readiness, Tenancy, Timestamp, World};
+use crate::world::{Member, is_elsewhere};
+use crate::{Node, Pods, Readiness, Tenancy, Timestamp};
 
 /// A node's standing in a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,15 +91,15 @@ impl fmt::Display for Why {
 }
 
 /// The standing of a node in a pool at a moment.
-pub(crate) fn standing(world: &World, pool: &Pool, name: &NodeName, now: Timestamp) -> Standing {
-    let Some(node) = world.node(name) else { return Standing::Leaves(Why::Gone) };
+pub(crate) fn standing(member: &Member, slot: usize, node: &Node, now: Timestamp) -> Standing {
+    let pool = &*member.pool;
     if let Readiness::NotReadySince(since) = node.readiness {
         return match since.checked_add(pool.policy.failover_grace) {
             Ok(ends) if now < ends => Standing::Keeps(Why::WithinGrace, Some(ends)),
             _ => Standing::Leaves(Why::NotReady),
         };
     }
-    let Some(pods) = world.pods(&pool.key, name) else { return Standing::Leaves(Why::NoMatch) };
+    let Some(pods) = member.pods(slot) else { return Standing::Leaves(Why::NoMatch) };
     if node.machine.as_ref().is_none_or(|(scope, _)| *scope != pool.scope) {
         return Standing::Leaves(Why::NoMachine);
     }

@@ -10,7 +10,7 @@
 //! Slots are numbers of convenience, given out in the order in which nodes appear. They never reach a plan: the same
 //! facts give the same plan, in whatever order they came.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::bits::Bits;
@@ -21,7 +21,7 @@ use crate::{Address, Epoch, NodeName, Pods, Pool, PoolKey, Provider, Scope, Tena
 pub struct World {
     slots: Vec<Option<(NodeName, Node)>>,
     slot_of_node: BTreeMap<NodeName, usize>,
-    slots_of_vm: BTreeMap<VmId, BTreeSet<usize>>,
+    slots_of_vm: HashMap<VmId, BTreeSet<usize>>,
     free_slots: Vec<usize>,
     pools: BTreeMap<PoolKey, Member>,
     facts: BTreeMap<Scope, BTreeMap<Address, Fact>>,
@@ -280,6 +280,9 @@ impl World {
 
     pub(crate) fn slot_of_machine(&self, vm: &VmId) -> Option<usize> {
         let slots = self.slots_of_vm.get(vm)?;
+        if slots.len() == 1 {
+            return slots.first().copied();
+        }
         let rank =
             |slot: &usize| self.at(*slot).map(|(name, node)| (node.readiness != Readiness::Ready, name));
         slots.iter().copied().min_by_key(rank)
@@ -290,23 +293,22 @@ impl World {
         let machine = self.at(slot).and_then(|(_, node)| node.machine.as_ref());
         machine.is_some_and(|(_, vm)| self.slot_of_machine(vm) == Some(slot))
     }
-
-    /// How a pool's pods fare on a node, or nothing where its selectors don't match it.
-    pub(crate) fn pods(&self, key: &PoolKey, name: &NodeName) -> Option<Pods> {
-        let (member, slot) = (self.pools.get(key)?, *self.slot_of_node.get(name)?);
-        let pods = match (member.ready_pods.contains(slot), member.some_pods.contains(slot)) {
-            (true, _) => Pods::Ready,
-            (false, true) => Pods::Present,
-            (false, false) => Pods::Absent,
-        };
-        member.matching.contains(slot).then_some(pods)
-    }
 }
 
 impl Member {
     fn new(pool: Pool) -> Self {
         let none = Bits::default;
         Self { pool: Arc::new(pool), matching: none(), ready_pods: none(), some_pods: none(), fit: none() }
+    }
+
+    /// How the pool's pods fare on a node, or nothing where its selectors don't match it.
+    pub(crate) fn pods(&self, slot: usize) -> Option<Pods> {
+        let pods = match (self.ready_pods.contains(slot), self.some_pods.contains(slot)) {
+            (true, _) => Pods::Ready,
+            (false, true) => Pods::Present,
+            (false, false) => Pods::Absent,
+        };
+        self.matching.contains(slot).then_some(pods)
     }
 
     /// Notes whether a node may get an address. The conditions are those of `standing`, for a node that holds none.

@@ -167,7 +167,7 @@ async fn an_action_that_fails_late_changes_nothing() {
     seconds(1).await;
     let (_, action) = get(&fake, &format!("actions/{}", answer["action"]["id"])).await;
     assert_eq!(action["action"]["status"], "errored");
-    assert_eq!(deeds(&fake), ["0 ms told 203.0.113.1 1"]);
+    assert_eq!(deeds(&fake), ["0 ms told 203.0.113.1 1", "1000 ms failed 203.0.113.1 1"]);
     assert_eq!(assign(&fake, IP, 1).await.0, 201, "nothing is locked any more");
 }
 
@@ -209,7 +209,8 @@ async fn a_droplet_that_goes_away_drops_its_address_and_fails_what_was_under_way
     seconds(1).await;
     let (_, action) = get(&fake, &format!("actions/{}", answer["action"]["id"])).await;
     assert_eq!(action["action"]["status"], "errored");
-    assert_eq!(deeds(&fake)[1..], ["0 ms told 203.0.113.2 2", "0 ms detached 203.0.113.1 1"]);
+    let expected = ["0 ms told 203.0.113.2 2", "0 ms detached 203.0.113.1 1", "1000 ms failed 203.0.113.2 2"];
+    assert_eq!(deeds(&fake)[1..], expected);
 }
 
 #[tokio::test(start_paused = true)]
