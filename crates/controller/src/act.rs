@@ -18,6 +18,9 @@ use tokio::task::JoinSet;
 /// The pause between two looks at operations.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
+/// The pause after a look at operations that failed.
+const POLL_RETRY: Duration = Duration::from_secs(1);
+
 /// A change that needs more operations than this does not converge.
 const OPERATIONS_MAX: usize = 8;
 
@@ -173,16 +176,20 @@ async fn poll(
         for ((operation, to), polled) in waiting.drain(..).zip(polled) {
             let ended = match polled {
                 Ok(Polled::Ended) => Ok(()),
-                Ok(Polled::StillUnderway) | Err(DriverError::Unavailable(_)) => {
+                Ok(Polled::Failed(error)) => Err(error),
+                Ok(Polled::StillUnderway) => {
                     still.push((operation, to));
                     continue;
                 }
-                Err(DriverError::RateLimited { retry_after, .. }) => {
-                    pause = pause.max(retry_after);
+                Err(error) => {
+                    tracing::warn!(operation = operation.id, %error, "polling failed; the operation may still be under way");
+                    pause = pause.max(match error {
+                        DriverError::RateLimited { retry_after, .. } => retry_after,
+                        _ => POLL_RETRY,
+                    });
                     still.push((operation, to));
                     continue;
                 }
-                Err(error) => Err(error),
             };
             // Whoever waited may be gone with its process's leadership.
             let _ = to.send(ended);

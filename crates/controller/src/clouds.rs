@@ -22,6 +22,9 @@ use crate::settings::Settings;
 /// The pause before a listing that failed is tried again.
 const LISTING_RETRY: Duration = Duration::from_secs(5);
 
+/// How old the facts may get of a scope in which something is changing that we don't do ourselves.
+const UNSETTLED_AGE_MAX: Duration = Duration::from_secs(1);
+
 /// No cloud's word makes us wait longer than this before we ask again.
 const LISTING_RETRY_MAX: Duration = Duration::from_secs(600);
 
@@ -56,6 +59,8 @@ struct Asked {
     is_under_way: bool,
     /// What is being read may have been asked too early, so it must be read again.
     is_too_early: bool,
+    /// When it last answered.
+    told: Option<Instant>,
     /// When its facts are too old; never asked is too old now.
     due: Option<Instant>,
     /// It failed, and is left alone until it is due, however much it is wanted.
@@ -103,18 +108,24 @@ impl Clouds {
         Self { drivers, asking: JoinSet::new(), scopes: BTreeMap::new(), asking_machines: BTreeSet::new() }
     }
 
-    /// Asks every scope whose facts are too old, or that must be read again. `tick` numbers the listings.
+    /// Asks every scope whose facts are too old, that must be read again, or in which something changes that is not ours.
+    /// `tick` numbers the listings.
     pub fn ask(
         &mut self,
         wanted: &BTreeMap<Scope, Duration>,
         read_again: &BTreeSet<Scope>,
+        unsettled: &BTreeSet<Scope>,
         mut tick: impl FnMut() -> Tick,
     ) {
         let now = Instant::now();
         self.scopes.retain(|scope, asked| wanted.contains_key(scope) || asked.is_under_way);
         for (scope, age_max) in wanted {
             let asked = self.scopes.entry(scope.clone()).or_default();
-            asked.age_max = *age_max;
+            asked.age_max =
+                if unsettled.contains(scope) { UNSETTLED_AGE_MAX.min(*age_max) } else { *age_max };
+            if let (Some(told), false) = (asked.told, asked.is_resting) {
+                asked.due = asked.due.map(|due| due.min(told + asked.age_max));
+            }
             if asked.is_under_way {
                 asked.is_too_early |= read_again.contains(scope);
                 continue;
@@ -183,7 +194,7 @@ impl Clouds {
             Ok(_) if asked.is_too_early => Duration::ZERO,
             Ok(_) => asked.age_max,
             Err(DriverError::RateLimited { retry_after, .. }) => (*retry_after).min(LISTING_RETRY_MAX),
-            Err(_) => asked.age_max.min(LISTING_RETRY),
+            Err(_) => LISTING_RETRY,
         };
         if let Err(error) = listing {
             tracing::warn!(scope = %told.scope, %error, "listing addresses failed");
@@ -191,6 +202,7 @@ impl Clouds {
         asked.is_under_way = false;
         asked.is_too_early = false;
         asked.is_resting = listing.is_err();
+        asked.told = Some(Instant::now());
         asked.due = Some(Instant::now() + pause);
     }
 

@@ -103,11 +103,20 @@ impl Candidate {
 
     async fn try_win(&mut self) -> Result<Option<Gained>> {
         let Some(lease) = self.api.get_opt(&self.name).await? else {
+            // A lease that somebody deleted may still be held by one who does not know yet.
+            let lasts =
+                |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
+            if let Some((seen, at)) = &self.seen
+                && self.clock.since_boot() < *at + Duration::from_secs(u64::from(lasts(seen).unsigned_abs()))
+            {
+                return Ok(None);
+            }
             let began = self.clock.since_boot();
             let lease = self.record(Lease::default(), 0);
             let created = self.api.create(&PostParams::default(), &lease).await?;
+            let gained = if self.seen.is_some() { Gained::TakenOver } else { Gained::Released };
             self.renewed(created, began);
-            return Ok(Some(Gained::Released));
+            return Ok(Some(gained));
         };
         let now = self.clock.since_boot();
         let is_same =
@@ -177,11 +186,33 @@ impl Candidate {
         while self.clock.since_boot() < last + deadline {
             match self.renew().await {
                 Ok(()) => last = self.clock.since_boot(),
-                Err(error) => tracing::warn!(%error, "renewing the lease failed"),
+                Err(error) => {
+                    tracing::warn!(%error, "renewing the lease failed");
+                    if self.is_lost().await {
+                        break;
+                    }
+                }
             }
             tokio::time::sleep(RETRY.min(self.duration / 4)).await;
         }
         self.fence.close();
+    }
+
+    /// Reads the lease again after a failure: an answer may have been lost, or somebody may have annotated it. One that is
+    /// still ours is gone on with; whether ours has been extended is only known from an answered write.
+    async fn is_lost(&mut self) -> bool {
+        let Ok(Some(found)) = self.api.get_opt(&self.name).await else { return false };
+        let claim = |lease: &Lease| {
+            let spec = lease.spec.clone().unwrap_or_default();
+            (spec.holder_identity, spec.lease_transitions)
+        };
+        match &mut self.seen {
+            Some((known, _)) if claim(known) == claim(&found) => {
+                *known = found;
+                false
+            }
+            _ => true,
+        }
     }
 
     async fn renew(&mut self) -> Result<()> {
@@ -199,6 +230,10 @@ impl Candidate {
     /// Gives the lease up in order: nothing of ours is under way any more.
     pub async fn release(&mut self) -> Result<()> {
         self.fence.close();
+        // The last renewal may have been cut off before its answer came.
+        if self.is_lost().await {
+            return Ok(());
+        }
         let (lease, _) = self.seen.as_ref().context("there is no lease to release")?;
         let mut released = lease.clone();
         if let Some(spec) = &mut released.spec {

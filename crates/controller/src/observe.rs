@@ -20,8 +20,8 @@ use drivers::{DriverError, Listing};
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 use plan::{
-    Address, Epoch, Fact, Holding, Journal, MachineState, Mode, Move, Node, NodeName, Pods, Policy, Pool,
-    PoolKey, Provider, Readiness, Scope, Spread, Takeover, Target, Tick, Timestamp, VmId, World,
+    Address, Epoch, Fact, Holding, Journal, MachineState, Mode, Move, Node, NodeName, PENDING, Pods, Policy,
+    Pool, PoolKey, Provider, Readiness, Scope, Spread, Takeover, Target, Tick, Timestamp, VmId, World,
 };
 
 use crate::watch::{Change, Kind, Seen, SlimNode, SlimPod, version};
@@ -64,6 +64,8 @@ pub struct Tracked {
     pub refusal: Option<Refusal>,
     /// How old its facts may get.
     pub age_max: Duration,
+    /// The definition in the cluster drops what we write, so nothing can be journalled or reported.
+    pub is_pruned: bool,
     /// Which nodes it means.
     who: Who,
     /// How many of its pods are on each node, and how many of those are Ready.
@@ -82,16 +84,27 @@ pub enum Object {
 impl Object {
     /// Its metadata's version, as a number.
     pub fn version(&self) -> u64 {
+        version(self.metadata())
+    }
+
+    fn metadata(&self) -> &kube::api::ObjectMeta {
         match self {
-            Self::Allocation(object) => version(&object.metadata),
-            Self::Pool(object) => version(&object.metadata),
+            Self::Allocation(object) => &object.metadata,
+            Self::Pool(object) => &object.metadata,
         }
     }
 
-    fn generation(&self) -> Option<i64> {
-        match self {
-            Self::Allocation(object) => object.metadata.generation,
-            Self::Pool(object) => object.metadata.generation,
+    /// What tells one spec from another: an object of the same name may be another object.
+    fn identity(&self) -> (Option<&str>, Option<i64>) {
+        (self.metadata().uid.as_deref(), self.metadata().generation)
+    }
+
+    /// Whether two versions of an object have the same status.
+    fn has_same_status(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Allocation(one), Self::Allocation(other)) => one.status == other.status,
+            (Self::Pool(one), Self::Pool(other)) => one.status == other.status,
+            _ => false,
         }
     }
 
@@ -170,8 +183,9 @@ impl Index {
         }
     }
 
+    /// After a relist everything of a kind is known. What a watch tells before it has relisted proves nothing.
     fn believe(&mut self, kind: Kind, is_relist: bool) {
-        if is_relist || self.ever_known.contains(&kind) {
+        if is_relist {
             self.known.insert(kind);
             self.ever_known.insert(kind);
         }
@@ -283,7 +297,7 @@ impl Index {
         }
         match self.objects.get_mut(&key) {
             Some(tracked) => {
-                let is_same_spec = tracked.object.generation() == object.generation();
+                let is_same_spec = tracked.object.identity() == object.identity();
                 tracked.object = object;
                 if is_same_spec && tracked.refusal.is_none() {
                     return self.refresh(&key);
@@ -296,12 +310,27 @@ impl Index {
                     pods: None,
                     pods_otherwise: Pods::Absent,
                 };
-                let tracked =
-                    Tracked { object, refusal: None, age_max: Duration::ZERO, who, pods: BTreeMap::new() };
+                let (refusal, age_max, pods) = (None, Duration::ZERO, BTreeMap::new());
+                let tracked = Tracked { object, refusal, age_max, is_pruned: false, who, pods };
                 self.objects.insert(key.clone(), tracked);
             }
         }
         self.rebuild(&key);
+    }
+
+    /// Takes in the answer to a write of ours. Where the answer lacks what was sent, the definition in the cluster does not
+    /// know our fields: then nothing is begun, because nothing can be remembered, and nothing is written any more.
+    pub fn see_written(&mut self, key: &PoolKey, sent: &Object, answered: Object) {
+        let Some(tracked) = self.objects.get_mut(key) else { return };
+        if tracked.object.metadata().uid != answered.metadata().uid {
+            return;
+        }
+        if !sent.has_same_status(&answered) {
+            tracing::error!(object = %key, "the CRD drops what is written into the status: apply the CRDs of this version");
+            tracked.is_pruned = true;
+        }
+        self.set_object(answered);
+        self.refresh(key);
     }
 
     /// Takes what an object's status and annotations say into its pool again: the journal as it stands, and what is remembered.
@@ -313,8 +342,9 @@ impl Index {
             return;
         };
         let mut pool = front(&object).pool;
+        let is_pruned = self.objects.get(key).is_some_and(|tracked| tracked.is_pruned);
         pool.scope = scope;
-        pool.policy.mode = mode;
+        pool.policy.mode = if is_pruned { Mode::Refused } else { mode };
         pool.journal = self.journal(key, object.moves());
         self.world.set_pool(pool);
     }
@@ -324,7 +354,8 @@ impl Index {
         let Some(object) = self.objects.get(key).map(|tracked| tracked.object.clone()) else { return };
         let Front { mut pool, provider, who, mut refusal, age_max } = front(&object);
         pool.journal = self.journal(key, object.moves());
-        let mut tracked = Tracked { object, refusal: None, age_max, who, pods: BTreeMap::new() };
+        let pods = BTreeMap::new();
+        let mut tracked = Tracked { object, refusal: None, age_max, is_pruned: false, who, pods };
         for pod in self.pods.values() {
             tracked.count(pod, 1);
         }
@@ -401,12 +432,13 @@ impl Index {
 
     /// Takes in what a cloud said, or that it did not say anything, when asked at the given moment.
     pub fn see_listing(&mut self, scope: &Scope, listing: Result<Listing, DriverError>, as_of: Tick) {
-        let asked: BTreeSet<Address> = self
-            .world
-            .pools()
-            .filter(|pool| pool.scope == *scope)
-            .flat_map(|pool| pool.addresses.clone())
-            .collect();
+        let mut asked: BTreeSet<Address> = BTreeSet::new();
+        for pool in self.world.pools().filter(|pool| pool.scope == *scope) {
+            asked.extend(&pool.addresses);
+            if let Journal::Known(moves) = &pool.journal {
+                asked.extend(moves.keys());
+            }
+        }
         match listing {
             Ok(listing) => {
                 for address in asked.iter().chain(listing.addresses.keys()) {
@@ -456,9 +488,6 @@ fn front(object: &Object) -> Front {
         Object::Pool(object) => floating_ip_pool::front(object),
     }
 }
-
-/// An entry that is being written and must not be acted on yet: no fact is ever younger.
-pub const PENDING: Tick = Tick(u64::MAX);
 
 /// The `step` of a journal entry whose holder was alive when the move began.
 pub const VOLUNTARY: &str = "Voluntary";

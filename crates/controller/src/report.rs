@@ -24,8 +24,8 @@ use crate::observe::{Index, Object};
 
 /// What became of a write.
 pub enum Written {
-    /// An object's status, as the apiserver has it now.
-    Status(PoolKey, Result<Object, kube::Error>),
+    /// An object's status: what was sent, and what the apiserver has now.
+    Status(PoolKey, Object, Result<Object, kube::Error>),
     /// A node's marks.
     Marks(NodeName, Result<(), kube::Error>),
 }
@@ -78,15 +78,16 @@ impl Reporter {
             }
         }
         for key in index.objects.keys() {
-            if self.objects.contains(key) {
+            let is_pruned = index.objects.get(key).is_some_and(|tracked| tracked.is_pruned);
+            if self.objects.contains(key) || is_pruned {
                 continue;
             }
             if let Some(changed) = objects::changed(index, plan, key, now) {
                 self.objects.insert(key.clone());
                 let (client, key) = (self.client.clone(), key.clone());
                 self.writing.spawn(async move {
-                    let written = write(client, &key, changed).await;
-                    Written::Status(key, written)
+                    let written = write(client, &key, changed.clone()).await;
+                    Written::Status(key, changed, written)
                 });
             }
         }
@@ -98,7 +99,7 @@ impl Reporter {
             match self.writing.join_next().await {
                 Some(Ok(written)) => {
                     let is_written = match &written {
-                        Written::Status(key, result) => self.objects.remove(key) && result.is_ok(),
+                        Written::Status(key, _, result) => self.objects.remove(key) && result.is_ok(),
                         Written::Marks(name, result) => self.nodes.remove(name) && result.is_ok(),
                     };
                     if !is_written {

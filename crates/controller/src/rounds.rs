@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::DriverError;
-use plan::{Action, Epoch, Journal, Plan, Provider, Step, Timestamp};
+use plan::{Action, Epoch, Journal, PENDING, Plan, Provider, Step, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -23,7 +23,7 @@ use crate::act::{Executor, Outcome};
 use crate::clock::Clock;
 use crate::clouds::{Clouds, Told, What};
 use crate::health::Health;
-use crate::observe::{Index, PENDING};
+use crate::observe::Index;
 use crate::report::{Reporter, Written};
 use crate::watch::Seen;
 
@@ -36,6 +36,9 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// The shortest and longest pause before a change that failed is tried again.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
+
+/// What a cloud said of its machines is believed for so long.
+const MACHINES_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// How long a machine that refused an address gets none.
 const AVOID: Duration = Duration::from_secs(60);
@@ -51,7 +54,8 @@ pub struct Rounds {
     health: Health,
     failures: BTreeMap<plan::Address, u32>,
     next_round: Instant,
-    is_leading: bool,
+    /// When a cloud last told of its machines.
+    machines_told: Option<Instant>,
 }
 
 /// What happened.
@@ -86,7 +90,7 @@ impl Rounds {
             health,
             failures: BTreeMap::new(),
             next_round: Instant::now(),
-            is_leading: false,
+            machines_told: None,
         }
     }
 
@@ -98,6 +102,16 @@ impl Rounds {
                 None => return std::future::pending().await,
             }
             self.health.set_ready(self.index.is_complete());
+        }
+    }
+
+    /// Watches without acting until everything is known.
+    pub async fn until_complete(&mut self) {
+        while !self.index.is_complete() {
+            match self.seen.recv().await {
+                Some(seen) => self.index.see(seen),
+                None => return std::future::pending().await,
+            }
         }
     }
 
@@ -113,13 +127,14 @@ impl Rounds {
     /// Acts, as the leader of the given epoch, for ever.
     pub async fn lead(&mut self, epoch: Epoch) {
         self.index.world.epoch = epoch;
-        self.is_leading = true;
         self.next_round = Instant::now();
         loop {
             let happened = self.next().await;
             self.take_in(happened);
             let settled = Instant::now() + SETTLE;
-            while let Ok(more) = tokio::time::timeout_at(settled, self.next_now()).await {
+            while Instant::now() < settled
+                && let Ok(more) = tokio::time::timeout_at(settled, self.next_now()).await
+            {
                 self.take_in(more);
             }
             self.health.set_ready(self.index.is_complete());
@@ -131,7 +146,6 @@ impl Rounds {
 
     /// Begins nothing new, and waits until nothing is under way.
     pub async fn finish(&mut self) {
-        self.is_leading = false;
         while !self.executor.is_idle() || !self.reporter.is_idle() {
             let happened = self.next_now().await;
             self.take_in(happened);
@@ -139,11 +153,13 @@ impl Rounds {
     }
 
     async fn next(&mut self) -> Happened {
-        let due = [Some(self.next_round), self.clouds.next_due(), self.reporter.next_due()]
-            .into_iter()
-            .flatten()
-            .min();
-        let due = due.unwrap_or(self.next_round);
+        let mut due = self.next_round;
+        if self.index.is_complete() {
+            due = [self.clouds.next_due(), self.reporter.next_due()]
+                .into_iter()
+                .flatten()
+                .fold(due, Instant::min);
+        }
         tokio::select! {
             happened = self.next_now() => happened,
             () = tokio::time::sleep_until(due) => Happened::TimeWentBy,
@@ -170,17 +186,16 @@ impl Rounds {
             }
             Happened::Told(Told { scope, what: What::Machines(Ok(machines)) }) => {
                 self.index.see_machines(&scope, &machines);
+                self.machines_told = Some(Instant::now());
             }
             Happened::Told(Told { scope, what: What::Machines(Err(error)) }) => {
                 tracing::warn!(%scope, %error, "listing machines failed");
             }
             Happened::Ended(outcome) => self.learn(outcome),
-            Happened::Written(Written::Status(key, Ok(object))) => {
-                // What the apiserver answered is what stands: where it lacks an entry, nothing is called for it.
-                self.index.set_object(object);
-                self.index.refresh(&key);
+            Happened::Written(Written::Status(key, sent, Ok(answered))) => {
+                self.index.see_written(&key, &sent, answered)
             }
-            Happened::Written(Written::Status(key, Err(error))) => {
+            Happened::Written(Written::Status(key, _, Err(error))) => {
                 tracing::warn!(object = %key, %error, "writing a status failed");
                 // What was to be written was not: back to what stands.
                 self.index.refresh(&key);
@@ -239,19 +254,22 @@ impl Rounds {
         for scope in plan.ask_machines.keys() {
             self.clouds.ask_machines(scope);
         }
-        self.journal(&plan, now);
-        let after = plan::plan(&self.index.world, now);
-        self.reporter.publish(&self.index, &after, now);
-        if self.is_leading {
-            for step in plan.steps.iter().filter(|step| step.action.is_call()) {
-                if !self.reporter.is_writing(&step.pool) {
-                    self.executor.begin(step.clone());
-                }
+        if self.machines_told.is_some_and(|at| at.elapsed() > MACHINES_AGE_MAX) {
+            self.index.world.machines.clear();
+            self.machines_told = None;
+        }
+        for step in plan.steps.iter().filter(|step| step.action.is_call()) {
+            if !self.reporter.is_writing(&step.pool) {
+                self.executor.begin(step.clone());
             }
         }
+        self.journal(&plan, now);
+        self.index.world.in_flight = self.executor.in_flight.clone();
+        let after = plan::plan(&self.index.world, now);
+        self.reporter.publish(&self.index, &after, now);
         let scopes = self.index.scopes();
         let index = &mut self.index;
-        self.clouds.ask(&scopes, &after.read_again, || index.tick());
+        self.clouds.ask(&scopes, &after.read_again, &after.unsettled, || index.tick());
         let ask_again = plan.ask_again.map(|at| Instant::now() + until(at, now));
         self.next_round =
             ask_again.into_iter().chain([Instant::now() + IDLE_MAX]).min().unwrap_or(self.next_round);
@@ -281,9 +299,10 @@ impl Rounds {
                         }
                     }
                     Action::Finish => {
-                        let finished = moves.remove(&step.address);
-                        if finished.is_some_and(|entry| entry.to.is_some()) {
+                        if let Some(to) = moves.remove(&step.address).and_then(|entry| entry.to) {
                             pool.last_assignment = Some(now);
+                            // The machine was ours when it was told to hold the address, whatever became of its node.
+                            pool.last_holders.insert(step.address, to.vm);
                         }
                     }
                     Action::Abandon => _ = moves.remove(&step.address),

@@ -56,20 +56,22 @@ pub async fn run(settings: Settings) -> Result<()> {
         health.clone(),
         one_call,
     );
+    // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
+    let identity = format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond());
     let duration = Duration::from_secs(settings.lease_duration);
     let lease_client = self::client(config, LEASE_REQUEST_SECONDS_MAX)?;
     let mut candidate = Candidate::new(
         lease_client,
         &settings.lease_namespace,
         &settings.lease_name,
-        &settings.identity,
+        &identity,
         duration,
         clock,
         fence,
     );
     tracing::info!(
         version = settings.controller_version,
-        identity = settings.identity,
+        identity,
         lease_seconds = duration.as_secs(),
         retry_seconds = RETRY.as_secs(),
         takeover_seconds = takeover.as_secs(),
@@ -88,6 +90,12 @@ async fn lead(candidate: &mut Candidate, rounds: &mut Rounds, takeover: Duration
         () = rounds.stand_by() => bail!("the watches ended"),
         () = asked_to_stop() => return Ok(()),
     };
+    tokio::select! {
+        () = candidate.keep() => bail!("leadership was lost"),
+        () = rounds.until_complete() => {}
+        // We hold the lease and have done nothing, but whoever held it before may still: it is left to run out.
+        () = asked_to_stop() => return Ok(()),
+    }
     let epoch = Epoch(candidate.last_epoch().max(rounds.last_epoch()).0 + 1);
     candidate.set_epoch(epoch).await.context("writing our epoch into the lease")?;
     tracing::info!(epoch = epoch.0, ?gained, "leading");
@@ -95,21 +103,22 @@ async fn lead(candidate: &mut Candidate, rounds: &mut Rounds, takeover: Duration
         Gained::Released => Duration::ZERO,
         Gained::TakenOver => takeover,
     };
-    let is_lost = tokio::select! {
-        () = candidate.keep() => true,
-        () = async {
-            let _ = tokio::time::timeout(wait, rounds.stand_by()).await;
-            rounds.lead(epoch).await;
-        } => false,
-        () = asked_to_stop() => false,
-    };
-    if is_lost {
-        bail!("leadership was lost");
+    tokio::select! {
+        () = candidate.keep() => bail!("leadership was lost"),
+        _ = tokio::time::timeout(wait, rounds.stand_by()) => {}
+        // Released in order, it would tell the next one that there is nothing to wait for.
+        () = asked_to_stop() => return Ok(()),
+    }
+    tokio::select! {
+        () = candidate.keep() => bail!("leadership was lost"),
+        () = rounds.lead(epoch) => {}
+        () = asked_to_stop() => {}
     }
     tracing::info!("asked to stop");
     tokio::select! {
-        () = candidate.keep() => bail!("leadership was lost"),
+        biased;
         () = rounds.finish() => {}
+        () = candidate.keep() => bail!("leadership was lost"),
     }
     candidate.release().await.context("releasing the lease")
 }

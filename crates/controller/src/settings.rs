@@ -29,7 +29,7 @@ pub struct Settings {
     pub lease_namespace: String,
 
     /// How many seconds a leader that says nothing is still believed to lead
-    #[arg(long, env = "LEASE_DURATION", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=3600))]
+    #[arg(long, env = "LEASE_DURATION", default_value_t = 60, value_parser = clap::value_parser!(u64).range(3..=3600))]
     pub lease_duration: u64,
 
     /// D: how many seconds after a leader's end one of its requests can still take effect. A new leader waits so long, and
@@ -79,6 +79,5 @@ pub struct Settings {
 }
 
 fn identity() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    format!("{name}_{}", std::process::id())
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

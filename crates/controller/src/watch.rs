@@ -173,41 +173,53 @@ fn spawn<K>(
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Default,
 {
-    let config = watcher::Config::default().timeout(WATCH_SECONDS);
-    let events = watcher(Api::<K>::all(client.clone()), config);
-    let to = to.clone();
-    tasks.spawn(async move {
-        futures::pin_mut!(events);
-        let mut relisted = Vec::new();
-        while let Some(event) = events.next().await {
-            let told = match event {
-                Ok(Event::Init) => {
-                    relisted.clear();
-                    continue;
-                }
-                Ok(Event::InitApply(object)) => {
-                    relisted.push(slimmed(object));
-                    continue;
-                }
-                Ok(Event::InitDone) => seen(Change::All(std::mem::take(&mut relisted))),
-                Ok(Event::Apply(object)) => seen(Change::Applied(Box::new(slimmed(object)))),
-                Ok(Event::Delete(object)) => seen(Change::Deleted(Box::new(object))),
-                Err(error) => {
-                    let is_absent = is_not_found(&error);
-                    tracing::warn!(?kind, %error, is_absent, "a watch failed");
-                    let told = if is_absent { Seen::Absent(kind) } else { Seen::Unsure(kind) };
-                    if to.send(told).is_err() {
-                        return;
-                    }
-                    tokio::time::sleep(WATCH_RETRY).await;
-                    continue;
-                }
-            };
-            if to.send(told).is_err() {
-                return;
+    let (api, to) = (Api::<K>::all(client.clone()), to.clone());
+    // A watcher that resumes after an error says nothing until something changes, so one that failed is begun anew: its
+    // relist says that all is known again.
+    tasks.spawn(async move { while follow(api.clone(), &to, kind, seen).await {} });
+}
+
+/// Tells of everything until the watch fails; the answer is whether to begin anew.
+async fn follow<K>(
+    api: Api<K>,
+    to: &mpsc::UnboundedSender<Seen>,
+    kind: Kind,
+    seen: fn(Change<K>) -> Seen,
+) -> bool
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+    K::DynamicType: Default,
+{
+    let events = watcher(api, watcher::Config::default().timeout(WATCH_SECONDS));
+    futures::pin_mut!(events);
+    let mut relisted = Vec::new();
+    while let Some(event) = events.next().await {
+        let told = match event {
+            Ok(Event::Init) => {
+                relisted.clear();
+                continue;
             }
+            Ok(Event::InitApply(object)) => {
+                relisted.push(slimmed(object));
+                continue;
+            }
+            Ok(Event::InitDone) => seen(Change::All(std::mem::take(&mut relisted))),
+            Ok(Event::Apply(object)) => seen(Change::Applied(Box::new(slimmed(object)))),
+            Ok(Event::Delete(object)) => seen(Change::Deleted(Box::new(object))),
+            Err(error) => {
+                let is_absent = is_not_found(&error);
+                tracing::warn!(?kind, %error, is_absent, "a watch failed");
+                let told = if is_absent { Seen::Absent(kind) } else { Seen::Unsure(kind) };
+                let is_heard = to.send(told).is_ok();
+                tokio::time::sleep(WATCH_RETRY).await;
+                return is_heard;
+            }
+        };
+        if to.send(told).is_err() {
+            return false;
         }
-    });
+    }
+    true
 }
 
 /// Who wrote which field is the largest part of most objects, and nobody here asks.

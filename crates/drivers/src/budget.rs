@@ -2,7 +2,7 @@
 //!
 //! In: requests of all pools. Out: the same requests, no more than the limits allow in any window, wherever the provider's
 //! own windows begin. A part of each window is kept for what is urgent, so that a dead holder's address does not queue
-//! behind drained ones. It never refuses a request and never drops one.
+//! behind drained ones. A request that would have to wait for long is answered as the provider would answer it: too many.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +25,9 @@ pub struct Limit {
 /// The part of each window that only urgent requests may use, in percent.
 const RESERVE_PERCENT: usize = 20;
 
+/// The longest that a request waits for its turn.
+const WAIT_MAX: Duration = Duration::from_secs(2);
+
 tokio::task_local! {
     static IS_URGENT: bool;
 }
@@ -41,7 +44,13 @@ pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
     let send = move |request: http::Request<bytes::Bytes>| {
         let (mut service, budget) = (service.clone(), Arc::clone(&budget));
         async move {
-            budget.take(IS_URGENT.try_with(|is_urgent| *is_urgent).unwrap_or(false)).await;
+            let is_urgent = IS_URGENT.try_with(|is_urgent| *is_urgent).unwrap_or(false);
+            if let Err(wait) = budget.take(is_urgent).await {
+                let answer = http::Response::builder().status(http::StatusCode::TOO_MANY_REQUESTS);
+                let seconds = wait.as_secs() + 1;
+                let body = r#"{"message": "not sent: our own budget of requests is used up"}"#;
+                return Ok(answer.header(http::header::RETRY_AFTER, seconds).body(body.into())?);
+            }
             service.ready().await?.call(request).await
         }
     };
@@ -59,11 +68,17 @@ struct Window {
 }
 
 impl Budget {
-    /// Waits until a request may be sent, and counts it.
-    async fn take(&self, is_urgent: bool) {
+    /// Waits until a request may be sent, and counts it; or says how long that would take, where it is too long. What was
+    /// decided on must not be sent much later, when it may not be so any more.
+    async fn take(&self, is_urgent: bool) -> Result<(), Duration> {
+        let latest = Instant::now() + WAIT_MAX;
         while let Some(at) = self.try_take(is_urgent, Instant::now()) {
+            if at > latest {
+                return Err(at - Instant::now());
+            }
             tokio::time::sleep_until(at).await;
         }
+        Ok(())
     }
 
     /// Counts a request, or says when to try again.
@@ -104,9 +119,11 @@ mod tests {
     async fn no_window_ever_holds_more_than_the_limit() {
         let budget = budget(10, 60);
         let mut times = Vec::new();
-        for _ in 0..40 {
-            budget.take(true).await;
-            times.push(Instant::now());
+        while times.len() < 40 {
+            match budget.take(true).await {
+                Ok(()) => times.push(Instant::now()),
+                Err(wait) => tokio::time::sleep(wait).await,
+            }
         }
         for (at, time) in times.iter().enumerate() {
             let within = times[at..].iter().filter(|other| **other < *time + Duration::from_secs(60)).count();
@@ -120,7 +137,7 @@ mod tests {
         let budget = budget(10, 60);
         let started = Instant::now();
         for _ in 0..8 {
-            budget.take(false).await;
+            budget.take(false).await.unwrap();
         }
         assert_eq!(started.elapsed(), Duration::ZERO);
         assert!(budget.try_take(false, Instant::now()).is_some(), "the rest is not for everybody");

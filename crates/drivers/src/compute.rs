@@ -229,14 +229,20 @@ impl Compute {
 
     async fn poll_one(&self, operation: &Operation) -> Result<Polled, DriverError> {
         let name = "zoneOperations.get";
-        let found: OperationBody = self.api.call(name, Method::GET, &operation.id, None).await?;
+        let found: OperationBody = match self.api.call(name, Method::GET, &operation.id, None).await {
+            // The cloud forgets operations long after they have ended.
+            Err(DriverError::NotFound(message)) => return Ok(Polled::Failed(DriverError::NotFound(message))),
+            found => found?,
+        };
         if found.status != "DONE" {
             return Ok(Polled::StillUnderway);
         }
         let errors = found.error.map(|error| error.errors).unwrap_or_default();
         match errors.first() {
             None => Ok(Polled::Ended),
-            Some(error) => Err(DriverError::Conflict(format!("{}: {}", error.code, error.message))),
+            Some(error) => {
+                Ok(Polled::Failed(DriverError::Conflict(format!("{}: {}", error.code, error.message))))
+            }
         }
     }
 }

@@ -62,6 +62,7 @@ impl DigitalOcean {
     /// item would look like one that does not exist, so the number that the cloud tells must be there.
     async fn list_pages(&self, name: &str, path: &str, items: &str) -> Result<Vec<Value>, DriverError> {
         let mut all = Vec::new();
+        let mut total = None;
         for page in 1..=PAGES_MAX {
             let path = format!("{path}?per_page={PAGE_SIZE}&page={page}");
             let mut answer: Value = self.api.call(name, Method::GET, &path, None).await?;
@@ -69,10 +70,17 @@ impl DigitalOcean {
                 return Err(unreadable(name, &"it has no items"));
             };
             all.extend(found);
+            let told = answer["meta"]["total"].as_u64();
+            if told.is_none() || total.is_some_and(|total| Some(total) != told) {
+                return Err(unreadable(name, &"it changed while it was read"));
+            }
+            total = told;
             if answer["links"]["pages"]["next"].is_null() {
-                return match answer["meta"]["total"].as_u64() {
-                    Some(total) if total == all.len() as u64 => Ok(all),
-                    _ => Err(unreadable(name, &"it changed while it was read")),
+                let is_whole = total == Some(all.len() as u64);
+                return if is_whole {
+                    Ok(all)
+                } else {
+                    Err(unreadable(name, &"it changed while it was read"))
                 };
             }
         }
@@ -144,7 +152,7 @@ impl DigitalOcean {
             Ok(listing) => listing,
             Err(error) => return vec![Err(error); operations.len()],
         };
-        operations.iter().map(|operation| ended(operation, &listing)).collect()
+        operations.iter().map(|operation| Ok(ended(operation, &listing))).collect()
     }
 }
 
@@ -189,15 +197,17 @@ impl AddressDriver for DigitalOcean {
 
 /// Whether an action has ended, by what the listing says of its address. An action that failed leaves the address
 /// unlocked where it was.
-fn ended(operation: &Operation, listing: &Listing) -> Result<Polled, DriverError> {
+fn ended(operation: &Operation, listing: &Listing) -> Polled {
     let wanted = operation.target.clone().map_or(Holding::Free, Holding::By);
     match listing.told(operation.address).holding {
-        Holding::Unknown(_) => Ok(Polled::StillUnderway),
-        Holding::Missing => Err(DriverError::NotFound(format!("reserved IP {}", operation.address))),
-        found if found == wanted => Ok(Polled::Ended),
+        Holding::Unknown(_) => Polled::StillUnderway,
+        Holding::Missing => {
+            Polled::Failed(DriverError::NotFound(format!("reserved IP {}", operation.address)))
+        }
+        found if found == wanted => Polled::Ended,
         _ => {
             let message = format!("action {} on {} ended without effect", operation.id, operation.address);
-            Err(DriverError::Conflict(message))
+            Polled::Failed(DriverError::Conflict(message))
         }
     }
 }

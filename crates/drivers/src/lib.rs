@@ -44,7 +44,7 @@ pub trait AddressDriver: Send + Sync {
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>>;
 
-    /// Whether operations have ended, in the order given. An operation that failed is an error.
+    /// Whether operations have ended, in the order given. An error says that this is not known.
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>>;
 
     /// What the cloud says of its machines: proof that a holder is dead. One that it does not name is gone.
@@ -119,10 +119,12 @@ pub struct Operation {
 }
 
 /// Whether an operation has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Polled {
     /// It has, well.
     Ended,
+    /// It has, without effect.
+    Failed(DriverError),
     /// Not yet.
     StillUnderway,
 }

@@ -32,8 +32,12 @@ async fn finish(
 ) -> Result<(), DriverError> {
     while let Progress::Underway(operation) = advance().await? {
         let operations = [operation];
-        while driver.poll(&operations).await.remove(0)? == Polled::StillUnderway {
-            tokio::time::sleep(Duration::from_millis(100)).await;
+        loop {
+            match driver.poll(&operations).await.remove(0)? {
+                Polled::StillUnderway => tokio::time::sleep(Duration::from_millis(100)).await,
+                Polled::Failed(error) => return Err(error),
+                Polled::Ended => break,
+            }
         }
         if operations[0].completes {
             break;

@@ -27,7 +27,7 @@ pub use jiff::Timestamp;
 pub use losses::Tripped;
 pub use names::{Address, Epoch, NodeName, PoolKey, Provider, Scope, Tick, VmId};
 pub use planner::plan;
-pub use pool::{Journal, Mode, Move, Pods, Policy, Pool, Spread, Takeover, Target, Tenancy};
+pub use pool::{Journal, Mode, Move, PENDING, Pods, Policy, Pool, Spread, Takeover, Target, Tenancy};
 pub use standing::{Standing, Why};
 pub use steps::{Action, Marks, Plan, Step, Verdict, Waits};
 pub use world::{Fact, Holding, InFlight, MachineState, Node, Readiness, World};

@@ -20,14 +20,18 @@
 
 use crate::bits::Bits;
 use crate::standing::{Standing, standing};
-use crate::{Address, Holding, Move, Pool, Target, Timestamp, VmId, World};
+use crate::{Address, Holding, Move, PENDING, Pool, Target, Timestamp, VmId, World};
 
 /// What to do about an unfinished move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Claim,
     Wait,
+    WaitUntil(Timestamp),
+    /// What is known is older than the journal: read now.
     ReadAgain,
+    /// What was read does not tell: read again in a while.
+    WaitForCloud,
     Finish,
     Abandon,
     Attach(Target),
@@ -46,20 +50,23 @@ pub(crate) fn next(
     if entry.epoch != world.epoch {
         return Next::Claim;
     }
-    if is_in_flight(world, address, entry)
-        || world.avoid_addresses.get(&address).is_some_and(|until| now < *until)
-    {
+    if is_in_flight(world, address, entry) || entry.written == PENDING {
         return Next::Wait;
+    }
+    if let Some(until) = world.avoid_addresses.get(&address).filter(|until| now < **until) {
+        return Next::WaitUntil(*until);
     }
     let Some(fact) = world.fact(&pool.scope, address).filter(|fact| fact.as_of > entry.written) else {
         return Next::ReadAgain;
     };
     match (&fact.holding, &entry.from, &entry.to) {
-        (Holding::Unknown(_), ..) => Next::ReadAgain,
+        (Holding::Unknown(_), ..) => Next::WaitForCloud,
         (Holding::By(vm), _, Some(to)) if *vm == to.vm => Next::Finish,
         (Holding::Free, _, None) => Next::Finish,
         (Holding::By(vm), ..) if may_keep(world, pool, vm, now) => Next::Abandon,
-        (Holding::Free | Holding::By(_), _, Some(to)) if !may_get(world, pool, to, holding) => Next::Abandon,
+        (Holding::Free | Holding::By(_), _, Some(to)) if !may_get(world, pool, to, holding, now) => {
+            Next::Abandon
+        }
         (Holding::Free, _, Some(to)) => Next::Attach(to.clone()),
         (Holding::By(vm), Some(from), None) if vm == from => Next::Detach(from.clone()),
         (Holding::By(vm), Some(from), Some(to)) if vm == from => {
@@ -84,9 +91,12 @@ fn may_keep(world: &World, pool: &Pool, vm: &VmId, now: Timestamp) -> bool {
     !matches!(standing(member, slot, node, now), Standing::Leaves(_))
 }
 
-/// Whether the target is still the node that was meant, fit, and holds nothing.
-fn may_get(world: &World, pool: &Pool, to: &Target, holding: &Bits) -> bool {
+/// Whether the target is still the node that was meant, fit, holds nothing, and has not refused lately.
+fn may_get(world: &World, pool: &Pool, to: &Target, holding: &Bits, now: Timestamp) -> bool {
     let is_same = world.node_of(&to.vm).is_some_and(|(name, _)| *name == to.node);
     let is_fit = |slot| world.member(&pool.key).is_some_and(|member| member.fit.contains(slot));
-    is_same && world.slot_of_machine(&to.vm).is_some_and(|slot| is_fit(slot) && !holding.contains(slot))
+    let is_avoided = world.avoid_machines.get(&to.vm).is_some_and(|until| now < *until);
+    is_same
+        && !is_avoided
+        && world.slot_of_machine(&to.vm).is_some_and(|slot| is_fit(slot) && !holding.contains(slot))
 }

@@ -188,6 +188,14 @@ impl<'a> Planner<'a> {
         let action = match moves::next(self.world, pool, address, entry, &self.holding, self.now) {
             Next::Claim => Some(Action::Claim),
             Next::Wait => None,
+            Next::WaitUntil(until) => {
+                self.ask_again(Some(until));
+                None
+            }
+            Next::WaitForCloud => {
+                self.plan.unsettled.insert(pool.scope.clone());
+                None
+            }
             Next::ReadAgain => {
                 self.plan.read_again.insert(pool.scope.clone());
                 None
@@ -228,6 +236,7 @@ impl<'a> Planner<'a> {
         let vm = match &fact.holding {
             Holding::Unknown(reason) => {
                 self.unknown.insert(pool.scope.clone());
+                self.plan.unsettled.insert(pool.scope.clone());
                 self.plan.marks.uncertain.insert(pool.key.kind);
                 return Some(Verdict::Unknown(Arc::clone(reason)));
             }
@@ -314,7 +323,9 @@ impl<'a> Planner<'a> {
         let mut wanting = Vec::with_capacity(seekers.len());
         let mut who = Vec::with_capacity(seekers.len());
         for (at, seeker) in seekers.iter().enumerate() {
-            if self.unknown.contains(&seeker.pool.scope) {
+            let is_avoided =
+                self.world.avoid_addresses.get(&seeker.address).is_some_and(|until| self.now < *until);
+            if is_avoided || self.unknown.contains(&seeker.pool.scope) {
                 continue;
             }
             let group = *index.entry((seeker.rank, seeker.region.clone())).or_insert_with(|| {
@@ -379,6 +390,12 @@ impl<'a> Planner<'a> {
                 Verdict::Unknown("another address of the account is unknown, and may be on any node".into()),
             );
         }
+        if let Some(until) =
+            self.world.avoid_addresses.get(&address).copied().filter(|until| self.now < *until)
+        {
+            self.ask_again(Some(until));
+            return (None, Verdict::Waits(Waits::ForRetry(until)));
+        }
         if to.is_none() {
             match &holder {
                 None => return (None, Verdict::NoNode),
@@ -392,7 +409,7 @@ impl<'a> Planner<'a> {
         }
         let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
         let from = holder.map(|holder| holder.vm);
-        if let Some(waits) = self.held_back(rank, pool, address, is_voluntary, to.is_some()) {
+        if let Some(waits) = self.held_back(rank, pool, is_voluntary, to.is_some()) {
             return (None, Verdict::Waits(waits));
         }
         let verdict = Verdict::Moving(to.as_ref().map(|to| to.node.clone()));
@@ -409,19 +426,8 @@ impl<'a> Planner<'a> {
     }
 
     /// What a move that could be made has to wait for, if anything.
-    fn held_back(
-        &mut self,
-        rank: usize,
-        pool: &Pool,
-        address: Address,
-        is_voluntary: bool,
-        assigns: bool,
-    ) -> Option<Waits> {
+    fn held_back(&mut self, rank: usize, pool: &Pool, is_voluntary: bool, assigns: bool) -> Option<Waits> {
         let progress = &self.progress[rank];
-        if let Some(until) = self.world.avoid_addresses.get(&address).filter(|until| self.now < **until) {
-            self.ask_again(Some(*until));
-            return Some(Waits::ForRetry(*until));
-        }
         if let Some(tripped) = self.plan.tripped.get(&pool.scope) {
             return Some(Waits::ForConfirmation(tripped.clone()));
         }
@@ -435,11 +441,11 @@ impl<'a> Planner<'a> {
             let ends = pool.last_assignment.and_then(|last| last.checked_add(pool.policy.cool_off).ok());
             if let Some(ends) = ends.filter(|ends| self.now < *ends) {
                 self.ask_again(Some(ends));
-                return Some(Waits::ForCoolOff(ends));
+                return Some(Waits::ForCoolOff(Some(ends)));
             }
             if progress.assigning > 0 {
                 // The next one is due a cool-off after the one under way, whose end will say when that is.
-                return Some(Waits::ForCoolOff(self.now));
+                return Some(Waits::ForCoolOff(None));
             }
         }
         None

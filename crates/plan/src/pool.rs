@@ -67,6 +67,9 @@ pub struct Move {
     pub written: Tick,
 }
 
+/// The moment of an entry that is being written: no fact is ever younger, so nothing is called for it.
+pub const PENDING: Tick = Tick(u64::MAX);
+
 /// Where an address is to go.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {

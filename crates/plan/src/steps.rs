@@ -17,6 +17,8 @@ pub struct Plan {
     pub ask_again: Option<Timestamp>,
     /// Scopes to be listed again before anything can go on there.
     pub read_again: BTreeSet<Scope>,
+    /// Scopes in which an address is changing and we don't know how: to be listed every now and then.
+    pub unsettled: BTreeSet<Scope>,
     /// Machines whose state would tell a lost holder from a dead one.
     pub ask_machines: BTreeMap<Scope, BTreeSet<VmId>>,
     /// Breakers that are tripped.
@@ -132,7 +134,7 @@ pub enum Waits {
     /// Too few addresses are on nodes that should have them.
     ForHealthy,
     /// The last assignment was too short a time ago.
-    ForCoolOff(Timestamp),
+    ForCoolOff(Option<Timestamp>),
     /// Too many holders were lost at once, and nobody has confirmed that.
     ForConfirmation(Tripped),
     /// The journal is of a version that this controller does not know.
@@ -170,7 +172,8 @@ impl fmt::Display for Waits {
         match self {
             Self::ForBudget => write!(f, "policy.maxConcurrentMoves are under way"),
             Self::ForHealthy => write!(f, "fewer than policy.minHealthy addresses are on healthy nodes"),
-            Self::ForCoolOff(until) => write!(f, "the cool-off ends at {until}"),
+            Self::ForCoolOff(Some(until)) => write!(f, "the cool-off ends at {until}"),
+            Self::ForCoolOff(None) => write!(f, "another address is being assigned, and a cool-off follows"),
             Self::ForConfirmation(Tripped { lost, holders, until }) => write!(
                 f,
                 "{lost} of {holders} holders were lost at once; if that is so, confirm it with the annotation \

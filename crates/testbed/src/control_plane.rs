@@ -161,6 +161,11 @@ impl ControlPlane {
         self.wait_until_ready().await
     }
 
+    /// Stops the apiserver where it is, with all connections open, or lets it go on.
+    pub fn pause_apiserver(&self, is_paused: bool) -> Result<()> {
+        self.apiserver.signal(if is_paused { Signal::STOP } else { Signal::CONT })
+    }
+
     /// Kills etcd and starts it again on its data.
     pub async fn restart_etcd(&mut self) -> Result<()> {
         self.etcd.signal(Signal::KILL)?;

@@ -197,11 +197,22 @@ impl Speaker<'_> {
             address: address.to_string(),
             state,
             node_name,
-            last_holder: holder.or_else(|| present.and_then(|present| present.last_holder.clone())),
+            last_holder: holder.or_else(|| self.remembered(address, present)),
             reason: Some(reason(said).to_owned()),
             message: (!is_settled && state != AddressState::Moving).then(|| said.to_string()),
             since: since.or_else(|| Some(whole_seconds(self.now))),
             created: present.and_then(|present| present.created),
+        }
+    }
+
+    /// The machine of ours that last held an address, as far as it is known without asking.
+    fn remembered(&self, address: Address, present: Option<&AddressStatus>) -> Option<Holder> {
+        let known = present.and_then(|present| present.last_holder.clone());
+        match self.pool.last_holders.get(&address) {
+            Some(vm) if known.as_ref().is_none_or(|known| known.vm != vm.as_str()) => {
+                Some(Holder { vm: vm.to_string(), node_name: None, had_ephemeral: None })
+            }
+            _ => known,
         }
     }
 

@@ -6,6 +6,7 @@ use serde_json::json;
 use testbed::cluster::{eventually, pod};
 use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
+use testbed::fake::ledger::Deed;
 use testbed::proxy::Proxy;
 
 use crate::rig::{Rig, read};
@@ -138,6 +139,65 @@ async fn a_watch_that_died_without_a_word_is_noticed_within_ten_seconds() {
     println!("all connections to the apiserver dead -> a deleted node's address is being moved: {noticed:?}");
     // Ten seconds for the watch; the rest is for the request, the operation and a busy machine.
     assert!(noticed < Duration::from_secs(10 + 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quiet_cluster_is_known_again_after_the_apiserver_was_gone_for_a_while() {
+    let (rig, _controller) = Rig::start().await;
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    rig.control_plane.pause_apiserver(true).unwrap();
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    rig.control_plane.pause_apiserver(false).unwrap();
+    rig.kubectl(&["delete", "node", "edge-1"]);
+    eventually("the address is on edge-3", SOON, async || {
+        Ok(rig.holder("34.123.45.67").as_deref() == Some("demo/us-west1-a/edge-3"))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn assignments_with_a_cool_off_come_one_after_another() {
+    let (rig, _controller) = Rig::start().await;
+    let pool = json!({
+        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
+        "metadata": {"name": "slow", "namespace": "default"},
+        "spec": {"provider": "digitalocean", "ips": ["203.0.113.10", "203.0.113.11"], "assignmentCoolOffSeconds": 2},
+    });
+    rig.control_plane.apply(&pool.to_string()).unwrap();
+    rig.settled("floatingippool/slow").await;
+    let told = rig.clouds.digitalocean.ledger().done;
+    let told: Vec<_> =
+        told.iter().filter(|done| matches!(done.deed, Deed::Told { .. })).map(|done| done.at).collect();
+    assert_eq!(told.len(), 2);
+    assert!(told[1] - told[0] >= Duration::from_secs(2), "F5: {told:?}");
+    let writes = rig.get("floatingippool/slow")["metadata"]["resourceVersion"].clone();
+    println!("assigned {:?} apart; the object's version is {writes}", told[1] - told[0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_definition_that_drops_the_journal_lets_nothing_begin() {
+    let rig = Rig::prepare().await;
+    let mut crd: serde_json::Value =
+        serde_json::to_value(<api::NetIPAllocation as kube::CustomResourceExt>::crd()).unwrap();
+    let schema =
+        &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"];
+    schema.as_object_mut().unwrap().remove("moves");
+    rig.control_plane.apply(&crd.to_string()).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    let controller = rig.controller("ip-address-controller", &[]);
+    let says_so = async || {
+        Ok(std::fs::read_to_string(controller.process.log())?.contains("apply the CRDs of this version"))
+    };
+    eventually("the log says what to do", SOON, says_so).await.unwrap();
+    let version = || rig.get("nia/edge")["metadata"]["resourceVersion"].clone();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = version();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(version(), before, "it goes on writing");
+    assert!(rig.clouds.compute.ledger().done.is_empty(), "something was begun that can't be remembered");
 }
 
 #[tokio::test(flavor = "multi_thread")]

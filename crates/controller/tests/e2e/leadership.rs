@@ -70,6 +70,28 @@ async fn a_leader_that_is_asked_to_stop_hands_over_within_a_second() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_stops_while_it_waits_out_d_leaves_the_waiting_to_the_next_one() {
+    let rig = Rig::prepare().await;
+    let patient = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "6")];
+    let first = rig.controller("ip-address-controller-1", &patient);
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    first.process.signal(Signal::KILL).unwrap();
+    let mut second = rig.controller("ip-address-controller-2", &patient);
+    let log = second.process.log().to_owned();
+    let is_leading = async || Ok(std::fs::read_to_string(&log)?.contains("leading"));
+    eventually("the second one has taken over", Duration::from_secs(20), is_leading).await.unwrap();
+    rig.kubectl(&["delete", "node", "edge-1"]);
+    let stopped = Instant::now();
+    second.process.signal(Signal::TERM).unwrap();
+    second.process.wait(Duration::from_secs(5)).unwrap();
+    let _third = rig.controller("ip-address-controller-3", &patient);
+    let took = next_mutation(&rig, stopped).await;
+    println!("SIGTERM within D of 6 s -> the next one's first mutation: {took:?}");
+    assert!(took > Duration::from_secs(6), "the wait was skipped");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_was_stopped_right_before_a_call_does_not_make_it_after_its_lease_is_over() {
     let rig = Rig::prepare().await;
     let stopping = [ENVIRONMENT.as_slice(), &[("FAILPOINT", "stop-before:addAccessConfig")]].concat();
@@ -95,7 +117,7 @@ async fn a_leader_that_was_stopped_right_before_a_call_does_not_make_it_after_it
 
 /// Deletes the node that holds an address, lets the controller die at its n-th request, and starts it again.
 async fn dies_at(rig: &Rig, failpoint: &str) -> bool {
-    let environment = [("LEASE_DURATION", "5"), ("TAKEOVER_SECONDS", "1"), ("FAILPOINT", failpoint)];
+    let environment = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1"), ("FAILPOINT", failpoint)];
     let mut doomed = rig.controller("ip-address-controller", &environment);
     let (node, zone) = node_of(rig, "34.123.45.67");
     rig.kubectl(&["delete", "node", &node]);

@@ -509,6 +509,31 @@ fn an_unfinished_move_waits_for_what_is_not_known() {
 }
 
 #[test]
+fn an_unfinished_move_waits_for_its_own_journal_entry_and_after_a_failure() {
+    let mut pending = world("n1 | n2 | a1 moves n1 -> n2");
+    let mut pool = pending.pools().next().unwrap().clone();
+    let Journal::Known(moves) = &mut pool.journal else { panic!() };
+    moves.values_mut().for_each(|entry| entry.written = crate::PENDING);
+    pending.set_pool(pool);
+    let waiting = plan(&pending, now());
+    assert!(
+        waiting.steps.is_empty() && waiting.read_again.is_empty(),
+        "there is nothing to read before it is written"
+    );
+
+    let mut failed = world("n1 | n2 | a1 moves n1 -> n2");
+    let until = now() + Duration::from_secs(4);
+    failed.avoid_addresses.insert(address("a1"), until);
+    assert_eq!(
+        (plan(&failed, now()).to_string().as_str(), plan(&failed, now()).ask_again),
+        ("", Some(until))
+    );
+    failed.avoid_addresses.clear();
+    failed.avoid_machines.insert(vm("n2"), until);
+    assert_eq!(plan(&failed, now()).to_string(), "abandon 203.0.113.1", "a target that refused is given up");
+}
+
+#[test]
 fn an_unfinished_move_that_makes_no_sense_any_more_is_abandoned() {
     check("n1 holds a1 | n2 | a1 moves n1 -> n2", expect!["abandon a1"]);
     check("n1 cordoned empty holds a1 | n2 cordoned | a1 moves n1 -> n2", expect!["abandon a1"]);
