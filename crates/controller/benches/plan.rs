@@ -92,7 +92,7 @@ fn cluster(nodes: usize) -> (Index, usize) {
         for (position, address) in of_pool(pool).iter().enumerate() {
             let number = pool + position * pools;
             let zone = ZONES[number % 3];
-            let (holding, region) = match number % 100 {
+            let (holding, region) = match (pool * share + position) % 100 {
                 99 => (Holding::Free, "elsewhere"),
                 _ => (Holding::By(format!("demo/{zone}/node-{number:06}").into()), "us-west1"),
             };

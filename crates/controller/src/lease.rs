@@ -171,11 +171,17 @@ impl Candidate {
 
     /// Writes our epoch into the lease.
     pub async fn set_epoch(&mut self, epoch: Epoch) -> Result<()> {
-        if let Some((lease, _)) = &mut self.seen {
-            let annotations = lease.metadata.annotations.get_or_insert_default();
-            annotations.insert(EPOCH_ANNOTATION.into(), epoch.0.to_string());
+        loop {
+            if let Some((lease, _)) = &mut self.seen {
+                let annotations = lease.metadata.annotations.get_or_insert_default();
+                annotations.insert(EPOCH_ANNOTATION.into(), epoch.0.to_string());
+            }
+            match self.renew().await {
+                Err(error) if self.fence.remaining().is_none() || self.is_lost().await => return Err(error),
+                Err(error) => tracing::warn!(%error, "writing our epoch into the lease failed"),
+                Ok(()) => return Ok(()),
+            }
         }
-        self.renew().await
     }
 
     /// Renews the lease until that fails for too long; then we lead no more.
@@ -184,6 +190,8 @@ impl Candidate {
         let deadline = self.duration * 2 / 3;
         let mut last = self.clock.since_boot();
         while self.clock.since_boot() < last + deadline {
+            // It was renewed right before; a renewal that is cut off leaves us not knowing its version.
+            tokio::time::sleep(RETRY.min(self.duration / 4)).await;
             match self.renew().await {
                 Ok(()) => last = self.clock.since_boot(),
                 Err(error) => {
@@ -193,7 +201,6 @@ impl Candidate {
                     }
                 }
             }
-            tokio::time::sleep(RETRY.min(self.duration / 4)).await;
         }
         self.fence.close();
     }

@@ -23,6 +23,24 @@ impl Bits {
         }
     }
 
+    /// The slots that are also in one of two other sets.
+    pub(crate) fn within(&self, others: [&Bits; 2]) -> Bits {
+        let other = |word: usize| others.iter().fold(0, |all, bits| all | bits.0.get(word).unwrap_or(&0));
+        Bits(self.0.iter().enumerate().map(|(word, bits)| bits & other(word)).collect())
+    }
+
+    /// How many slots there are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// The slots.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().enumerate().filter(|(_, bits)| **bits != 0).flat_map(|(word, bits)| {
+            (0..WORD).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word * WORD + bit)
+        })
+    }
+
     pub(crate) fn contains(&self, slot: usize) -> bool {
         self.0.get(slot / WORD).is_some_and(|word| word >> (slot % WORD) & 1 == 1)
     }
@@ -42,5 +60,10 @@ mod tests {
         bits.set(10_000, false);
         let held: Vec<_> = (0..300).filter(|slot| bits.contains(*slot)).collect();
         assert_eq!(held, [0, 64, 200]);
+        assert_eq!(bits.iter().collect::<Vec<_>>(), held);
+        assert_eq!(bits.count(), 3);
+        let mut other = Bits::default();
+        other.set(64, true);
+        assert_eq!(bits.within([&other, &Bits::default()]).iter().collect::<Vec<_>>(), [64]);
     }
 }

@@ -12,11 +12,9 @@ use crate::World;
 use crate::bits::Bits;
 
 /// Addresses that may go to the same nodes.
-pub(crate) struct Group<'a> {
+pub(crate) struct Group {
     /// The nodes that may get one.
-    pub(crate) fit: &'a Bits,
-    /// Only nodes of this region, where one is given.
-    pub(crate) region: Option<Arc<str>>,
+    pub(crate) fit: Bits,
     /// Where zones count: how many addresses of the pool each zone has already.
     pub(crate) zones: Option<BTreeMap<Option<Arc<str>>, usize>>,
 }
@@ -24,19 +22,19 @@ pub(crate) struct Group<'a> {
 /// For each seeker, given by its group and in order of urgency, the slot of the node that it gets. Busy nodes get none.
 pub(crate) fn place(
     world: &World,
-    mut groups: Vec<Group<'_>>,
+    mut groups: Vec<Group>,
     seekers: &[usize],
     busy: &Bits,
 ) -> Vec<Option<usize>> {
-    let by_name: Vec<usize> = match seekers {
-        [] => Vec::new(),
-        _ => {
-            let is_free = |slot: &usize| !busy.contains(*slot) && world.stands_for_machine(*slot);
-            world.slots_by_name().filter(is_free).collect()
-        }
-    };
+    if seekers.is_empty() {
+        return Vec::new();
+    }
+    let is_free = |slot: &usize| !busy.contains(*slot) && world.stands_for_machine(*slot);
+    let by_name: Vec<usize> = world.slots_by_name().filter(is_free).collect();
+    let candidates = candidates(&groups, &by_name);
     let mut table = Table {
         by_name,
+        candidates,
         taken: BTreeMap::new(),
         cursors: vec![0; groups.len()],
         exhausted: vec![false; groups.len()],
@@ -60,9 +58,28 @@ pub(crate) fn place(
         .collect()
 }
 
+/// The free nodes of each group that has few, in the order of their names. A group that has many looks through all nodes.
+fn candidates(groups: &[Group], by_name: &[usize]) -> Vec<Option<Vec<usize>>> {
+    const MANY_SHARE: usize = 16;
+    let mut rank = vec![None; by_name.iter().max().map_or(0, |last| last + 1)];
+    for (at, slot) in by_name.iter().enumerate() {
+        rank[*slot] = Some(at);
+    }
+    let few = |group: &Group| {
+        (group.fit.count() <= by_name.len() / MANY_SHARE).then(|| {
+            let mut ranks: Vec<usize> = group.fit.iter().filter_map(|slot| *rank.get(slot)?).collect();
+            ranks.sort_unstable();
+            ranks.into_iter().map(|rank| by_name[rank]).collect()
+        })
+    };
+    groups.iter().map(few).collect()
+}
+
 struct Table {
     /// Nodes that are not busy, in the order of their names.
     by_name: Vec<usize>,
+    /// The same for each group that has few of them.
+    candidates: Vec<Option<Vec<usize>>>,
     /// The group that each taken node went to.
     taken: BTreeMap<usize, usize>,
     /// Where each group goes on looking: what lies before is taken or does not fit.
@@ -72,7 +89,7 @@ struct Table {
 
 impl Table {
     /// Gives the group one more node, if there is a way.
-    fn augment(&mut self, world: &World, groups: &mut [Group<'_>], start: usize) -> bool {
+    fn augment(&mut self, world: &World, groups: &mut [Group], start: usize) -> bool {
         let mut reached_by: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
         let mut queue = VecDeque::from([start]);
         while let Some(group) = queue.pop_front() {
@@ -80,7 +97,8 @@ impl Table {
                 self.shift(group, free, &reached_by, world, groups);
                 return true;
             }
-            for slot in self.by_name.iter().filter(|slot| fits(world, &groups[group], **slot)) {
+            let fit = &groups[group].fit;
+            for slot in self.nodes_of(group).iter().filter(|slot| fit.contains(**slot)) {
                 let Some(other) = self.taken.get(slot) else { continue };
                 if *other != start && !reached_by.contains_key(other) {
                     reached_by.insert(*other, (group, *slot));
@@ -98,7 +116,7 @@ impl Table {
         free: usize,
         reached_by: &BTreeMap<usize, (usize, usize)>,
         world: &World,
-        groups: &mut [Group<'_>],
+        groups: &mut [Group],
     ) {
         let (mut group, mut gained) = (last, free);
         loop {
@@ -110,19 +128,21 @@ impl Table {
         }
     }
 
+    /// The nodes among which a group looks, in the order of their names.
+    fn nodes_of(&self, group: usize) -> &[usize] {
+        self.candidates[group].as_deref().unwrap_or(&self.by_name)
+    }
+
     /// The first free node by name, or where zones count, the first in a zone that has the fewest.
-    fn free_node(&mut self, world: &World, group: &Group<'_>, index: usize) -> Option<usize> {
+    fn free_node(&mut self, world: &World, group: &Group, index: usize) -> Option<usize> {
         if let Some(zones) = &group.zones {
-            let free = self
-                .by_name
-                .iter()
-                .filter(|slot| !self.taken.contains_key(slot) && fits(world, group, **slot));
+            let is_free = |slot: &&usize| !self.taken.contains_key(slot) && group.fit.contains(**slot);
             let load =
                 |slot: &&usize| world.at(**slot).map(|(_, node)| zones.get(&node.zone).copied().unwrap_or(0));
-            return free.min_by_key(load).copied();
+            return self.nodes_of(index).iter().filter(is_free).min_by_key(load).copied();
         }
-        while let Some(slot) = self.by_name.get(self.cursors[index]) {
-            if !self.taken.contains_key(slot) && fits(world, group, *slot) {
+        while let Some(slot) = self.nodes_of(index).get(self.cursors[index]) {
+            if !self.taken.contains_key(slot) && group.fit.contains(*slot) {
                 return Some(*slot);
             }
             self.cursors[index] += 1;
@@ -142,15 +162,7 @@ impl Table {
     }
 }
 
-fn fits(world: &World, group: &Group<'_>, slot: usize) -> bool {
-    let in_region = |region: &Arc<str>| {
-        let node = world.at(slot).and_then(|(_, node)| node.region.as_ref());
-        node.is_none_or(|of_node| of_node == region)
-    };
-    group.fit.contains(slot) && group.region.as_ref().is_none_or(in_region)
-}
-
-fn count_zone(world: &World, group: &mut Group<'_>, slot: usize, change: isize) {
+fn count_zone(world: &World, group: &mut Group, slot: usize, change: isize) {
     if let (Some(zones), Some((_, node))) = (&mut group.zones, world.at(slot)) {
         let count = zones.entry(node.zone.clone()).or_default();
         *count = count.saturating_add_signed(change);

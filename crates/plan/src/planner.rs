@@ -330,7 +330,12 @@ impl<'a> Planner<'a> {
             }
             let group = *index.entry((seeker.rank, seeker.region.clone())).or_insert_with(|| {
                 let zones = (seeker.pool.policy.spread == Spread::Zone).then(|| self.zones(seeker.pool));
-                groups.push(Group { fit: &ranked[seeker.rank].fit, region: seeker.region.clone(), zones });
+                let fit = &ranked[seeker.rank].fit;
+                let fit = seeker
+                    .region
+                    .as_ref()
+                    .map_or_else(|| fit.clone(), |region| self.world.in_region(fit, region));
+                groups.push(Group { fit, zones });
                 groups.len() - 1
             });
             wanting.push(group);

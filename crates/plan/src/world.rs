@@ -23,6 +23,8 @@ pub struct World {
     slot_of_node: BTreeMap<NodeName, usize>,
     slots_of_vm: HashMap<VmId, BTreeSet<usize>>,
     free_slots: Vec<usize>,
+    /// The nodes of each region; those that don't tell theirs are under none.
+    regions: BTreeMap<Option<Arc<str>>, Bits>,
     pools: BTreeMap<PoolKey, Member>,
     facts: BTreeMap<Scope, BTreeMap<Address, Fact>>,
     /// What the executor is doing right now.
@@ -140,6 +142,7 @@ impl World {
             return;
         }
         self.forget_machine(slot);
+        self.regions.entry(node.region.clone()).or_default().set(slot, true);
         if let Some((_, vm)) = &node.machine {
             self.slots_of_vm.entry(vm.clone()).or_default().insert(slot);
         }
@@ -163,8 +166,13 @@ impl World {
         }
     }
 
+    /// Forgets where a node was.
     fn forget_machine(&mut self, slot: usize) {
-        let Some((_, Node { machine: Some((_, vm)), .. })) = &self.slots[slot] else { return };
+        let Some((_, node)) = &self.slots[slot] else { return };
+        if let Some(nodes) = self.regions.get_mut(&node.region) {
+            nodes.set(slot, false);
+        }
+        let Some((_, vm)) = &node.machine else { return };
         if let Some(slots) = self.slots_of_vm.get_mut(vm) {
             slots.remove(&slot);
             if slots.is_empty() {
@@ -271,6 +279,13 @@ impl World {
 
     pub(crate) fn at(&self, slot: usize) -> Option<(&NodeName, &Node)> {
         self.slots.get(slot)?.as_ref().map(|(name, node)| (name, node))
+    }
+
+    /// Those nodes of a set that are, or may be, in a region.
+    pub(crate) fn in_region(&self, nodes: &Bits, region: &Arc<str>) -> Bits {
+        let none = Bits::default();
+        let of = |region: Option<Arc<str>>| self.regions.get(&region).unwrap_or(&none);
+        nodes.within([of(Some(Arc::clone(region))), of(None)])
     }
 
     /// All slots in the order of their nodes' names.
