@@ -20,7 +20,10 @@ use crate::lease::{Candidate, Gained, RETRY};
 use crate::report::Reporter;
 use crate::rounds::Rounds;
 use crate::settings::Settings;
-use crate::watch::{self, READ_SECONDS_MAX};
+use crate::watch::{self, SILENCE_SECONDS_MAX};
+
+/// The longest that a write of a status or of marks may take.
+const WRITE_SECONDS_MAX: u64 = 3;
 
 /// The longest that a request about the lease may take.
 const LEASE_REQUEST_SECONDS_MAX: u64 = 3;
@@ -30,7 +33,10 @@ pub async fn run(settings: Settings) -> Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let fence = Fence::new(Arc::clone(&clock));
     let config = config(&settings).await?;
-    let client = client(config.clone(), READ_SECONDS_MAX)?;
+    // Over the watches' connections something must come all the time, asked for or not; others may be silent between
+    // two requests.
+    let watching = client(config.clone(), SILENCE_SECONDS_MAX, false)?;
+    let writing = client(config.clone(), WRITE_SECONDS_MAX, true)?;
     let health = Health::new(&settings.controller_version)?;
 
     let network = drivers::http::network().map_err(|error| anyhow!(error))?;
@@ -46,12 +52,12 @@ pub async fn run(settings: Settings) -> Result<()> {
 
     let takeover = Duration::from_secs(settings.takeover_seconds);
     let (to, seen) = mpsc::unbounded_channel();
-    let _watches = watch::start(&client, &to);
+    let _watches = watch::start(&watching, &to);
     let mut rounds = Rounds::new(
         seen,
         Clouds::new(drivers.clone()),
         Executor::new(drivers, takeover),
-        Reporter::new(client, Arc::clone(&fence)),
+        Reporter::new(writing, Arc::clone(&fence)),
         Arc::clone(&clock),
         health.clone(),
         one_call,
@@ -59,7 +65,7 @@ pub async fn run(settings: Settings) -> Result<()> {
     // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
     let identity = format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond());
     let duration = Duration::from_secs(settings.lease_duration);
-    let lease_client = self::client(config, LEASE_REQUEST_SECONDS_MAX)?;
+    let lease_client = client(config, LEASE_REQUEST_SECONDS_MAX, true)?;
     let mut candidate = Candidate::new(
         lease_client,
         &settings.lease_namespace,
@@ -134,13 +140,12 @@ async fn config(settings: &Settings) -> Result<Config> {
 }
 
 /// A client whose requests end: one that gets no answer for so long has failed.
-fn client(mut config: Config, seconds_max: u64) -> Result<Client> {
+fn client(mut config: Config, seconds_max: u64, counts_from_request: bool) -> Result<Client> {
     let longest = Duration::from_secs(seconds_max);
     config.connect_timeout = Some(longest);
     config.read_timeout = Some(longest);
     config.write_timeout = Some(longest);
-    // The time counts from the request, not from when its connection was last of use.
-    config.reset_reader_on_write = true;
+    config.reset_reader_on_write = counts_from_request;
     // A retry that nobody sees could outlive the lease, or repeat a write whose answer was lost.
     config.default_retry = false;
     let builder = kube::client::ClientBuilder::try_from(config)?;

@@ -22,12 +22,12 @@ use tokio::task::JoinSet;
 /// The pause after a watch failed, so that an absent resource costs a request now and then and is found when it comes.
 const WATCH_RETRY: Duration = Duration::from_secs(2);
 
-/// The apiserver ends each watch after so long, and the watcher gives up on one that says nothing for five seconds more, so
-/// that a watch that died without a word is noticed within ten seconds.
+/// The apiserver ends each watch after so long, so that something comes over a living connection at least as often.
 const WATCH_SECONDS: u32 = 4;
 
-/// The longest that the client waits for an answer on a connection.
-pub const READ_SECONDS_MAX: u64 = 9;
+/// A connection over which nothing has come for so long is dead. With the pause before the next try, a watch that died
+/// without a word is noticed and replaced within ten seconds.
+pub const SILENCE_SECONDS_MAX: u64 = 6;
 
 /// A node, as far as decisions need it.
 #[derive(Clone, Debug, Deserialize, Resource)]

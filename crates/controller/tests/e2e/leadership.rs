@@ -136,7 +136,7 @@ async fn dies_at(rig: &Rig, failpoint: &str) -> bool {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     drop(doomed);
-    let _healthy = rig.controller("ip-address-controller", &environment[..2]);
+    let mut healthy = rig.controller("ip-address-controller", &environment[..2]);
     let settled =
         eventually("the address is on another node, which says so", Duration::from_secs(30), async || {
             let (now, _) = node_of(rig, "34.123.45.67");
@@ -151,6 +151,9 @@ async fn dies_at(rig: &Rig, failpoint: &str) -> bool {
     });
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new(), "{failpoint}");
     testbed::demo::edge_node(&node, &zone).create(&rig.client).await.unwrap();
+    // It gives its lease up in order, so that the next one need not wait for it.
+    healthy.process.signal(Signal::TERM).unwrap();
+    healthy.process.wait(Duration::from_secs(10)).unwrap();
     died
 }
 
@@ -167,9 +170,11 @@ async fn a_move_survives_sigkill_before_and_after_every_request() {
     let rig = Rig::prepare().await;
     rig.clouds.compute.with(|compute| compute.operation_time = Duration::from_millis(100));
     {
-        let _controller = rig.controller("ip-address-controller", &ENVIRONMENT);
+        let mut controller = rig.controller("ip-address-controller", &ENVIRONMENT);
         rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
         rig.settled("nia/edge").await;
+        controller.process.signal(Signal::TERM).unwrap();
+        controller.process.wait(Duration::from_secs(10)).unwrap();
     }
     let mut requests = 0;
     for number in 1.. {
