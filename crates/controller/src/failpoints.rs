@@ -20,6 +20,9 @@ enum Failpoint {
     None,
 }
 
+/// Longer than a stop signal ever takes to be delivered.
+const STOP_TAKES: std::time::Duration = std::time::Duration::from_millis(200);
+
 static COUNT: AtomicU64 = AtomicU64::new(0);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
@@ -46,6 +49,8 @@ fn before(line: &str) -> u64 {
         {
             tracing::info!("stopping at a failpoint");
             let _ = kill_process(getpid(), Signal::STOP);
+            // The signal takes a moment to reach this thread, which must not get as far as the request by then.
+            std::thread::sleep(STOP_TAKES);
         }
         _ => {}
     }
