@@ -77,12 +77,7 @@ impl Executor {
             return;
         };
         self.in_flight.addresses.insert(step.address);
-        let machine = match &step.action {
-            Action::Attach(to) => Some(to.vm.clone()),
-            Action::Detach(from) => Some(from.clone()),
-            _ => None,
-        };
-        self.in_flight.machines.extend(machine);
+        self.in_flight.machines.extend(step.action.machine().cloned());
         tracing::info!(pool = %step.pool, "{step}");
         let echo = self.echo;
         self.under_way.spawn(async move {
@@ -101,10 +96,8 @@ impl Executor {
             match self.under_way.join_next().await {
                 Some(Ok(outcome)) => {
                     self.in_flight.addresses.remove(&outcome.step.address);
-                    match &outcome.step.action {
-                        Action::Attach(to) => _ = self.in_flight.machines.remove(&to.vm),
-                        Action::Detach(from) => _ = self.in_flight.machines.remove(from),
-                        _ => {}
+                    if let Some(machine) = outcome.step.action.machine() {
+                        self.in_flight.machines.remove(machine);
                     }
                     return outcome;
                 }

@@ -97,22 +97,23 @@ impl Rounds {
     /// Watches without acting, as a standby does.
     pub async fn stand_by(&mut self) {
         loop {
-            match self.seen.recv().await {
-                Some(seen) => self.index.see(seen),
-                None => return std::future::pending().await,
-            }
-            self.health.set_ready(self.index.is_complete());
+            self.see_next().await;
         }
     }
 
     /// Watches without acting until everything is known.
     pub async fn until_complete(&mut self) {
         while !self.index.is_complete() {
-            match self.seen.recv().await {
-                Some(seen) => self.index.see(seen),
-                None => return std::future::pending().await,
-            }
+            self.see_next().await;
         }
+    }
+
+    async fn see_next(&mut self) {
+        match self.seen.recv().await {
+            Some(seen) => self.index.see(seen),
+            None => std::future::pending().await,
+        }
+        self.health.set_ready(self.index.is_complete());
     }
 
     /// The highest epoch in any journal that is known.
@@ -249,14 +250,14 @@ impl Rounds {
         self.index.world.in_flight = self.executor.in_flight.clone();
         self.index.world.avoid_addresses.retain(|_, until| *until > now);
         self.index.world.avoid_machines.retain(|_, until| *until > now);
+        if self.machines_told.is_some_and(|at| at.elapsed() > MACHINES_AGE_MAX) {
+            self.index.world.machines.clear();
+            self.machines_told = None;
+        }
         let plan = plan::plan(&self.index.world, now);
         self.index.world.losses = plan.losses.clone();
         for scope in plan.ask_machines.keys() {
             self.clouds.ask_machines(scope);
-        }
-        if self.machines_told.is_some_and(|at| at.elapsed() > MACHINES_AGE_MAX) {
-            self.index.world.machines.clear();
-            self.machines_told = None;
         }
         for step in plan.steps.iter().filter(|step| step.action.is_call()) {
             if !self.reporter.is_writing(&step.pool) {
@@ -264,13 +265,19 @@ impl Rounds {
             }
         }
         self.journal(&plan, now);
-        self.index.world.in_flight = self.executor.in_flight.clone();
-        let after = plan::plan(&self.index.world, now);
+        let ask_again = plan.ask_again;
+        // What was begun and ended changes what is to be said; most rounds change nothing, and their plan still stands.
+        let after = if plan.steps.is_empty() {
+            plan
+        } else {
+            self.index.world.in_flight = self.executor.in_flight.clone();
+            plan::plan(&self.index.world, now)
+        };
         self.reporter.publish(&self.index, &after, now);
         let scopes = self.index.scopes();
         let index = &mut self.index;
         self.clouds.ask(&scopes, &after.read_again, &after.unsettled, || index.tick());
-        let ask_again = plan.ask_again.map(|at| Instant::now() + until(at, now));
+        let ask_again = ask_again.map(|at| Instant::now() + until(at, now));
         self.next_round =
             ask_again.into_iter().chain([Instant::now() + IDLE_MAX]).min().unwrap_or(self.next_round);
     }

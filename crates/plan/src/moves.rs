@@ -80,9 +80,8 @@ pub(crate) fn next(
 }
 
 fn is_in_flight(world: &World, address: Address, entry: &Move) -> bool {
-    let machines = entry.from.iter().chain(entry.to.iter().map(|to| &to.vm));
     world.in_flight.addresses.contains(&address)
-        || machines.into_iter().any(|vm| world.in_flight.machines.contains(vm))
+        || entry.machines().any(|vm| world.in_flight.machines.contains(vm))
 }
 
 fn may_keep(world: &World, pool: &Pool, vm: &VmId, now: Timestamp) -> bool {

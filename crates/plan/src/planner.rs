@@ -362,7 +362,7 @@ impl<'a> Planner<'a> {
         for member in ranked {
             if let Journal::Known(moves) = &member.pool.journal {
                 for entry in moves.values() {
-                    entry.from.iter().chain(entry.to.iter().map(|to| &to.vm)).for_each(&mut mark);
+                    entry.machines().for_each(&mut mark);
                 }
             }
         }
@@ -472,8 +472,7 @@ impl Actions {
                 Journal::Known(moves) => moves.get(&step.address),
                 Journal::Unreadable => None,
             });
-            let machines = entry.map(|entry| entry.from.iter().chain(entry.to.iter().map(|to| &to.vm)));
-            let machines: Vec<_> = machines.into_iter().flatten().cloned().collect();
+            let machines: Vec<_> = entry.into_iter().flat_map(Move::machines).cloned().collect();
             if machines.iter().any(|vm| self.machines.contains(vm)) {
                 return;
             }

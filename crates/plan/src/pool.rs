@@ -67,6 +67,13 @@ pub struct Move {
     pub written: Tick,
 }
 
+impl Move {
+    /// The machines that the move is about.
+    pub fn machines(&self) -> impl Iterator<Item = &VmId> {
+        self.from.iter().chain(self.to.iter().map(|to| &to.vm))
+    }
+}
+
 /// The moment of an entry that is being written: no fact is ever younger, so nothing is called for it.
 pub const PENDING: Tick = Tick(u64::MAX);
 

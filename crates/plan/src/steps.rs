@@ -74,7 +74,16 @@ pub enum Action {
 impl Action {
     /// Whether it is a call to the cloud, and not only an entry in the journal.
     pub fn is_call(&self) -> bool {
-        matches!(self, Self::Attach(_) | Self::Detach(_))
+        self.machine().is_some()
+    }
+
+    /// The machine that a call to the cloud is about.
+    pub fn machine(&self) -> Option<&VmId> {
+        match self {
+            Self::Attach(to) => Some(&to.vm),
+            Self::Detach(from) => Some(from),
+            Self::Begin(_) | Self::Claim | Self::Finish | Self::Abandon => None,
+        }
     }
 }
 
