@@ -1,9 +1,12 @@
 //! The fence: nothing is changed anywhere by a process that is not the leader, or may not be the leader any more when the
 //! change takes effect.
 //!
-//! In: the lease's extensions. Out: for every change, whether it may be made and how long it may take. The check is made
-//! in the innermost layer, right before a request leaves, so a process that was stopped anywhere before that and goes on
-//! later does not send it.
+//! In: the lease's extensions. Out: for every change, whether it may be made and how long it may take. It is asked before
+//! a call begins, and again by `drivers::network` right before each write to the socket, so a process that was stopped
+//! anywhere before that and goes on later does not send it. What is left is the moment between that last answer and the
+//! system call it allows, which no process can close from its own side.
+//!
+//! Changes of Kubernetes objects name the version that they were planned for, so there the apiserver is the fence.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -8,7 +8,7 @@ mod conditions;
 mod nodes;
 mod objects;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +37,9 @@ pub struct Reporter {
     writing: JoinSet<Written>,
     objects: BTreeSet<PoolKey>,
     nodes: BTreeSet<NodeName>,
+    /// The version of a node that was last patched or found outdated: until the watch shows another, it is not patched
+    /// again.
+    patched: BTreeMap<NodeName, String>,
     /// Writes failed, so nothing is written before then.
     resting: Option<Instant>,
 }
@@ -53,6 +56,7 @@ impl Reporter {
             writing: JoinSet::new(),
             objects: BTreeSet::new(),
             nodes: BTreeSet::new(),
+            patched: BTreeMap::new(),
             resting: None,
         }
     }
@@ -68,8 +72,13 @@ impl Reporter {
             return;
         }
         self.resting = None;
-        for (name, patch) in nodes::differences(index, &plan.marks) {
-            if self.nodes.insert(name.clone()) {
+        self.patched.retain(|name, version| {
+            let node = index.nodes.get(name);
+            node.is_some_and(|node| node.metadata.resource_version.as_ref() == Some(version))
+        });
+        for (name, version, patch) in nodes::differences(index, &plan.marks) {
+            if !self.patched.contains_key(&name) && self.nodes.insert(name.clone()) {
+                self.patched.insert(name.clone(), version);
                 let client = self.client.clone();
                 self.writing.spawn(async move {
                     let written = nodes::patch(client, &name, patch).await;
@@ -100,7 +109,15 @@ impl Reporter {
                 Some(Ok(written)) => {
                     let is_written = match &written {
                         Written::Status(key, _, result) => self.objects.remove(key) && result.is_ok(),
-                        Written::Marks(name, result) => self.nodes.remove(name) && result.is_ok(),
+                        Written::Marks(name, result) => {
+                            self.nodes.remove(name);
+                            let is_outdated =
+                                matches!(result, Err(kube::Error::Api(status)) if status.is_conflict());
+                            if result.is_err() && !is_outdated {
+                                self.patched.remove(name);
+                            }
+                            result.is_ok() || is_outdated
+                        }
                     };
                     if !is_written {
                         self.resting = Some(Instant::now() + WRITE_RETRY);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use drivers::http::with_deadline;
+use drivers::network::{MayLeave, network};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use plan::Epoch;
@@ -39,7 +40,12 @@ pub async fn run(settings: Settings) -> Result<()> {
     let writing = client(config.clone(), WRITE_SECONDS_MAX, true)?;
     let health = Health::new(&settings.controller_version)?;
 
-    let network = drivers::http::network().map_err(|error| anyhow!(error))?;
+    let takeover = Duration::from_secs(settings.takeover_seconds);
+    let may_leave: MayLeave = Arc::new({
+        let fence = Arc::clone(&fence);
+        move || fence.remaining().is_some()
+    });
+    let network = network(may_leave, takeover).map_err(|error| anyhow!(error))?;
     let service = with_deadline(fenced(network, Arc::clone(&fence)));
     #[cfg(feature = "failpoints")]
     let service = crate::failpoints::around(service);
@@ -50,7 +56,6 @@ pub async fn run(settings: Settings) -> Result<()> {
         .map(|(provider, _)| *provider)
         .collect();
 
-    let takeover = Duration::from_secs(settings.takeover_seconds);
     let (to, seen) = mpsc::unbounded_channel();
     let _watches = watch::start(&watching, &to);
     let mut rounds = Rounds::new(

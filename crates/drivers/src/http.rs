@@ -21,23 +21,6 @@ pub const CALL_SECONDS_MAX: u64 = 10;
 
 const USER_AGENT: &str = concat!("ip-address-controller/", env!("CARGO_PKG_VERSION"));
 
-/// An HTTP service on the network.
-pub fn network() -> Result<HttpService, BoxError> {
-    let client = reqwest::Client::builder().connect_timeout(Duration::from_secs(CALL_SECONDS_MAX)).build()?;
-    let send = move |request: Request<Bytes>| {
-        let client = client.clone();
-        async move {
-            let answer = client.execute(request.try_into()?).await?;
-            let mut response = Response::builder().status(answer.status());
-            if let Some(headers) = response.headers_mut() {
-                headers.extend(answer.headers().clone());
-            }
-            Ok(response.body(answer.bytes().await?)?)
-        }
-    };
-    Ok(BoxCloneSyncService::new(tower::service_fn(send)))
-}
-
 /// Gives every request a deadline. What waits for its turn before it is sent does not count.
 pub fn with_deadline(service: HttpService) -> HttpService {
     let send = move |request: Request<Bytes>| {

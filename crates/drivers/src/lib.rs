@@ -11,6 +11,7 @@ pub mod budget;
 pub mod compute;
 pub mod digitalocean;
 pub mod http;
+pub mod network;
 pub mod tokens;
 
 use std::collections::BTreeMap;

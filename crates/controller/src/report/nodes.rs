@@ -1,7 +1,8 @@
 //! The marks on nodes: the label `ip.ready` and the annotation with the floating address.
 //!
 //! Both go out in one merge patch per node. A merge patch also removes a mark that a predecessor of this controller set,
-//! which server-side apply would leave alone because another manager owns it.
+//! which server-side apply would leave alone because another manager owns it. The patch names the version of the node that
+//! was looked at, so one that was held up undoes nothing that came later.
 
 use api::{IP_READY_LABEL, RESERVED_IP_ANNOTATION};
 use k8s_openapi::api::core::v1::Node;
@@ -13,10 +14,13 @@ use serde_json::{Value, json};
 use crate::observe::{Index, floating_ip_pool, net_ip_allocation};
 use crate::watch::SlimNode;
 
-/// The patches of all nodes that need one.
-pub(super) fn differences(index: &Index, marks: &Marks) -> Vec<(NodeName, Value)> {
-    let nodes = index.nodes.iter();
-    nodes.filter_map(|(name, node)| Some((name.clone(), difference(name, node, marks)?))).collect()
+/// The patches of all nodes that need one, with the node's version.
+pub(super) fn differences(index: &Index, marks: &Marks) -> Vec<(NodeName, String, Value)> {
+    let needs = |(name, node): (&NodeName, &SlimNode)| {
+        let patch = difference(name, node, marks)?;
+        Some((name.clone(), node.resource_version().unwrap_or_default(), patch))
+    };
+    index.nodes.iter().filter_map(needs).collect()
 }
 
 pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Result<(), kube::Error> {
@@ -51,7 +55,11 @@ fn difference(name: &NodeName, node: &SlimNode, marks: &Marks) -> Option<Value> 
     if let Some(annotation) = annotation {
         metadata.insert("annotations".into(), json!({RESERVED_IP_ANNOTATION: annotation}));
     }
-    (!metadata.is_empty()).then(|| json!({"metadata": metadata}))
+    if metadata.is_empty() {
+        return None;
+    }
+    metadata.insert("resourceVersion".into(), json!(node.resource_version()));
+    Some(json!({"metadata": metadata}))
 }
 
 #[cfg(test)]

@@ -1,0 +1,222 @@
+//! Connections to the clouds.
+//!
+//! In: whether a change may leave now. Out: an [`HttpService`]. Reads and changes never share a connection, and a
+//! connection that carries changes asks before every single write to its socket. That is the last moment there is: a
+//! process that was stopped anywhere before it, and goes on when somebody else leads, sends nothing. What the socket has
+//! taken and the other side does not acknowledge is given up after a bounded time, also when the process is gone.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ::http::{Method, Request, Response, Uri, uri::Scheme};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_rustls::HttpsConnectorBuilder;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tower::{BoxError, ServiceExt};
+
+use crate::http::{CALL_SECONDS_MAX, HttpService};
+
+/// Whether a change may leave now.
+pub type MayLeave = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// An HTTP service on the network. What a socket has taken is tried for `linger` at the most.
+pub fn network(may_leave: MayLeave, linger: Duration) -> Result<HttpService, BoxError> {
+    let reads = connections(Arc::new(|| true), linger)?;
+    let changes = connections(may_leave, linger)?;
+    let send = move |request: Request<Bytes>| {
+        let service = if request.method() == Method::GET { &reads } else { &changes };
+        service.clone().oneshot(request)
+    };
+    Ok(HttpService::new(tower::service_fn(send)))
+}
+
+/// A service with connections of its own, every write to which is asked for.
+fn connections(may_leave: MayLeave, linger: Duration) -> Result<HttpService, BoxError> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(Duration::from_secs(CALL_SECONDS_MAX)));
+    tcp.set_tcp_user_timeout(Some(linger));
+    let proxies = Arc::new(Matcher::from_env());
+    let connect = move |to: Uri| connect(tcp.clone(), Arc::clone(&proxies), Arc::clone(&may_leave), to);
+    let connector = HttpsConnectorBuilder::new()
+        .try_with_platform_verifier()?
+        .https_or_http()
+        .enable_all_versions()
+        .wrap_connector(tower::service_fn(connect));
+    let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build(connector);
+    let send = move |request: Request<Bytes>| {
+        let client = client.clone();
+        async move {
+            let answer = client.request(request.map(Full::new)).await.map_err(with_causes)?;
+            let (head, body) = answer.into_parts();
+            Ok(Response::from_parts(head, body.collect().await.map_err(with_causes)?.to_bytes()))
+        }
+    };
+    Ok(HttpService::new(tower::service_fn(send)))
+}
+
+/// Connects, by way of the proxy that the environment names for this address, if any.
+async fn connect(
+    tcp: HttpConnector,
+    proxies: Arc<Matcher>,
+    may_leave: MayLeave,
+    to: Uri,
+) -> Result<Asking, BoxError> {
+    let stream = match proxies.intercept(&to) {
+        None => tcp.oneshot(to).await?,
+        Some(proxy) if proxy.uri().scheme() != Some(&Scheme::HTTP) => {
+            let scheme = proxy.uri().scheme_str().unwrap_or_default();
+            return Err(format!("a proxy of scheme {scheme} is not supported, only http").into());
+        }
+        Some(proxy) => {
+            let tunnel = Tunnel::new(proxy.uri().clone(), tcp);
+            let tunnel = match proxy.basic_auth() {
+                Some(password) => tunnel.with_auth(password.clone()),
+                None => tunnel,
+            };
+            tunnel.oneshot(to).await?
+        }
+    };
+    Ok(Asking { stream, may_leave })
+}
+
+/// Errors of the HTTP client say what failed, and leave why to their causes.
+fn with_causes(error: impl std::error::Error) -> BoxError {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(deeper) = cause {
+        text = format!("{text}: {deeper}");
+        cause = deeper.source();
+    }
+    text.into()
+}
+
+/// A connection that asks before every write.
+struct Asking {
+    stream: TokioIo<TcpStream>,
+    may_leave: MayLeave,
+}
+
+impl Asking {
+    fn ask(&self) -> io::Result<()> {
+        if (self.may_leave)() {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, "not sent: we may not lead any more"))
+    }
+}
+
+impl Read for Asking {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl Write for Asking {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.ask()?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.ask()?;
+        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl Connection for Asking {
+    fn connected(&self) -> Connected {
+        self.stream.connected()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+
+    /// A server that keeps its connections open, and what it hears.
+    async fn server() -> (String, mpsc::UnboundedReceiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let (to, heard) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let to = to.clone();
+                tokio::spawn(async move {
+                    let mut buffer = vec![0; 1_000];
+                    while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                        to.send(String::from_utf8_lossy(&buffer[..length]).into_owned()).unwrap();
+                        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+                    }
+                });
+            }
+        });
+        (url, heard)
+    }
+
+    #[tokio::test]
+    async fn not_one_byte_of_a_change_leaves_once_it_may_not_also_on_an_open_connection() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (url, mut heard) = server().await;
+        let may = Arc::new(AtomicBool::new(true));
+        let asked = Arc::clone(&may);
+        let may_leave: MayLeave = Arc::new(move || asked.load(Ordering::SeqCst));
+        let network = network(may_leave, Duration::from_secs(5)).unwrap();
+        let send = |method| {
+            let request = Request::builder().method(method).uri(&url).body(Bytes::from("{}")).unwrap();
+            network.clone().oneshot(request)
+        };
+        assert_eq!(send("POST").await.unwrap().body(), "ok");
+        assert!(heard.recv().await.unwrap().starts_with("POST"));
+
+        may.store(false, Ordering::SeqCst);
+        for method in ["POST", "DELETE", "PATCH"] {
+            let error = send(method).await.unwrap_err().to_string();
+            assert!(error.contains("not sent: we may not lead any more"), "{error}");
+        }
+        assert!(send("GET").await.is_ok(), "reading is always allowed");
+        assert!(heard.recv().await.unwrap().starts_with("GET"), "the change before it was heard");
+
+        may.store(true, Ordering::SeqCst);
+        assert!(send("POST").await.is_ok());
+    }
+}
