@@ -27,5 +27,8 @@ pub const IP_READY_LABEL: &str = "ip.ready";
 /// The annotation that tells which floating address a node holds.
 pub const RESERVED_IP_ANNOTATION: &str = "flipop.digitalocean.com/ipv4-reserved-ip";
 
+/// The finalizer of an object that must not go yet: something was begun, or its addresses are to be taken off first.
+pub const FINALIZER: &str = "netinfra.darkbrains.com/addresses";
+
 /// The most addresses one object may hold, so that its status still fits an object while every address moves.
 pub const ADDRESSES_MAX: usize = 1_000;

@@ -132,6 +132,11 @@ pub struct Move {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
 
+    /// While an address is being created without a tag: those that existed before and that no object listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub before: Vec<String>,
+
     /// Addresses that may be the one whose creation had no certain outcome. They are never adopted or released by guess.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]

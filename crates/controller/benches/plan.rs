@@ -97,7 +97,7 @@ fn cluster(nodes: usize) -> (Index, usize) {
                 _ => (Holding::By(format!("demo/{zone}/node-{number:06}").into()), "us-west1"),
             };
             let region = Some(region.into());
-            listing.addresses.insert(*address, Listed { holding, region });
+            listing.addresses.insert(*address, Listed { holding, region, tag: None });
         }
     }
     let tick = index.tick();

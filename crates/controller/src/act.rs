@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use drivers::budget;
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress};
-use plan::{Action, Holding, InFlight, Provider, Step};
+use plan::{Action, Address, Holding, InFlight, PoolKey, Provider, Scope, Step};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
@@ -38,6 +38,43 @@ impl Outcome {
     }
 }
 
+/// What became of a request for a new address.
+#[derive(Debug)]
+pub struct Created {
+    /// For whom it was.
+    pub pool: PoolKey,
+    /// Where.
+    pub scope: Scope,
+    /// What was asked for.
+    pub wish: Wish,
+    result: Result<Address, DriverError>,
+}
+
+impl Created {
+    /// The new address, or why there is none.
+    pub fn into_result(self) -> Result<Address, DriverError> {
+        self.result
+    }
+}
+
+/// A new address as it should be.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Where it can be used.
+    pub region: Arc<str>,
+    /// What it carries.
+    pub tag: Option<Arc<str>>,
+}
+
+/// Something that was begun has ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// A step.
+    Step(Outcome),
+    /// A request for a new address.
+    Creation(Created),
+}
+
 /// Takes operations to be polled, and whom to tell of their end.
 type Poller = mpsc::UnboundedSender<(Operation, oneshot::Sender<Result<(), DriverError>>)>;
 
@@ -45,7 +82,7 @@ type Poller = mpsc::UnboundedSender<(Operation, oneshot::Sender<Result<(), Drive
 pub struct Executor {
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
     pollers: BTreeMap<Provider, Poller>,
-    under_way: JoinSet<Outcome>,
+    under_way: JoinSet<Ended>,
     /// What is under way, for the planner.
     pub in_flight: InFlight,
     /// How long a request without an answer may still take effect.
@@ -67,6 +104,12 @@ impl Executor {
         Self { drivers, pollers, under_way, in_flight: InFlight::default(), echo, _polling: polling }
     }
 
+    /// The clouds that move an address in one call from holder to holder.
+    pub fn moves_in_one_call(&self) -> impl Iterator<Item = Provider> {
+        let one_call = |(_, driver): &(&Provider, &Arc<dyn AddressDriver>)| driver.traits().moves_in_one_call;
+        self.drivers.iter().filter(one_call).map(|(provider, _)| *provider)
+    }
+
     /// Begins a step. The planner does not give one for what is under way.
     pub fn begin(&mut self, step: Step) {
         let provider = step.scope.provider;
@@ -86,23 +129,55 @@ impl Executor {
                 // It may have been heard. Only when it can't take effect any more is what the cloud says the truth.
                 tokio::time::sleep(echo).await;
             }
-            Outcome { step, result }
+            Ended::Step(Outcome { step, result })
         });
     }
 
-    /// The next outcome. Waits for ever while nothing is under way.
-    pub async fn ended(&mut self) -> Outcome {
+    /// Asks for new addresses, each in a request of its own. The planner asks for none while some are under way.
+    pub fn ask(&mut self, pool: &PoolKey, scope: &Scope, wish: &Wish, count: usize) {
+        let Some(driver) = self.drivers.get(&scope.provider) else { return };
+        *self.in_flight.creations.entry(pool.clone()).or_default() += count;
+        tracing::info!(%pool, count, "asking for new addresses");
+        for _ in 0..count {
+            let (driver, echo) = (Arc::clone(driver), self.echo);
+            let (pool, scope, wish) = (pool.clone(), scope.clone(), wish.clone());
+            self.under_way.spawn(async move {
+                let result = driver.create(&scope, &wish.region, wish.tag.as_deref()).await;
+                if let Err(DriverError::Unavailable(_)) = &result {
+                    tokio::time::sleep(echo).await;
+                }
+                Ended::Creation(Created { pool, scope, wish, result })
+            });
+        }
+    }
+
+    /// The next end. Waits for ever while nothing is under way.
+    pub async fn ended(&mut self) -> Ended {
         loop {
             match self.under_way.join_next().await {
-                Some(Ok(outcome)) => {
-                    self.in_flight.addresses.remove(&outcome.step.address);
-                    if let Some(machine) = outcome.step.action.machine() {
-                        self.in_flight.machines.remove(machine);
-                    }
-                    return outcome;
+                Some(Ok(ended)) => {
+                    self.forget(&ended);
+                    return ended;
                 }
                 Some(Err(error)) => tracing::error!(%error, "a step was cut off; its address stays as it is"),
                 None => std::future::pending().await,
+            }
+        }
+    }
+
+    fn forget(&mut self, ended: &Ended) {
+        match ended {
+            Ended::Step(Outcome { step, .. }) => {
+                self.in_flight.addresses.remove(&step.address);
+                if let Some(machine) = step.action.machine() {
+                    self.in_flight.machines.remove(machine);
+                }
+            }
+            Ended::Creation(Created { pool, .. }) => {
+                if let Some(count) = self.in_flight.creations.get_mut(pool) {
+                    *count -= 1;
+                }
+                self.in_flight.creations.retain(|_, count| *count > 0);
             }
         }
     }
@@ -120,6 +195,7 @@ async fn take(driver: &dyn AddressDriver, poller: &Poller, step: &Step) -> Resul
         let progress = match action {
             Action::Attach(to) => driver.attach(scope, *address, &to.vm).await?,
             Action::Detach(from) => driver.detach(scope, *address, from).await?,
+            Action::Release => driver.release(scope, *address).await?,
             other => return Err(DriverError::Invalid(format!("{other:?} is no call"))),
         };
         let is_done = match progress {
@@ -136,6 +212,7 @@ async fn take(driver: &dyn AddressDriver, poller: &Poller, step: &Step) -> Resul
         if is_done {
             return Ok(match action {
                 Action::Attach(to) => Holding::By(to.vm.clone()),
+                Action::Release => Holding::Missing,
                 _ => Holding::Free,
             });
         }

@@ -13,6 +13,7 @@
 //! held by another, not changed for its    take it; then wait out D, in which a request of the old leader may still
 //!   duration                                take effect
 //! released (no holder)                    take it; nothing to wait for
+//! FLIPOP's own, changed lately            wait: it moves the same addresses, and does not look at our lease
 //! ```
 //!
 //! D is the longest time after its lease has ended that a request of an old leader can still take effect. Its own deadline
@@ -38,6 +39,9 @@ use crate::fence::Fence;
 /// The pause between two looks at the lease, or two renewals.
 pub const RETRY: Duration = Duration::from_secs(2);
 
+/// The lease by which FLIPOP's leader is told from its standbys.
+pub const FLIPOP_LEASE: &str = "floating-ip-pool-controller-leader-election";
+
 /// The annotation that holds the leader's epoch.
 pub const EPOCH_ANNOTATION: &str = "netinfra.darkbrains.com/epoch";
 
@@ -51,6 +55,8 @@ pub struct Candidate {
     fence: Arc<Fence>,
     /// The lease as last seen, and when we saw it change.
     seen: Option<(Lease, Duration)>,
+    /// FLIPOP's lease, likewise.
+    flipop: Option<(Lease, Duration)>,
 }
 
 /// How leadership was gained.
@@ -74,7 +80,16 @@ impl Candidate {
         fence: Arc<Fence>,
     ) -> Self {
         let api = Api::namespaced(client, namespace);
-        Self { api, name: name.into(), identity: identity.into(), duration, clock, fence, seen: None }
+        Self {
+            api,
+            name: name.into(),
+            identity: identity.into(),
+            duration,
+            clock,
+            fence,
+            seen: None,
+            flipop: None,
+        }
     }
 
     /// Waits until we lead.
@@ -101,13 +116,34 @@ impl Candidate {
         }
     }
 
+    /// Whether a FLIPOP in our namespace leads.
+    async fn flipop_leads(&mut self) -> Result<bool> {
+        let Some(lease) = self.api.get_opt(FLIPOP_LEASE).await? else {
+            self.flipop = None;
+            return Ok(false);
+        };
+        let now = self.clock.since_boot();
+        let is_first = self.flipop.is_none();
+        let changed_at = note(&mut self.flipop, &lease, now);
+        let leads = !holder(&lease).is_empty() && now < changed_at + lasts(&lease);
+        if leads && is_first {
+            tracing::warn!(
+                lease = FLIPOP_LEASE,
+                holder = holder(&lease),
+                "standing by while FLIPOP leads: scale it to zero"
+            );
+        }
+        Ok(leads)
+    }
+
     async fn try_win(&mut self) -> Result<Option<Gained>> {
+        if self.flipop_leads().await? {
+            return Ok(None);
+        }
         let Some(lease) = self.api.get_opt(&self.name).await? else {
             // A lease that somebody deleted may still be held by one who does not know yet.
-            let lasts =
-                |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
             if let Some((seen, at)) = &self.seen
-                && self.clock.since_boot() < *at + Duration::from_secs(u64::from(lasts(seen).unsigned_abs()))
+                && self.clock.since_boot() < *at + lasts(seen)
             {
                 return Ok(None);
             }
@@ -119,22 +155,14 @@ impl Candidate {
             return Ok(Some(gained));
         };
         let now = self.clock.since_boot();
-        let is_same =
-            |(seen, _): &(Lease, Duration)| seen.metadata.resource_version == lease.metadata.resource_version;
-        if !self.seen.as_ref().is_some_and(is_same) {
-            self.seen = Some((lease.clone(), now));
-        }
-        let seen_at = self.seen.as_ref().map_or(now, |(_, at)| *at);
-        let spec = lease.spec.clone().unwrap_or_default();
-        let holder = spec.holder_identity.as_deref().unwrap_or_default();
-        let lasts = Duration::from_secs(u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0));
-        let is_held = !holder.is_empty() && holder != self.identity;
-        if is_held && now < seen_at + lasts {
+        let changed_at = note(&mut self.seen, &lease, now);
+        let is_held = !holder(&lease).is_empty() && holder(&lease) != self.identity;
+        if is_held && now < changed_at + lasts(&lease) {
             return Ok(None);
         }
         // A lease that still bears our own name is one that we did not release, in an earlier life.
-        let gained = if holder.is_empty() { Gained::Released } else { Gained::TakenOver };
-        let transitions = spec.lease_transitions.unwrap_or(0) + 1;
+        let gained = if holder(&lease).is_empty() { Gained::Released } else { Gained::TakenOver };
+        let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0) + 1;
         let taken = self.record(lease, transitions);
         let written = self.api.replace(&self.name, &PostParams::default(), &taken).await?;
         self.renewed(written, now);
@@ -250,4 +278,26 @@ impl Candidate {
         self.api.replace(&self.name, &PostParams::default(), &released).await?;
         Ok(())
     }
+}
+
+/// Takes note of a lease as it is now, and tells when we saw it change.
+fn note(seen: &mut Option<(Lease, Duration)>, lease: &Lease, now: Duration) -> Duration {
+    match seen {
+        Some((known, at)) if known.metadata.resource_version == lease.metadata.resource_version => *at,
+        _ => {
+            *seen = Some((lease.clone(), now));
+            now
+        }
+    }
+}
+
+/// Who holds a lease; empty where nobody does.
+fn holder(lease: &Lease) -> &str {
+    lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
+}
+
+/// How long a lease lasts that is not renewed.
+fn lasts(lease: &Lease) -> Duration {
+    let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
+    Duration::from_secs(u64::from(seconds.unsigned_abs()))
 }

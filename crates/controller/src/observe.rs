@@ -16,14 +16,16 @@ use std::time::Duration;
 use api::policy;
 use api::status::{AddressStatus, MOVES_VERSION, Moves};
 use api::{FloatingIPPool, NetIPAllocation};
-use drivers::{DriverError, Listing};
+use drivers::{DriverError, Listing, Tags};
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 use plan::{
-    Address, Epoch, Fact, Holding, Journal, MachineState, Mode, Move, Node, NodeName, PENDING, Pods, Policy,
-    Pool, PoolKey, Provider, Readiness, Scope, Spread, Takeover, Target, Tick, Timestamp, VmId, World,
+    Account, Address, Creation, Epoch, Fact, Holding, Journal, MachineState, Mode, Move, Node, NodeName,
+    PENDING, Pods, Policy, Pool, PoolKey, Provider, Readiness, Scope, Spread, Takeover, Target, Tick,
+    Timestamp, VmId, World,
 };
 
+use crate::act::Wish;
 use crate::watch::{Change, Kind, Seen, SlimNode, SlimPod, version};
 
 /// Taints that say that a node is NotReady, which is judged by its condition and with its grace.
@@ -68,6 +70,12 @@ pub struct Tracked {
     pub is_pruned: bool,
     /// Which nodes it means.
     who: Who,
+    /// Addresses that were created for it, until its spec lists them.
+    adopted: BTreeSet<Address>,
+    /// Addresses that were created for it by this process.
+    made: BTreeSet<Address>,
+    /// Addresses that the cloud has back, until its spec does not list them any more.
+    dropped: BTreeSet<Address>,
     /// How many of its pods are on each node, and how many of those are Ready.
     pods: BTreeMap<NodeName, (usize, usize)>,
 }
@@ -87,7 +95,8 @@ impl Object {
         version(self.metadata())
     }
 
-    fn metadata(&self) -> &kube::api::ObjectMeta {
+    /// Its metadata.
+    pub fn metadata(&self) -> &kube::api::ObjectMeta {
         match self {
             Self::Allocation(object) => &object.metadata,
             Self::Pool(object) => &object.metadata,
@@ -311,7 +320,18 @@ impl Index {
                     pods_otherwise: Pods::Absent,
                 };
                 let (refusal, age_max, pods) = (None, Duration::ZERO, BTreeMap::new());
-                let tracked = Tracked { object, refusal, age_max, is_pruned: false, who, pods };
+                let none = BTreeSet::new;
+                let tracked = Tracked {
+                    object,
+                    refusal,
+                    age_max,
+                    is_pruned: false,
+                    who,
+                    adopted: none(),
+                    made: none(),
+                    dropped: none(),
+                    pods,
+                };
                 self.objects.insert(key.clone(), tracked);
             }
         }
@@ -333,6 +353,78 @@ impl Index {
         self.refresh(key);
     }
 
+    /// Takes in the answer to a write of an object's finalizers or spec. What is to be written into its status stands.
+    pub fn see_object_written(&mut self, key: &PoolKey, answered: Object) {
+        let Some(tracked) = self.objects.get_mut(key) else { return };
+        let is_newer = tracked.object.version() < answered.version();
+        if tracked.object.metadata().uid != answered.metadata().uid || !is_newer {
+            return;
+        }
+        let is_same_spec = tracked.object.identity() == answered.identity();
+        tracked.object = answered;
+        if !is_same_spec {
+            self.rebuild(key);
+        }
+    }
+
+    /// Takes in an address that was created for a pool.
+    pub fn see_created(&mut self, key: &PoolKey, scope: &Scope, address: Address, wish: &Wish) {
+        let as_of = self.tick();
+        let (region, tag) = (Some(Arc::clone(&wish.region)), wish.tag.clone());
+        self.world.set_fact(scope, address, Fact { holding: Holding::Free, region, tag, as_of });
+        self.adopt(key, address);
+    }
+
+    /// Keeps an address that was created for a pool until its spec lists it.
+    pub fn adopt(&mut self, key: &PoolKey, address: Address) {
+        let Some(tracked) = self.objects.get_mut(key) else {
+            tracing::error!(object = %key, %address, "created for an object that is gone: nobody has this address");
+            return;
+        };
+        tracked.adopted.insert(address);
+        tracked.made.insert(address);
+        self.amend(key, |pool| {
+            pool.adopted.insert(address);
+        });
+    }
+
+    /// Keeps in mind that the cloud has an address back, until the pool's spec does not list it any more.
+    pub fn drop_address(&mut self, key: &PoolKey, address: Address) {
+        if let Some(tracked) = self.objects.get_mut(key) {
+            tracked.dropped.insert(address);
+        }
+    }
+
+    /// Takes note that a request for a new address failed, and may have had an effect all the same.
+    pub fn doubt_creation(&mut self, key: &PoolKey, may_have_asked: bool) {
+        let now = self.tick();
+        self.amend(key, |pool| {
+            if let Some(entry) = &mut pool.creation {
+                entry.may_have_asked |= may_have_asked;
+                // Only what is read from now on can tell.
+                entry.written = now;
+            }
+        });
+    }
+
+    fn amend(&mut self, key: &PoolKey, change: impl FnOnce(&mut Pool)) {
+        if let Some(mut pool) = self.world.pool(key).cloned() {
+            change(&mut pool);
+            self.world.set_pool(pool);
+        }
+    }
+
+    /// The addresses that an object's spec should list, where they are not those that it does.
+    pub fn spec_addresses(&self, key: &PoolKey) -> Option<Vec<String>> {
+        let tracked = self.objects.get(key)?;
+        let Object::Pool(object) = &tracked.object else { return None };
+        let listed = object.spec.ips.clone().unwrap_or_default();
+        let is_dropped = |text: &String| text.parse().is_ok_and(|address| tracked.dropped.contains(&address));
+        let mut wanted: Vec<String> = listed.iter().filter(|text| !is_dropped(text)).cloned().collect();
+        wanted.extend(tracked.adopted.iter().map(ToString::to_string));
+        (wanted != listed).then_some(wanted)
+    }
+
     /// Takes what an object's status and annotations say into its pool again: the journal as it stands, and what is remembered.
     /// What was to be written and was not is forgotten.
     pub fn refresh(&mut self, key: &PoolKey) {
@@ -345,17 +437,28 @@ impl Index {
         let is_pruned = self.objects.get(key).is_some_and(|tracked| tracked.is_pruned);
         pool.scope = scope;
         pool.policy.mode = if is_pruned { Mode::Refused } else { mode };
-        pool.journal = self.journal(key, object.moves());
+        (pool.journal, pool.creation) = self.journal(key, object.moves());
+        if let Some(tracked) = self.objects.get(key) {
+            pool.adopted = tracked.adopted.clone();
+            pool.created_here.extend(&tracked.made);
+        }
         self.world.set_pool(pool);
     }
 
     /// Makes a pool of an object, from what is known of it and of all nodes and pods.
     fn rebuild(&mut self, key: &PoolKey) {
-        let Some(object) = self.objects.get(key).map(|tracked| tracked.object.clone()) else { return };
+        let Some(before) = self.objects.get(key) else { return };
+        let (object, made) = (before.object.clone(), before.made.clone());
+        let (mut adopted, mut dropped) = (before.adopted.clone(), before.dropped.clone());
         let Front { mut pool, provider, who, mut refusal, age_max } = front(&object);
-        pool.journal = self.journal(key, object.moves());
+        (pool.journal, pool.creation) = self.journal(key, object.moves());
+        adopted.retain(|address| !pool.addresses.contains(address));
+        dropped.retain(|address| pool.addresses.contains(address));
+        pool.adopted = adopted.clone();
+        pool.created_here.extend(&made);
         let pods = BTreeMap::new();
-        let mut tracked = Tracked { object, refusal: None, age_max, is_pruned: false, who, pods };
+        let mut tracked =
+            Tracked { object, refusal: None, age_max, is_pruned: false, who, adopted, made, dropped, pods };
         for pod in self.pods.values() {
             tracked.count(pod, 1);
         }
@@ -388,20 +491,32 @@ impl Index {
     }
 
     /// The journal that an object's status holds. An entry that we knew keeps the moment at which it was written.
-    fn journal(&mut self, key: &PoolKey, moves: Option<&Moves>) -> Journal {
-        let Some(moves) = moves else { return Journal::default() };
+    fn journal(&mut self, key: &PoolKey, moves: Option<&Moves>) -> (Journal, Option<Creation>) {
+        let Some(moves) = moves else { return (Journal::default(), None) };
         if moves.version != MOVES_VERSION {
-            return Journal::Unreadable;
+            return (Journal::Unreadable, None);
         }
         let learnt = self.tick();
-        let known = match self.world.pool(key).map(|pool| &pool.journal) {
+        let pool = self.world.pool(key);
+        let known_creation = pool.and_then(|pool| pool.creation.as_ref());
+        let known = match pool.map(|pool| &pool.journal) {
             Some(Journal::Known(known)) => known.clone(),
             _ => BTreeMap::new(),
         };
         let mut journal = BTreeMap::new();
+        let mut creation = None;
         for entry in &moves.entries {
+            let releases = match entry.kind.as_deref() {
+                None => false,
+                Some(RELEASE) => true,
+                Some(CREATE) => {
+                    creation = Some(read_creation(entry, known_creation, learnt));
+                    continue;
+                }
+                Some(_) => return (Journal::Unreadable, None),
+            };
             let Some(address) = entry.address.as_deref().and_then(|text| text.parse().ok()) else {
-                return Journal::Unreadable;
+                return (Journal::Unreadable, None);
             };
             let to = entry.to.as_ref().map(|to| Target {
                 vm: to.vm.as_str().into(),
@@ -409,14 +524,15 @@ impl Index {
             });
             let from = entry.from.as_ref().map(|from| VmId::from(from.vm.as_str()));
             let is_voluntary = entry.step == VOLUNTARY;
-            let mut read = Move { from, to, is_voluntary, epoch: Epoch(entry.epoch), written: learnt };
+            let epoch = Epoch(entry.epoch);
+            let mut read = Move { from, to, releases, is_voluntary, epoch, written: learnt };
             if let Some(before) = known.get(&address).filter(|before| before.written != PENDING) {
                 let is_same = Move { written: before.written, ..read.clone() } == *before;
                 read.written = if is_same { before.written } else { learnt };
             }
             journal.insert(address, read);
         }
-        Journal::Known(journal)
+        (Journal::Known(journal), creation)
     }
 
     /// The scopes that pools need, and how old their facts may get.
@@ -442,8 +558,14 @@ impl Index {
         match listing {
             Ok(listing) => {
                 for address in asked.iter().chain(listing.addresses.keys()) {
-                    let drivers::Listed { holding, region } = listing.told(*address);
-                    self.world.set_fact(scope, *address, Fact { holding, region, as_of });
+                    let drivers::Listed { holding, region, tag } = listing.told(*address);
+                    self.world.set_fact(scope, *address, Fact { holding, region, tag, as_of });
+                }
+                let is_whole = listing.untold.is_empty() && listing.tags != Tags::Untold;
+                let is_newer = self.world.accounts.get(scope).is_none_or(|account| account.as_of < as_of);
+                if is_whole && is_newer {
+                    let can_tag = listing.tags == Tags::Told;
+                    self.world.accounts.insert(scope.clone(), Account { as_of, can_tag });
                 }
                 self.world.retain_facts(scope, |address| {
                     asked.contains(&address) || listing.addresses.contains_key(&address)
@@ -452,9 +574,8 @@ impl Index {
             Err(error) => {
                 let reason: Arc<str> = error.to_string().into();
                 for address in asked {
-                    let region = self.world.fact(scope, address).and_then(|fact| fact.region.clone());
                     let holding = Holding::Unknown(Arc::clone(&reason));
-                    self.world.set_fact(scope, address, Fact { holding, region, as_of });
+                    self.hold(scope, address, holding, as_of);
                 }
             }
         }
@@ -477,17 +598,47 @@ impl Index {
     /// Takes note of who holds an address after a change of ours.
     pub fn correct(&mut self, scope: &Scope, address: Address, holding: Holding) {
         let as_of = self.tick();
-        let region = self.world.fact(scope, address).and_then(|fact| fact.region.clone());
-        self.world.set_fact(scope, address, Fact { holding, region, as_of });
+        self.hold(scope, address, holding, as_of);
+    }
+
+    /// Who holds an address; whatever else is known of it stays.
+    fn hold(&mut self, scope: &Scope, address: Address, holding: Holding, as_of: Tick) {
+        let known = self.world.fact(scope, address);
+        let (region, tag) = known.map_or((None, None), |known| (known.region.clone(), known.tag.clone()));
+        self.world.set_fact(scope, address, Fact { holding, region, tag, as_of });
+    }
+}
+
+/// An entry for addresses that are being created. Whoever wrote it may have asked the cloud since, unless that was us.
+fn read_creation(entry: &api::status::Move, known: Option<&Creation>, learnt: Tick) -> Creation {
+    let epoch = Epoch(entry.epoch);
+    let known = known.filter(|known| known.epoch == epoch);
+    let written = known.map(|known| known.written).filter(|written| *written != PENDING);
+    Creation {
+        tag: entry.token.as_deref().map(Into::into),
+        before: entry.before.iter().filter_map(|text| text.parse().ok()).collect(),
+        may_have_asked: known.is_none_or(|known| known.may_have_asked),
+        epoch,
+        written: written.unwrap_or(learnt),
     }
 }
 
 fn front(object: &Object) -> Front {
-    match object {
+    let mut front = match object {
         Object::Allocation(object) => net_ip_allocation::front(object),
         Object::Pool(object) => floating_ip_pool::front(object),
+    };
+    if object.metadata().deletion_timestamp.is_some() && front.pool.policy.mode == Mode::Active {
+        front.pool.policy.mode = Mode::Leaving;
     }
+    front
 }
+
+/// The `kind` of a journal entry for addresses that are being created.
+pub const CREATE: &str = "Create";
+
+/// The `kind` of a journal entry for an address that is given back to the cloud.
+pub const RELEASE: &str = "Release";
 
 /// The `step` of a journal entry whose holder was alive when the move began.
 pub const VOLUNTARY: &str = "Voluntary";
@@ -641,6 +792,12 @@ pub(crate) fn last_holders(status: &[AddressStatus]) -> BTreeMap<Address, VmId> 
     status.iter().filter_map(remembered).collect()
 }
 
+/// The addresses that an object created, by its own status.
+pub(crate) fn created_here(status: &[AddressStatus]) -> BTreeSet<Address> {
+    let created = status.iter().filter(|status| status.created == Some(true));
+    created.filter_map(|status| status.address.parse().ok()).collect()
+}
+
 /// The time up to which a person has confirmed losses.
 pub(crate) fn losses_confirmed(object: &impl ResourceExt) -> Option<Timestamp> {
     object.annotations().get(CONFIRM_LOSS_ANNOTATION)?.parse().ok()
@@ -656,9 +813,9 @@ pub(crate) fn allowed(asked: Option<&policy::Policy>, grace_default: Duration, c
         takeover,
         spread,
         disruption_taints,
-        // What happens on deletion, with created addresses and with pods is not acted on yet.
-        on_delete: _,
-        release_created: _,
+        on_delete,
+        release_created,
+        // Pods are not acted on yet.
         evict_pods: _,
     } = asked.cloned().unwrap_or_default();
     let number = |value: i64| usize::try_from(value).unwrap_or(0);
@@ -681,5 +838,7 @@ pub(crate) fn allowed(asked: Option<&policy::Policy>, grace_default: Duration, c
             Some(policy::Spread::Zone) => Spread::Zone,
         },
         leaves_on_disruption: disruption_taints == Some(policy::DisruptionTaints::Leave),
+        releases_created: release_created == Some(policy::ReleaseCreated::WhenUnneeded),
+        detaches_on_delete: on_delete == Some(policy::OnDelete::Detach),
     }
 }

@@ -1,7 +1,8 @@
 //! Writes what happened, and nothing that did not.
 //!
 //! In: the plan, and what is known. Out: status writes, each with the version of the object that was planned for, and
-//! marks on nodes. It compares before it writes, so a settled world costs no write. Each object has one write under way
+//! marks on nodes. Before something is journalled the object gets a finalizer, so that it can't go while something of it is
+//! under way, and created addresses are written into the spec. It compares before it writes, so a settled world costs no write. Each object has one write under way
 //! at the most, and the journal and all that is to be said of its addresses go out in that one.
 
 mod conditions;
@@ -13,9 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{FloatingIPPool, NetIPAllocation};
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use plan::{NodeName, Plan, PoolKey, Timestamp};
+use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -26,6 +28,8 @@ use crate::observe::{Index, Object};
 pub enum Written {
     /// An object's status: what was sent, and what the apiserver has now.
     Status(PoolKey, Object, Result<Object, kube::Error>),
+    /// An object's finalizers or spec, and what the apiserver has now.
+    Object(PoolKey, Result<Object, kube::Error>),
     /// A node's marks.
     Marks(NodeName, Result<(), kube::Error>),
 }
@@ -91,7 +95,15 @@ impl Reporter {
             if self.objects.contains(key) || is_pruned {
                 continue;
             }
-            if let Some(changed) = objects::changed(index, plan, key, now) {
+            if let Some(patch) = objects::owed(index, plan, key) {
+                self.objects.insert(key.clone());
+                let (client, key) = (self.client.clone(), key.clone());
+                let is_pool = matches!(index.objects[&key].object, Object::Pool(_));
+                self.writing.spawn(async move {
+                    let written = amend(client, &key, is_pool, patch).await;
+                    Written::Object(key, written)
+                });
+            } else if let Some(changed) = objects::changed(index, plan, key, now) {
                 self.objects.insert(key.clone());
                 let (client, key) = (self.client.clone(), key.clone());
                 self.writing.spawn(async move {
@@ -109,6 +121,7 @@ impl Reporter {
                 Some(Ok(written)) => {
                     let is_written = match &written {
                         Written::Status(key, _, result) => self.objects.remove(key) && result.is_ok(),
+                        Written::Object(key, result) => self.objects.remove(key) && result.is_ok(),
                         Written::Marks(name, result) => {
                             self.nodes.remove(name);
                             let is_outdated =
@@ -138,6 +151,22 @@ impl Reporter {
     /// Whether nothing is being written.
     pub fn is_idle(&self) -> bool {
         self.writing.is_empty()
+    }
+}
+
+async fn amend(client: Client, key: &PoolKey, is_pool: bool, patch: Value) -> Result<Object, kube::Error> {
+    tracing::info!(object = %key, %patch, "amending");
+    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+    if is_pool {
+        let api: Api<FloatingIPPool> = Api::namespaced(client, &key.namespace);
+        let mut written = api.patch(&key.name, &params, &patch).await?;
+        written.metadata.managed_fields = None;
+        Ok(Object::Pool(Arc::new(written)))
+    } else {
+        let api: Api<NetIPAllocation> = Api::all(client);
+        let mut written = api.patch(&key.name, &params, &patch).await?;
+        written.metadata.managed_fields = None;
+        Ok(Object::Allocation(Arc::new(written)))
     }
 }
 

@@ -15,11 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::DriverError;
-use plan::{Action, Epoch, Journal, PENDING, Plan, Provider, Step, Timestamp};
+use plan::{
+    Action, Creation, CreationAction, CreationStep, Epoch, Journal, PENDING, Pause, Plan, Step, Timestamp,
+};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::act::{Executor, Outcome};
+use crate::act::{Created, Ended, Executor, Outcome, Wish};
 use crate::clock::Clock;
 use crate::clouds::{Clouds, Told, What};
 use crate::health::Health;
@@ -34,8 +36,13 @@ const SETTLE: Duration = Duration::from_millis(20);
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// The shortest and longest pause before a change that failed is tried again.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(300);
+#[derive(Clone, Copy, Debug)]
+pub struct Retry {
+    /// After the first failure; each further one doubles it.
+    pub shortest: Duration,
+    /// However often it failed.
+    pub longest: Duration,
+}
 
 /// What a cloud said of its machines is believed for so long.
 const MACHINES_AGE_MAX: Duration = Duration::from_secs(60);
@@ -52,7 +59,9 @@ pub struct Rounds {
     reporter: Reporter,
     clock: Arc<dyn Clock>,
     health: Health,
+    retry: Retry,
     failures: BTreeMap<plan::Address, u32>,
+    failed_creations: BTreeMap<plan::PoolKey, u32>,
     next_round: Instant,
     /// When a cloud last told of its machines.
     machines_told: Option<Instant>,
@@ -62,7 +71,7 @@ pub struct Rounds {
 enum Happened {
     Seen(Seen),
     Told(Told),
-    Ended(Outcome),
+    Ended(Ended),
     Written(Written),
     TimeWentBy,
 }
@@ -76,10 +85,10 @@ impl Rounds {
         reporter: Reporter,
         clock: Arc<dyn Clock>,
         health: Health,
-        one_call: impl IntoIterator<Item = Provider>,
+        retry: Retry,
     ) -> Self {
         let mut index = Index::default();
-        index.world.moves_in_one_call.extend(one_call);
+        index.world.moves_in_one_call.extend(executor.moves_in_one_call());
         Self {
             index,
             seen,
@@ -88,7 +97,9 @@ impl Rounds {
             reporter,
             clock,
             health,
+            retry,
             failures: BTreeMap::new(),
+            failed_creations: BTreeMap::new(),
             next_round: Instant::now(),
             machines_told: None,
         }
@@ -192,7 +203,14 @@ impl Rounds {
             Happened::Told(Told { scope, what: What::Machines(Err(error)) }) => {
                 tracing::warn!(%scope, %error, "listing machines failed");
             }
-            Happened::Ended(outcome) => self.learn(outcome),
+            Happened::Ended(Ended::Step(outcome)) => self.learn(outcome),
+            Happened::Ended(Ended::Creation(created)) => self.learn_created(created),
+            Happened::Written(Written::Object(key, Ok(answered))) => {
+                self.index.see_object_written(&key, answered)
+            }
+            Happened::Written(Written::Object(key, Err(error))) => {
+                tracing::warn!(object = %key, %error, "writing an object failed");
+            }
             Happened::Written(Written::Status(key, sent, Ok(answered))) => {
                 self.index.see_written(&key, &sent, answered)
             }
@@ -223,10 +241,11 @@ impl Rounds {
                 tracing::warn!(pool = %step.pool, %error, "failed: {step}");
                 let now = self.clock.wall();
                 let failures = self.failures.entry(*address).or_default();
-                let pause = pause_after(&error, *failures);
+                let pause = self.retry.pause_after(&error, *failures);
                 *failures += 1;
                 if let Ok(until) = now.checked_add(pause) {
-                    self.index.world.avoid_addresses.insert(*address, until);
+                    let why = error.to_string().into();
+                    self.index.world.avoid_addresses.insert(*address, Pause { until, why });
                 }
                 let is_the_machines_fault = matches!(
                     error,
@@ -244,12 +263,38 @@ impl Rounds {
         }
     }
 
+    /// Takes note of what became of a request for a new address.
+    fn learn_created(&mut self, created: Created) {
+        let Created { pool: key, scope, wish, .. } = &created;
+        let (key, scope, wish) = (key.clone(), scope.clone(), wish.clone());
+        match created.into_result() {
+            Ok(address) => {
+                tracing::info!(pool = %key, %address, "created");
+                self.failed_creations.remove(&key);
+                self.index.see_created(&key, &scope, address, &wish);
+            }
+            Err(error) => {
+                tracing::warn!(pool = %key, %error, "creating an address failed");
+                let failures = self.failed_creations.entry(key.clone()).or_default();
+                let pause = self.retry.pause_after(&error, *failures);
+                *failures += 1;
+                if let Ok(until) = self.clock.wall().checked_add(pause) {
+                    let why = error.to_string().into();
+                    self.index.world.avoid_creations.insert(key.clone(), Pause { until, why });
+                }
+                self.index.doubt_creation(&key, matches!(error, DriverError::Unavailable(_)));
+                self.clouds.forget(&scope);
+            }
+        }
+    }
+
     /// Plans, and begins all that follows from it.
     fn round(&mut self) {
         let now = self.clock.wall();
         self.index.world.in_flight = self.executor.in_flight.clone();
-        self.index.world.avoid_addresses.retain(|_, until| *until > now);
+        self.index.world.avoid_addresses.retain(|_, pause| pause.until > now);
         self.index.world.avoid_machines.retain(|_, until| *until > now);
+        self.index.world.avoid_creations.retain(|_, pause| pause.until > now);
         if self.machines_told.is_some_and(|at| at.elapsed() > MACHINES_AGE_MAX) {
             self.index.world.machines.clear();
             self.machines_told = None;
@@ -264,10 +309,11 @@ impl Rounds {
                 self.executor.begin(step.clone());
             }
         }
+        self.create(&plan);
         self.journal(&plan, now);
         let ask_again = plan.ask_again;
         // What was begun and ended changes what is to be said; most rounds change nothing, and their plan still stands.
-        let after = if plan.steps.is_empty() {
+        let after = if plan.steps.is_empty() && plan.creations.is_empty() {
             plan
         } else {
             self.index.world.in_flight = self.executor.in_flight.clone();
@@ -313,24 +359,62 @@ impl Rounds {
                         }
                     }
                     Action::Abandon => _ = moves.remove(&step.address),
-                    Action::Attach(_) | Action::Detach(_) => {}
+                    Action::Drop => self.index.drop_address(&key, step.address),
+                    Action::Attach(_) | Action::Detach(_) | Action::Release => {}
                 }
             }
             self.index.world.set_pool(pool);
         }
     }
+
+    /// Does what the plan says for pools that lack addresses.
+    fn create(&mut self, plan: &Plan) {
+        for step @ CreationStep { pool: key, scope, action } in &plan.creations {
+            if self.reporter.is_writing(key) {
+                continue;
+            }
+            tracing::info!(object = %key, "{step}");
+            let entry = match action {
+                CreationAction::Ask { count, region, tag } => {
+                    let wish = Wish { region: Arc::clone(region), tag: tag.clone() };
+                    self.executor.ask(key, scope, &wish, *count);
+                    continue;
+                }
+                CreationAction::Adopt(found) => {
+                    found.iter().for_each(|address| self.index.adopt(key, *address));
+                    continue;
+                }
+                CreationAction::Begin(entry) => Some(Creation { written: PENDING, ..entry.clone() }),
+                CreationAction::Claim => {
+                    let entry = self.index.world.pool(key).and_then(|pool| pool.creation.clone());
+                    entry.map(|entry| Creation { epoch: self.index.world.epoch, written: PENDING, ..entry })
+                }
+                CreationAction::Finish => None,
+            };
+            if let Some(mut pool) = self.index.world.pool(key).cloned() {
+                pool.creation = entry;
+                self.index.world.set_pool(pool);
+            }
+        }
+    }
 }
 
-/// How long to wait before a change is tried again: by what the error says, and longer each time.
-fn pause_after(error: &DriverError, failures: u32) -> Duration {
-    let grows = RETRY_MIN.saturating_mul(1 << failures.min(16));
-    match error {
-        DriverError::RateLimited { retry_after, .. } => (*retry_after).clamp(RETRY_MIN, RETRY_MAX),
-        DriverError::Denied { .. } => grows.clamp(Duration::from_secs(30), RETRY_MAX),
-        DriverError::NotFound(_)
-        | DriverError::Conflict(_)
-        | DriverError::Invalid(_)
-        | DriverError::Unavailable(_) => grows.min(RETRY_MAX),
+/// What a person has to change is not tried again sooner.
+const DENIED_RETRY: Duration = Duration::from_secs(30);
+
+impl Retry {
+    /// How long to wait before a change is tried again: by what the error says, and longer each time.
+    fn pause_after(self, error: &DriverError, failures: u32) -> Duration {
+        let grows = self.shortest.saturating_mul(1 << failures.min(16));
+        let pause = match error {
+            DriverError::RateLimited { retry_after, .. } => (*retry_after).max(self.shortest),
+            DriverError::Denied { .. } => grows.max(DENIED_RETRY),
+            DriverError::NotFound(_)
+            | DriverError::Conflict(_)
+            | DriverError::Invalid(_)
+            | DriverError::Unavailable(_) => grows,
+        };
+        pause.min(self.longest)
     }
 }
 

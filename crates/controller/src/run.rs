@@ -19,7 +19,7 @@ use crate::fence::{Fence, fenced};
 use crate::health::Health;
 use crate::lease::{Candidate, Gained, RETRY};
 use crate::report::Reporter;
-use crate::rounds::Rounds;
+use crate::rounds::{Retry, Rounds};
 use crate::settings::Settings;
 use crate::watch::{self, SILENCE_SECONDS_MAX};
 
@@ -50,12 +50,6 @@ pub async fn run(settings: Settings) -> Result<()> {
     #[cfg(feature = "failpoints")]
     let service = crate::failpoints::around(service);
     let drivers = clouds::drivers(&settings, &service)?;
-    let one_call: Vec<_> = drivers
-        .iter()
-        .filter(|(_, driver)| driver.traits().moves_in_one_call)
-        .map(|(provider, _)| *provider)
-        .collect();
-
     let (to, seen) = mpsc::unbounded_channel();
     let _watches = watch::start(&watching, &to);
     let mut rounds = Rounds::new(
@@ -65,7 +59,10 @@ pub async fn run(settings: Settings) -> Result<()> {
         Reporter::new(writing, Arc::clone(&fence)),
         Arc::clone(&clock),
         health.clone(),
-        one_call,
+        Retry {
+            shortest: Duration::from_secs(settings.retry_seconds_min),
+            longest: Duration::from_secs(settings.retry_seconds_max),
+        },
     );
     // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
     let identity = format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond());

@@ -37,6 +37,14 @@ pub struct Settings {
     #[arg(long, env = "TAKEOVER_SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub takeover_seconds: u64,
 
+    /// How many seconds after its first failure a change is tried again; each further failure doubles it
+    #[arg(long, env = "RETRY_SECONDS_MIN", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub retry_seconds_min: u64,
+
+    /// The longest pause, in seconds, before a change that failed is tried again
+    #[arg(long, env = "RETRY_SECONDS_MAX", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub retry_seconds_max: u64,
+
     /// Who we are among the candidates; by default the pod's name
     #[arg(long, env = "POD_NAME", default_value_t = identity())]
     pub identity: String,

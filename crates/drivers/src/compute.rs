@@ -92,7 +92,9 @@ impl Compute {
                         continue;
                     };
                     let region = found.region.as_deref().and_then(last_part).map(Into::into);
-                    listing.addresses.insert(address, Listed { holding: holding(&found.users), region });
+                    listing
+                        .addresses
+                        .insert(address, Listed { holding: holding(&found.users), region, tag: None });
                 }
             }
             match page.next_page_token {

@@ -9,7 +9,14 @@
 //! reserved_ips.get           whom to take it from, before detach   reserved_ip:read
 //! reserved_ips_actions.post  attach (assign), detach (unassign)    reserved_ip:update
 //! droplets.list              machines                              droplet:read
+//! reserved_ips.create        create                                reserved_ip:create
+//! reserved_ips.delete        release                               reserved_ip:delete
+//! projects.list              tags                                  project:read
+//! projects.create            the first creation with a tag         project:create
 //! ```
+//!
+//! Reserved IPs have no tags of their own, but each belongs to a project from its creation on. So a tag is the name of a
+//! project. Projects are read once, and again when an address names one that is not known.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,17 +28,29 @@ use futures::future::BoxFuture;
 use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::http::{HttpService, JsonApi, Refused, unreadable};
 use crate::tokens::Tokens;
-use crate::{AddressDriver, CHANGING, DriverError, Listed, Listing, Operation, Polled, Progress, Traits};
+use crate::{
+    AddressDriver, CHANGING, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits,
+};
 
 /// DigitalOcean's address where `DIGITALOCEAN_API_URL` does not say otherwise.
 pub const DEFAULT_URL: &str = "https://api.digitalocean.com";
 
 /// Every call this driver makes.
-pub const CALLS: &[&str] =
-    &["reserved_ips.list", "reserved_ips.get", "reserved_ips_actions.post", "droplets.list"];
+pub const CALLS: &[&str] = &[
+    "reserved_ips.list",
+    "reserved_ips.get",
+    "reserved_ips.create",
+    "reserved_ips.delete",
+    "reserved_ips_actions.post",
+    "droplets.list",
+    "projects.list",
+    "projects.create",
+];
 
 /// What an account may do, unless DigitalOcean has raised its limit.
 pub const REQUESTS_PER_MINUTE: usize = 250;
@@ -47,15 +66,32 @@ const PAGES_MAX: usize = 500;
 /// Where a 429 does not say how long to wait: the limit is counted by the minute.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
 
+/// A token that may not read projects is asked again after so long, because it may have been changed.
+const DENIED_FOR: Duration = Duration::from_secs(600);
+
+/// What a project is for, in the words from which DigitalOcean lets choose.
+const PURPOSE: &str = "Operational / Developer tooling";
+
 /// Moves reserved IPs between droplets.
 pub struct DigitalOcean {
     api: JsonApi,
+    /// Held while projects are read or made, so that two creations don't make the same one.
+    projects: Mutex<Projects>,
+}
+
+/// What is known of projects.
+#[derive(Default)]
+struct Projects {
+    /// Their names, by id; none before they were read.
+    names: Option<BTreeMap<String, Arc<str>>>,
+    /// When the token was last refused.
+    denied: Option<Instant>,
 }
 
 impl DigitalOcean {
     /// A driver for the account that the token belongs to.
     pub fn new(service: HttpService, url: &str, tokens: Arc<dyn Tokens>) -> Self {
-        Self { api: JsonApi::new(service, url, tokens, explain) }
+        Self { api: JsonApi::new(service, url, tokens, explain), projects: Mutex::default() }
     }
 
     /// All items of a paged listing. A listing that changes while it is read may lose an item between two pages, and a lost
@@ -89,14 +125,109 @@ impl DigitalOcean {
 
     async fn list_all(&self) -> Result<Listing, DriverError> {
         let name = "reserved_ips.list";
-        let mut listing = Listing::default();
+        let mut all = Vec::new();
         for item in self.list_pages(name, "v2/reserved_ips", "reserved_ips").await? {
             let found: ReservedIp = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
-            let address = found.ip.parse::<Address>().map_err(|_| unreadable(name, &found.ip))?;
-            let region = found.region.as_ref().map(|region| region.slug.as_str().into());
-            listing.addresses.insert(address, Listed { holding: found.holding(), region });
+            all.push((found.address(name)?, found));
         }
-        Ok(listing)
+        let mut projects = self.projects.lock().await;
+        let ids = all.iter().filter_map(|(_, found)| found.project_id.as_deref());
+        let tags = self.know_projects(&mut projects, ids).await;
+        let none = BTreeMap::new();
+        let names = projects.names.as_ref().unwrap_or(&none);
+        let listed = |(address, found): (Address, ReservedIp)| {
+            let region = found.region.as_ref().map(|region| region.slug.as_str().into());
+            let tag = found.project_id.as_ref().and_then(|id| names.get(id)).cloned();
+            (address, Listed { holding: found.holding(), region, tag })
+        };
+        Ok(Listing { addresses: all.into_iter().map(listed).collect(), untold: Vec::new(), tags })
+    }
+
+    /// Reads the projects, unless all of these are known already.
+    async fn know_projects<'a>(
+        &self,
+        projects: &mut Projects,
+        ids: impl Iterator<Item = &'a str> + Clone,
+    ) -> Tags {
+        if projects.names.as_ref().is_some_and(|names| ids.clone().all(|id| names.contains_key(id))) {
+            return Tags::Told;
+        }
+        if projects.denied.is_some_and(|at| at.elapsed() < DENIED_FOR) {
+            return Tags::Unsupported;
+        }
+        match self.read_projects(projects).await {
+            Ok(()) => {
+                // One that an address names and that is not shown to us is none of ours, and not worth another look.
+                let names = projects.names.get_or_insert_default();
+                ids.for_each(|id| _ = names.entry(id.to_owned()).or_insert_with(|| "".into()));
+                Tags::Told
+            }
+            Err(DriverError::Denied { .. }) => Tags::Unsupported,
+            Err(error) => {
+                tracing::warn!(%error, "reading projects failed, so nothing is created for now");
+                Tags::Untold
+            }
+        }
+    }
+
+    async fn read_projects(&self, projects: &mut Projects) -> Result<(), DriverError> {
+        let name = "projects.list";
+        let listed = self.list_pages(name, "v2/projects", "projects").await;
+        projects.denied = matches!(listed, Err(DriverError::Denied { .. })).then(Instant::now);
+        let mut names = BTreeMap::new();
+        for item in listed? {
+            let found: Project = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
+            names.insert(found.id, found.name.into());
+        }
+        projects.names = Some(names);
+        Ok(())
+    }
+
+    /// The id of the project of a name, which is made where there is none. Names are unique in an account.
+    async fn project(&self, wanted: &str) -> Result<String, DriverError> {
+        let find = |projects: &Projects| {
+            let mut names = projects.names.iter().flatten();
+            names.find(|(_, name)| &***name == wanted).map(|(id, _)| id.clone())
+        };
+        let mut projects = self.projects.lock().await;
+        if let Some(id) = find(&projects) {
+            return Ok(id);
+        }
+        // Another process may have made it since.
+        self.read_projects(&mut projects).await?;
+        if let Some(id) = find(&projects) {
+            return Ok(id);
+        }
+        let body = json!({"name": wanted, "purpose": PURPOSE, "environment": "Production"});
+        let Made { project } =
+            self.api.call("projects.create", Method::POST, "v2/projects", Some(body)).await?;
+        projects.names.get_or_insert_default().insert(project.id.clone(), project.name.into());
+        Ok(project.id)
+    }
+
+    async fn create_one(&self, region: &str, tag: Option<&str>) -> Result<Address, DriverError> {
+        let name = "reserved_ips.create";
+        let mut body = json!({"region": region});
+        if let Some(tag) = tag {
+            body["project_id"] = self.project(tag).await?.into();
+        }
+        let One { reserved_ip } = self.api.call(name, Method::POST, "v2/reserved_ips", Some(body)).await?;
+        reserved_ip.address(name)
+    }
+
+    /// Deleting takes an address also off a droplet that holds it, so that is read right before.
+    async fn delete(&self, address: Address) -> Result<Progress, DriverError> {
+        let path = format!("v2/reserved_ips/{address}");
+        match self.api.call("reserved_ips.get", Method::GET, &path, None).await {
+            Ok(One { reserved_ip }) if reserved_ip.holding() == Holding::Free => {}
+            Ok(_) => return Err(DriverError::Conflict(format!("{address} is in use, and was not released"))),
+            Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
+            Err(error) => return Err(error),
+        }
+        match self.api.call::<Value>("reserved_ips.delete", Method::DELETE, &path, None).await {
+            Ok(_) | Err(DriverError::NotFound(_)) => Ok(Progress::Done),
+            Err(error) => Err(error),
+        }
     }
 
     async fn list_machines(&self) -> Result<BTreeMap<VmId, MachineState>, DriverError> {
@@ -114,7 +245,7 @@ impl DigitalOcean {
     }
 
     /// Unassigning does not say from whom, so who holds the address is read right before.
-    async fn release(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
+    async fn unassign(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
         let path = format!("v2/reserved_ips/{address}");
         let One { reserved_ip } = self.api.call("reserved_ips.get", Method::GET, &path, None).await?;
         match reserved_ip.holding() {
@@ -176,7 +307,20 @@ impl AddressDriver for DigitalOcean {
         address: Address,
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.release(scope, address, vm).boxed()
+        self.unassign(scope, address, vm).boxed()
+    }
+
+    fn create<'a>(
+        &'a self,
+        _: &'a Scope,
+        region: &'a str,
+        tag: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Address, DriverError>> {
+        self.create_one(region, tag).boxed()
+    }
+
+    fn release<'a>(&'a self, _: &'a Scope, address: Address) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.delete(address).boxed()
     }
 
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {
@@ -240,6 +384,10 @@ fn permission_of(name: &str) -> &'static str {
     match name {
         "reserved_ips.list" | "reserved_ips.get" => "reserved_ip:read",
         "droplets.list" => "droplet:read",
+        "reserved_ips.create" => "reserved_ip:create",
+        "reserved_ips.delete" => "reserved_ip:delete",
+        "projects.list" => "project:read",
+        "projects.create" => "project:create",
         _ => "reserved_ip:update",
     }
 }
@@ -256,9 +404,14 @@ struct ReservedIp {
     region: Option<Region>,
     #[serde(default)]
     locked: bool,
+    project_id: Option<String>,
 }
 
 impl ReservedIp {
+    fn address(&self, name: &str) -> Result<Address, DriverError> {
+        self.ip.parse().map_err(|_| unreadable(name, &self.ip))
+    }
+
     fn holding(&self) -> Holding {
         match &self.droplet {
             _ if self.locked => Holding::Unknown(CHANGING.into()),
@@ -266,6 +419,17 @@ impl ReservedIp {
             None => Holding::Free,
         }
     }
+}
+
+#[derive(Deserialize)]
+struct Made {
+    project: Project,
+}
+
+#[derive(Deserialize)]
+struct Project {
+    id: String,
+    name: String,
 }
 
 #[derive(Deserialize)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::{HeaderMap, Method, Request, Response, header};
+use ::http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -82,8 +82,10 @@ impl JsonApi {
             let refused = Refused { status: status.as_u16(), headers: answer.headers().clone(), body };
             return Err((self.explain)(name, &refused));
         }
-        // A success whose body can't be read may have changed something, and says nothing about what is.
-        serde_json::from_slice(answer.body()).map_err(|error| unreadable(name, &error))
+        // A success whose body can't be read may have changed something, and says nothing about what is. One without a
+        // body says nothing more than that.
+        let body = if status == StatusCode::NO_CONTENT { b"null" } else { &answer.body()[..] };
+        serde_json::from_slice(body).map_err(|error| unreadable(name, &error))
     }
 
     async fn exchange(

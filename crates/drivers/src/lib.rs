@@ -45,6 +45,28 @@ pub trait AddressDriver: Send + Sync {
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>>;
 
+    /// Asks for one new address. It carries the tag from its first moment on, where one is given.
+    fn create<'a>(
+        &'a self,
+        scope: &'a Scope,
+        region: &'a str,
+        tag: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Address, DriverError>> {
+        let _ = (region, tag);
+        let message = format!("{} creates no addresses here: list existing ones", scope.provider);
+        Box::pin(async { Err(DriverError::Invalid(message)) })
+    }
+
+    /// Gives an address that nobody holds back to the cloud for good. One that does not exist is already done.
+    fn release<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        let message = format!("{} releases no addresses here: {address} stays", scope.provider);
+        Box::pin(async { Err(DriverError::Invalid(message)) })
+    }
+
     /// Whether operations have ended, in the order given. An error says that this is not known.
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>>;
 
@@ -66,6 +88,20 @@ pub struct Listing {
     /// The parts that were not told, such as a region that did not answer. While there are any, an address that is not
     /// in `addresses` is unknown; otherwise it does not exist.
     pub untold: Vec<String>,
+    /// Whether addresses can carry tags, and whether those that they carry were told.
+    pub tags: Tags,
+}
+
+/// Whether addresses carry tags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tags {
+    /// They can't, or the credentials don't allow it.
+    #[default]
+    Unsupported,
+    /// They can, and every tag was told.
+    Told,
+    /// They may, but this time it was not told.
+    Untold,
 }
 
 /// What a cloud says of one address.
@@ -75,12 +111,14 @@ pub struct Listed {
     pub holding: Holding,
     /// The region in which it can be used.
     pub region: Option<Arc<str>>,
+    /// The tag that it was created with.
+    pub tag: Option<Arc<str>>,
 }
 
 impl Listing {
     /// What is known of one address.
     pub fn told(&self, address: Address) -> Listed {
-        let unlisted = |holding| Listed { holding, region: None };
+        let unlisted = |holding| Listed { holding, region: None, tag: None };
         match self.addresses.get(&address) {
             Some(listed) => listed.clone(),
             None if self.untold.is_empty() => unlisted(Holding::Missing),
@@ -203,7 +241,7 @@ mod tests {
         assert_eq!(listing.told(address).holding, Holding::Missing);
         listing.untold.push("regions/us-west1".into());
         assert!(matches!(listing.told(address).holding, Holding::Unknown(_)));
-        listing.addresses.insert(address, Listed { holding: Holding::Free, region: None });
+        listing.addresses.insert(address, Listed { holding: Holding::Free, region: None, tag: None });
         assert_eq!(listing.told(address).holding, Holding::Free);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::http::{HttpService, with_deadline};
-use drivers::{AddressDriver, DriverError, Polled, Progress, tokens};
+use drivers::{AddressDriver, DriverError, Polled, Progress, Tags, tokens};
 use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
@@ -76,6 +76,66 @@ mod at_digitalocean {
         let listing = driver.list(&scope).await.unwrap();
         assert_eq!(listing.told(address(ADDRESS)).holding, Holding::Free);
         assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_address_carries_its_tag_from_its_first_moment_on() {
+        let (fake, driver, scope) = account();
+        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Told);
+        fake.inject(Rule::next("reserved_ips.create", Fault::LoseReply));
+        assert!(driver.create(&scope, "nyc3", Some("pool-1")).await.is_err());
+        let made = driver.create(&scope, "nyc3", Some("pool-1")).await.unwrap();
+        let listing = driver.list(&scope).await.unwrap();
+        let is_tagged = |listed: &&drivers::Listed| listed.tag.as_deref() == Some("pool-1");
+        assert_eq!(
+            listing.addresses.values().filter(is_tagged).count(),
+            2,
+            "also the one that nobody heard of"
+        );
+        assert!(listing.addresses.contains_key(&made));
+        assert_eq!(fake.ledger().calls()["projects.create"], 1);
+        let another = DigitalOcean::new(service(&fake), "http://digitalocean.invalid/", tokens::fixed(TOKEN));
+        assert!(another.create(&scope, "nyc3", Some("pool-1")).await.is_ok(), "the project is found again");
+        assert_eq!(fake.ledger().calls()["projects.create"], 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn projects_are_read_once_and_again_when_an_address_names_an_unknown_one() {
+        let (fake, driver, scope) = account();
+        for _ in 0..3 {
+            driver.list(&scope).await.unwrap();
+        }
+        assert_eq!(fake.ledger().calls()["projects.list"], 1);
+        let other = DigitalOcean::new(service(&fake), "http://digitalocean.invalid/", tokens::fixed(TOKEN));
+        let made = other.create(&scope, "nyc3", Some("pool-2")).await.unwrap();
+        let listing = driver.list(&scope).await.unwrap();
+        assert_eq!(listing.told(made).tag.as_deref(), Some("pool-2"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_may_not_use_projects_has_no_tags_and_one_that_failed_to_says_nothing() {
+        let (fake, driver, scope) = account();
+        fake.inject(Rule::next("projects.list", Fault::Refuse(Refusal::Unavailable(503))));
+        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Untold);
+        fake.inject(Rule::next("projects.list", Fault::Refuse(Refusal::Forbidden("no projects".into()))));
+        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Unsupported);
+        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Unsupported);
+        assert_eq!(fake.ledger().calls()["projects.list"], 2, "a refusal is remembered");
+        assert!(driver.create(&scope, "nyc3", None).await.is_ok());
+        tokio::time::sleep(Duration::from_secs(601)).await;
+        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Told, "the token may have been changed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_an_address_that_nobody_holds_is_released() {
+        let (fake, driver, scope) = account();
+        fake.with(|account| account.assign_now(ADDRESS, 1));
+        assert!(matches!(driver.release(&scope, address(ADDRESS)).await, Err(DriverError::Conflict(_))));
+        finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm("1")).await).await.unwrap();
+        assert_eq!(driver.release(&scope, address(ADDRESS)).await.unwrap(), Progress::Done);
+        assert_eq!(driver.release(&scope, address(ADDRESS)).await.unwrap(), Progress::Done, "it is gone");
+        let listing = driver.list(&scope).await.unwrap();
+        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::Missing);
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@
 //! ```
 
 mod bits;
+mod creation;
 mod losses;
 mod moves;
 mod names;
@@ -23,6 +24,7 @@ mod standing;
 mod steps;
 mod world;
 
+pub use creation::{Account, Creation, CreationAction, CreationStep, Lacking};
 pub use jiff::Timestamp;
 pub use losses::Tripped;
 pub use names::{Address, Epoch, NodeName, PoolKey, Provider, Scope, Tick, VmId};
@@ -30,4 +32,4 @@ pub use planner::plan;
 pub use pool::{Journal, Mode, Move, PENDING, Pods, Policy, Pool, Spread, Takeover, Target, Tenancy};
 pub use standing::{Standing, Why};
 pub use steps::{Action, Marks, Plan, Step, Verdict, Waits};
-pub use world::{Fact, Holding, InFlight, MachineState, Node, Readiness, World};
+pub use world::{Fact, Holding, InFlight, MachineState, Node, Pause, Readiness, World};

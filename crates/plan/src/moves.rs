@@ -8,9 +8,14 @@
 //! a call or operation for it is under way, or failed    wait
 //!   a short while ago
 //! the cloud's answer is unknown or older than the entry wait, and read again
+//! to be released: gone, and the object lists it         drop it from the object
+//!                 gone                                  finish
+//!                 free, and still not needed            release
+//!                 otherwise                             abandon
 //! on the target                                         finish
 //! free, nothing to go to                                finish
-//! on the source, whose node may keep it after all       abandon: a healthy placement is not moved
+//! on the source, whose node may keep it after all       abandon: a healthy placement is not moved, unless its object is
+//!                                                         being deleted
 //! the target may not get it any more                    abandon; it seeks another place
 //! free, a target                                        attach
 //! on the source, no target                              detach
@@ -20,7 +25,7 @@
 
 use crate::bits::Bits;
 use crate::standing::{Standing, standing};
-use crate::{Address, Holding, Move, PENDING, Pool, Target, Timestamp, VmId, World};
+use crate::{Address, Holding, Mode, Move, PENDING, Pool, Target, Timestamp, VmId, World};
 
 /// What to do about an unfinished move.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +41,8 @@ pub(crate) enum Next {
     Abandon,
     Attach(Target),
     Detach(VmId),
+    Release,
+    Drop,
 }
 
 /// The next step of a move.
@@ -45,6 +52,7 @@ pub(crate) fn next(
     address: Address,
     entry: &Move,
     holding: &Bits,
+    is_needed: bool,
     now: Timestamp,
 ) -> Next {
     if entry.epoch != world.epoch {
@@ -53,17 +61,25 @@ pub(crate) fn next(
     if is_in_flight(world, address, entry) || entry.written == PENDING {
         return Next::Wait;
     }
-    if let Some(until) = world.avoid_addresses.get(&address).filter(|until| now < **until) {
-        return Next::WaitUntil(*until);
+    if let Some(pause) = world.avoid_addresses.get(&address).filter(|pause| now < pause.until) {
+        return Next::WaitUntil(pause.until);
     }
     let Some(fact) = world.fact(&pool.scope, address).filter(|fact| fact.as_of > entry.written) else {
         return Next::ReadAgain;
     };
+    let may_keep = |vm| {
+        let is_let_go = pool.policy.mode == Mode::Leaving && entry.to.is_none();
+        !is_let_go && may_keep(world, pool, vm, now)
+    };
     match (&fact.holding, &entry.from, &entry.to) {
         (Holding::Unknown(_), ..) => Next::WaitForCloud,
+        (Holding::Missing, ..) if entry.releases && pool.addresses.contains(&address) => Next::Drop,
+        (Holding::Missing, ..) if entry.releases => Next::Finish,
+        (Holding::Free, ..) if entry.releases && !is_needed => Next::Release,
+        _ if entry.releases => Next::Abandon,
         (Holding::By(vm), _, Some(to)) if *vm == to.vm => Next::Finish,
         (Holding::Free, _, None) => Next::Finish,
-        (Holding::By(vm), ..) if may_keep(world, pool, vm, now) => Next::Abandon,
+        (Holding::By(vm), ..) if may_keep(vm) => Next::Abandon,
         (Holding::Free | Holding::By(_), _, Some(to)) if !may_get(world, pool, to, holding, now) => {
             Next::Abandon
         }

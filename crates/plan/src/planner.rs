@@ -7,6 +7,11 @@
 //! the object can't be acted on, or its journal not read   touch nothing of the pool        Waits
 //! the journal names it                                    the next step, see `moves`       Moving
 //! it is beyond the desired number                         leave it                         Disabled
+//!   and the object created it, nobody holds it, and
+//!   policy.releaseCreated says so                         release it                       Releasing
+//! its object is being deleted, and policy.onDelete says
+//!   so: on a machine of ours                              detach it                        Moving
+//!   otherwise                                             leave it                         Settled, Leaving
 //! the cloud's answer is not known                         touch nothing                    Unknown
 //! the cloud does not know the address                     report it                        Missing
 //! on a machine of a node that is fit or keeps it          leave it                         Settled
@@ -34,6 +39,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::bits::Bits;
+use crate::creation;
 use crate::losses::{self, Tally};
 use crate::moves::{self, Next};
 use crate::placement::{Group, place};
@@ -41,8 +47,8 @@ use crate::standing::{Standing, standing};
 use crate::steps::Waits;
 use crate::world::Member;
 use crate::{
-    Action, Address, Holding, Journal, Mode, Move, NodeName, Plan, Pool, Scope, Spread, Step, Takeover,
-    Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
+    Action, Address, CreationStep, Holding, Journal, Mode, Move, NodeName, Plan, Pool, Scope, Spread, Step,
+    Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
 };
 
 /// What should happen, given what is known.
@@ -57,6 +63,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
         tally: Tally::default(),
         unknown: BTreeSet::new(),
         journalled: Vec::new(),
+        begun: Vec::new(),
         seekers: Vec::new(),
         progress: ranked.iter().map(|_| Progress::default()).collect(),
         plan: Plan::default(),
@@ -76,6 +83,8 @@ struct Planner<'a> {
     /// Scopes in which an address that no journal names is unknown.
     unknown: BTreeSet<Scope>,
     journalled: Vec<Step>,
+    /// Moves that need no place to go to.
+    begun: Vec<Step>,
     seekers: Vec<Seeker<'a>>,
     progress: Vec<Progress>,
     plan: Plan,
@@ -123,7 +132,7 @@ impl<'a> Planner<'a> {
             Journal::Known(moves) => (moves, true),
             Journal::Unreadable => (&no_moves, false),
         };
-        if pool.policy.mode != Mode::Active || !is_readable {
+        if !pool.policy.mode.acts() || !is_readable {
             self.plan.marks.uncertain.insert(pool.key.kind);
         }
         let removed = moves.keys().filter(|address| !pool.addresses.contains(address));
@@ -133,8 +142,8 @@ impl<'a> Planner<'a> {
                 (Ok(owner), _) if owner != rank => Verdict::OwnedBy(ranked[owner].pool.key.clone()),
                 _ if pool.policy.mode == Mode::Refused => Verdict::Waits(Waits::ForCorrection),
                 _ if !is_readable => Verdict::Waits(Waits::ForNewerController),
-                (_, Some(entry)) => self.go_on(rank, pool, *address, entry),
-                _ if wanted >= pool.desired => Verdict::Disabled,
+                (_, Some(entry)) => self.go_on(rank, pool, *address, entry, wanted < pool.desired),
+                _ if wanted >= pool.desired => self.spare(pool, *address),
                 _ => match self.judge(rank, member, *address, position) {
                     Some(verdict) => verdict,
                     None => {
@@ -152,11 +161,68 @@ impl<'a> Planner<'a> {
             verdicts.push((*address, verdict));
         }
         self.plan.verdicts.insert(pool.key.clone(), verdicts);
+        if is_readable {
+            self.create(pool, |address| {
+                owners.binary_search_by_key(&address, |(address, _)| *address).is_ok()
+            });
+        }
+    }
+
+    /// What to do for a pool that lacks addresses.
+    fn create(&mut self, pool: &Pool, is_owned: impl Fn(Address) -> bool) {
+        let next = creation::next(self.world, pool, is_owned, self.now);
+        if let Some(action) = next.action {
+            self.plan.creations.push(CreationStep {
+                pool: pool.key.clone(),
+                scope: pool.scope.clone(),
+                action,
+            });
+        }
+        if let Some(creation::Lacking::Failed(pause)) = &next.lacking {
+            self.ask_again(Some(pause.until));
+        }
+        if next.reads_again {
+            self.plan.read_again.insert(pool.scope.clone());
+        }
+        if let Some(lacking) = next.lacking {
+            self.plan.lacking.insert(pool.key.clone(), lacking);
+        }
+    }
+
+    /// What is to be said of an address beyond the desired number.
+    fn spare(&mut self, pool: &Pool, address: Address) -> Verdict {
+        let is_free = || {
+            let fact = self.world.fact(&pool.scope, address);
+            fact.is_some_and(|fact| fact.holding == Holding::Free)
+        };
+        let may_release = pool.policy.mode == Mode::Active && pool.policy.releases_created;
+        if !may_release || !pool.created_here.contains(&address) || !is_free() {
+            return Verdict::Disabled;
+        }
+        self.begin(pool, address, None, true);
+        Verdict::Releasing
+    }
+
+    /// Begins a move that needs no place to go to.
+    fn begin(&mut self, pool: &Pool, address: Address, from: Option<VmId>, releases: bool) {
+        let (epoch, written) = (self.world.epoch, Tick::default());
+        let entry = Move { from, to: None, releases, is_voluntary: true, epoch, written };
+        self.begun.push(step(pool, address, false, Action::Begin(entry)));
+    }
+
+    /// What is to be said of an address whose object is being deleted, given who holds it and which node that is.
+    fn let_go(&mut self, pool: &Pool, address: Address, vm: &VmId, node: Option<&NodeName>) -> Verdict {
+        let is_ours = node.is_some() || pool.last_holders.get(&address) == Some(vm);
+        if is_ours && pool.policy.detaches_on_delete {
+            self.begin(pool, address, Some(vm.clone()), false);
+            return Verdict::Moving(None);
+        }
+        node.map_or(Verdict::Leaving, |node| Verdict::Settled(node.clone()))
     }
 
     /// Marks a node as the holder of an address. What is only observed marks nothing.
     fn mark(&mut self, pool: &Pool, node: &NodeName, address: Address) {
-        if pool.policy.mode == Mode::Active {
+        if pool.policy.mode.acts() {
             self.plan.marks.holders.entry(pool.key.kind).or_default().insert(node.clone(), address);
         }
     }
@@ -173,7 +239,14 @@ impl<'a> Planner<'a> {
     }
 
     /// The next step of an unfinished move, and what is to be said of it.
-    fn go_on(&mut self, rank: usize, pool: &Pool, address: Address, entry: &Move) -> Verdict {
+    fn go_on(
+        &mut self,
+        rank: usize,
+        pool: &Pool,
+        address: Address,
+        entry: &Move,
+        is_needed: bool,
+    ) -> Verdict {
         self.count_loss(pool, address);
         self.mark_leaving(pool, address);
         if self
@@ -185,7 +258,7 @@ impl<'a> Planner<'a> {
         }
         self.progress[rank].voluntary += usize::from(entry.is_voluntary);
         self.progress[rank].assigning += usize::from(entry.to.is_some());
-        let action = match moves::next(self.world, pool, address, entry, &self.holding, self.now) {
+        let action = match moves::next(self.world, pool, address, entry, &self.holding, is_needed, self.now) {
             Next::Claim => Some(Action::Claim),
             Next::Wait => None,
             Next::WaitUntil(until) => {
@@ -204,12 +277,17 @@ impl<'a> Planner<'a> {
             Next::Abandon => Some(Action::Abandon),
             Next::Attach(to) => Some(Action::Attach(to)),
             Next::Detach(from) => Some(Action::Detach(from)),
+            Next::Release => Some(Action::Release),
+            Next::Drop => Some(Action::Drop),
         };
         if let Some(action) = action {
             let is_urgent = !entry.is_voluntary;
             self.journalled.push(step(pool, address, is_urgent, action));
         }
-        Verdict::Moving(entry.to.as_ref().map(|to| to.node.clone()))
+        match entry.releases {
+            true => Verdict::Releasing,
+            false => Verdict::Moving(entry.to.as_ref().map(|to| to.node.clone())),
+        }
     }
 
     /// What is to be said of one address of its owner, or nothing where it seeks another place.
@@ -229,6 +307,7 @@ impl<'a> Planner<'a> {
             return Some(Verdict::Unknown("the cloud has not been asked yet".into()));
         };
         let region = fact.region.clone();
+        let is_leaving = pool.policy.mode == Mode::Leaving;
         let mut seek = |holder| {
             self.seekers.push(Seeker { rank, pool, address, position, region: region.clone(), holder });
             None
@@ -241,9 +320,14 @@ impl<'a> Planner<'a> {
                 return Some(Verdict::Unknown(Arc::clone(reason)));
             }
             Holding::Missing => return Some(Verdict::Missing),
+            Holding::Free if is_leaving => return Some(Verdict::Leaving),
             Holding::Free => return seek(None),
             Holding::By(vm) => vm,
         };
+        if is_leaving {
+            let node = self.world.node_of(vm).map(|(name, _)| name);
+            return Some(self.let_go(pool, address, vm, node));
+        }
         let slot = self.world.slot_of_machine(vm);
         let Some((slot, (name, node))) = slot.and_then(|slot| Some((slot, self.world.at(slot)?))) else {
             let is_ours = pool.last_holders.get(&address) == Some(vm);
@@ -298,11 +382,13 @@ impl<'a> Planner<'a> {
 
         let mut actions = Actions::default();
         for step in std::mem::take(&mut self.journalled) {
-            let is_active = self.world.pool(&step.pool).is_some_and(|pool| pool.policy.mode == Mode::Active);
-            if is_active && !self.plan.tripped.contains_key(&step.scope) {
+            let acts = self.world.pool(&step.pool).is_some_and(|pool| pool.policy.mode.acts());
+            if acts && !self.plan.tripped.contains_key(&step.scope) {
                 actions.add(step, self.world);
             }
         }
+        let tripped = &self.plan.tripped;
+        actions.steps.extend(self.begun.drain(..).filter(|step| !tripped.contains_key(&step.scope)));
         for (seeker, slot) in seekers.into_iter().zip(placed) {
             let (pool, address) = (seeker.pool, seeker.address);
             let (begin, verdict) = self.settle(seeker, slot);
@@ -324,7 +410,7 @@ impl<'a> Planner<'a> {
         let mut who = Vec::with_capacity(seekers.len());
         for (at, seeker) in seekers.iter().enumerate() {
             let is_avoided =
-                self.world.avoid_addresses.get(&seeker.address).is_some_and(|until| self.now < *until);
+                self.world.avoid_addresses.get(&seeker.address).is_some_and(|pause| self.now < pause.until);
             if is_avoided || self.unknown.contains(&seeker.pool.scope) {
                 continue;
             }
@@ -395,11 +481,9 @@ impl<'a> Planner<'a> {
                 Verdict::Unknown("another address of the account is unknown, and may be on any node".into()),
             );
         }
-        if let Some(until) =
-            self.world.avoid_addresses.get(&address).copied().filter(|until| self.now < *until)
-        {
-            self.ask_again(Some(until));
-            return (None, Verdict::Waits(Waits::ForRetry(until)));
+        if let Some(pause) = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until) {
+            self.ask_again(Some(pause.until));
+            return (None, Verdict::Waits(Waits::ForRetry(pause.clone())));
         }
         if to.is_none() {
             match &holder {
@@ -418,7 +502,14 @@ impl<'a> Planner<'a> {
             return (None, Verdict::Waits(waits));
         }
         let verdict = Verdict::Moving(to.as_ref().map(|to| to.node.clone()));
-        let entry = Move { from, to, is_voluntary, epoch: self.world.epoch, written: Tick::default() };
+        let entry = Move {
+            from,
+            to,
+            releases: false,
+            is_voluntary,
+            epoch: self.world.epoch,
+            written: Tick::default(),
+        };
         let is_urgent = entry.from.is_some() && !is_voluntary;
         let assigns = entry.to.is_some();
         let step = step(pool, address, is_urgent, Action::Begin(entry));
@@ -501,7 +592,8 @@ fn restore_order(verdicts: &mut [(Address, Verdict)], pool: Option<&Pool>) {
 fn owners(ranked: &[&Member]) -> Vec<(Address, usize)> {
     let mut claims = Vec::new();
     for (rank, member) in ranked.iter().enumerate() {
-        claims.extend(member.pool.addresses.iter().map(|address| (*address, true, rank)));
+        let listed = member.pool.addresses.iter().chain(&member.pool.adopted);
+        claims.extend(listed.map(|address| (*address, true, rank)));
         if let Journal::Known(moves) = &member.pool.journal {
             claims.extend(moves.keys().map(|address| (*address, false, rank)));
         }

@@ -1,10 +1,10 @@
 //! Pools: addresses, the nodes that may have them, the rules, and what was begun.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Address, Epoch, NodeName, PoolKey, Scope, Tick, Timestamp, VmId};
+use crate::{Address, Creation, Epoch, NodeName, PoolKey, Scope, Tick, Timestamp, VmId};
 
 /// Addresses and the rules for them. Both resource kinds become this.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +19,12 @@ pub struct Pool {
     pub addresses: Vec<Address>,
     /// How many of them are wanted on nodes; those beyond, in order, are disabled.
     pub desired: usize,
+    /// Addresses that were created for it and are being written into the object. They are not used before that.
+    pub adopted: BTreeSet<Address>,
+    /// Where it may create addresses up to the desired number: the tag that they carry.
+    pub creates: Option<Arc<str>>,
+    /// Those of its addresses that it created itself, by the object's own status.
+    pub created_here: BTreeSet<Address>,
     /// When a node gives its address up.
     pub tenancy: Tenancy,
     /// New placements go only to this region, where one is given.
@@ -33,6 +39,8 @@ pub struct Pool {
     pub losses_confirmed: Option<Timestamp>,
     /// The journal: what was begun and is not known to be finished.
     pub journal: Journal,
+    /// The journal's entry for addresses that are being created.
+    pub creation: Option<Creation>,
     /// What the user allows.
     pub policy: Policy,
 }
@@ -59,6 +67,8 @@ pub struct Move {
     pub from: Option<VmId>,
     /// The machine that is to hold it; none only detaches.
     pub to: Option<Target>,
+    /// Whether the address is given back to the cloud.
+    pub releases: bool,
     /// Whether the holder was alive when the move began, so that the move could have waited.
     pub is_voluntary: bool,
     /// The leader that wrote the entry last.
@@ -129,6 +139,10 @@ pub struct Policy {
     pub spread: Spread,
     /// Whether a node that is about to be removed gives its address up early.
     pub leaves_on_disruption: bool,
+    /// Whether addresses that the object created are given back once they are beyond the desired number.
+    pub releases_created: bool,
+    /// Whether addresses are taken off their nodes when the object is deleted.
+    pub detaches_on_delete: bool,
 }
 
 impl Default for Policy {
@@ -142,6 +156,8 @@ impl Default for Policy {
             takeover: Takeover::Never,
             spread: Spread::None,
             leaves_on_disruption: false,
+            releases_created: false,
+            detaches_on_delete: false,
         }
     }
 }
@@ -155,6 +171,15 @@ pub enum Mode {
     Observe,
     /// The object can't be acted on as it stands. It still owns its addresses, so nobody else may have them.
     Refused,
+    /// The object is being deleted: finish what was begun, and begin nothing but what the policy asks for at the end.
+    Leaving,
+}
+
+impl Mode {
+    /// Whether anything is changed for the object.
+    pub(crate) fn acts(self) -> bool {
+        matches!(self, Self::Active | Self::Leaving)
+    }
 }
 
 /// Whether an address may be taken from a machine that is not ours.

@@ -4,13 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::losses::Tripped;
-use crate::{Address, Move, NodeName, PoolKey, Scope, Target, Timestamp, VmId, Why};
+use crate::{
+    Address, CreationStep, Lacking, Move, NodeName, Pause, PoolKey, Scope, Target, Timestamp, VmId, Why,
+};
 
 /// What should happen now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Steps that may be taken at the same time: no two name one address or one machine.
     pub steps: Vec<Step>,
+    /// What to do for pools that lack addresses, one each at the most.
+    pub creations: Vec<CreationStep>,
+    /// What is to be said of pools that lack addresses.
+    pub lacking: BTreeMap<PoolKey, Lacking>,
     /// What is to be said of every address of every pool.
     pub verdicts: BTreeMap<PoolKey, Vec<(Address, Verdict)>>,
     /// When to ask again though nothing has changed.
@@ -69,12 +75,16 @@ pub enum Action {
     Attach(Target),
     /// Tell the cloud to take the address off a machine.
     Detach(VmId),
+    /// Tell the cloud to take the address back for good.
+    Release,
+    /// Take the address out of the object: the cloud has it back.
+    Drop,
 }
 
 impl Action {
     /// Whether it is a call to the cloud, and not only an entry in the journal.
     pub fn is_call(&self) -> bool {
-        self.machine().is_some()
+        matches!(self, Self::Attach(_) | Self::Detach(_) | Self::Release)
     }
 
     /// The machine that a call to the cloud is about.
@@ -82,7 +92,7 @@ impl Action {
         match self {
             Self::Attach(to) => Some(&to.vm),
             Self::Detach(from) => Some(from),
-            Self::Begin(_) | Self::Claim | Self::Finish | Self::Abandon => None,
+            Self::Begin(_) | Self::Claim | Self::Finish | Self::Abandon | Self::Release | Self::Drop => None,
         }
     }
 }
@@ -98,7 +108,9 @@ impl fmt::Display for Step {
                 write!(f, "begin {address} {from} -> {}", to.node)
             }
             Action::Begin(Move { from: Some(from), to: None, .. }) => write!(f, "begin {address} off {from}"),
-            Action::Begin(Move { from: None, to: None, .. }) => write!(f, "begin nothing for {address}"),
+            Action::Begin(Move { from: None, to: None, .. }) => write!(f, "begin to release {address}"),
+            Action::Release => write!(f, "release {address}"),
+            Action::Drop => write!(f, "drop {address}"),
             Action::Claim => write!(f, "claim {address}"),
             Action::Finish => write!(f, "finish {address}"),
             Action::Abandon => write!(f, "abandon {address}"),
@@ -127,6 +139,10 @@ pub enum Verdict {
     Missing,
     /// It is beyond the desired number.
     Disabled,
+    /// It is beyond the desired number, and is being given back to the cloud.
+    Releasing,
+    /// Its object is being deleted, and nothing is done with it any more.
+    Leaving,
     /// What the cloud says is not known.
     Unknown(std::sync::Arc<str>),
     /// It would be moved, but for this.
@@ -151,7 +167,7 @@ pub enum Waits {
     /// The object can't be acted on as it stands.
     ForCorrection,
     /// The last try failed a short while ago.
-    ForRetry(Timestamp),
+    ForRetry(Pause),
 }
 
 impl fmt::Display for Verdict {
@@ -169,6 +185,8 @@ impl fmt::Display for Verdict {
             Self::OwnedBy(pool) => write!(f, "belongs to {pool}, which is older"),
             Self::Missing => write!(f, "is not known to the cloud"),
             Self::Disabled => write!(f, "is beyond the desired number"),
+            Self::Releasing => write!(f, "is beyond the desired number, and is being released"),
+            Self::Leaving => write!(f, "is left alone: its object is being deleted"),
             Self::Unknown(reason) => write!(f, "is left alone: {reason}"),
             Self::Waits(why) => write!(f, "waits: {why}"),
             Self::WouldStep(step) => write!(f, "is only observed, otherwise: {step}"),
@@ -190,7 +208,7 @@ impl fmt::Display for Waits {
             ),
             Self::ForNewerController => write!(f, "its unfinished moves were written by a newer controller"),
             Self::ForCorrection => write!(f, "its object can't be acted on as it stands"),
-            Self::ForRetry(until) => write!(f, "the last try failed, and the next one is due at {until}"),
+            Self::ForRetry(pause) => write!(f, "the last try failed: {pause}"),
         }
     }
 }
@@ -198,7 +216,9 @@ impl fmt::Display for Waits {
 impl fmt::Display for Plan {
     /// The steps, a line each.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, step) in self.steps.iter().enumerate() {
+        let steps = self.steps.iter().map(|step| step as &dyn fmt::Display);
+        let creations = self.creations.iter().map(|step| step as &dyn fmt::Display);
+        for (at, step) in steps.chain(creations).enumerate() {
             let separator = if at == 0 { "" } else { "\n" };
             write!(f, "{separator}{step}")?;
         }

@@ -11,10 +11,13 @@
 //! facts give the same plan, in whatever order they came.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
 
 use crate::bits::Bits;
-use crate::{Address, Epoch, NodeName, Pods, Pool, PoolKey, Provider, Scope, Tenancy, Tick, Timestamp, VmId};
+use crate::{
+    Account, Address, Epoch, NodeName, Pods, Pool, PoolKey, Provider, Scope, Tenancy, Tick, Timestamp, VmId,
+};
 
 /// Everything known at one moment.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +43,11 @@ pub struct World {
     /// Machines that refused an address lately get none before then.
     pub avoid_machines: BTreeMap<VmId, Timestamp>,
     /// Addresses whose last change failed are not tried again before then.
-    pub avoid_addresses: BTreeMap<Address, Timestamp>,
+    pub avoid_addresses: BTreeMap<Address, Pause>,
+    /// Pools whose last creation failed create nothing before then.
+    pub avoid_creations: BTreeMap<PoolKey, Pause>,
+    /// What the clouds said of whole accounts; absent is unknown.
+    pub accounts: BTreeMap<Scope, Account>,
 }
 
 /// A pool and the nodes that it knows.
@@ -87,6 +94,8 @@ pub struct Fact {
     pub holding: Holding,
     /// Where the address can be used, as far as the cloud says.
     pub region: Option<Arc<str>>,
+    /// The tag that it was created with, where it carries one.
+    pub tag: Option<Arc<str>>,
     /// When the listing that told it began.
     pub as_of: Tick,
 }
@@ -113,6 +122,21 @@ pub enum MachineState {
     Gone,
 }
 
+/// Something failed, and is not tried again before a while has passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// When it may be tried again.
+    pub until: Timestamp,
+    /// What went wrong.
+    pub why: Arc<str>,
+}
+
+impl fmt::Display for Pause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; the next try is due at {}", self.why, self.until)
+    }
+}
+
 /// What the executor is doing right now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
@@ -120,6 +144,8 @@ pub struct InFlight {
     pub addresses: BTreeSet<Address>,
     /// Machines with a call or operation under way.
     pub machines: BTreeSet<VmId>,
+    /// Pools that asked for addresses and have no answer yet, and how often.
+    pub creations: BTreeMap<PoolKey, usize>,
 }
 
 impl World {
@@ -234,6 +260,11 @@ impl World {
     /// What is known of an address.
     pub fn fact(&self, scope: &Scope, address: Address) -> Option<&Fact> {
         self.facts.get(scope)?.get(&address)
+    }
+
+    /// What is known of the addresses of a scope.
+    pub fn facts_of(&self, scope: &Scope) -> impl Iterator<Item = (&Address, &Fact)> {
+        self.facts.get(scope).into_iter().flatten()
     }
 
     /// All facts.

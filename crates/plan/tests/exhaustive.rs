@@ -5,7 +5,7 @@
 //! worlds with the same number of nodes of each description, and of free addresses of each owner, are the same.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use plan::{
@@ -77,7 +77,7 @@ fn build(nodes: &[Kind], free: [usize; 2], tenancies: [Tenancy; 2]) -> World {
     let mut add = |owner: usize, holding: Holding, world: &mut World| {
         number += 1;
         let address: Address = format!("203.0.113.{number}").parse().unwrap();
-        world.set_fact(&scope(), address, Fact { holding, region: None, as_of: Tick(1) });
+        world.set_fact(&scope(), address, Fact { holding, region: None, tag: None, as_of: Tick(1) });
         addresses[owner].push(address);
     };
     for owner in [0, 1] {
@@ -116,6 +116,9 @@ fn build(nodes: &[Kind], free: [usize; 2], tenancies: [Tenancy; 2]) -> World {
             scope: scope(),
             desired: addresses[owner].len(),
             addresses: addresses[owner].clone(),
+            adopted: BTreeSet::new(),
+            creates: None,
+            created_here: BTreeSet::new(),
             tenancy: tenancies[owner],
             region: None,
             zones: Vec::new(),
@@ -123,6 +126,7 @@ fn build(nodes: &[Kind], free: [usize; 2], tenancies: [Tenancy; 2]) -> World {
             last_assignment: None,
             losses_confirmed: None,
             journal: Journal::default(),
+            creation: None,
             policy: Policy { failover_grace: Duration::from_secs(60), ..Policy::default() },
         });
         for (name, matched) in &members {

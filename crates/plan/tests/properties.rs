@@ -7,11 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use plan::{
-    Action, Address, Epoch, Fact, Holding, Journal, Mode, Move, Node, NodeName, Plan, Pods, Policy, Pool,
-    PoolKey, Provider, Readiness, Scope, Spread, Takeover, Tenancy, Tick, Timestamp, VmId, World, plan,
+    Account, Action, Address, Creation, CreationAction, CreationStep, Epoch, Fact, Holding, Journal, Mode,
+    Move, Node, NodeName, Plan, Pods, Policy, Pool, PoolKey, Provider, Readiness, Scope, Spread, Takeover,
+    Tenancy, Tick, Timestamp, VmId, World, plan,
 };
 
 const WORLDS: u64 = 100_000;
+
+/// More addresses than this are never desired of a pool that may create them.
+const CREATED_MAX: u64 = 12;
 
 /// The rounds within which an obedient cloud settles: each address may be begun, detached, attached and finished, and
 /// budgets and cool-offs may let only one address at a time go through that.
@@ -44,6 +48,7 @@ struct Facts {
     members: Vec<(PoolKey, NodeName, Option<Pods>)>,
     holdings: BTreeMap<Address, Fact>,
     one_call: bool,
+    can_tag: bool,
 }
 
 fn start() -> Timestamp {
@@ -94,7 +99,7 @@ fn random(seed: u64) -> Facts {
             _ => Holding::By(vm(dice.roll(8))),
         };
         let region = dice.one_in(4).then(|| if dice.one_in(4) { "far".into() } else { "near".into() });
-        holdings.insert(address(number), Fact { holding, region, as_of: Tick(1) });
+        holdings.insert(address(number), Fact { holding, region, tag: None, as_of: Tick(1) });
     }
 
     let mut pools = Vec::new();
@@ -107,7 +112,7 @@ fn random(seed: u64) -> Facts {
         }
         pools.push(pool);
     }
-    Facts { nodes, pools, members, holdings, one_call: dice.one_in(2) }
+    Facts { nodes, pools, members, holdings, one_call: dice.one_in(2), can_tag: dice.one_in(2) }
 }
 
 fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap<Address, Fact>) -> Pool {
@@ -120,12 +125,17 @@ fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap
             last_holders.insert(*address, vm.clone());
         }
     }
+    let created_here = listed.iter().copied().filter(|_| dice.one_in(2)).collect();
+    let creates = dice.one_in(4).then(|| format!("tag-{number}").into());
     Pool {
         key: PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: format!("p{number}").into() },
         created: start() - Duration::from_secs(dice.roll(3)),
         scope: scope(u64::from(dice.one_in(8))),
-        desired: if dice.one_in(5) { dice.roll(4) as usize } else { listed.len() },
+        desired: if dice.one_in(3) { dice.roll(CREATED_MAX) as usize } else { listed.len() },
         addresses: listed,
+        adopted: BTreeSet::new(),
+        creates,
+        created_here,
         tenancy: match dice.roll(3) {
             0 => Tenancy::UntilDrained,
             1 => Tenancy::UntilDisplaced { needs_pods: true },
@@ -137,8 +147,13 @@ fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap
         last_assignment: dice.one_in(3).then(|| start() - Duration::from_secs(dice.roll(30))),
         losses_confirmed: dice.one_in(2).then(start),
         journal: Journal::default(),
+        creation: None,
         policy: Policy {
-            mode: if dice.one_in(8) { Mode::Observe } else { Mode::Active },
+            mode: match dice.roll(16) {
+                0 | 1 => Mode::Observe,
+                2 => Mode::Leaving,
+                _ => Mode::Active,
+            },
             failover_grace: Duration::from_secs([0, 60][dice.roll(2) as usize]),
             concurrent_moves_max: dice.one_in(4).then_some(1 + dice.roll(2) as usize),
             healthy_min: if dice.one_in(5) { dice.roll(3) as usize } else { 0 },
@@ -146,6 +161,8 @@ fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap
             takeover: if dice.one_in(4) { Takeover::Always } else { Takeover::Never },
             spread: if dice.one_in(3) { Spread::Zone } else { Spread::None },
             leaves_on_disruption: dice.one_in(3),
+            releases_created: dice.one_in(2),
+            detaches_on_delete: dice.one_in(2),
         },
     }
 }
@@ -169,6 +186,9 @@ fn told(facts: &Facts, backwards: bool) -> World {
         let passer_by = NodeName::from("n-passer-by");
         world.set_node(&passer_by, Node { machine: None, ..example_node() });
         world.remove_node(&passer_by);
+    }
+    for account in [0, 1] {
+        world.accounts.insert(scope(account), Account { as_of: Tick(1), can_tag: facts.can_tag });
     }
     for (name, node) in &facts.nodes {
         world.set_node(name, node.clone());
@@ -212,13 +232,20 @@ fn assert_sound(world: &World, plan: &Plan) {
     for step in &plan.steps {
         assert!(addresses.insert(step.address), "two steps for {}", step.address);
         let pool = world.pool(&step.pool).unwrap();
-        assert_eq!(pool.policy.mode, Mode::Active, "{step} for an observed pool");
+        assert!(
+            matches!(pool.policy.mode, Mode::Active | Mode::Leaving),
+            "{step} for a pool that is only observed"
+        );
         assert!(!plan.tripped.contains_key(&step.scope), "{step} though the breaker is tripped");
         let (to, from) = match &step.action {
             Action::Begin(entry) => (entry.to.clone(), entry.from.clone()),
             Action::Attach(to) => (Some(to.clone()), None),
             Action::Detach(from) => (None, Some(from.clone())),
-            Action::Claim | Action::Finish | Action::Abandon => continue,
+            Action::Release => {
+                assert!(pool.created_here.contains(&step.address), "{step}, which it did not create");
+                (None, None)
+            }
+            Action::Claim | Action::Finish | Action::Abandon | Action::Drop => continue,
         };
         let fact =
             world.fact(&step.scope, step.address).unwrap_or_else(|| panic!("{step} on what was never told"));
@@ -264,15 +291,58 @@ fn carry_out(world: &mut World, plan: &Plan, tick: &mut u64, now: Timestamp) {
             Action::Abandon => _ = moves.remove(&step.address),
             Action::Attach(to) => hold(world, step.address, Holding::By(to.vm.clone()), *tick),
             Action::Detach(_) => hold(world, step.address, Holding::Free, *tick),
+            Action::Release => hold(world, step.address, Holding::Missing, *tick),
+            Action::Drop => pool.addresses.retain(|address| *address != step.address),
         }
         world.set_pool(pool);
     }
+    for step in &plan.creations {
+        create(world, step, *tick);
+    }
     *tick += 1;
+    for account in world.accounts.values_mut() {
+        account.as_of = Tick(*tick);
+    }
     let facts: Vec<_> =
         world.facts().map(|(scope, address, fact)| (scope.clone(), *address, fact.clone())).collect();
     for (scope, address, fact) in facts {
         world.set_fact(&scope, address, Fact { as_of: Tick(*tick), ..fact });
     }
+}
+
+/// Creates what is asked for. The answer to a tagged request is lost, so that only its tag tells of it.
+fn create(world: &mut World, step: &CreationStep, tick: u64) {
+    let mut pool = world.pool(&step.pool).unwrap().clone();
+    match &step.action {
+        CreationAction::Begin(entry) => {
+            pool.creation = Some(Creation { written: Tick(tick), ..entry.clone() });
+        }
+        CreationAction::Claim => pool.creation.as_mut().unwrap().epoch = world.epoch,
+        CreationAction::Adopt(found) => {
+            pool.addresses.extend(found);
+            pool.created_here.extend(found);
+        }
+        CreationAction::Finish => pool.creation = None,
+        CreationAction::Ask { count, region, tag } => {
+            assert!(pool.creation.is_some(), "{step} before it was journalled");
+            for _ in 0..*count {
+                let made = address(world.facts_of(&scope(0)).count() as u64 + 100);
+                let fact = Fact {
+                    holding: Holding::Free,
+                    region: Some(region.clone()),
+                    tag: tag.clone(),
+                    as_of: Tick(tick),
+                };
+                for account in [0, 1] {
+                    world.set_fact(&scope(account), made, fact.clone());
+                }
+                if tag.is_none() {
+                    pool.addresses.push(made);
+                }
+            }
+        }
+    }
+    world.set_pool(pool);
 }
 
 fn hold(world: &mut World, address: Address, holding: Holding, tick: u64) {
@@ -298,7 +368,8 @@ fn settle(seed: u64) -> (usize, usize) {
         let planned = plan(&world, now);
         assert_eq!(format!("{planned:?}"), format!("{:?}", plan(&world, now)));
         assert_sound(&world, &planned);
-        if planned.steps.is_empty() {
+        let is_idle = planned.steps.is_empty() && planned.creations.is_empty();
+        if is_idle {
             match planned.ask_again.filter(|at| *at > now) {
                 // Nothing is left to do now; time may still bring something.
                 Some(at) => now = at,
@@ -307,11 +378,19 @@ fn settle(seed: u64) -> (usize, usize) {
         }
         attached += planned.steps.iter().filter(|step| matches!(step.action, Action::Attach(_))).count();
         carry_out(&mut world, &planned, &mut tick, now);
-        rounds += usize::from(!planned.steps.is_empty());
-        assert!(rounds <= rounds_max(facts.holdings.len()), "not settled after {rounds} rounds: {planned}");
+        rounds += usize::from(!is_idle);
+        assert!(
+            rounds <= rounds_max(world.facts_of(&scope(0)).count()),
+            "not settled after {rounds} rounds: {planned}"
+        );
     }
     let again = plan(&world, now);
-    assert!(again.steps.is_empty(), "a settled world plans {again}");
+    assert_eq!(again.to_string(), "", "a settled world plans this");
+    for pool in world.pools().filter(|pool| pool.policy.mode == Mode::Active && pool.creates.is_some()) {
+        let has_enough = pool.addresses.len() >= pool.desired;
+        assert!(has_enough || pool.region.is_none(), "{} still lacks addresses", pool.key);
+        assert_eq!(pool.creation, None);
+    }
     (rounds, attached)
 }
 

@@ -1,5 +1,6 @@
 //! A `FloatingIPPool` as a pool.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::FloatingIPPool;
@@ -9,7 +10,8 @@ use plan::{Journal, Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
 use super::selector::parse;
 use super::{
-    Front, PodsMeant, Refusal, Who, allowed, created, last_holders, losses_confirmed, parse_addresses,
+    Front, PodsMeant, Refusal, Who, allowed, created, created_here, last_holders, losses_confirmed,
+    parse_addresses,
 };
 
 /// The kind's name.
@@ -20,6 +22,9 @@ const FAILOVER_GRACE_DEFAULT: Duration = Duration::ZERO;
 
 /// How old the facts may get: the kind has no interval of its own.
 const FACTS_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// What the tag of addresses that were created for a pool begins with; the object's UID follows.
+const TAG_PREFIX: &str = "ip-address-controller-";
 
 /// The pool's name.
 pub fn key(object: &FloatingIPPool) -> PoolKey {
@@ -47,6 +52,7 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         labels: read(matches.pod_label.as_deref()),
     });
     let status = object.status.as_ref();
+    let addresses_status = status.map(|status| status.addresses.as_slice()).unwrap_or_default();
     let scope = Scope { provider: provider.unwrap_or(Provider::DigitalOcean), account: "".into() };
     let pool = Pool {
         key: key(object),
@@ -54,13 +60,17 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         scope,
         desired: spec.desired(),
         addresses,
+        adopted: BTreeSet::new(),
+        creates: object.uid().map(|uid| format!("{TAG_PREFIX}{uid}").into()),
+        created_here: created_here(addresses_status),
         tenancy: Tenancy::UntilDisplaced { needs_pods: matches.needs_pods() },
         region: spec.region.as_deref().filter(|region| !region.is_empty()).map(Into::into),
         zones: Vec::new(),
-        last_holders: last_holders(status.map(|status| status.addresses.as_slice()).unwrap_or_default()),
+        last_holders: last_holders(addresses_status),
         last_assignment: status.and_then(|status| status.last_assignment.as_ref()).map(|time| time.0),
         losses_confirmed: losses_confirmed(object),
         journal: Journal::default(),
+        creation: None,
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, spec.assignment_cool_off()),
     };
     let tolerations = Some(matches.tolerations.unwrap_or_default());

@@ -3,6 +3,7 @@
 //! Which pods belong to the workload is not looked up yet (issue 6), and what is not known must not move an address: an
 //! allocation that names a workload is treated as if its pods were on every node, so a cordoned node keeps its address.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::NetIPAllocation;
@@ -41,6 +42,9 @@ pub(super) fn front(object: &NetIPAllocation) -> Front {
         scope: Scope { provider, account: "".into() },
         desired: addresses.len(),
         addresses,
+        adopted: BTreeSet::new(),
+        creates: None,
+        created_here: BTreeSet::new(),
         tenancy: Tenancy::UntilDrained,
         region,
         zones,
@@ -48,6 +52,7 @@ pub(super) fn front(object: &NetIPAllocation) -> Front {
         last_assignment: None,
         losses_confirmed: losses_confirmed(object),
         journal: Journal::default(),
+        creation: None,
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, Duration::ZERO),
     };
     let pods_otherwise = if spec.workload().is_some() { Pods::Present } else { Pods::Absent };

@@ -1,16 +1,22 @@
 //! The status of objects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::floating_ip_pool::{IpState, IpStatus};
 use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Move, Moves, Summary};
-use api::{FloatingIPPool, NetIPAllocation};
+use api::{FINALIZER, FloatingIPPool, NetIPAllocation};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use plan::{Address, Holding, Journal, Plan, Pool, PoolKey, Timestamp, Verdict, Waits};
+use plan::{
+    Address, Creation, Holding, Journal, Lacking, Mode, Plan, Pool, PoolKey, Timestamp, Verdict, Waits,
+};
+use serde_json::{Value, json};
 
 use super::conditions::{self, Standing};
-use crate::observe::{Index, Object, Refusal, URGENT, VOLUNTARY};
+use crate::observe::{CREATE, Index, Object, RELEASE, Refusal, URGENT, VOLUNTARY};
+
+/// The most candidates that an ambiguous creation names in the journal.
+const CANDIDATES_MAX: usize = 50;
 
 /// The parts of a status that both kinds have.
 struct Common {
@@ -35,7 +41,8 @@ pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp)
     let tracked = index.objects.get(key)?;
     let pool = index.world.pool(key)?;
     let verdicts = plan.verdicts.get(key)?;
-    let speaker = Speaker { index, pool, verdicts, refusal: tracked.refusal.as_ref(), now };
+    let (refusal, lacking) = (tracked.refusal.as_ref(), plan.lacking.get(key));
+    let speaker = Speaker { index, pool, verdicts, lacking, refusal, now };
     match &tracked.object {
         Object::Allocation(object) => {
             speaker.allocation(object).map(|object| Object::Allocation(Arc::new(object)))
@@ -44,10 +51,61 @@ pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp)
     }
 }
 
+/// The patch that an object's finalizers and spec need before its status can be written.
+pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Value> {
+    let metadata = index.objects.get(key)?.object.metadata();
+    let pool = index.world.pool(key)?;
+    let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
+    let has_finalizer = finalizers.iter().any(|finalizer| finalizer == FINALIZER);
+    let needs_finalizer = needs_finalizer(pool, plan.verdicts.get(key)?);
+    let is_deleted = metadata.deletion_timestamp.is_some();
+    let mut patch = json!({"metadata": {"resourceVersion": metadata.resource_version}});
+    match (has_finalizer, needs_finalizer) {
+        // An object that is being deleted can't get one any more.
+        (false, true) if !is_deleted => finalizers.push(FINALIZER.into()),
+        (true, false) => finalizers.retain(|finalizer| finalizer != FINALIZER),
+        _ => {}
+    }
+    let spec = index.spec_addresses(key);
+    if Some(&finalizers) == metadata.finalizers.as_ref() || (finalizers.is_empty() && !has_finalizer) {
+        spec.as_ref()?;
+    } else {
+        patch["metadata"]["finalizers"] = json!(finalizers);
+    }
+    if let Some(spec) = spec {
+        patch["spec"]["ips"] = json!(spec);
+    }
+    Some(patch)
+}
+
+/// Whether an object must not go yet.
+fn needs_finalizer(pool: &Pool, verdicts: &[(Address, Verdict)]) -> bool {
+    let is_unfinished = match &pool.journal {
+        Journal::Known(moves) => !moves.is_empty() || pool.creation.is_some(),
+        Journal::Unreadable => false,
+    };
+    let is_let_go = |(_, said): &(Address, Verdict)| {
+        matches!(
+            said,
+            Verdict::Leaving
+                | Verdict::Disabled
+                | Verdict::Missing
+                | Verdict::Foreign(_)
+                | Verdict::OwnedBy(_)
+        )
+    };
+    match pool.policy.mode {
+        Mode::Active => is_unfinished || pool.policy.detaches_on_delete,
+        Mode::Leaving => is_unfinished || (pool.policy.detaches_on_delete && !verdicts.iter().all(is_let_go)),
+        Mode::Observe | Mode::Refused => false,
+    }
+}
+
 struct Speaker<'a> {
     index: &'a Index,
     pool: &'a Pool,
     verdicts: &'a [(Address, Verdict)],
+    lacking: Option<&'a Lacking>,
     refusal: Option<&'a Refusal>,
     now: Timestamp,
 }
@@ -114,8 +172,15 @@ impl Speaker<'_> {
         let desired = addresses.iter().filter(|status| status.state != AddressState::Disabled).count();
         let worst = self.verdicts.iter().map(|(address, said)| (standing(said), address, said));
         let worst = worst.max_by_key(|(standing, ..)| *standing);
+        let desired = desired + self.lacking_count();
+        let lacks = self.lacking.map(|lacking| (of_lacking(lacking), lacking));
+        let worst_standing = worst.as_ref().map_or(Standing::Ready, |(standing, ..)| *standing);
         let (standing, reason, message) = match (self.refusal, worst) {
             (Some(refusal), _) => (Standing::Stalled, refusal.reason, refusal.message.clone()),
+            _ if lacks.as_ref().is_some_and(|((standing, _), _)| *standing >= worst_standing) => {
+                let (standing, reason) = lacks.map_or((Standing::Ready, ""), |(told, _)| told);
+                (standing, reason, self.lacking.map(ToString::to_string).unwrap_or_default())
+            }
             (None, Some((standing @ (Standing::Reconciling | Standing::Stalled), address, said))) => {
                 (standing, reason(said), format!("{address} {said}"))
             }
@@ -123,6 +188,10 @@ impl Speaker<'_> {
         };
         let would = |(_, said): &(Address, Verdict)| match said {
             Verdict::WouldStep(step) => Some(step.clone()),
+            _ => None,
+        };
+        let would_create = match self.lacking {
+            Some(lacking @ Lacking::WouldCreate(_)) => Some(lacking.to_string()),
             _ => None,
         };
         Common {
@@ -136,7 +205,7 @@ impl Speaker<'_> {
                 &whole_seconds(self.now),
             ),
             moves: self.moves(present.moves),
-            proposed: self.verdicts.iter().filter_map(would).take(100).collect(),
+            proposed: self.verdicts.iter().filter_map(would).chain(would_create).take(100).collect(),
             addresses,
         }
     }
@@ -144,7 +213,7 @@ impl Speaker<'_> {
     /// The journal, as it shall stand. One that can't be read stays as it is.
     fn moves(&self, present: Option<&Moves>) -> Option<Moves> {
         let Journal::Known(journal) = &self.pool.journal else { return present.cloned() };
-        if journal.is_empty() {
+        if journal.is_empty() && self.pool.creation.is_none() {
             return None;
         }
         let known: BTreeMap<&str, &Move> =
@@ -158,13 +227,14 @@ impl Speaker<'_> {
                 had_ephemeral: None,
             };
             Move {
-                kind: None,
+                kind: entry.releases.then(|| RELEASE.into()),
                 address: Some(address.to_string()),
                 from: entry.from.as_ref().map(|vm| holder(vm, None)),
                 to: entry.to.as_ref().map(|to| holder(&to.vm, Some(&to.node))),
                 step: if entry.is_voluntary { VOLUNTARY } else { URGENT }.into(),
                 operation: None,
                 token: None,
+                before: Vec::new(),
                 candidates: Vec::new(),
                 epoch: entry.epoch.0,
                 started_at: started_at.or_else(|| Some(whole_seconds(self.now))),
@@ -173,8 +243,44 @@ impl Speaker<'_> {
                 id,
             }
         };
-        let entries = journal.iter().map(entry).collect();
+        let started_at = |id: &str| known.get(id).and_then(|known| known.started_at.clone());
+        let entries = journal.iter().map(entry).chain(self.pool.creation.as_ref().map(|entry| {
+            self.creation(entry, |id| started_at(id).or_else(|| Some(whole_seconds(self.now))))
+        }));
+        let entries = entries.collect();
         Some(Moves { version: MOVES_VERSION, epoch: self.index.world.epoch.0, entries })
+    }
+
+    /// The journal's entry for addresses that are being created.
+    fn creation(&self, entry: &Creation, started_at: impl Fn(&str) -> Option<Time>) -> Move {
+        let texts = |addresses: &BTreeSet<Address>, most: usize| {
+            addresses.iter().take(most).map(ToString::to_string).collect()
+        };
+        let id = format!("create-{}", entry.epoch.0);
+        Move {
+            kind: Some(CREATE.into()),
+            address: None,
+            from: None,
+            to: None,
+            step: VOLUNTARY.into(),
+            operation: None,
+            token: entry.tag.as_deref().map(Into::into),
+            before: texts(&entry.before, usize::MAX),
+            candidates: match self.lacking {
+                Some(Lacking::Ambiguous(candidates)) => texts(candidates, CANDIDATES_MAX),
+                _ => Vec::new(),
+            },
+            epoch: entry.epoch.0,
+            started_at: started_at(&id),
+            attempts: None,
+            error: None,
+            id,
+        }
+    }
+
+    /// How many addresses there should be beside those that are listed.
+    fn lacking_count(&self) -> usize {
+        self.lacking.map_or(0, |_| self.pool.desired.saturating_sub(self.pool.addresses.len()))
     }
 
     fn address(&self, address: Address, said: &Verdict, present: Option<&AddressStatus>) -> AddressStatus {
@@ -201,8 +307,17 @@ impl Speaker<'_> {
             reason: Some(reason(said).to_owned()),
             message: (!is_settled && state != AddressState::Moving).then(|| said.to_string()),
             since: since.or_else(|| Some(whole_seconds(self.now))),
-            created: present.and_then(|present| present.created),
+            created: present
+                .and_then(|present| present.created)
+                .or_else(|| self.is_created(address).then_some(true)),
         }
+    }
+
+    /// Whether the object created an address itself: it carries the object's tag, or came from a request for it.
+    fn is_created(&self, address: Address) -> bool {
+        let fact = self.index.world.fact(&self.pool.scope, address);
+        let tag = fact.and_then(|fact| fact.tag.as_ref());
+        (tag.is_some() && tag == self.pool.creates.as_ref()) || self.pool.created_here.contains(&address)
     }
 
     /// The machine of ours that last held an address, as far as it is known without asking.
@@ -224,7 +339,7 @@ impl Speaker<'_> {
             Verdict::Lingers(_, node, _) => (IpState::NoMatch, node.as_ref(), None),
             Verdict::Moving(node) => (IpState::InProgress, node.as_ref(), None),
             Verdict::NoNode => (IpState::Unassigned, None, None),
-            Verdict::Disabled => (IpState::Disabled, None, None),
+            Verdict::Disabled | Verdict::Releasing | Verdict::Leaving => (IpState::Disabled, None, None),
             other => (IpState::Error, None, Some(other.to_string())),
         };
         IpStatus {
@@ -254,7 +369,8 @@ fn state(said: &Verdict) -> AddressState {
         Verdict::Foreign(_) => AddressState::Foreign,
         Verdict::OwnedBy(_) => AddressState::Conflict,
         Verdict::Missing => AddressState::Missing,
-        Verdict::Disabled => AddressState::Disabled,
+        Verdict::Disabled | Verdict::Releasing => AddressState::Disabled,
+        Verdict::Leaving => AddressState::Unattached,
         Verdict::Unknown(_) | Verdict::Waits(_) | Verdict::WouldStep(_) => AddressState::Unknown,
     }
 }
@@ -269,6 +385,8 @@ fn reason(said: &Verdict) -> &'static str {
         Verdict::OwnedBy(_) => "Conflict",
         Verdict::Missing => "Missing",
         Verdict::Disabled => "Disabled",
+        Verdict::Releasing => "Releasing",
+        Verdict::Leaving => "Deleted",
         Verdict::Unknown(_) => "Unknown",
         Verdict::WouldStep(_) => "Observing",
         Verdict::Waits(waits) => match waits {
@@ -283,9 +401,22 @@ fn reason(said: &Verdict) -> &'static str {
     }
 }
 
+/// How a pool that lacks addresses stands, and the word for it.
+fn of_lacking(lacking: &Lacking) -> (Standing, &'static str) {
+    match lacking {
+        Lacking::Creating(_) => (Standing::Reconciling, "Creating"),
+        Lacking::WouldCreate(_) => (Standing::Reconciling, "Observing"),
+        Lacking::Unread => (Standing::Reconciling, "Unknown"),
+        Lacking::Failed(_) => (Standing::Reconciling, "Failed"),
+        Lacking::Ambiguous(_) => (Standing::Stalled, "AmbiguousCreation"),
+        Lacking::TooMany(_) => (Standing::Stalled, "NoTags"),
+        Lacking::NoRegion => (Standing::Stalled, "NoRegion"),
+    }
+}
+
 fn standing(said: &Verdict) -> Standing {
     match said {
-        Verdict::Settled(_) | Verdict::Disabled => Standing::Ready,
+        Verdict::Settled(_) | Verdict::Disabled | Verdict::Leaving => Standing::Ready,
         Verdict::Foreign(_)
         | Verdict::OwnedBy(_)
         | Verdict::Missing

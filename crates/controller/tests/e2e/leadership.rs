@@ -191,3 +191,28 @@ async fn a_move_survives_sigkill_before_and_after_every_request() {
     );
     assert!(requests >= 8, "a move takes more requests than {requests}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn we_stand_by_while_flipop_leads_in_our_namespace_and_say_so() {
+    let rig = Rig::prepare().await;
+    let lease = |renewal: u32| {
+        format!(
+            "apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {{name: floating-ip-pool-controller-leader-election, namespace: kube-system}}
+spec: {{holderIdentity: flipop-1, leaseDurationSeconds: 4, leaseTransitions: {renewal}}}
+"
+        )
+    };
+    rig.control_plane.apply(&lease(0)).unwrap();
+    let controller = rig.controller("ip-address-controller", &ENVIRONMENT);
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    for renewal in 1..5 {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        rig.control_plane.apply(&lease(renewal)).unwrap();
+    }
+    assert_eq!(rig.holder("34.123.45.67"), None, "we acted while FLIPOP led");
+    let log = std::fs::read_to_string(controller.process.log()).unwrap();
+    assert!(log.contains("standing by while FLIPOP leads"), "{log}");
+    rig.settled("nia/edge").await;
+}

@@ -337,6 +337,7 @@ fn full_status() -> (Vec<String>, Vec<AddressStatus>, Moves) {
         step: "Detaching".into(),
         operation: Some(format!("operation-1700000000000-00000{at:04}-00000000-00000000")),
         token: None,
+        before: Vec::new(),
         candidates: Vec::new(),
         epoch: 1_000_000,
         started_at: Some(now.clone()),

@@ -8,7 +8,10 @@
 //! clauses change the pool, which is a NetIPAllocation: `floating`, `observe`, `refused`, `takeover`, `grace 60`, `desired 1`,
 //! `only zone a`, `budget 1`, `healthy 2`, `cooloff 20`, `assigned 5` (seconds ago), `spread`, `disruption`, `onecall`,
 //! `epoch 8` (ours is 7), `newer` (a journal that we can't read), `confirmed 30` (losses up to so many seconds ago), and
-//! `younger lists a1` adds a second pool.
+//! `younger lists a1` adds a second pool. `creates` lets it create addresses with a tag, `creates untagged` without;
+//! `creating` and `creating asked` is an entry in the journal, the latter with a request of unknown outcome, `unread` an
+//! account that was not read since; `a9 tagged` and `a9 elsewhere` are in the account and not in the pool, `a1 made` was
+//! created by it; `releases` is policy.releaseCreated, `deleted` and `deleted detaching` an object that is being deleted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +19,9 @@ use std::time::Duration;
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::{Epoch, Fact, MachineState, Node, Pods, Policy, PoolKey, Provider, Readiness};
+use crate::{
+    Account, Creation, Epoch, Fact, MachineState, Node, Pause, Pods, Policy, PoolKey, Provider, Readiness,
+};
 
 fn now() -> Timestamp {
     Timestamp::from_second(1_000_000).unwrap()
@@ -45,6 +50,9 @@ fn pool(name: &str, age: &str) -> Pool {
         scope: scope(),
         addresses: Vec::new(),
         desired: 1_000,
+        adopted: BTreeSet::new(),
+        creates: None,
+        created_here: BTreeSet::new(),
         tenancy: Tenancy::UntilDrained,
         region: None,
         zones: Vec::new(),
@@ -52,6 +60,7 @@ fn pool(name: &str, age: &str) -> Pool {
         last_assignment: None,
         losses_confirmed: None,
         journal: Journal::default(),
+        creation: None,
         policy: Policy::default(),
     }
 }
@@ -66,7 +75,7 @@ struct Sketch {
 }
 
 fn fact(holding: Holding) -> Fact {
-    Fact { holding, region: None, as_of: Tick(10) }
+    Fact { holding, region: None, tag: None, as_of: Tick(10) }
 }
 
 fn is_address(word: &str) -> bool {
@@ -105,6 +114,29 @@ impl Sketch {
             ["spread"] => pool.policy.spread = Spread::Zone,
             ["disruption"] => pool.policy.leaves_on_disruption = true,
             ["onecall"] => _ = self.world.moves_in_one_call.insert(Provider::Gcp),
+            ["creates", how @ ..] => {
+                pool.creates = Some("tag".into());
+                pool.region = Some("r".into());
+                let can_tag = how != ["untagged"];
+                self.world.accounts.insert(scope(), Account { as_of: Tick(10), can_tag });
+            }
+            ["creating", how @ ..] => {
+                let tag = self.world.accounts[&scope()].can_tag.then(|| "tag".into());
+                let may_have_asked = how == ["asked"];
+                let (epoch, written) = (Epoch(7), Tick(5));
+                let before = BTreeSet::from([address("a8")]);
+                pool.creation = Some(Creation { tag, before, may_have_asked, epoch, written });
+            }
+            ["creating-epoch", number] => {
+                pool.creation.as_mut().unwrap().epoch = Epoch(number.parse().unwrap());
+            }
+            ["unread"] => self.world.accounts.get_mut(&scope()).unwrap().as_of = Tick(1),
+            ["asking"] => _ = self.world.in_flight.creations.insert(pool.key.clone(), 1),
+            ["releases"] => pool.policy.releases_created = true,
+            ["deleted", how @ ..] => {
+                pool.policy.mode = Mode::Leaving;
+                pool.policy.detaches_on_delete = how == ["detaching"];
+            }
             ["newer"] => pool.journal = Journal::Unreadable,
             ["grace", text] => pool.policy.failover_grace = seconds(text),
             ["cooloff", text] => pool.policy.cool_off = seconds(text),
@@ -136,6 +168,18 @@ impl Sketch {
         match words {
             ["free"] => known.holding = Holding::Free,
             ["unknown"] => known.holding = Holding::Unknown("the cloud did not answer".into()),
+            ["tagged" | "elsewhere"] => {
+                known.tag = (words == ["tagged"]).then(|| "tag".into());
+                self.pool.addresses.retain(|listed| *listed != address);
+            }
+            ["made"] => _ = self.pool.created_here.insert(address),
+            ["released"] => {
+                let (epoch, written) = (Epoch(7), Tick(5));
+                let entry = Move { from: None, to: None, releases: true, is_voluntary: true, epoch, written };
+                if let Journal::Known(moves) = &mut self.pool.journal {
+                    moves.insert(address, entry);
+                }
+            }
             ["missing"] => known.holding = Holding::Missing,
             ["foreign"] => known.holding = Holding::By(vm("foreign")),
             ["of", region] => known.region = Some((*region).into()),
@@ -148,7 +192,8 @@ impl Sketch {
             ["moves", from, "->", to] => {
                 let to = (*to != "-").then(|| Target { vm: vm(to), node: (*to).into() });
                 let from = (*from != "-").then(|| vm(from));
-                let entry = Move { from, to, is_voluntary: true, epoch: Epoch(7), written: Tick(5) };
+                let entry =
+                    Move { from, to, releases: false, is_voluntary: true, epoch: Epoch(7), written: Tick(5) };
                 if let Journal::Known(moves) = &mut self.pool.journal {
                     moves.insert(address, entry);
                 }
@@ -222,7 +267,8 @@ fn check(text: &str, expected: Expect) {
             .collect::<Vec<_>>()
             .join(", ")
     };
-    let verdicts: Vec<_> = plan.verdicts.iter().map(says).collect();
+    let mut verdicts: Vec<_> = plan.verdicts.iter().map(says).filter(|said| !said.is_empty()).collect();
+    verdicts.extend(plan.lacking.values().map(ToString::to_string));
     let text = if steps.is_empty() { verdicts.join(", ") } else { steps };
     expected.assert_eq(&text.replace("203.0.113.", "a").replace("vm-", ""));
 }
@@ -331,7 +377,8 @@ fn a_node_that_refused_an_address_is_avoided_for_a_while_and_so_is_the_address()
     let mut refused = world("n1 | n2 | a1 free");
     refused.avoid_machines.insert(vm("n1"), now() + Duration::from_secs(5));
     assert_eq!(plan(&refused, now()).to_string(), "begin 203.0.113.1 -> n2");
-    refused.avoid_addresses.insert(address("a1"), now() + Duration::from_secs(3));
+    let until = now() + Duration::from_secs(3);
+    refused.avoid_addresses.insert(address("a1"), Pause { until, why: "refused".into() });
     let waiting = plan(&refused, now());
     assert_eq!((waiting.to_string().as_str(), waiting.ask_again), ("", Some(now() + Duration::from_secs(3))));
 }
@@ -523,7 +570,7 @@ fn an_unfinished_move_waits_for_its_own_journal_entry_and_after_a_failure() {
 
     let mut failed = world("n1 | n2 | a1 moves n1 -> n2");
     let until = now() + Duration::from_secs(4);
-    failed.avoid_addresses.insert(address("a1"), until);
+    failed.avoid_addresses.insert(address("a1"), Pause { until, why: "refused".into() });
     assert_eq!(
         (plan(&failed, now()).to_string().as_str(), plan(&failed, now()).ask_again),
         ("", Some(until))
@@ -603,4 +650,107 @@ fn holders_lost_one_after_another_add_up_even_if_each_is_replaced_at_once() {
     let later = plan(&world, now());
     assert!(later.tripped.is_empty());
     assert_eq!(later.losses.len(), 1, "what is over for a minute is forgotten");
+}
+
+#[test]
+fn a_pool_that_lacks_addresses_writes_that_down_before_it_asks_for_any() {
+    check("creates | desired 2 | n1 holds a1", expect!["begin to create, tagged tag"]);
+    check("creates | desired 2 | n1 holds a1 | creating", expect!["create 1 in r, tagged tag"]);
+    check("creates | desired 30 | n1 holds a1 | creating", expect!["create 10 in r, tagged tag"]);
+    check("creates | desired 1 | n1 holds a1", expect!["a1 on n1"]);
+}
+
+#[test]
+fn nothing_is_created_that_is_not_asked_for() {
+    check("creates | desired 3 | n1 holds a1 | observe", expect!["a1 on n1, 2 more would be created"]);
+    check(
+        "creates | desired 3 | n1 holds a1 | refused",
+        expect!["a1 waits: its object can't be acted on as it stands"],
+    );
+    check("creates | desired 3 | n1 holds a1 | deleted", expect!["a1 on n1"]);
+    check("desired 3 | n1 holds a1", expect!["a1 on n1"]);
+}
+
+#[test]
+fn what_carries_the_pools_tag_was_made_for_it_and_is_adopted() {
+    check("creates | desired 3 | creating | a7 tagged | a8 elsewhere", expect!["adopt a7"]);
+    check("creates | desired 1 | creating | n1 holds a1 | a7 tagged", expect!["adopt a7"]);
+    check("creates | desired 1 | creating | n1 holds a1 | a8 elsewhere", expect!["finish the creation"]);
+}
+
+#[test]
+fn a_creation_goes_on_only_from_an_account_that_was_read_as_a_whole_after_it() {
+    check(
+        "creates | desired 1 | creating | unread | a7 tagged",
+        expect!["no address is created before the account was read as a whole"],
+    );
+    check("creates | desired 1 | creating | asking", expect!["1 more being created"]);
+    check("creates | desired 1 | creating | creating-epoch 6 | a7 tagged", expect!["claim the creation"]);
+}
+
+#[test]
+fn without_a_tag_addresses_are_created_one_at_a_time_beside_those_that_were_there() {
+    check("creates untagged | desired 9 | a8 elsewhere", expect!["begin to create beside a8"]);
+    check("creates untagged | desired 9 | a8 elsewhere | creating", expect!["create 1 in r"]);
+    check("creates untagged | desired 9 | a8 elsewhere | creating asked", expect!["create 1 in r"]);
+}
+
+#[test]
+fn an_address_that_may_be_the_result_of_a_lost_answer_is_reported_and_neither_adopted_nor_released() {
+    check(
+        "creates untagged | desired 9 | releases | a7 elsewhere | a8 elsewhere | creating asked",
+        expect![
+            "a request to create an address had no answer, and one of these may be its result: a7; add those that are this object's to spec.ips, and list or release the others"
+        ],
+    );
+    check(
+        "creates untagged | desired 9 | a7 elsewhere | a8 elsewhere | creating",
+        expect!["begin to create beside a7, a8"],
+    );
+    check(
+        "creates untagged | desired 2 | n7 holds a7 | a8 elsewhere | creating asked",
+        expect!["create 1 in r"],
+    );
+}
+
+#[test]
+fn only_what_the_object_created_is_released_and_only_while_nobody_holds_it() {
+    check("desired 1 | releases | n1 holds a1 | a2 made", expect!["begin to release a2"]);
+    check("desired 1 | n1 holds a1 | a2 made", expect!["a1 on n1, a2 is beyond the desired number"]);
+    check(
+        "desired 1 | releases | n1 holds a1 | a2 free",
+        expect!["a1 on n1, a2 is beyond the desired number"],
+    );
+    check(
+        "desired 1 | releases | n1 holds a1 | n2 holds a2 | a2 made",
+        expect!["a1 on n1, a2 is beyond the desired number"],
+    );
+    check(
+        "desired 1 | releases | n1 holds a1 | a2 unknown | a2 made",
+        expect!["a1 on n1, a2 is beyond the desired number"],
+    );
+}
+
+#[test]
+fn a_release_goes_on_only_while_it_is_still_right() {
+    check("desired 1 | releases | n1 holds a1 | a2 made | a2 released", expect!["release a2"]);
+    check("desired 2 | releases | n1 holds a1 | a2 made | a2 released", expect!["abandon a2"]);
+    check("desired 1 | n1 holds a1 | n2 holds a2 | a2 released", expect!["abandon a2"]);
+    check("desired 1 | n1 holds a1 | a2 missing | a2 released", expect!["drop a2"]);
+    check("desired 1 | n1 holds a1 | a2 elsewhere | a2 missing | a2 released", expect!["finish a2"]);
+}
+
+#[test]
+fn an_object_that_is_deleted_finishes_what_it_began_and_begins_only_what_was_asked_for() {
+    check(
+        "deleted | n1 holds a1 | a2 free | n2",
+        expect!["a1 on n1, a2 is left alone: its object is being deleted"],
+    );
+    check("deleted | n1 cordoned empty holds a1 | a1 moves n1 -> n2 | n2", expect!["detach a1 from n1"]);
+    check(
+        "deleted detaching | n1 holds a1 | a2 foreign | a3 left",
+        expect!["begin a1 off n1, begin a3 off left"],
+    );
+    check("deleted detaching | n1 holds a1 | a1 moves n1 -> -", expect!["detach a1 from n1"]);
+    check("deleted | n1 holds a1 | a1 moves n1 -> -", expect!["detach a1 from n1"]);
 }

@@ -164,6 +164,11 @@ impl DigitalOcean {
         self.unwritten.push_back(Deed::Attached { address: ip.to_owned(), vm: droplet.to_string() });
     }
 
+    /// All addresses.
+    pub fn reserved_ips(&self) -> Vec<String> {
+        self.addresses.keys().cloned().collect()
+    }
+
     /// The droplet that has an address.
     pub fn holder(&self, ip: &str) -> Option<u64> {
         self.addresses.get(ip)?.holder

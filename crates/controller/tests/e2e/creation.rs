@@ -1,0 +1,164 @@
+//! Addresses that are asked of the cloud, and what a crash leaves of them.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use testbed::cluster::eventually;
+use testbed::fake::Refusal;
+use testbed::fake::faults::{Fault, Rule};
+
+use crate::rig::Rig;
+
+const SOON: Duration = Duration::from_secs(20);
+const POOL: &str = "floatingippool/made";
+
+/// A pool that creates its addresses, for nodes with this label.
+fn pool(desired: usize, node_label: &str, policy: &str) -> String {
+    format!(
+        "apiVersion: flipop.digitalocean.com/v1alpha1
+kind: FloatingIPPool
+metadata: {{name: made, namespace: default}}
+spec:
+  provider: digitalocean
+  region: nyc3
+  desiredIPs: {desired}
+  match: {{nodeLabel: '{node_label}'}}
+  policy: {{{policy}}}
+"
+    )
+}
+
+fn listed(rig: &Rig) -> Vec<String> {
+    let ips = rig.get(POOL)["spec"]["ips"].as_array().cloned().unwrap_or_default();
+    ips.iter().map(|ip| ip.as_str().unwrap().to_owned()).collect()
+}
+
+fn in_account(rig: &Rig) -> BTreeSet<String> {
+    rig.clouds.digitalocean.with(|account| account.reserved_ips()).into_iter().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f1_addresses_are_created_up_to_the_desired_number_and_given_back_when_that_is_asked_for() {
+    let (rig, _controller) = Rig::start().await;
+    let before = in_account(&rig);
+    rig.control_plane.apply(&pool(5, "doks.digitalocean.com/node-pool=work", "")).unwrap();
+    eventually("the spec lists five", SOON, async || Ok(listed(&rig).len() == 5)).await.unwrap();
+    eventually("all nodes have one", SOON, async || {
+        let status = rig.get(POOL)["status"].clone();
+        Ok(status["summary"]["attached"] == 3 && status["moves"].is_null())
+    })
+    .await
+    .unwrap();
+    let ours: BTreeSet<_> = listed(&rig).into_iter().collect();
+    assert_eq!(&in_account(&rig) - &before, ours, "exactly those that the spec lists were created");
+    let object = rig.get(POOL);
+    for status in object["status"]["addresses"].as_array().unwrap() {
+        assert_eq!(status["created"], true, "{status:#}");
+    }
+    assert!(object["metadata"]["finalizers"].is_null(), "nothing is under way, so it may go at any time");
+
+    rig.control_plane
+        .apply(&pool(3, "doks.digitalocean.com/node-pool=work", "releaseCreated: WhenUnneeded"))
+        .unwrap();
+    eventually("the two that nobody holds are given back", SOON, async || {
+        Ok(listed(&rig).len() == 3 && rig.get(POOL)["status"]["moves"].is_null())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
+    let kept: BTreeSet<_> = listed(&rig).into_iter().collect();
+    assert_eq!(&in_account(&rig) - &before, kept);
+    assert!(before.is_subset(&in_account(&rig)), "what we did not create is never released");
+}
+
+/// Asks for one more address, lets the controller die at its n-th request, and starts it again.
+async fn dies_at(rig: &Rig, failpoint: &str, desired: usize) -> bool {
+    let environment = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1"), ("FAILPOINT", failpoint)];
+    let is_done = || listed(rig).len() == desired && rig.get(POOL)["status"]["moves"].is_null();
+    rig.control_plane.apply(&pool(desired, "nobody=has-this", "")).unwrap();
+    let mut doomed = rig.controller("ip-address-controller", &environment);
+    let deadline = Instant::now() + SOON;
+    let mut died = false;
+    while Instant::now() < deadline && !died && !is_done() {
+        died = doomed.process.try_wait().unwrap().is_some();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // It may die at a write after the last that is looked for.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    died |= doomed.process.try_wait().unwrap().is_some();
+    drop(doomed);
+    let mut healthy = rig.controller("ip-address-controller", &environment[..2]);
+    eventually("the spec lists one more", Duration::from_secs(30), async || Ok(is_done()))
+        .await
+        .unwrap_or_else(|error| panic!("{failpoint}: {error}: {:#}\n{}", rig.get(POOL), rig.logs()));
+    healthy.process.signal(Signal::TERM).unwrap();
+    healthy.process.wait(Duration::from_secs(10)).unwrap();
+    died
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_survives_sigkill_before_and_after_every_request_beside_a_foreign_creator() {
+    let rig = Rig::prepare().await;
+    let mut foreign = in_account(&rig);
+    let (mut requests, mut desired) = (0, 0);
+    for number in 1.. {
+        let mut died = false;
+        for when in ["before", "after"] {
+            desired += 1;
+            let stranger = format!("198.51.100.{desired}");
+            rig.clouds.digitalocean.with(|account| account.add_reserved_ip(&stranger, "nyc3"));
+            foreign.insert(stranger);
+            died |= dies_at(&rig, &format!("kill-{when}:{number}"), desired).await;
+            let ours: BTreeSet<_> = listed(&rig).into_iter().collect();
+            assert_eq!(&in_account(&rig) - &foreign, ours, "kill-{when}:{number} leaked or lost an address");
+            assert!(foreign.is_subset(&in_account(&rig)), "a foreign address was released");
+        }
+        if !died {
+            break;
+        }
+        requests = number;
+    }
+    println!(
+        "killed before and after each of {requests} requests of a creation: {desired} asked for, 0 leaked, 0 lost"
+    );
+    assert!(requests >= 5, "a creation takes more requests than {requests}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tags_a_lost_answer_is_reported_with_its_candidates_and_resolved_by_a_person() {
+    let rig = Rig::prepare().await;
+    let cloud = &rig.clouds.digitalocean;
+    let forbidden = Fault::Refuse(Refusal::Forbidden("this token may not use projects".into()));
+    cloud.inject(Rule { times: usize::MAX, ..Rule::next("projects.list", forbidden) });
+    cloud.inject(Rule { skip: 1, ..Rule::next("reserved_ips.create", Fault::LoseReply) });
+    let before = in_account(&rig);
+    let _controller = rig.controller("ip-address-controller", &[("TAKEOVER_SECONDS", "1")]);
+    rig.control_plane.apply(&pool(3, "nobody=has-this", "")).unwrap();
+    let stalled = || {
+        let conditions = rig.get(POOL)["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions
+            .into_iter()
+            .find(|condition| condition["type"] == "Stalled" && condition["status"] == "True")
+    };
+    eventually("it is reported", SOON, async || Ok(stalled().is_some()))
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
+    let told = stalled().unwrap();
+    assert_eq!(told["reason"], "AmbiguousCreation");
+    let made = &in_account(&rig) - &before;
+    let known: BTreeSet<_> = listed(&rig).into_iter().collect();
+    assert_eq!((made.len(), known.len()), (2, 1), "the first answer came, the second was lost");
+    let candidate = (&made - &known).into_iter().next().unwrap();
+    assert!(told["message"].as_str().unwrap().contains(&candidate), "{told:#}");
+    let entry = rig.get(POOL)["status"]["moves"]["entries"][0].clone();
+    assert_eq!(entry["candidates"][0], candidate.as_str(), "{entry:#}");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(&in_account(&rig) - &before, made, "nothing was created, adopted or released by guess");
+
+    let ips: Vec<_> = known.iter().chain([&candidate]).map(|ip| format!("\"{ip}\"")).collect();
+    let patch = format!("{{\"spec\":{{\"ips\":[{}]}}}}", ips.join(","));
+    rig.kubectl(&["patch", POOL, "--type=merge", "-p", &patch]);
+    eventually("the third is created", SOON, async || Ok(listed(&rig).len() == 3)).await.unwrap();
+    let ours: BTreeSet<_> = listed(&rig).into_iter().collect();
+    assert_eq!(&in_account(&rig) - &before, ours);
+}

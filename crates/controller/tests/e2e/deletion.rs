@@ -1,0 +1,55 @@
+//! Objects that are deleted, and what they leave behind.
+
+use std::time::Duration;
+
+use testbed::cluster::eventually;
+
+use crate::rig::{Rig, read};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn is_gone(rig: &Rig) -> bool {
+    rig.kubectl(&["get", "nia", "-o", "name"]).is_empty()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_is_deleted_in_mid_move_goes_when_the_move_is_finished() {
+    let (rig, _controller) = Rig::start().await;
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    assert!(rig.get("nia/edge")["metadata"]["finalizers"].is_null(), "a settled object may go at any time");
+    rig.clouds.compute.with(|compute| compute.operation_time = Duration::from_secs(2));
+    let holder = rig.holder("34.123.45.67").unwrap();
+    rig.kubectl(&["delete", "node", holder.rsplit('/').next().unwrap()]);
+    eventually("a move is journalled", SOON, async || Ok(!rig.get("nia/edge")["status"]["moves"].is_null()))
+        .await
+        .unwrap();
+    rig.kubectl(&["delete", "nia/edge", "--wait=false"]);
+    assert!(!is_gone(&rig), "the object went in mid-move");
+    eventually("the object is gone", SOON, async || Ok(is_gone(&rig))).await.unwrap();
+    let now = rig.holder("34.123.45.67");
+    assert!(now.is_some() && now.as_ref() != Some(&holder), "the move was not finished: {now:?}");
+    eventually("no node is marked any more", SOON, async || Ok(rig.ready_nodes().is_empty())).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_delete_detach_takes_the_addresses_off_before_the_object_goes() {
+    let (rig, _controller) = Rig::start().await;
+    let object = read("examples/netipallocation.yaml");
+    rig.control_plane.apply(&object).unwrap();
+    rig.settled("nia/edge").await;
+    rig.kubectl(&["patch", "nia/edge", "--type=merge", "-p", r#"{"spec":{"policy":{"onDelete":"Detach"}}}"#]);
+    eventually("it has a finalizer", SOON, async || {
+        Ok(!rig.get("nia/edge")["metadata"]["finalizers"].is_null())
+    })
+    .await
+    .unwrap();
+    rig.kubectl(&["delete", "nia/edge", "--wait=false"]);
+    eventually("the object is gone", SOON, async || Ok(is_gone(&rig)))
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get("nia/edge"), rig.logs()));
+    for address in ["34.123.45.67", "34.123.45.68"] {
+        assert_eq!(rig.holder(address), None, "{address} is still on a node");
+    }
+    assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
+}

@@ -1,0 +1,252 @@
+//! Addresses that a pool asks its cloud for, up to the desired number.
+//!
+//! A request whose answer never comes may have made an address that nobody knows of. So a creation is journalled before
+//! its first request, like a move, together with what it takes to find such an address again: a tag that it carries from
+//! its first moment on, or, where the cloud has none, the addresses that existed before. The first line that applies:
+//!
+//! ```text
+//! no entry      as many addresses as desired                     nothing to do
+//!               the account was not read as a whole              wait, and read again
+//!               otherwise                                        begin: write an entry
+//! an entry      another leader's epoch                           claim it: write it again with ours
+//!               a request for it is under way, or failed         wait
+//!                 a short while ago
+//!               found addresses are being written into the spec  wait
+//!               the account was not read as a whole after it     wait, and read again
+//!   with a tag  the account has addresses with it                adopt them
+//!   without     the account has addresses that it did not have:
+//!                 a request may have made one of them            report them, and touch nothing
+//!                 no request was sent since the entry            begin again, with those as well
+//!   either way  as many addresses as desired                     finish
+//!               otherwise                                        ask: with a tag for several at once, else for one
+//! ```
+//!
+//! Without a tag an address is adopted only from the answer to the request itself. An address that some object lists is
+//! never taken for a new one, so a person who finds one that was reported resolves it by listing it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Address, Epoch, Mode, PENDING, Pause, Pool, PoolKey, Scope, Tick, Timestamp, World};
+
+/// The most addresses that are asked for at once.
+const AT_ONCE_MAX: usize = 10;
+
+/// The most addresses outside of all objects that an entry without a tag can remember.
+const BEFORE_MAX: usize = 1_000;
+
+/// An unfinished creation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Creation {
+    /// What the new addresses carry from their first moment on; none where the cloud can't do that.
+    pub tag: Option<Arc<str>>,
+    /// Where there is no tag: the addresses that existed before and that no object listed.
+    pub before: BTreeSet<Address>,
+    /// Whether a request of unknown outcome may have been sent since the entry was written.
+    pub may_have_asked: bool,
+    /// The leader that wrote the entry last.
+    pub epoch: Epoch,
+    /// When this process wrote the entry, or learnt that it stands.
+    pub written: Tick,
+}
+
+/// What a cloud said of an account as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// When the last listing began that told of every address.
+    pub as_of: Tick,
+    /// Whether what is created there can carry a tag.
+    pub can_tag: bool,
+}
+
+/// Something to do for a pool that lacks addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreationStep {
+    /// For whom.
+    pub pool: PoolKey,
+    /// Where.
+    pub scope: Scope,
+    /// What to do.
+    pub action: CreationAction,
+}
+
+/// What to do for a pool that lacks addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CreationAction {
+    /// Write this entry into the journal.
+    Begin(Creation),
+    /// Write another leader's entry again, with our epoch.
+    Claim,
+    /// Write these addresses into the object: they were made for it.
+    Adopt(BTreeSet<Address>),
+    /// Ask the cloud for so many addresses, each in a request of its own.
+    Ask {
+        /// How many.
+        count: usize,
+        /// Where they can be used.
+        region: Arc<str>,
+        /// What they carry.
+        tag: Option<Arc<str>>,
+    },
+    /// Take the entry out of the journal: there are as many as desired.
+    Finish,
+}
+
+/// What is to be said of a pool that lacks addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lacking {
+    /// So many are being created.
+    Creating(usize),
+    /// So many would be created if the pool were active.
+    WouldCreate(usize),
+    /// One of these may be the answer to a request whose outcome is not known.
+    Ambiguous(BTreeSet<Address>),
+    /// There is no tag, and the account has more addresses than can be remembered.
+    TooMany(usize),
+    /// The region is missing.
+    NoRegion,
+    /// The account could not be read as a whole.
+    Unread,
+    /// The last try failed.
+    Failed(Pause),
+}
+
+/// What to do next for a pool, what to say of it, and whether its account must be read first.
+#[derive(Debug, Default)]
+pub(crate) struct Next {
+    pub(crate) action: Option<CreationAction>,
+    pub(crate) lacking: Option<Lacking>,
+    pub(crate) reads_again: bool,
+}
+
+impl Next {
+    fn act(action: CreationAction, lacking: usize) -> Self {
+        let lacking = (lacking > 0).then_some(Lacking::Creating(lacking));
+        Self { action: Some(action), lacking, reads_again: false }
+    }
+
+    fn say(lacking: Lacking) -> Self {
+        Self { action: None, lacking: Some(lacking), reads_again: false }
+    }
+}
+
+/// What to do next for a pool. `is_owned` tells the addresses that some object lists.
+pub(crate) fn next(world: &World, pool: &Pool, is_owned: impl Fn(Address) -> bool, now: Timestamp) -> Next {
+    let Some(tag) = &pool.creates else { return Next::default() };
+    let lacking = pool.desired.saturating_sub(pool.addresses.len() + pool.adopted.len());
+    let account = world.accounts.get(&pool.scope);
+    let unlisted = || {
+        let facts = world.facts_of(&pool.scope).map(|(address, _)| *address);
+        facts.filter(|address| !is_owned(*address)).collect::<BTreeSet<_>>()
+    };
+    let begin = |account: &Account| {
+        let tag = account.can_tag.then(|| Arc::clone(tag));
+        let before = if tag.is_some() { BTreeSet::new() } else { unlisted() };
+        match before.len() {
+            too_many if too_many > BEFORE_MAX => Next::say(Lacking::TooMany(too_many)),
+            _ => {
+                let (epoch, written) = (world.epoch, Tick::default());
+                let entry = Creation { tag, before, may_have_asked: false, epoch, written };
+                Next::act(CreationAction::Begin(entry), lacking)
+            }
+        }
+    };
+    let unread = || Next { action: None, lacking: Some(Lacking::Unread), reads_again: true };
+    let Some(entry) = &pool.creation else {
+        return match (pool.policy.mode, account) {
+            _ if lacking == 0 => Next::default(),
+            (Mode::Observe, _) => Next::say(Lacking::WouldCreate(lacking)),
+            (Mode::Refused | Mode::Leaving, _) => Next::default(),
+            _ if pool.region.is_none() => Next::say(Lacking::NoRegion),
+            (Mode::Active, None) => unread(),
+            (Mode::Active, Some(account)) => begin(account),
+        };
+    };
+    if matches!(pool.policy.mode, Mode::Observe | Mode::Refused) {
+        return Next::default();
+    }
+    if entry.epoch != world.epoch {
+        return Next::act(CreationAction::Claim, lacking);
+    }
+    let is_under_way = world.in_flight.creations.contains_key(&pool.key);
+    if is_under_way || entry.written == PENDING || !pool.adopted.is_empty() {
+        return Next::say(Lacking::Creating(lacking.max(1)));
+    }
+    let Some(account) = account.filter(|account| account.as_of > entry.written) else { return unread() };
+    let found: BTreeSet<Address> = match &entry.tag {
+        Some(tag) => {
+            let facts = world.facts_of(&pool.scope).filter(|(_, fact)| fact.tag.as_ref() == Some(tag));
+            facts.map(|(address, _)| *address).filter(|address| !is_owned(*address)).collect()
+        }
+        None => unlisted().difference(&entry.before).copied().collect(),
+    };
+    match (&entry.tag, found.is_empty()) {
+        (Some(_), false) => return Next::act(CreationAction::Adopt(found), lacking),
+        (None, false) if entry.may_have_asked => return Next::say(Lacking::Ambiguous(found)),
+        (None, false) => return begin(account),
+        (_, true) => {}
+    }
+    if lacking == 0 || pool.policy.mode == Mode::Leaving {
+        return Next::act(CreationAction::Finish, 0);
+    }
+    if let Some(pause) = world.avoid_creations.get(&pool.key).filter(|pause| now < pause.until) {
+        return Next::say(Lacking::Failed(pause.clone()));
+    }
+    let Some(region) = pool.region.clone() else { return Next::say(Lacking::NoRegion) };
+    let count = if entry.tag.is_some() { lacking.min(AT_ONCE_MAX) } else { 1 };
+    Next::act(CreationAction::Ask { count, region, tag: entry.tag.clone() }, lacking)
+}
+
+impl fmt::Display for CreationStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.action {
+            CreationAction::Begin(Creation { tag: Some(tag), .. }) => {
+                write!(f, "begin to create, tagged {tag}")
+            }
+            CreationAction::Begin(Creation { before, .. }) => {
+                write!(f, "begin to create beside {}", list(before))
+            }
+            CreationAction::Claim => write!(f, "claim the creation"),
+            CreationAction::Adopt(addresses) => write!(f, "adopt {}", list(addresses)),
+            CreationAction::Ask { count, region, tag: Some(tag) } => {
+                write!(f, "create {count} in {region}, tagged {tag}")
+            }
+            CreationAction::Ask { count, region, tag: None } => write!(f, "create {count} in {region}"),
+            CreationAction::Finish => write!(f, "finish the creation"),
+        }
+    }
+}
+
+impl fmt::Display for Lacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Creating(count) => write!(f, "{count} more being created"),
+            Self::WouldCreate(count) => write!(f, "{count} more would be created"),
+            Self::Ambiguous(candidates) => write!(
+                f,
+                "a request to create an address had no answer, and one of these may be its result: {}; add those that \
+                 are this object's to spec.ips, and list or release the others",
+                list(candidates)
+            ),
+            Self::TooMany(count) => write!(
+                f,
+                "the account has {count} addresses outside of all objects and no tags, so a new one could be lost \
+                 among them: allow the token to use projects, or list addresses in spec.ips"
+            ),
+            Self::NoRegion => write!(f, "creating addresses needs spec.region"),
+            Self::Unread => write!(f, "no address is created before the account was read as a whole"),
+            Self::Failed(pause) => write!(f, "creating an address failed: {pause}"),
+        }
+    }
+}
+
+fn list(addresses: &BTreeSet<Address>) -> String {
+    const SHOWN_MAX: usize = 10;
+    let shown: Vec<String> = addresses.iter().take(SHOWN_MAX).map(ToString::to_string).collect();
+    match (shown.len(), addresses.len().saturating_sub(SHOWN_MAX)) {
+        (0, _) => "none".into(),
+        (_, 0) => shown.join(", "),
+        (_, more) => format!("{} and {more} more", shown.join(", ")),
+    }
+}
