@@ -35,6 +35,7 @@ use plan::Epoch;
 
 use crate::clock::Clock;
 use crate::fence::Fence;
+use crate::run::Terms;
 
 /// The pause between two looks at the lease, or two renewals.
 pub const RETRY: Duration = Duration::from_secs(2);
@@ -69,22 +70,14 @@ pub enum Gained {
 }
 
 impl Candidate {
-    /// A candidate for the named lease.
-    pub fn new(
-        client: Client,
-        namespace: &str,
-        name: &str,
-        identity: &str,
-        duration: Duration,
-        clock: Arc<dyn Clock>,
-        fence: Arc<Fence>,
-    ) -> Self {
-        let api = Api::namespaced(client, namespace);
+    /// A candidate for the lease that the terms name.
+    pub fn new(client: Client, terms: &Terms, clock: Arc<dyn Clock>, fence: Arc<Fence>) -> Self {
+        let (namespace, name) = &terms.lease;
         Self {
-            api,
-            name: name.into(),
-            identity: identity.into(),
-            duration,
+            api: Api::namespaced(client, namespace),
+            name: name.clone(),
+            identity: terms.identity.clone(),
+            duration: terms.lease_duration,
             clock,
             fence,
             seen: None,
@@ -110,6 +103,7 @@ impl Candidate {
                 }
             };
             tokio::select! {
+                biased;
                 () = changed => {}
                 () = tokio::time::sleep(RETRY) => {}
             }

@@ -173,20 +173,23 @@ impl Rounds {
                 .fold(due, Instant::min);
         }
         tokio::select! {
+            biased;
             happened = self.next_now() => happened,
             () = tokio::time::sleep_until(due) => Happened::TimeWentBy,
         }
     }
 
     async fn next_now(&mut self) -> Happened {
+        // What has ended comes first: what we learn of it corrects the facts.
         tokio::select! {
+            biased;
+            ended = self.executor.ended() => Happened::Ended(ended),
+            written = self.reporter.written() => Happened::Written(written),
+            told = self.clouds.told() => Happened::Told(told),
             seen = self.seen.recv() => match seen {
                 Some(seen) => Happened::Seen(seen),
                 None => std::future::pending().await,
             },
-            told = self.clouds.told() => Happened::Told(told),
-            ended = self.executor.ended() => Happened::Ended(ended),
-            written = self.reporter.written() => Happened::Written(written),
         }
     }
 

@@ -1,14 +1,18 @@
 //! Puts the parts together: stand by, win the lease, lead, and give it up in order.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use drivers::AddressDriver;
 use drivers::http::with_deadline;
 use drivers::network::{MayLeave, network};
+use futures::FutureExt;
+use futures::future::Shared;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use plan::Epoch;
+use plan::{Epoch, Provider};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -29,17 +33,43 @@ const WRITE_SECONDS_MAX: u64 = 3;
 /// The longest that a request about the lease may take.
 const LEASE_REQUEST_SECONDS_MAX: u64 = 3;
 
+/// Where a controller touches the world. A simulation puts its own world here.
+pub struct Edges {
+    /// A client for watches.
+    pub watching: Client,
+    /// A client for writes.
+    pub writing: Client,
+    /// A client for the lease alone.
+    pub leasing: Client,
+    /// The clouds, each behind the fence.
+    pub drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// What keeps changes in when we don't lead.
+    pub fence: Arc<Fence>,
+}
+
+/// What a controller is told about itself.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Its name among the candidates.
+    pub identity: String,
+    /// The Lease that all candidates share, as namespace and name.
+    pub lease: (String, String),
+    /// How long a leader that says nothing is still believed to lead.
+    pub lease_duration: Duration,
+    /// D: how long after a leader's end one of its requests can still take effect.
+    pub takeover: Duration,
+    /// Pauses after failures.
+    pub retry: Retry,
+}
+
 /// Runs until asked to stop, or until leadership is lost.
 pub async fn run(settings: Settings) -> Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let fence = Fence::new(Arc::clone(&clock));
     let config = config(&settings).await?;
-    // Over the watches' connections something must come all the time, asked for or not; others may be silent between
-    // two requests.
-    let watching = client(config.clone(), SILENCE_SECONDS_MAX, false)?;
-    let writing = client(config.clone(), WRITE_SECONDS_MAX, true)?;
     let health = Health::new(&settings.controller_version)?;
-
     let takeover = Duration::from_secs(settings.takeover_seconds);
     let may_leave: MayLeave = Arc::new({
         let fence = Arc::clone(&fence);
@@ -49,60 +79,85 @@ pub async fn run(settings: Settings) -> Result<()> {
     let service = with_deadline(fenced(network, Arc::clone(&fence)));
     #[cfg(feature = "failpoints")]
     let service = crate::failpoints::around(service);
-    let drivers = clouds::drivers(&settings, &service)?;
-    let (to, seen) = mpsc::unbounded_channel();
-    let _watches = watch::start(&watching, &to);
-    let mut rounds = Rounds::new(
-        seen,
-        Clouds::new(drivers.clone()),
-        Executor::new(drivers, takeover),
-        Reporter::new(writing, Arc::clone(&fence)),
-        Arc::clone(&clock),
-        health.clone(),
-        Retry {
+    let edges = Edges {
+        // Over the watches' connections something must come all the time, asked for or not; others may be silent between
+        // two requests.
+        watching: client(config.clone(), SILENCE_SECONDS_MAX, false)?,
+        writing: client(config.clone(), WRITE_SECONDS_MAX, true)?,
+        leasing: client(config, LEASE_REQUEST_SECONDS_MAX, true)?,
+        drivers: clouds::drivers(&settings, &service)?,
+        clock: Arc::clone(&clock),
+        fence,
+    };
+    let terms = Terms {
+        // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
+        identity: format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond()),
+        lease: (settings.lease_namespace, settings.lease_name),
+        lease_duration: Duration::from_secs(settings.lease_duration),
+        takeover,
+        retry: Retry {
             shortest: Duration::from_secs(settings.retry_seconds_min),
             longest: Duration::from_secs(settings.retry_seconds_max),
         },
-    );
-    // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
-    let identity = format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond());
-    let duration = Duration::from_secs(settings.lease_duration);
-    let lease_client = client(config, LEASE_REQUEST_SECONDS_MAX, true)?;
-    let mut candidate = Candidate::new(
-        lease_client,
-        &settings.lease_namespace,
-        &settings.lease_name,
-        &identity,
-        duration,
-        clock,
-        fence,
-    );
+    };
     tracing::info!(
         version = settings.controller_version,
-        identity,
-        lease_seconds = duration.as_secs(),
+        identity = terms.identity,
+        lease_seconds = terms.lease_duration.as_secs(),
         retry_seconds = RETRY.as_secs(),
         takeover_seconds = takeover.as_secs(),
         "started"
     );
     tokio::select! {
+        biased;
         ended = health.serve(settings.health_port, settings.metrics_port) => ended.context("the health server ended"),
-        ended = lead(&mut candidate, &mut rounds, takeover) => ended,
+        ended = control(edges, terms, health.clone(), asked_to_stop()) => ended,
     }
 }
 
+/// The controller itself: stands by, leads, and ends when it is asked to or has lost the lease.
+pub async fn control(
+    edges: Edges,
+    terms: Terms,
+    health: Health,
+    asked_to_stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<()> {
+    let Edges { watching, writing, leasing, drivers, clock, fence } = edges;
+    let (to, seen) = mpsc::unbounded_channel();
+    let _watches = watch::start(&watching, &to);
+    let mut rounds = Rounds::new(
+        seen,
+        Clouds::new(drivers.clone()),
+        Executor::new(drivers, terms.takeover),
+        Reporter::new(writing, Arc::clone(&fence)),
+        Arc::clone(&clock),
+        health,
+        terms.retry,
+    );
+    let mut candidate = Candidate::new(leasing, &terms, clock, fence);
+    let asked_to_stop = asked_to_stop.shared();
+    lead(&mut candidate, &mut rounds, terms.takeover, asked_to_stop).await
+}
+
 /// Wins the lease and acts while it lasts.
-async fn lead(candidate: &mut Candidate, rounds: &mut Rounds, takeover: Duration) -> Result<()> {
+async fn lead(
+    candidate: &mut Candidate,
+    rounds: &mut Rounds,
+    takeover: Duration,
+    asked_to_stop: Shared<impl Future<Output = ()>>,
+) -> Result<()> {
     let gained = tokio::select! {
+        biased;
         gained = candidate.win() => gained,
         () = rounds.stand_by() => bail!("the watches ended"),
-        () = asked_to_stop() => return Ok(()),
+        () = asked_to_stop.clone() => return Ok(()),
     };
     tokio::select! {
+        biased;
         () = candidate.keep() => bail!("leadership was lost"),
         () = rounds.until_complete() => {}
         // We hold the lease and have done nothing, but whoever held it before may still: it is left to run out.
-        () = asked_to_stop() => return Ok(()),
+        () = asked_to_stop.clone() => return Ok(()),
     }
     let epoch = Epoch(candidate.last_epoch().max(rounds.last_epoch()).0 + 1);
     candidate.set_epoch(epoch).await.context("writing our epoch into the lease")?;
@@ -112,15 +167,17 @@ async fn lead(candidate: &mut Candidate, rounds: &mut Rounds, takeover: Duration
         Gained::TakenOver => takeover,
     };
     tokio::select! {
+        biased;
         () = candidate.keep() => bail!("leadership was lost"),
         _ = tokio::time::timeout(wait, rounds.stand_by()) => {}
         // Released in order, it would tell the next one that there is nothing to wait for.
-        () = asked_to_stop() => return Ok(()),
+        () = asked_to_stop.clone() => return Ok(()),
     }
     tokio::select! {
+        biased;
         () = candidate.keep() => bail!("leadership was lost"),
         () = rounds.lead(epoch) => {}
-        () = asked_to_stop() => {}
+        () = asked_to_stop.clone() => {}
     }
     tracing::info!("asked to stop");
     tokio::select! {
@@ -164,6 +221,7 @@ async fn asked_to_stop() {
         return std::future::pending().await;
     };
     tokio::select! {
+        biased;
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }

@@ -17,6 +17,7 @@ mod creation;
 mod losses;
 mod moves;
 mod names;
+mod ownership;
 mod placement;
 mod planner;
 mod pool;

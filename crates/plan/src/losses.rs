@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Address, Holding, MachineState, Pool, Readiness, Scope, Timestamp, VmId, World};
+use crate::{Address, Fact, Holding, MachineState, Pool, Readiness, Scope, Timestamp, VmId, World};
 
 const WINDOW: Duration = Duration::from_secs(60);
 const LOST_MIN: usize = 5;
@@ -23,7 +23,7 @@ const LOST_PERCENT_MAX: usize = 30;
 /// What is lost in each scope.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    scopes: BTreeMap<Scope, OfScope>,
+    scopes: Vec<(Scope, OfScope)>,
 }
 
 #[derive(Debug, Default)]
@@ -45,13 +45,19 @@ pub struct Tripped {
 }
 
 /// When the holder of an address was lost, if it is lost now.
-pub(crate) fn lost_since(world: &World, pool: &Pool, address: Address, now: Timestamp) -> Option<Timestamp> {
+pub(crate) fn lost_since(
+    world: &World,
+    pool: &Pool,
+    address: Address,
+    fact: Option<&Fact>,
+    now: Timestamp,
+) -> Option<Timestamp> {
     let holder = pool.last_holders.get(&address)?;
     if matches!(world.machines.get(holder), Some(MachineState::Stopped | MachineState::Gone)) {
         return None;
     }
     let remembered = || world.losses.get(&address).copied().unwrap_or(now);
-    match &world.fact(&pool.scope, address)?.holding {
+    match &fact?.holding {
         Holding::Missing => Some(remembered()),
         Holding::By(vm) if vm == holder => match world.node_of(vm) {
             None => Some(remembered()),
@@ -71,14 +77,17 @@ impl Tally {
         world: &World,
         pool: &Pool,
         address: Address,
+        fact: Option<&Fact>,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let of_scope = match self.scopes.get_mut(&pool.scope) {
-            Some(of_scope) => of_scope,
-            None => self.scopes.entry(pool.scope.clone()).or_default(),
-        };
+        // A cluster has few accounts, and pools of one account mostly come one after another.
+        let at = self.scopes.iter().rposition(|(scope, _)| *scope == pool.scope).unwrap_or_else(|| {
+            self.scopes.push((pool.scope.clone(), OfScope::default()));
+            self.scopes.len() - 1
+        });
+        let of_scope = &mut self.scopes[at].1;
         of_scope.holders += usize::from(pool.last_holders.contains_key(&address));
-        let lost = lost_since(world, pool, address, now);
+        let lost = lost_since(world, pool, address, fact, now);
         let is_recent = |at: &Timestamp| now.duration_since(*at).unsigned_abs() < WINDOW;
         let at = lost.or_else(|| world.losses.get(&address).copied().filter(is_recent))?;
         if pool.losses_confirmed.is_none_or(|confirmed| at > confirmed) {

@@ -42,24 +42,26 @@ use crate::bits::Bits;
 use crate::creation;
 use crate::losses::{self, Tally};
 use crate::moves::{self, Next};
+use crate::ownership::Ownership;
 use crate::placement::{Group, place};
 use crate::standing::{Standing, standing};
 use crate::steps::Waits;
 use crate::world::Member;
 use crate::{
-    Action, Address, CreationStep, Holding, Journal, Mode, Move, NodeName, Plan, Pool, Scope, Spread, Step,
-    Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
+    Action, Address, CreationStep, Fact, Holding, Journal, Mode, Move, NodeName, Plan, Pool, Scope, Spread,
+    Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
 };
 
 /// What should happen, given what is known.
 pub fn plan(world: &World, now: Timestamp) -> Plan {
-    let mut ranked: Vec<&Member> = world.members().collect();
-    ranked.sort_by_key(|member| (member.pool.created, &member.pool.key));
-    let owners = owners(&ranked);
+    let ownership = world.ownership();
+    let members: Vec<&Member> = world.members().collect();
+    let ranked: Vec<&Member> = ownership.order.iter().map(|at| members[*at]).collect();
     let mut planner = Planner {
         world,
         now,
         holding: holding(world),
+        marked: BTreeMap::new(),
         tally: Tally::default(),
         unknown: BTreeSet::new(),
         journalled: Vec::new(),
@@ -69,7 +71,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
         plan: Plan::default(),
     };
     for (rank, member) in ranked.iter().enumerate() {
-        planner.judge_pool(rank, member, &owners, &ranked);
+        planner.judge_pool(rank, member, ownership, &ranked);
     }
     planner.conclude(&ranked)
 }
@@ -79,6 +81,8 @@ struct Planner<'a> {
     now: Timestamp,
     /// Nodes whose machine holds an address.
     holding: Bits,
+    /// The nodes to be marked for each kind of object, in the order of their discovery.
+    marked: BTreeMap<&'static str, Vec<(usize, Address)>>,
     tally: Tally,
     /// Scopes in which an address that no journal names is unknown.
     unknown: BTreeSet<Scope>,
@@ -117,13 +121,7 @@ struct Progress {
 }
 
 impl<'a> Planner<'a> {
-    fn judge_pool(
-        &mut self,
-        rank: usize,
-        member: &'a Member,
-        owners: &[(Address, usize)],
-        ranked: &[&'a Member],
-    ) {
+    fn judge_pool(&mut self, rank: usize, member: &'a Member, ownership: &Ownership, ranked: &[&'a Member]) {
         let pool = &*member.pool;
         let mut verdicts = Vec::with_capacity(pool.addresses.len());
         let mut wanted = 0;
@@ -135,16 +133,17 @@ impl<'a> Planner<'a> {
         if !pool.policy.mode.acts() || !is_readable {
             self.plan.marks.uncertain.insert(pool.key.kind);
         }
+        let facts = self.world.facts_by_address(&pool.scope);
         let removed = moves.keys().filter(|address| !pool.addresses.contains(address));
         for (position, address) in pool.addresses.iter().chain(removed).enumerate() {
-            let owner = owners.binary_search_by_key(address, |(address, _)| *address).map(|at| owners[at].1);
-            let verdict = match (owner, moves.get(address)) {
-                (Ok(owner), _) if owner != rank => Verdict::OwnedBy(ranked[owner].pool.key.clone()),
+            let fact = facts.and_then(|facts| facts.get(address));
+            let verdict = match (ownership.other_owner(*address, rank), moves.get(address)) {
+                (Some(owner), _) => Verdict::OwnedBy(ranked[owner].pool.key.clone()),
                 _ if pool.policy.mode == Mode::Refused => Verdict::Waits(Waits::ForCorrection),
                 _ if !is_readable => Verdict::Waits(Waits::ForNewerController),
-                (_, Some(entry)) => self.go_on(rank, pool, *address, entry, wanted < pool.desired),
-                _ if wanted >= pool.desired => self.spare(pool, *address),
-                _ => match self.judge(rank, member, *address, position) {
+                (_, Some(entry)) => self.go_on(rank, pool, *address, fact, entry, wanted < pool.desired),
+                _ if wanted >= pool.desired => self.spare(pool, *address, fact),
+                _ => match self.judge(rank, member, *address, fact, position) {
                     Some(verdict) => verdict,
                     None => {
                         wanted += 1;
@@ -154,17 +153,12 @@ impl<'a> Planner<'a> {
             };
             // An address that the cloud does not know can't be one of those that are wanted.
             wanted += usize::from(!matches!(verdict, Verdict::Missing | Verdict::OwnedBy(_)));
-            if let Verdict::Settled(node) = &verdict {
-                self.progress[rank].settled += 1;
-                self.mark(pool, node, *address);
-            }
+            self.progress[rank].settled += usize::from(matches!(verdict, Verdict::Settled(_)));
             verdicts.push((*address, verdict));
         }
         self.plan.verdicts.insert(pool.key.clone(), verdicts);
         if is_readable {
-            self.create(pool, |address| {
-                owners.binary_search_by_key(&address, |(address, _)| *address).is_ok()
-            });
+            self.create(pool, |address| ownership.is_owned(address));
         }
     }
 
@@ -190,11 +184,8 @@ impl<'a> Planner<'a> {
     }
 
     /// What is to be said of an address beyond the desired number.
-    fn spare(&mut self, pool: &Pool, address: Address) -> Verdict {
-        let is_free = || {
-            let fact = self.world.fact(&pool.scope, address);
-            fact.is_some_and(|fact| fact.holding == Holding::Free)
-        };
+    fn spare(&mut self, pool: &Pool, address: Address, fact: Option<&Fact>) -> Verdict {
+        let is_free = || fact.is_some_and(|fact| fact.holding == Holding::Free);
         let may_release = pool.policy.mode == Mode::Active && pool.policy.releases_created;
         if !may_release || !pool.created_here.contains(&address) || !is_free() {
             return Verdict::Disabled;
@@ -211,30 +202,46 @@ impl<'a> Planner<'a> {
     }
 
     /// What is to be said of an address whose object is being deleted, given who holds it and which node that is.
-    fn let_go(&mut self, pool: &Pool, address: Address, vm: &VmId, node: Option<&NodeName>) -> Verdict {
-        let is_ours = node.is_some() || pool.last_holders.get(&address) == Some(vm);
+    fn let_go(&mut self, pool: &Pool, address: Address, vm: &VmId, slot: Option<usize>) -> Verdict {
+        let is_ours = slot.is_some() || pool.last_holders.get(&address) == Some(vm);
         if is_ours && pool.policy.detaches_on_delete {
             self.begin(pool, address, Some(vm.clone()), false);
             return Verdict::Moving(None);
         }
-        node.map_or(Verdict::Leaving, |node| Verdict::Settled(node.clone()))
+        let Some((slot, (name, _))) = slot.and_then(|slot| Some((slot, self.world.at(slot)?))) else {
+            return Verdict::Leaving;
+        };
+        self.mark(pool, slot, address);
+        Verdict::Settled(name.clone())
     }
 
     /// Marks a node as the holder of an address. What is only observed marks nothing.
-    fn mark(&mut self, pool: &Pool, node: &NodeName, address: Address) {
+    fn mark(&mut self, pool: &Pool, slot: usize, address: Address) {
         if pool.policy.mode.acts() {
-            self.plan.marks.holders.entry(pool.key.kind).or_default().insert(node.clone(), address);
+            self.marked.entry(pool.key.kind).or_default().push((slot, address));
+        }
+    }
+
+    /// The marks by name: one walk over all nodes in order costs less than to find the place of each.
+    fn name_marks(&mut self) {
+        for (kind, marked) in std::mem::take(&mut self.marked) {
+            let mut by_slot = vec![None; self.world.slots_len()];
+            for (slot, address) in marked {
+                by_slot[slot] = Some(address);
+            }
+            let of = |slot: usize| Some((self.world.at(slot)?.0.clone(), by_slot[slot]?));
+            let holders = self.world.slots_by_name().filter_map(of).collect();
+            self.plan.marks.holders.insert(kind, holders);
         }
     }
 
     /// Marks the holder of an address that has to leave it: where the mark says who holds one, and not who should.
-    fn mark_leaving(&mut self, pool: &Pool, address: Address) {
-        let Some(fact) = self.world.fact(&pool.scope, address) else { return };
-        if let Holding::By(vm) = &fact.holding
+    fn mark_leaving(&mut self, pool: &Pool, address: Address, fact: Option<&Fact>) {
+        if let Some(Holding::By(vm)) = fact.map(|fact| &fact.holding)
             && pool.tenancy == Tenancy::UntilDrained
-            && let Some((name, _)) = self.world.node_of(vm)
+            && let Some(slot) = self.world.slot_of_machine(vm)
         {
-            self.mark(pool, &name.clone(), address);
+            self.mark(pool, slot, address);
         }
     }
 
@@ -244,16 +251,13 @@ impl<'a> Planner<'a> {
         rank: usize,
         pool: &Pool,
         address: Address,
+        fact: Option<&Fact>,
         entry: &Move,
         is_needed: bool,
     ) -> Verdict {
-        self.count_loss(pool, address);
-        self.mark_leaving(pool, address);
-        if self
-            .world
-            .fact(&pool.scope, address)
-            .is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_)))
-        {
+        self.count_loss(pool, address, fact);
+        self.mark_leaving(pool, address, fact);
+        if fact.is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_))) {
             self.plan.marks.uncertain.insert(pool.key.kind);
         }
         self.progress[rank].voluntary += usize::from(entry.is_voluntary);
@@ -296,20 +300,21 @@ impl<'a> Planner<'a> {
         rank: usize,
         member: &'a Member,
         address: Address,
+        fact: Option<&Fact>,
         position: usize,
     ) -> Option<Verdict> {
         let pool = &*member.pool;
-        self.count_loss(pool, address);
-        let Some(fact) = self.world.fact(&pool.scope, address) else {
+        self.count_loss(pool, address, fact);
+        let Some(fact) = fact else {
             self.unknown.insert(pool.scope.clone());
             self.plan.marks.uncertain.insert(pool.key.kind);
             self.plan.read_again.insert(pool.scope.clone());
             return Some(Verdict::Unknown("the cloud has not been asked yet".into()));
         };
-        let region = fact.region.clone();
         let is_leaving = pool.policy.mode == Mode::Leaving;
         let mut seek = |holder| {
-            self.seekers.push(Seeker { rank, pool, address, position, region: region.clone(), holder });
+            let region = fact.region.clone();
+            self.seekers.push(Seeker { rank, pool, address, position, region, holder });
             None
         };
         let vm = match &fact.holding {
@@ -324,11 +329,10 @@ impl<'a> Planner<'a> {
             Holding::Free => return seek(None),
             Holding::By(vm) => vm,
         };
-        if is_leaving {
-            let node = self.world.node_of(vm).map(|(name, _)| name);
-            return Some(self.let_go(pool, address, vm, node));
-        }
         let slot = self.world.slot_of_machine(vm);
+        if is_leaving {
+            return Some(self.let_go(pool, address, vm, slot));
+        }
         let Some((slot, (name, node))) = slot.and_then(|slot| Some((slot, self.world.at(slot)?))) else {
             let is_ours = pool.last_holders.get(&address) == Some(vm);
             return match (is_ours, pool.policy.takeover) {
@@ -340,19 +344,23 @@ impl<'a> Planner<'a> {
             Standing::Leaves(why) => {
                 let sought =
                     seek(Some(Holder { vm: vm.clone(), node: Some(name.clone()), is_ours: true, why }));
-                self.mark_leaving(pool, address);
+                self.mark_leaving(pool, address, Some(fact));
                 sought
             }
-            Standing::Fit => Some(Verdict::Settled(name.clone())),
+            Standing::Fit => {
+                self.mark(pool, slot, address);
+                Some(Verdict::Settled(name.clone()))
+            }
             Standing::Keeps(_, until) => {
+                self.mark(pool, slot, address);
                 self.ask_again(until);
                 Some(Verdict::Settled(name.clone()))
             }
         }
     }
 
-    fn count_loss(&mut self, pool: &Pool, address: Address) {
-        if let Some(at) = self.tally.count(self.world, pool, address, self.now) {
+    fn count_loss(&mut self, pool: &Pool, address: Address, fact: Option<&Fact>) {
+        if let Some(at) = self.tally.count(self.world, pool, address, fact, self.now) {
             self.plan.losses.insert(address, at);
             if let Some(vm) = losses::is_worth_asking(self.world, pool, address) {
                 self.plan.ask_machines.entry(pool.scope.clone()).or_default().insert(vm);
@@ -372,6 +380,7 @@ impl<'a> Planner<'a> {
         let tripped = &self.plan.tripped;
         self.plan.ask_machines.retain(|scope, _| tripped.contains_key(scope));
 
+        self.name_marks();
         let mut seekers = std::mem::take(&mut self.seekers);
         seekers.sort_by_key(|seeker| {
             let is_observed = seeker.pool.policy.mode == Mode::Observe;
@@ -586,21 +595,6 @@ fn restore_order(verdicts: &mut [(Address, Verdict)], pool: Option<&Pool>) {
             pool.addresses.iter().enumerate().map(|(at, address)| (*address, at)).collect();
         verdicts.sort_by_key(|(address, _)| (position.get(address).copied().unwrap_or(usize::MAX), *address));
     }
-}
-
-/// The rank of the object that owns each address, by address.
-fn owners(ranked: &[&Member]) -> Vec<(Address, usize)> {
-    let mut claims = Vec::new();
-    for (rank, member) in ranked.iter().enumerate() {
-        let listed = member.pool.addresses.iter().chain(&member.pool.adopted);
-        claims.extend(listed.map(|address| (*address, true, rank)));
-        if let Journal::Known(moves) = &member.pool.journal {
-            claims.extend(moves.keys().map(|address| (*address, false, rank)));
-        }
-    }
-    claims.sort_unstable();
-    claims.dedup_by_key(|(address, ..)| *address);
-    claims.into_iter().map(|(address, _, rank)| (address, rank)).collect()
 }
 
 fn holding(world: &World) -> Bits {

@@ -12,9 +12,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::bits::Bits;
+use crate::ownership::Ownership;
 use crate::{
     Account, Address, Epoch, NodeName, Pods, Pool, PoolKey, Provider, Scope, Tenancy, Tick, Timestamp, VmId,
 };
@@ -24,11 +25,17 @@ use crate::{
 pub struct World {
     slots: Vec<Option<(NodeName, Node)>>,
     slot_of_node: BTreeMap<NodeName, usize>,
-    slots_of_vm: HashMap<VmId, BTreeSet<usize>>,
+    slots_of_vm: HashMap<VmId, Slots>,
+    /// Nodes that share their machine with another one.
+    twins: Bits,
+    /// One copy of each scope that is named, so that comparing two mostly means comparing where they are.
+    scopes: BTreeSet<Scope>,
     free_slots: Vec<usize>,
     /// The nodes of each region; those that don't tell theirs are under none.
     regions: BTreeMap<Option<Arc<str>>, Bits>,
     pools: BTreeMap<PoolKey, Member>,
+    /// Kept until a pool changes.
+    ownership: OnceLock<Ownership>,
     facts: BTreeMap<Scope, BTreeMap<Address, Fact>>,
     /// What the executor is doing right now.
     pub in_flight: InFlight,
@@ -48,6 +55,13 @@ pub struct World {
     pub avoid_creations: BTreeMap<PoolKey, Pause>,
     /// What the clouds said of whole accounts; absent is unknown.
     pub accounts: BTreeMap<Scope, Account>,
+}
+
+/// The nodes of a machine: one, but for those that registered under several names.
+#[derive(Clone, Debug)]
+enum Slots {
+    One(usize),
+    Several(BTreeSet<usize>),
 }
 
 /// A pool and the nodes that it knows.
@@ -150,7 +164,8 @@ pub struct InFlight {
 
 impl World {
     /// A node appeared or changed.
-    pub fn set_node(&mut self, name: &NodeName, node: Node) {
+    pub fn set_node(&mut self, name: &NodeName, mut node: Node) {
+        node.machine = node.machine.map(|(scope, vm)| (self.interned(scope), vm));
         let slot = match self.slot_of_node.get(name) {
             Some(slot) => *slot,
             None => {
@@ -170,7 +185,7 @@ impl World {
         self.forget_machine(slot);
         self.regions.entry(node.region.clone()).or_default().set(slot, true);
         if let Some((_, vm)) = &node.machine {
-            self.slots_of_vm.entry(vm.clone()).or_default().insert(slot);
+            self.add_to_machine(vm, slot);
         }
         for member in self.pools.values_mut() {
             member.judge(slot, &node);
@@ -199,16 +214,49 @@ impl World {
             nodes.set(slot, false);
         }
         let Some((_, vm)) = &node.machine else { return };
-        if let Some(slots) = self.slots_of_vm.get_mut(vm) {
-            slots.remove(&slot);
-            if slots.is_empty() {
-                self.slots_of_vm.remove(vm);
+        self.twins.set(slot, false);
+        match self.slots_of_vm.get_mut(vm) {
+            Some(Slots::One(_)) => _ = self.slots_of_vm.remove(vm),
+            Some(Slots::Several(slots)) => {
+                slots.remove(&slot);
+                if let (1, Some(last)) = (slots.len(), slots.first().copied()) {
+                    self.twins.set(last, false);
+                    self.slots_of_vm.insert(vm.clone(), Slots::One(last));
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn add_to_machine(&mut self, vm: &VmId, slot: usize) {
+        match self.slots_of_vm.get_mut(vm) {
+            None => _ = self.slots_of_vm.insert(vm.clone(), Slots::One(slot)),
+            Some(Slots::One(other)) => {
+                let both = BTreeSet::from([*other, slot]);
+                both.iter().for_each(|slot| self.twins.set(*slot, true));
+                self.slots_of_vm.insert(vm.clone(), Slots::Several(both));
+            }
+            Some(Slots::Several(slots)) => {
+                slots.insert(slot);
+                self.twins.set(slot, true);
+            }
+        }
+    }
+
+    fn interned(&mut self, scope: Scope) -> Scope {
+        match self.scopes.get(&scope) {
+            Some(known) => known.clone(),
+            None => {
+                self.scopes.insert(scope.clone());
+                scope
             }
         }
     }
 
     /// A pool appeared or changed. Its nodes stay as they were told, or are none for a new pool.
-    pub fn set_pool(&mut self, pool: Pool) {
+    pub fn set_pool(&mut self, mut pool: Pool) {
+        self.ownership.take();
+        pool.scope = self.interned(pool.scope);
         let key = pool.key.clone();
         let mut member = self.pools.remove(&key).unwrap_or_else(|| Member::new(pool.clone()));
         member.pool = Arc::new(pool);
@@ -222,6 +270,7 @@ impl World {
 
     /// A pool is gone.
     pub fn remove_pool(&mut self, key: &PoolKey) {
+        self.ownership.take();
         self.pools.remove(key);
     }
 
@@ -260,6 +309,16 @@ impl World {
     /// What is known of an address.
     pub fn fact(&self, scope: &Scope, address: Address) -> Option<&Fact> {
         self.facts.get(scope)?.get(&address)
+    }
+
+    /// What is known of the addresses of a scope, by address.
+    pub(crate) fn facts_by_address(&self, scope: &Scope) -> Option<&BTreeMap<Address, Fact>> {
+        self.facts.get(scope)
+    }
+
+    /// Who owns what.
+    pub(crate) fn ownership(&self) -> &Ownership {
+        self.ownership.get_or_init(|| Ownership::new(self.pools.values()))
     }
 
     /// What is known of the addresses of a scope.
@@ -319,16 +378,21 @@ impl World {
         nodes.within([of(Some(Arc::clone(region))), of(None)])
     }
 
+    /// How many slots there are, taken or not.
+    pub(crate) fn slots_len(&self) -> usize {
+        self.slots.len()
+    }
+
     /// All slots in the order of their nodes' names.
     pub(crate) fn slots_by_name(&self) -> impl Iterator<Item = usize> {
         self.slot_of_node.values().copied()
     }
 
     pub(crate) fn slot_of_machine(&self, vm: &VmId) -> Option<usize> {
-        let slots = self.slots_of_vm.get(vm)?;
-        if slots.len() == 1 {
-            return slots.first().copied();
-        }
+        let slots = match self.slots_of_vm.get(vm)? {
+            Slots::One(slot) => return Some(*slot),
+            Slots::Several(slots) => slots,
+        };
         let rank =
             |slot: &usize| self.at(*slot).map(|(name, node)| (node.readiness != Readiness::Ready, name));
         slots.iter().copied().min_by_key(rank)
@@ -337,7 +401,7 @@ impl World {
     /// Whether the node at a slot is the one that stands for its machine.
     pub(crate) fn stands_for_machine(&self, slot: usize) -> bool {
         let machine = self.at(slot).and_then(|(_, node)| node.machine.as_ref());
-        machine.is_some_and(|(_, vm)| self.slot_of_machine(vm) == Some(slot))
+        machine.is_some_and(|(_, vm)| !self.twins.contains(slot) || self.slot_of_machine(vm) == Some(slot))
     }
 }
 

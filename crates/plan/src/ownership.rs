@@ -1,0 +1,59 @@
+//! Which object owns which address.
+//!
+//! In: all pools. Out: their order, and for the addresses that several of them name, the one that owns it. It depends on
+//! pools alone, so the world keeps it from plan to plan until a pool changes.
+
+use std::collections::BTreeMap;
+
+use crate::world::Member;
+use crate::{Address, Journal};
+
+/// Who owns what.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ownership {
+    /// The pools' positions, by age and name: a pool's rank is its place in this list.
+    pub(crate) order: Vec<usize>,
+    /// The rank of the owner of each address that several pools name.
+    contested: BTreeMap<Address, usize>,
+    /// All addresses that some pool names, in order.
+    owned: Vec<Address>,
+}
+
+impl Ownership {
+    /// Of these pools: the object whose journal names an address, else the oldest that lists it, else the first by name.
+    pub(crate) fn new<'a>(pools: impl Iterator<Item = &'a Member>) -> Self {
+        let pools: Vec<&Member> = pools.collect();
+        let mut order: Vec<usize> = (0..pools.len()).collect();
+        order.sort_by_key(|at| (pools[*at].pool.created, &pools[*at].pool.key));
+        let mut claims = Vec::new();
+        for (rank, at) in order.iter().enumerate() {
+            let pool = &pools[*at].pool;
+            let listed = pool.addresses.iter().chain(&pool.adopted);
+            claims.extend(listed.map(|address| (*address, true, rank)));
+            if let Journal::Known(moves) = &pool.journal {
+                claims.extend(moves.keys().map(|address| (*address, false, rank)));
+            }
+        }
+        claims.sort_unstable();
+        let mut contested = BTreeMap::new();
+        for several in claims.chunk_by(|(one, ..), (other, ..)| one == other) {
+            let (address, _, owner) = several[0];
+            if several.iter().any(|(_, _, rank)| *rank != owner) {
+                contested.insert(address, owner);
+            }
+        }
+        let mut owned: Vec<Address> = claims.into_iter().map(|(address, ..)| address).collect();
+        owned.dedup();
+        Self { order, contested, owned }
+    }
+
+    /// The rank of the pool that owns an address which the pool of the given rank names, where that is another one.
+    pub(crate) fn other_owner(&self, address: Address, rank: usize) -> Option<usize> {
+        self.contested.get(&address).copied().filter(|owner| *owner != rank)
+    }
+
+    /// Whether some pool names an address.
+    pub(crate) fn is_owned(&self, address: Address) -> bool {
+        self.owned.binary_search(&address).is_ok()
+    }
+}
