@@ -81,13 +81,10 @@ pub struct FloatingIPPoolSpec {
 }
 
 impl FloatingIPPoolSpec {
-    /// How many addresses there should be.
-    pub fn desired(&self) -> usize {
-        let listed = self.ips.as_deref().unwrap_or_default().len();
-        match self.desired_ips {
-            None | Some(0) => listed,
-            Some(desired) => usize::try_from(desired).unwrap_or(0),
-        }
+    /// How many addresses there should be, where the object says so; otherwise all that it lists, and none is created.
+    pub fn desired(&self) -> Option<usize> {
+        let desired = self.desired_ips.filter(|desired| *desired != 0)?;
+        Some(usize::try_from(desired).unwrap_or(0))
     }
 
     /// How long to wait between two assignments.

@@ -60,6 +60,8 @@ impl Created {
 /// A new address as it should be.
 #[derive(Clone, Debug)]
 pub struct Wish {
+    /// The object that it is for: another may have got its name by the time the answer comes.
+    pub uid: Option<String>,
     /// Where it can be used.
     pub region: Arc<str>,
     /// What it carries.

@@ -12,7 +12,7 @@ use drivers::budget::{Limit, budgeted};
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::http::HttpService;
-use drivers::{AddressDriver, DriverError, Listing, tokens};
+use drivers::{AddressDriver, DriverError, Listing, Tags, tokens};
 use plan::{MachineState, Provider, Scope, Tick, VmId};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -191,6 +191,8 @@ impl Clouds {
         };
         let Some(asked) = self.scopes.get_mut(&told.scope) else { return };
         let pause = match listing {
+            // What was missing is asked for again after a pause, or a part that fails would use up the whole budget.
+            Ok(listing) if listing.tags == Tags::Untold => LISTING_RETRY.min(asked.age_max),
             Ok(_) if asked.is_too_early => Duration::ZERO,
             Ok(_) => asked.age_max,
             Err(DriverError::RateLimited { retry_after, .. }) => (*retry_after).min(LISTING_RETRY_MAX),
@@ -201,7 +203,7 @@ impl Clouds {
         }
         asked.is_under_way = false;
         asked.is_too_early = false;
-        asked.is_resting = listing.is_err();
+        asked.is_resting = !matches!(listing, Ok(listing) if listing.tags != Tags::Untold);
         asked.told = Some(Instant::now());
         asked.due = Some(Instant::now() + pause);
     }

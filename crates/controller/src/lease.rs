@@ -8,7 +8,8 @@
 //!
 //! ```text
 //! lease                                   what a candidate does
-//! absent                                  create it
+//! absent                                  create it; where objects show that somebody has led before, wait out the lease
+//!                                           that may have been deleted under its holder, and D
 //! held by another, changed lately         wait
 //! held by another, not changed for its    take it; then wait out D, in which a request of the old leader may still
 //!   duration                                take effect
@@ -63,8 +64,10 @@ pub struct Candidate {
 /// How leadership was gained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gained {
-    /// Nobody had it, or the one before gave it up in order.
+    /// The one before gave it up in order.
     Released,
+    /// There was no lease. Either nobody ever led, or somebody deleted it and may still lead.
+    Absent,
     /// The one before stopped renewing it.
     TakenOver,
 }
@@ -144,7 +147,7 @@ impl Candidate {
             let began = self.clock.since_boot();
             let lease = self.record(Lease::default(), 0);
             let created = self.api.create(&PostParams::default(), &lease).await?;
-            let gained = if self.seen.is_some() { Gained::TakenOver } else { Gained::Released };
+            let gained = if self.seen.is_some() { Gained::TakenOver } else { Gained::Absent };
             self.renewed(created, began);
             return Ok(Some(gained));
         };

@@ -304,6 +304,11 @@ impl Index {
         if self.objects.get(&key).is_some_and(|known| known.object.version() >= object.version()) {
             return;
         }
+        let is_another = |known: &Tracked| known.object.metadata().uid != object.metadata().uid;
+        if self.objects.get(&key).is_some_and(is_another) {
+            // What was in mind for the object that had this name is not this one's.
+            self.remove_object(&key);
+        }
         match self.objects.get_mut(&key) {
             Some(tracked) => {
                 let is_same_spec = tracked.object.identity() == object.identity();
@@ -369,18 +374,33 @@ impl Index {
 
     /// Takes in an address that was created for a pool.
     pub fn see_created(&mut self, key: &PoolKey, scope: &Scope, address: Address, wish: &Wish) {
+        if self.uid(key) != wish.uid {
+            tracing::error!(object = %key, %address, "created for an object that is gone: nobody has this address");
+            return;
+        }
         let as_of = self.tick();
         let (region, tag) = (Some(Arc::clone(&wish.region)), wish.tag.clone());
         self.world.set_fact(scope, address, Fact { holding: Holding::Free, region, tag, as_of });
         self.adopt(key, address);
     }
 
+    /// What tells an object from another of the same name.
+    pub fn uid(&self, key: &PoolKey) -> Option<String> {
+        self.objects.get(key).and_then(|tracked| tracked.object.metadata().uid.clone())
+    }
+
+    /// Whether some object was ever reported on: then somebody has led here before.
+    pub fn knows_of_a_leader(&self) -> bool {
+        let has_status = |tracked: &Tracked| match &tracked.object {
+            Object::Allocation(object) => object.status.is_some(),
+            Object::Pool(object) => object.status.is_some(),
+        };
+        self.objects.values().any(has_status)
+    }
+
     /// Keeps an address that was created for a pool until its spec lists it.
     pub fn adopt(&mut self, key: &PoolKey, address: Address) {
-        let Some(tracked) = self.objects.get_mut(key) else {
-            tracing::error!(object = %key, %address, "created for an object that is gone: nobody has this address");
-            return;
-        };
+        let Some(tracked) = self.objects.get_mut(key) else { return };
         tracked.adopted.insert(address);
         tracked.made.insert(address);
         self.amend(key, |pool| {
@@ -628,8 +648,11 @@ fn front(object: &Object) -> Front {
         Object::Allocation(object) => net_ip_allocation::front(object),
         Object::Pool(object) => floating_ip_pool::front(object),
     };
-    if object.metadata().deletion_timestamp.is_some() && front.pool.policy.mode == Mode::Active {
-        front.pool.policy.mode = Mode::Leaving;
+    let policy = &mut front.pool.policy;
+    if object.metadata().deletion_timestamp.is_some() && policy.mode != Mode::Refused {
+        // What was begun before a person set it to be observed only is still finished, but nothing else is done.
+        policy.detaches_on_delete &= policy.mode == Mode::Active;
+        policy.mode = Mode::Leaving;
     }
     front
 }

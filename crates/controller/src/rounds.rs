@@ -130,7 +130,10 @@ impl Rounds {
     /// The highest epoch in any journal that is known.
     pub fn last_epoch(&self) -> Epoch {
         let epochs = self.index.world.pools().flat_map(|pool| match &pool.journal {
-            Journal::Known(moves) => moves.values().map(|entry| entry.epoch).collect(),
+            Journal::Known(moves) => {
+                let of_creation = pool.creation.iter().map(|entry| entry.epoch);
+                moves.values().map(|entry| entry.epoch).chain(of_creation).collect()
+            }
             Journal::Unreadable => Vec::new(),
         });
         epochs.max().unwrap_or_default()
@@ -156,12 +159,24 @@ impl Rounds {
         }
     }
 
-    /// Begins nothing new, and waits until nothing is under way.
+    /// Begins nothing new, waits until nothing is under way, and writes down what has become of it.
     pub async fn finish(&mut self) {
-        while !self.executor.is_idle() || !self.reporter.is_idle() {
+        loop {
+            let now = self.clock.wall();
+            self.index.world.in_flight = self.executor.in_flight.clone();
+            let plan = plan::plan(&self.index.world, now);
+            self.reporter.publish(&self.index, &plan, now);
+            if self.executor.is_idle() && self.reporter.is_idle() {
+                return;
+            }
             let happened = self.next_now().await;
             self.take_in(happened);
         }
+    }
+
+    /// Whether somebody has led here before.
+    pub fn knows_of_a_leader(&self) -> bool {
+        self.index.knows_of_a_leader()
     }
 
     async fn next(&mut self) -> Happened {
@@ -285,7 +300,9 @@ impl Rounds {
                     let why = error.to_string().into();
                     self.index.world.avoid_creations.insert(key.clone(), Pause { until, why });
                 }
-                self.index.doubt_creation(&key, matches!(error, DriverError::Unavailable(_)));
+                if self.index.uid(&key) == wish.uid {
+                    self.index.doubt_creation(&key, matches!(error, DriverError::Unavailable(_)));
+                }
                 self.clouds.forget(&scope);
             }
         }
@@ -379,7 +396,8 @@ impl Rounds {
             tracing::info!(object = %key, "{step}");
             let entry = match action {
                 CreationAction::Ask { count, region, tag } => {
-                    let wish = Wish { region: Arc::clone(region), tag: tag.clone() };
+                    let uid = self.index.uid(key);
+                    let wish = Wish { uid, region: Arc::clone(region), tag: tag.clone() };
                     self.executor.ask(key, scope, &wish, *count);
                     continue;
                 }

@@ -136,14 +136,14 @@ pub async fn control(
     );
     let mut candidate = Candidate::new(leasing, &terms, clock, fence);
     let asked_to_stop = asked_to_stop.shared();
-    lead(&mut candidate, &mut rounds, terms.takeover, asked_to_stop).await
+    lead(&mut candidate, &mut rounds, &terms, asked_to_stop).await
 }
 
 /// Wins the lease and acts while it lasts.
 async fn lead(
     candidate: &mut Candidate,
     rounds: &mut Rounds,
-    takeover: Duration,
+    terms: &Terms,
     asked_to_stop: Shared<impl Future<Output = ()>>,
 ) -> Result<()> {
     let gained = tokio::select! {
@@ -162,9 +162,12 @@ async fn lead(
     let epoch = Epoch(candidate.last_epoch().max(rounds.last_epoch()).0 + 1);
     candidate.set_epoch(epoch).await.context("writing our epoch into the lease")?;
     tracing::info!(epoch = epoch.0, ?gained, "leading");
+    let Terms { takeover, lease_duration, .. } = *terms;
     let wait = match gained {
         Gained::Released => Duration::ZERO,
         Gained::TakenOver => takeover,
+        Gained::Absent if rounds.knows_of_a_leader() => lease_duration + takeover,
+        Gained::Absent => Duration::ZERO,
     };
     tokio::select! {
         biased;

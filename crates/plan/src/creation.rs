@@ -13,12 +13,14 @@
 //!                 a short while ago
 //!               found addresses are being written into the spec  wait
 //!               the account was not read as a whole after it     wait, and read again
-//!   with a tag  the account has addresses with it                adopt them
+//!   with a tag  the account's tags can't be read                 wait: what was created can't be seen
+//!               it has addresses with the tag that it had not    adopt them
 //!   without     the account has addresses that it did not have:
 //!                 a request may have made one of them            report them, and touch nothing
 //!                 no request was sent since the entry            begin again, with those as well
 //!   either way  as many addresses as desired                     finish
-//!               otherwise                                        ask: with a tag for several at once, else for one
+//!   without     a request may have been sent, and made nothing   begin again
+//!   either way  otherwise                                        ask: with a tag for several at once, else for one
 //! ```
 //!
 //! Without a tag an address is adopted only from the answer to the request itself. An address that some object lists is
@@ -41,7 +43,7 @@ const BEFORE_MAX: usize = 1_000;
 pub struct Creation {
     /// What the new addresses carry from their first moment on; none where the cloud can't do that.
     pub tag: Option<Arc<str>>,
-    /// Where there is no tag: the addresses that existed before and that no object listed.
+    /// The addresses that existed before: those with the tag, or where there is none, those that no object listed.
     pub before: BTreeSet<Address>,
     /// Whether a request of unknown outcome may have been sent since the entry was written.
     pub may_have_asked: bool,
@@ -104,6 +106,8 @@ pub enum Lacking {
     Ambiguous(BTreeSet<Address>),
     /// There is no tag, and the account has more addresses than can be remembered.
     TooMany(usize),
+    /// Addresses were created with a tag, and the account's tags can't be read any more.
+    TagsHidden,
     /// The region is missing.
     NoRegion,
     /// The account could not be read as a whole.
@@ -140,9 +144,13 @@ pub(crate) fn next(world: &World, pool: &Pool, is_owned: impl Fn(Address) -> boo
         let facts = world.facts_of(&pool.scope).map(|(address, _)| *address);
         facts.filter(|address| !is_owned(*address)).collect::<BTreeSet<_>>()
     };
+    let tagged = |tag: &Arc<str>| {
+        let facts = world.facts_of(&pool.scope).filter(|(_, fact)| fact.tag.as_ref() == Some(tag));
+        facts.map(|(address, _)| *address).collect::<BTreeSet<_>>()
+    };
     let begin = |account: &Account| {
         let tag = account.can_tag.then(|| Arc::clone(tag));
-        let before = if tag.is_some() { BTreeSet::new() } else { unlisted() };
+        let before = tag.as_ref().map_or_else(unlisted, tagged);
         match before.len() {
             too_many if too_many > BEFORE_MAX => Next::say(Lacking::TooMany(too_many)),
             _ => {
@@ -163,8 +171,10 @@ pub(crate) fn next(world: &World, pool: &Pool, is_owned: impl Fn(Address) -> boo
             (Mode::Active, Some(account)) => begin(account),
         };
     };
-    if matches!(pool.policy.mode, Mode::Observe | Mode::Refused) {
-        return Next::default();
+    match pool.policy.mode {
+        Mode::Observe if lacking > 0 => return Next::say(Lacking::WouldCreate(lacking)),
+        Mode::Observe | Mode::Refused => return Next::default(),
+        Mode::Active | Mode::Leaving => {}
     }
     if entry.epoch != world.epoch {
         return Next::act(CreationAction::Claim, lacking);
@@ -175,12 +185,11 @@ pub(crate) fn next(world: &World, pool: &Pool, is_owned: impl Fn(Address) -> boo
     }
     let Some(account) = account.filter(|account| account.as_of > entry.written) else { return unread() };
     let found: BTreeSet<Address> = match &entry.tag {
-        Some(tag) => {
-            let facts = world.facts_of(&pool.scope).filter(|(_, fact)| fact.tag.as_ref() == Some(tag));
-            facts.map(|(address, _)| *address).filter(|address| !is_owned(*address)).collect()
-        }
-        None => unlisted().difference(&entry.before).copied().collect(),
+        Some(_) if !account.can_tag => return Next::say(Lacking::TagsHidden),
+        Some(tag) => tagged(tag).into_iter().filter(|address| !is_owned(*address)).collect(),
+        None => unlisted(),
     };
+    let found: BTreeSet<Address> = found.difference(&entry.before).copied().collect();
     match (&entry.tag, found.is_empty()) {
         (Some(_), false) => return Next::act(CreationAction::Adopt(found), lacking),
         (None, false) if entry.may_have_asked => return Next::say(Lacking::Ambiguous(found)),
@@ -189,6 +198,10 @@ pub(crate) fn next(world: &World, pool: &Pool, is_owned: impl Fn(Address) -> boo
     }
     if lacking == 0 || pool.policy.mode == Mode::Leaving {
         return Next::act(CreationAction::Finish, 0);
+    }
+    if entry.tag.is_none() && entry.may_have_asked {
+        // It made nothing, so what appears from now on is not its result.
+        return begin(account);
     }
     if let Some(pause) = world.avoid_creations.get(&pool.key).filter(|pause| now < pause.until) {
         return Next::say(Lacking::Failed(pause.clone()));
@@ -233,6 +246,11 @@ impl fmt::Display for Lacking {
                 f,
                 "the account has {count} addresses outside of all objects and no tags, so a new one could be lost \
                  among them: allow the token to use projects, or list addresses in spec.ips"
+            ),
+            Self::TagsHidden => write!(
+                f,
+                "addresses were created in a project of their own, and the credentials don't allow to read projects any \
+                 more: allow that, or nothing more is created"
             ),
             Self::NoRegion => write!(f, "creating addresses needs spec.region"),
             Self::Unread => write!(f, "no address is created before the account was read as a whole"),

@@ -10,12 +10,13 @@
 //! the cloud's answer is unknown or older than the entry wait, and read again
 //! to be released: gone, and the object lists it         drop it from the object
 //!                 gone                                  finish
-//!                 free, and still not needed            release
+//!                 free, and everything that made it so  release
+//!                   is still so
 //!                 otherwise                             abandon
 //! on the target                                         finish
 //! free, nothing to go to                                finish
 //! on the source, whose node may keep it after all       abandon: a healthy placement is not moved, unless its object is
-//!                                                         being deleted
+//!                                                         being deleted and policy.onDelete says so
 //! the target may not get it any more                    abandon; it seeks another place
 //! free, a target                                        attach
 //! on the source, no target                              detach
@@ -52,7 +53,7 @@ pub(crate) fn next(
     address: Address,
     entry: &Move,
     holding: &Bits,
-    is_needed: bool,
+    may_release: bool,
     now: Timestamp,
 ) -> Next {
     if entry.epoch != world.epoch {
@@ -68,14 +69,14 @@ pub(crate) fn next(
         return Next::ReadAgain;
     };
     let may_keep = |vm| {
-        let is_let_go = pool.policy.mode == Mode::Leaving && entry.to.is_none();
-        !is_let_go && may_keep(world, pool, vm, now)
+        let is_let_go = pool.policy.mode == Mode::Leaving && pool.policy.detaches_on_delete;
+        !(is_let_go && entry.to.is_none()) && may_keep(world, pool, vm, now)
     };
     match (&fact.holding, &entry.from, &entry.to) {
         (Holding::Unknown(_), ..) => Next::WaitForCloud,
         (Holding::Missing, ..) if entry.releases && pool.addresses.contains(&address) => Next::Drop,
         (Holding::Missing, ..) if entry.releases => Next::Finish,
-        (Holding::Free, ..) if entry.releases && !is_needed => Next::Release,
+        (Holding::Free, ..) if entry.releases && may_release => Next::Release,
         _ if entry.releases => Next::Abandon,
         (Holding::By(vm), _, Some(to)) if *vm == to.vm => Next::Finish,
         (Holding::Free, _, None) => Next::Finish,

@@ -52,6 +52,11 @@ impl Ownership {
         self.contested.get(&address).copied().filter(|owner| *owner != rank)
     }
 
+    /// Whether several pools name an address.
+    pub(crate) fn is_contested(&self, address: Address) -> bool {
+        self.contested.contains_key(&address)
+    }
+
     /// Whether some pool names an address.
     pub(crate) fn is_owned(&self, address: Address) -> bool {
         self.owned.binary_search(&address).is_ok()

@@ -46,7 +46,7 @@ use crate::ownership::Ownership;
 use crate::placement::{Group, place};
 use crate::standing::{Standing, standing};
 use crate::steps::Waits;
-use crate::world::Member;
+use crate::world::{Known, Member};
 use crate::{
     Action, Address, CreationStep, Fact, Holding, Journal, Mode, Move, NodeName, Plan, Pool, Scope, Spread,
     Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
@@ -136,14 +136,22 @@ impl<'a> Planner<'a> {
         let facts = self.world.facts_by_address(&pool.scope);
         let removed = moves.keys().filter(|address| !pool.addresses.contains(address));
         for (position, address) in pool.addresses.iter().chain(removed).enumerate() {
-            let fact = facts.and_then(|facts| facts.get(address));
+            let known = facts.and_then(|facts| facts.get(address));
+            let fact = known.map(|known| &known.fact);
+            // Giving an address back can't be undone, so everything must speak for it at every step.
+            let may_release = pool.policy.mode == Mode::Active
+                && pool.policy.releases_created
+                && pool.created_here.contains(address)
+                && position < pool.addresses.len()
+                && wanted >= pool.desired
+                && !ownership.is_contested(*address);
             let verdict = match (ownership.other_owner(*address, rank), moves.get(address)) {
                 (Some(owner), _) => Verdict::OwnedBy(ranked[owner].pool.key.clone()),
                 _ if pool.policy.mode == Mode::Refused => Verdict::Waits(Waits::ForCorrection),
                 _ if !is_readable => Verdict::Waits(Waits::ForNewerController),
-                (_, Some(entry)) => self.go_on(rank, pool, *address, fact, entry, wanted < pool.desired),
-                _ if wanted >= pool.desired => self.spare(pool, *address, fact),
-                _ => match self.judge(rank, member, *address, fact, position) {
+                (_, Some(entry)) => self.go_on(rank, pool, *address, fact, entry, may_release),
+                _ if wanted >= pool.desired => self.spare(pool, *address, fact, may_release),
+                _ => match self.judge(rank, member, *address, known, position) {
                     Some(verdict) => verdict,
                     None => {
                         wanted += 1;
@@ -184,10 +192,9 @@ impl<'a> Planner<'a> {
     }
 
     /// What is to be said of an address beyond the desired number.
-    fn spare(&mut self, pool: &Pool, address: Address, fact: Option<&Fact>) -> Verdict {
-        let is_free = || fact.is_some_and(|fact| fact.holding == Holding::Free);
-        let may_release = pool.policy.mode == Mode::Active && pool.policy.releases_created;
-        if !may_release || !pool.created_here.contains(&address) || !is_free() {
+    fn spare(&mut self, pool: &Pool, address: Address, fact: Option<&Fact>, may_release: bool) -> Verdict {
+        let is_free = fact.is_some_and(|fact| fact.holding == Holding::Free);
+        if !may_release || !is_free {
             return Verdict::Disabled;
         }
         self.begin(pool, address, None, true);
@@ -253,7 +260,7 @@ impl<'a> Planner<'a> {
         address: Address,
         fact: Option<&Fact>,
         entry: &Move,
-        is_needed: bool,
+        may_release: bool,
     ) -> Verdict {
         self.count_loss(pool, address, fact);
         self.mark_leaving(pool, address, fact);
@@ -262,7 +269,8 @@ impl<'a> Planner<'a> {
         }
         self.progress[rank].voluntary += usize::from(entry.is_voluntary);
         self.progress[rank].assigning += usize::from(entry.to.is_some());
-        let action = match moves::next(self.world, pool, address, entry, &self.holding, is_needed, self.now) {
+        let action = match moves::next(self.world, pool, address, entry, &self.holding, may_release, self.now)
+        {
             Next::Claim => Some(Action::Claim),
             Next::Wait => None,
             Next::WaitUntil(until) => {
@@ -300,12 +308,12 @@ impl<'a> Planner<'a> {
         rank: usize,
         member: &'a Member,
         address: Address,
-        fact: Option<&Fact>,
+        known: Option<&Known>,
         position: usize,
     ) -> Option<Verdict> {
         let pool = &*member.pool;
-        self.count_loss(pool, address, fact);
-        let Some(fact) = fact else {
+        self.count_loss(pool, address, known.map(|known| &known.fact));
+        let Some(Known { fact, slot }) = known else {
             self.unknown.insert(pool.scope.clone());
             self.plan.marks.uncertain.insert(pool.key.kind);
             self.plan.read_again.insert(pool.scope.clone());
@@ -329,9 +337,8 @@ impl<'a> Planner<'a> {
             Holding::Free => return seek(None),
             Holding::By(vm) => vm,
         };
-        let slot = self.world.slot_of_machine(vm);
         if is_leaving {
-            return Some(self.let_go(pool, address, vm, slot));
+            return Some(self.let_go(pool, address, vm, *slot));
         }
         let Some((slot, (name, node))) = slot.and_then(|slot| Some((slot, self.world.at(slot)?))) else {
             let is_ours = pool.last_holders.get(&address) == Some(vm);
@@ -396,8 +403,17 @@ impl<'a> Planner<'a> {
                 actions.add(step, self.world);
             }
         }
-        let tripped = &self.plan.tripped;
-        actions.steps.extend(self.begun.drain(..).filter(|step| !tripped.contains_key(&step.scope)));
+        for step in std::mem::take(&mut self.begun) {
+            let Some(tripped) = self.plan.tripped.get(&step.scope) else {
+                actions.steps.push(step);
+                continue;
+            };
+            let waits = Verdict::Waits(Waits::ForConfirmation(tripped.clone()));
+            let verdicts = self.plan.verdicts.entry(step.pool).or_default();
+            if let Some((_, verdict)) = verdicts.iter_mut().find(|(address, _)| *address == step.address) {
+                *verdict = waits;
+            }
+        }
         for (seeker, slot) in seekers.into_iter().zip(placed) {
             let (pool, address) = (seeker.pool, seeker.address);
             let (begin, verdict) = self.settle(seeker, slot);
@@ -599,13 +615,7 @@ fn restore_order(verdicts: &mut [(Address, Verdict)], pool: Option<&Pool>) {
 
 fn holding(world: &World) -> Bits {
     let mut holding = Bits::default();
-    for (_, _, fact) in world.facts() {
-        if let Holding::By(vm) = &fact.holding
-            && let Some(slot) = world.slot_of_machine(vm)
-        {
-            holding.set(slot, true);
-        }
-    }
+    world.holders().for_each(|slot| holding.set(slot, true));
     holding
 }
 

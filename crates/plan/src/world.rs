@@ -36,7 +36,9 @@ pub struct World {
     pools: BTreeMap<PoolKey, Member>,
     /// Kept until a pool changes.
     ownership: OnceLock<Ownership>,
-    facts: BTreeMap<Scope, BTreeMap<Address, Fact>>,
+    facts: BTreeMap<Scope, BTreeMap<Address, Known>>,
+    /// Which addresses each machine holds, so that their facts follow when its node changes.
+    held_by: HashMap<VmId, BTreeSet<(Scope, Address)>>,
     /// What the executor is doing right now.
     pub in_flight: InFlight,
     /// Who we are.
@@ -55,6 +57,14 @@ pub struct World {
     pub avoid_creations: BTreeMap<PoolKey, Pause>,
     /// What the clouds said of whole accounts; absent is unknown.
     pub accounts: BTreeMap<Scope, Account>,
+}
+
+/// A fact, and the node that it means.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) fact: Fact,
+    /// The node of the machine that holds the address. It is looked up when either changes, and not for every plan.
+    pub(crate) slot: Option<usize>,
 }
 
 /// The nodes of a machine: one, but for those that registered under several names.
@@ -112,6 +122,16 @@ pub struct Fact {
     pub tag: Option<Arc<str>>,
     /// When the listing that told it began.
     pub as_of: Tick,
+}
+
+impl Fact {
+    /// The machine that holds the address.
+    fn holder(&self) -> Option<&VmId> {
+        match &self.holding {
+            Holding::By(vm) => Some(vm),
+            Holding::Free | Holding::Missing | Holding::Unknown(_) => None,
+        }
+    }
 }
 
 /// Who holds an address.
@@ -182,7 +202,7 @@ impl World {
         {
             return;
         }
-        self.forget_machine(slot);
+        let left = self.forget_machine(slot);
         self.regions.entry(node.region.clone()).or_default().set(slot, true);
         if let Some((_, vm)) = &node.machine {
             self.add_to_machine(vm, slot);
@@ -190,14 +210,17 @@ impl World {
         for member in self.pools.values_mut() {
             member.judge(slot, &node);
         }
+        let entered = node.machine.as_ref().map(|(_, vm)| vm.clone());
         self.slots[slot] = Some((name.clone(), node));
+        left.iter().chain(&entered).for_each(|vm| self.find_nodes(vm));
     }
 
     /// A node is gone.
     pub fn remove_node(&mut self, name: &NodeName) {
         let Some(slot) = self.slot_of_node.remove(name) else { return };
-        self.forget_machine(slot);
+        let left = self.forget_machine(slot);
         self.slots[slot] = None;
+        left.iter().for_each(|vm| self.find_nodes(vm));
         self.free_slots.push(slot);
         for member in self.pools.values_mut() {
             for bits in [&mut member.matching, &mut member.ready_pods, &mut member.some_pods, &mut member.fit]
@@ -207,16 +230,26 @@ impl World {
         }
     }
 
-    /// Forgets where a node was.
-    fn forget_machine(&mut self, slot: usize) {
-        let Some((_, node)) = &self.slots[slot] else { return };
+    /// Finds the node of a machine again for the addresses that it holds.
+    fn find_nodes(&mut self, vm: &VmId) {
+        let slot = self.slot_of_machine(vm);
+        for (scope, address) in self.held_by.get(vm).into_iter().flatten() {
+            if let Some(known) = self.facts.get_mut(scope).and_then(|facts| facts.get_mut(address)) {
+                known.slot = slot;
+            }
+        }
+    }
+
+    /// Forgets where a node was, and tells which machine that is.
+    fn forget_machine(&mut self, slot: usize) -> Option<VmId> {
+        let (_, node) = self.slots[slot].as_ref()?;
         if let Some(nodes) = self.regions.get_mut(&node.region) {
             nodes.set(slot, false);
         }
-        let Some((_, vm)) = &node.machine else { return };
+        let vm = node.machine.as_ref().map(|(_, vm)| vm.clone())?;
         self.twins.set(slot, false);
-        match self.slots_of_vm.get_mut(vm) {
-            Some(Slots::One(_)) => _ = self.slots_of_vm.remove(vm),
+        match self.slots_of_vm.get_mut(&vm) {
+            Some(Slots::One(_)) => _ = self.slots_of_vm.remove(&vm),
             Some(Slots::Several(slots)) => {
                 slots.remove(&slot);
                 if let (1, Some(last)) = (slots.len(), slots.first().copied()) {
@@ -226,6 +259,7 @@ impl World {
             }
             None => {}
         }
+        Some(vm)
     }
 
     fn add_to_machine(&mut self, vm: &VmId, slot: usize) {
@@ -289,30 +323,52 @@ impl World {
 
     /// A cloud said something of an address. What is older than what is known is not believed.
     pub fn set_fact(&mut self, scope: &Scope, address: Address, fact: Fact) {
-        let facts = match self.facts.get_mut(scope) {
-            Some(facts) => facts,
-            None => self.facts.entry(scope.clone()).or_default(),
+        if self.fact(scope, address).is_some_and(|known| known.as_of > fact.as_of) {
+            return;
+        }
+        let scope = self.interned(scope.clone());
+        let slot = match &fact.holding {
+            Holding::By(vm) => self.slot_of_machine(vm),
+            _ => None,
         };
-        let known = facts.get(&address).map(|known| known.as_of);
-        if known.is_none_or(|known| known <= fact.as_of) {
-            facts.insert(address, fact);
+        let holder = fact.holder().cloned();
+        let facts = self.facts.entry(scope.clone()).or_default();
+        let before =
+            facts.insert(address, Known { fact, slot }).and_then(|known| known.fact.holder().cloned());
+        if before != holder {
+            before.iter().for_each(|vm| self.let_go(vm, &scope, address));
+            if let Some(vm) = holder {
+                self.held_by.entry(vm).or_default().insert((scope, address));
+            }
+        }
+    }
+
+    /// A machine does not hold an address any more.
+    fn let_go(&mut self, vm: &VmId, scope: &Scope, address: Address) {
+        if let Some(held) = self.held_by.get_mut(vm) {
+            held.remove(&(scope.clone(), address));
+            if held.is_empty() {
+                self.held_by.remove(vm);
+            }
         }
     }
 
     /// Forgets what a cloud said of the addresses for which this is not true.
     pub fn retain_facts(&mut self, scope: &Scope, keep: impl Fn(Address) -> bool) {
-        if let Some(facts) = self.facts.get_mut(scope) {
-            facts.retain(|address, _| keep(*address));
+        let Some(facts) = self.facts.get_mut(scope) else { return };
+        let gone: Vec<_> = facts.extract_if(.., |address, _| !keep(*address)).collect();
+        for (address, known) in gone {
+            known.fact.holder().iter().for_each(|vm| self.let_go(vm, scope, address));
         }
     }
 
     /// What is known of an address.
     pub fn fact(&self, scope: &Scope, address: Address) -> Option<&Fact> {
-        self.facts.get(scope)?.get(&address)
+        self.facts.get(scope)?.get(&address).map(|known| &known.fact)
     }
 
     /// What is known of the addresses of a scope, by address.
-    pub(crate) fn facts_by_address(&self, scope: &Scope) -> Option<&BTreeMap<Address, Fact>> {
+    pub(crate) fn facts_by_address(&self, scope: &Scope) -> Option<&BTreeMap<Address, Known>> {
         self.facts.get(scope)
     }
 
@@ -323,14 +379,19 @@ impl World {
 
     /// What is known of the addresses of a scope.
     pub fn facts_of(&self, scope: &Scope) -> impl Iterator<Item = (&Address, &Fact)> {
-        self.facts.get(scope).into_iter().flatten()
+        self.facts.get(scope).into_iter().flatten().map(|(address, known)| (address, &known.fact))
     }
 
     /// All facts.
     pub fn facts(&self) -> impl Iterator<Item = (&Scope, &Address, &Fact)> {
-        self.facts
-            .iter()
-            .flat_map(|(scope, facts)| facts.iter().map(move |(address, fact)| (scope, address, fact)))
+        self.facts.iter().flat_map(|(scope, facts)| {
+            facts.iter().map(move |(address, known)| (scope, address, &known.fact))
+        })
+    }
+
+    /// The slots of all nodes whose machine holds an address.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = usize> {
+        self.facts.values().flat_map(BTreeMap::values).filter_map(|known| known.slot)
     }
 
     /// A node.

@@ -15,9 +15,10 @@ const RULES: &[(&str, &[&str], &[&str])] = &[
     ("drivers", &["plan"], &["kube", "k8s-openapi"]),
     ("testbed", &["api"], &[]),
     ("controller", &["api", "drivers", "plan"], &[]),
+    ("sim", &["api", "controller", "drivers", "plan", "testbed"], &[]),
 ];
 
-const WORKSPACE: [&str; 5] = ["plan", "api", "drivers", "controller", "testbed"];
+const WORKSPACE: [&str; 6] = ["plan", "api", "drivers", "controller", "testbed", "sim"];
 
 fn dependencies(name: &str) -> BTreeSet<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("Cargo.toml");

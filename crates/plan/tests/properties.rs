@@ -182,7 +182,14 @@ fn told(facts: &Facts, backwards: bool) -> World {
         for pool in &facts.pools {
             world.set_pool(pool.clone());
         }
-        // A node that was there and is gone leaves nothing behind.
+        tell_holdings(&mut world, &facts.holdings);
+        // A node that ran on another machine before leaves nothing behind,
+        for (at, (name, node)) in facts.nodes.iter().enumerate() {
+            let machine = Some((scope(0), vm((at as u64 + 3) % 8)));
+            let readiness = Readiness::NotReadySince(start());
+            world.set_node(name, Node { machine, readiness, ..node.clone() });
+        }
+        // nor does one that was there and is gone.
         let passer_by = NodeName::from("n-passer-by");
         world.set_node(&passer_by, Node { machine: None, ..example_node() });
         world.remove_node(&passer_by);
@@ -199,12 +206,23 @@ fn told(facts: &Facts, backwards: bool) -> World {
     for (key, name, pods) in &facts.members {
         world.set_member(key, name, *pods);
     }
-    for (address, fact) in facts.holdings {
+    tell_holdings(&mut world, &facts.holdings);
+    world
+}
+
+fn tell_holdings(world: &mut World, holdings: &BTreeMap<Address, Fact>) {
+    for (address, fact) in holdings {
         for account in [0, 1] {
-            world.set_fact(&scope(account), address, fact.clone());
+            // What was there before and is not told any more leaves nothing behind either.
+            world.set_fact(
+                &scope(account),
+                self::address(200),
+                Fact { holding: Holding::By(vm(1)), ..fact.clone() },
+            );
+            world.retain_facts(&scope(account), |known| known != self::address(200));
+            world.set_fact(&scope(account), *address, fact.clone());
         }
     }
-    world
 }
 
 fn example_node() -> Node {

@@ -51,6 +51,7 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         namespace: matches.pod_namespace.clone().filter(|namespace| !namespace.is_empty()),
         labels: read(matches.pod_label.as_deref()),
     });
+    let wished = spec.desired();
     let status = object.status.as_ref();
     let addresses_status = status.map(|status| status.addresses.as_slice()).unwrap_or_default();
     let scope = Scope { provider: provider.unwrap_or(Provider::DigitalOcean), account: "".into() };
@@ -58,10 +59,10 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         key: key(object),
         created: created(object),
         scope,
-        desired: spec.desired(),
+        desired: wished.unwrap_or(addresses.len()),
         addresses,
         adopted: BTreeSet::new(),
-        creates: object.uid().map(|uid| format!("{TAG_PREFIX}{uid}").into()),
+        creates: object.uid().filter(|_| wished.is_some()).map(|uid| format!("{TAG_PREFIX}{uid}").into()),
         created_here: created_here(addresses_status),
         tenancy: Tenancy::UntilDisplaced { needs_pods: matches.needs_pods() },
         region: spec.region.as_deref().filter(|region| !region.is_empty()).map(Into::into),

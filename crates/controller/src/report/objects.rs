@@ -57,8 +57,16 @@ pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Value> {
     let pool = index.world.pool(key)?;
     let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
     let has_finalizer = finalizers.iter().any(|finalizer| finalizer == FINALIZER);
-    let needs_finalizer = needs_finalizer(pool, plan.verdicts.get(key)?);
     let is_deleted = metadata.deletion_timestamp.is_some();
+    let is_asking = index.world.in_flight.creations.contains_key(key);
+    let needs_finalizer = match &pool.journal {
+        // Whoever wrote it knows what it is there for.
+        Journal::Unreadable => has_finalizer,
+        Journal::Known(moves) => {
+            let is_unfinished = !moves.is_empty() || pool.creation.is_some() || !pool.adopted.is_empty();
+            is_asking || needs_finalizer(pool, plan.verdicts.get(key)?, is_unfinished, is_deleted)
+        }
+    };
     let mut patch = json!({"metadata": {"resourceVersion": metadata.resource_version}});
     match (has_finalizer, needs_finalizer) {
         // An object that is being deleted can't get one any more.
@@ -78,12 +86,13 @@ pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Value> {
     Some(patch)
 }
 
-/// Whether an object must not go yet.
-fn needs_finalizer(pool: &Pool, verdicts: &[(Address, Verdict)]) -> bool {
-    let is_unfinished = match &pool.journal {
-        Journal::Known(moves) => !moves.is_empty() || pool.creation.is_some(),
-        Journal::Unreadable => false,
-    };
+/// Whether an object must not go yet, given whether something of it is unfinished and whether it is being deleted.
+fn needs_finalizer(
+    pool: &Pool,
+    verdicts: &[(Address, Verdict)],
+    is_unfinished: bool,
+    is_deleted: bool,
+) -> bool {
     let is_let_go = |(_, said): &(Address, Verdict)| {
         matches!(
             said,
@@ -97,7 +106,9 @@ fn needs_finalizer(pool: &Pool, verdicts: &[(Address, Verdict)]) -> bool {
     match pool.policy.mode {
         Mode::Active => is_unfinished || pool.policy.detaches_on_delete,
         Mode::Leaving => is_unfinished || (pool.policy.detaches_on_delete && !verdicts.iter().all(is_let_go)),
-        Mode::Observe | Mode::Refused => false,
+        Mode::Observe => is_unfinished,
+        // What can't be acted on never finishes, and must not stay for ever once nobody wants it.
+        Mode::Refused => is_unfinished && !is_deleted,
     }
 }
 
@@ -410,6 +421,7 @@ fn of_lacking(lacking: &Lacking) -> (Standing, &'static str) {
         Lacking::Failed(_) => (Standing::Reconciling, "Failed"),
         Lacking::Ambiguous(_) => (Standing::Stalled, "AmbiguousCreation"),
         Lacking::TooMany(_) => (Standing::Stalled, "NoTags"),
+        Lacking::TagsHidden => (Standing::Stalled, "NoTags"),
         Lacking::NoRegion => (Standing::Stalled, "NoRegion"),
     }
 }

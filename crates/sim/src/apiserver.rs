@@ -1,0 +1,461 @@
+//! The apiserver's twin: a store with versions, watches, finalizers, status subresources and conflicts.
+//!
+//! In: the requests of a `kube::Client`. Out: what a kube-apiserver answers, as far as this controller can tell the
+//! difference. It never forgets an event within a run unless told to, which is what compaction does.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+
+/// One kind of object, as its requests name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// The name in paths.
+    pub plural: &'static str,
+    /// The name in objects.
+    pub kind: &'static str,
+    /// Group and version.
+    pub api_version: &'static str,
+    /// Whether its status is written on its own, and its generation counts changes of its spec.
+    pub has_status: bool,
+}
+
+/// Every kind that the twin knows.
+pub const KINDS: [Kind; 5] = [
+    Kind { plural: "nodes", kind: "Node", api_version: "v1", has_status: false },
+    Kind { plural: "pods", kind: "Pod", api_version: "v1", has_status: false },
+    Kind { plural: "leases", kind: "Lease", api_version: "coordination.k8s.io/v1", has_status: false },
+    Kind {
+        plural: "netipallocations",
+        kind: "NetIPAllocation",
+        api_version: "netinfra.darkbrains.com/v1alpha1",
+        has_status: true,
+    },
+    Kind {
+        plural: "floatingippools",
+        kind: "FloatingIPPool",
+        api_version: "flipop.digitalocean.com/v1alpha1",
+        has_status: true,
+    },
+];
+
+/// Something that happened to an object.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// The version at which it happened.
+    pub version: u64,
+    /// The kind, in paths.
+    pub plural: &'static str,
+    /// `ADDED`, `MODIFIED` or `DELETED`.
+    pub what: &'static str,
+    /// The object as it was then.
+    pub object: Value,
+}
+
+/// A store that many share.
+#[derive(Clone)]
+pub struct ApiServer {
+    store: Arc<Mutex<Store>>,
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Store {
+    objects: BTreeMap<(&'static str, String, String), Value>,
+    events: Vec<Event>,
+    version: u64,
+    compacted: u64,
+    uids: u64,
+    now: Timestamp,
+}
+
+/// What a request is about.
+struct Target {
+    kind: Kind,
+    namespace: String,
+    name: Option<String>,
+    is_status: bool,
+}
+
+type Refused = (StatusCode, &'static str, String);
+
+impl Default for ApiServer {
+    fn default() -> Self {
+        Self { store: Arc::default(), changed: watch::Sender::new(0) }
+    }
+}
+
+impl ApiServer {
+    fn lock(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers a request that is no watch.
+    pub fn answer(&self, request: &Request<Bytes>, now: Timestamp) -> Response<Bytes> {
+        let mut store = self.lock();
+        store.now = now;
+        let before = store.version;
+        let (status, body) = match store.handle(request) {
+            Ok(answer) => answer,
+            Err((code, reason, message)) => (code, refusal(code, reason, &message)),
+        };
+        let version = store.version;
+        drop(store);
+        if version != before {
+            self.changed.send_replace(version);
+        }
+        let mut response = Response::new(Bytes::from(body.to_string()));
+        *response.status_mut() = status;
+        response
+    }
+
+    /// Does what a person does with kubectl: no precondition, no status subresource.
+    pub fn edit(
+        &self,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+        now: Timestamp,
+        change: impl FnOnce(&mut Value),
+    ) {
+        let mut store = self.lock();
+        store.now = now;
+        let Some(kind) = KINDS.iter().find(|kind| kind.plural == plural).copied() else { return };
+        let key = (kind.plural, namespace.to_owned(), name.to_owned());
+        if let Some(present) = store.objects.get(&key).cloned() {
+            let mut edited = present.clone();
+            change(&mut edited);
+            store.put(kind, key, &present, edited);
+        }
+        let version = store.version;
+        drop(store);
+        self.changed.send_replace(version);
+    }
+
+    /// Creates an object, unless there is one of that name.
+    pub fn create(&self, plural: &str, object: &Value, now: Timestamp) {
+        let mut store = self.lock();
+        store.now = now;
+        let Some(kind) = KINDS.iter().find(|kind| kind.plural == plural).copied() else { return };
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+        let target = Target { kind, namespace, name: None, is_status: false };
+        _ = store.create(&target, object.clone());
+        let version = store.version;
+        drop(store);
+        self.changed.send_replace(version);
+    }
+
+    /// Deletes an object.
+    pub fn delete(&self, plural: &str, namespace: &str, name: &str, now: Timestamp) {
+        let mut store = self.lock();
+        store.now = now;
+        let Some(kind) = KINDS.iter().find(|kind| kind.plural == plural).copied() else { return };
+        let (namespace, name) = (namespace.to_owned(), Some(name.to_owned()));
+        _ = store.delete(&Target { kind, namespace, name, is_status: false });
+        let version = store.version;
+        drop(store);
+        self.changed.send_replace(version);
+    }
+
+    /// All objects of a kind.
+    pub fn all(&self, plural: &str) -> Vec<Value> {
+        let store = self.lock();
+        store.objects.iter().filter(|((of, ..), _)| *of == plural).map(|(_, object)| object.clone()).collect()
+    }
+
+    /// Forgets what happened so far: who watches from an earlier version has to list again.
+    pub fn compact(&self) {
+        let mut store = self.lock();
+        store.compacted = store.version;
+    }
+
+    /// How many changes there were, but for those of leases.
+    pub fn changes(&self) -> usize {
+        self.lock().events.iter().filter(|event| event.plural != "leases").count()
+    }
+
+    /// The events of a kind after a version, or nothing where they are forgotten; and the version up to which they reach.
+    pub fn events_after(&self, plural: &str, version: u64) -> Option<(Vec<Event>, u64)> {
+        let store = self.lock();
+        if version < store.compacted {
+            return None;
+        }
+        let first = store.events.partition_point(|event| event.version <= version);
+        let events = store.events[first..].iter().filter(|event| event.plural == plural).cloned().collect();
+        Some((events, store.version))
+    }
+
+    /// Waits for the next change, or for so long.
+    pub async fn changed(&self, longest: Duration) {
+        let mut changed = self.changed.subscribe();
+        _ = tokio::time::timeout(longest, changed.changed()).await;
+    }
+}
+
+/// The kind and version that a watch asks for.
+pub fn watched(request: &Request<Bytes>) -> Option<(Kind, u64, Option<String>)> {
+    let query = query(request);
+    if query.get("watch").map(String::as_str) != Some("true") {
+        return None;
+    }
+    let target = target(request.uri().path())?;
+    let version = query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
+    Some((target.kind, version, named(&query)))
+}
+
+fn named(query: &BTreeMap<String, String>) -> Option<String> {
+    let selector = query.get("fieldSelector")?.replace("%3D", "=");
+    selector.strip_prefix("metadata.name=").map(ToOwned::to_owned)
+}
+
+fn query(request: &Request<Bytes>) -> BTreeMap<String, String> {
+    let pairs = request.uri().query().unwrap_or_default().split('&');
+    pairs
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+}
+
+fn target(path: &str) -> Option<Target> {
+    let mut parts = path.trim_matches('/').split('/').peekable();
+    match parts.next()? {
+        "api" => _ = parts.next()?,
+        "apis" => _ = (parts.next()?, parts.next()?),
+        _ => return None,
+    }
+    let mut namespace = String::new();
+    if parts.peek() == Some(&"namespaces") {
+        parts.next();
+        namespace = parts.next()?.to_owned();
+    }
+    let plural = parts.next()?;
+    let kind = KINDS.iter().find(|kind| kind.plural == plural).copied()?;
+    let name = parts.next().map(ToOwned::to_owned);
+    Some(Target { kind, namespace, name, is_status: parts.next() == Some("status") })
+}
+
+fn refusal(code: StatusCode, reason: &str, message: &str) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code.as_u16(),
+    })
+}
+
+/// The event that ends a watch from a version that is forgotten.
+pub fn expired() -> Value {
+    json!({"type": "ERROR", "object": refusal(StatusCode::GONE, "Expired", "too old resource version")})
+}
+
+fn not_found(target: &Target) -> Refused {
+    let name = target.name.as_deref().unwrap_or_default();
+    (StatusCode::NOT_FOUND, "NotFound", format!("{} \"{name}\" not found", target.kind.plural))
+}
+
+fn text<'a>(value: &'a Value, path: &[&str]) -> &'a str {
+    path.iter().fold(value, |value, key| &value[*key]).as_str().unwrap_or_default()
+}
+
+impl Store {
+    fn handle(&mut self, request: &Request<Bytes>) -> Result<(StatusCode, Value), Refused> {
+        let invalid = || (StatusCode::BAD_REQUEST, "BadRequest", "the request can't be read".to_owned());
+        let target = target(request.uri().path()).ok_or_else(invalid)?;
+        let body = || serde_json::from_slice::<Value>(request.body()).map_err(|_| invalid());
+        let ok = |object: Value| (StatusCode::OK, object);
+        match (request.method().clone(), &target.name) {
+            (Method::GET, None) => Ok(ok(self.list(&target, named(&query(request)).as_deref()))),
+            (Method::GET, Some(_)) => {
+                self.objects.get(&key(&target)).cloned().map(ok).ok_or_else(|| not_found(&target))
+            }
+            (Method::POST, None) => self.create(&target, body()?).map(|object| (StatusCode::CREATED, object)),
+            (Method::PUT, Some(_)) => self.replace(&target, body()?).map(ok),
+            (Method::PATCH, Some(_)) => self.patch(&target, &body()?).map(ok),
+            (Method::DELETE, Some(_)) => self.delete(&target).map(ok),
+            _ => Err((StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", String::new())),
+        }
+    }
+
+    fn list(&self, target: &Target, name: Option<&str>) -> Value {
+        let is_meant = |(plural, namespace, named): &(&str, String, String)| {
+            *plural == target.kind.plural
+                && (target.namespace.is_empty() || *namespace == target.namespace)
+                && name.is_none_or(|name| named == name)
+        };
+        let items: Vec<_> =
+            self.objects.iter().filter(|(key, _)| is_meant(key)).map(|(_, object)| object.clone()).collect();
+        json!({
+            "kind": format!("{}List", target.kind.kind), "apiVersion": target.kind.api_version,
+            "metadata": {"resourceVersion": self.version.to_string()}, "items": items,
+        })
+    }
+
+    fn create(&mut self, target: &Target, mut object: Value) -> Result<Value, Refused> {
+        let name = text(&object, &["metadata", "name"]).to_owned();
+        let key = (target.kind.plural, target.namespace.clone(), name.clone());
+        if self.objects.contains_key(&key) {
+            let message = format!("{} \"{name}\" already exists", target.kind.plural);
+            return Err((StatusCode::CONFLICT, "AlreadyExists", message));
+        }
+        self.uids += 1;
+        let metadata = &mut object["metadata"];
+        metadata["uid"] = format!("00000000-0000-4000-8000-{:012}", self.uids).into();
+        metadata["creationTimestamp"] = moment(self.now).into();
+        if !target.namespace.is_empty() {
+            metadata["namespace"] = target.namespace.clone().into();
+        }
+        if target.kind.has_status {
+            metadata["generation"] = 1.into();
+            remove(&mut object, "status");
+        }
+        object["apiVersion"] = target.kind.api_version.into();
+        object["kind"] = target.kind.kind.into();
+        Ok(self.happened(target.kind, key, "ADDED", object))
+    }
+
+    fn replace(&mut self, target: &Target, object: Value) -> Result<Value, Refused> {
+        let present = self.objects.get(&key(target)).cloned().ok_or_else(|| not_found(target))?;
+        self.check_version(target, &present, &object)?;
+        let mut replaced = if target.is_status {
+            let mut replaced = present.clone();
+            match object.get("status") {
+                Some(status) => replaced["status"] = status.clone(),
+                None => remove(&mut replaced, "status"),
+            }
+            replaced
+        } else {
+            object
+        };
+        keep_system_fields(&mut replaced, &present, target);
+        Ok(self.put(target.kind, key(target), &present, replaced))
+    }
+
+    fn patch(&mut self, target: &Target, patch: &Value) -> Result<Value, Refused> {
+        let present = self.objects.get(&key(target)).cloned().ok_or_else(|| not_found(target))?;
+        self.check_version(target, &present, patch)?;
+        let mut patched = present.clone();
+        merge(&mut patched, patch);
+        keep_system_fields(&mut patched, &present, target);
+        Ok(self.put(target.kind, key(target), &present, patched))
+    }
+
+    fn check_version(&self, target: &Target, present: &Value, sent: &Value) -> Result<(), Refused> {
+        let version = text(sent, &["metadata", "resourceVersion"]);
+        if version.is_empty() || version == text(present, &["metadata", "resourceVersion"]) {
+            return Ok(());
+        }
+        let name = target.name.as_deref().unwrap_or_default();
+        let message = format!("Operation cannot be fulfilled on {} \"{name}\"", target.kind.plural);
+        Err((StatusCode::CONFLICT, "Conflict", message))
+    }
+
+    /// Stores an object that was there before. One that did not change costs no version.
+    fn put(
+        &mut self,
+        kind: Kind,
+        key: (&'static str, String, String),
+        present: &Value,
+        mut object: Value,
+    ) -> Value {
+        if kind.has_status && object["spec"] != present["spec"] {
+            let generation = present["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
+            object["metadata"]["generation"] = generation.into();
+        }
+        if object == *present {
+            return object;
+        }
+        let is_deleted = !object["metadata"]["deletionTimestamp"].is_null();
+        let has_finalizers = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        if is_deleted && !has_finalizers {
+            return self.happened(kind, key, "DELETED", object);
+        }
+        self.happened(kind, key, "MODIFIED", object)
+    }
+
+    fn delete(&mut self, target: &Target) -> Result<Value, Refused> {
+        let mut object = self.objects.get(&key(target)).cloned().ok_or_else(|| not_found(target))?;
+        let has_finalizers = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        if !has_finalizers {
+            return Ok(self.happened(target.kind, key(target), "DELETED", object));
+        }
+        if object["metadata"]["deletionTimestamp"].is_null() {
+            object["metadata"]["deletionTimestamp"] = moment(self.now).into();
+            let generation = object["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
+            object["metadata"]["generation"] = generation.into();
+            return Ok(self.happened(target.kind, key(target), "MODIFIED", object));
+        }
+        Ok(object)
+    }
+
+    fn happened(
+        &mut self,
+        kind: Kind,
+        key: (&'static str, String, String),
+        what: &'static str,
+        mut object: Value,
+    ) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.events.push(Event { version: self.version, plural: kind.plural, what, object: object.clone() });
+        if what == "DELETED" {
+            self.objects.remove(&key);
+        } else {
+            self.objects.insert(key, object.clone());
+        }
+        object
+    }
+}
+
+fn key(target: &Target) -> (&'static str, String, String) {
+    (target.kind.plural, target.namespace.clone(), target.name.clone().unwrap_or_default())
+}
+
+/// What a client can't change: identity and times, and a status through the main door.
+fn keep_system_fields(object: &mut Value, present: &Value, target: &Target) {
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "generation", "resourceVersion"] {
+        match present["metadata"].get(field) {
+            Some(value) => object["metadata"][field] = value.clone(),
+            None => remove(&mut object["metadata"], field),
+        }
+    }
+    if target.kind.has_status && !target.is_status {
+        match present.get("status") {
+            Some(status) => object["status"] = status.clone(),
+            None => remove(object, "status"),
+        }
+    }
+}
+
+fn remove(value: &mut Value, field: &str) {
+    if let Value::Object(fields) = value {
+        fields.remove(field);
+    }
+}
+
+/// A JSON merge patch.
+fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = Value::Object(Map::new());
+    }
+    let Value::Object(fields) = into else { return };
+    for (name, value) in patch {
+        if value.is_null() {
+            fields.remove(name);
+        } else {
+            merge(fields.entry(name.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// A time as Kubernetes writes it.
+pub fn moment(at: Timestamp) -> String {
+    Timestamp::from_second(at.as_second()).unwrap_or_default().to_string()
+}

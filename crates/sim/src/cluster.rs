@@ -1,0 +1,422 @@
+//! The cluster and the accounts of a run, and the people and machines that change them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testbed::fake::compute::Compute;
+use testbed::fake::digitalocean::DigitalOcean;
+use testbed::fake::faults::{Fault, Rule};
+use testbed::fake::ledger::{Deed, Ledger};
+use testbed::fake::{Fake, Refusal};
+
+use crate::dice::Dice;
+use crate::script::{ADDRESSES, Cloud, CloudFault, Event, NODES};
+use crate::universe::{PROJECT, TOKEN, Universe};
+
+const ZONES: [&str; 3] = ["us-west1-a", "us-west1-b", "us-west1-c"];
+const REGION: &str = "us-west1";
+const OCEAN_REGION: &str = "nyc3";
+
+/// A machine outside of the cluster.
+const STRANGER: &str = "stranger";
+const STRANGER_DROPLET: u64 = 9_999;
+
+/// What people know and did.
+pub struct Cluster {
+    universe: Arc<Universe>,
+    dice: Dice,
+    /// How often each node came back: each time on another machine.
+    lives: BTreeMap<(bool, u64), u64>,
+    /// Addresses that a person put on a machine outside of the cluster.
+    pub given_away: BTreeMap<String, String>,
+    /// Addresses of DigitalOcean that are not ours: there from the beginning, or created by others.
+    pub foreign: BTreeSet<String>,
+    grace: u64,
+    creates: bool,
+    tags: bool,
+}
+
+/// The clouds of a run.
+pub fn clouds() -> (Fake<Compute>, Fake<DigitalOcean>) {
+    let mut compute = Compute::new(PROJECT, TOKEN);
+    compute.add_instance_without_address(ZONES[0], STRANGER);
+    for number in 0..ADDRESSES {
+        compute.add_address(REGION, &format!("address-{number}"), &compute_address(number));
+    }
+    let mut ocean = DigitalOcean::new(TOKEN);
+    ocean.add_droplet(STRANGER_DROPLET, STRANGER, OCEAN_REGION);
+    for number in 0..ADDRESSES {
+        ocean.add_reserved_ip(ocean_address(number), OCEAN_REGION);
+    }
+    (Fake::new(compute), Fake::new(ocean))
+}
+
+fn compute_address(number: u64) -> String {
+    format!("10.0.0.{}", number + 1)
+}
+
+fn ocean_address(number: u64) -> String {
+    format!("198.51.100.{}", number + 1)
+}
+
+impl Cluster {
+    /// A cluster in which everything is well.
+    pub fn new(seed: u64, universe: Arc<Universe>) -> Self {
+        let mut dice = Dice::new(seed, "cluster");
+        let (grace, creates, tags) = (*dice.pick(&[0, 0, 20]), dice.one_in(2), !dice.one_in(4));
+        let foreign = (0..ADDRESSES).map(ocean_address).collect();
+        let mut cluster = Self {
+            universe,
+            dice,
+            lives: BTreeMap::new(),
+            given_away: BTreeMap::new(),
+            foreign,
+            grace,
+            creates,
+            tags,
+        };
+        if !cluster.tags {
+            let fault = Fault::Refuse(Refusal::Forbidden("no projects".into()));
+            cluster.universe.ocean.inject(Rule { times: usize::MAX, ..Rule::next("projects.list", fault) });
+        }
+        for node in 0..NODES {
+            cluster.returns(Cloud::Compute, node);
+            cluster.returns(Cloud::Ocean, node);
+            cluster.pod(node, true);
+        }
+        cluster.recreate(Cloud::Compute);
+        cluster.recreate(Cloud::Ocean);
+        cluster
+    }
+
+    fn name(cloud: Cloud, node: u64) -> String {
+        match cloud {
+            Cloud::Compute => format!("edge-{node}"),
+            Cloud::Ocean => format!("worker-{node}"),
+        }
+    }
+
+    fn machine(&self, cloud: Cloud, node: u64) -> (u64, String) {
+        let life = self.lives.get(&(cloud == Cloud::Ocean, node)).copied().unwrap_or(0);
+        (1_000 + node * 100 + life, format!("vm-{node}-{life}"))
+    }
+
+    fn zone(node: u64) -> &'static str {
+        ZONES[usize::try_from(node).unwrap_or(0) % ZONES.len()]
+    }
+
+    /// Lets something happen. What makes no sense at this moment does not.
+    pub fn happen(&mut self, event: &Event) {
+        self.universe.tell(&event.to_string());
+        let now = self.universe.now();
+        let api = self.universe.api.clone();
+        match event {
+            Event::NotReady { cloud, node } => self.ready(*cloud, *node, false),
+            Event::Ready { cloud, node } => self.ready(*cloud, *node, true),
+            Event::Cordon { cloud, node } => self.cordon(*cloud, *node, true),
+            Event::Uncordon { cloud, node } => self.cordon(*cloud, *node, false),
+            Event::Removed { cloud, node } => api.delete("nodes", "", &Self::name(*cloud, *node), now),
+            Event::Lost { cloud, node } => {
+                api.delete("nodes", "", &Self::name(*cloud, *node), now);
+                self.remove_machine(*cloud, *node);
+            }
+            Event::Returns { cloud, node } => self.returns(*cloud, *node),
+            Event::Pod { node, is_ready } => self.pod(*node, *is_ready),
+            Event::PersonMoves { cloud, address, node } => self.person_moves(*cloud, *address, *node),
+            Event::Edit { cloud, address } => self.edit(*cloud, *address),
+            Event::Desire { count } => {
+                if self.creates {
+                    api.edit("floatingippools", "default", "pool", now, |object| {
+                        object["spec"]["desiredIPs"] = (*count).into();
+                    });
+                }
+            }
+            Event::Delete { cloud: Cloud::Compute } => api.delete("netipallocations", "", "edge", now),
+            Event::Delete { cloud: Cloud::Ocean } => api.delete("floatingippools", "default", "pool", now),
+            Event::Recreate { cloud } => self.recreate(*cloud),
+            Event::DeleteLease => api.delete("leases", "kube-system", "lease", now),
+            Event::Compact => api.compact(),
+            Event::ForeignCreation => {
+                let address = format!("192.0.2.{}", self.dice.roll(250) + 1);
+                self.universe.ocean.with(|ocean| ocean.add_reserved_ip(address.clone(), OCEAN_REGION));
+                self.foreign.insert(address);
+            }
+            Event::CloudFault { cloud, fault, times } => self.cloud_fault(*cloud, *fault, *times),
+            Event::Crash { .. }
+            | Event::Terminate { .. }
+            | Event::Stop { .. }
+            | Event::ClockJump { .. }
+            | Event::KubernetesStorm { .. }
+            | Event::CloudStorm { .. } => {}
+        }
+    }
+
+    fn ready(&self, cloud: Cloud, node: u64, is_ready: bool) {
+        let now = self.universe.now();
+        self.universe.api.edit("nodes", "", &Self::name(cloud, node), now, |object| {
+            let status = if is_ready { "True" } else { "Unknown" };
+            if object["status"]["conditions"][0]["status"] != status {
+                object["status"]["conditions"] = conditions(status, &crate::apiserver::moment(now));
+            }
+        });
+    }
+
+    fn cordon(&self, cloud: Cloud, node: u64, is_cordoned: bool) {
+        let now = self.universe.now();
+        self.universe.api.edit("nodes", "", &Self::name(cloud, node), now, |object| {
+            object["spec"]["unschedulable"] = is_cordoned.into();
+        });
+    }
+
+    /// A node is there, on a new machine. The machine it had before is gone.
+    fn returns(&mut self, cloud: Cloud, node: u64) {
+        let now = self.universe.now();
+        let name = Self::name(cloud, node);
+        if self.universe.api.all("nodes").iter().any(|object| object["metadata"]["name"] == name.as_str()) {
+            return;
+        }
+        self.remove_machine(cloud, node);
+        *self.lives.entry((cloud == Cloud::Ocean, node)).or_default() += 1;
+        let (droplet, machine) = self.machine(cloud, node);
+        let zone = Self::zone(node);
+        let (provider_id, labels) = match cloud {
+            Cloud::Compute => {
+                self.universe.compute.with(|compute| match node % 2 {
+                    0 => compute.add_instance(zone, &machine),
+                    _ => compute.add_instance_without_address(zone, &machine),
+                });
+                let labels = json!({
+                    "role": "edge", "topology.kubernetes.io/region": REGION, "topology.kubernetes.io/zone": zone,
+                });
+                (format!("gce://{PROJECT}/{zone}/{machine}"), labels)
+            }
+            Cloud::Ocean => {
+                self.universe.ocean.with(|ocean| ocean.add_droplet(droplet, &machine, OCEAN_REGION));
+                let labels = json!({"role": "worker", "topology.kubernetes.io/region": OCEAN_REGION});
+                (format!("digitalocean://{droplet}"), labels)
+            }
+        };
+        let object = json!({
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"providerID": provider_id},
+            "status": {"conditions": conditions("True", &crate::apiserver::moment(now))},
+        });
+        self.universe.api.create("nodes", &object, now);
+    }
+
+    fn remove_machine(&self, cloud: Cloud, node: u64) {
+        let (droplet, machine) = self.machine(cloud, node);
+        match cloud {
+            Cloud::Compute => {
+                self.universe.compute.with(|compute| compute.remove_instance(Self::zone(node), &machine));
+            }
+            Cloud::Ocean => self.universe.ocean.with(|ocean| ocean.remove_droplet(droplet)),
+        }
+    }
+
+    fn pod(&self, node: u64, is_ready: bool) {
+        let now = self.universe.now();
+        let name = format!("ingress-{node}");
+        self.universe.api.delete("pods", "ingress", &name, now);
+        if is_ready {
+            let object = json!({
+                "metadata": {"name": name, "namespace": "ingress", "labels": {"app": "ingress"}},
+                "spec": {"nodeName": Self::name(Cloud::Ocean, node)},
+                "status": {"phase": "Running", "conditions": conditions("True", &crate::apiserver::moment(now))},
+            });
+            self.universe.api.create("pods", &object, now);
+        }
+    }
+
+    /// A person moves an address, but not one that is just being moved: that would be two orders at the same time, and not
+    /// our doing.
+    fn person_moves(&mut self, cloud: Cloud, address: u64, node: Option<u64>) {
+        let (ip, ledger) = match cloud {
+            Cloud::Compute => (compute_address(address), self.universe.compute.ledger()),
+            Cloud::Ocean => (ocean_address(address), self.universe.ocean.ledger()),
+        };
+        if is_ordered(&ledger, &ip) {
+            return;
+        }
+        let (droplet, machine) = match node {
+            Some(node) => self.machine(cloud, node),
+            None => (STRANGER_DROPLET, STRANGER.to_owned()),
+        };
+        match cloud {
+            Cloud::Compute => {
+                let zone = node.map_or(ZONES[0], Self::zone);
+                let vm = format!("{PROJECT}/{zone}/{machine}");
+                if machine_is_ordered(&ledger, &vm) {
+                    return;
+                }
+                self.universe.compute.with(|compute| compute.attach_now(&ip, zone, &machine));
+            }
+            Cloud::Ocean => {
+                if machine_is_ordered(&ledger, &droplet.to_string()) {
+                    return;
+                }
+                self.universe.ocean.with(|ocean| {
+                    let is_taken =
+                        (0..ADDRESSES).any(|other| ocean.holder(&ocean_address(other)) == Some(droplet));
+                    if !is_taken {
+                        ocean.assign_now(&ip, droplet);
+                    }
+                });
+            }
+        }
+        let holder = match cloud {
+            Cloud::Compute => self.universe.compute.with(|compute| compute.holder(&ip)),
+            Cloud::Ocean => self.universe.ocean.with(|ocean| ocean.holder(&ip)).map(|id| id.to_string()),
+        };
+        self.given_away.remove(&ip);
+        if let (None, Some(holder)) = (node, holder) {
+            self.given_away.insert(ip, holder);
+        }
+        // Whatever the machine had before has left it.
+        let strangers = &self.universe;
+        self.given_away.retain(|ip, vm| {
+            let holder = strangers.compute.with(|compute| compute.holder(ip));
+            let droplet = strangers.ocean.with(|ocean| ocean.holder(ip)).map(|id| id.to_string());
+            holder.or(droplet).as_ref() == Some(vm)
+        });
+    }
+
+    fn edit(&self, cloud: Cloud, address: u64) {
+        let now = self.universe.now();
+        let (plural, namespace, name, field, ip) = match cloud {
+            Cloud::Compute => ("netipallocations", "", "edge", "reservedIPs", compute_address(address)),
+            Cloud::Ocean => ("floatingippools", "default", "pool", "ips", ocean_address(address)),
+        };
+        self.universe.api.edit(plural, namespace, name, now, |object| {
+            let mut listed: Vec<Value> = object["spec"][field].as_array().cloned().unwrap_or_default();
+            match listed.iter().position(|listed| *listed == ip.as_str()) {
+                Some(at) if listed.len() > 1 => _ = listed.remove(at),
+                Some(_) => {}
+                None => listed.push(ip.into()),
+            }
+            object["spec"][field] = listed.into();
+        });
+    }
+
+    fn recreate(&mut self, cloud: Cloud) {
+        let now = self.universe.now();
+        match cloud {
+            Cloud::Compute => {
+                let ips: Vec<_> = (0..3).map(compute_address).collect();
+                let object = json!({
+                    "metadata": {"name": "edge"},
+                    "spec": {
+                        "reservedIPs": ips, "nodeSelector": {"role": "edge"}, "cloud": {"provider": "gcp"},
+                        "policy": {"failoverGraceSeconds": self.grace},
+                    },
+                });
+                self.universe.api.create("netipallocations", &object, now);
+            }
+            Cloud::Ocean => {
+                let ips: Vec<_> = (0..2).map(ocean_address).collect();
+                let mut object = json!({
+                    "metadata": {"name": "pool", "namespace": "default"},
+                    "spec": {
+                        "provider": "digitalocean", "region": OCEAN_REGION, "ips": ips,
+                        "match": {"nodeLabel": "role=worker", "podLabel": "app=ingress", "podNamespace": "ingress"},
+                        "policy": {"failoverGraceSeconds": self.grace},
+                    },
+                });
+                if self.creates {
+                    object["spec"]["desiredIPs"] = 3.into();
+                }
+                self.universe.api.create("floatingippools", &object, now);
+            }
+        }
+    }
+
+    fn cloud_fault(&self, cloud: Cloud, fault: CloudFault, times: u64) {
+        let fault = match fault {
+            CloudFault::LoseReply => Fault::LoseReply,
+            CloudFault::Truncate => Fault::Truncate,
+            CloudFault::RateLimited => Fault::Refuse(Refusal::RateLimited(Duration::from_secs(7))),
+            CloudFault::Forbidden => Fault::Refuse(Refusal::Forbidden("not now".into())),
+            CloudFault::FailLate => Fault::FailLate,
+            CloudFault::Overtake => Fault::Overtake,
+            CloudFault::Slow => Fault::Delay(Duration::from_millis(1_500)),
+            CloudFault::Partial => {
+                if cloud == Cloud::Compute {
+                    self.universe
+                        .compute
+                        .with(|compute| _ = compute.unreachable_regions.insert(REGION.into()));
+                }
+                return;
+            }
+        };
+        let rule = Rule { times: usize::try_from(times).unwrap_or(1), ..Rule::always(fault) };
+        match cloud {
+            Cloud::Compute => self.universe.compute.inject(rule),
+            Cloud::Ocean => self.universe.ocean.inject(rule),
+        }
+    }
+
+    /// Nothing goes wrong any more, and a person has confirmed what was lost.
+    pub fn heal(&mut self) {
+        self.universe.compute.heal();
+        self.universe.ocean.heal();
+        self.universe.compute.with(|compute| compute.unreachable_regions.clear());
+        self.universe.set_weather(|weather| (weather.kubernetes, weather.clouds) = (0, 0));
+        if !self.tags {
+            let fault = Fault::Refuse(Refusal::Forbidden("no projects".into()));
+            self.universe.ocean.inject(Rule { times: usize::MAX, ..Rule::next("projects.list", fault) });
+        }
+        let now = self.universe.now();
+        let confirmed = crate::apiserver::moment(now + Duration::from_secs(86_400));
+        for (plural, namespace, name) in
+            [("netipallocations", "", "edge"), ("floatingippools", "default", "pool")]
+        {
+            self.universe.api.edit(plural, namespace, name, now, |object| {
+                object["metadata"]["annotations"]["netinfra.darkbrains.com/confirm-loss"] =
+                    confirmed.clone().into();
+            });
+        }
+    }
+
+    /// Resolves what a person has to resolve: addresses that may be ours are listed.
+    pub fn resolve_candidates(&self) {
+        let now = self.universe.now();
+        self.universe.api.edit("floatingippools", "default", "pool", now, |object| {
+            let entries = object["status"]["moves"]["entries"].as_array().cloned().unwrap_or_default();
+            let candidates =
+                entries.iter().filter_map(|entry| entry["candidates"].as_array()).flatten().cloned();
+            let mut listed: Vec<Value> = object["spec"]["ips"].as_array().cloned().unwrap_or_default();
+            let candidates: Vec<_> = candidates.filter(|ip| !listed.contains(ip)).collect();
+            if !candidates.is_empty() {
+                listed.extend(candidates);
+                object["spec"]["ips"] = listed.into();
+            }
+        });
+    }
+}
+
+fn conditions(status: &str, since: &str) -> Value {
+    json!([{"type": "Ready", "status": status, "lastTransitionTime": since}])
+}
+
+/// Whether an order for an address has been accepted and has not ended.
+fn is_ordered(ledger: &Ledger, address: &str) -> bool {
+    orders(ledger).contains_key(address)
+}
+
+fn machine_is_ordered(ledger: &Ledger, vm: &str) -> bool {
+    orders(ledger).values().any(|ordered| ordered == vm)
+}
+
+fn orders(ledger: &Ledger) -> BTreeMap<String, String> {
+    let mut orders = BTreeMap::new();
+    for done in &ledger.done {
+        match &done.deed {
+            Deed::Told { address, vm } => _ = orders.insert(address.clone(), vm.clone()),
+            Deed::Failed { address, .. } | Deed::Attached { address, .. } => _ = orders.remove(address),
+            _ => {}
+        }
+    }
+    orders
+}

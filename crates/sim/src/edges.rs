@@ -1,0 +1,221 @@
+//! The edges of a simulated process: a `kube::Client` and drivers whose requests go through the weather.
+//!
+//! A request that has left goes on by itself, whatever becomes of the process that sent it. Like a real socket, the edge
+//! to a cloud asks the fence once more right before a change leaves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use controller::fence::{Fence, fenced};
+use controller::run::Edges;
+use drivers::budget::{Limit, budgeted};
+use drivers::compute::Compute;
+use drivers::digitalocean::DigitalOcean;
+use drivers::http::{HttpService, with_deadline};
+use drivers::{AddressDriver, tokens};
+use futures::stream;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use kube::Client;
+use kube::client::Body;
+use plan::Provider;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tower::{BoxError, ServiceExt};
+
+use crate::apiserver::{self, Kind};
+use crate::universe::{Fate, Process, TOKEN, Universe};
+
+/// What comes back: a whole body, or a watch.
+type Answer = UnsyncBoxBody<Bytes, BoxError>;
+
+/// A watch is closed by the server after so long.
+const WATCH_SECONDS: u64 = 240;
+
+/// The edges of a process.
+pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
+    let fence = Fence::new(Arc::clone(process) as Arc<dyn controller::clock::Clock>);
+    let client = |seconds| kubernetes(universe, process, Duration::from_secs(seconds));
+    let compute = cloud(universe, process, &fence, HttpService::new(universe.compute.service()));
+    let ocean = cloud(universe, process, &fence, HttpService::new(universe.ocean.service()));
+    let minute = |requests_max| Limit { requests_max, window: Duration::from_secs(60) };
+    let hour =
+        Limit { requests_max: drivers::digitalocean::REQUESTS_PER_HOUR, window: Duration::from_secs(3_600) };
+    let compute = budgeted(compute, &[minute(drivers::compute::REQUESTS_PER_MINUTE)]);
+    let ocean = budgeted(ocean, &[minute(drivers::digitalocean::REQUESTS_PER_MINUTE), hour]);
+    let compute: Arc<dyn AddressDriver> =
+        Arc::new(Compute::new(compute, "http://compute.invalid/compute/v1", tokens::fixed(TOKEN)));
+    let ocean: Arc<dyn AddressDriver> =
+        Arc::new(DigitalOcean::new(ocean, "http://digitalocean.invalid", tokens::fixed(TOKEN)));
+    Edges {
+        watching: client(8),
+        writing: client(3),
+        leasing: client(3),
+        drivers: BTreeMap::from([(Provider::Gcp, compute), (Provider::DigitalOcean, ocean)]),
+        clock: Arc::clone(process) as Arc<dyn controller::clock::Clock>,
+        fence,
+    }
+}
+
+/// A cloud's service behind the fence, a deadline, and the weather.
+fn cloud(
+    universe: &Arc<Universe>,
+    process: &Arc<Process>,
+    fence: &Arc<Fence>,
+    server: HttpService,
+) -> HttpService {
+    let (universe, process, wire) = (Arc::clone(universe), Arc::clone(process), Arc::clone(fence));
+    let send = move |request: Request<Bytes>| {
+        let (universe, process, fence, server) =
+            (Arc::clone(&universe), Arc::clone(&process), Arc::clone(&wire), server.clone());
+        async move {
+            process.running().await;
+            let is_change = request.method() != Method::GET;
+            if is_change && fence.remaining().is_none() {
+                return Err(BoxError::from("not sent: we may not lead any more"));
+            }
+            let (fate, out, back) = universe.fate(true);
+            let (to, answer) = oneshot::channel();
+            let number = process.number;
+            tokio::spawn(async move {
+                tokio::time::sleep(out).await;
+                if fate == Fate::RequestLost {
+                    return;
+                }
+                if fate == Fate::Unavailable {
+                    let mut answer = Response::new(Bytes::from("{}"));
+                    *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                    _ = to.send(Ok(answer));
+                    return;
+                }
+                let line = format!("{} {}", request.method(), request.uri().path());
+                let body = String::from_utf8_lossy(request.body()).into_owned();
+                let answer = server.oneshot(request).await;
+                if is_change {
+                    let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
+                    universe.note_landed(number, format!("{line} {body} -> {status}"));
+                }
+                tokio::time::sleep(back).await;
+                if fate == Fate::Well {
+                    _ = to.send(answer);
+                }
+            });
+            let answer = answer.await.map_err(|_| BoxError::from("the connection was closed"))?;
+            process.running().await;
+            answer
+        }
+    };
+    with_deadline(fenced(HttpService::new(tower::service_fn(send)), Arc::clone(fence)))
+}
+
+/// A client whose requests go through the weather, and fail after so long.
+fn kubernetes(universe: &Arc<Universe>, process: &Arc<Process>, longest: Duration) -> Client {
+    let (universe, process) = (Arc::clone(universe), Arc::clone(process));
+    let send = move |request: Request<Body>| {
+        let (universe, process) = (Arc::clone(&universe), Arc::clone(&process));
+        async move {
+            let (head, body) = request.into_parts();
+            let request = Request::from_parts(head, body.collect().await?.to_bytes());
+            let answer = tokio::time::timeout(longest, exchange(universe, process, request));
+            answer.await.map_err(|_| BoxError::from("no answer in time"))?
+        }
+    };
+    Client::new(tower::service_fn(send), "default")
+}
+
+async fn exchange(
+    universe: Arc<Universe>,
+    process: Arc<Process>,
+    request: Request<Bytes>,
+) -> Result<Response<Answer>, BoxError> {
+    process.running().await;
+    let (fate, out, back) = universe.fate(false);
+    let watch = apiserver::watched(&request);
+    let (to, answer) = oneshot::channel();
+    let server = Arc::clone(&universe);
+    tokio::spawn(async move {
+        tokio::time::sleep(out).await;
+        let answer = match fate {
+            Fate::RequestLost => return,
+            Fate::Unavailable => {
+                let mut answer = Response::new(Bytes::from(
+                    json!({"kind": "Status", "status": "Failure", "message": "shutting down", "code": 503})
+                        .to_string(),
+                ));
+                *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                answer
+            }
+            Fate::Well | Fate::ReplyLost => server.api.answer(&request, server.now()),
+        };
+        tokio::time::sleep(back).await;
+        if fate != Fate::ReplyLost {
+            _ = to.send(answer);
+        }
+    });
+    let answer = answer.await.map_err(|_| BoxError::from("the connection was closed"))?;
+    process.running().await;
+    match watch {
+        Some((kind, version, name)) if answer.status().is_success() => {
+            Ok(Response::new(watch_body(universe, process, kind, version, name)))
+        }
+        _ => Ok(answer.map(|bytes| Full::new(bytes).map_err(|never| match never {}).boxed_unsync())),
+    }
+}
+
+/// The body of a watch: events in order, each a while after it happened, until the server closes it or it breaks.
+fn watch_body(
+    universe: Arc<Universe>,
+    process: Arc<Process>,
+    kind: Kind,
+    version: u64,
+    name: Option<String>,
+) -> Answer {
+    let began = universe.elapsed();
+    let next = move |at: Option<u64>| {
+        let (universe, process, name) = (Arc::clone(&universe), Arc::clone(&process), name.clone());
+        async move {
+            let mut at = at?;
+            loop {
+                let left = Duration::from_secs(WATCH_SECONDS).checked_sub(universe.elapsed() - began)?;
+                if left.is_zero() {
+                    return None;
+                }
+                let Some((events, reached)) = universe.api.events_after(kind.plural, at) else {
+                    return Some((Ok(line(&apiserver::expired())), None));
+                };
+                let is_meant = |event: &&apiserver::Event| {
+                    name.as_deref().is_none_or(|name| event.object["metadata"]["name"] == name)
+                };
+                let lines: Vec<u8> = events
+                    .iter()
+                    .filter(is_meant)
+                    .flat_map(|event| line(&json!({"type": event.what, "object": event.object})).to_vec())
+                    .collect();
+                at = reached;
+                if lines.is_empty() {
+                    universe.api.changed(left).await;
+                    continue;
+                }
+                let (fate, out, back) = universe.fate(false);
+                if fate != Fate::Well {
+                    return Some((Err(BoxError::from("the watch broke off")), None));
+                }
+                // Watches are slower than answers: what is seen is older than what is.
+                tokio::time::sleep(out + back * 4).await;
+                process.running().await;
+                return Some((Ok(Bytes::from(lines)), Some(at)));
+            }
+        }
+    };
+    let frames = stream::unfold(Some(version), next);
+    let frames =
+        futures::StreamExt::map(frames, |bytes: Result<Bytes, BoxError>| bytes.map(http_body::Frame::data));
+    StreamBody::new(frames).boxed_unsync()
+}
+
+fn line(event: &Value) -> Bytes {
+    Bytes::from(format!("{event}\n"))
+}

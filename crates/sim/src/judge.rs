@@ -1,0 +1,209 @@
+//! Holds a run against what must never happen, and against what must have happened in the end.
+//!
+//! ```text
+//! I1  never two machines told to hold one address at the same time; none taken from a machine outside of the cluster
+//! I2  once a leader's change has arrived, no earlier leader's does
+//! I3  once nothing goes wrong any more it settles within a bound, and then nothing is written
+//! I4  no created address is leaked or created twice, none is released unasked
+//! I5  when settled, labels and annotations are those of the holders
+//! I7  calls are bounded
+//! ```
+//!
+//! What is settled is judged by the planner on the true facts, read without any weather: it must have nothing left to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use controller::observe::Index;
+use controller::watch::{Change, Kind, Seen};
+use drivers::AddressDriver;
+use drivers::compute::Compute;
+use drivers::digitalocean::DigitalOcean;
+use drivers::http::HttpService;
+use plan::{Epoch, Plan, Provider, Scope, Verdict};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use testbed::fake::ledger::{Deed, Ledger};
+
+use crate::cluster::Cluster;
+use crate::universe::{PROJECT, TOKEN, Universe};
+
+/// Something that must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which invariant.
+    pub invariant: &'static str,
+    /// What was found.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.invariant, self.what)
+    }
+}
+
+/// The most changes that a run may cost: each event of the longest script may move every address a few times.
+const CHANGES_MAX: usize = 600;
+
+/// The most listings a second, over the whole run.
+const READS_PER_SECOND_MAX: f64 = 3.0;
+
+/// How much was written so far.
+pub fn written(universe: &Universe) -> (usize, usize) {
+    (universe.api.changes(), universe.landed().len())
+}
+
+/// How many addresses went to a machine.
+pub fn attached(universe: &Universe) -> usize {
+    let count =
+        |ledger: Ledger| ledger.done.iter().filter(|done| matches!(done.deed, Deed::Attached { .. })).count();
+    count(universe.compute.ledger()) + count(universe.ocean.ledger())
+}
+
+/// Everything that is wrong. `before` is what had been written when the run should have been settled.
+pub async fn judge(universe: &Arc<Universe>, cluster: &Cluster, before: (usize, usize)) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut add = |invariant, what: String| found.push(Violation { invariant, what });
+    for ledger in [universe.compute.ledger(), universe.ocean.ledger()] {
+        ledger.double_holders().into_iter().for_each(|what| add("I1", what));
+    }
+    for (ip, vm) in &cluster.given_away {
+        let holder = universe.compute.with(|compute| compute.holder(ip));
+        let droplet = universe.ocean.with(|ocean| ocean.holder(ip)).map(|id| id.to_string());
+        if holder.or(droplet).as_ref() != Some(vm) {
+            add("I1", format!("{ip} was taken from {vm}, which is not in the cluster"));
+        }
+    }
+    stale_leaders(universe).into_iter().for_each(|what| add("I2", what));
+    if written(universe) != before {
+        add("I3", format!("{before:?} writes became {:?} though nothing happened", written(universe)));
+    }
+    created(universe, cluster).into_iter().for_each(|what| add("I4", what));
+    let (index, plan) = truth(universe).await;
+    if !plan.to_string().is_empty() {
+        add("I3", format!("not settled, there is still to do: {plan}"));
+    }
+    for (key, verdicts) in &plan.verdicts {
+        for (address, said) in verdicts {
+            if matches!(said, Verdict::Unknown(_) | Verdict::Waits(_) | Verdict::Moving(_)) {
+                add("I3", format!("{address} of {key} {said}"));
+            }
+        }
+    }
+    marks(&index, &plan).into_iter().for_each(|what| add("I5", what));
+    let changes = universe.landed().len();
+    if changes > CHANGES_MAX {
+        add("I7", format!("{changes} changes"));
+    }
+    let reads: usize = [universe.compute.ledger(), universe.ocean.ledger()]
+        .iter()
+        .map(|ledger| ledger.asked.iter().filter(|asked| asked.line.starts_with("GET")).count())
+        .sum();
+    if reads as f64 > universe.elapsed().as_secs_f64() * READS_PER_SECOND_MAX {
+        add("I7", format!("{reads} reads in {:?}", universe.elapsed()));
+    }
+    found
+}
+
+/// Every process leads once at the most, so the changes of one must follow each other.
+fn stale_leaders(universe: &Universe) -> Vec<String> {
+    let mut over = BTreeSet::new();
+    let mut last = None;
+    let mut found = Vec::new();
+    for landed in universe.landed() {
+        if last != Some(landed.process) {
+            over.extend(last);
+            last = Some(landed.process);
+            if over.contains(&landed.process) {
+                found.push(format!("p{} after another led: {}", landed.process, landed.line));
+            }
+        }
+    }
+    found
+}
+
+/// What was created must be listed, and nothing else must be gone.
+fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
+    let account: BTreeSet<String> = universe.ocean.with(|ocean| ocean.reserved_ips()).into_iter().collect();
+    let pools = universe.api.all("floatingippools");
+    let listed: BTreeSet<String> = pools
+        .iter()
+        .filter_map(|pool| pool["spec"]["ips"].as_array())
+        .flatten()
+        .filter_map(|ip| ip.as_str().map(ToOwned::to_owned))
+        .collect();
+    let mut found = Vec::new();
+    // A pool that was deleted keeps its addresses in the account, as it was told to; then nobody lists them.
+    let was_deleted = universe.story().iter().any(|line| line.contains("Delete { cloud: Ocean"));
+    for ip in account.difference(&cluster.foreign).filter(|ip| !listed.contains(*ip)) {
+        if !was_deleted {
+            found.push(format!("{ip} was created and is nobody's"));
+        }
+    }
+    for ip in cluster.foreign.difference(&account) {
+        found.push(format!("{ip} was released, and was not ours"));
+    }
+    for pool in &pools {
+        let desired = pool["spec"]["desiredIPs"].as_u64().unwrap_or(0);
+        let has = pool["spec"]["ips"].as_array().map_or(0, Vec::len) as u64;
+        let made = account.difference(&cluster.foreign).count() as u64;
+        if !was_deleted && has > desired.max(made + crate::script::ADDRESSES) {
+            found.push(format!("{has} addresses where {desired} were desired"));
+        }
+    }
+    found
+}
+
+/// The truth, as the controller would see it in good weather, and what it would do.
+async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
+    let mut index = Index::default();
+    index.see(Seen::Nodes(Change::All(read(universe.api.all("nodes")))));
+    index.see(Seen::Pods(Change::All(read(universe.api.all("pods")))));
+    index.see(Seen::Allocations(Change::All(read(universe.api.all("netipallocations")))));
+    index.see(Seen::Pools(Change::All(read(universe.api.all("floatingippools")))));
+    index.see(Seen::Absent(Kind::Nodes));
+    universe.ocean.heal();
+    let token = || drivers::tokens::fixed(TOKEN);
+    let compute = HttpService::new(universe.compute.service());
+    let compute = Compute::new(compute, "http://compute.invalid/compute/v1", token());
+    let ocean = HttpService::new(universe.ocean.service());
+    let ocean = DigitalOcean::new(ocean, "http://digitalocean.invalid", token());
+    let scopes: BTreeMap<Scope, &dyn AddressDriver> = BTreeMap::from([
+        (Scope { provider: Provider::Gcp, account: PROJECT.into() }, &compute as &dyn AddressDriver),
+        (Scope { provider: Provider::DigitalOcean, account: "".into() }, &ocean as &dyn AddressDriver),
+    ]);
+    for (scope, driver) in scopes {
+        let listing = driver.list(&scope).await;
+        let tick = index.tick();
+        index.see_listing(&scope, listing, tick);
+    }
+    index.world.epoch = Epoch(i64::MAX);
+    index.world.moves_in_one_call.insert(Provider::DigitalOcean);
+    let plan = plan::plan(&index.world, universe.now());
+    (index, plan)
+}
+
+fn read<K: DeserializeOwned>(objects: Vec<Value>) -> Vec<K> {
+    objects.into_iter().filter_map(|object| serde_json::from_value(object).ok()).collect()
+}
+
+fn marks(index: &Index, plan: &Plan) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, node) in &index.nodes {
+        let holder = |kind: &str| plan.marks.holders.get(kind).and_then(|holders| holders.get(name));
+        let label = node.metadata.labels.as_ref().and_then(|labels| labels.get(api::IP_READY_LABEL));
+        let wanted = holder("NetIPAllocation").map(|_| "true".to_owned());
+        if label != wanted.as_ref() {
+            found.push(format!("{name} has the label {label:?} instead of {wanted:?}"));
+        }
+        let annotations = node.metadata.annotations.as_ref();
+        let annotation = annotations.and_then(|all| all.get(api::RESERVED_IP_ANNOTATION));
+        let wanted = holder("FloatingIPPool").map(ToString::to_string);
+        if annotation != wanted.as_ref() {
+            found.push(format!("{name} has the annotation {annotation:?} instead of {wanted:?}"));
+        }
+    }
+    found
+}

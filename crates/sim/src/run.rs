@@ -1,0 +1,250 @@
+//! One run: a cluster, its clouds and the controller's processes, from a seed and a script to a judgement.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use controller::health::Health;
+use controller::lease::RETRY;
+use controller::rounds::Retry;
+use controller::run::{Terms, control};
+use futures::FutureExt;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::cluster::{Cluster, clouds};
+use crate::dice::Dice;
+use crate::edges::edges;
+use crate::judge::{self, Violation};
+use crate::script::{CHAOS, Event, REPLICAS};
+use crate::universe::{Process, Universe};
+
+/// D of every run. What is under way in the network is under way for less.
+pub const TAKEOVER: Duration = Duration::from_secs(2);
+const LEASE: Duration = Duration::from_secs(6);
+
+/// How long a run may take to settle once nothing goes wrong any more: every pause after a failure is shorter.
+pub const SETTLES_WITHIN: Duration = Duration::from_secs(400);
+
+/// How long nothing at all is written then.
+const QUIET: Duration = Duration::from_secs(90);
+
+/// A process that died is started again after so long.
+const RESTART: Duration = Duration::from_secs(3);
+
+/// What became of a run.
+pub struct Outcome {
+    /// What was violated; nothing is the only good answer.
+    pub violations: Vec<Violation>,
+    /// What happened.
+    pub story: Vec<String>,
+    /// How many addresses went to a machine.
+    pub attached: usize,
+    /// How long it took in its own time.
+    pub simulated: Duration,
+}
+
+/// Runs one seed with a script, in a time of its own.
+pub fn run(seed: u64, script: &[(Duration, Event)]) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(play(seed, script)),
+        Err(error) => Outcome {
+            violations: vec![Violation { invariant: "I0", what: error.to_string() }],
+            story: Vec::new(),
+            attached: 0,
+            simulated: Duration::ZERO,
+        },
+    }
+}
+
+async fn play(seed: u64, script: &[(Duration, Event)]) -> Outcome {
+    let (compute, ocean) = clouds();
+    let universe = Universe::new(seed, compute, ocean);
+    let mut cluster = Cluster::new(seed, Arc::clone(&universe));
+    let mut fleet = Fleet::new(seed, Arc::clone(&universe));
+    for (at, event) in script {
+        fleet.look_after_until(*at).await;
+        cluster.happen(event);
+        fleet.happen(event);
+    }
+    fleet.look_after_until(CHAOS).await;
+    universe.tell("nothing goes wrong any more");
+    fleet.heal();
+    cluster.heal();
+    let resolve_at = CHAOS + SETTLES_WITHIN / 2;
+    fleet.look_after_until(resolve_at).await;
+    cluster.resolve_candidates();
+    let settled_at = CHAOS + SETTLES_WITHIN;
+    fleet.look_after_until(settled_at).await;
+    let before = judge::written(&universe);
+    fleet.look_after_until(settled_at + QUIET).await;
+    let violations = judge::judge(&universe, &cluster, before).await;
+    fleet.end();
+    let attached = judge::attached(&universe);
+    Outcome { violations, story: universe.story(), attached, simulated: universe.elapsed() }
+}
+
+/// The processes of the controller.
+struct Fleet {
+    universe: Arc<Universe>,
+    dice: Dice,
+    processes: Vec<Option<Running>>,
+    started: u64,
+    /// What happens to processes and weather later, by itself.
+    later: Vec<(Duration, Later)>,
+}
+
+struct Running {
+    process: Arc<Process>,
+    task: JoinHandle<()>,
+    terminate: Option<oneshot::Sender<()>>,
+}
+
+enum Later {
+    Resume(Arc<Process>),
+    KubernetesCalm,
+    CloudsCalm,
+    Start(usize),
+}
+
+impl Fleet {
+    fn new(seed: u64, universe: Arc<Universe>) -> Self {
+        let mut fleet = Self {
+            universe,
+            dice: Dice::new(seed, "fleet"),
+            processes: (0..REPLICAS).map(|_| None).collect(),
+            started: 0,
+            later: Vec::new(),
+        };
+        (0..fleet.processes.len()).for_each(|replica| fleet.start(replica));
+        fleet
+    }
+
+    fn start(&mut self, replica: usize) {
+        self.started += 1;
+        let drift = i64::try_from(self.dice.roll(400)).unwrap_or(0) - 200;
+        let process = Process::new(self.started, Arc::clone(&self.universe), drift);
+        let (terminate, asked) = oneshot::channel::<()>();
+        let terms = Terms {
+            identity: format!("p{}", self.started),
+            lease: ("kube-system".into(), "lease".into()),
+            lease_duration: LEASE,
+            takeover: TAKEOVER,
+            retry: Retry { shortest: Duration::from_secs(1), longest: Duration::from_secs(60) },
+        };
+        let edges = edges(&self.universe, &process);
+        let (universe, number) = (Arc::clone(&self.universe), self.started);
+        universe.tell(&format!("p{number} starts"));
+        let task = tokio::spawn(async move {
+            let Ok(health) = Health::new("sim") else { return };
+            let asked = async move {
+                // A sender that is gone without a word asks for nothing.
+                if asked.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let ended = control(edges, terms, health, asked.boxed()).await;
+            universe.tell(&format!("p{number} ends: {ended:?}"));
+        });
+        self.processes[replica] = Some(Running { process, task, terminate: Some(terminate) });
+    }
+
+    /// Lets time pass, and starts again what has ended.
+    async fn look_after_until(&mut self, until: Duration) {
+        const LOOK: Duration = Duration::from_millis(250);
+        loop {
+            let now = self.universe.elapsed();
+            let (due, later) = std::mem::take(&mut self.later).into_iter().partition(|(at, _)| *at <= now);
+            self.later = later;
+            let due: Vec<(Duration, Later)> = due;
+            for (_, what) in due {
+                self.happen_later(what);
+            }
+            for replica in 0..self.processes.len() {
+                let has_ended =
+                    self.processes[replica].as_ref().is_some_and(|running| running.task.is_finished());
+                if has_ended {
+                    self.processes[replica] = None;
+                    self.later.push((now + RESTART, Later::Start(replica)));
+                }
+            }
+            match until.checked_sub(now) {
+                Some(left) if !left.is_zero() => tokio::time::sleep(left.min(LOOK)).await,
+                _ => return,
+            }
+        }
+    }
+
+    fn happen_later(&mut self, what: Later) {
+        match what {
+            Later::Resume(process) => {
+                self.universe.tell(&format!("p{} goes on", process.number));
+                process.set_stopped(false);
+            }
+            Later::KubernetesCalm => self.universe.set_weather(|weather| weather.kubernetes = 0),
+            Later::CloudsCalm => self.universe.set_weather(|weather| weather.clouds = 0),
+            Later::Start(replica) if self.processes[replica].is_none() => self.start(replica),
+            Later::Start(_) => {}
+        }
+    }
+
+    fn happen(&mut self, event: &Event) {
+        let now = self.universe.elapsed();
+        let of = |replica: &u64| usize::try_from(*replica).unwrap_or(0);
+        match event {
+            Event::Crash { replica } => {
+                if let Some(running) = self.processes[of(replica)].take() {
+                    self.universe.tell(&format!("p{} is killed", running.process.number));
+                    running.task.abort();
+                    self.later.push((now + RESTART, Later::Start(of(replica))));
+                }
+            }
+            Event::Terminate { replica } => {
+                if let Some(running) = &mut self.processes[of(replica)]
+                    && let Some(terminate) = running.terminate.take()
+                {
+                    self.universe.tell(&format!("p{} is asked to stop", running.process.number));
+                    _ = terminate.send(());
+                }
+            }
+            Event::Stop { replica, seconds } => {
+                if let Some(running) = &self.processes[of(replica)] {
+                    self.universe.tell(&format!("p{} is stopped", running.process.number));
+                    running.process.set_stopped(true);
+                    let at = now + Duration::from_secs(*seconds);
+                    self.later.push((at, Later::Resume(Arc::clone(&running.process))));
+                }
+            }
+            Event::ClockJump { replica, milliseconds } => {
+                if let Some(running) = &self.processes[of(replica)] {
+                    running.process.jump(*milliseconds);
+                }
+            }
+            Event::KubernetesStorm { one_in, seconds } => {
+                self.universe.set_weather(|weather| weather.kubernetes = *one_in);
+                self.later.push((now + Duration::from_secs(*seconds), Later::KubernetesCalm));
+            }
+            Event::CloudStorm { one_in, seconds } => {
+                self.universe.set_weather(|weather| weather.clouds = *one_in);
+                self.later.push((now + Duration::from_secs(*seconds), Later::CloudsCalm));
+            }
+            _ => {}
+        }
+    }
+
+    fn heal(&mut self) {
+        for (_, what) in std::mem::take(&mut self.later) {
+            match what {
+                Later::Start(_) => self.later.push((self.universe.elapsed(), what)),
+                what => self.happen_later(what),
+            }
+        }
+        self.later.iter_mut().for_each(|(at, _)| *at += RETRY);
+    }
+
+    fn end(self) {
+        for running in self.processes.into_iter().flatten() {
+            running.task.abort();
+        }
+    }
+}

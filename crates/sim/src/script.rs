@@ -1,0 +1,204 @@
+//! What goes wrong in a run, drawn from its seed before it begins, so that a part of it can be left out and the rest tried
+//! again.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::dice::Dice;
+
+/// Nodes at each cloud.
+pub const NODES: u64 = 4;
+
+/// Addresses that people reserved at each cloud.
+pub const ADDRESSES: u64 = 4;
+
+/// Processes of the controller.
+pub const REPLICAS: u64 = 2;
+
+/// How long things go wrong.
+pub const CHAOS: Duration = Duration::from_secs(600);
+
+/// The clouds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Cloud {
+    Compute,
+    Ocean,
+}
+
+/// Something that happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are what their names say")]
+pub enum Event {
+    NotReady {
+        cloud: Cloud,
+        node: u64,
+    },
+    Ready {
+        cloud: Cloud,
+        node: u64,
+    },
+    Cordon {
+        cloud: Cloud,
+        node: u64,
+    },
+    Uncordon {
+        cloud: Cloud,
+        node: u64,
+    },
+    /// The node and its machine are gone.
+    Lost {
+        cloud: Cloud,
+        node: u64,
+    },
+    /// The node is gone, its machine runs on.
+    Removed {
+        cloud: Cloud,
+        node: u64,
+    },
+    /// The node comes back, on another machine.
+    Returns {
+        cloud: Cloud,
+        node: u64,
+    },
+    /// The matching pod on a node is gone, or there and Ready.
+    Pod {
+        node: u64,
+        is_ready: bool,
+    },
+    /// A person puts an address on a machine of the cluster, or on one that is not in it.
+    PersonMoves {
+        cloud: Cloud,
+        address: u64,
+        node: Option<u64>,
+    },
+    /// A person lists one address more or less.
+    Edit {
+        cloud: Cloud,
+        address: u64,
+    },
+    /// A person wants so many addresses.
+    Desire {
+        count: u64,
+    },
+    /// A person deletes an object, and makes it anew.
+    Delete {
+        cloud: Cloud,
+    },
+    Recreate {
+        cloud: Cloud,
+    },
+    DeleteLease,
+    Compact,
+    /// Somebody else creates an address in our account.
+    ForeignCreation,
+    Crash {
+        replica: u64,
+    },
+    Terminate {
+        replica: u64,
+    },
+    Stop {
+        replica: u64,
+        seconds: u64,
+    },
+    ClockJump {
+        replica: u64,
+        milliseconds: i64,
+    },
+    /// For a while one request in so many goes wrong.
+    KubernetesStorm {
+        one_in: u64,
+        seconds: u64,
+    },
+    CloudStorm {
+        one_in: u64,
+        seconds: u64,
+    },
+    /// The next few requests of a kind meet this.
+    CloudFault {
+        cloud: Cloud,
+        fault: CloudFault,
+        times: u64,
+    },
+}
+
+/// What a cloud itself does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum CloudFault {
+    LoseReply,
+    Truncate,
+    RateLimited,
+    Forbidden,
+    FailLate,
+    Overtake,
+    Slow,
+    /// A region does not answer.
+    Partial,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// When what happens.
+pub fn script(seed: u64) -> Vec<(Duration, Event)> {
+    let mut dice = Dice::new(seed, "script");
+    let count = 6 + dice.roll(25);
+    let mut events: Vec<_> = (0..count).map(|_| (dice.up_to(CHAOS), event(&mut dice))).collect();
+    events.sort_by_key(|(at, _)| *at);
+    events
+}
+
+fn event(dice: &mut Dice) -> Event {
+    let cloud = *dice.pick(&[Cloud::Compute, Cloud::Ocean]);
+    let node = dice.roll(NODES);
+    let replica = dice.roll(REPLICAS);
+    match dice.roll(31) {
+        0..3 => Event::NotReady { cloud, node },
+        3..6 => Event::Ready { cloud, node },
+        6 => Event::Cordon { cloud, node },
+        7 => Event::Uncordon { cloud, node },
+        8 => Event::Lost { cloud, node },
+        9 => Event::Removed { cloud, node },
+        10..12 => Event::Returns { cloud, node },
+        12 => Event::Pod { node, is_ready: false },
+        13 => Event::Pod { node, is_ready: true },
+        14 => {
+            let node = dice.one_in(2).then_some(node);
+            Event::PersonMoves { cloud, address: dice.roll(ADDRESSES), node }
+        }
+        15 => Event::Edit { cloud, address: dice.roll(ADDRESSES) },
+        16 => Event::Desire { count: dice.roll(8) },
+        17 => Event::Delete { cloud },
+        18 => Event::Recreate { cloud },
+        19 => Event::DeleteLease,
+        20 => Event::Compact,
+        21 => Event::ForeignCreation,
+        22..25 => Event::Crash { replica },
+        25 => Event::Terminate { replica },
+        26 => Event::Stop { replica, seconds: 1 + dice.roll(40) },
+        27 => {
+            let milliseconds = i64::try_from(dice.roll(120_000)).unwrap_or(0) - 60_000;
+            Event::ClockJump { replica, milliseconds }
+        }
+        28 => Event::KubernetesStorm { one_in: 2 + dice.roll(10), seconds: 1 + dice.roll(30) },
+        29 => Event::CloudStorm { one_in: 2 + dice.roll(10), seconds: 1 + dice.roll(30) },
+        _ => {
+            let faults = [
+                CloudFault::LoseReply,
+                CloudFault::Truncate,
+                CloudFault::RateLimited,
+                CloudFault::Forbidden,
+                CloudFault::FailLate,
+                CloudFault::Overtake,
+                CloudFault::Slow,
+                CloudFault::Partial,
+            ];
+            Event::CloudFault { cloud, fault: *dice.pick(&faults), times: 1 + dice.roll(5) }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What all processes of a run share: the apiserver, the clouds, the weather between them, and the story of the run.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use controller::clock::Clock;
+use jiff::Timestamp;
+use testbed::fake::Fake;
+use testbed::fake::compute::Compute;
+use testbed::fake::digitalocean::DigitalOcean;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::apiserver::ApiServer;
+use crate::dice::Dice;
+
+/// The token that both clouds accept.
+pub const TOKEN: &str = "sim-token";
+
+/// The project at Compute Engine.
+pub const PROJECT: &str = "sim";
+
+/// When every run begins, by the true time of day.
+const BEGINNING: i64 = 1_800_000_000;
+
+/// What all share.
+pub struct Universe {
+    /// Kubernetes.
+    pub api: ApiServer,
+    /// Compute Engine.
+    pub compute: Fake<Compute>,
+    /// DigitalOcean.
+    pub ocean: Fake<DigitalOcean>,
+    started: Instant,
+    weather: Mutex<Weather>,
+    story: Mutex<Vec<String>>,
+    landed: Mutex<Vec<Landed>>,
+}
+
+/// How the network behaves.
+#[derive(Clone, Debug)]
+pub struct Weather {
+    dice: Dice,
+    /// One in so many requests to Kubernetes goes wrong; none where it is 0.
+    pub kubernetes: u64,
+    /// The same for the clouds.
+    pub clouds: u64,
+    /// How long a request or an answer may be under way.
+    pub delay_max: Duration,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It arrives, and the answer comes back.
+    Well,
+    /// It never arrives.
+    RequestLost,
+    /// It is carried out, and the answer never comes.
+    ReplyLost,
+    /// The server is not able to answer now.
+    Unavailable,
+}
+
+/// A change that arrived at a cloud.
+#[derive(Clone, Debug)]
+pub struct Landed {
+    /// When.
+    pub at: Duration,
+    /// Which process sent it.
+    pub process: u64,
+    /// What it was.
+    pub line: String,
+}
+
+impl Universe {
+    /// Nothing has happened yet.
+    pub fn new(seed: u64, compute: Fake<Compute>, ocean: Fake<DigitalOcean>) -> Arc<Self> {
+        let weather = Weather {
+            dice: Dice::new(seed, "weather"),
+            kubernetes: 0,
+            clouds: 0,
+            delay_max: Duration::from_millis(40),
+        };
+        Arc::new(Self {
+            api: ApiServer::default(),
+            compute,
+            ocean,
+            started: Instant::now(),
+            weather: Mutex::new(weather),
+            story: Mutex::default(),
+            landed: Mutex::default(),
+        })
+    }
+
+    /// How long the run has lasted.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The true time of day.
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_second(BEGINNING).unwrap_or_default() + self.elapsed()
+    }
+
+    /// Changes the weather.
+    pub fn set_weather(&self, change: impl FnOnce(&mut Weather)) {
+        change(&mut lock(&self.weather));
+    }
+
+    /// What becomes of the next request, and how long it and its answer are under way.
+    pub fn fate(&self, is_cloud: bool) -> (Fate, Duration, Duration) {
+        let mut weather = lock(&self.weather);
+        let longest = weather.delay_max;
+        let (out, back) = (weather.dice.up_to(longest), weather.dice.up_to(longest));
+        let chance = if is_cloud { weather.clouds } else { weather.kubernetes };
+        let fate = match (chance > 0 && weather.dice.one_in(chance)).then(|| weather.dice.roll(3)) {
+            None => Fate::Well,
+            Some(0) => Fate::RequestLost,
+            Some(1) => Fate::ReplyLost,
+            Some(_) => Fate::Unavailable,
+        };
+        (fate, out, back)
+    }
+
+    /// Tells of something.
+    pub fn tell(&self, text: &str) {
+        let line = format!("{:>9.3} {text}", self.elapsed().as_secs_f64());
+        lock(&self.story).push(line);
+    }
+
+    /// Everything that was told.
+    pub fn story(&self) -> Vec<String> {
+        lock(&self.story).clone()
+    }
+
+    /// A change of a process arrived at a cloud.
+    pub fn note_landed(&self, process: u64, line: String) {
+        self.tell(&format!("p{process} {line}"));
+        lock(&self.landed).push(Landed { at: self.elapsed(), process, line });
+    }
+
+    /// The changes that arrived.
+    pub fn landed(&self) -> Vec<Landed> {
+        lock(&self.landed).clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A process of the controller: it can be stopped, and its clock can be wrong.
+pub struct Process {
+    /// Its number; every start is another process.
+    pub number: u64,
+    universe: Arc<Universe>,
+    stopped: watch::Sender<bool>,
+    /// How far its time of day is off, in milliseconds.
+    skew: Mutex<i64>,
+    /// How many parts in a million its clock runs too fast.
+    drift: i64,
+}
+
+impl Process {
+    /// A process that runs.
+    pub fn new(number: u64, universe: Arc<Universe>, drift: i64) -> Arc<Self> {
+        Arc::new(Self { number, universe, stopped: watch::Sender::new(false), skew: Mutex::new(0), drift })
+    }
+
+    /// Stops it, or lets it go on.
+    pub fn set_stopped(&self, stopped: bool) {
+        self.stopped.send_replace(stopped);
+    }
+
+    /// Waits while it is stopped.
+    pub async fn running(&self) {
+        let mut stopped = self.stopped.subscribe();
+        _ = stopped.wait_for(|stopped| !stopped).await;
+    }
+
+    /// Lets its time of day jump.
+    pub fn jump(&self, milliseconds: i64) {
+        *lock(&self.skew) += milliseconds;
+    }
+
+    fn own_time(&self) -> Duration {
+        let true_time = i64::try_from(self.universe.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let own = true_time + true_time / 1_000_000 * self.drift;
+        Duration::from_micros(own.unsigned_abs())
+    }
+}
+
+impl Clock for Process {
+    fn wall(&self) -> Timestamp {
+        let own = Timestamp::from_second(BEGINNING).unwrap_or_default() + self.own_time();
+        own.checked_add(jiff::SignedDuration::from_millis(*lock(&self.skew))).unwrap_or(own)
+    }
+
+    fn since_boot(&self) -> Duration {
+        Duration::from_secs(1_000) + self.own_time()
+    }
+}
