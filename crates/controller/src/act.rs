@@ -127,7 +127,9 @@ impl Executor {
         let echo = self.echo;
         self.under_way.spawn(async move {
             let result = budget::with_urgency(step.is_urgent, take(&*driver, &poller, &step)).await;
-            if let Err(DriverError::Unavailable(_)) = &result {
+            if let Err(DriverError::Unavailable(_)) = &result
+                && !plan::sabotaged!(NoWaitAfterSilence)
+            {
                 // It may have been heard. Only when it can't take effect any more is what the cloud says the truth.
                 tokio::time::sleep(echo).await;
             }

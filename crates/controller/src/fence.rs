@@ -45,6 +45,9 @@ impl Fence {
 
     /// How long a change that begins now may take, or nothing where none may begin.
     pub fn remaining(&self) -> Option<Duration> {
+        if plan::sabotaged!(NoFence) {
+            return Some(MARGIN * 10);
+        }
         let end = Duration::from_millis(self.ends.load(Ordering::SeqCst));
         end.checked_sub(self.clock.since_boot())?.checked_sub(MARGIN).filter(|left| !left.is_zero())
     }

@@ -160,7 +160,10 @@ impl Candidate {
         // A lease that still bears our own name is one that we did not release, in an earlier life.
         let gained = if holder(&lease).is_empty() { Gained::Released } else { Gained::TakenOver };
         let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0) + 1;
-        let taken = self.record(lease, transitions);
+        let mut taken = self.record(lease, transitions);
+        if plan::sabotaged!(LeaseWithoutPrecondition) {
+            taken.metadata.resource_version = None;
+        }
         let written = self.api.replace(&self.name, &PostParams::default(), &taken).await?;
         self.renewed(written, now);
         Ok(Some(gained))
@@ -253,6 +256,9 @@ impl Candidate {
         let mut renewed = lease.clone();
         if let Some(spec) = &mut renewed.spec {
             spec.renew_time = Some(MicroTime(self.clock.wall()));
+        }
+        if plan::sabotaged!(LeaseWithoutPrecondition) {
+            renewed.metadata.resource_version = None;
         }
         let written = self.api.replace(&self.name, &PostParams::default(), &renewed).await?;
         self.renewed(written, began);

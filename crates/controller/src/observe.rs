@@ -43,6 +43,9 @@ const DISRUPTION_TAINTS: [&str; 5] = [
 /// The annotation with which a person confirms that lost holders are really lost, up to the time that is its value.
 pub const CONFIRM_LOSS_ANNOTATION: &str = "netinfra.darkbrains.com/confirm-loss";
 
+/// The annotation with which a person says which addresses, separated by commas, were not created for an object.
+pub const NOT_CREATED_ANNOTATION: &str = "netinfra.darkbrains.com/not-created";
+
 /// Everything known, kept up to date.
 #[derive(Default)]
 pub struct Index {
@@ -594,7 +597,8 @@ impl Index {
             Err(error) => {
                 let reason: Arc<str> = error.to_string().into();
                 for address in asked {
-                    let holding = Holding::Unknown(Arc::clone(&reason));
+                    let unknown = Holding::Unknown(Arc::clone(&reason));
+                    let holding = if plan::sabotaged!(UnknownReadAsFree) { Holding::Free } else { unknown };
                     self.hold(scope, address, holding, as_of);
                 }
             }
@@ -819,6 +823,12 @@ pub(crate) fn last_holders(status: &[AddressStatus]) -> BTreeMap<Address, VmId> 
 pub(crate) fn created_here(status: &[AddressStatus]) -> BTreeSet<Address> {
     let created = status.iter().filter(|status| status.created == Some(true));
     created.filter_map(|status| status.address.parse().ok()).collect()
+}
+
+/// The addresses of which a person has said that they were not created for an object.
+pub(crate) fn disowned(object: &impl ResourceExt) -> BTreeSet<Address> {
+    let texts = object.annotations().get(NOT_CREATED_ANNOTATION).map(String::as_str).unwrap_or_default();
+    texts.split(',').filter_map(|text| text.trim().parse().ok()).collect()
 }
 
 /// The time up to which a person has confirmed losses.

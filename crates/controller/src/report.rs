@@ -95,7 +95,9 @@ impl Reporter {
             if self.objects.contains(key) || is_pruned {
                 continue;
             }
-            if let Some(patch) = objects::owed(index, plan, key) {
+            if let Some(patch) =
+                objects::owed(index, plan, key).filter(|_| !plan::sabotaged!(FinalizerForgotten))
+            {
                 self.objects.insert(key.clone());
                 let (client, key) = (self.client.clone(), key.clone());
                 let is_pool = matches!(index.objects[&key].object, Object::Pool(_));
@@ -170,8 +172,14 @@ async fn amend(client: Client, key: &PoolKey, is_pool: bool, patch: Value) -> Re
     }
 }
 
-async fn write(client: Client, key: &PoolKey, changed: Object) -> Result<Object, kube::Error> {
+async fn write(client: Client, key: &PoolKey, mut changed: Object) -> Result<Object, kube::Error> {
     let params = PostParams::default();
+    if plan::sabotaged!(StatusWithoutPrecondition) {
+        match &mut changed {
+            Object::Allocation(object) => Arc::make_mut(object).metadata.resource_version = None,
+            Object::Pool(object) => Arc::make_mut(object).metadata.resource_version = None,
+        }
+    }
     match changed {
         Object::Allocation(object) => {
             let api: Api<NetIPAllocation> = Api::all(client);

@@ -274,6 +274,9 @@ impl Rounds {
                 {
                     self.index.world.avoid_machines.insert(to.vm.clone(), until);
                 }
+                if plan::sabotaged!(RetryWithoutReading) {
+                    return;
+                }
                 // Where the address is now has to be read again before anything else is done with it.
                 self.index.correct(scope, *address, plan::Holding::Unknown(error.to_string().into()));
                 self.clouds.forget(scope);
@@ -311,7 +314,9 @@ impl Rounds {
     /// Plans, and begins all that follows from it.
     fn round(&mut self) {
         let now = self.clock.wall();
-        self.index.world.in_flight = self.executor.in_flight.clone();
+        if !plan::sabotaged!(InFlightForgotten) {
+            self.index.world.in_flight = self.executor.in_flight.clone();
+        }
         self.index.world.avoid_addresses.retain(|_, pause| pause.until > now);
         self.index.world.avoid_machines.retain(|_, until| *until > now);
         self.index.world.avoid_creations.retain(|_, pause| pause.until > now);
@@ -363,7 +368,9 @@ impl Rounds {
                 tracing::info!(object = %key, "{step}");
                 match &step.action {
                     Action::Begin(entry) => {
-                        moves.insert(step.address, plan::Move { written: PENDING, ..entry.clone() });
+                        let written =
+                            if plan::sabotaged!(JournalAfterCall) { plan::Tick(0) } else { PENDING };
+                        moves.insert(step.address, plan::Move { written, ..entry.clone() });
                     }
                     Action::Claim => {
                         if let Some(entry) = moves.get_mut(&step.address) {
@@ -426,6 +433,9 @@ const DENIED_RETRY: Duration = Duration::from_secs(30);
 impl Retry {
     /// How long to wait before a change is tried again: by what the error says, and longer each time.
     fn pause_after(self, error: &DriverError, failures: u32) -> Duration {
+        if plan::sabotaged!(UnboundedRetry) {
+            return Duration::ZERO;
+        }
         let grows = self.shortest.saturating_mul(1 << failures.min(16));
         let pause = match error {
             DriverError::RateLimited { retry_after, .. } => (*retry_after).max(self.shortest),

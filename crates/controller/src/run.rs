@@ -165,6 +165,7 @@ async fn lead(
     let Terms { takeover, lease_duration, .. } = *terms;
     let wait = match gained {
         Gained::Released => Duration::ZERO,
+        _ if plan::sabotaged!(NoWaitAfterTakeover) => Duration::ZERO,
         Gained::TakenOver => takeover,
         Gained::Absent if rounds.knows_of_a_leader() => lease_duration + takeover,
         Gained::Absent => Duration::ZERO,

@@ -24,7 +24,7 @@
 //! ```
 //!
 //! Without a tag an address is adopted only from the answer to the request itself. An address that some object lists is
-//! never taken for a new one, so a person who finds one that was reported resolves it by listing it.
+//! never taken for a new one, nor is one that a person has disowned; so whoever finds one reported lists or disowns it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -189,8 +189,13 @@ pub(crate) fn next(world: &World, pool: &Pool, is_owned: impl Fn(Address) -> boo
         Some(tag) => tagged(tag).into_iter().filter(|address| !is_owned(*address)).collect(),
         None => unlisted(),
     };
-    let found: BTreeSet<Address> = found.difference(&entry.before).copied().collect();
+    let is_new = |address: &Address| !entry.before.contains(address) && !pool.disowned.contains(address);
+    let found: BTreeSet<Address> = found.into_iter().filter(is_new).collect();
     match (&entry.tag, found.is_empty()) {
+        (Some(_), false) if crate::sabotaged!(TagIgnored) => {}
+        (None, false) if crate::sabotaged!(CandidateAdopted) => {
+            return Next::act(CreationAction::Adopt(found), lacking);
+        }
         (Some(_), false) => return Next::act(CreationAction::Adopt(found), lacking),
         (None, false) if entry.may_have_asked => return Next::say(Lacking::Ambiguous(found)),
         (None, false) => return begin(account),
@@ -239,7 +244,7 @@ impl fmt::Display for Lacking {
             Self::Ambiguous(candidates) => write!(
                 f,
                 "a request to create an address had no answer, and one of these may be its result: {}; add those that \
-                 are this object's to spec.ips, and list or release the others",
+                 are this object's to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created",
                 list(candidates)
             ),
             Self::TooMany(count) => write!(

@@ -12,6 +12,24 @@
 //! assert_eq!(plan(&nothing_known, plan::Timestamp::UNIX_EPOCH).to_string(), "");
 //! ```
 
+/// Whether something is broken on purpose, to see whether the simulator notices. Never in a release.
+#[cfg(feature = "sabotage")]
+#[macro_export]
+macro_rules! sabotaged {
+    ($what:ident) => {
+        $crate::sabotage::is($crate::sabotage::Sabotage::$what)
+    };
+}
+
+/// Whether something is broken on purpose, to see whether the simulator notices. Never in a release.
+#[cfg(not(feature = "sabotage"))]
+#[macro_export]
+macro_rules! sabotaged {
+    ($what:ident) => {
+        false
+    };
+}
+
 mod bits;
 mod creation;
 mod losses;
@@ -21,6 +39,8 @@ mod ownership;
 mod placement;
 mod planner;
 mod pool;
+#[cfg(feature = "sabotage")]
+pub mod sabotage;
 mod standing;
 mod steps;
 mod world;

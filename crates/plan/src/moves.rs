@@ -56,8 +56,8 @@ pub(crate) fn next(
     may_release: bool,
     now: Timestamp,
 ) -> Next {
-    if entry.epoch != world.epoch {
-        return Next::Claim;
+    if entry.epoch != world.epoch && !crate::sabotaged!(EpochIgnored) {
+        return if crate::sabotaged!(JournalDropped) { Next::Abandon } else { Next::Claim };
     }
     if is_in_flight(world, address, entry) || entry.written == PENDING {
         return Next::Wait;
@@ -65,7 +65,10 @@ pub(crate) fn next(
     if let Some(pause) = world.avoid_addresses.get(&address).filter(|pause| now < pause.until) {
         return Next::WaitUntil(pause.until);
     }
-    let Some(fact) = world.fact(&pool.scope, address).filter(|fact| fact.as_of > entry.written) else {
+    let Some(fact) = world
+        .fact(&pool.scope, address)
+        .filter(|fact| fact.as_of > entry.written || crate::sabotaged!(StaleListingBelieved))
+    else {
         return Next::ReadAgain;
     };
     let may_keep = |vm| {

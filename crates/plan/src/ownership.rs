@@ -49,6 +49,9 @@ impl Ownership {
 
     /// The rank of the pool that owns an address which the pool of the given rank names, where that is another one.
     pub(crate) fn other_owner(&self, address: Address, rank: usize) -> Option<usize> {
+        if crate::sabotaged!(PoolsPlannedAlone) {
+            return None;
+        }
         self.contested.get(&address).copied().filter(|owner| *owner != rank)
     }
 

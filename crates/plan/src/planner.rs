@@ -140,7 +140,7 @@ impl<'a> Planner<'a> {
             let fact = known.map(|known| &known.fact);
             // Giving an address back can't be undone, so everything must speak for it at every step.
             let may_release = pool.policy.mode == Mode::Active
-                && pool.policy.releases_created
+                && (pool.policy.releases_created || crate::sabotaged!(ReleasedUnasked))
                 && pool.created_here.contains(address)
                 && position < pool.addresses.len()
                 && wanted >= pool.desired
@@ -343,7 +343,9 @@ impl<'a> Planner<'a> {
         let Some((slot, (name, node))) = slot.and_then(|slot| Some((slot, self.world.at(slot)?))) else {
             let is_ours = pool.last_holders.get(&address) == Some(vm);
             return match (is_ours, pool.policy.takeover) {
-                (false, Takeover::Never) => Some(Verdict::Foreign(vm.clone())),
+                (false, Takeover::Never) if !crate::sabotaged!(AuthorityIgnored) => {
+                    Some(Verdict::Foreign(vm.clone()))
+                }
                 (is_ours, _) => seek(Some(Holder { vm: vm.clone(), node: None, is_ours, why: Why::Gone })),
             };
         };
@@ -513,7 +515,9 @@ impl<'a> Planner<'a> {
         if to.is_none() {
             match &holder {
                 None => return (None, Verdict::NoNode),
-                Some(Holder { vm, is_ours: false, .. }) => return (None, Verdict::Foreign(vm.clone())),
+                Some(Holder { vm, is_ours: false, .. }) if !crate::sabotaged!(AuthorityIgnored) => {
+                    return (None, Verdict::Foreign(vm.clone()));
+                }
                 // Only a drained node is surely of no use to its address; any other may still serve or come back.
                 Some(Holder { why: Why::Drained, .. }) if pool.tenancy == Tenancy::UntilDrained => {}
                 Some(Holder { vm, node, why, .. }) => {
@@ -615,6 +619,9 @@ fn restore_order(verdicts: &mut [(Address, Verdict)], pool: Option<&Pool>) {
 
 fn holding(world: &World) -> Bits {
     let mut holding = Bits::default();
+    if crate::sabotaged!(PoolsPlannedAlone) {
+        return holding;
+    }
     world.holders().for_each(|slot| holding.set(slot, true));
     holding
 }

@@ -25,6 +25,8 @@ pub struct Pool {
     pub creates: Option<Arc<str>>,
     /// Those of its addresses that it created itself, by the object's own status.
     pub created_here: BTreeSet<Address>,
+    /// Addresses of which a person has said that they were not created for it.
+    pub disowned: BTreeSet<Address>,
     /// When a node gives its address up.
     pub tenancy: Tenancy,
     /// New placements go only to this region, where one is given.

@@ -119,6 +119,7 @@ fn build(nodes: &[Kind], free: [usize; 2], tenancies: [Tenancy; 2]) -> World {
             adopted: BTreeSet::new(),
             creates: None,
             created_here: BTreeSet::new(),
+            disowned: BTreeSet::new(),
             tenancy: tenancies[owner],
             region: None,
             zones: Vec::new(),

@@ -136,6 +136,7 @@ fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap
         adopted: BTreeSet::new(),
         creates,
         created_here,
+        disowned: BTreeSet::new(),
         tenancy: match dice.roll(3) {
             0 => Tenancy::UntilDrained,
             1 => Tenancy::UntilDisplaced { needs_pods: true },

@@ -313,6 +313,15 @@ impl Cluster {
                     },
                 });
                 self.universe.api.create("netipallocations", &object, now);
+                let ips: Vec<_> = (2..4).map(compute_address).collect();
+                let object = json!({
+                    "metadata": {"name": "other"},
+                    "spec": {
+                        "reservedIPs": ips, "nodeSelector": {"role": "edge"}, "cloud": {"provider": "gcp"},
+                        "policy": {"failoverGraceSeconds": self.grace},
+                    },
+                });
+                self.universe.api.create("netipallocations", &object, now);
             }
             Cloud::Ocean => {
                 let ips: Vec<_> = (0..2).map(ocean_address).collect();
@@ -369,9 +378,11 @@ impl Cluster {
         }
         let now = self.universe.now();
         let confirmed = crate::apiserver::moment(now + Duration::from_secs(86_400));
-        for (plural, namespace, name) in
-            [("netipallocations", "", "edge"), ("floatingippools", "default", "pool")]
-        {
+        for (plural, namespace, name) in [
+            ("netipallocations", "", "edge"),
+            ("netipallocations", "", "other"),
+            ("floatingippools", "default", "pool"),
+        ] {
             self.universe.api.edit(plural, namespace, name, now, |object| {
                 object["metadata"]["annotations"]["netinfra.darkbrains.com/confirm-loss"] =
                     confirmed.clone().into();
@@ -379,7 +390,7 @@ impl Cluster {
         }
     }
 
-    /// Resolves what a person has to resolve: addresses that may be ours are listed.
+    /// Resolves what a person has to resolve: of the addresses that may be ours, those that are get listed.
     pub fn resolve_candidates(&self) {
         let now = self.universe.now();
         self.universe.api.edit("floatingippools", "default", "pool", now, |object| {
@@ -387,9 +398,14 @@ impl Cluster {
             let candidates =
                 entries.iter().filter_map(|entry| entry["candidates"].as_array()).flatten().cloned();
             let mut listed: Vec<Value> = object["spec"]["ips"].as_array().cloned().unwrap_or_default();
-            let candidates: Vec<_> = candidates.filter(|ip| !listed.contains(ip)).collect();
-            if !candidates.is_empty() {
-                listed.extend(candidates);
+            let is_foreign = |ip: &Value| ip.as_str().is_some_and(|ip| self.foreign.contains(ip));
+            let (foreign, ours): (Vec<_>, Vec<_>) =
+                candidates.filter(|ip| !listed.contains(ip)).partition(is_foreign);
+            let foreign: Vec<_> = foreign.iter().filter_map(Value::as_str).collect();
+            object["metadata"]["annotations"]["netinfra.darkbrains.com/not-created"] =
+                foreign.join(",").into();
+            if !ours.is_empty() {
+                listed.extend(ours);
                 object["spec"]["ips"] = listed.into();
             }
         });

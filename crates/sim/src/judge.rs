@@ -6,6 +6,7 @@
 //! I3  once nothing goes wrong any more it settles within a bound, and then nothing is written
 //! I4  no created address is leaked or created twice, none is released unasked
 //! I5  when settled, labels and annotations are those of the holders
+//! I6  nothing is called that is in no journal
 //! I7  calls are bounded
 //! ```
 //!
@@ -77,6 +78,9 @@ pub async fn judge(universe: &Arc<Universe>, cluster: &Cluster, before: (usize, 
         }
     }
     stale_leaders(universe).into_iter().for_each(|what| add("I2", what));
+    for landed in universe.landed().iter().filter(|landed| !landed.is_journalled) {
+        add("I6", format!("in no journal: p{} {}", landed.process, landed.line));
+    }
     if written(universe) != before {
         add("I3", format!("{before:?} writes became {:?} though nothing happened", written(universe)));
     }
@@ -141,6 +145,15 @@ fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
         if !was_deleted {
             found.push(format!("{ip} was created and is nobody's"));
         }
+    }
+    for done in universe.ocean.ledger().done {
+        if let Deed::Released { address } = done.deed {
+            found.push(format!("{address} was released, and nobody asked for that"));
+        }
+    }
+    // People list the first few themselves; what others created in the account is theirs.
+    for ip in cluster.foreign.iter().filter(|ip| ip.starts_with("192.0.2.") && listed.contains(*ip)) {
+        found.push(format!("{ip} was created by others and is listed"));
     }
     for ip in cluster.foreign.difference(&account) {
         found.push(format!("{ip} was released, and was not ours"));

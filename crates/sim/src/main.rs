@@ -1,7 +1,9 @@
 //! `sim 2000` runs as many seeds, `sim replay 17` tells the story of one.
 #![allow(clippy::print_stdout, reason = "this is what the program is for")]
 
+use std::num::NonZero;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use clap::{Parser, Subcommand};
@@ -34,35 +36,65 @@ enum Command {
         /// The seed
         seed: u64,
     },
+    /// Breaks the controller in every known way, and tells after how many seeds that was noticed
+    #[cfg(feature = "sabotage")]
+    Power,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(Command::Replay { seed }) = arguments.command {
-        return replay(seed);
+    match arguments.command {
+        Some(Command::Replay { seed }) => return replay(seed),
+        #[cfg(feature = "sabotage")]
+        Some(Command::Power) => return power(arguments.seeds),
+        None => {}
     }
     let started = Instant::now();
-    let (mut failed, mut attached, mut simulated) = (Vec::new(), 0, 0.0);
-    for seed in arguments.first..arguments.first + arguments.seeds {
-        let outcome = run(seed, &script(seed));
-        attached += outcome.attached;
-        simulated += outcome.simulated.as_secs_f64();
-        if arguments.fingerprints {
-            println!("{seed} {:016x}", fingerprint(&outcome.story));
+    let next = AtomicU64::new(arguments.first);
+    let end = arguments.first + arguments.seeds;
+    // Every run has a thread to itself, so several can go on at the same time and none knows of another.
+    let work = || {
+        let mut sum = Sum::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::SeqCst);
+            if seed >= end {
+                return sum;
+            }
+            let outcome = run(seed, &script(seed));
+            if arguments.fingerprints {
+                println!("{seed} {:016x}", fingerprint(&outcome.story));
+            }
+            if let Some(first) = outcome.violations.first() {
+                println!("seed {seed}: {first}");
+                sum.failed += 1;
+            }
+            sum.attached += outcome.attached;
+            sum.simulated += outcome.simulated.as_secs_f64();
         }
-        if let Some(first) = outcome.violations.first() {
-            println!("seed {seed}: {first}");
-            failed.push(seed);
-        }
-    }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let sums: Vec<Sum> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    // A thread that is missing has panicked, and so has a run.
+    let failed = sums.iter().map(|sum| sum.failed).sum::<usize>() + (threads - sums.len());
     println!(
-        "{} runs, {} violated; {attached} attachments, {:.1} simulated days in {:.0} s",
+        "{} runs, {failed} violated; {} attachments, {:.1} simulated days in {:.0} s",
         arguments.seeds,
-        failed.len(),
-        simulated / 86_400.0,
+        sums.iter().map(|sum| sum.attached).sum::<usize>(),
+        sums.iter().map(|sum| sum.simulated).sum::<f64>() / 86_400.0,
         started.elapsed().as_secs_f64()
     );
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What several runs came to.
+#[derive(Default)]
+struct Sum {
+    failed: usize,
+    attached: usize,
+    simulated: f64,
 }
 
 fn replay(seed: u64) -> ExitCode {
@@ -79,6 +111,33 @@ fn replay(seed: u64) -> ExitCode {
         println!("{:>9.3} {event}", at.as_secs_f64());
     }
     ExitCode::FAILURE
+}
+
+/// Breaks one thing after another.
+#[cfg(feature = "sabotage")]
+fn power(seeds: u64) -> ExitCode {
+    use plan::sabotage::{self, Sabotage};
+    let mut missed = 0;
+    println!("| broken on purpose | first seed | found | reduced to |");
+    println!("|---|---:|---|---|");
+    for what in Sabotage::ALL {
+        sabotage::choose(Some(what));
+        let caught = (0..seeds).find_map(|seed| {
+            let violation = run(seed, &script(seed)).violations.into_iter().next()?;
+            Some((seed, violation))
+        });
+        let Some((seed, violation)) = caught else {
+            println!("| {what:?} | none of {seeds} | | |");
+            missed += 1;
+            continue;
+        };
+        let story = reduce(seed, &script(seed), violation.invariant);
+        let story: Vec<_> =
+            story.iter().map(|(at, event)| format!("{:.0} s {event}", at.as_secs_f64())).collect();
+        println!("| {what:?} | {seed} | {violation} | {} |", story.join("; "));
+    }
+    sabotage::choose(None);
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// A number that two stories share only if they are the same.

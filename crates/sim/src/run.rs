@@ -15,7 +15,7 @@ use crate::cluster::{Cluster, clouds};
 use crate::dice::Dice;
 use crate::edges::edges;
 use crate::judge::{self, Violation};
-use crate::script::{CHAOS, Event, REPLICAS};
+use crate::script::{CHAOS, Event, LEADER, REPLICAS};
 use crate::universe::{Process, Universe};
 
 /// D of every run. What is under way in the network is under way for less.
@@ -190,7 +190,11 @@ impl Fleet {
 
     fn happen(&mut self, event: &Event) {
         let now = self.universe.elapsed();
-        let of = |replica: &u64| usize::try_from(*replica).unwrap_or(0);
+        let leader = self.leader();
+        let of = |replica: &u64| match *replica {
+            LEADER => leader,
+            replica => usize::try_from(replica).unwrap_or(0),
+        };
         match event {
             Event::Crash { replica } => {
                 if let Some(running) = self.processes[of(replica)].take() {
@@ -230,6 +234,18 @@ impl Fleet {
             }
             _ => {}
         }
+    }
+
+    /// The replica that holds the lease, or the first.
+    fn leader(&self) -> usize {
+        let leases = self.universe.api.all("leases");
+        let holder = leases.first().and_then(|lease| lease["spec"]["holderIdentity"].as_str());
+        let is_it = |running: &Option<Running>| {
+            running
+                .as_ref()
+                .is_some_and(|running| Some(format!("p{}", running.process.number).as_str()) == holder)
+        };
+        self.processes.iter().position(is_it).unwrap_or(0)
     }
 
     fn heal(&mut self) {

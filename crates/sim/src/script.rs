@@ -15,6 +15,9 @@ pub const ADDRESSES: u64 = 4;
 /// Processes of the controller.
 pub const REPLICAS: u64 = 2;
 
+/// Whichever of them leads.
+pub const LEADER: u64 = REPLICAS;
+
 /// How long things go wrong.
 pub const CHAOS: Duration = Duration::from_secs(600);
 
@@ -147,10 +150,63 @@ impl fmt::Display for Event {
 /// When what happens.
 pub fn script(seed: u64) -> Vec<(Duration, Event)> {
     let mut dice = Dice::new(seed, "script");
-    let count = 6 + dice.roll(25);
-    let mut events: Vec<_> = (0..count).map(|_| (dice.up_to(CHAOS), event(&mut dice))).collect();
+    let count = 4 + dice.roll(20);
+    let mut events = Vec::new();
+    for _ in 0..count {
+        let (at, event) = (dice.up_to(CHAOS), event(&mut dice));
+        // Troubles rarely come alone, and the worst come while the first is being dealt with.
+        let is_work = matches!(
+            event,
+            Event::NotReady { .. }
+                | Event::Cordon { .. }
+                | Event::Lost { .. }
+                | Event::Removed { .. }
+                | Event::Pod { .. }
+                | Event::PersonMoves { .. }
+                | Event::Edit { .. }
+                | Event::Desire { .. }
+        );
+        events.push((at, event));
+        for _ in 0..2 {
+            if is_work && dice.one_in(2) {
+                events.push((at + dice.up_to(Duration::from_millis(2_500)), trouble(&mut dice)));
+            }
+        }
+    }
     events.sort_by_key(|(at, _)| *at);
     events
+}
+
+/// Something that goes wrong while the leader is at work.
+fn trouble(dice: &mut Dice) -> Event {
+    let (replica, cloud) = (LEADER, *dice.pick(&[Cloud::Compute, Cloud::Ocean]));
+    match dice.roll(9) {
+        0 | 1 => Event::Crash { replica },
+        2 | 3 => Event::Stop { replica, seconds: 8 + dice.roll(30) },
+        4 => Event::Terminate { replica },
+        5 => Event::KubernetesStorm { one_in: 2 + dice.roll(4), seconds: 1 + dice.roll(20) },
+        6 => Event::CloudStorm { one_in: 2 + dice.roll(4), seconds: 1 + dice.roll(20) },
+        7 => Event::PersonMoves {
+            cloud,
+            address: dice.roll(ADDRESSES),
+            node: dice.one_in(2).then(|| dice.roll(NODES)),
+        },
+        _ => cloud_fault(dice, cloud),
+    }
+}
+
+fn cloud_fault(dice: &mut Dice, cloud: Cloud) -> Event {
+    let faults = [
+        CloudFault::LoseReply,
+        CloudFault::Truncate,
+        CloudFault::RateLimited,
+        CloudFault::Forbidden,
+        CloudFault::FailLate,
+        CloudFault::Overtake,
+        CloudFault::Slow,
+        CloudFault::Partial,
+    ];
+    Event::CloudFault { cloud, fault: *dice.pick(&faults), times: 1 + dice.roll(5) }
 }
 
 fn event(dice: &mut Dice) -> Event {
@@ -187,18 +243,6 @@ fn event(dice: &mut Dice) -> Event {
         }
         28 => Event::KubernetesStorm { one_in: 2 + dice.roll(10), seconds: 1 + dice.roll(30) },
         29 => Event::CloudStorm { one_in: 2 + dice.roll(10), seconds: 1 + dice.roll(30) },
-        _ => {
-            let faults = [
-                CloudFault::LoseReply,
-                CloudFault::Truncate,
-                CloudFault::RateLimited,
-                CloudFault::Forbidden,
-                CloudFault::FailLate,
-                CloudFault::Overtake,
-                CloudFault::Slow,
-                CloudFault::Partial,
-            ];
-            Event::CloudFault { cloud, fault: *dice.pick(&faults), times: 1 + dice.roll(5) }
-        }
+        _ => cloud_fault(dice, cloud),
     }
 }

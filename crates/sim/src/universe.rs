@@ -71,6 +71,8 @@ pub struct Landed {
     pub process: u64,
     /// What it was.
     pub line: String,
+    /// Whether a journal told of it when it arrived.
+    pub is_journalled: bool,
 }
 
 impl Universe {
@@ -136,8 +138,34 @@ impl Universe {
 
     /// A change of a process arrived at a cloud.
     pub fn note_landed(&self, process: u64, line: String) {
-        self.tell(&format!("p{process} {line}"));
-        lock(&self.landed).push(Landed { at: self.elapsed(), process, line });
+        let is_journalled = self.is_journalled(&line);
+        let mark = if is_journalled { "" } else { " (in no journal)" };
+        self.tell(&format!("p{process} {line}{mark}"));
+        lock(&self.landed).push(Landed { at: self.elapsed(), process, line, is_journalled });
+    }
+
+    /// Whether some object's journal names what a change is about: its address, or one of its machines.
+    fn is_journalled(&self, line: &str) -> bool {
+        let path = line.split(' ').nth(1).unwrap_or_default();
+        // A project is no address, and making one twice makes one.
+        if path.ends_with("/v2/projects") {
+            return true;
+        }
+        let names = |entry: &serde_json::Value| {
+            let is_creation = entry["kind"] == "Create" && path.ends_with("/v2/reserved_ips");
+            let address = entry["address"].as_str().unwrap_or("none");
+            let is_named = line.contains(&format!("/{address}/")) || line.contains(&format!("\"{address}\""));
+            let is_released = path.ends_with(&format!("/{address}"));
+            let machine = |end: &str| {
+                let vm = entry[end]["vm"].as_str().unwrap_or("none/none/none");
+                vm.splitn(3, '/').nth(2).is_some_and(|name| line.contains(&format!("/instances/{name}/")))
+            };
+            is_creation || is_named || is_released || machine("from") || machine("to")
+        };
+        let objects = ["netipallocations", "floatingippools"].map(|plural| self.api.all(plural));
+        let entries =
+            objects.iter().flatten().filter_map(|object| object["status"]["moves"]["entries"].as_array());
+        entries.flatten().any(names)
     }
 
     /// The changes that arrived.

@@ -10,7 +10,7 @@ use plan::{Journal, Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
 use super::selector::parse;
 use super::{
-    Front, PodsMeant, Refusal, Who, allowed, created, created_here, last_holders, losses_confirmed,
+    Front, PodsMeant, Refusal, Who, allowed, created, created_here, disowned, last_holders, losses_confirmed,
     parse_addresses,
 };
 
@@ -64,6 +64,7 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         adopted: BTreeSet::new(),
         creates: object.uid().filter(|_| wished.is_some()).map(|uid| format!("{TAG_PREFIX}{uid}").into()),
         created_here: created_here(addresses_status),
+        disowned: disowned(object),
         tenancy: Tenancy::UntilDisplaced { needs_pods: matches.needs_pods() },
         region: spec.region.as_deref().filter(|region| !region.is_empty()).map(Into::into),
         zones: Vec::new(),

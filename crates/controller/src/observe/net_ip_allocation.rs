@@ -45,6 +45,7 @@ pub(super) fn front(object: &NetIPAllocation) -> Front {
         adopted: BTreeSet::new(),
         creates: None,
         created_here: BTreeSet::new(),
+        disowned: BTreeSet::new(),
         tenancy: Tenancy::UntilDrained,
         region,
         zones,

@@ -34,6 +34,7 @@ fn difference(name: &NodeName, node: &SlimNode, marks: &Marks) -> Option<Value> 
     let change =
         |kind: &'static str, present: Option<&String>, wanted: Option<String>| match (present, wanted) {
             (present, Some(wanted)) if present != Some(&wanted) => Some(Value::from(wanted)),
+            (Some(_), None) if plan::sabotaged!(MarksNeverRemoved) => None,
             (Some(_), None) if !marks.uncertain.contains(kind) => Some(Value::Null),
             _ => None,
         };

@@ -54,6 +54,7 @@ fn pool(name: &str, age: &str) -> Pool {
         adopted: BTreeSet::new(),
         creates: None,
         created_here: BTreeSet::new(),
+        disowned: BTreeSet::new(),
         tenancy: Tenancy::UntilDrained,
         region: None,
         zones: Vec::new(),
@@ -706,7 +707,10 @@ fn a_creation_goes_on_only_from_an_account_that_was_read_as_a_whole_after_it() {
 fn without_a_tag_addresses_are_created_one_at_a_time_beside_those_that_were_there() {
     check("creates untagged | desired 9 | a8 elsewhere", expect!["begin to create beside a8"]);
     check("creates untagged | desired 9 | a8 elsewhere | creating", expect!["create 1 in r"]);
-    check("creates untagged | desired 9 | a8 elsewhere | creating asked", expect!["begin to create beside a8"]);
+    check(
+        "creates untagged | desired 9 | a8 elsewhere | creating asked",
+        expect!["begin to create beside a8"],
+    );
 }
 
 #[test]
@@ -714,7 +718,7 @@ fn an_address_that_may_be_the_result_of_a_lost_answer_is_reported_and_neither_ad
     check(
         "creates untagged | desired 9 | releases | a7 elsewhere | a8 elsewhere | creating asked",
         expect![
-            "a request to create an address had no answer, and one of these may be its result: a7; add those that are this object's to spec.ips, and list or release the others"
+            "a request to create an address had no answer, and one of these may be its result: a7; add those that are this object's to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
         ],
     );
     check(

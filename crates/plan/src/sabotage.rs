@@ -1,0 +1,71 @@
+//! Ways to break the controller on purpose, to see whether the simulator notices. Compiled only with the feature `sabotage`,
+//! never released.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A way to break it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say what is broken")]
+pub enum Sabotage {
+    NoFence,
+    FenceOnlyAtTheStart,
+    JournalAfterCall,
+    EpochIgnored,
+    UnknownReadAsFree,
+    RetryWithoutReading,
+    StaleListingBelieved,
+    PoolsPlannedAlone,
+    LeaseWithoutPrecondition,
+    StatusWithoutPrecondition,
+    NoWaitAfterTakeover,
+    NoWaitAfterSilence,
+    AuthorityIgnored,
+    UnboundedRetry,
+    InFlightForgotten,
+    TagIgnored,
+    CandidateAdopted,
+    ReleasedUnasked,
+    FinalizerForgotten,
+    MarksNeverRemoved,
+    JournalDropped,
+}
+
+impl Sabotage {
+    /// All of them.
+    pub const ALL: [Self; 21] = [
+        Self::NoFence,
+        Self::FenceOnlyAtTheStart,
+        Self::JournalAfterCall,
+        Self::EpochIgnored,
+        Self::UnknownReadAsFree,
+        Self::RetryWithoutReading,
+        Self::StaleListingBelieved,
+        Self::PoolsPlannedAlone,
+        Self::LeaseWithoutPrecondition,
+        Self::StatusWithoutPrecondition,
+        Self::NoWaitAfterTakeover,
+        Self::NoWaitAfterSilence,
+        Self::AuthorityIgnored,
+        Self::UnboundedRetry,
+        Self::InFlightForgotten,
+        Self::TagIgnored,
+        Self::CandidateAdopted,
+        Self::ReleasedUnasked,
+        Self::FinalizerForgotten,
+        Self::MarksNeverRemoved,
+        Self::JournalDropped,
+    ];
+}
+
+/// One more than the position of what is broken; 0 is nothing.
+static CHOSEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Breaks one thing, or nothing.
+pub fn choose(what: Option<Sabotage>) {
+    CHOSEN.store(what.map_or(0, |what| what as usize + 1), Ordering::SeqCst);
+}
+
+/// Whether this is broken.
+pub fn is(what: Sabotage) -> bool {
+    CHOSEN.load(Ordering::SeqCst) == what as usize + 1
+}
