@@ -35,6 +35,8 @@ tools:
 # The release binary; the last line is its path.
 build:
     cargo build --release --locked -p controller
+    @# What breaks the controller on purpose must not be in it; the name of one such way stands for all.
+    @! grep -q -e NoWaitAfterTakeover -e "stopping at a failpoint" "$CARGO_TARGET_DIR/release/ip-address-controller"
     @echo "$CARGO_TARGET_DIR/release/ip-address-controller"
 
 # A control plane for trying things: `up` or `down`.
@@ -49,7 +51,12 @@ fakes:
 
 # Tests on the real control plane.
 e2e filter="": tools
-    cargo test --locked --workspace --features controller/failpoints --test e2e -- --nocapture --test-threads 2 {{filter}}
+    cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --nocapture --test-threads 2 {{filter}}
+
+# Simulated runs: so many seeds, or `replay SEED` for the story of one, or `N power` to break the controller on purpose.
+sim *arguments="200":
+    @cargo build --quiet --release --locked -p sim
+    @"$CARGO_TARGET_DIR/release/sim" {{arguments}}
 
 # Holds the fake clouds against the vendors' own clients, and prints the table.
 certify:
@@ -63,7 +70,7 @@ _bench-plan:
     cargo bench --locked -p controller --bench plan
 
 _bench-failover: tools
-    cargo test --locked --workspace --features controller/failpoints --test e2e -- --ignored --nocapture scale:: | grep -v '^$\|^test \|^running'
+    cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --ignored --nocapture scale:: | grep -v '^$\|^test \|^running'
 
 # Writes the generated files.
 generate:

@@ -13,7 +13,8 @@ use drivers::budget;
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress};
 use plan::{Action, Address, Holding, InFlight, PoolKey, Provider, Scope, Step};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+
+use crate::tasks::Tasks;
 
 /// The pause between two looks at operations.
 const POLL_EVERY: Duration = Duration::from_millis(250);
@@ -84,25 +85,25 @@ type Poller = mpsc::UnboundedSender<(Operation, oneshot::Sender<Result<(), Drive
 pub struct Executor {
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
     pollers: BTreeMap<Provider, Poller>,
-    under_way: JoinSet<Ended>,
+    under_way: Tasks<Ended>,
     /// What is under way, for the planner.
     pub in_flight: InFlight,
     /// How long a request without an answer may still take effect.
     echo: Duration,
-    _polling: JoinSet<()>,
+    _polling: Tasks<()>,
 }
 
 impl Executor {
     /// Nothing is under way. A request without an answer may take effect for as long as `echo`.
     pub fn new(drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>, echo: Duration) -> Self {
-        let mut polling = JoinSet::new();
+        let mut polling = Tasks::default();
         let mut pollers = BTreeMap::new();
         for (provider, driver) in &drivers {
             let (to, from) = mpsc::unbounded_channel();
             pollers.insert(*provider, to);
             polling.spawn(poll(Arc::clone(driver), from));
         }
-        let under_way = JoinSet::new();
+        let under_way = Tasks::default();
         Self { drivers, pollers, under_way, in_flight: InFlight::default(), echo, _polling: polling }
     }
 
@@ -158,7 +159,7 @@ impl Executor {
     /// The next end. Waits for ever while nothing is under way.
     pub async fn ended(&mut self) -> Ended {
         loop {
-            match self.under_way.join_next().await {
+            match self.under_way.next().await {
                 Some(Ok(ended)) => {
                     self.forget(&ended);
                     return ended;

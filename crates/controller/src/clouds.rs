@@ -14,10 +14,10 @@ use drivers::digitalocean::DigitalOcean;
 use drivers::http::HttpService;
 use drivers::{AddressDriver, DriverError, Listing, Tags, tokens};
 use plan::{MachineState, Provider, Scope, Tick, VmId};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::settings::Settings;
+use crate::tasks::Tasks;
 
 /// The pause before a listing that failed is tried again.
 const LISTING_RETRY: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ pub enum What {
 /// Who is asked, and when they answered last.
 pub struct Clouds {
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
-    asking: JoinSet<Told>,
+    asking: Tasks<Told>,
     scopes: BTreeMap<Scope, Asked>,
     asking_machines: BTreeSet<Scope>,
 }
@@ -105,7 +105,7 @@ fn per_minute(requests_max: usize) -> Limit {
 impl Clouds {
     /// Nobody has been asked yet.
     pub fn new(drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>) -> Self {
-        Self { drivers, asking: JoinSet::new(), scopes: BTreeMap::new(), asking_machines: BTreeSet::new() }
+        Self { drivers, asking: Tasks::default(), scopes: BTreeMap::new(), asking_machines: BTreeSet::new() }
     }
 
     /// Asks every scope whose facts are too old, that must be read again, or in which something changes that is not ours.
@@ -173,7 +173,7 @@ impl Clouds {
     /// The next answer. Waits for ever while nobody is asked.
     pub async fn told(&mut self) -> Told {
         loop {
-            match self.asking.join_next().await {
+            match self.asking.next().await {
                 Some(Ok(told)) => {
                     self.note(&told);
                     return told;

@@ -32,4 +32,5 @@ pub mod report;
 pub mod rounds;
 pub mod run;
 pub mod settings;
+pub mod tasks;
 pub mod watch;

@@ -18,11 +18,11 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use plan::{NodeName, Plan, PoolKey, Timestamp};
 use serde_json::Value;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::fence::Fence;
 use crate::observe::{Index, Object};
+use crate::tasks::Tasks;
 
 /// What became of a write.
 pub enum Written {
@@ -38,7 +38,7 @@ pub enum Written {
 pub struct Reporter {
     client: Client,
     fence: Arc<Fence>,
-    writing: JoinSet<Written>,
+    writing: Tasks<Written>,
     objects: BTreeSet<PoolKey>,
     nodes: BTreeSet<NodeName>,
     /// The version of a node that was last patched or found outdated: until the watch shows another, it is not patched
@@ -57,7 +57,7 @@ impl Reporter {
         Self {
             client,
             fence,
-            writing: JoinSet::new(),
+            writing: Tasks::default(),
             objects: BTreeSet::new(),
             nodes: BTreeSet::new(),
             patched: BTreeMap::new(),
@@ -119,7 +119,7 @@ impl Reporter {
     /// The next write that has ended. Waits for ever while none is under way.
     pub async fn written(&mut self) -> Written {
         loop {
-            match self.writing.join_next().await {
+            match self.writing.next().await {
                 Some(Ok(written)) => {
                     let is_written = match &written {
                         Written::Status(key, _, result) => self.objects.remove(key) && result.is_ok(),

@@ -17,7 +17,8 @@ use kube::{Api, Client, Resource};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+
+use crate::tasks::Tasks;
 
 /// The pause after a watch failed, so that an absent resource costs a request now and then and is found when it comes.
 const WATCH_RETRY: Duration = Duration::from_secs(2);
@@ -154,8 +155,8 @@ pub enum Change<K> {
 }
 
 /// Starts watching. The watches end when the set is dropped.
-pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
+pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> Tasks<()> {
+    let mut tasks = Tasks::default();
     spawn(&mut tasks, client, to, Kind::Nodes, Seen::Nodes);
     spawn(&mut tasks, client, to, Kind::Pods, Seen::Pods);
     spawn(&mut tasks, client, to, Kind::NetIPAllocations, Seen::Allocations);
@@ -164,7 +165,7 @@ pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> JoinSet<()> {
 }
 
 fn spawn<K>(
-    tasks: &mut JoinSet<()>,
+    tasks: &mut Tasks<()>,
     client: &Client,
     to: &mpsc::UnboundedSender<Seen>,
     kind: Kind,

@@ -53,7 +53,8 @@ pub fn clouds() -> (Fake<Compute>, Fake<DigitalOcean>) {
     (Fake::new(compute), Fake::new(ocean))
 }
 
-fn compute_address(number: u64) -> String {
+/// An address at Compute Engine.
+pub fn compute_address(number: u64) -> String {
     format!("10.0.0.{}", number + 1)
 }
 
@@ -110,6 +111,7 @@ impl Cluster {
     /// Lets something happen. What makes no sense at this moment does not.
     pub fn happen(&mut self, event: &Event) {
         self.universe.tell(&event.to_string());
+        self.disturb(event);
         let now = self.universe.now();
         let api = self.universe.api.clone();
         match event {
@@ -150,6 +152,31 @@ impl Cluster {
             | Event::ClockJump { .. }
             | Event::KubernetesStorm { .. }
             | Event::CloudStorm { .. } => {}
+        }
+    }
+
+    /// Takes note of what an event changes, for those who judge whether something happened without a reason.
+    fn disturb(&self, event: &Event) {
+        match event {
+            Event::NotReady { cloud, node }
+            | Event::Ready { cloud, node }
+            | Event::Cordon { cloud, node }
+            | Event::Uncordon { cloud, node }
+            | Event::Lost { cloud, node }
+            | Event::Removed { cloud, node }
+            | Event::Returns { cloud, node } => self.universe.disturb(&Self::name(*cloud, *node)),
+            Event::Pod { node, .. } => self.universe.disturb(&Self::name(Cloud::Ocean, *node)),
+            Event::PersonMoves { cloud, address, .. } => self.universe.disturb(&match cloud {
+                Cloud::Compute => compute_address(*address),
+                Cloud::Ocean => ocean_address(*address),
+            }),
+            Event::Edit { .. } | Event::Desire { .. } | Event::Delete { .. } | Event::Recreate { .. } => {
+                self.universe.disturb("objects");
+            }
+            Event::KubernetesStorm { .. } | Event::Compact | Event::ClockJump { .. } => {
+                self.universe.disturb("kubernetes");
+            }
+            _ => {}
         }
     }
 

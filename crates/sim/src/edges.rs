@@ -38,7 +38,7 @@ const WATCH_SECONDS: u64 = 240;
 /// The edges of a process.
 pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
     let fence = Fence::new(Arc::clone(process) as Arc<dyn controller::clock::Clock>);
-    let client = |seconds| kubernetes(universe, process, Duration::from_secs(seconds));
+    let client = |seconds| kubernetes(universe, Duration::from_secs(seconds));
     let compute = cloud(universe, process, &fence, HttpService::new(universe.compute.service()));
     let ocean = cloud(universe, process, &fence, HttpService::new(universe.ocean.service()));
     let minute = |requests_max| Limit { requests_max, window: Duration::from_secs(60) };
@@ -72,8 +72,9 @@ fn cloud(
         let (universe, process, fence, server) =
             (Arc::clone(&universe), Arc::clone(&process), Arc::clone(&wire), server.clone());
         async move {
-            process.running().await;
             let is_change = request.method() != Method::GET;
+            // A request waits in the client for a moment before it is on the wire.
+            tokio::time::sleep(universe.in_client()).await;
             if is_change && fence.remaining().is_none() && !plan::sabotaged!(FenceOnlyAtTheStart) {
                 return Err(BoxError::from("not sent: we may not lead any more"));
             }
@@ -93,45 +94,43 @@ fn cloud(
                 }
                 let line = format!("{} {}", request.method(), request.uri().path());
                 let body = String::from_utf8_lossy(request.body()).into_owned();
+                let harm = if is_change { universe.harm(&line, &body) } else { None };
                 let answer = server.oneshot(request).await;
                 if is_change {
                     let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-                    universe.note_landed(number, format!("{line} {body} -> {status}"));
+                    universe.note_landed(
+                        number,
+                        format!("{line} {body} -> {status}"),
+                        harm.filter(|_| status < 300),
+                    );
                 }
                 tokio::time::sleep(back).await;
                 if fate == Fate::Well {
                     _ = to.send(answer);
                 }
             });
-            let answer = answer.await.map_err(|_| BoxError::from("the connection was closed"))?;
-            process.running().await;
-            answer
+            answer.await.map_err(|_| BoxError::from("the connection was closed"))?
         }
     };
     with_deadline(fenced(HttpService::new(tower::service_fn(send)), Arc::clone(fence)))
 }
 
 /// A client whose requests go through the weather, and fail after so long.
-fn kubernetes(universe: &Arc<Universe>, process: &Arc<Process>, longest: Duration) -> Client {
-    let (universe, process) = (Arc::clone(universe), Arc::clone(process));
+fn kubernetes(universe: &Arc<Universe>, longest: Duration) -> Client {
+    let universe = Arc::clone(universe);
     let send = move |request: Request<Body>| {
-        let (universe, process) = (Arc::clone(&universe), Arc::clone(&process));
+        let universe = Arc::clone(&universe);
         async move {
             let (head, body) = request.into_parts();
             let request = Request::from_parts(head, body.collect().await?.to_bytes());
-            let answer = tokio::time::timeout(longest, exchange(universe, process, request));
+            let answer = tokio::time::timeout(longest, exchange(universe, request));
             answer.await.map_err(|_| BoxError::from("no answer in time"))?
         }
     };
     Client::new(tower::service_fn(send), "default")
 }
 
-async fn exchange(
-    universe: Arc<Universe>,
-    process: Arc<Process>,
-    request: Request<Bytes>,
-) -> Result<Response<Answer>, BoxError> {
-    process.running().await;
+async fn exchange(universe: Arc<Universe>, request: Request<Bytes>) -> Result<Response<Answer>, BoxError> {
     let (fate, out, back) = universe.fate(false);
     let watch = apiserver::watched(&request);
     let (to, answer) = oneshot::channel();
@@ -156,26 +155,19 @@ async fn exchange(
         }
     });
     let answer = answer.await.map_err(|_| BoxError::from("the connection was closed"))?;
-    process.running().await;
     match watch {
         Some((kind, version, name)) if answer.status().is_success() => {
-            Ok(Response::new(watch_body(universe, process, kind, version, name)))
+            Ok(Response::new(watch_body(universe, kind, version, name)))
         }
         _ => Ok(answer.map(|bytes| Full::new(bytes).map_err(|never| match never {}).boxed_unsync())),
     }
 }
 
 /// The body of a watch: events in order, each a while after it happened, until the server closes it or it breaks.
-fn watch_body(
-    universe: Arc<Universe>,
-    process: Arc<Process>,
-    kind: Kind,
-    version: u64,
-    name: Option<String>,
-) -> Answer {
+fn watch_body(universe: Arc<Universe>, kind: Kind, version: u64, name: Option<String>) -> Answer {
     let began = universe.elapsed();
     let next = move |at: Option<u64>| {
-        let (universe, process, name) = (Arc::clone(&universe), Arc::clone(&process), name.clone());
+        let (universe, name) = (Arc::clone(&universe), name.clone());
         async move {
             let mut at = at?;
             loop {
@@ -205,7 +197,6 @@ fn watch_body(
                 }
                 // Watches are slower than answers: what is seen is older than what is.
                 tokio::time::sleep(out + back * 4).await;
-                process.running().await;
                 return Some((Ok(Bytes::from(lines)), Some(at)));
             }
         }

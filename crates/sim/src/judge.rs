@@ -8,6 +8,7 @@
 //! I5  when settled, labels and annotations are those of the holders
 //! I6  nothing is called that is in no journal
 //! I7  calls are bounded
+//! I8  an address that is well where it is stays there
 //! ```
 //!
 //! What is settled is judged by the planner on the true facts, read without any weather: it must have nothing left to do.
@@ -80,6 +81,11 @@ pub async fn judge(universe: &Arc<Universe>, cluster: &Cluster, before: (usize, 
     stale_leaders(universe).into_iter().for_each(|what| add("I2", what));
     for landed in universe.landed().iter().filter(|landed| !landed.is_journalled) {
         add("I6", format!("in no journal: p{} {}", landed.process, landed.line));
+    }
+    for landed in universe.landed() {
+        if let Some(harm) = landed.harm {
+            add("I8", format!("{harm}: p{} {}", landed.process, landed.line));
+        }
     }
     if written(universe) != before {
         add("I3", format!("{before:?} writes became {:?} though nothing happened", written(universe)));

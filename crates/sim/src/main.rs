@@ -37,7 +37,6 @@ enum Command {
         seed: u64,
     },
     /// Breaks the controller in every known way, and tells after how many seeds that was noticed
-    #[cfg(feature = "sabotage")]
     Power,
 }
 
@@ -45,7 +44,6 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command {
         Some(Command::Replay { seed }) => return replay(seed),
-        #[cfg(feature = "sabotage")]
         Some(Command::Power) => return power(arguments.seeds),
         None => {}
     }
@@ -114,7 +112,6 @@ fn replay(seed: u64) -> ExitCode {
 }
 
 /// Breaks one thing after another.
-#[cfg(feature = "sabotage")]
 fn power(seeds: u64) -> ExitCode {
     use plan::sabotage::{self, Sabotage};
     let mut missed = 0;

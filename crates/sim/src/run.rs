@@ -20,7 +20,7 @@ use crate::universe::{Process, Universe};
 
 /// D of every run. What is under way in the network is under way for less.
 pub const TAKEOVER: Duration = Duration::from_secs(2);
-const LEASE: Duration = Duration::from_secs(6);
+const LEASE: Duration = Duration::from_secs(5);
 
 /// How long a run may take to settle once nothing goes wrong any more: every pause after a failure is shorter.
 pub const SETTLES_WITHIN: Duration = Duration::from_secs(400);
@@ -133,7 +133,7 @@ impl Fleet {
             retry: Retry { shortest: Duration::from_secs(1), longest: Duration::from_secs(60) },
         };
         let edges = edges(&self.universe, &process);
-        let (universe, number) = (Arc::clone(&self.universe), self.started);
+        let (universe, number, stop) = (Arc::clone(&self.universe), self.started, process.stop.clone());
         universe.tell(&format!("p{number} starts"));
         let task = tokio::spawn(async move {
             let Ok(health) = Health::new("sim") else { return };
@@ -143,7 +143,8 @@ impl Fleet {
                     std::future::pending::<()>().await;
                 }
             };
-            let ended = control(edges, terms, health, asked.boxed()).await;
+            let ended = stop.rules(control(edges, terms, health, asked.boxed())).await;
+            let ended = ended.map_err(|error| error.to_string());
             universe.tell(&format!("p{number} ends: {ended:?}"));
         });
         self.processes[replica] = Some(Running { process, task, terminate: Some(terminate) });
@@ -179,7 +180,7 @@ impl Fleet {
         match what {
             Later::Resume(process) => {
                 self.universe.tell(&format!("p{} goes on", process.number));
-                process.set_stopped(false);
+                process.stop.set(false);
             }
             Later::KubernetesCalm => self.universe.set_weather(|weather| weather.kubernetes = 0),
             Later::CloudsCalm => self.universe.set_weather(|weather| weather.clouds = 0),
@@ -214,7 +215,7 @@ impl Fleet {
             Event::Stop { replica, seconds } => {
                 if let Some(running) = &self.processes[of(replica)] {
                     self.universe.tell(&format!("p{} is stopped", running.process.number));
-                    running.process.set_stopped(true);
+                    running.process.stop.set(true);
                     let at = now + Duration::from_secs(*seconds);
                     self.later.push((at, Later::Resume(Arc::clone(&running.process))));
                 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::dice::Dice;
 
 /// Nodes at each cloud.
-pub const NODES: u64 = 4;
+pub const NODES: u64 = 6;
 
 /// Addresses that people reserved at each cloud.
 pub const ADDRESSES: u64 = 4;

@@ -1,18 +1,21 @@
 //! What all processes of a run share: the apiserver, the clouds, the weather between them, and the story of the run.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use controller::clock::Clock;
+use controller::tasks::stop::Stop;
 use jiff::Timestamp;
+use serde_json::Value;
 use testbed::fake::Fake;
 use testbed::fake::compute::Compute;
 use testbed::fake::digitalocean::DigitalOcean;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::apiserver::ApiServer;
 use crate::dice::Dice;
+use crate::script::ADDRESSES;
 
 /// The token that both clouds accept.
 pub const TOKEN: &str = "sim-token";
@@ -35,6 +38,8 @@ pub struct Universe {
     weather: Mutex<Weather>,
     story: Mutex<Vec<String>>,
     landed: Mutex<Vec<Landed>>,
+    /// When what was last changed by people or by fate.
+    disturbed: Mutex<BTreeMap<String, Duration>>,
 }
 
 /// How the network behaves.
@@ -71,8 +76,10 @@ pub struct Landed {
     pub process: u64,
     /// What it was.
     pub line: String,
-    /// Whether a journal told of it when it arrived.
+    /// Whether a journal entry of the process's own epoch told of it when it arrived.
     pub is_journalled: bool,
+    /// What it took away that was well.
+    pub harm: Option<String>,
 }
 
 impl Universe {
@@ -92,6 +99,7 @@ impl Universe {
             weather: Mutex::new(weather),
             story: Mutex::default(),
             landed: Mutex::default(),
+            disturbed: Mutex::default(),
         })
     }
 
@@ -137,21 +145,33 @@ impl Universe {
     }
 
     /// A change of a process arrived at a cloud.
-    pub fn note_landed(&self, process: u64, line: String) {
-        let is_journalled = self.is_journalled(&line);
+    pub fn note_landed(&self, process: u64, line: String, harm: Option<String>) {
+        let is_journalled = self.is_journalled(process, &line);
         let mark = if is_journalled { "" } else { " (in no journal)" };
         self.tell(&format!("p{process} {line}{mark}"));
-        lock(&self.landed).push(Landed { at: self.elapsed(), process, line, is_journalled });
+        lock(&self.landed).push(Landed { at: self.elapsed(), process, line, is_journalled, harm });
     }
 
     /// Whether some object's journal names what a change is about: its address, or one of its machines.
-    fn is_journalled(&self, line: &str) -> bool {
+    fn is_journalled(&self, process: u64, line: &str) -> bool {
+        let leases = self.api.all("leases");
+        let holder = format!("p{process}");
+        let is_ours = |lease: &&Value| lease["spec"]["holderIdentity"] == holder.as_str();
+        let epoch = leases.iter().find(is_ours).and_then(|lease| {
+            lease["metadata"]["annotations"][controller::lease::EPOCH_ANNOTATION]
+                .as_str()?
+                .parse::<i64>()
+                .ok()
+        });
         let path = line.split(' ').nth(1).unwrap_or_default();
         // A project is no address, and making one twice makes one.
         if path.ends_with("/v2/projects") {
             return true;
         }
-        let names = |entry: &serde_json::Value| {
+        let names = |entry: &Value| {
+            if epoch.is_some() && entry["epoch"].as_i64() != epoch {
+                return false;
+            }
             let is_creation = entry["kind"] == "Create" && path.ends_with("/v2/reserved_ips");
             let address = entry["address"].as_str().unwrap_or("none");
             let is_named = line.contains(&format!("/{address}/")) || line.contains(&format!("\"{address}\""));
@@ -166,6 +186,53 @@ impl Universe {
         let entries =
             objects.iter().flatten().filter_map(|object| object["status"]["moves"]["entries"].as_array());
         entries.flatten().any(names)
+    }
+
+    /// How long a request waits in its client.
+    pub fn in_client(&self) -> Duration {
+        lock(&self.weather).dice.up_to(Duration::from_millis(5))
+    }
+
+    /// Somebody changed something just now.
+    pub fn disturb(&self, what: &str) {
+        lock(&self.disturbed).insert(what.to_owned(), self.elapsed());
+    }
+
+    fn is_quiet(&self, what: &str, seconds: u64) -> bool {
+        let at = lock(&self.disturbed).get(what).copied();
+        at.is_none_or(|at| at + Duration::from_secs(seconds) < self.elapsed())
+    }
+
+    /// What a change that is about to arrive takes away that is well: an address on a node that is Ready and has what it
+    /// takes, where nobody has changed anything lately that could be a reason.
+    pub fn harm(&self, line: &str, body: &str) -> Option<String> {
+        let parts: Vec<&str> = line.trim_end().split('/').collect();
+        let (ip, provider_id) = match parts.as_slice() {
+            [.., "reserved_ips", ip, "actions"] => {
+                let droplet = self.ocean.with(|ocean| ocean.holder(ip))?;
+                ((*ip).to_owned(), format!("digitalocean://{droplet}"))
+            }
+            [.., zone, "instances", name, "deleteAccessConfig"] => {
+                let vm = format!("{PROJECT}/{zone}/{name}");
+                let ips = (0..ADDRESSES).map(crate::cluster::compute_address);
+                let ip = self.compute.with(|compute| {
+                    ips.into_iter().find(|ip| compute.holder(ip).as_deref() == Some(vm.as_str()))
+                })?;
+                (ip, format!("gce://{vm}"))
+            }
+            _ => return None,
+        };
+        let nodes = self.api.all("nodes");
+        let node = nodes.iter().find(|node| node["spec"]["providerID"] == provider_id.as_str())?;
+        let name = node["metadata"]["name"].as_str()?;
+        let is_well =
+            node["status"]["conditions"][0]["status"] == "True" && node["spec"]["unschedulable"] != true;
+        let is_ocean = provider_id.starts_with("digitalocean");
+        let has_pod = !is_ocean || self.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == name);
+        let is_quiet =
+            [name, ip.as_str(), "objects", "kubernetes"].iter().all(|what| self.is_quiet(what, 60));
+        let is_its_own = body.contains(&format!(":{}", provider_id.rsplit('/').next().unwrap_or_default()));
+        (is_well && has_pod && is_quiet && !is_its_own).then(|| format!("{ip} was well on {name}"))
     }
 
     /// The changes that arrived.
@@ -183,7 +250,8 @@ pub struct Process {
     /// Its number; every start is another process.
     pub number: u64,
     universe: Arc<Universe>,
-    stopped: watch::Sender<bool>,
+    /// Stops all of its tasks.
+    pub stop: Stop,
     /// How far its time of day is off, in milliseconds.
     skew: Mutex<i64>,
     /// How many parts in a million its clock runs too fast.
@@ -193,18 +261,7 @@ pub struct Process {
 impl Process {
     /// A process that runs.
     pub fn new(number: u64, universe: Arc<Universe>, drift: i64) -> Arc<Self> {
-        Arc::new(Self { number, universe, stopped: watch::Sender::new(false), skew: Mutex::new(0), drift })
-    }
-
-    /// Stops it, or lets it go on.
-    pub fn set_stopped(&self, stopped: bool) {
-        self.stopped.send_replace(stopped);
-    }
-
-    /// Waits while it is stopped.
-    pub async fn running(&self) {
-        let mut stopped = self.stopped.subscribe();
-        _ = stopped.wait_for(|stopped| !stopped).await;
+        Arc::new(Self { number, universe, stop: Stop::default(), skew: Mutex::new(0), drift })
     }
 
     /// Lets its time of day jump.

@@ -1,0 +1,104 @@
+//! Tasks of one process: they end with whoever holds the set.
+//!
+//! With the feature `simulation`, which is never released, all tasks of a process can be stopped together, as a stop signal
+//! does: nothing of it goes on, and its clocks do.
+
+use std::future::Future;
+
+use tokio::task::{JoinError, JoinSet};
+
+/// A set of tasks.
+pub struct Tasks<T>(JoinSet<T>);
+
+impl<T: Send + 'static> Default for Tasks<T> {
+    fn default() -> Self {
+        Self(JoinSet::new())
+    }
+}
+
+impl<T: Send + 'static> Tasks<T> {
+    /// Begins one more.
+    pub fn spawn(&mut self, task: impl Future<Output = T> + Send + 'static) {
+        #[cfg(feature = "simulation")]
+        let task = stop::Stoppable::of_this_process(task);
+        self.0.spawn(task);
+    }
+
+    /// The next one that has ended; none where none is left.
+    pub async fn next(&mut self) -> Option<Result<T, JoinError>> {
+        self.0.join_next().await
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Stopping a process that is simulated.
+#[cfg(feature = "simulation")]
+pub mod stop {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::sync::{Arc, Mutex, PoisonError};
+    use std::task::{Context, Poll, Waker};
+
+    tokio::task_local! {
+        static STOP: Stop;
+    }
+
+    /// Whether a process is stopped.
+    #[derive(Clone, Default)]
+    pub struct Stop(Arc<Mutex<State>>);
+
+    #[derive(Default)]
+    struct State {
+        is_stopped: bool,
+        waiting: Vec<Waker>,
+    }
+
+    impl Stop {
+        /// Stops the process, or lets it go on.
+        pub fn set(&self, is_stopped: bool) {
+            let waiting = {
+                let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                state.is_stopped = is_stopped;
+                if is_stopped { Vec::new() } else { std::mem::take(&mut state.waiting) }
+            };
+            waiting.into_iter().for_each(Waker::wake);
+        }
+
+        /// Runs a process: it and all tasks that it begins stop together.
+        pub async fn rules<F: Future>(self, process: F) -> F::Output {
+            let process = Stoppable { stop: Some(self.clone()), task: Box::pin(process) };
+            STOP.scope(self, process).await
+        }
+    }
+
+    /// A task that does not go on while its process is stopped.
+    pub(super) struct Stoppable<F> {
+        stop: Option<Stop>,
+        task: Pin<Box<F>>,
+    }
+
+    impl<F: Future> Stoppable<F> {
+        pub(super) fn of_this_process(task: F) -> Self {
+            Self { stop: STOP.try_with(Clone::clone).ok(), task: Box::pin(task) }
+        }
+    }
+
+    impl<F: Future> Future for Stoppable<F> {
+        type Output = F::Output;
+
+        fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+            if let Some(Stop(state)) = &self.stop {
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                if state.is_stopped {
+                    state.waiting.push(context.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+            self.task.as_mut().poll(context)
+        }
+    }
+}
