@@ -208,7 +208,7 @@ mod tests {
     fn f1_omitted_fields_have_their_documented_defaults() {
         let ips = ["203.0.113.1", "203.0.113.2"];
         let spec = spec(json!({"provider": "digitalocean", "ips": ips}));
-        assert_eq!(spec.desired(), 2, "0 or omitted desiredIPs means all ips");
+        assert_eq!(spec.desired(), None, "0 or omitted desiredIPs means all ips");
         assert_eq!(spec.assignment_cool_off(), Duration::ZERO);
     }
 

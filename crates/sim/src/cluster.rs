@@ -12,7 +12,7 @@ use testbed::fake::ledger::{Deed, Ledger};
 use testbed::fake::{Fake, Refusal};
 
 use crate::dice::Dice;
-use crate::script::{ADDRESSES, Cloud, CloudFault, Event, NODES};
+use crate::script::{self, ADDRESSES, Cloud, CloudFault, Event, NODES};
 use crate::universe::{PROJECT, TOKEN, Universe};
 
 const ZONES: [&str; 3] = ["us-west1-a", "us-west1-b", "us-west1-c"];
@@ -66,7 +66,7 @@ impl Cluster {
     /// A cluster in which everything is well.
     pub fn new(seed: u64, universe: Arc<Universe>) -> Self {
         let mut dice = Dice::new(seed, "cluster");
-        let (grace, creates, tags) = (*dice.pick(&[0, 0, 20]), dice.one_in(2), !dice.one_in(4));
+        let (grace, creates, tags) = (script::grace(seed), dice.one_in(2), !dice.one_in(4));
         let foreign = (0..ADDRESSES).map(ocean_address).collect();
         let mut cluster = Self {
             universe,

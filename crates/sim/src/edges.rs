@@ -32,6 +32,9 @@ use crate::universe::{Fate, Process, TOKEN, Universe};
 /// What comes back: a whole body, or a watch.
 type Answer = UnsyncBoxBody<Bytes, BoxError>;
 
+/// Longer than anybody waits for an answer.
+const SILENCE: Duration = Duration::from_secs(30);
+
 /// A watch is closed by the server after so long.
 const WATCH_SECONDS: u64 = 240;
 
@@ -80,11 +83,11 @@ fn cloud(
             }
             let (fate, out, back) = universe.fate(true);
             let (to, answer) = oneshot::channel();
-            let number = process.number;
+            let (number, is_silent) = (process.number, universe.is_silent());
             tokio::spawn(async move {
                 tokio::time::sleep(out).await;
                 if fate == Fate::RequestLost {
-                    return;
+                    return lost(to, is_silent).await;
                 }
                 if fate == Fate::Unavailable {
                     let mut answer = Response::new(Bytes::from("{}"));
@@ -105,14 +108,23 @@ fn cloud(
                     );
                 }
                 tokio::time::sleep(back).await;
-                if fate == Fate::Well {
-                    _ = to.send(answer);
+                if fate == Fate::ReplyLost {
+                    return lost(to, is_silent).await;
                 }
+                _ = to.send(answer);
             });
             answer.await.map_err(|_| BoxError::from("the connection was closed"))?
         }
     };
     with_deadline(fenced(HttpService::new(tower::service_fn(send)), Arc::clone(fence)))
+}
+
+/// No answer comes: the connection breaks off, or stays open without a word.
+async fn lost<T>(to: oneshot::Sender<T>, is_silent: bool) {
+    if is_silent {
+        tokio::time::sleep(SILENCE).await;
+    }
+    drop(to);
 }
 
 /// A client whose requests go through the weather, and fail after so long.
@@ -134,11 +146,11 @@ async fn exchange(universe: Arc<Universe>, request: Request<Bytes>) -> Result<Re
     let (fate, out, back) = universe.fate(false);
     let watch = apiserver::watched(&request);
     let (to, answer) = oneshot::channel();
-    let server = Arc::clone(&universe);
+    let (server, is_silent) = (Arc::clone(&universe), universe.is_silent());
     tokio::spawn(async move {
         tokio::time::sleep(out).await;
         let answer = match fate {
-            Fate::RequestLost => return,
+            Fate::RequestLost => return lost(to, is_silent).await,
             Fate::Unavailable => {
                 let mut answer = Response::new(Bytes::from(
                     json!({"kind": "Status", "status": "Failure", "message": "shutting down", "code": 503})
@@ -150,9 +162,10 @@ async fn exchange(universe: Arc<Universe>, request: Request<Bytes>) -> Result<Re
             Fate::Well | Fate::ReplyLost => server.api.answer(&request, server.now()),
         };
         tokio::time::sleep(back).await;
-        if fate != Fate::ReplyLost {
-            _ = to.send(answer);
+        if fate == Fate::ReplyLost {
+            return lost(to, is_silent).await;
         }
+        _ = to.send(answer);
     });
     let answer = answer.await.map_err(|_| BoxError::from("the connection was closed"))?;
     match watch {

@@ -151,6 +151,7 @@ impl fmt::Display for Event {
 pub fn script(seed: u64) -> Vec<(Duration, Event)> {
     let mut dice = Dice::new(seed, "script");
     let count = 4 + dice.roll(20);
+    let grace = Duration::from_secs(grace(seed));
     let mut events = Vec::new();
     for _ in 0..count {
         let (at, event) = (dice.up_to(CHAOS), event(&mut dice));
@@ -169,12 +170,24 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
         events.push((at, event));
         for _ in 0..2 {
             if is_work && dice.one_in(2) {
-                events.push((at + dice.up_to(Duration::from_millis(2_500)), trouble(&mut dice)));
+                let at = at + grace + dice.up_to(Duration::from_millis(2_500));
+                let trouble = trouble(&mut dice);
+                if let Event::Stop { seconds, .. } = trouble {
+                    // What was stopped and goes on is most dangerous while it can't learn that it leads no more.
+                    let storm = Event::KubernetesStorm { one_in: 1, seconds: 4 };
+                    events.push((at + Duration::from_secs(seconds) - Duration::from_millis(200), storm));
+                }
+                events.push((at, trouble));
             }
         }
     }
     events.sort_by_key(|(at, _)| *at);
     events
+}
+
+/// How long a NotReady node keeps its address in this run, in seconds.
+pub fn grace(seed: u64) -> u64 {
+    *Dice::new(seed, "grace").pick(&[0, 0, 20])
 }
 
 /// Something that goes wrong while the leader is at work.

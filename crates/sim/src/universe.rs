@@ -188,6 +188,11 @@ impl Universe {
         entries.flatten().any(names)
     }
 
+    /// Whether what is lost leaves the one who waits without a word, instead of breaking the connection off.
+    pub fn is_silent(&self) -> bool {
+        lock(&self.weather).dice.one_in(2)
+    }
+
     /// How long a request waits in its client.
     pub fn in_client(&self) -> Duration {
         lock(&self.weather).dice.up_to(Duration::from_millis(5))
