@@ -85,6 +85,8 @@ fn cloud(
             let (to, answer) = oneshot::channel();
             let (number, is_silent) = (process.number, universe.is_silent());
             tokio::spawn(async move {
+                // Whoever waits for what comes back late hears at once that the connection has broken off.
+                let to = Some(to).filter(|_| fate != Fate::Echo);
                 tokio::time::sleep(out).await;
                 if fate == Fate::RequestLost {
                     return lost(to, is_silent).await;
@@ -92,7 +94,9 @@ fn cloud(
                 if fate == Fate::Unavailable {
                     let mut answer = Response::new(Bytes::from("{}"));
                     *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                    _ = to.send(Ok(answer));
+                    if let Some(to) = to {
+                        _ = to.send(Ok(answer));
+                    }
                     return;
                 }
                 let line = format!("{} {}", request.method(), request.uri().path());
@@ -111,7 +115,9 @@ fn cloud(
                 if fate == Fate::ReplyLost {
                     return lost(to, is_silent).await;
                 }
-                _ = to.send(answer);
+                if let Some(to) = to {
+                    _ = to.send(answer);
+                }
             });
             answer.await.map_err(|_| BoxError::from("the connection was closed"))?
         }
@@ -120,7 +126,7 @@ fn cloud(
 }
 
 /// No answer comes: the connection breaks off, or stays open without a word.
-async fn lost<T>(to: oneshot::Sender<T>, is_silent: bool) {
+async fn lost<T>(to: T, is_silent: bool) {
     if is_silent {
         tokio::time::sleep(SILENCE).await;
     }
@@ -159,7 +165,7 @@ async fn exchange(universe: Arc<Universe>, request: Request<Bytes>) -> Result<Re
                 *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
                 answer
             }
-            Fate::Well | Fate::ReplyLost => server.api.answer(&request, server.now()),
+            Fate::Well | Fate::ReplyLost | Fate::Echo => server.api.answer(&request, server.now()),
         };
         tokio::time::sleep(back).await;
         if fate == Fate::ReplyLost {

@@ -152,6 +152,7 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
     let mut dice = Dice::new(seed, "script");
     let count = 4 + dice.roll(20);
     let grace = Duration::from_secs(grace(seed));
+    let mood = *dice.pick(&[Mood::Mixed, Mood::Stops, Mood::Crashes, Mood::Weather]);
     let mut events = Vec::new();
     for _ in 0..count {
         let (at, event) = (dice.up_to(CHAOS), event(&mut dice));
@@ -168,21 +169,30 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
                 | Event::Desire { .. }
         );
         events.push((at, event));
-        for _ in 0..2 {
-            if is_work && dice.one_in(2) {
-                let at = at + grace + dice.up_to(Duration::from_millis(2_500));
-                let trouble = trouble(&mut dice);
-                if let Event::Stop { seconds, .. } = trouble {
-                    // What was stopped and goes on is most dangerous while it can't learn that it leads no more.
-                    let storm = Event::KubernetesStorm { one_in: 1, seconds: 4 };
-                    events.push((at + Duration::from_secs(seconds) - Duration::from_millis(200), storm));
-                }
-                events.push((at, trouble));
+        if is_work && (mood != Mood::Mixed || dice.one_in(2)) {
+            let at = at + grace + dice.up_to(Duration::from_millis(2_500));
+            let trouble = trouble(&mut dice, mood);
+            if let Event::Stop { seconds, .. } = trouble
+                && dice.one_in(2)
+            {
+                // What was stopped and goes on is most dangerous while it can't learn that it leads no more.
+                let storm = Event::KubernetesStorm { one_in: 1, seconds: 4 };
+                events.push((at + Duration::from_secs(seconds) - Duration::from_millis(200), storm));
             }
+            events.push((at, trouble));
         }
     }
     events.sort_by_key(|(at, _)| *at);
     events
+}
+
+/// What most often goes wrong in a run while the leader is at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mood {
+    Mixed,
+    Stops,
+    Crashes,
+    Weather,
 }
 
 /// How long a NotReady node keeps its address in this run, in seconds.
@@ -191,9 +201,15 @@ pub fn grace(seed: u64) -> u64 {
 }
 
 /// Something that goes wrong while the leader is at work.
-fn trouble(dice: &mut Dice) -> Event {
+fn trouble(dice: &mut Dice, mood: Mood) -> Event {
     let (replica, cloud) = (LEADER, *dice.pick(&[Cloud::Compute, Cloud::Ocean]));
-    match dice.roll(9) {
+    let kind = match mood {
+        Mood::Stops if !dice.one_in(4) => 2,
+        Mood::Crashes if !dice.one_in(4) => 0,
+        Mood::Weather if !dice.one_in(4) => 6,
+        _ => dice.roll(9),
+    };
+    match kind {
         0 | 1 => Event::Crash { replica },
         2 | 3 => Event::Stop { replica, seconds: 8 + dice.roll(30) },
         4 => Event::Terminate { replica },

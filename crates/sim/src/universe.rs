@@ -26,6 +26,9 @@ pub const PROJECT: &str = "sim";
 /// When every run begins, by the true time of day.
 const BEGINNING: i64 = 1_800_000_000;
 
+/// How late a request to a cloud may arrive in bad weather.
+const LATE_MAX: Duration = Duration::from_millis(1_800);
+
 /// What all share.
 pub struct Universe {
     /// Kubernetes.
@@ -63,6 +66,8 @@ pub enum Fate {
     RequestLost,
     /// It is carried out, and the answer never comes.
     ReplyLost,
+    /// The connection breaks off, and the request arrives all the same, a while later.
+    Echo,
     /// The server is not able to answer now.
     Unavailable,
 }
@@ -122,14 +127,19 @@ impl Universe {
     pub fn fate(&self, is_cloud: bool) -> (Fate, Duration, Duration) {
         let mut weather = lock(&self.weather);
         let longest = weather.delay_max;
-        let (out, back) = (weather.dice.up_to(longest), weather.dice.up_to(longest));
+        let (mut out, back) = (weather.dice.up_to(longest), weather.dice.up_to(longest));
         let chance = if is_cloud { weather.clouds } else { weather.kubernetes };
-        let fate = match (chance > 0 && weather.dice.one_in(chance)).then(|| weather.dice.roll(3)) {
+        let fate = match (chance > 0 && weather.dice.one_in(chance)).then(|| weather.dice.roll(4)) {
             None => Fate::Well,
             Some(0) => Fate::RequestLost,
             Some(1) => Fate::ReplyLost,
+            Some(2) if is_cloud => Fate::Echo,
             Some(_) => Fate::Unavailable,
         };
+        // What is late is still within D.
+        if fate == Fate::Echo || (chance > 0 && is_cloud && weather.dice.one_in(4)) {
+            out += weather.dice.up_to(LATE_MAX);
+        }
         (fate, out, back)
     }
 
