@@ -52,6 +52,7 @@ fakes:
 # Tests on the real control plane.
 e2e filter="": tools
     cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --nocapture --test-threads 2 {{filter}}
+    cargo test --locked -p sim --test twin -- --nocapture {{filter}}
 
 # Simulated runs: so many seeds, or `replay SEED` for the story of one, or `N power` to break the controller on purpose.
 sim *arguments="200":

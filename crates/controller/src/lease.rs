@@ -162,7 +162,7 @@ impl Candidate {
         let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0) + 1;
         let mut taken = self.record(lease, transitions);
         if plan::sabotaged!(LeaseWithoutPrecondition) {
-            taken.metadata.resource_version = None;
+            taken.metadata.resource_version = self.api.get(&self.name).await?.metadata.resource_version;
         }
         let written = self.api.replace(&self.name, &PostParams::default(), &taken).await?;
         self.renewed(written, now);
@@ -258,7 +258,7 @@ impl Candidate {
             spec.renew_time = Some(MicroTime(self.clock.wall()));
         }
         if plan::sabotaged!(LeaseWithoutPrecondition) {
-            renewed.metadata.resource_version = None;
+            renewed.metadata.resource_version = self.api.get(&self.name).await?.metadata.resource_version;
         }
         let written = self.api.replace(&self.name, &PostParams::default(), &renewed).await?;
         self.renewed(written, began);

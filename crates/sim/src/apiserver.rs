@@ -26,6 +26,13 @@ pub struct Kind {
     pub has_status: bool,
 }
 
+impl Kind {
+    /// Whether it can be replaced without naming the version that was read.
+    fn is_replaced_blindly(&self) -> bool {
+        matches!(self.plural, "nodes" | "pods")
+    }
+}
+
 /// Every kind that the twin knows.
 pub const KINDS: [Kind; 5] = [
     Kind { plural: "nodes", kind: "Node", api_version: "v1", has_status: false },
@@ -314,11 +321,16 @@ impl Store {
         }
         object["apiVersion"] = target.kind.api_version.into();
         object["kind"] = target.kind.kind.into();
+        tidy(&mut object);
         Ok(self.happened(target.kind, key, "ADDED", object))
     }
 
     fn replace(&mut self, target: &Target, object: Value) -> Result<Value, Refused> {
         let present = self.objects.get(&key(target)).cloned().ok_or_else(|| not_found(target))?;
+        if text(&object, &["metadata", "resourceVersion"]).is_empty() && !target.kind.is_replaced_blindly() {
+            let message = "metadata.resourceVersion: must be specified for an update".to_owned();
+            return Err((StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message));
+        }
         self.check_version(target, &present, &object)?;
         let mut replaced = if target.is_status {
             let mut replaced = present.clone();
@@ -331,6 +343,7 @@ impl Store {
             object
         };
         keep_system_fields(&mut replaced, &present, target);
+        check_finalizers(&present, &replaced)?;
         Ok(self.put(target.kind, key(target), &present, replaced))
     }
 
@@ -340,6 +353,7 @@ impl Store {
         let mut patched = present.clone();
         merge(&mut patched, patch);
         keep_system_fields(&mut patched, &present, target);
+        check_finalizers(&present, &patched)?;
         Ok(self.put(target.kind, key(target), &present, patched))
     }
 
@@ -365,13 +379,16 @@ impl Store {
             let generation = present["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
             object["metadata"]["generation"] = generation.into();
         }
+        tidy(&mut object);
         if object == *present {
             return object;
         }
         let is_deleted = !object["metadata"]["deletionTimestamp"].is_null();
         let has_finalizers = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
         if is_deleted && !has_finalizers {
-            return self.happened(kind, key, "DELETED", object);
+            // The event is about the object as it was last stored, with the version of its end.
+            self.happened(kind, key, "DELETED", present.clone());
+            return object;
         }
         self.happened(kind, key, "MODIFIED", object)
     }
@@ -380,7 +397,8 @@ impl Store {
         let mut object = self.objects.get(&key(target)).cloned().ok_or_else(|| not_found(target))?;
         let has_finalizers = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
         if !has_finalizers {
-            return Ok(self.happened(target.kind, key(target), "DELETED", object));
+            self.happened(target.kind, key(target), "DELETED", object);
+            return Ok(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}));
         }
         if object["metadata"]["deletionTimestamp"].is_null() {
             object["metadata"]["deletionTimestamp"] = moment(self.now).into();
@@ -412,6 +430,32 @@ impl Store {
 
 fn key(target: &Target) -> (&'static str, String, String) {
     (target.kind.plural, target.namespace.clone(), target.name.clone().unwrap_or_default())
+}
+
+/// Metadata that is empty is not there.
+fn tidy(object: &mut Value) {
+    for field in ["labels", "annotations", "finalizers"] {
+        let is_empty = match &object["metadata"][field] {
+            Value::Object(fields) => fields.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            other => other.is_null(),
+        };
+        if is_empty {
+            remove(&mut object["metadata"], field);
+        }
+    }
+}
+
+/// An object that is being deleted gets no new finalizer.
+fn check_finalizers(present: &Value, changed: &Value) -> Result<(), Refused> {
+    let of = |object: &Value| object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    let before = of(present);
+    let is_deleted = !present["metadata"]["deletionTimestamp"].is_null();
+    if is_deleted && of(changed).iter().any(|finalizer| !before.contains(finalizer)) {
+        let message = "metadata.finalizers: Forbidden: no new finalizers can be added".to_owned();
+        return Err((StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message));
+    }
+    Ok(())
 }
 
 /// What a client can't change: identity and times, and a status through the main door.
