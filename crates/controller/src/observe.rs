@@ -441,6 +441,9 @@ impl Index {
     pub fn spec_addresses(&self, key: &PoolKey) -> Option<Vec<String>> {
         let tracked = self.objects.get(key)?;
         let Object::Pool(object) = &tracked.object else { return None };
+        if plan::sabotaged!(SpecForgotten) {
+            return None;
+        }
         let listed = object.spec.ips.clone().unwrap_or_default();
         let is_dropped = |text: &String| text.parse().is_ok_and(|address| tracked.dropped.contains(&address));
         let mut wanted: Vec<String> = listed.iter().filter(|text| !is_dropped(text)).cloned().collect();

@@ -175,22 +175,14 @@ async fn amend(client: Client, key: &PoolKey, is_pool: bool, patch: Value) -> Re
 async fn write(client: Client, key: &PoolKey, changed: Object) -> Result<Object, kube::Error> {
     let params = PostParams::default();
     match changed {
-        Object::Allocation(mut object) => {
+        Object::Allocation(object) => {
             let api: Api<NetIPAllocation> = Api::all(client);
-            if plan::sabotaged!(StatusWithoutPrecondition) {
-                let now = api.get(&object.name_any()).await?;
-                Arc::make_mut(&mut object).metadata.resource_version = now.metadata.resource_version;
-            }
             let mut written = api.replace_status(&object.name_any(), &params, &object).await?;
             written.metadata.managed_fields = None;
             Ok(Object::Allocation(Arc::new(written)))
         }
-        Object::Pool(mut object) => {
+        Object::Pool(object) => {
             let api: Api<FloatingIPPool> = Api::namespaced(client, &key.namespace);
-            if plan::sabotaged!(StatusWithoutPrecondition) {
-                let now = api.get(&object.name_any()).await?;
-                Arc::make_mut(&mut object).metadata.resource_version = now.metadata.resource_version;
-            }
             let mut written = api.replace_status(&object.name_any(), &params, &object).await?;
             written.metadata.managed_fields = None;
             Ok(Object::Pool(Arc::new(written)))

@@ -289,6 +289,7 @@ impl Rounds {
         let Created { pool: key, scope, wish, .. } = &created;
         let (key, scope, wish) = (key.clone(), scope.clone(), wish.clone());
         match created.into_result() {
+            Ok(_) if plan::sabotaged!(AnswerForgotten) => {}
             Ok(address) => {
                 tracing::info!(pool = %key, %address, "created");
                 self.failed_creations.remove(&key);
@@ -411,6 +412,9 @@ impl Rounds {
                 CreationAction::Adopt(found) => {
                     found.iter().for_each(|address| self.index.adopt(key, *address));
                     continue;
+                }
+                CreationAction::Begin(entry) if plan::sabotaged!(CreationBeforeJournal) => {
+                    Some(entry.clone())
                 }
                 CreationAction::Begin(entry) => Some(Creation { written: PENDING, ..entry.clone() }),
                 CreationAction::Claim => {

@@ -76,6 +76,9 @@ pub(crate) fn next(
         !(is_let_go && entry.to.is_none()) && may_keep(world, pool, vm, now)
     };
     match (&fact.holding, &entry.from, &entry.to) {
+        (Holding::Unknown(_), _, Some(to)) if crate::sabotaged!(UnknownGoneOnWith) => {
+            Next::Attach(to.clone())
+        }
         (Holding::Unknown(_), ..) => Next::WaitForCloud,
         (Holding::Missing, ..) if entry.releases && pool.addresses.contains(&address) => Next::Drop,
         (Holding::Missing, ..) if entry.releases => Next::Finish,

@@ -16,7 +16,6 @@ pub enum Sabotage {
     StaleListingBelieved,
     PoolsPlannedAlone,
     LeaseWithoutPrecondition,
-    StatusWithoutPrecondition,
     NoWaitAfterTakeover,
     NoWaitAfterSilence,
     AuthorityIgnored,
@@ -28,11 +27,16 @@ pub enum Sabotage {
     FinalizerForgotten,
     MarksNeverRemoved,
     JournalDropped,
+    UnknownGoneOnWith,
+    CreationBeforeJournal,
+    AnswerForgotten,
+    SpecForgotten,
+    FailedWatchReadAsEmpty,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 25] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -42,7 +46,6 @@ impl Sabotage {
         Self::StaleListingBelieved,
         Self::PoolsPlannedAlone,
         Self::LeaseWithoutPrecondition,
-        Self::StatusWithoutPrecondition,
         Self::NoWaitAfterTakeover,
         Self::NoWaitAfterSilence,
         Self::AuthorityIgnored,
@@ -54,6 +57,11 @@ impl Sabotage {
         Self::FinalizerForgotten,
         Self::MarksNeverRemoved,
         Self::JournalDropped,
+        Self::UnknownGoneOnWith,
+        Self::CreationBeforeJournal,
+        Self::AnswerForgotten,
+        Self::SpecForgotten,
+        Self::FailedWatchReadAsEmpty,
     ];
 }
 
