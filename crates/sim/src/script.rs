@@ -150,7 +150,7 @@ impl fmt::Display for Event {
 /// When what happens.
 pub fn script(seed: u64) -> Vec<(Duration, Event)> {
     let mut dice = Dice::new(seed, "script");
-    let count = 4 + dice.roll(20);
+    let count = 12 + dice.roll(36);
     let grace = Duration::from_secs(grace(seed));
     let mood = *dice.pick(&[Mood::Mixed, Mood::Stops, Mood::Crashes, Mood::Weather]);
     let mut events = Vec::new();
