@@ -298,8 +298,12 @@ impl Cluster {
             Cloud::Ocean => self.universe.ocean.with(|ocean| ocean.holder(&ip)).map(|id| id.to_string()),
         };
         self.given_away.remove(&ip);
-        if let (None, Some(holder)) = (node, holder) {
-            self.given_away.insert(ip, holder);
+        let stranger = match cloud {
+            Cloud::Compute => format!("{PROJECT}/{}/{STRANGER}", ZONES[0]),
+            Cloud::Ocean => STRANGER_DROPLET.to_string(),
+        };
+        if holder.as_ref() == Some(&stranger) {
+            self.given_away.insert(ip, stranger);
         }
         // Whatever the machine had before has left it.
         let strangers = &self.universe;
