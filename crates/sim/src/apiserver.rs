@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// One kind of object, as its requests name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,8 @@ pub struct Event {
 #[derive(Clone)]
 pub struct ApiServer {
     store: Arc<Mutex<Store>>,
-    changed: watch::Sender<u64>,
+    /// Wakes all watches, in the order in which they wait: a watch channel would choose by chance.
+    changed: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -94,7 +95,7 @@ type Refused = (StatusCode, &'static str, String);
 
 impl Default for ApiServer {
     fn default() -> Self {
-        Self { store: Arc::default(), changed: watch::Sender::new(0) }
+        Self { store: Arc::default(), changed: Arc::default() }
     }
 }
 
@@ -115,7 +116,7 @@ impl ApiServer {
         let version = store.version;
         drop(store);
         if version != before {
-            self.changed.send_replace(version);
+            self.changed.notify_waiters();
         }
         let mut response = Response::new(Bytes::from(body.to_string()));
         *response.status_mut() = status;
@@ -140,9 +141,8 @@ impl ApiServer {
             change(&mut edited);
             store.put(kind, key, &present, edited);
         }
-        let version = store.version;
         drop(store);
-        self.changed.send_replace(version);
+        self.changed.notify_waiters();
     }
 
     /// Creates an object, unless there is one of that name.
@@ -153,9 +153,8 @@ impl ApiServer {
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
         let target = Target { kind, namespace, name: None, is_status: false };
         _ = store.create(&target, object.clone());
-        let version = store.version;
         drop(store);
-        self.changed.send_replace(version);
+        self.changed.notify_waiters();
     }
 
     /// Deletes an object.
@@ -165,9 +164,8 @@ impl ApiServer {
         let Some(kind) = KINDS.iter().find(|kind| kind.plural == plural).copied() else { return };
         let (namespace, name) = (namespace.to_owned(), Some(name.to_owned()));
         _ = store.delete(&Target { kind, namespace, name, is_status: false });
-        let version = store.version;
         drop(store);
-        self.changed.send_replace(version);
+        self.changed.notify_waiters();
     }
 
     /// All objects of a kind.
@@ -200,8 +198,7 @@ impl ApiServer {
 
     /// Waits for the next change, or for so long.
     pub async fn changed(&self, longest: Duration) {
-        let mut changed = self.changed.subscribe();
-        _ = tokio::time::timeout(longest, changed.changed()).await;
+        _ = tokio::time::timeout(longest, self.changed.notified()).await;
     }
 }
 
