@@ -66,7 +66,7 @@ pub struct Event {
 }
 
 /// A store that many share.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct ApiServer {
     store: Arc<Mutex<Store>>,
     /// Wakes all watches, in the order in which they wait: a watch channel would choose by chance.
@@ -92,12 +92,6 @@ struct Target {
 }
 
 type Refused = (StatusCode, &'static str, String);
-
-impl Default for ApiServer {
-    fn default() -> Self {
-        Self { store: Arc::default(), changed: Arc::default() }
-    }
-}
 
 impl ApiServer {
     fn lock(&self) -> MutexGuard<'_, Store> {
