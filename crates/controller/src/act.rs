@@ -128,19 +128,17 @@ impl Executor {
         let echo = self.echo;
         self.under_way.spawn(async move {
             let result = budget::with_urgency(step.is_urgent, take(&*driver, &poller, &step)).await;
-            if let Err(DriverError::Unavailable(_)) = &result
-                && !plan::sabotaged!(NoWaitAfterSilence)
-            {
-                // It may have been heard. Only when it can't take effect any more is what the cloud says the truth.
-                tokio::time::sleep(echo).await;
-            }
+            outlast(echo, &result).await;
             Ended::Step(Outcome { step, result })
         });
     }
 
     /// Asks for new addresses, each in a request of its own. The planner asks for none while some are under way.
     pub fn ask(&mut self, pool: &PoolKey, scope: &Scope, wish: &Wish, count: usize) {
-        let Some(driver) = self.drivers.get(&scope.provider) else { return };
+        let Some(driver) = self.drivers.get(&scope.provider) else {
+            let provider = scope.provider;
+            return tracing::warn!(%provider, %pool, "no credentials, so no address can be created");
+        };
         *self.in_flight.creations.entry(pool.clone()).or_default() += count;
         tracing::info!(%pool, count, "asking for new addresses");
         for _ in 0..count {
@@ -148,9 +146,7 @@ impl Executor {
             let (pool, scope, wish) = (pool.clone(), scope.clone(), wish.clone());
             self.under_way.spawn(async move {
                 let result = driver.create(&scope, &wish.region, wish.tag.as_deref()).await;
-                if let Err(DriverError::Unavailable(_)) = &result {
-                    tokio::time::sleep(echo).await;
-                }
+                outlast(echo, &result).await;
                 Ended::Creation(Created { pool, scope, wish, result })
             });
         }
@@ -190,6 +186,13 @@ impl Executor {
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
+    }
+}
+
+/// What has no answer may have been heard: only when it can't take effect any more is what the cloud says the truth.
+async fn outlast<T>(echo: Duration, result: &Result<T, DriverError>) {
+    if matches!(result, Err(DriverError::Unavailable(_))) && !plan::sabotaged!(NoWaitAfterSilence) {
+        tokio::time::sleep(echo).await;
     }
 }
 

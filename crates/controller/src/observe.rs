@@ -320,28 +320,7 @@ impl Index {
                     return self.refresh(&key);
                 }
             }
-            None => {
-                let who = Who {
-                    nodes: Selector::default(),
-                    tolerations: None,
-                    pods: None,
-                    pods_otherwise: Pods::Absent,
-                };
-                let (refusal, age_max, pods) = (None, Duration::ZERO, BTreeMap::new());
-                let none = BTreeSet::new;
-                let tracked = Tracked {
-                    object,
-                    refusal,
-                    age_max,
-                    is_pruned: false,
-                    who,
-                    adopted: none(),
-                    made: none(),
-                    dropped: none(),
-                    pods,
-                };
-                self.objects.insert(key.clone(), tracked);
-            }
+            None => _ = self.objects.insert(key.clone(), Tracked::new(object)),
         }
         self.rebuild(&key);
     }
@@ -441,7 +420,8 @@ impl Index {
     pub fn spec_addresses(&self, key: &PoolKey) -> Option<Vec<String>> {
         let tracked = self.objects.get(key)?;
         let Object::Pool(object) = &tracked.object else { return None };
-        if plan::sabotaged!(SpecForgotten) {
+        let is_listed = tracked.adopted.is_empty() && tracked.dropped.is_empty();
+        if is_listed || plan::sabotaged!(SpecForgotten) {
             return None;
         }
         let listed = object.spec.ips.clone().unwrap_or_default();
@@ -454,37 +434,32 @@ impl Index {
     /// Takes what an object's status and annotations say into its pool again: the journal as it stands, and what is remembered.
     /// What was to be written and was not is forgotten.
     pub fn refresh(&mut self, key: &PoolKey) {
-        let Some(object) = self.objects.get(key).map(|tracked| tracked.object.clone()) else { return };
-        let Some((scope, mode)) = self.world.pool(key).map(|pool| (pool.scope.clone(), pool.policy.mode))
-        else {
-            return;
-        };
-        let mut pool = front(&object).pool;
-        let is_pruned = self.objects.get(key).is_some_and(|tracked| tracked.is_pruned);
-        pool.scope = scope;
-        pool.policy.mode = if is_pruned { Mode::Refused } else { mode };
-        (pool.journal, pool.creation) = self.journal(key, object.moves());
-        if let Some(tracked) = self.objects.get(key) {
-            pool.adopted = tracked.adopted.clone();
-            pool.created_here.extend(&tracked.made);
-        }
+        let Some(tracked) = self.objects.get(key) else { return };
+        let Some(before) = self.world.pool(key) else { return };
+        let mut pool = front(&tracked.object).pool;
+        pool.scope = before.scope.clone();
+        pool.policy.mode = if tracked.is_pruned { Mode::Refused } else { before.policy.mode };
+        self.remember(&mut pool);
         self.world.set_pool(pool);
+    }
+
+    /// Puts what is remembered of a pool into it: its journal, and what was created for it.
+    fn remember(&mut self, pool: &mut Pool) {
+        let learnt = self.tick();
+        let Some(tracked) = self.objects.get(&pool.key) else { return };
+        (pool.journal, pool.creation) = self.journal(&pool.key, tracked.object.moves(), learnt);
+        pool.adopted = tracked.adopted.clone();
+        pool.created_here.extend(&tracked.made);
     }
 
     /// Makes a pool of an object, from what is known of it and of all nodes and pods.
     fn rebuild(&mut self, key: &PoolKey) {
-        let Some(before) = self.objects.get(key) else { return };
-        let (object, made) = (before.object.clone(), before.made.clone());
-        let (mut adopted, mut dropped) = (before.adopted.clone(), before.dropped.clone());
-        let Front { mut pool, provider, who, mut refusal, age_max } = front(&object);
-        (pool.journal, pool.creation) = self.journal(key, object.moves());
-        adopted.retain(|address| !pool.addresses.contains(address));
-        dropped.retain(|address| pool.addresses.contains(address));
-        pool.adopted = adopted.clone();
-        pool.created_here.extend(&made);
-        let pods = BTreeMap::new();
-        let mut tracked =
-            Tracked { object, refusal: None, age_max, is_pruned: false, who, adopted, made, dropped, pods };
+        let Some(tracked) = self.objects.get_mut(key) else { return };
+        let Front { mut pool, provider, who, mut refusal, age_max } = front(&tracked.object);
+        (tracked.who, tracked.age_max, tracked.is_pruned) = (who, age_max, false);
+        tracked.adopted.retain(|address| !pool.addresses.contains(address));
+        tracked.dropped.retain(|address| pool.addresses.contains(address));
+        tracked.pods.clear();
         for pod in self.pods.values() {
             tracked.count(pod, 1);
         }
@@ -509,20 +484,19 @@ impl Index {
             pool.policy.mode = Mode::Refused;
         }
         tracked.refusal = refusal;
+        self.remember(&mut pool);
         self.world.set_pool(pool);
         for (name, pods) in members {
             self.world.set_member(key, &name, pods);
         }
-        self.objects.insert(key.clone(), tracked);
     }
 
     /// The journal that an object's status holds. An entry that we knew keeps the moment at which it was written.
-    fn journal(&mut self, key: &PoolKey, moves: Option<&Moves>) -> (Journal, Option<Creation>) {
+    fn journal(&self, key: &PoolKey, moves: Option<&Moves>, learnt: Tick) -> (Journal, Option<Creation>) {
         let Some(moves) = moves else { return (Journal::default(), None) };
         if moves.version != MOVES_VERSION {
             return (Journal::Unreadable, None);
         }
-        let learnt = self.tick();
         let pool = self.world.pool(key);
         let known_creation = pool.and_then(|pool| pool.creation.as_ref());
         let known = match pool.map(|pool| &pool.journal) {
@@ -686,6 +660,22 @@ fn kind_name(kind: Kind) -> &'static str {
 }
 
 impl Tracked {
+    /// An object of which nothing is known but itself.
+    fn new(object: Object) -> Self {
+        let (nodes, tolerations, pods) = (Selector::default(), None, None);
+        Self {
+            object,
+            refusal: None,
+            age_max: Duration::ZERO,
+            is_pruned: false,
+            who: Who { nodes, tolerations, pods, pods_otherwise: Pods::Absent },
+            adopted: BTreeSet::new(),
+            made: BTreeSet::new(),
+            dropped: BTreeSet::new(),
+            pods: BTreeMap::new(),
+        }
+    }
+
     /// Whether the object means this node, and how its pods fare there.
     fn membership(&self, name: &NodeName, node: &SlimNode) -> Option<Pods> {
         let Who { nodes, tolerations, pods, pods_otherwise } = &self.who;

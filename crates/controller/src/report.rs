@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{FloatingIPPool, NetIPAllocation};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use plan::{NodeName, Plan, PoolKey, Timestamp};
@@ -90,26 +89,25 @@ impl Reporter {
                 });
             }
         }
-        for key in index.objects.keys() {
-            let is_pruned = index.objects.get(key).is_some_and(|tracked| tracked.is_pruned);
-            if self.objects.contains(key) || is_pruned {
+        for (key, tracked) in &index.objects {
+            if self.objects.contains(key) || tracked.is_pruned {
                 continue;
             }
             if let Some(patch) =
                 objects::owed(index, plan, key).filter(|_| !plan::sabotaged!(FinalizerForgotten))
             {
                 self.objects.insert(key.clone());
-                let (client, key) = (self.client.clone(), key.clone());
-                let is_pool = matches!(index.objects[&key].object, Object::Pool(_));
+                tracing::info!(object = %key, %patch, "amending");
+                let (client, key, present) = (self.client.clone(), key.clone(), tracked.object.clone());
                 self.writing.spawn(async move {
-                    let written = amend(client, &key, is_pool, patch).await;
+                    let written = amend(client, present, patch).await;
                     Written::Object(key, written)
                 });
             } else if let Some(changed) = objects::changed(index, plan, key, now) {
                 self.objects.insert(key.clone());
                 let (client, key) = (self.client.clone(), key.clone());
                 self.writing.spawn(async move {
-                    let written = write(client, &key, changed.clone()).await;
+                    let written = write(client, changed.clone()).await;
                     Written::Status(key, changed, written)
                 });
             }
@@ -156,36 +154,40 @@ impl Reporter {
     }
 }
 
-async fn amend(client: Client, key: &PoolKey, is_pool: bool, patch: Value) -> Result<Object, kube::Error> {
-    tracing::info!(object = %key, %patch, "amending");
+/// Changes an object's finalizers or spec. `present` is the object as it is known.
+async fn amend(client: Client, present: Object, patch: Value) -> Result<Object, kube::Error> {
+    let name = present.metadata().name.clone().unwrap_or_default();
     let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-    if is_pool {
-        let api: Api<FloatingIPPool> = Api::namespaced(client, &key.namespace);
-        let mut written = api.patch(&key.name, &params, &patch).await?;
-        written.metadata.managed_fields = None;
-        Ok(Object::Pool(Arc::new(written)))
-    } else {
-        let api: Api<NetIPAllocation> = Api::all(client);
-        let mut written = api.patch(&key.name, &params, &patch).await?;
-        written.metadata.managed_fields = None;
-        Ok(Object::Allocation(Arc::new(written)))
+    match present {
+        Object::Allocation(_) => Api::all(client)
+            .patch(&name, &params, &patch)
+            .await
+            .map(|written| Object::Allocation(slim(written))),
+        Object::Pool(pool) => {
+            let api = Api::namespaced(client, &pool.namespace().unwrap_or_default());
+            api.patch(&name, &params, &patch).await.map(|written| Object::Pool(slim(written)))
+        }
     }
 }
 
-async fn write(client: Client, key: &PoolKey, changed: Object) -> Result<Object, kube::Error> {
+/// Writes an object's status.
+async fn write(client: Client, changed: Object) -> Result<Object, kube::Error> {
     let params = PostParams::default();
     match changed {
         Object::Allocation(object) => {
-            let api: Api<NetIPAllocation> = Api::all(client);
-            let mut written = api.replace_status(&object.name_any(), &params, &object).await?;
-            written.metadata.managed_fields = None;
-            Ok(Object::Allocation(Arc::new(written)))
+            let written = Api::all(client).replace_status(&object.name_any(), &params, &*object).await?;
+            Ok(Object::Allocation(slim(written)))
         }
         Object::Pool(object) => {
-            let api: Api<FloatingIPPool> = Api::namespaced(client, &key.namespace);
-            let mut written = api.replace_status(&object.name_any(), &params, &object).await?;
-            written.metadata.managed_fields = None;
-            Ok(Object::Pool(Arc::new(written)))
+            let api = Api::namespaced(client, &object.namespace().unwrap_or_default());
+            let written = api.replace_status(&object.name_any(), &params, &*object).await?;
+            Ok(Object::Pool(slim(written)))
         }
     }
+}
+
+/// An answer without what nobody reads.
+fn slim<K: ResourceExt>(mut written: K) -> Arc<K> {
+    written.meta_mut().managed_fields = None;
+    Arc::new(written)
 }

@@ -27,6 +27,11 @@ pub struct Kind {
 }
 
 impl Kind {
+    /// The kind of this name in paths.
+    fn named(plural: &str) -> Option<Self> {
+        KINDS.iter().find(|kind| kind.plural == plural).copied()
+    }
+
     /// Whether it can be replaced without naming the version that was read.
     fn is_replaced_blindly(&self) -> bool {
         matches!(self.plural, "nodes" | "pods")
@@ -126,38 +131,37 @@ impl ApiServer {
         now: Timestamp,
         change: impl FnOnce(&mut Value),
     ) {
-        let mut store = self.lock();
-        store.now = now;
-        let Some(kind) = KINDS.iter().find(|kind| kind.plural == plural).copied() else { return };
-        let key = (kind.plural, namespace.to_owned(), name.to_owned());
-        if let Some(present) = store.objects.get(&key).cloned() {
-            let mut edited = present.clone();
-            change(&mut edited);
-            store.put(kind, key, &present, edited);
-        }
-        drop(store);
-        self.changed.notify_waiters();
+        self.by_hand(plural, now, |store, kind| {
+            let key = (kind.plural, namespace.to_owned(), name.to_owned());
+            if let Some(present) = store.objects.get(&key).cloned() {
+                let mut edited = present.clone();
+                change(&mut edited);
+                store.put(kind, key, &present, edited);
+            }
+        });
     }
 
     /// Creates an object, unless there is one of that name.
     pub fn create(&self, plural: &str, object: &Value, now: Timestamp) {
-        let mut store = self.lock();
-        store.now = now;
-        let Some(kind) = KINDS.iter().find(|kind| kind.plural == plural).copied() else { return };
-        let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
-        let target = Target { kind, namespace, name: None, is_status: false };
-        _ = store.create(&target, object.clone());
-        drop(store);
-        self.changed.notify_waiters();
+        self.by_hand(plural, now, |store, kind| {
+            let namespace = text(object, &["metadata", "namespace"]).to_owned();
+            _ = store.create(&Target { kind, namespace, name: None, is_status: false }, object.clone());
+        });
     }
 
     /// Deletes an object.
     pub fn delete(&self, plural: &str, namespace: &str, name: &str, now: Timestamp) {
+        self.by_hand(plural, now, |store, kind| {
+            let (namespace, name) = (namespace.to_owned(), Some(name.to_owned()));
+            _ = store.delete(&Target { kind, namespace, name, is_status: false });
+        });
+    }
+
+    fn by_hand(&self, plural: &str, now: Timestamp, act: impl FnOnce(&mut Store, Kind)) {
+        let Some(kind) = Kind::named(plural) else { return };
         let mut store = self.lock();
         store.now = now;
-        let Some(kind) = KINDS.iter().find(|kind| kind.plural == plural).copied() else { return };
-        let (namespace, name) = (namespace.to_owned(), Some(name.to_owned()));
-        _ = store.delete(&Target { kind, namespace, name, is_status: false });
+        act(&mut store, kind);
         drop(store);
         self.changed.notify_waiters();
     }
@@ -233,7 +237,7 @@ fn target(path: &str) -> Option<Target> {
         namespace = parts.next()?.to_owned();
     }
     let plural = parts.next()?;
-    let kind = KINDS.iter().find(|kind| kind.plural == plural).copied()?;
+    let kind = Kind::named(plural)?;
     let name = parts.next().map(ToOwned::to_owned);
     Some(Target { kind, namespace, name, is_status: parts.next() == Some("status") })
 }

@@ -62,6 +62,10 @@ fn ocean_address(number: u64) -> String {
     format!("198.51.100.{}", number + 1)
 }
 
+fn pod_name(node: u64) -> String {
+    format!("ingress-{node}")
+}
+
 impl Cluster {
     /// A cluster in which everything is well.
     pub fn new(seed: u64, universe: Arc<Universe>) -> Self {
@@ -78,10 +82,7 @@ impl Cluster {
             creates,
             tags,
         };
-        if !cluster.tags {
-            let fault = Fault::Refuse(Refusal::Forbidden("no projects".into()));
-            cluster.universe.ocean.inject(Rule { times: usize::MAX, ..Rule::next("projects.list", fault) });
-        }
+        cluster.hide_projects();
         for node in 0..NODES {
             cluster.returns(Cloud::Compute, node);
             cluster.returns(Cloud::Ocean, node);
@@ -90,6 +91,14 @@ impl Cluster {
         cluster.recreate(Cloud::Compute);
         cluster.recreate(Cloud::Ocean);
         cluster
+    }
+
+    /// Where the token of this run has nothing to do with projects, it never has.
+    fn hide_projects(&self) {
+        if !self.tags {
+            let fault = Fault::Refuse(Refusal::Forbidden("no projects".into()));
+            self.universe.ocean.inject(Rule { times: usize::MAX, ..Rule::next("projects.list", fault) });
+        }
     }
 
     fn name(cloud: Cloud, node: u64) -> String {
@@ -126,6 +135,8 @@ impl Cluster {
             }
             Event::Returns { cloud, node } => self.returns(*cloud, *node),
             Event::Pod { node, is_ready } => self.pod(*node, *is_ready),
+            Event::Mend => self.mend(),
+            Event::ConfirmLosses => self.confirm_losses(Duration::ZERO),
             Event::PersonMoves { cloud, address, node } => self.person_moves(*cloud, *address, *node),
             Event::Edit { cloud, address } => self.edit(*cloud, *address),
             Event::Desire { count } => {
@@ -152,6 +163,48 @@ impl Cluster {
             | Event::ClockJump { .. }
             | Event::KubernetesStorm { .. }
             | Event::CloudStorm { .. } => {}
+        }
+    }
+
+    fn mend(&mut self) {
+        for node in 0..NODES {
+            for cloud in [Cloud::Compute, Cloud::Ocean] {
+                self.universe.disturb(&Self::name(cloud, node));
+                self.returns(cloud, node);
+                self.ready(cloud, node, true);
+                self.cordon(cloud, node, false);
+            }
+            let has_pod = |pod: &Value| pod["metadata"]["name"] == pod_name(node).as_str();
+            if !self.universe.api.all("pods").iter().any(has_pod) {
+                self.pod(node, true);
+            }
+        }
+        self.universe.compute.with(|compute| compute.unreachable_regions.clear());
+        for address in 0..ADDRESSES {
+            for (cloud, ip) in
+                [(Cloud::Compute, compute_address(address)), (Cloud::Ocean, ocean_address(address))]
+            {
+                if self.given_away.contains_key(&ip) {
+                    self.universe.disturb(&ip);
+                    self.person_moves(cloud, address, Some(address));
+                }
+            }
+        }
+    }
+
+    /// A person confirms every loss up to so long from now.
+    fn confirm_losses(&self, ahead: Duration) {
+        let now = self.universe.now();
+        let confirmed = crate::apiserver::moment(now + ahead);
+        for (plural, namespace, name) in [
+            ("netipallocations", "", "edge"),
+            ("netipallocations", "", "other"),
+            ("floatingippools", "default", "pool"),
+        ] {
+            self.universe.api.edit(plural, namespace, name, now, |object| {
+                object["metadata"]["annotations"]["netinfra.darkbrains.com/confirm-loss"] =
+                    confirmed.clone().into();
+            });
         }
     }
 
@@ -245,7 +298,7 @@ impl Cluster {
 
     fn pod(&self, node: u64, is_ready: bool) {
         let now = self.universe.now();
-        let name = format!("ingress-{node}");
+        let name = pod_name(node);
         self.universe.api.delete("pods", "ingress", &name, now);
         if is_ready {
             let object = json!({
@@ -293,25 +346,16 @@ impl Cluster {
                 });
             }
         }
-        let holder = match cloud {
-            Cloud::Compute => self.universe.compute.with(|compute| compute.holder(&ip)),
-            Cloud::Ocean => self.universe.ocean.with(|ocean| ocean.holder(&ip)).map(|id| id.to_string()),
-        };
         self.given_away.remove(&ip);
         let stranger = match cloud {
             Cloud::Compute => format!("{PROJECT}/{}/{STRANGER}", ZONES[0]),
             Cloud::Ocean => STRANGER_DROPLET.to_string(),
         };
-        if holder.as_ref() == Some(&stranger) {
+        if self.universe.holder(&ip).as_ref() == Some(&stranger) {
             self.given_away.insert(ip, stranger);
         }
         // Whatever the machine had before has left it.
-        let strangers = &self.universe;
-        self.given_away.retain(|ip, vm| {
-            let holder = strangers.compute.with(|compute| compute.holder(ip));
-            let droplet = strangers.ocean.with(|ocean| ocean.holder(ip)).map(|id| id.to_string());
-            holder.or(droplet).as_ref() == Some(vm)
-        });
+        self.given_away.retain(|ip, vm| self.universe.holder(ip).as_ref() == Some(vm));
     }
 
     fn edit(&self, cloud: Cloud, address: u64) {
@@ -335,24 +379,17 @@ impl Cluster {
         let now = self.universe.now();
         match cloud {
             Cloud::Compute => {
-                let ips: Vec<_> = (0..3).map(compute_address).collect();
-                let object = json!({
-                    "metadata": {"name": "edge"},
-                    "spec": {
-                        "reservedIPs": ips, "nodeSelector": {"role": "edge"}, "cloud": {"provider": "gcp"},
-                        "policy": {"failoverGraceSeconds": self.grace},
-                    },
-                });
-                self.universe.api.create("netipallocations", &object, now);
-                let ips: Vec<_> = (2..4).map(compute_address).collect();
-                let object = json!({
-                    "metadata": {"name": "other"},
-                    "spec": {
-                        "reservedIPs": ips, "nodeSelector": {"role": "edge"}, "cloud": {"provider": "gcp"},
-                        "policy": {"failoverGraceSeconds": self.grace},
-                    },
-                });
-                self.universe.api.create("netipallocations", &object, now);
+                for (name, numbers) in [("edge", 0..3), ("other", 2..4)] {
+                    let ips: Vec<_> = numbers.map(compute_address).collect();
+                    let object = json!({
+                        "metadata": {"name": name},
+                        "spec": {
+                            "reservedIPs": ips, "nodeSelector": {"role": "edge"}, "cloud": {"provider": "gcp"},
+                            "policy": {"failoverGraceSeconds": self.grace},
+                        },
+                    });
+                    self.universe.api.create("netipallocations", &object, now);
+                }
             }
             Cloud::Ocean => {
                 let ips: Vec<_> = (0..2).map(ocean_address).collect();
@@ -403,22 +440,8 @@ impl Cluster {
         self.universe.ocean.heal();
         self.universe.compute.with(|compute| compute.unreachable_regions.clear());
         self.universe.set_weather(|weather| (weather.kubernetes, weather.clouds) = (0, 0));
-        if !self.tags {
-            let fault = Fault::Refuse(Refusal::Forbidden("no projects".into()));
-            self.universe.ocean.inject(Rule { times: usize::MAX, ..Rule::next("projects.list", fault) });
-        }
-        let now = self.universe.now();
-        let confirmed = crate::apiserver::moment(now + Duration::from_secs(86_400));
-        for (plural, namespace, name) in [
-            ("netipallocations", "", "edge"),
-            ("netipallocations", "", "other"),
-            ("floatingippools", "default", "pool"),
-        ] {
-            self.universe.api.edit(plural, namespace, name, now, |object| {
-                object["metadata"]["annotations"]["netinfra.darkbrains.com/confirm-loss"] =
-                    confirmed.clone().into();
-            });
-        }
+        self.hide_projects();
+        self.confirm_losses(Duration::from_secs(86_400));
     }
 
     /// Resolves what a person has to resolve: of the addresses that may be ours, those that are get listed.

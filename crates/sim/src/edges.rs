@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use controller::fence::{Fence, fenced};
 use controller::run::Edges;
+use controller::watch::SILENCE_SECONDS_MAX;
 use drivers::budget::{Limit, budgeted};
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
@@ -44,23 +45,29 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
     let client = |seconds| kubernetes(universe, Duration::from_secs(seconds));
     let compute = cloud(universe, process, &fence, HttpService::new(universe.compute.service()));
     let ocean = cloud(universe, process, &fence, HttpService::new(universe.ocean.service()));
+    Edges {
+        watching: client(8),
+        writing: client(3),
+        leasing: client(3),
+        drivers: drivers(compute, ocean),
+        clock: Arc::clone(process) as Arc<dyn controller::clock::Clock>,
+        fence,
+    }
+}
+
+/// The drivers over the clouds' services, with the budgets that a controller has by default.
+pub fn drivers(compute: HttpService, ocean: HttpService) -> BTreeMap<Provider, Arc<dyn AddressDriver>> {
     let minute = |requests_max| Limit { requests_max, window: Duration::from_secs(60) };
     let hour =
         Limit { requests_max: drivers::digitalocean::REQUESTS_PER_HOUR, window: Duration::from_secs(3_600) };
     let compute = budgeted(compute, &[minute(drivers::compute::REQUESTS_PER_MINUTE)]);
     let ocean = budgeted(ocean, &[minute(drivers::digitalocean::REQUESTS_PER_MINUTE), hour]);
+    let token = || tokens::fixed(TOKEN);
     let compute: Arc<dyn AddressDriver> =
-        Arc::new(Compute::new(compute, "http://compute.invalid/compute/v1", tokens::fixed(TOKEN)));
+        Arc::new(Compute::new(compute, "http://compute.invalid/compute/v1", token()));
     let ocean: Arc<dyn AddressDriver> =
-        Arc::new(DigitalOcean::new(ocean, "http://digitalocean.invalid", tokens::fixed(TOKEN)));
-    Edges {
-        watching: client(8),
-        writing: client(3),
-        leasing: client(3),
-        drivers: BTreeMap::from([(Provider::Gcp, compute), (Provider::DigitalOcean, ocean)]),
-        clock: Arc::clone(process) as Arc<dyn controller::clock::Clock>,
-        fence,
-    }
+        Arc::new(DigitalOcean::new(ocean, "http://digitalocean.invalid", token()));
+    BTreeMap::from([(Provider::Gcp, compute), (Provider::DigitalOcean, ocean)])
 }
 
 /// A cloud's service behind the fence, a deadline, and the weather.
@@ -212,6 +219,10 @@ fn watch_body(universe: Arc<Universe>, kind: Kind, version: u64, name: Option<St
                 }
                 let (fate, out, back) = universe.fate(false);
                 if fate != Fate::Well {
+                    if universe.is_silent() {
+                        // The connection stays open, and its end is noticed only because nothing comes.
+                        tokio::time::sleep(Duration::from_secs(SILENCE_SECONDS_MAX)).await;
+                    }
                     return Some((Err(BoxError::from("the watch broke off")), None));
                 }
                 // Watches are slower than answers: what is seen is older than what is.

@@ -15,7 +15,7 @@ use crate::cluster::{Cluster, clouds};
 use crate::dice::Dice;
 use crate::edges::edges;
 use crate::judge::{self, Violation};
-use crate::script::{CHAOS, Event, LEADER, REPLICAS};
+use crate::script::{self, CHAOS, Event, LEADER};
 use crate::universe::{Process, Universe};
 
 /// D of every run. What is under way in the network is under way for less.
@@ -78,7 +78,7 @@ async fn play(seed: u64, script: &[(Duration, Event)]) -> Outcome {
     fleet.look_after_until(settled_at).await;
     let before = judge::written(&universe);
     fleet.look_after_until(settled_at + QUIET).await;
-    let violations = judge::judge(&universe, &cluster, before).await;
+    let violations = judge::judge(&universe, &cluster, before, script.len()).await;
     fleet.end();
     let attached = judge::attached(&universe);
     Outcome { violations, story: universe.story(), attached, simulated: universe.elapsed() }
@@ -112,7 +112,7 @@ impl Fleet {
         let mut fleet = Self {
             universe,
             dice: Dice::new(seed, "fleet"),
-            processes: (0..REPLICAS).map(|_| None).collect(),
+            processes: (0..script::replicas(seed)).map(|_| None).collect(),
             started: 0,
             later: Vec::new(),
         };
@@ -191,10 +191,10 @@ impl Fleet {
 
     fn happen(&mut self, event: &Event) {
         let now = self.universe.elapsed();
-        let leader = self.leader();
+        let (leader, count) = (self.leader(), self.processes.len());
         let of = |replica: &u64| match *replica {
             LEADER => leader,
-            replica => usize::try_from(replica).unwrap_or(0),
+            replica => usize::try_from(replica).unwrap_or(0) % count,
         };
         match event {
             Event::Crash { replica } => {

@@ -12,11 +12,11 @@ pub const NODES: u64 = 6;
 /// Addresses that people reserved at each cloud.
 pub const ADDRESSES: u64 = 4;
 
-/// Processes of the controller.
-pub const REPLICAS: u64 = 2;
+/// The most processes of the controller.
+const REPLICAS_MAX: u64 = 3;
 
 /// Whichever of them leads.
-pub const LEADER: u64 = REPLICAS;
+pub const LEADER: u64 = u64::MAX;
 
 /// How long things go wrong.
 pub const CHAOS: Duration = Duration::from_secs(600);
@@ -69,6 +69,10 @@ pub enum Event {
         node: u64,
         is_ready: bool,
     },
+    /// Everything is repaired: every node is there and Ready, with its pod, and people take back what they gave away.
+    Mend,
+    /// A person confirms that what is lost is lost.
+    ConfirmLosses,
     /// A person puts an address on a machine of the cluster, or on one that is not in it.
     PersonMoves {
         cloud: Cloud,
@@ -150,7 +154,8 @@ impl fmt::Display for Event {
 /// When what happens.
 pub fn script(seed: u64) -> Vec<(Duration, Event)> {
     let mut dice = Dice::new(seed, "script");
-    let count = 12 + dice.roll(36);
+    // In a third of the runs there is no time to recover from one blow before the next.
+    let count = if dice.one_in(3) { 150 + dice.roll(150) } else { 12 + dice.roll(48) };
     let grace = Duration::from_secs(grace(seed));
     let mood = *dice.pick(&[Mood::Mixed, Mood::Stops, Mood::Crashes, Mood::Weather]);
     let mut events = Vec::new();
@@ -193,6 +198,11 @@ enum Mood {
     Stops,
     Crashes,
     Weather,
+}
+
+/// How many processes of the controller there are in this run.
+pub fn replicas(seed: u64) -> u64 {
+    *Dice::new(seed, "replicas").pick(&[2, 2, REPLICAS_MAX])
 }
 
 /// How long a NotReady node keeps its address in this run, in seconds.
@@ -241,37 +251,39 @@ fn cloud_fault(dice: &mut Dice, cloud: Cloud) -> Event {
 fn event(dice: &mut Dice) -> Event {
     let cloud = *dice.pick(&[Cloud::Compute, Cloud::Ocean]);
     let node = dice.roll(NODES);
-    let replica = dice.roll(REPLICAS);
-    match dice.roll(31) {
-        0..3 => Event::NotReady { cloud, node },
-        3..6 => Event::Ready { cloud, node },
-        6 => Event::Cordon { cloud, node },
-        7 => Event::Uncordon { cloud, node },
-        8 => Event::Lost { cloud, node },
-        9 => Event::Removed { cloud, node },
-        10..12 => Event::Returns { cloud, node },
-        12 => Event::Pod { node, is_ready: false },
-        13 => Event::Pod { node, is_ready: true },
-        14 => {
+    let replica = dice.roll(REPLICAS_MAX);
+    match dice.roll(40) {
+        0..5 => Event::NotReady { cloud, node },
+        5..8 => Event::Ready { cloud, node },
+        8 => Event::Cordon { cloud, node },
+        9 => Event::Uncordon { cloud, node },
+        10..12 => Event::Lost { cloud, node },
+        12 => Event::Removed { cloud, node },
+        13..15 => Event::Returns { cloud, node },
+        15..17 => Event::Pod { node, is_ready: false },
+        17 => Event::Pod { node, is_ready: true },
+        18..22 => Event::Mend,
+        22..24 => Event::ConfirmLosses,
+        24 => {
             let node = dice.one_in(2).then_some(node);
             Event::PersonMoves { cloud, address: dice.roll(ADDRESSES), node }
         }
-        15 => Event::Edit { cloud, address: dice.roll(ADDRESSES) },
-        16 => Event::Desire { count: dice.roll(8) },
-        17 => Event::Delete { cloud },
-        18 => Event::Recreate { cloud },
-        19 => Event::DeleteLease,
-        20 => Event::Compact,
-        21 => Event::ForeignCreation,
-        22..25 => Event::Crash { replica },
-        25 => Event::Terminate { replica },
-        26 => Event::Stop { replica, seconds: 1 + dice.roll(40) },
-        27 => {
+        25 => Event::Edit { cloud, address: dice.roll(ADDRESSES) },
+        26 => Event::Desire { count: dice.roll(8) },
+        27 => Event::Delete { cloud },
+        28 => Event::Recreate { cloud },
+        29 => Event::DeleteLease,
+        30 => Event::Compact,
+        31 => Event::ForeignCreation,
+        32..34 => Event::Crash { replica },
+        34 => Event::Terminate { replica },
+        35 => Event::Stop { replica, seconds: 1 + dice.roll(40) },
+        36 => {
             let milliseconds = i64::try_from(dice.roll(120_000)).unwrap_or(0) - 60_000;
             Event::ClockJump { replica, milliseconds }
         }
-        28 => Event::KubernetesStorm { one_in: 2 + dice.roll(10), seconds: 1 + dice.roll(30) },
-        29 => Event::CloudStorm { one_in: 2 + dice.roll(10), seconds: 1 + dice.roll(30) },
+        37 => Event::KubernetesStorm { one_in: 2 + dice.roll(10), seconds: 1 + dice.roll(30) },
+        38 => Event::CloudStorm { one_in: 2 + dice.roll(10), seconds: 1 + dice.roll(30) },
         _ => cloud_fault(dice, cloud),
     }
 }

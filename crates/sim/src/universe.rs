@@ -127,7 +127,7 @@ impl Universe {
     pub fn fate(&self, is_cloud: bool) -> (Fate, Duration, Duration) {
         let mut weather = lock(&self.weather);
         let longest = weather.delay_max;
-        let (mut out, back) = (weather.dice.up_to(longest), weather.dice.up_to(longest));
+        let (mut out, mut back) = (weather.dice.up_to(longest), weather.dice.up_to(longest));
         let chance = if is_cloud { weather.clouds } else { weather.kubernetes };
         let fate = match (chance > 0 && weather.dice.one_in(chance)).then(|| weather.dice.roll(4)) {
             None => Fate::Well,
@@ -139,6 +139,10 @@ impl Universe {
         // What is late is still within D.
         if fate == Fate::Echo || (chance > 0 && is_cloud && weather.dice.one_in(4)) {
             out += weather.dice.up_to(LATE_MAX);
+        }
+        // An answer that is late tells what was, not what is.
+        if chance > 0 && is_cloud && weather.dice.one_in(4) {
+            back += weather.dice.up_to(LATE_MAX);
         }
         (fate, out, back)
     }
@@ -209,6 +213,12 @@ impl Universe {
         // Now and then a connection has to be made first.
         let longest = if dice.one_in(4) { Duration::from_millis(300) } else { Duration::from_millis(5) };
         dice.up_to(longest)
+    }
+
+    /// The machine that has an address, at whichever cloud.
+    pub fn holder(&self, ip: &str) -> Option<String> {
+        let droplet = || self.ocean.with(|ocean| ocean.holder(ip)).map(|id| id.to_string());
+        self.compute.with(|compute| compute.holder(ip)).or_else(droplet)
     }
 
     /// Somebody changed something just now.

@@ -105,9 +105,8 @@ impl Side {
     /// What a watch from a version on tells, in the same words.
     async fn events(&self, from: &str) -> Vec<String> {
         let events: Vec<Value> = match &self.real {
-            Some(_) => {
+            Some(client) => {
                 let path = format!("{PATH}?watch=true&resourceVersion={from}&timeoutSeconds=1");
-                let client = self.real.as_ref().unwrap();
                 let request = Request::builder().uri(path).body(Body::empty()).unwrap();
                 let body =
                     client.send(request).await.unwrap().into_body().collect().await.unwrap().to_bytes();

@@ -55,8 +55,8 @@ pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp)
 pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Value> {
     let metadata = index.objects.get(key)?.object.metadata();
     let pool = index.world.pool(key)?;
-    let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
-    let has_finalizer = finalizers.iter().any(|finalizer| finalizer == FINALIZER);
+    let listed = metadata.finalizers.as_deref().unwrap_or_default();
+    let has_finalizer = listed.iter().any(|finalizer| finalizer == FINALIZER);
     let is_deleted = metadata.deletion_timestamp.is_some();
     let is_asking = index.world.in_flight.creations.contains_key(key);
     let needs_finalizer = match &pool.journal {
@@ -67,17 +67,17 @@ pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Value> {
             is_asking || needs_finalizer(pool, plan.verdicts.get(key)?, is_unfinished, is_deleted)
         }
     };
-    let mut patch = json!({"metadata": {"resourceVersion": metadata.resource_version}});
-    match (has_finalizer, needs_finalizer) {
-        // An object that is being deleted can't get one any more.
-        (false, true) if !is_deleted => finalizers.push(FINALIZER.into()),
-        (true, false) => finalizers.retain(|finalizer| finalizer != FINALIZER),
-        _ => {}
-    }
+    // An object that is being deleted can't get one any more.
+    let is_added = needs_finalizer && !has_finalizer && !is_deleted;
+    let is_removed = has_finalizer && !needs_finalizer;
     let spec = index.spec_addresses(key);
-    if Some(&finalizers) == metadata.finalizers.as_ref() || (finalizers.is_empty() && !has_finalizer) {
-        spec.as_ref()?;
-    } else {
+    if !is_added && !is_removed && spec.is_none() {
+        return None;
+    }
+    let mut patch = json!({"metadata": {"resourceVersion": metadata.resource_version}});
+    if is_added || is_removed {
+        let others = listed.iter().map(String::as_str).filter(|finalizer| *finalizer != FINALIZER);
+        let finalizers: Vec<&str> = others.chain(is_added.then_some(FINALIZER)).collect();
         patch["metadata"]["finalizers"] = json!(finalizers);
     }
     if let Some(spec) = spec {

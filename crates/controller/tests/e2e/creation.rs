@@ -71,29 +71,11 @@ async fn f1_addresses_are_created_up_to_the_desired_number_and_given_back_when_t
     assert!(before.is_subset(&in_account(&rig)), "what we did not create is never released");
 }
 
-/// Asks for one more address, lets the controller die at its n-th request, and starts it again.
+/// Wants one address more of a controller that dies at the given request; tells whether it did.
 async fn dies_at(rig: &Rig, failpoint: &str, desired: usize) -> bool {
-    let environment = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1"), ("FAILPOINT", failpoint)];
+    let provoke = || _ = rig.control_plane.apply(&pool(desired, "nobody=has-this", "")).unwrap();
     let is_done = || listed(rig).len() == desired && rig.get(POOL)["status"]["moves"].is_null();
-    rig.control_plane.apply(&pool(desired, "nobody=has-this", "")).unwrap();
-    let mut doomed = rig.controller("ip-address-controller", &environment);
-    let deadline = Instant::now() + SOON;
-    let mut died = false;
-    while Instant::now() < deadline && !died && !is_done() {
-        died = doomed.process.try_wait().unwrap().is_some();
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    // It may die at a write after the last that is looked for.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    died |= doomed.process.try_wait().unwrap().is_some();
-    drop(doomed);
-    let mut healthy = rig.controller("ip-address-controller", &environment[..2]);
-    eventually("the spec lists one more", Duration::from_secs(30), async || Ok(is_done()))
-        .await
-        .unwrap_or_else(|error| panic!("{failpoint}: {error}: {:#}\n{}", rig.get(POOL), rig.logs()));
-    healthy.process.signal(Signal::TERM).unwrap();
-    healthy.process.wait(Duration::from_secs(10)).unwrap();
-    died
+    rig.outlives(failpoint, POOL, provoke, is_done).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

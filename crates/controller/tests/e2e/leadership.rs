@@ -116,45 +116,18 @@ async fn a_leader_that_was_stopped_right_before_a_call_does_not_make_it_after_it
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
 }
 
-/// Deletes the node that holds an address, lets the controller die at its n-th request, and starts it again.
+/// Fails an address over under a controller that dies at the given request; tells whether it did.
 async fn dies_at(rig: &Rig, failpoint: &str) -> bool {
-    let environment = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1"), ("FAILPOINT", failpoint)];
-    let mut doomed = rig.controller("ip-address-controller", &environment);
     let (node, zone) = node_of(rig, "34.123.45.67");
-    rig.kubectl(&["delete", "node", &node]);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let mut died = false;
-    while Instant::now() < deadline && !died {
-        died = doomed.process.try_wait().unwrap().is_some();
+    let provoke = || _ = rig.kubectl(&["delete", "node", &node]);
+    let is_done = || {
         let (now, _) = node_of(rig, "34.123.45.67");
-        if !died
-            && now != node
-            && rig.get("nia/edge")["status"]["moves"].is_null()
-            && rig.ready_nodes().contains(&now)
-        {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    drop(doomed);
-    let mut healthy = rig.controller("ip-address-controller", &environment[..2]);
-    let settled =
-        eventually("the address is on another node, which says so", Duration::from_secs(30), async || {
-            let (now, _) = node_of(rig, "34.123.45.67");
-            let status = rig.get("nia/edge")["status"].clone();
-            Ok(now != node
-                && !now.is_empty()
-                && status["moves"].is_null()
-                && rig.ready_nodes().contains(&now))
-        });
-    settled.await.unwrap_or_else(|error| {
-        panic!("{failpoint}: {error}: {:#}\n{}", rig.get("nia/edge")["status"], rig.logs())
-    });
+        let is_elsewhere = !now.is_empty() && now != node;
+        is_elsewhere && rig.get("nia/edge")["status"]["moves"].is_null() && rig.ready_nodes().contains(&now)
+    };
+    let died = rig.outlives(failpoint, "nia/edge", provoke, is_done).await;
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new(), "{failpoint}");
     testbed::demo::edge_node(&node, &zone).create(&rig.client).await.unwrap();
-    // It gives its lease up in order, so that the next one need not wait for it.
-    healthy.process.signal(Signal::TERM).unwrap();
-    healthy.process.wait(Duration::from_secs(10)).unwrap();
     died
 }
 

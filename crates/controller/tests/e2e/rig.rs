@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::Client;
+use rustix::process::Signal;
 use serde_json::Value;
 use testbed::cluster::eventually;
 use testbed::control_plane::{ControlPlane, Options, free_ports};
@@ -61,6 +62,38 @@ impl Rig {
         let program = Path::new(env!("CARGO_BIN_EXE_ip-address-controller"));
         let process = Process::start(name, program, configure, self.control_plane.folder()).unwrap();
         Controller { process, health_port: ports[0], metrics_port: ports[1] }
+    }
+
+    /// Gives work to a controller that dies at the given request of its own, and sees that the next one ends it. Tells
+    /// whether the first one died: it does not where the work takes fewer requests.
+    pub async fn outlives(
+        &self,
+        failpoint: &str,
+        object: &str,
+        provoke: impl FnOnce(),
+        is_done: impl Fn() -> bool,
+    ) -> bool {
+        let environment = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1"), ("FAILPOINT", failpoint)];
+        let mut doomed = self.controller("ip-address-controller", &environment);
+        provoke();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut died = false;
+        while Instant::now() < deadline && !died && !is_done() {
+            died = doomed.process.try_wait().unwrap().is_some();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // It may die at a write after the last that is looked for.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        died |= doomed.process.try_wait().unwrap().is_some();
+        drop(doomed);
+        let mut healthy = self.controller("ip-address-controller", &environment[..2]);
+        eventually("the work is done", Duration::from_secs(30), async || Ok(is_done()))
+            .await
+            .unwrap_or_else(|error| panic!("{failpoint}: {error}: {:#}\n{}", self.get(object), self.logs()));
+        // It gives its lease up in order, so that the next one need not wait for it.
+        healthy.process.signal(Signal::TERM).unwrap();
+        healthy.process.wait(Duration::from_secs(10)).unwrap();
+        died
     }
 
     /// What kubectl prints, or panics with what it complains of.
