@@ -62,12 +62,16 @@ pub const KINDS: [Kind; 5] = [
 pub struct Event {
     /// The version at which it happened.
     pub version: u64,
+    /// When it happened.
+    pub at: Timestamp,
     /// The kind, in paths.
     pub plural: &'static str,
     /// `ADDED`, `MODIFIED` or `DELETED`.
     pub what: &'static str,
     /// The object as it was then.
-    pub object: Value,
+    pub object: Arc<Value>,
+    /// All this as a watch tells it.
+    pub line: Bytes,
 }
 
 /// A store that many share.
@@ -170,6 +174,21 @@ impl ApiServer {
     pub fn all(&self, plural: &str) -> Vec<Value> {
         let store = self.lock();
         store.objects.iter().filter(|((of, ..), _)| *of == plural).map(|(_, object)| object.clone()).collect()
+    }
+
+    /// Since when something is true of some object of a kind without a break.
+    pub fn holds_since(&self, plural: &str, holds: impl Fn(&Value) -> bool) -> Option<Timestamp> {
+        let store = self.lock();
+        let of_kind = |event: &&Event| event.plural == plural && event.what != "DELETED";
+        let uid = |object: &Value| object["metadata"]["uid"].clone();
+        let since = |object: &Value| {
+            let uid = uid(object);
+            let history = store.events.iter().rev().filter(of_kind);
+            let history = history.filter(|event| event.object["metadata"]["uid"] == uid);
+            history.take_while(|event| holds(&event.object)).last().map(|event| event.at)
+        };
+        let objects = store.objects.iter().filter(|((of, ..), object)| *of == plural && holds(object));
+        objects.filter_map(|(_, object)| since(object)).min()
     }
 
     /// Forgets what happened so far: who watches from an earlier version has to list again.
@@ -413,7 +432,10 @@ impl Store {
     ) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        self.events.push(Event { version: self.version, plural: kind.plural, what, object: object.clone() });
+        let line = Bytes::from(format!("{}\n", json!({"type": what, "object": object})));
+        let (version, plural) = (self.version, kind.plural);
+        let (at, told) = (self.now, Arc::new(object.clone()));
+        self.events.push(Event { version, at, plural, what, object: told, line });
         if what == "DELETED" {
             self.objects.remove(&key);
         } else {

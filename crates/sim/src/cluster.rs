@@ -33,6 +33,8 @@ pub struct Cluster {
     pub given_away: BTreeMap<String, String>,
     /// Addresses of DigitalOcean that are not ours: there from the beginning, or created by others.
     pub foreign: BTreeSet<String>,
+    /// Addresses that were created for pools that are gone: they stay in the account, as their pools were told.
+    pub orphans: BTreeSet<String>,
     grace: u64,
     creates: bool,
     tags: bool,
@@ -78,6 +80,7 @@ impl Cluster {
             lives: BTreeMap::new(),
             given_away: BTreeMap::new(),
             foreign,
+            orphans: BTreeSet::new(),
             grace,
             creates,
             tags,
@@ -169,17 +172,27 @@ impl Cluster {
     fn mend(&mut self) {
         for node in 0..NODES {
             for cloud in [Cloud::Compute, Cloud::Ocean] {
-                self.universe.disturb(&Self::name(cloud, node));
+                let before = self.universe.api.changes();
                 self.returns(cloud, node);
                 self.ready(cloud, node, true);
                 self.cordon(cloud, node, false);
-            }
-            let has_pod = |pod: &Value| pod["metadata"]["name"] == pod_name(node).as_str();
-            if !self.universe.api.all("pods").iter().any(has_pod) {
-                self.pod(node, true);
+                let has_pod = |pod: &Value| pod["metadata"]["name"] == pod_name(node).as_str();
+                if cloud == Cloud::Ocean && !self.universe.api.all("pods").iter().any(has_pod) {
+                    self.pod(node, true);
+                }
+                if self.universe.api.changes() > before {
+                    self.universe.disturb(&Self::name(cloud, node));
+                }
             }
         }
         self.universe.compute.with(|compute| compute.unreachable_regions.clear());
+        let before = self.universe.api.changes();
+        self.recreate(Cloud::Compute);
+        self.recreate(Cloud::Ocean);
+        if self.universe.api.changes() > before {
+            self.universe.disturb("objects");
+        }
+        self.confirm_losses(Duration::ZERO);
         for address in 0..ADDRESSES {
             for (cloud, ip) in
                 [(Cloud::Compute, compute_address(address)), (Cloud::Ocean, ocean_address(address))]
@@ -225,9 +238,6 @@ impl Cluster {
             }),
             Event::Edit { .. } | Event::Desire { .. } | Event::Delete { .. } | Event::Recreate { .. } => {
                 self.universe.disturb("objects");
-            }
-            Event::KubernetesStorm { .. } | Event::Compact | Event::ClockJump { .. } => {
-                self.universe.disturb("kubernetes");
             }
             _ => {}
         }
@@ -392,6 +402,9 @@ impl Cluster {
                 }
             }
             Cloud::Ocean => {
+                if self.universe.api.all("floatingippools").is_empty() {
+                    self.orphans.extend(self.universe.ocean.with(|ocean| ocean.reserved_ips()));
+                }
                 let ips: Vec<_> = (0..2).map(ocean_address).collect();
                 let mut object = json!({
                     "metadata": {"name": "pool", "namespace": "default"},
@@ -441,6 +454,8 @@ impl Cluster {
         self.universe.compute.with(|compute| compute.unreachable_regions.clear());
         self.universe.set_weather(|weather| (weather.kubernetes, weather.clouds) = (0, 0));
         self.hide_projects();
+        self.recreate(Cloud::Compute);
+        self.recreate(Cloud::Ocean);
         self.confirm_losses(Duration::from_secs(86_400));
     }
 

@@ -28,6 +28,7 @@ use tokio::sync::oneshot;
 use tower::{BoxError, ServiceExt};
 
 use crate::apiserver::{self, Kind};
+use crate::script::Cloud;
 use crate::universe::{Fate, Process, TOKEN, Universe};
 
 /// What comes back: a whole body, or a watch.
@@ -43,8 +44,9 @@ const WATCH_SECONDS: u64 = 240;
 pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
     let fence = Fence::new(Arc::clone(process) as Arc<dyn controller::clock::Clock>);
     let client = |seconds| kubernetes(universe, Duration::from_secs(seconds));
-    let compute = cloud(universe, process, &fence, HttpService::new(universe.compute.service()));
-    let ocean = cloud(universe, process, &fence, HttpService::new(universe.ocean.service()));
+    let reach = |cloud, server| reach(universe, process, &fence, cloud, server);
+    let compute = reach(Cloud::Compute, HttpService::new(universe.compute.service()));
+    let ocean = reach(Cloud::Ocean, HttpService::new(universe.ocean.service()));
     Edges {
         watching: client(8),
         writing: client(3),
@@ -71,10 +73,11 @@ pub fn drivers(compute: HttpService, ocean: HttpService) -> BTreeMap<Provider, A
 }
 
 /// A cloud's service behind the fence, a deadline, and the weather.
-fn cloud(
+fn reach(
     universe: &Arc<Universe>,
     process: &Arc<Process>,
     fence: &Arc<Fence>,
+    cloud: Cloud,
     server: HttpService,
 ) -> HttpService {
     let (universe, process, wire) = (Arc::clone(universe), Arc::clone(process), Arc::clone(fence));
@@ -90,7 +93,7 @@ fn cloud(
             }
             let (fate, out, back) = universe.fate(true);
             let (to, answer) = oneshot::channel();
-            let (number, is_silent) = (process.number, universe.is_silent());
+            let (sent, is_silent) = (universe.sends(process.number, cloud, &request), universe.is_silent());
             tokio::spawn(async move {
                 // Whoever waits for what comes back late hears at once that the connection has broken off.
                 let to = Some(to).filter(|_| fate != Fate::Echo);
@@ -106,18 +109,10 @@ fn cloud(
                     }
                     return;
                 }
-                let line = format!("{} {}", request.method(), request.uri().path());
-                let body = String::from_utf8_lossy(request.body()).into_owned();
-                let harm = if is_change { universe.harm(&line, &body) } else { None };
+                let arrived = universe.arrives(sent);
                 let answer = server.oneshot(request).await;
-                if is_change {
-                    let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-                    universe.note_landed(
-                        number,
-                        format!("{line} {body} -> {status}"),
-                        harm.filter(|_| status < 300),
-                    );
-                }
+                let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
+                universe.answered(arrived, status, fate == Fate::Well);
                 tokio::time::sleep(back).await;
                 if fate == Fate::ReplyLost {
                     return lost(to, is_silent).await;
@@ -159,7 +154,7 @@ async fn exchange(universe: Arc<Universe>, request: Request<Bytes>) -> Result<Re
     let (fate, out, back) = universe.fate(false);
     let watch = apiserver::watched(&request);
     let (to, answer) = oneshot::channel();
-    let (server, is_silent) = (Arc::clone(&universe), universe.is_silent());
+    let (server, is_silent, is_watch) = (Arc::clone(&universe), universe.is_silent(), watch.is_some());
     tokio::spawn(async move {
         tokio::time::sleep(out).await;
         let answer = match fate {
@@ -172,6 +167,7 @@ async fn exchange(universe: Arc<Universe>, request: Request<Bytes>) -> Result<Re
                 *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
                 answer
             }
+            _ if is_watch => Response::default(),
             Fate::Well | Fate::ReplyLost | Fate::Echo => server.api.answer(&request, server.now()),
         };
         tokio::time::sleep(back).await;
@@ -207,11 +203,8 @@ fn watch_body(universe: Arc<Universe>, kind: Kind, version: u64, name: Option<St
                 let is_meant = |event: &&apiserver::Event| {
                     name.as_deref().is_none_or(|name| event.object["metadata"]["name"] == name)
                 };
-                let lines: Vec<u8> = events
-                    .iter()
-                    .filter(is_meant)
-                    .flat_map(|event| line(&json!({"type": event.what, "object": event.object})).to_vec())
-                    .collect();
+                let lines: Vec<u8> =
+                    events.iter().filter(is_meant).flat_map(|event| event.line.iter().copied()).collect();
                 at = reached;
                 if lines.is_empty() {
                     universe.api.changed(left).await;

@@ -11,6 +11,7 @@
 //! ```
 
 pub mod apiserver;
+pub mod arrivals;
 pub mod cluster;
 pub mod dice;
 pub mod edges;

@@ -1,9 +1,12 @@
 //! `sim 2000` runs as many seeds, `sim replay 17` tells the story of one.
 #![allow(clippy::print_stdout, reason = "this is what the program is for")]
 
+use std::collections::BTreeMap;
 use std::num::NonZero;
+use std::ops::Range;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use clap::{Parser, Subcommand};
@@ -48,43 +51,31 @@ fn main() -> ExitCode {
         None => {}
     }
     let started = Instant::now();
-    let next = AtomicU64::new(arguments.first);
-    let end = arguments.first + arguments.seeds;
-    // Every run has a thread to itself, so several can go on at the same time and none knows of another.
-    let work = || {
-        let mut sum = Sum::default();
-        loop {
-            let seed = next.fetch_add(1, Ordering::SeqCst);
-            if seed >= end {
-                return sum;
-            }
-            let outcome = run(seed, &script(seed));
-            if arguments.fingerprints {
-                println!("{seed} {:016x}", fingerprint(&outcome.story));
-            }
-            if let Some(first) = outcome.violations.first() {
-                println!("seed {seed}: {first}");
-                sum.failed += 1;
-            }
-            sum.attached += outcome.attached;
-            sum.simulated += outcome.simulated.as_secs_f64();
+    let sum = Mutex::new(Sum::default());
+    let finished = each(arguments.first..arguments.first + arguments.seeds, |seed| {
+        let outcome = run(seed, &script(seed));
+        if arguments.fingerprints {
+            println!("{seed} {:016x}", fingerprint(&outcome.story));
         }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let sums: Vec<Sum> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(first) = outcome.violations.first() {
+            println!("seed {seed}: {first}");
+            sum.failed += 1;
+        }
+        sum.attached += outcome.attached;
+        sum.simulated += outcome.simulated.as_secs_f64();
+        true
     });
-    // A thread that is missing has panicked, and so has a run.
-    let failed = sums.iter().map(|sum| sum.failed).sum::<usize>() + (threads - sums.len());
+    let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!(
-        "{} runs, {failed} violated; {} attachments, {:.1} simulated days in {:.0} s",
+        "{} runs, {} violated; {} attachments, {:.1} simulated days in {:.0} s",
         arguments.seeds,
-        sums.iter().map(|sum| sum.attached).sum::<usize>(),
-        sums.iter().map(|sum| sum.simulated).sum::<f64>() / 86_400.0,
+        sum.failed,
+        sum.attached,
+        sum.simulated / 86_400.0,
         started.elapsed().as_secs_f64()
     );
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if sum.failed == 0 && finished { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// What several runs came to.
@@ -93,6 +84,28 @@ struct Sum {
     failed: usize,
     attached: usize,
     simulated: f64,
+}
+
+/// Visits seeds in their order, several at the same time, until one visit says that it is enough. Every run has a thread to
+/// itself and knows of no other. Tells whether none panicked.
+fn each(seeds: Range<u64>, visit: impl Fn(u64) -> bool + Sync) -> bool {
+    let (next, is_enough) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
+    let work = || {
+        while !is_enough.load(Ordering::SeqCst) {
+            let seed = next.fetch_add(1, Ordering::SeqCst);
+            if seed >= seeds.end {
+                return;
+            }
+            if !visit(seed) {
+                is_enough.store(true, Ordering::SeqCst);
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().all(|thread| thread.join().is_ok())
+    })
 }
 
 fn replay(seed: u64) -> ExitCode {
@@ -119,11 +132,14 @@ fn power(seeds: u64) -> ExitCode {
     println!("|---|---:|---|---|");
     for what in Sabotage::ALL {
         sabotage::choose(Some(what));
-        let caught = (0..seeds).find_map(|seed| {
-            let violation = run(seed, &script(seed)).violations.into_iter().next()?;
-            Some((seed, violation))
+        let caught = Mutex::new(BTreeMap::new());
+        each(0..seeds, |seed| {
+            let Some(violation) = run(seed, &script(seed)).violations.into_iter().next() else { return true };
+            caught.lock().unwrap_or_else(PoisonError::into_inner).insert(seed, violation);
+            false
         });
-        let Some((seed, violation)) = caught else {
+        let caught = caught.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Some((seed, violation)) = caught.into_iter().next() else {
             println!("| {what:?} | none of {seeds} | | |");
             missed += 1;
             continue;

@@ -15,7 +15,7 @@ use crate::cluster::{Cluster, clouds};
 use crate::dice::Dice;
 use crate::edges::edges;
 use crate::judge::{self, Violation};
-use crate::script::{self, CHAOS, Event, LEADER};
+use crate::script::{self, CHAOS, Event, Replica};
 use crate::universe::{Process, Universe};
 
 /// D of every run. What is under way in the network is under way for less.
@@ -27,6 +27,9 @@ pub const SETTLES_WITHIN: Duration = Duration::from_secs(400);
 
 /// How long nothing at all is written then.
 const QUIET: Duration = Duration::from_secs(90);
+
+/// The shortest pause before a change that failed is tried again.
+pub const RETRY_SHORTEST: Duration = Duration::from_secs(1);
 
 /// A process that died is started again after so long.
 const RESTART: Duration = Duration::from_secs(3);
@@ -130,7 +133,7 @@ impl Fleet {
             lease: ("kube-system".into(), "lease".into()),
             lease_duration: LEASE,
             takeover: TAKEOVER,
-            retry: Retry { shortest: Duration::from_secs(1), longest: Duration::from_secs(60) },
+            retry: Retry { shortest: RETRY_SHORTEST, longest: Duration::from_secs(60) },
         };
         let edges = edges(&self.universe, &process);
         let (universe, number, stop) = (Arc::clone(&self.universe), self.started, process.stop.clone());
@@ -192,9 +195,9 @@ impl Fleet {
     fn happen(&mut self, event: &Event) {
         let now = self.universe.elapsed();
         let (leader, count) = (self.leader(), self.processes.len());
-        let of = |replica: &u64| match *replica {
-            LEADER => leader,
-            replica => usize::try_from(replica).unwrap_or(0) % count,
+        let of = |replica: &Replica| match *replica {
+            Replica::Leader => leader,
+            Replica::Number(number) => usize::try_from(number).unwrap_or(0) % count,
         };
         match event {
             Event::Crash { replica } => {

@@ -15,14 +15,20 @@ pub const ADDRESSES: u64 = 4;
 /// The most processes of the controller.
 const REPLICAS_MAX: u64 = 3;
 
-/// Whichever of them leads.
-pub const LEADER: u64 = u64::MAX;
+/// A process of the controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replica {
+    /// Whichever leads.
+    Leader,
+    /// One that was chosen beforehand, whatever it does.
+    Number(u64),
+}
 
 /// How long things go wrong.
 pub const CHAOS: Duration = Duration::from_secs(600);
 
 /// The clouds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Cloud {
     Compute,
@@ -69,7 +75,8 @@ pub enum Event {
         node: u64,
         is_ready: bool,
     },
-    /// Everything is repaired: every node is there and Ready, with its pod, and people take back what they gave away.
+    /// Everything is repaired: every node is there and Ready, with its pod, every object is there, and people confirm what
+    /// was lost and take back what they gave away.
     Mend,
     /// A person confirms that what is lost is lost.
     ConfirmLosses,
@@ -100,17 +107,17 @@ pub enum Event {
     /// Somebody else creates an address in our account.
     ForeignCreation,
     Crash {
-        replica: u64,
+        replica: Replica,
     },
     Terminate {
-        replica: u64,
+        replica: Replica,
     },
     Stop {
-        replica: u64,
+        replica: Replica,
         seconds: u64,
     },
     ClockJump {
-        replica: u64,
+        replica: Replica,
         milliseconds: i64,
     },
     /// For a while one request in so many goes wrong.
@@ -154,13 +161,17 @@ impl fmt::Display for Event {
 /// When what happens.
 pub fn script(seed: u64) -> Vec<(Duration, Event)> {
     let mut dice = Dice::new(seed, "script");
-    // In a third of the runs there is no time to recover from one blow before the next.
-    let count = if dice.one_in(3) { 150 + dice.roll(150) } else { 12 + dice.roll(48) };
     let grace = Duration::from_secs(grace(seed));
-    let mood = *dice.pick(&[Mood::Mixed, Mood::Stops, Mood::Crashes, Mood::Weather]);
+    let mood = *dice.pick(&[Mood::Calm, Mood::Mixed, Mood::Stops, Mood::Crashes, Mood::Weather]);
+    // In some runs there is no time to recover from one blow before the next.
+    let count = match (mood, dice.one_in(4)) {
+        (Mood::Calm, _) => 200 + dice.roll(800),
+        (_, true) => 150 + dice.roll(150),
+        (_, false) => 12 + dice.roll(48),
+    };
     let mut events = Vec::new();
     for _ in 0..count {
-        let (at, event) = (dice.up_to(CHAOS), event(&mut dice));
+        let (at, event) = (dice.up_to(CHAOS), event(&mut dice, mood));
         // Troubles rarely come alone, and the worst come while the first is being dealt with.
         let is_work = matches!(
             event,
@@ -174,7 +185,12 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
                 | Event::Desire { .. }
         );
         events.push((at, event));
-        if is_work && (mood != Mood::Mixed || dice.one_in(2)) {
+        let has_trouble = match mood {
+            Mood::Calm => false,
+            Mood::Mixed => dice.one_in(2),
+            Mood::Stops | Mood::Crashes | Mood::Weather => true,
+        };
+        if is_work && has_trouble {
             let at = at + grace + dice.up_to(Duration::from_millis(2_500));
             let trouble = trouble(&mut dice, mood);
             if let Event::Stop { seconds, .. } = trouble
@@ -194,6 +210,8 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
 /// What most often goes wrong in a run while the leader is at work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mood {
+    /// Nothing: nodes come and go, and the controller is well.
+    Calm,
     Mixed,
     Stops,
     Crashes,
@@ -212,7 +230,7 @@ pub fn grace(seed: u64) -> u64 {
 
 /// Something that goes wrong while the leader is at work.
 fn trouble(dice: &mut Dice, mood: Mood) -> Event {
-    let (replica, cloud) = (LEADER, *dice.pick(&[Cloud::Compute, Cloud::Ocean]));
+    let (replica, cloud) = (Replica::Leader, *dice.pick(&[Cloud::Compute, Cloud::Ocean]));
     let kind = match mood {
         Mood::Stops if !dice.one_in(4) => 2,
         Mood::Crashes if !dice.one_in(4) => 0,
@@ -248,11 +266,12 @@ fn cloud_fault(dice: &mut Dice, cloud: Cloud) -> Event {
     Event::CloudFault { cloud, fault: *dice.pick(&faults), times: 1 + dice.roll(5) }
 }
 
-fn event(dice: &mut Dice) -> Event {
+fn event(dice: &mut Dice, mood: Mood) -> Event {
     let cloud = *dice.pick(&[Cloud::Compute, Cloud::Ocean]);
     let node = dice.roll(NODES);
-    let replica = dice.roll(REPLICAS_MAX);
-    match dice.roll(40) {
+    let replica = Replica::Number(dice.roll(REPLICAS_MAX));
+    // The first are what happens to nodes, the others are what happens to the controller.
+    match dice.roll(if mood == Mood::Calm { 24 } else { 40 }) {
         0..5 => Event::NotReady { cloud, node },
         5..8 => Event::Ready { cloud, node },
         8 => Event::Cordon { cloud, node },

@@ -1,21 +1,19 @@
 //! What all processes of a run share: the apiserver, the clouds, the weather between them, and the story of the run.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use controller::clock::Clock;
 use controller::tasks::stop::Stop;
 use jiff::Timestamp;
-use serde_json::Value;
 use testbed::fake::Fake;
 use testbed::fake::compute::Compute;
 use testbed::fake::digitalocean::DigitalOcean;
 use tokio::time::Instant;
 
 use crate::apiserver::ApiServer;
+use crate::arrivals::Arrivals;
 use crate::dice::Dice;
-use crate::script::ADDRESSES;
 
 /// The token that both clouds accept.
 pub const TOKEN: &str = "sim-token";
@@ -40,9 +38,8 @@ pub struct Universe {
     started: Instant,
     weather: Mutex<Weather>,
     story: Mutex<Vec<String>>,
-    landed: Mutex<Vec<Landed>>,
-    /// When what was last changed by people or by fate.
-    disturbed: Mutex<BTreeMap<String, Duration>>,
+    /// What arrived at the clouds.
+    pub arrivals: Arrivals,
 }
 
 /// How the network behaves.
@@ -72,21 +69,6 @@ pub enum Fate {
     Unavailable,
 }
 
-/// A change that arrived at a cloud.
-#[derive(Clone, Debug)]
-pub struct Landed {
-    /// When.
-    pub at: Duration,
-    /// Which process sent it.
-    pub process: u64,
-    /// What it was.
-    pub line: String,
-    /// Whether a journal entry of the process's own epoch told of it when it arrived.
-    pub is_journalled: bool,
-    /// What it took away that was well.
-    pub harm: Option<String>,
-}
-
 impl Universe {
     /// Nothing has happened yet.
     pub fn new(seed: u64, compute: Fake<Compute>, ocean: Fake<DigitalOcean>) -> Arc<Self> {
@@ -103,8 +85,7 @@ impl Universe {
             started: Instant::now(),
             weather: Mutex::new(weather),
             story: Mutex::default(),
-            landed: Mutex::default(),
-            disturbed: Mutex::default(),
+            arrivals: Arrivals::default(),
         })
     }
 
@@ -158,50 +139,6 @@ impl Universe {
         lock(&self.story).clone()
     }
 
-    /// A change of a process arrived at a cloud.
-    pub fn note_landed(&self, process: u64, line: String, harm: Option<String>) {
-        let is_journalled = self.is_journalled(process, &line);
-        let mark = if is_journalled { "" } else { " (in no journal)" };
-        self.tell(&format!("p{process} {line}{mark}"));
-        lock(&self.landed).push(Landed { at: self.elapsed(), process, line, is_journalled, harm });
-    }
-
-    /// Whether some object's journal names what a change is about: its address, or one of its machines.
-    fn is_journalled(&self, process: u64, line: &str) -> bool {
-        let leases = self.api.all("leases");
-        let holder = format!("p{process}");
-        let is_ours = |lease: &&Value| lease["spec"]["holderIdentity"] == holder.as_str();
-        let epoch = leases.iter().find(is_ours).and_then(|lease| {
-            lease["metadata"]["annotations"][controller::lease::EPOCH_ANNOTATION]
-                .as_str()?
-                .parse::<i64>()
-                .ok()
-        });
-        let path = line.split(' ').nth(1).unwrap_or_default();
-        // A project is no address, and making one twice makes one.
-        if path.ends_with("/v2/projects") {
-            return true;
-        }
-        let names = |entry: &Value| {
-            if epoch.is_some() && entry["epoch"].as_i64() != epoch {
-                return false;
-            }
-            let is_creation = entry["kind"] == "Create" && path.ends_with("/v2/reserved_ips");
-            let address = entry["address"].as_str().unwrap_or("none");
-            let is_named = line.contains(&format!("/{address}/")) || line.contains(&format!("\"{address}\""));
-            let is_released = path.ends_with(&format!("/{address}"));
-            let machine = |end: &str| {
-                let vm = entry[end]["vm"].as_str().unwrap_or("none/none/none");
-                vm.splitn(3, '/').nth(2).is_some_and(|name| line.contains(&format!("/instances/{name}/")))
-            };
-            is_creation || is_named || is_released || machine("from") || machine("to")
-        };
-        let objects = ["netipallocations", "floatingippools"].map(|plural| self.api.all(plural));
-        let entries =
-            objects.iter().flatten().filter_map(|object| object["status"]["moves"]["entries"].as_array());
-        entries.flatten().any(names)
-    }
-
     /// Whether what is lost leaves the one who waits without a word, instead of breaking the connection off.
     pub fn is_silent(&self) -> bool {
         lock(&self.weather).dice.one_in(2)
@@ -220,56 +157,9 @@ impl Universe {
         let droplet = || self.ocean.with(|ocean| ocean.holder(ip)).map(|id| id.to_string());
         self.compute.with(|compute| compute.holder(ip)).or_else(droplet)
     }
-
-    /// Somebody changed something just now.
-    pub fn disturb(&self, what: &str) {
-        lock(&self.disturbed).insert(what.to_owned(), self.elapsed());
-    }
-
-    fn is_quiet(&self, what: &str, seconds: u64) -> bool {
-        let at = lock(&self.disturbed).get(what).copied();
-        at.is_none_or(|at| at + Duration::from_secs(seconds) < self.elapsed())
-    }
-
-    /// What a change that is about to arrive takes away that is well: an address on a node that is Ready and has what it
-    /// takes, where nobody has changed anything lately that could be a reason.
-    pub fn harm(&self, line: &str, body: &str) -> Option<String> {
-        let parts: Vec<&str> = line.trim_end().split('/').collect();
-        let (ip, provider_id) = match parts.as_slice() {
-            [.., "reserved_ips", ip, "actions"] => {
-                let droplet = self.ocean.with(|ocean| ocean.holder(ip))?;
-                ((*ip).to_owned(), format!("digitalocean://{droplet}"))
-            }
-            [.., zone, "instances", name, "deleteAccessConfig"] => {
-                let vm = format!("{PROJECT}/{zone}/{name}");
-                let ips = (0..ADDRESSES).map(crate::cluster::compute_address);
-                let ip = self.compute.with(|compute| {
-                    ips.into_iter().find(|ip| compute.holder(ip).as_deref() == Some(vm.as_str()))
-                })?;
-                (ip, format!("gce://{vm}"))
-            }
-            _ => return None,
-        };
-        let nodes = self.api.all("nodes");
-        let node = nodes.iter().find(|node| node["spec"]["providerID"] == provider_id.as_str())?;
-        let name = node["metadata"]["name"].as_str()?;
-        let is_well =
-            node["status"]["conditions"][0]["status"] == "True" && node["spec"]["unschedulable"] != true;
-        let is_ocean = provider_id.starts_with("digitalocean");
-        let has_pod = !is_ocean || self.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == name);
-        let is_quiet =
-            [name, ip.as_str(), "objects", "kubernetes"].iter().all(|what| self.is_quiet(what, 60));
-        let is_its_own = body.contains(&format!(":{}", provider_id.rsplit('/').next().unwrap_or_default()));
-        (is_well && has_pod && is_quiet && !is_its_own).then(|| format!("{ip} was well on {name}"))
-    }
-
-    /// The changes that arrived.
-    pub fn landed(&self) -> Vec<Landed> {
-        lock(&self.landed).clone()
-    }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

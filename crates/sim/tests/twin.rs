@@ -115,7 +115,7 @@ impl Side {
             }
             None => {
                 let (events, _) = self.twin.events_after("floatingippools", from.parse().unwrap()).unwrap();
-                events.into_iter().map(|event| json!({"type": event.what, "object": event.object})).collect()
+                events.into_iter().map(|event| json!({"type": event.what, "object": *event.object})).collect()
             }
         };
         let tell = |event: &Value| format!("{} {}", event["type"], told(&event["object"]));

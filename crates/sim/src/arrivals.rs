@@ -1,0 +1,266 @@
+//! What arrives at the clouds, and what can be judged only in that moment.
+//!
+//! In: every request of every process, as it arrives, and whether its answer came back. Out: the changes, each with what was
+//! wrong about it. A change is wrong
+//!
+//! ```text
+//! I2  if a later one of the same process about the same thing has arrived before it
+//! I6  if no journal entry of its leader's own epoch tells of it
+//!     if the cloud was not read since that entry was written, or since the one before it failed or had no answer
+//! I7  if it repeats one that failed sooner than the shortest pause
+//! I8  if it takes an address from where it is well, and nobody has changed anything lately that could be a reason
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use http::Method;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::judge::Violation;
+use crate::run::RETRY_SHORTEST;
+use crate::script::{ADDRESSES, Cloud};
+use crate::universe::{PROJECT, Universe, lock};
+
+/// How long after a change of something nobody wonders at what is done with it.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Timers of a process are not exact.
+const INEXACTNESS: Duration = Duration::from_millis(100);
+
+/// Everything that arrived.
+#[derive(Default)]
+pub struct Arrivals {
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    sent: u64,
+    landed: Vec<Landed>,
+    /// When the last listing of addresses arrived whose answer reached its process.
+    read: BTreeMap<(u64, Cloud), Timestamp>,
+    /// When the last change about something arrived, where it failed or its answer was lost.
+    failed: BTreeMap<(u64, String), Timestamp>,
+    /// When people or fate last changed something.
+    disturbed: BTreeMap<String, Duration>,
+}
+
+/// A request on its way to a cloud.
+pub struct Request {
+    /// Who sent it.
+    pub process: u64,
+    /// To which cloud.
+    pub cloud: Cloud,
+    /// What it is.
+    pub method: Method,
+    /// Where to.
+    pub path: String,
+    /// What it says.
+    pub body: String,
+    number: u64,
+}
+
+/// A request that has arrived, and what was wrong with that.
+pub struct Arrived {
+    request: Request,
+    at: Timestamp,
+    wrong: Vec<Violation>,
+}
+
+/// A change that a cloud has carried out or refused.
+#[derive(Clone, Debug)]
+pub struct Landed {
+    /// Which process sent it.
+    pub process: u64,
+    /// What it was.
+    pub line: String,
+    /// What was wrong with it.
+    pub wrong: Vec<Violation>,
+    number: u64,
+    subject: Option<String>,
+}
+
+impl Request {
+    /// Whether it changes something.
+    fn is_change(&self) -> bool {
+        self.method != Method::GET
+    }
+
+    fn is_listing(&self) -> bool {
+        !self.is_change() && (self.path.ends_with("/reserved_ips") || self.path.ends_with("/addresses"))
+    }
+
+    /// What it is about: an address, or else what its path names. New addresses have no name yet, and several are asked
+    /// for at the same time.
+    fn subject(&self) -> Option<String> {
+        if self.path.ends_with("/reserved_ips") {
+            return None;
+        }
+        let of_body = serde_json::from_str::<Value>(&self.body).ok();
+        let of_body = of_body.and_then(|body| Some(body["natIP"].as_str()?.to_owned()));
+        let of_path = self.path.split_once("/reserved_ips/").and_then(|(_, rest)| rest.split('/').next());
+        of_body.or_else(|| of_path.map(ToOwned::to_owned)).or_else(|| Some(self.path.clone()))
+    }
+
+    /// Whether a journal entry tells of it.
+    fn is_told_by(&self, entry: &Value) -> bool {
+        let is_creation = entry["kind"] == "Create" && self.path.ends_with("/v2/reserved_ips");
+        let machine = |end: &str| {
+            let vm = entry[end]["vm"].as_str().unwrap_or("none/none/none");
+            vm.splitn(3, '/').nth(2).is_some_and(|name| self.path.contains(&format!("/instances/{name}/")))
+        };
+        let is_named = self.subject().is_some_and(|subject| entry["address"] == subject.as_str());
+        is_creation || is_named || machine("from") || machine("to")
+    }
+}
+
+impl Universe {
+    /// A request is about to be sent.
+    pub fn sends(&self, process: u64, cloud: Cloud, request: &http::Request<bytes::Bytes>) -> Request {
+        let mut seen = lock(&self.arrivals.seen);
+        seen.sent += 1;
+        Request {
+            process,
+            cloud,
+            method: request.method().clone(),
+            path: request.uri().path().to_owned(),
+            body: String::from_utf8_lossy(request.body()).into_owned(),
+            number: seen.sent,
+        }
+    }
+
+    /// A request has arrived, and has not been looked at by the cloud.
+    pub fn arrives(&self, request: Request) -> Arrived {
+        let mut wrong = Vec::new();
+        let at = self.now();
+        // A project is no address, and making one twice makes one.
+        if request.is_change() && !request.path.ends_with("/v2/projects") {
+            let mut add = |invariant, what: String| wrong.push(Violation { invariant, what });
+            let (subject, process) = (request.subject(), request.process);
+            let written = self.journalled_since(&request);
+            if written.is_none() {
+                add("I6", "in no journal".into());
+            }
+            let seen = lock(&self.arrivals.seen);
+            let failed =
+                subject.as_ref().and_then(|subject| seen.failed.get(&(process, subject.clone())).copied());
+            let read = seen.read.get(&(process, request.cloud)).copied();
+            if written.is_some() && written > read {
+                add("I6", "the cloud was not read since that was journalled".into());
+            }
+            if failed.is_some() && failed > read {
+                add("I6", "the cloud was not read since the last try".into());
+            }
+            if failed.is_some_and(|failed| at < failed + (RETRY_SHORTEST - INEXACTNESS)) {
+                add("I7", "tried again too soon".into());
+            }
+            let is_later = |landed: &&Landed| {
+                let is_same = landed.process == process && landed.subject == subject;
+                is_same && subject.is_some() && landed.number > request.number
+            };
+            if let Some(later) = seen.landed.iter().find(is_later) {
+                add("I2", format!("overtaken by {}", later.line));
+            }
+            drop(seen);
+            if let Some(harm) = self.harm(&request) {
+                add("I8", harm);
+            }
+        }
+        Arrived { request, at, wrong }
+    }
+
+    /// A cloud has answered a request; its process hears of it or not.
+    pub fn answered(&self, arrived: Arrived, status: u16, is_heard: bool) {
+        let Arrived { request, at, mut wrong } = arrived;
+        let is_done = (200..300).contains(&status);
+        if request.is_listing() && is_done && is_heard {
+            lock(&self.arrivals.seen).read.insert((request.process, request.cloud), at);
+        }
+        if !request.is_change() {
+            return;
+        }
+        let Request { process, method, path, body, number, .. } = &request;
+        let line = format!("{method} {path} {body} -> {status}");
+        // What the cloud refused has done no harm.
+        wrong.retain(|violation| is_done || violation.invariant != "I8");
+        let says: String = wrong.iter().map(|violation| format!(" ({violation})")).collect();
+        self.tell(&format!("p{process} {line}{says}"));
+        let subject = request.subject();
+        let mut seen = lock(&self.arrivals.seen);
+        let key = (*process, subject.clone().unwrap_or_default());
+        if is_done && is_heard {
+            seen.failed.remove(&key);
+        } else {
+            seen.failed.insert(key, self.now());
+        }
+        seen.landed.push(Landed { process: *process, line, wrong, number: *number, subject });
+    }
+
+    /// The changes that arrived.
+    pub fn landed(&self) -> Vec<Landed> {
+        lock(&self.arrivals.seen).landed.clone()
+    }
+
+    /// Since when some object's journal tells of a change, in the epoch of the leader that sent it.
+    fn journalled_since(&self, request: &Request) -> Option<Timestamp> {
+        let leases = self.api.all("leases");
+        let holder = format!("p{}", request.process);
+        let is_ours = |lease: &&Value| lease["spec"]["holderIdentity"] == holder.as_str();
+        let epoch = leases.iter().find(is_ours).and_then(|lease| {
+            let annotations = &lease["metadata"]["annotations"];
+            annotations[controller::lease::EPOCH_ANNOTATION].as_str()?.parse::<i64>().ok()
+        });
+        let tells = |object: &Value| {
+            let entries = object["status"]["moves"]["entries"].as_array();
+            entries.is_some_and(|entries| {
+                let is_own = |entry: &&Value| epoch.is_none() || entry["epoch"].as_i64() == epoch;
+                entries.iter().filter(is_own).any(|entry| request.is_told_by(entry))
+            })
+        };
+        let since = |plural| self.api.holds_since(plural, tells);
+        ["netipallocations", "floatingippools"].into_iter().filter_map(since).min()
+    }
+
+    /// Somebody changed something just now.
+    pub fn disturb(&self, what: &str) {
+        lock(&self.arrivals.seen).disturbed.insert(what.to_owned(), self.elapsed());
+    }
+
+    /// What a change takes away that is well: an address on a node that is Ready and has what it takes, where nobody has
+    /// changed anything lately that could be a reason.
+    fn harm(&self, request: &Request) -> Option<String> {
+        let parts: Vec<&str> = request.path.split('/').collect();
+        let (ip, provider_id) = match parts.as_slice() {
+            [.., "reserved_ips", ip, "actions"] => {
+                let droplet = self.ocean.with(|ocean| ocean.holder(ip))?;
+                ((*ip).to_owned(), format!("digitalocean://{droplet}"))
+            }
+            [.., zone, "instances", name, "deleteAccessConfig"] => {
+                let vm = format!("{PROJECT}/{zone}/{name}");
+                let ips = (0..ADDRESSES).map(crate::cluster::compute_address);
+                let ip = self.compute.with(|compute| {
+                    ips.into_iter().find(|ip| compute.holder(ip).as_deref() == Some(vm.as_str()))
+                })?;
+                (ip, format!("gce://{vm}"))
+            }
+            _ => return None,
+        };
+        let nodes = self.api.all("nodes");
+        let node = nodes.iter().find(|node| node["spec"]["providerID"] == provider_id.as_str())?;
+        let name = node["metadata"]["name"].as_str()?;
+        let is_well =
+            node["status"]["conditions"][0]["status"] == "True" && node["spec"]["unschedulable"] != true;
+        let has_pod = request.cloud == Cloud::Compute
+            || self.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == name);
+        let seen = lock(&self.arrivals.seen);
+        let is_quiet = [name, ip.as_str(), "objects"]
+            .iter()
+            .all(|what| seen.disturbed.get(*what).is_none_or(|at| *at + QUIET < self.elapsed()));
+        let machine = provider_id.rsplit('/').next().unwrap_or_default();
+        let is_its_own = request.body.contains(&format!(":{machine}"));
+        (is_well && has_pod && is_quiet && !is_its_own).then(|| format!("{ip} was well on {name}"))
+    }
+}
