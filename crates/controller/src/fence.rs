@@ -13,12 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use drivers::http::HttpService;
+use plan::leadership;
 use tower::{BoxError, Service, ServiceExt};
 
 use crate::clock::Clock;
-
-/// A change must have ended this long before the lease does.
-pub const MARGIN: Duration = Duration::from_secs(1);
 
 /// Whether we may change anything, and until when.
 pub struct Fence {
@@ -46,10 +44,10 @@ impl Fence {
     /// How long a change that begins now may take, or nothing where none may begin.
     pub fn remaining(&self) -> Option<Duration> {
         if plan::sabotaged!(NoFence) {
-            return Some(MARGIN * 10);
+            return Some(Duration::from_secs(10));
         }
         let end = Duration::from_millis(self.ends.load(Ordering::SeqCst));
-        end.checked_sub(self.clock.since_boot())?.checked_sub(MARGIN).filter(|left| !left.is_zero())
+        leadership::remaining(end, self.clock.since_boot())
     }
 }
 

@@ -6,19 +6,8 @@
 //!
 //! A leader that could not renew in time is not the leader any more and says so by ending: its process must end too.
 //!
-//! ```text
-//! lease                                   what a candidate does
-//! absent                                  create it; where objects show that somebody has led before, wait out the lease
-//!                                           that may have been deleted under its holder, and D
-//! held by another, changed lately         wait
-//! held by another, not changed for its    take it; then wait out D, in which a request of the old leader may still
-//!   duration                                take effect
-//! released (no holder)                    take it; nothing to wait for
-//! FLIPOP's own, changed lately            wait: it moves the same addresses, and does not look at our lease
-//! ```
-//!
-//! D is the longest time after its lease has ended that a request of an old leader can still take effect. Its own deadline
-//! was over before that, by the fence's margin; D is for what is on its way in the network and in the cloud.
+//! Who may take the lease, and how long a new leader keeps still, is decided by `plan::leadership`. While a FLIPOP in our
+//! namespace leads we stand by: it moves the same addresses, and does not look at our lease.
 //!
 //! The epoch is one more than the highest of the Lease's and every journal's, and is written into the Lease.
 
@@ -33,6 +22,7 @@ use kube::api::PostParams;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use plan::Epoch;
+use plan::leadership::{Gained, Sighting, candidacy};
 
 use crate::clock::Clock;
 use crate::fence::Fence;
@@ -59,17 +49,6 @@ pub struct Candidate {
     seen: Option<(Lease, Duration)>,
     /// FLIPOP's lease, likewise.
     flipop: Option<(Lease, Duration)>,
-}
-
-/// How leadership was gained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gained {
-    /// The one before gave it up in order.
-    Released,
-    /// There was no lease. Either nobody ever led, or somebody deleted it and may still lead.
-    Absent,
-    /// The one before stopped renewing it.
-    TakenOver,
 }
 
 impl Candidate {
@@ -137,34 +116,22 @@ impl Candidate {
         if self.flipop_leads().await? {
             return Ok(None);
         }
-        let Some(lease) = self.api.get_opt(&self.name).await? else {
-            // A lease that somebody deleted may still be held by one who does not know yet.
-            if let Some((seen, at)) = &self.seen
-                && self.clock.since_boot() < *at + lasts(seen)
-            {
-                return Ok(None);
-            }
-            let began = self.clock.since_boot();
-            let lease = self.record(Lease::default(), 0);
-            let created = self.api.create(&PostParams::default(), &lease).await?;
-            let gained = if self.seen.is_some() { Gained::TakenOver } else { Gained::Absent };
-            self.renewed(created, began);
-            return Ok(Some(gained));
-        };
+        let lease = self.api.get_opt(&self.name).await?;
         let now = self.clock.since_boot();
-        let changed_at = note(&mut self.seen, &lease, now);
-        let is_held = !holder(&lease).is_empty() && holder(&lease) != self.identity;
-        if is_held && now < changed_at + lasts(&lease) {
-            return Ok(None);
-        }
-        // A lease that still bears our own name is one that we did not release, in an earlier life.
-        let gained = if holder(&lease).is_empty() { Gained::Released } else { Gained::TakenOver };
-        let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0) + 1;
-        let mut taken = self.record(lease, transitions);
-        if plan::sabotaged!(LeaseWithoutPrecondition) {
-            taken.metadata.resource_version = self.api.get(&self.name).await?.metadata.resource_version;
-        }
-        let written = self.api.replace(&self.name, &PostParams::default(), &taken).await?;
+        let seen = lease.as_ref().map(|lease| sighting(lease, note(&mut self.seen, lease, now)));
+        let Some(gained) = candidacy(seen, &self.identity, now) else { return Ok(None) };
+        let written = match lease {
+            None => self.api.create(&PostParams::default(), &self.record(Lease::default(), 0)).await?,
+            Some(lease) => {
+                let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0);
+                let mut taken = self.record(lease, transitions + 1);
+                if plan::sabotaged!(LeaseWithoutPrecondition) {
+                    taken.metadata.resource_version =
+                        self.api.get(&self.name).await?.metadata.resource_version;
+                }
+                self.api.replace(&self.name, &PostParams::default(), &taken).await?
+            }
+        };
         self.renewed(written, now);
         Ok(Some(gained))
     }
@@ -281,6 +248,10 @@ impl Candidate {
         self.api.replace(&self.name, &PostParams::default(), &released).await?;
         Ok(())
     }
+}
+
+fn sighting(lease: &Lease, since: Duration) -> Sighting<'_> {
+    Sighting { holder: holder(lease), lasts: lasts(lease), since }
 }
 
 /// Takes note of a lease as it is now, and tells when we saw it change.

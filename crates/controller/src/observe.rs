@@ -371,15 +371,6 @@ impl Index {
         self.objects.get(key).and_then(|tracked| tracked.object.metadata().uid.clone())
     }
 
-    /// Whether some object was ever reported on: then somebody has led here before.
-    pub fn knows_of_a_leader(&self) -> bool {
-        let has_status = |tracked: &Tracked| match &tracked.object {
-            Object::Allocation(object) => object.status.is_some(),
-            Object::Pool(object) => object.status.is_some(),
-        };
-        self.objects.values().any(has_status)
-    }
-
     /// Keeps an address that was created for a pool until its spec lists it.
     pub fn adopt(&mut self, key: &PoolKey, address: Address) {
         let Some(tracked) = self.objects.get_mut(key) else { return };

@@ -174,11 +174,6 @@ impl Rounds {
         }
     }
 
-    /// Whether somebody has led here before.
-    pub fn knows_of_a_leader(&self) -> bool {
-        self.index.knows_of_a_leader()
-    }
-
     async fn next(&mut self) -> Happened {
         let mut due = self.next_round;
         if self.index.is_complete() {
@@ -364,31 +359,11 @@ impl Rounds {
         }
         for (key, steps) in changed {
             let Some(mut pool) = self.index.world.pool(&key).cloned() else { continue };
-            let Journal::Known(moves) = &mut pool.journal else { continue };
             for step in steps {
                 tracing::info!(object = %key, "{step}");
-                match &step.action {
-                    Action::Begin(entry) => {
-                        let written =
-                            if plan::sabotaged!(JournalAfterCall) { plan::Tick(0) } else { PENDING };
-                        moves.insert(step.address, plan::Move { written, ..entry.clone() });
-                    }
-                    Action::Claim => {
-                        if let Some(entry) = moves.get_mut(&step.address) {
-                            entry.epoch = self.index.world.epoch;
-                            entry.written = PENDING;
-                        }
-                    }
-                    Action::Finish => {
-                        if let Some(to) = moves.remove(&step.address).and_then(|entry| entry.to) {
-                            pool.last_assignment = Some(now);
-                            // The machine was ours when it was told to hold the address, whatever became of its node.
-                            pool.last_holders.insert(step.address, to.vm);
-                        }
-                    }
-                    Action::Abandon => _ = moves.remove(&step.address),
-                    Action::Drop => self.index.drop_address(&key, step.address),
-                    Action::Attach(_) | Action::Detach(_) | Action::Release => {}
+                pool.note(step.address, &step.action, self.index.world.epoch, now);
+                if step.action == Action::Drop {
+                    self.index.drop_address(&key, step.address);
                 }
             }
             self.index.world.set_pool(pool);

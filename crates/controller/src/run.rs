@@ -12,7 +12,7 @@ use futures::FutureExt;
 use futures::future::Shared;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use plan::{Epoch, Provider};
+use plan::{Provider, leadership};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -21,7 +21,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::clouds::{self, Clouds};
 use crate::fence::{Fence, fenced};
 use crate::health::Health;
-use crate::lease::{Candidate, Gained, RETRY};
+use crate::lease::{Candidate, RETRY};
 use crate::report::Reporter;
 use crate::rounds::{Retry, Rounds};
 use crate::settings::Settings;
@@ -159,17 +159,9 @@ async fn lead(
         // We hold the lease and have done nothing, but whoever held it before may still: it is left to run out.
         () = asked_to_stop.clone() => return Ok(()),
     }
-    let epoch = Epoch(candidate.last_epoch().max(rounds.last_epoch()).0 + 1);
-    candidate.set_epoch(epoch).await.context("writing our epoch into the lease")?;
-    tracing::info!(epoch = epoch.0, ?gained, "leading");
     let Terms { takeover, lease_duration, .. } = *terms;
-    let wait = match gained {
-        Gained::Released => Duration::ZERO,
-        _ if plan::sabotaged!(NoWaitAfterTakeover) => Duration::ZERO,
-        Gained::TakenOver => takeover,
-        Gained::Absent if rounds.knows_of_a_leader() => lease_duration + takeover,
-        Gained::Absent => Duration::ZERO,
-    };
+    let wait = leadership::quarantine(gained, lease_duration, takeover);
+    tracing::info!(?gained, wait_seconds = wait.as_secs(), "leading, once nobody else can act any more");
     tokio::select! {
         biased;
         () = candidate.keep() => bail!("leadership was lost"),
@@ -177,6 +169,10 @@ async fn lead(
         // Released in order, it would tell the next one that there is nothing to wait for.
         () = asked_to_stop.clone() => return Ok(()),
     }
+    // Whoever led before has written its last, so this epoch is above all that were.
+    let epoch = leadership::next_epoch(candidate.last_epoch(), rounds.last_epoch());
+    candidate.set_epoch(epoch).await.context("writing our epoch into the lease")?;
+    tracing::info!(epoch = epoch.0, "leading");
     tokio::select! {
         biased;
         () = candidate.keep() => bail!("leadership was lost"),

@@ -32,6 +32,8 @@ macro_rules! sabotaged {
 
 mod bits;
 mod creation;
+mod journal;
+pub mod leadership;
 mod losses;
 mod moves;
 mod names;

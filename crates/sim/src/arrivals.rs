@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! I2  if a later one of the same process about the same thing has arrived before it
+//! I5  if it takes the label from a node that has held an address of ours for a while
 //! I6  if no journal entry of its leader's own epoch tells of it
 //!     if the cloud was not read since that entry was written, or since the one before it failed or had no answer
 //! I7  if it repeats one that failed sooner than the shortest pause
@@ -46,6 +47,8 @@ struct Seen {
     failed: BTreeMap<(u64, String), Timestamp>,
     /// When people or fate last changed something.
     disturbed: BTreeMap<String, Duration>,
+    /// What was written into Kubernetes that is not so.
+    untrue: Vec<Violation>,
 }
 
 /// A request on its way to a cloud.
@@ -199,6 +202,37 @@ impl Universe {
         seen.landed.push(Landed { process: *process, line, wrong, number: *number, subject });
     }
 
+    /// A node was changed, and was like this before.
+    pub fn marked(&self, before: &Value, after: &Value) {
+        let label = |node: &Value| node["metadata"]["labels"][api::IP_READY_LABEL].clone();
+        let (Some(name), Some(vm)) =
+            (after["metadata"]["name"].as_str(), after["spec"]["providerID"].as_str())
+        else {
+            return;
+        };
+        if label(before) == label(after) || !label(after).is_null() {
+            return;
+        }
+        let objects = self.api.all("netipallocations");
+        let listed = objects.iter().filter_map(|object| object["spec"]["reservedIPs"].as_array()).flatten();
+        let holds = |ip: &&str| {
+            self.compute
+                .with(|compute| compute.holder(ip))
+                .is_some_and(|holder| vm == format!("gce://{holder}"))
+        };
+        let held = listed.filter_map(Value::as_str).find(holds);
+        if let Some(ip) = held.filter(|ip| self.is_quiet(&[name, ip, "objects"])) {
+            let what = format!("{name} lost its label though it holds {ip}");
+            self.tell(&what);
+            lock(&self.arrivals.seen).untrue.push(Violation { invariant: "I5", what });
+        }
+    }
+
+    /// What was written into Kubernetes in the course of the run that was not so.
+    pub fn untrue(&self) -> Vec<Violation> {
+        lock(&self.arrivals.seen).untrue.clone()
+    }
+
     /// The changes that arrived.
     pub fn landed(&self) -> Vec<Landed> {
         lock(&self.arrivals.seen).landed.clone()
@@ -229,6 +263,12 @@ impl Universe {
         lock(&self.arrivals.seen).disturbed.insert(what.to_owned(), self.elapsed());
     }
 
+    /// Whether nobody has changed any of these lately.
+    fn is_quiet(&self, what: &[&str]) -> bool {
+        let (seen, now) = (lock(&self.arrivals.seen), self.elapsed());
+        what.iter().all(|what| seen.disturbed.get(*what).is_none_or(|at| *at + QUIET < now))
+    }
+
     /// What a change takes away that is well: an address on a node that is Ready and has what it takes, where nobody has
     /// changed anything lately that could be a reason.
     fn harm(&self, request: &Request) -> Option<String> {
@@ -255,10 +295,7 @@ impl Universe {
             node["status"]["conditions"][0]["status"] == "True" && node["spec"]["unschedulable"] != true;
         let has_pod = request.cloud == Cloud::Compute
             || self.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == name);
-        let seen = lock(&self.arrivals.seen);
-        let is_quiet = [name, ip.as_str(), "objects"]
-            .iter()
-            .all(|what| seen.disturbed.get(*what).is_none_or(|at| *at + QUIET < self.elapsed()));
+        let is_quiet = self.is_quiet(&[name, ip.as_str(), "objects"]);
         let machine = provider_id.rsplit('/').next().unwrap_or_default();
         let is_its_own = request.body.contains(&format!(":{machine}"));
         (is_well && has_pod && is_quiet && !is_its_own).then(|| format!("{ip} was well on {name}"))

@@ -168,7 +168,7 @@ async fn exchange(universe: Arc<Universe>, request: Request<Bytes>) -> Result<Re
                 answer
             }
             _ if is_watch => Response::default(),
-            Fate::Well | Fate::ReplyLost | Fate::Echo => server.api.answer(&request, server.now()),
+            Fate::Well | Fate::ReplyLost | Fate::Echo => carried_out(&server, &request),
         };
         tokio::time::sleep(back).await;
         if fate == Fate::ReplyLost {
@@ -183,6 +183,21 @@ async fn exchange(universe: Arc<Universe>, request: Request<Bytes>) -> Result<Re
         }
         _ => Ok(answer.map(|bytes| Full::new(bytes).map_err(|never| match never {}).boxed_unsync())),
     }
+}
+
+/// The apiserver's answer, and a look at what the request did to a node.
+fn carried_out(universe: &Universe, request: &Request<Bytes>) -> Response<Bytes> {
+    let marks = |node: &&Value| {
+        let name = node["metadata"]["name"].as_str().unwrap_or_default();
+        request.uri().path().ends_with(&format!("/nodes/{name}"))
+    };
+    let node = || universe.api.all("nodes").iter().find(marks).cloned();
+    let before = (request.method() == Method::PATCH).then(node).flatten();
+    let answer = universe.api.answer(request, universe.now());
+    if let (Some(before), Some(after)) = (&before, before.as_ref().and_then(|_| node())) {
+        universe.marked(before, &after);
+    }
+    answer
 }
 
 /// The body of a watch: events in order, each a while after it happened, until the server closes it or it breaks.

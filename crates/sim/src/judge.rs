@@ -6,7 +6,7 @@
 //!     address does
 //! I3  once nothing goes wrong any more it settles within a bound, and then nothing is written
 //! I4  no created address is leaked or created twice, none is released unasked
-//! I5  when settled, labels and annotations are those of the holders
+//! I5  when settled, labels and annotations are those of the holders; on the way no holder loses its label for no reason
 //! I6  nothing is changed that is in no journal, or without having read the cloud since it was journalled or last tried
 //! I7  calls are bounded, and nothing is tried again without a pause
 //! I8  an address that is well where it is stays there
@@ -88,6 +88,9 @@ pub async fn judge(
         for violation in landed.wrong {
             add(violation.invariant, format!("{}: p{} {}", violation.what, landed.process, landed.line));
         }
+    }
+    for violation in universe.untrue() {
+        add(violation.invariant, violation.what);
     }
     if written(universe) != before {
         add("I3", format!("{before:?} writes became {:?} though nothing happened", written(universe)));

@@ -10,7 +10,13 @@ pub fn reduce(seed: u64, script: &[(Duration, Event)], invariant: &str) -> Vec<(
     let fails = |script: &[(Duration, Event)]| {
         run(seed, script).violations.iter().any(|violation| violation.invariant == invariant)
     };
-    let mut left = script.to_vec();
+    // Most of what comes after the fault has no part in it, so the shortest beginning that fails is looked for first.
+    let (mut enough, mut too_little) = (script.len(), 0);
+    while too_little < enough {
+        let middle = usize::midpoint(too_little, enough);
+        if fails(&script[..middle]) { enough = middle } else { too_little = middle + 1 }
+    }
+    let mut left = script[..enough].to_vec();
     let mut size = left.len().div_ceil(2);
     while size > 0 {
         let mut at = 0;

@@ -1,0 +1,120 @@
+//! Who may lead, and from when until when a leader may act.
+//!
+//! In: what a candidate saw of the Lease, and its own clock, which counts from any moment and is never compared with
+//! another's. Out: whether it may take the Lease now, how long it must keep still after that, and how long a change that
+//! begins now may take. The model in `tests/protocol.rs` goes through everything that can happen to two candidates that
+//! decide by this.
+//!
+//! ```text
+//! lease                                   what a candidate does
+//! absent                                  create it; then wait out the lease that may have been deleted under its holder,
+//!                                           and D. Whoever installs this creates the Lease, held by nobody
+//! held by another, changed lately         wait
+//! held by another, not changed for its    take it; then wait out D, in which a request of the old leader may still
+//!   duration                                take effect
+//! released (no holder)                    take it; nothing to wait for
+//! ours, by a write without an answer      as if it had been absent: what it was then is not known
+//! ```
+//!
+//! D is the longest time after its lease has ended that a request of an old leader can still take effect. Its own deadline
+//! was over before that, by [`MARGIN`]; D is for what is on its way in the network and in the cloud.
+
+use std::time::Duration;
+
+use crate::Epoch;
+
+/// A change must have ended this long before the lease does.
+pub const MARGIN: Duration = Duration::from_secs(1);
+
+/// The Lease as a candidate last saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sighting<'a> {
+    /// Who holds it; empty where nobody does.
+    pub holder: &'a str,
+    /// How long it lasts when it is not renewed.
+    pub lasts: Duration,
+    /// When the candidate saw it change, on its own clock.
+    pub since: Duration,
+}
+
+/// How leadership was gained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gained {
+    /// The one before gave it up in order.
+    Released,
+    /// Nobody knows what was before: there was no lease, so that nobody ever led, or somebody deleted it under a leader; or
+    /// it is ours by a write whose answer was lost.
+    Unknown,
+    /// The one before stopped renewing it.
+    TakenOver,
+}
+
+/// Whether a candidate may take the Lease now, and what that would mean. What was seen of one that is not there any more
+/// tells nothing: it may have been renewed since.
+pub fn candidacy(lease: Option<Sighting<'_>>, me: &str, now: Duration) -> Option<Gained> {
+    let Some(Sighting { holder, lasts, since }) = lease else { return Some(Gained::Unknown) };
+    match holder {
+        "" => Some(Gained::Released),
+        holder if holder == me => Some(Gained::Unknown),
+        _ => (now >= since + lasts).then_some(Gained::TakenOver),
+    }
+}
+
+/// How long a new leader keeps still.
+pub fn quarantine(gained: Gained, lease: Duration, takeover: Duration) -> Duration {
+    match gained {
+        _ if crate::sabotaged!(NoWaitAfterTakeover) => Duration::ZERO,
+        Gained::Released => Duration::ZERO,
+        Gained::TakenOver => takeover,
+        Gained::Unknown => lease + takeover,
+    }
+}
+
+/// The epoch of a new leader: above all that were.
+pub fn next_epoch(of_lease: Epoch, of_journals: Epoch) -> Epoch {
+    Epoch(of_lease.max(of_journals).0 + 1)
+}
+
+/// How long a change that begins now may take for a leader whose lease ends then; nothing where none may begin.
+pub fn remaining(end: Duration, now: Duration) -> Option<Duration> {
+    end.checked_sub(now)?.checked_sub(MARGIN).filter(|left| !left.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_lease_is_taken_when_nobody_holds_it_or_nobody_has_renewed_it_for_its_duration() {
+        let seen = |holder| Some(Sighting { holder, lasts: SECOND * 5, since: SECOND * 10 });
+        let at = |lease, seconds| candidacy(lease, "me", SECOND * seconds);
+        assert_eq!(at(None, 0), Some(Gained::Unknown));
+        assert_eq!(at(seen(""), 10), Some(Gained::Released));
+        assert_eq!(at(seen("me"), 10), Some(Gained::Unknown));
+        assert_eq!(at(seen("other"), 14), None);
+        assert_eq!(at(seen("other"), 15), Some(Gained::TakenOver));
+    }
+
+    #[test]
+    fn a_leader_that_was_not_handed_the_lease_keeps_still_for_as_long_as_another_could_act() {
+        let wait = |gained| quarantine(gained, SECOND * 15, SECOND * 10);
+        assert_eq!(wait(Gained::Released), Duration::ZERO);
+        assert_eq!(wait(Gained::TakenOver), SECOND * 10);
+        assert_eq!(wait(Gained::Unknown), SECOND * 25);
+    }
+
+    #[test]
+    fn an_epoch_is_above_that_of_the_lease_and_of_every_journal() {
+        assert_eq!(next_epoch(Epoch(3), Epoch(7)), Epoch(8));
+        assert_eq!(next_epoch(Epoch(7), Epoch(3)), Epoch(8));
+    }
+
+    #[test]
+    fn a_change_may_take_what_is_left_of_the_lease_less_the_margin() {
+        assert_eq!(remaining(SECOND * 15, SECOND * 4), Some(SECOND * 10));
+        assert_eq!(remaining(SECOND * 15, SECOND * 14), None);
+        assert_eq!(remaining(SECOND * 15, SECOND * 20), None);
+    }
+}
