@@ -59,6 +59,10 @@ sim *arguments="200":
     @cargo build --quiet --release --locked -p sim
     @"$CARGO_TARGET_DIR/release/sim" {{arguments}}
 
+# Goes through every state of the protocol of lease, journal and fence, with three addresses.
+model:
+    cargo test --release --locked -p plan --test protocol -- --ignored --nocapture
+
 # Holds the fake clouds against the vendors' own clients, and prints the table.
 certify:
     cargo test --locked --workspace --test certify -- --nocapture --test-threads 1

@@ -57,7 +57,7 @@ pub(crate) fn next(
     now: Timestamp,
 ) -> Next {
     if entry.epoch != world.epoch && !crate::sabotaged!(EpochIgnored) {
-        return if crate::sabotaged!(JournalDropped) { Next::Abandon } else { Next::Claim };
+        return Next::Claim;
     }
     if is_in_flight(world, address, entry) || entry.written == PENDING {
         return Next::Wait;

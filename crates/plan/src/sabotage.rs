@@ -26,7 +26,6 @@ pub enum Sabotage {
     ReleasedUnasked,
     FinalizerForgotten,
     MarksNeverRemoved,
-    JournalDropped,
     UnknownGoneOnWith,
     CreationBeforeJournal,
     AnswerForgotten,
@@ -36,7 +35,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 24] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -56,7 +55,6 @@ impl Sabotage {
         Self::ReleasedUnasked,
         Self::FinalizerForgotten,
         Self::MarksNeverRemoved,
-        Self::JournalDropped,
         Self::UnknownGoneOnWith,
         Self::CreationBeforeJournal,
         Self::AnswerForgotten,
