@@ -7,6 +7,7 @@
 
 pub mod floating_ip_pool;
 pub mod net_ip_allocation;
+mod owners;
 pub(crate) mod selector;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ use plan::{
     Timestamp, VmId, World,
 };
 
+use self::owners::{Named, Owners};
 use crate::act::Wish;
 use crate::watch::{Change, Kind, Seen, SlimNode, SlimPod, version};
 
@@ -56,6 +58,7 @@ pub struct Index {
     /// Nodes, as far as marks and selectors need them.
     pub nodes: BTreeMap<NodeName, SlimNode>,
     pods: BTreeMap<(String, String), SlimPod>,
+    owners: Owners,
     known: BTreeSet<Kind>,
     ever_known: BTreeSet<Kind>,
     tick: u64,
@@ -79,8 +82,19 @@ pub struct Tracked {
     made: BTreeSet<Address>,
     /// Addresses that the cloud has back, until its spec does not list them any more.
     dropped: BTreeSet<Address>,
-    /// How many of its pods are on each node, and how many of those are Ready.
-    pods: BTreeMap<NodeName, (usize, usize)>,
+    /// The pods on each node, as far as they matter.
+    pods: BTreeMap<NodeName, PodCount>,
+}
+
+/// How many pods are on a node.
+#[derive(Clone, Copy, Debug, Default)]
+struct PodCount {
+    /// Those of the object.
+    ours: usize,
+    /// Those of them that are Ready.
+    ready: usize,
+    /// Others that a drain would move.
+    others: usize,
 }
 
 /// One of our objects.
@@ -139,9 +153,28 @@ pub(crate) struct Who {
 }
 
 /// Which pods an object means.
-pub(crate) struct PodsMeant {
-    pub(crate) namespace: Option<String>,
-    pub(crate) labels: Selector,
+pub(crate) enum PodsMeant {
+    /// Those with these labels, in this namespace or in all.
+    Labelled { namespace: Option<String>, labels: Selector },
+    /// Those of a workload.
+    Of(Named),
+}
+
+impl PodsMeant {
+    fn means(&self, pod: &SlimPod, owners: &Owners) -> bool {
+        match self {
+            Self::Labelled { namespace, labels } => {
+                let is_elsewhere = |namespace| pod.metadata.namespace.as_ref() != Some(namespace);
+                !namespace.as_ref().is_some_and(is_elsewhere) && labels.matches(pod.labels())
+            }
+            Self::Of(workload) => owners.has(workload, pod),
+        }
+    }
+
+    /// Whether the pods stay on a node that is drained, so that it is drained when all others have left.
+    fn outstay_a_drain(&self) -> bool {
+        matches!(self, Self::Of(workload) if workload.kind == Kind::DaemonSets)
+    }
 }
 
 /// What a front end makes of an object, but for what depends on nodes.
@@ -180,6 +213,7 @@ impl Index {
         match seen {
             Seen::Nodes(change) => self.see_nodes(change),
             Seen::Pods(change) => self.see_pods(change),
+            Seen::Owners(kind, change) => self.see_owners(kind, change),
             Seen::Allocations(change) => {
                 self.see_objects(Kind::NetIPAllocations, change, |object| {
                     Object::Allocation(Arc::new(object))
@@ -255,6 +289,31 @@ impl Index {
         }
     }
 
+    fn see_owners(&mut self, kind: Kind, change: Change<kube::api::ObjectMeta>) {
+        self.believe(kind, matches!(change, Change::All(_)));
+        if !self.owners.see(kind, change) {
+            return;
+        }
+        let has_workload =
+            |(_, tracked): &(&PoolKey, &Tracked)| matches!(tracked.who.pods, Some(PodsMeant::Of(_)));
+        let keys: Vec<_> = self.objects.iter().filter(has_workload).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.recount(&key);
+        }
+    }
+
+    /// Counts the pods of an object anew, and tells the world.
+    fn recount(&mut self, key: &PoolKey) {
+        let Some(tracked) = self.objects.get_mut(key) else { return };
+        tracked.pods.clear();
+        for pod in self.pods.values() {
+            tracked.count(pod, &self.owners, 1);
+        }
+        for (name, node) in &self.nodes {
+            self.world.set_member(key, name, tracked.membership(name, node));
+        }
+    }
+
     fn change_pod(&mut self, key: (String, String), pod: Option<SlimPod>) {
         let before = match &pod {
             Some(pod) => self.pods.insert(key, pod.clone()),
@@ -263,7 +322,7 @@ impl Index {
         let mut touched = BTreeSet::new();
         for (key, tracked) in &mut self.objects {
             for (pod, change) in [(&before, -1_isize), (&pod, 1)] {
-                if let Some(node) = pod.as_ref().and_then(|pod| tracked.count(pod, change)) {
+                if let Some(node) = pod.as_ref().and_then(|pod| tracked.count(pod, &self.owners, change)) {
                     touched.insert((key.clone(), node));
                 }
             }
@@ -452,7 +511,7 @@ impl Index {
         tracked.dropped.retain(|address| pool.addresses.contains(address));
         tracked.pods.clear();
         for pod in self.pods.values() {
-            tracked.count(pod, 1);
+            tracked.count(pod, &self.owners, 1);
         }
         let members: Vec<_> =
             self.nodes.iter().map(|(name, node)| (name.clone(), tracked.membership(name, node))).collect();
@@ -678,30 +737,35 @@ impl Tracked {
         if !nodes.matches(node.labels()) || !tolerations.as_ref().is_none_or(is_tolerated) {
             return None;
         }
-        Some(match (pods, self.pods.get(name)) {
-            (None, _) => *pods_otherwise,
-            (Some(_), Some((_, ready))) if *ready > 0 => Pods::Ready,
-            (Some(_), Some((all, _))) if *all > 0 => Pods::Present,
-            (Some(_), _) => Pods::Absent,
+        let Some(meant) = pods else { return Some(*pods_otherwise) };
+        let PodCount { ours, ready, others } = self.pods.get(name).copied().unwrap_or_default();
+        Some(match (ready, ours) {
+            (_, 0) => Pods::Absent,
+            _ if meant.outstay_a_drain() && others == 0 => Pods::Absent,
+            (0, _) => Pods::Present,
+            _ => Pods::Ready,
         })
     }
 
-    /// Counts a pod in or out, and gives the node it runs on where the object means it.
-    fn count(&mut self, pod: &SlimPod, change: isize) -> Option<NodeName> {
+    /// Counts a pod in or out, and gives the node it runs on where it matters. One that has ended does not.
+    fn count(&mut self, pod: &SlimPod, owners: &Owners, change: isize) -> Option<NodeName> {
         let meant = self.who.pods.as_ref()?;
-        let is_elsewhere = meant
-            .namespace
-            .as_ref()
-            .is_some_and(|namespace| pod.metadata.namespace.as_ref() != Some(namespace));
-        if is_elsewhere || !meant.labels.matches(pod.labels()) {
+        let is_ours = meant.means(pod, owners);
+        let is_other = !is_ours && meant.outstay_a_drain() && owners::is_evictable(pod);
+        let has_ended = matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        if has_ended || !(is_ours || is_other) {
             return None;
         }
         let node = NodeName::from(pod.spec.node_name.as_deref()?);
-        let (all, ready) = self.pods.entry(node.clone()).or_default();
-        *all = all.saturating_add_signed(change);
-        if is_ready(pod) {
-            *ready = ready.saturating_add_signed(change);
-        }
+        let counted = self.pods.entry(node.clone()).or_default();
+        let add = |counter: &mut usize, is_meant: bool| {
+            if is_meant {
+                *counter = counter.saturating_add_signed(change);
+            }
+        };
+        add(&mut counted.ours, is_ours);
+        add(&mut counted.ready, is_ours && is_ready(pod));
+        add(&mut counted.others, is_other);
         Some(node)
     }
 }
@@ -857,5 +921,83 @@ pub(crate) fn allowed(asked: Option<&policy::Policy>, grace_default: Duration, c
         leaves_on_disruption: disruption_taints == Some(policy::DisruptionTaints::Leave),
         releases_created: release_created == Some(policy::ReleaseCreated::WhenUnneeded),
         detaches_on_delete: on_delete == Some(policy::OnDelete::Detach),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    fn read<K: DeserializeOwned>(object: Value) -> K {
+        serde_json::from_value(object).unwrap()
+    }
+
+    /// An index with one node and an allocation for a workload of this kind.
+    fn index(kind: &str, workload: Kind) -> Index {
+        let mut index = Index::default();
+        let node = json!({"metadata": {"name": "n1"}, "spec": {"providerID": "gce://p/z/n1", "unschedulable": true}});
+        index.see(Seen::Nodes(Change::All(vec![read(node)])));
+        let spec = json!({
+            "reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"},
+            "workloadRef": {"kind": kind, "name": "web", "namespace": "web"},
+        });
+        let allocation =
+            json!({"metadata": {"name": "edge", "uid": "a1", "resourceVersion": "1"}, "spec": spec});
+        index.see(Seen::Allocations(Change::All(vec![read(allocation)])));
+        let owner = json!({"name": "web", "namespace": "web", "uid": "w1"});
+        index.see(Seen::Owners(workload, Change::All(vec![read(owner)])));
+        index
+    }
+
+    fn pod(name: &str, owner: &str, uid: &str, phase: &str) -> Box<SlimPod> {
+        let owner =
+            json!({"apiVersion": "apps/v1", "kind": owner, "name": "x", "uid": uid, "controller": true});
+        Box::new(read(json!({
+            "metadata": {"name": name, "namespace": "web", "ownerReferences": [owner]},
+            "spec": {"nodeName": "n1"}, "status": {"phase": phase},
+        })))
+    }
+
+    /// How the allocation's pods fare on the node.
+    fn pods(index: &Index) -> Pods {
+        let (_, tracked) = index.objects.first_key_value().unwrap();
+        let (name, node) = index.nodes.first_key_value().unwrap();
+        tracked.membership(name, node).unwrap()
+    }
+
+    #[test]
+    fn n5_a_workloads_pods_are_on_a_node_from_when_they_are_seen_until_they_are_gone_or_have_ended() {
+        let mut index = index("StatefulSet", Kind::StatefulSets);
+        assert_eq!(pods(&index), Pods::Absent);
+        index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+        assert_eq!(pods(&index), Pods::Present);
+        index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Succeeded"))));
+        assert_eq!(pods(&index), Pods::Absent);
+        index.see(Seen::Pods(Change::Applied(pod("web-1", "StatefulSet", "w1", "Running"))));
+        index.see(Seen::Pods(Change::Deleted(pod("web-1", "StatefulSet", "w1", "Running"))));
+        assert_eq!(pods(&index), Pods::Absent);
+    }
+
+    #[test]
+    fn n5_pods_are_counted_again_when_their_workload_is_another() {
+        let mut index = index("StatefulSet", Kind::StatefulSets);
+        index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+        let other = json!({"name": "web", "namespace": "web", "uid": "w2"});
+        index.see(Seen::Owners(Kind::StatefulSets, Change::Applied(Box::new(read(other)))));
+        assert_eq!(pods(&index), Pods::Absent);
+    }
+
+    #[test]
+    fn n7_a_daemon_sets_pod_holds_its_nodes_address_until_every_other_evictable_pod_has_left() {
+        let mut index = index("DaemonSet", Kind::DaemonSets);
+        index.see(Seen::Pods(Change::Applied(pod("other", "ReplicaSet", "r1", "Running"))));
+        assert_eq!(pods(&index), Pods::Absent, "none of the workload's pods is there");
+        index.see(Seen::Pods(Change::Applied(pod("web", "DaemonSet", "w1", "Running"))));
+        assert_eq!(pods(&index), Pods::Present);
+        index.see(Seen::Pods(Change::Applied(pod("agent", "DaemonSet", "w9", "Running"))));
+        index.see(Seen::Pods(Change::Deleted(pod("other", "ReplicaSet", "r1", "Running"))));
+        assert_eq!(pods(&index), Pods::Absent, "what a drain leaves on the node does not count");
     }
 }

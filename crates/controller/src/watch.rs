@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use api::{FloatingIPPool, NetIPAllocation};
 use futures::StreamExt;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource};
 use serde::Deserialize;
@@ -117,13 +119,26 @@ impl SlimStatus {
 pub enum Kind {
     Nodes,
     Pods,
+    Deployments,
+    StatefulSets,
+    DaemonSets,
+    ReplicaSets,
     NetIPAllocations,
     FloatingIPPools,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Nodes, Self::Pods, Self::NetIPAllocations, Self::FloatingIPPools];
+    pub const ALL: [Self; 8] = [
+        Self::Nodes,
+        Self::Pods,
+        Self::Deployments,
+        Self::StatefulSets,
+        Self::DaemonSets,
+        Self::ReplicaSets,
+        Self::NetIPAllocations,
+        Self::FloatingIPPools,
+    ];
 }
 
 /// What was seen.
@@ -133,6 +148,8 @@ pub enum Seen {
     Nodes(Change<SlimNode>),
     /// Pods.
     Pods(Change<SlimPod>),
+    /// What owns pods, of one of its four kinds.
+    Owners(Kind, Change<ObjectMeta>),
     /// Allocations.
     Allocations(Change<NetIPAllocation>),
     /// Pools.
@@ -154,14 +171,34 @@ pub enum Change<K> {
     Deleted(Box<K>),
 }
 
+impl<K> Change<K> {
+    /// The same of something else.
+    fn map<L>(self, change: impl Fn(K) -> L) -> Change<L> {
+        match self {
+            Self::All(all) => Change::All(all.into_iter().map(change).collect()),
+            Self::Applied(one) => Change::Applied(Box::new(change(*one))),
+            Self::Deleted(one) => Change::Deleted(Box::new(change(*one))),
+        }
+    }
+}
+
 /// Starts watching. The watches end when the set is dropped.
 pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> Tasks<()> {
     let mut tasks = Tasks::default();
     spawn(&mut tasks, client, to, Kind::Nodes, Seen::Nodes);
     spawn(&mut tasks, client, to, Kind::Pods, Seen::Pods);
+    spawn(&mut tasks, client, to, Kind::Deployments, owners::<Deployment>(Kind::Deployments));
+    spawn(&mut tasks, client, to, Kind::StatefulSets, owners::<StatefulSet>(Kind::StatefulSets));
+    spawn(&mut tasks, client, to, Kind::DaemonSets, owners::<DaemonSet>(Kind::DaemonSets));
+    spawn(&mut tasks, client, to, Kind::ReplicaSets, owners::<ReplicaSet>(Kind::ReplicaSets));
     spawn(&mut tasks, client, to, Kind::NetIPAllocations, Seen::Allocations);
     spawn(&mut tasks, client, to, Kind::FloatingIPPools, Seen::Pools);
     tasks
+}
+
+/// What owns pods is asked for its metadata alone.
+fn owners<K>(kind: Kind) -> impl Fn(Change<PartialObjectMeta<K>>) -> Seen + Copy {
+    move |change| Seen::Owners(kind, change.map(|owner| owner.metadata))
 }
 
 fn spawn<K>(
@@ -169,7 +206,7 @@ fn spawn<K>(
     client: &Client,
     to: &mpsc::UnboundedSender<Seen>,
     kind: Kind,
-    seen: fn(Change<K>) -> Seen,
+    seen: impl Fn(Change<K>) -> Seen + Copy + Send + Sync + 'static,
 ) where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Default,
@@ -185,11 +222,10 @@ async fn follow<K>(
     api: Api<K>,
     to: &mpsc::UnboundedSender<Seen>,
     kind: Kind,
-    seen: fn(Change<K>) -> Seen,
+    seen: impl Fn(Change<K>) -> Seen,
 ) -> bool
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
-    K::DynamicType: Default,
 {
     let events = watcher(api, watcher::Config::default().timeout(WATCH_SECONDS));
     futures::pin_mut!(events);

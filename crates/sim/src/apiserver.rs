@@ -39,9 +39,13 @@ impl Kind {
 }
 
 /// Every kind that the twin knows.
-pub const KINDS: [Kind; 5] = [
+pub const KINDS: [Kind; 9] = [
     Kind { plural: "nodes", kind: "Node", api_version: "v1", has_status: false },
     Kind { plural: "pods", kind: "Pod", api_version: "v1", has_status: false },
+    Kind { plural: "deployments", kind: "Deployment", api_version: "apps/v1", has_status: false },
+    Kind { plural: "statefulsets", kind: "StatefulSet", api_version: "apps/v1", has_status: false },
+    Kind { plural: "daemonsets", kind: "DaemonSet", api_version: "apps/v1", has_status: false },
+    Kind { plural: "replicasets", kind: "ReplicaSet", api_version: "apps/v1", has_status: false },
     Kind { plural: "leases", kind: "Lease", api_version: "coordination.k8s.io/v1", has_status: false },
     Kind {
         plural: "netipallocations",

@@ -47,7 +47,7 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         })
     };
     let nodes = read(matches.node_label.as_deref());
-    let pods = matches.needs_pods().then(|| PodsMeant {
+    let pods = matches.needs_pods().then(|| PodsMeant::Labelled {
         namespace: matches.pod_namespace.clone().filter(|namespace| !namespace.is_empty()),
         labels: read(matches.pod_label.as_deref()),
     });

@@ -1,17 +1,15 @@
 //! A `NetIPAllocation` as a pool.
-//!
-//! Which pods belong to the workload is not looked up yet (issue 6), and what is not known must not move an address: an
-//! allocation that names a workload is treated as if its pods were on every node, so a cordoned node keeps its address.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::NetIPAllocation;
-use api::net_ip_allocation::Provider as Named;
+use api::net_ip_allocation::{Provider as At, Workload};
 use kube::ResourceExt;
 use plan::{Journal, Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
-use super::{Front, Who, allowed, created, last_holders, losses_confirmed, parse_addresses};
+use super::owners::Named;
+use super::{Front, PodsMeant, Who, allowed, created, last_holders, losses_confirmed, parse_addresses};
 
 /// The kind's name.
 pub const KIND: &str = "NetIPAllocation";
@@ -27,10 +25,10 @@ pub fn key(object: &NetIPAllocation) -> PoolKey {
 pub(super) fn front(object: &NetIPAllocation) -> Front {
     let spec = &object.spec;
     let provider = match spec.cloud.provider {
-        Named::Gcp => Provider::Gcp,
-        Named::Aws => Provider::Aws,
-        Named::Azure => Provider::Azure,
-        Named::DigitalOcean => Provider::DigitalOcean,
+        At::Gcp => Provider::Gcp,
+        At::Aws => Provider::Aws,
+        At::Azure => Provider::Azure,
+        At::DigitalOcean => Provider::DigitalOcean,
     };
     let (addresses, refusal) = parse_addresses(&spec.reserved_ips);
     let status = object.status.as_ref().map(|status| status.addresses.as_slice()).unwrap_or_default();
@@ -56,8 +54,10 @@ pub(super) fn front(object: &NetIPAllocation) -> Front {
         creation: None,
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, Duration::ZERO),
     };
-    let pods_otherwise = if spec.workload().is_some() { Pods::Present } else { Pods::Absent };
+    let named = |workload: Workload| Named::new(workload.kind, workload.namespace, workload.name);
+    let pods = spec.workload().map(|workload| PodsMeant::Of(named(workload)));
     let labels = spec.node_selector.clone().unwrap_or_default();
-    let who = Who { nodes: labels.into_iter().collect(), tolerations: None, pods: None, pods_otherwise };
+    let nodes = labels.into_iter().collect();
+    let who = Who { nodes, tolerations: None, pods, pods_otherwise: Pods::Absent };
     Front { pool, provider: Some(provider), who, refusal, age_max: spec.reconcile_interval() }
 }

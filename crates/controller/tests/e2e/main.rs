@@ -6,6 +6,7 @@ mod deletion;
 mod faults;
 mod flipop;
 mod leadership;
+mod netipallocation;
 mod resources;
 mod rig;
 mod scale;

@@ -1,0 +1,209 @@
+//! Whose pods are whose, by owner references and never by name: Deployment → ReplicaSet → Pod, StatefulSet → Pod,
+//! DaemonSet → Pod.
+//!
+//! In: the metadata of everything that owns pods. Out: for a pod, the UID of what it belongs to in the end, and for a workload
+//! that somebody named, its UID. A name that was given to another object is another UID, and its pods are not those of the
+//! one before.
+
+use std::collections::BTreeMap;
+
+use api::net_ip_allocation::WorkloadKind;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use crate::watch::{Change, Kind, SlimPod};
+
+/// A workload that somebody named.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Named {
+    pub(crate) kind: Kind,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl Named {
+    pub(crate) fn new(kind: WorkloadKind, namespace: &str, name: &str) -> Self {
+        let kind = match kind {
+            WorkloadKind::Deployment => Kind::Deployments,
+            WorkloadKind::StatefulSet => Kind::StatefulSets,
+            WorkloadKind::DaemonSet => Kind::DaemonSets,
+        };
+        Self { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    fn of(kind: Kind, owner: &ObjectMeta) -> Self {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        Self { kind, namespace: text(&owner.namespace), name: text(&owner.name) }
+    }
+}
+
+/// Everything that owns pods.
+#[derive(Default)]
+pub(crate) struct Owners {
+    /// The UID of each, and that of its own owner.
+    known: BTreeMap<Named, (String, Option<String>)>,
+    /// The owner of each ReplicaSet, as far as it has one.
+    of_replica_sets: BTreeMap<String, Option<String>>,
+}
+
+impl Owners {
+    /// Takes in what was seen; tells whether any pod may belong to something else now.
+    pub(crate) fn see(&mut self, kind: Kind, change: Change<ObjectMeta>) -> bool {
+        match change {
+            Change::All(all) => {
+                let names: Vec<_> = all.iter().map(|owner| Named::of(kind, owner)).collect();
+                let is_gone = |named: &&Named| named.kind == kind && !names.contains(named);
+                let gone: Vec<_> = self.known.keys().filter(is_gone).cloned().collect();
+                let mut has_changed = false;
+                for named in gone {
+                    has_changed |= self.set(named, None);
+                }
+                for (named, owner) in names.into_iter().zip(&all) {
+                    has_changed |= self.set(named, Some(owner));
+                }
+                has_changed
+            }
+            Change::Applied(owner) => self.set(Named::of(kind, &owner), Some(&owner)),
+            Change::Deleted(owner) => self.set(Named::of(kind, &owner), None),
+        }
+    }
+
+    fn set(&mut self, named: Named, owner: Option<&ObjectMeta>) -> bool {
+        let new = owner.and_then(|owner| {
+            let uid = owner.uid.clone()?;
+            Some((uid, controller(owner.owner_references.as_deref()).map(|owner| owner.uid.clone())))
+        });
+        let is_replica_set = named.kind == Kind::ReplicaSets;
+        let old = match new.clone() {
+            Some(new) => self.known.insert(named, new),
+            None => self.known.remove(&named),
+        };
+        if old == new {
+            return false;
+        }
+        if is_replica_set {
+            if let Some((uid, _)) = old {
+                self.of_replica_sets.remove(&uid);
+            }
+            self.of_replica_sets.extend(new);
+        }
+        true
+    }
+
+    /// Whether a pod belongs to a workload, or may: that of a ReplicaSet that is not known yet, or not any more, may be
+    /// anybody's in its namespace.
+    pub(crate) fn has(&self, workload: &Named, pod: &SlimPod) -> bool {
+        let Some(owner) = controller(pod.metadata.owner_references.as_deref()) else { return false };
+        let owner = match self.of_replica_sets.get(&owner.uid) {
+            None if owner.kind == "ReplicaSet" => {
+                let is_near = pod.metadata.namespace.as_ref() == Some(&workload.namespace);
+                return is_near && workload.kind == Kind::Deployments;
+            }
+            Some(Some(above)) => above,
+            _ => &owner.uid,
+        };
+        self.known.get(workload).is_some_and(|(uid, _)| uid == owner)
+    }
+}
+
+/// Whether a drain would move a pod: one that a DaemonSet or the kubelet itself put on the node stays.
+pub(crate) fn is_evictable(pod: &SlimPod) -> bool {
+    const MIRROR: &str = "kubernetes.io/config.mirror";
+    let is_mirror = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR));
+    let owner = controller(pod.metadata.owner_references.as_deref());
+    !is_mirror && owner.is_none_or(|owner| owner.kind != "DaemonSet")
+}
+
+fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
+    owners?.iter().find(|owner| owner.controller == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn owner(name: &str, uid: &str, of: &str) -> ObjectMeta {
+        let mut owner = json!({"name": name, "namespace": "web", "uid": uid});
+        if !of.is_empty() {
+            owner["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": "x", "uid": of, "controller": true}]);
+        }
+        serde_json::from_value(owner).unwrap()
+    }
+
+    fn pod(kind: &str, uid: &str) -> SlimPod {
+        let owner =
+            json!({"apiVersion": "apps/v1", "kind": kind, "name": "x", "uid": uid, "controller": true});
+        let metadata = json!({"name": "web-1", "namespace": "web", "ownerReferences": [owner]});
+        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+    }
+
+    fn all(owner: ObjectMeta) -> Change<ObjectMeta> {
+        Change::All(vec![owner])
+    }
+
+    fn web() -> Named {
+        Named::new(WorkloadKind::Deployment, "web", "web")
+    }
+
+    #[test]
+    fn n5_a_pod_belongs_to_a_deployment_through_its_replica_set_and_not_by_its_name() {
+        let mut owners = Owners::default();
+        owners.see(Kind::Deployments, all(owner("web", "d1", "")));
+        owners.see(
+            Kind::ReplicaSets,
+            Change::All(vec![owner("web-5", "r1", "d1"), owner("web-6", "r2", "d2")]),
+        );
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r1")));
+        assert!(!owners.has(&web(), &pod("ReplicaSet", "r2")), "that of another, whatever it is called");
+        let orphan =
+            serde_json::from_value(json!({"metadata": {"name": "web-1", "namespace": "web"}})).unwrap();
+        assert!(!owners.has(&web(), &orphan));
+    }
+
+    #[test]
+    fn n5_a_pod_belongs_to_a_stateful_set_or_a_daemon_set_directly() {
+        let mut owners = Owners::default();
+        owners.see(Kind::StatefulSets, all(owner("db", "s1", "")));
+        let named = |kind| Named::new(kind, "web", "db");
+        assert!(owners.has(&named(WorkloadKind::StatefulSet), &pod("StatefulSet", "s1")));
+        assert!(!owners.has(&named(WorkloadKind::DaemonSet), &pod("StatefulSet", "s1")), "another kind");
+    }
+
+    #[test]
+    fn n5_a_workload_that_was_deleted_and_made_again_has_none_of_the_pods_of_the_one_before() {
+        let mut owners = Owners::default();
+        owners.see(Kind::Deployments, all(owner("web", "d1", "")));
+        owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
+        assert!(owners.see(Kind::Deployments, Change::Applied(Box::new(owner("web", "d2", "")))));
+        assert!(!owners.has(&web(), &pod("ReplicaSet", "r1")));
+    }
+
+    #[test]
+    fn a_pod_of_a_replica_set_that_is_not_known_yet_may_be_ours() {
+        let mut owners = Owners::default();
+        owners.see(Kind::Deployments, all(owner("web", "d1", "")));
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r9")));
+        assert!(!owners.has(&Named::new(WorkloadKind::Deployment, "other", "web"), &pod("ReplicaSet", "r9")));
+        assert!(
+            owners.see(Kind::ReplicaSets, all(owner("else-1", "r9", "d9"))),
+            "now it is known whose it is"
+        );
+        assert!(!owners.has(&web(), &pod("ReplicaSet", "r9")));
+    }
+
+    #[test]
+    fn a_change_that_changes_nobodys_owner_is_none() {
+        let mut owners = Owners::default();
+        assert!(owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1"))));
+        assert!(!owners.see(Kind::ReplicaSets, Change::Applied(Box::new(owner("web-5", "r1", "d1")))));
+        assert!(owners.see(Kind::ReplicaSets, Change::All(Vec::new())));
+    }
+
+    #[test]
+    fn n7_a_drain_does_not_move_what_a_daemon_set_or_the_kubelet_put_there() {
+        assert!(is_evictable(&pod("ReplicaSet", "r1")));
+        assert!(!is_evictable(&pod("DaemonSet", "s1")));
+        let mirror = json!({"metadata": {"name": "x", "annotations": {"kubernetes.io/config.mirror": "1"}}});
+        assert!(!is_evictable(&serde_json::from_value(mirror).unwrap()));
+    }
+}
