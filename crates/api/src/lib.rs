@@ -24,6 +24,9 @@ pub use node_dns_record_set::{NodeDNSRecordSet, NodeDNSRecordSetSpec, NodeDNSRec
 /// The label a node carries exactly while it holds an address of some `NetIPAllocation`.
 pub const IP_READY_LABEL: &str = "ip.ready";
 
+/// The first part of the label that tells of which `NetIPAllocation` a node holds an address; its name is the second.
+pub const ALLOCATION_LABEL_PREFIX: &str = "allocation.netinfra.darkbrains.com/";
+
 /// The annotation that tells which floating address a node holds.
 pub const RESERVED_IP_ANNOTATION: &str = "flipop.digitalocean.com/ipv4-reserved-ip";
 

@@ -54,5 +54,5 @@ pub use names::{Address, Epoch, NodeName, PoolKey, Provider, Scope, Tick, VmId};
 pub use planner::plan;
 pub use pool::{Journal, Mode, Move, PENDING, Pods, Policy, Pool, Spread, Takeover, Target, Tenancy};
 pub use standing::{Standing, Why};
-pub use steps::{Action, Marks, Plan, Step, Verdict, Waits};
+pub use steps::{Action, Mark, Marks, Plan, Step, Verdict, Waits};
 pub use world::{Fact, Holding, InFlight, MachineState, Node, Pause, Readiness, World};

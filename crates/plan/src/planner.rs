@@ -48,8 +48,8 @@ use crate::standing::{Standing, standing};
 use crate::steps::Waits;
 use crate::world::{Known, Member};
 use crate::{
-    Action, Address, CreationStep, Fact, Holding, Journal, Mode, Move, NodeName, Plan, Pool, Scope, Spread,
-    Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
+    Action, Address, CreationStep, Fact, Holding, Journal, Mark, Mode, Move, NodeName, Plan, Pool, Scope,
+    Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
 };
 
 /// What should happen, given what is known.
@@ -82,7 +82,7 @@ struct Planner<'a> {
     /// Nodes whose machine holds an address.
     holding: Bits,
     /// The nodes to be marked for each kind of object, in the order of their discovery.
-    marked: BTreeMap<&'static str, Vec<(usize, Address)>>,
+    marked: BTreeMap<&'static str, Vec<(usize, Mark)>>,
     tally: Tally,
     /// Scopes in which an address that no journal names is unknown.
     unknown: BTreeSet<Scope>,
@@ -225,7 +225,8 @@ impl<'a> Planner<'a> {
     /// Marks a node as the holder of an address. What is only observed marks nothing.
     fn mark(&mut self, pool: &Pool, slot: usize, address: Address) {
         if pool.policy.mode.acts() {
-            self.marked.entry(pool.key.kind).or_default().push((slot, address));
+            let mark = Mark { address, object: Arc::clone(&pool.key.name) };
+            self.marked.entry(pool.key.kind).or_default().push((slot, mark));
         }
     }
 
@@ -233,10 +234,10 @@ impl<'a> Planner<'a> {
     fn name_marks(&mut self) {
         for (kind, marked) in std::mem::take(&mut self.marked) {
             let mut by_slot = vec![None; self.world.slots_len()];
-            for (slot, address) in marked {
-                by_slot[slot] = Some(address);
+            for (slot, mark) in marked {
+                by_slot[slot] = Some(mark);
             }
-            let of = |slot: usize| Some((self.world.at(slot)?.0.clone(), by_slot[slot]?));
+            let of = |slot: usize| Some((self.world.at(slot)?.0.clone(), by_slot[slot].take()?));
             let holders = self.world.slots_by_name().filter_map(of).collect();
             self.plan.marks.holders.insert(kind, holders);
         }

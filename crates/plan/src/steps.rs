@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use crate::losses::Tripped;
 use crate::{
@@ -40,9 +41,18 @@ pub struct Plan {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     /// The nodes that hold an address of each kind of object, and which one.
-    pub holders: BTreeMap<&'static str, BTreeMap<NodeName, Address>>,
+    pub holders: BTreeMap<&'static str, BTreeMap<NodeName, Mark>>,
     /// The kinds of which something is not known, so that a mark on any other node may be right.
     pub uncertain: BTreeSet<&'static str>,
+}
+
+/// What a node holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The address.
+    pub address: Address,
+    /// The name of the object that it is of.
+    pub object: Arc<str>,
 }
 
 /// Something to do for a pool.

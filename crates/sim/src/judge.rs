@@ -216,7 +216,7 @@ fn marks(index: &Index, plan: &Plan) -> Vec<String> {
         }
         let annotations = node.metadata.annotations.as_ref();
         let annotation = annotations.and_then(|all| all.get(api::RESERVED_IP_ANNOTATION));
-        let wanted = holder("FloatingIPPool").map(ToString::to_string);
+        let wanted = holder("FloatingIPPool").map(|mark| mark.address.to_string());
         if annotation != wanted.as_ref() {
             found.push(format!("{name} has the annotation {annotation:?} instead of {wanted:?}"));
         }

@@ -1,10 +1,14 @@
-//! The marks on nodes: the label `ip.ready` and the annotation with the floating address.
+//! The marks on nodes: the label `ip.ready`, the label that names the allocation, and the annotation with the floating
+//! address.
 //!
-//! Both go out in one merge patch per node. A merge patch also removes a mark that a predecessor of this controller set,
+//! All go out in one merge patch per node. A merge patch also removes a mark that a predecessor of this controller set,
 //! which server-side apply would leave alone because another manager owns it. The patch names the version of the node that
 //! was looked at, so one that was held up undoes nothing that came later.
 
-use api::{IP_READY_LABEL, RESERVED_IP_ANNOTATION};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use api::{ALLOCATION_LABEL_PREFIX, IP_READY_LABEL, RESERVED_IP_ANNOTATION};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -31,30 +35,30 @@ pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Resu
 
 /// The patch that gives a node its marks, where it needs one. Nothing is taken away while something is not known.
 fn difference(name: &NodeName, node: &SlimNode, marks: &Marks) -> Option<Value> {
-    let change =
-        |kind: &'static str, present: Option<&String>, wanted: Option<String>| match (present, wanted) {
-            (present, Some(wanted)) if present != Some(&wanted) => Some(Value::from(wanted)),
-            (Some(_), None) if plan::sabotaged!(MarksNeverRemoved) => None,
-            (Some(_), None) if !marks.uncertain.contains(kind) => Some(Value::Null),
-            _ => None,
-        };
     let held = |kind: &'static str| marks.holders.get(kind).and_then(|holders| holders.get(name));
-    let label = change(
-        net_ip_allocation::KIND,
-        node.labels().get(IP_READY_LABEL),
-        held(net_ip_allocation::KIND).map(|_| "true".to_owned()),
+    let may_remove = |kind| !marks.uncertain.contains(kind) && !plan::sabotaged!(MarksNeverRemoved);
+    let of_allocation = held(net_ip_allocation::KIND).map(|mark| {
+        [IP_READY_LABEL.to_owned(), allocation_label(&mark.object)].map(|label| (label, "true".to_owned()))
+    });
+    let labels = changes(
+        node.labels(),
+        of_allocation.into_iter().flatten().collect(),
+        &[IP_READY_LABEL, ALLOCATION_LABEL_PREFIX],
+        may_remove(net_ip_allocation::KIND),
     );
-    let annotation = change(
-        floating_ip_pool::KIND,
-        node.annotations().get(RESERVED_IP_ANNOTATION),
-        held(floating_ip_pool::KIND).map(ToString::to_string),
+    let of_pool = held(floating_ip_pool::KIND)
+        .map(|mark| (RESERVED_IP_ANNOTATION.to_owned(), mark.address.to_string()));
+    let annotations = changes(
+        node.annotations(),
+        of_pool.into_iter().collect(),
+        &[RESERVED_IP_ANNOTATION],
+        may_remove(floating_ip_pool::KIND),
     );
     let mut metadata = serde_json::Map::new();
-    if let Some(label) = label {
-        metadata.insert("labels".into(), json!({IP_READY_LABEL: label}));
-    }
-    if let Some(annotation) = annotation {
-        metadata.insert("annotations".into(), json!({RESERVED_IP_ANNOTATION: annotation}));
+    for (field, changes) in [("labels", labels), ("annotations", annotations)] {
+        if !changes.is_empty() {
+            metadata.insert(field.into(), changes.into());
+        }
     }
     if metadata.is_empty() {
         return None;
@@ -63,9 +67,50 @@ fn difference(name: &NodeName, node: &SlimNode, marks: &Marks) -> Option<Value> 
     Some(json!({"metadata": metadata}))
 }
 
+/// What makes the present entries into the wanted ones. Ours are these, and all below one that ends in a slash.
+fn changes(
+    present: &BTreeMap<String, String>,
+    wanted: Vec<(String, String)>,
+    ours: &[&str],
+    may_remove: bool,
+) -> serde_json::Map<String, Value> {
+    let mut changes = serde_json::Map::new();
+    if may_remove {
+        for name in ours {
+            // This is asked of every node in every round, so only what begins like ours is looked at.
+            let from = (Bound::Included(*name), Bound::Unbounded);
+            let is_ours = |key: &str| key == *name || (name.ends_with('/') && key.starts_with(name));
+            let present = present.range::<str, _>(from).map(|(key, _)| key).take_while(|key| is_ours(key));
+            let is_spare = |key: &&String| !wanted.iter().any(|(wanted, _)| wanted == *key);
+            changes.extend(present.filter(is_spare).map(|key| (key.clone(), Value::Null)));
+        }
+    }
+    let is_missing = |(key, value): &(String, String)| present.get(key) != Some(value);
+    changes.extend(wanted.into_iter().filter(is_missing).map(|(key, value)| (key, Value::from(value))));
+    changes
+}
+
+/// The most characters that the second part of a label's name may have.
+const LABEL_NAME_MAX: usize = 63;
+
+/// The label that names an allocation. A name that does not fit is cut, and told from others by a number made of all of it.
+fn allocation_label(name: &str) -> String {
+    if name.len() <= LABEL_NAME_MAX {
+        return format!("{ALLOCATION_LABEL_PREFIX}{name}");
+    }
+    let mix = |state: u64, byte: u8| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let number = name.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+    // Names are made of ASCII, so any place is between two characters.
+    let beginning = &name[..LABEL_NAME_MAX - 17];
+    format!("{ALLOCATION_LABEL_PREFIX}{beginning}-{number:016x}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plan::Mark;
+
+    const OF_EDGE: &str = "allocation.netinfra.darkbrains.com/edge";
 
     fn node(labels: Value, annotations: Value) -> SlimNode {
         serde_json::from_value(
@@ -77,7 +122,8 @@ mod tests {
     fn marks(holds: &[&'static str], uncertain: &[&'static str]) -> Marks {
         let mut marks = Marks::default();
         for kind in holds {
-            marks.holders.entry(kind).or_default().insert("n1".into(), "203.0.113.7".parse().unwrap());
+            let mark = Mark { address: "203.0.113.7".parse().unwrap(), object: "edge".into() };
+            marks.holders.entry(kind).or_default().insert("n1".into(), mark);
         }
         marks.uncertain.extend(uncertain);
         marks
@@ -90,8 +136,32 @@ mod tests {
     #[test]
     fn a_node_that_carries_its_marks_costs_no_write() {
         assert_eq!(diff(&node(json!({}), json!({})), &marks(&[], &[])), None);
-        let marked = node(json!({"ip.ready": "true"}), json!({}));
+        let marked = node(json!({"ip.ready": "true", OF_EDGE: "true"}), json!({}));
         assert_eq!(diff(&marked, &marks(&["NetIPAllocation"], &[])), None);
+    }
+
+    #[test]
+    fn n9_a_label_names_the_allocation_and_follows_when_it_is_another() {
+        let of_other = "allocation.netinfra.darkbrains.com/other";
+        let marked = node(json!({"ip.ready": "true", of_other: "true", "role": "edge"}), json!({}));
+        let patch = diff(&marked, &marks(&["NetIPAllocation"], &[])).unwrap();
+        assert_eq!(patch["metadata"]["labels"], json!({OF_EDGE: "true", of_other: null}));
+    }
+
+    #[test]
+    fn labels_and_annotations_that_only_begin_like_ours_are_left_alone() {
+        let others = json!({"ip.ready2": "true", "ip.ready.example.com/x": "true"});
+        let annotations = json!({"flipop.digitalocean.com/ipv4-reserved-ip-note": "x"});
+        assert_eq!(diff(&node(others, annotations), &marks(&[], &[])), None);
+    }
+
+    #[test]
+    fn n9_a_name_that_is_too_long_for_a_label_is_cut_and_still_tells_two_apart() {
+        let long = |end: &str| allocation_label(&format!("{}{end}", "a".repeat(80)));
+        let (one, two) = (long("1"), long("2"));
+        assert_ne!(one, two);
+        assert_eq!(one.strip_prefix(ALLOCATION_LABEL_PREFIX).unwrap().len(), LABEL_NAME_MAX);
+        assert_eq!(allocation_label(&"a".repeat(63)), format!("{ALLOCATION_LABEL_PREFIX}{}", "a".repeat(63)));
     }
 
     #[test]
