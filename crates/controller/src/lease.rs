@@ -49,6 +49,8 @@ pub struct Candidate {
     seen: Option<(Lease, Duration)>,
     /// FLIPOP's lease, likewise.
     flipop: Option<(Lease, Duration)>,
+    /// Whether FLIPOP was ever seen to lead: its last request may still be under way.
+    has_stood_by: bool,
 }
 
 impl Candidate {
@@ -64,6 +66,7 @@ impl Candidate {
             fence,
             seen: None,
             flipop: None,
+            has_stood_by: false,
         }
     }
 
@@ -102,6 +105,7 @@ impl Candidate {
         let is_first = self.flipop.is_none();
         let changed_at = note(&mut self.flipop, &lease, now);
         let leads = !holder(&lease).is_empty() && now < changed_at + lasts(&lease);
+        self.has_stood_by |= leads;
         if leads && is_first {
             tracing::warn!(
                 lease = FLIPOP_LEASE,
@@ -133,7 +137,8 @@ impl Candidate {
             }
         };
         self.renewed(written, now);
-        Ok(Some(gained))
+        let is_after_flipop = gained == Gained::Released && self.has_stood_by;
+        Ok(Some(if is_after_flipop { Gained::TakenOver } else { gained }))
     }
 
     /// Our claim, on top of the lease as it was read.
@@ -159,9 +164,7 @@ impl Candidate {
 
     /// The highest epoch that the lease knows of.
     pub fn last_epoch(&self) -> Epoch {
-        let annotations = self.seen.as_ref().and_then(|(lease, _)| lease.metadata.annotations.as_ref());
-        let text = annotations.and_then(|annotations| annotations.get(EPOCH_ANNOTATION));
-        Epoch(text.and_then(|text| text.parse().ok()).unwrap_or(0))
+        self.seen.as_ref().and_then(|(lease, _)| epoch(lease)).unwrap_or_default()
     }
 
     /// Writes our epoch into the lease.
@@ -173,7 +176,10 @@ impl Candidate {
             }
             match self.renew().await {
                 Err(error) if self.fence.remaining().is_none() || self.is_lost().await => return Err(error),
-                Err(error) => tracing::warn!(%error, "writing our epoch into the lease failed"),
+                Err(error) => {
+                    tracing::warn!(%error, "writing our epoch into the lease failed");
+                    tokio::time::sleep(self.pause()).await;
+                }
                 Ok(()) => return Ok(()),
             }
         }
@@ -186,7 +192,11 @@ impl Candidate {
         let mut last = self.clock.since_boot();
         while self.clock.since_boot() < last + deadline {
             // It was renewed right before; a renewal that is cut off leaves us not knowing its version.
-            tokio::time::sleep(RETRY.min(self.duration / 4)).await;
+            tokio::time::sleep(self.pause()).await;
+            if matches!(self.flipop_leads().await, Ok(true)) {
+                tracing::error!(lease = FLIPOP_LEASE, "FLIPOP leads beside us: giving way to it");
+                break;
+            }
             match self.renew().await {
                 Ok(()) => last = self.clock.since_boot(),
                 Err(error) => {
@@ -198,6 +208,11 @@ impl Candidate {
             }
         }
         self.fence.close();
+    }
+
+    /// The pause between two writes of the lease.
+    fn pause(&self) -> Duration {
+        RETRY.min(self.duration / 4)
     }
 
     /// Reads the lease again after a failure: an answer may have been lost, or somebody may have annotated it. One that is
@@ -251,7 +266,7 @@ impl Candidate {
 }
 
 fn sighting(lease: &Lease, since: Duration) -> Sighting<'_> {
-    Sighting { holder: holder(lease), lasts: lasts(lease), since }
+    Sighting { holder: holder(lease), is_used: epoch(lease).is_some(), lasts: lasts(lease), since }
 }
 
 /// Takes note of a lease as it is now, and tells when we saw it change.
@@ -263,6 +278,11 @@ fn note(seen: &mut Option<(Lease, Duration)>, lease: &Lease, now: Duration) -> D
             now
         }
     }
+}
+
+/// The epoch of the last who led by a lease.
+fn epoch(lease: &Lease) -> Option<Epoch> {
+    lease.metadata.annotations.as_ref()?.get(EPOCH_ANNOTATION)?.parse().ok().map(Epoch)
 }
 
 /// Who holds a lease; empty where nobody does.

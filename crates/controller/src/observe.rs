@@ -981,10 +981,11 @@ mod tests {
     }
 
     #[test]
-    fn n5_pods_are_counted_again_when_their_workload_is_another() {
+    fn n5_pods_are_counted_again_when_it_is_known_whose_they_are() {
         let mut index = index("StatefulSet", Kind::StatefulSets);
-        index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
-        let other = json!({"name": "web", "namespace": "web", "uid": "w2"});
+        index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w2", "Running"))));
+        assert_eq!(pods(&index), Pods::Present, "nobody knows yet whose it is");
+        let other = json!({"name": "other", "namespace": "web", "uid": "w2"});
         index.see(Seen::Owners(Kind::StatefulSets, Change::Applied(Box::new(read(other)))));
         assert_eq!(pods(&index), Pods::Absent);
     }
@@ -996,6 +997,8 @@ mod tests {
         assert_eq!(pods(&index), Pods::Absent, "none of the workload's pods is there");
         index.see(Seen::Pods(Change::Applied(pod("web", "DaemonSet", "w1", "Running"))));
         assert_eq!(pods(&index), Pods::Present);
+        let agent = json!({"name": "agent", "namespace": "web", "uid": "w9"});
+        index.see(Seen::Owners(Kind::DaemonSets, Change::Applied(Box::new(read(agent)))));
         index.see(Seen::Pods(Change::Applied(pod("agent", "DaemonSet", "w9", "Running"))));
         index.see(Seen::Pods(Change::Deleted(pod("other", "ReplicaSet", "r1", "Running"))));
         assert_eq!(pods(&index), Pods::Absent, "what a drain leaves on the node does not count");

@@ -2,17 +2,19 @@
 //!
 //! In: what a candidate saw of the Lease, and its own clock, which counts from any moment and is never compared with
 //! another's. Out: whether it may take the Lease now, how long it must keep still after that, and how long a change that
-//! begins now may take. The model in `tests/protocol.rs` goes through everything that can happen to two candidates that
-//! decide by this.
+//! begins now may take. The model in `tests/protocol.rs` goes through what can happen to two candidates that decide by
+//! this.
 //!
 //! ```text
 //! lease                                   what a candidate does
 //! absent                                  create it; then wait out the lease that may have been deleted under its holder,
-//!                                           and D. Whoever installs this creates the Lease, held by nobody
+//!                                           and D
+//! held by nobody, and nobody led by it    take it, and wait as if it had been absent: somebody may have put it in the
+//!                                           place of one that was deleted
 //! held by another, changed lately         wait
 //! held by another, not changed for its    take it; then wait out D, in which a request of the old leader may still
 //!   duration                                take effect
-//! released (no holder)                    take it; nothing to wait for
+//! held by nobody, and somebody led by it  it was given up in order: take it; nothing to wait for
 //! ours, by a write without an answer      as if it had been absent: what it was then is not known
 //! ```
 //!
@@ -31,6 +33,8 @@ pub const MARGIN: Duration = Duration::from_secs(1);
 pub struct Sighting<'a> {
     /// Who holds it; empty where nobody does.
     pub holder: &'a str,
+    /// Whether somebody has led by it: it carries an epoch.
+    pub is_used: bool,
     /// How long it lasts when it is not renewed.
     pub lasts: Duration,
     /// When the candidate saw it change, on its own clock.
@@ -42,8 +46,8 @@ pub struct Sighting<'a> {
 pub enum Gained {
     /// The one before gave it up in order.
     Released,
-    /// Nobody knows what was before: there was no lease, so that nobody ever led, or somebody deleted it under a leader; or
-    /// it is ours by a write whose answer was lost.
+    /// Nobody knows what was before: there was no lease, or a new one, so that nobody ever led, or somebody deleted it under
+    /// a leader; or it is ours by a write whose answer was lost.
     Unknown,
     /// The one before stopped renewing it.
     TakenOver,
@@ -52,9 +56,10 @@ pub enum Gained {
 /// Whether a candidate may take the Lease now, and what that would mean. What was seen of one that is not there any more
 /// tells nothing: it may have been renewed since.
 pub fn candidacy(lease: Option<Sighting<'_>>, me: &str, now: Duration) -> Option<Gained> {
-    let Some(Sighting { holder, lasts, since }) = lease else { return Some(Gained::Unknown) };
+    let Some(Sighting { holder, is_used, lasts, since }) = lease else { return Some(Gained::Unknown) };
     match holder {
-        "" => Some(Gained::Released),
+        "" if is_used => Some(Gained::Released),
+        "" => Some(Gained::Unknown),
         holder if holder == me => Some(Gained::Unknown),
         _ => (now >= since + lasts).then_some(Gained::TakenOver),
     }
@@ -88,10 +93,12 @@ mod tests {
 
     #[test]
     fn a_lease_is_taken_when_nobody_holds_it_or_nobody_has_renewed_it_for_its_duration() {
-        let seen = |holder| Some(Sighting { holder, lasts: SECOND * 5, since: SECOND * 10 });
+        let seen = |holder| Some(Sighting { holder, is_used: true, lasts: SECOND * 5, since: SECOND * 10 });
+        let new = Sighting { holder: "", is_used: false, lasts: Duration::ZERO, since: SECOND * 10 };
         let at = |lease, seconds| candidacy(lease, "me", SECOND * seconds);
         assert_eq!(at(None, 0), Some(Gained::Unknown));
         assert_eq!(at(seen(""), 10), Some(Gained::Released));
+        assert_eq!(at(Some(new), 10), Some(Gained::Unknown), "it may stand in the place of another");
         assert_eq!(at(seen("me"), 10), Some(Gained::Unknown));
         assert_eq!(at(seen("other"), 14), None);
         assert_eq!(at(seen("other"), 15), Some(Gained::TakenOver));

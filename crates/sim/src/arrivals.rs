@@ -4,6 +4,7 @@
 //! wrong about it. A change is wrong
 //!
 //! ```text
+//! I1  if it takes an address from a machine outside of the cluster
 //! I2  if a later one of the same process about the same thing has arrived before it
 //! I5  if it takes the label from a node that has held an address of ours for a while
 //! I6  if no journal entry of its leader's own epoch tells of it
@@ -20,6 +21,7 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::cluster::{STRANGER, STRANGER_DROPLET};
 use crate::judge::Violation;
 use crate::run::RETRY_SHORTEST;
 use crate::script::{ADDRESSES, Cloud};
@@ -49,6 +51,8 @@ struct Seen {
     disturbed: BTreeMap<String, Duration>,
     /// What was written into Kubernetes that is not so.
     untrue: Vec<Violation>,
+    /// The epoch that each process led in.
+    epochs: BTreeMap<String, i64>,
 }
 
 /// A request on its way to a cloud.
@@ -171,6 +175,9 @@ impl Universe {
             if let Some(harm) = self.harm(&request) {
                 add("I8", harm);
             }
+            if self.takes_from_a_stranger(&request) {
+                add("I1", "taken from a machine outside of the cluster".into());
+            }
         }
         Arrived { request, at, wrong }
     }
@@ -187,8 +194,8 @@ impl Universe {
         }
         let Request { process, method, path, body, number, .. } = &request;
         let line = format!("{method} {path} {body} -> {status}");
-        // What the cloud refused has done no harm.
-        wrong.retain(|violation| is_done || violation.invariant != "I8");
+        // What the cloud refused has taken nothing from anybody.
+        wrong.retain(|violation| is_done || !matches!(violation.invariant, "I1" | "I8"));
         let says: String = wrong.iter().map(|violation| format!(" ({violation})")).collect();
         self.tell(&format!("p{process} {line}{says}"));
         let subject = request.subject();
@@ -200,6 +207,18 @@ impl Universe {
             seen.failed.insert(key, self.now());
         }
         seen.landed.push(Landed { process: *process, line, wrong, number: *number, subject });
+    }
+
+    /// The lease was written: takes note of the epoch in which its holder leads.
+    pub fn leased(&self) {
+        for lease in self.api.all("leases") {
+            let annotations = &lease["metadata"]["annotations"];
+            let epoch =
+                annotations[controller::lease::EPOCH_ANNOTATION].as_str().and_then(|text| text.parse().ok());
+            if let (Some(holder), Some(epoch)) = (lease["spec"]["holderIdentity"].as_str(), epoch) {
+                lock(&self.arrivals.seen).epochs.insert(holder.to_owned(), epoch);
+            }
+        }
     }
 
     /// A node was changed, and was like this before.
@@ -240,13 +259,7 @@ impl Universe {
 
     /// Since when some object's journal tells of a change, in the epoch of the leader that sent it.
     fn journalled_since(&self, request: &Request) -> Option<Timestamp> {
-        let leases = self.api.all("leases");
-        let holder = format!("p{}", request.process);
-        let is_ours = |lease: &&Value| lease["spec"]["holderIdentity"] == holder.as_str();
-        let epoch = leases.iter().find(is_ours).and_then(|lease| {
-            let annotations = &lease["metadata"]["annotations"];
-            annotations[controller::lease::EPOCH_ANNOTATION].as_str()?.parse::<i64>().ok()
-        });
+        let epoch = lock(&self.arrivals.seen).epochs.get(&format!("p{}", request.process)).copied();
         let tells = |object: &Value| {
             let entries = object["status"]["moves"]["entries"].as_array();
             entries.is_some_and(|entries| {
@@ -261,6 +274,12 @@ impl Universe {
     /// Somebody changed something just now.
     pub fn disturb(&self, what: &str) {
         lock(&self.arrivals.seen).disturbed.insert(what.to_owned(), self.elapsed());
+    }
+
+    fn takes_from_a_stranger(&self, request: &Request) -> bool {
+        let is_held = |ip: &str| self.ocean.with(|ocean| ocean.holder(ip)) == Some(STRANGER_DROPLET);
+        request.path.contains(&format!("/instances/{STRANGER}/"))
+            || (request.cloud == Cloud::Ocean && request.subject().is_some_and(|ip| is_held(&ip)))
     }
 
     /// Whether nobody has changed any of these lately.

@@ -20,8 +20,9 @@ const REGION: &str = "us-west1";
 const OCEAN_REGION: &str = "nyc3";
 
 /// A machine outside of the cluster.
-const STRANGER: &str = "stranger";
-const STRANGER_DROPLET: u64 = 9_999;
+pub const STRANGER: &str = "stranger";
+/// Its droplet at DigitalOcean.
+pub const STRANGER_DROPLET: u64 = 9_999;
 
 /// What people know and did.
 pub struct Cluster {
@@ -152,7 +153,15 @@ impl Cluster {
             Event::Delete { cloud: Cloud::Compute } => api.delete("netipallocations", "", "edge", now),
             Event::Delete { cloud: Cloud::Ocean } => api.delete("floatingippools", "default", "pool", now),
             Event::Recreate { cloud } => self.recreate(*cloud),
-            Event::DeleteLease => api.delete("leases", "kube-system", "lease", now),
+            Event::DeleteLease => {
+                api.delete("leases", "kube-system", "lease", now);
+                if self.dice.one_in(2) {
+                    // Whoever installed it puts it back.
+                    let lease =
+                        json!({"metadata": {"name": "lease", "namespace": "kube-system"}, "spec": {}});
+                    api.create("leases", &lease, now);
+                }
+            }
             Event::Compact => api.compact(),
             Event::ForeignCreation => {
                 let address = format!("192.0.2.{}", self.dice.roll(250) + 1);

@@ -197,6 +197,9 @@ fn carried_out(universe: &Universe, request: &Request<Bytes>) -> Response<Bytes>
     if let (Some(before), Some(after)) = (&before, before.as_ref().and_then(|_| node())) {
         universe.marked(before, &after);
     }
+    if request.method() == Method::PUT && request.uri().path().contains("/leases/") {
+        universe.leased();
+    }
     answer
 }
 

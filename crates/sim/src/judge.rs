@@ -214,6 +214,12 @@ fn marks(index: &Index, plan: &Plan) -> Vec<String> {
         if label != wanted.as_ref() {
             found.push(format!("{name} has the label {label:?} instead of {wanted:?}"));
         }
+        let labels = node.metadata.labels.iter().flatten().map(|(key, _)| key);
+        let named: Vec<_> = labels.filter_map(|key| key.strip_prefix(api::ALLOCATION_LABEL_PREFIX)).collect();
+        let wanted: Vec<_> = holder("NetIPAllocation").iter().map(|mark| &*mark.object).collect();
+        if named != wanted {
+            found.push(format!("{name} names the allocations {named:?} instead of {wanted:?}"));
+        }
         let annotations = node.metadata.annotations.as_ref();
         let annotation = annotations.and_then(|all| all.get(api::RESERVED_IP_ANNOTATION));
         let wanted = holder("FloatingIPPool").map(|mark| mark.address.to_string());

@@ -113,6 +113,19 @@ impl ControlPlane {
         Ok(())
     }
 
+    /// Installs a Lease that a leader gave up in order, so that the first controller need not wait for one that may be gone.
+    pub fn install_released_lease(&self) -> Result<()> {
+        self.apply(
+            "apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata:
+  name: ip-address-controller-leader
+  namespace: kube-system
+  annotations: {netinfra.darkbrains.com/epoch: '1'}
+",
+        )
+    }
+
     /// `kubectl apply -f -` with this text. The error is what kubectl said.
     pub fn apply(&self, manifest: &str) -> Result<()> {
         let mut command = self.kubectl();

@@ -173,7 +173,7 @@ async fn serve(home: &Home) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let control_plane = ControlPlane::start(Options::everything()).await?;
     control_plane.install_crds().await?;
-    control_plane.apply(include_str!("../../../k8s/lease.yaml"))?;
+    control_plane.install_released_lease()?;
     let client = control_plane.client().await?;
     for demo in testbed::demo::nodes() {
         demo.create(&client).await?;

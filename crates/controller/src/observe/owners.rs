@@ -2,10 +2,10 @@
 //! DaemonSet → Pod.
 //!
 //! In: the metadata of everything that owns pods. Out: for a pod, the UID of what it belongs to in the end, and for a workload
-//! that somebody named, its UID. A name that was given to another object is another UID, and its pods are not those of the
-//! one before.
+//! that somebody named, its UID. Where it can't be told whose a pod is, it may be anybody's: an address that a pod may still
+//! use is not taken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::net_ip_allocation::WorkloadKind;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -30,6 +30,16 @@ impl Named {
         Self { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
+    /// Whether its pods name an owner of this kind.
+    fn owns_through(&self, kind: &str) -> bool {
+        match self.kind {
+            Kind::Deployments => kind == "ReplicaSet",
+            Kind::StatefulSets => kind == "StatefulSet",
+            Kind::DaemonSets => kind == "DaemonSet",
+            _ => false,
+        }
+    }
+
     fn of(kind: Kind, owner: &ObjectMeta) -> Self {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         Self { kind, namespace: text(&owner.namespace), name: text(&owner.name) }
@@ -41,6 +51,8 @@ impl Named {
 pub(crate) struct Owners {
     /// The UID of each, and that of its own owner.
     known: BTreeMap<Named, (String, Option<String>)>,
+    /// Every UID that is known.
+    uids: BTreeSet<String>,
     /// The owner of each ReplicaSet, as far as it has one.
     of_replica_sets: BTreeMap<String, Option<String>>,
 }
@@ -50,15 +62,15 @@ impl Owners {
     pub(crate) fn see(&mut self, kind: Kind, change: Change<ObjectMeta>) -> bool {
         match change {
             Change::All(all) => {
-                let names: Vec<_> = all.iter().map(|owner| Named::of(kind, owner)).collect();
+                let names: BTreeSet<_> = all.iter().map(|owner| Named::of(kind, owner)).collect();
                 let is_gone = |named: &&Named| named.kind == kind && !names.contains(named);
                 let gone: Vec<_> = self.known.keys().filter(is_gone).cloned().collect();
                 let mut has_changed = false;
                 for named in gone {
                     has_changed |= self.set(named, None);
                 }
-                for (named, owner) in names.into_iter().zip(&all) {
-                    has_changed |= self.set(named, Some(owner));
+                for owner in &all {
+                    has_changed |= self.set(Named::of(kind, owner), Some(owner));
                 }
                 has_changed
             }
@@ -80,6 +92,10 @@ impl Owners {
         if old == new {
             return false;
         }
+        if let Some((uid, _)) = &old {
+            self.uids.remove(uid);
+        }
+        self.uids.extend(new.as_ref().map(|(uid, _)| uid.clone()));
         if is_replica_set {
             if let Some((uid, _)) = old {
                 self.of_replica_sets.remove(&uid);
@@ -89,19 +105,21 @@ impl Owners {
         true
     }
 
-    /// Whether a pod belongs to a workload, or may: that of a ReplicaSet that is not known yet, or not any more, may be
-    /// anybody's in its namespace.
+    /// Whether a pod belongs to a workload, or may. What it belongs to is not known while its owner has not been seen, or is
+    /// gone and the pod is still there; then it may be anybody's of that kind in its namespace.
     pub(crate) fn has(&self, workload: &Named, pod: &SlimPod) -> bool {
-        let Some(owner) = controller(pod.metadata.owner_references.as_deref()) else { return false };
-        let owner = match self.of_replica_sets.get(&owner.uid) {
-            None if owner.kind == "ReplicaSet" => {
-                let is_near = pod.metadata.namespace.as_ref() == Some(&workload.namespace);
-                return is_near && workload.kind == Kind::Deployments;
-            }
-            Some(Some(above)) => above,
-            _ => &owner.uid,
+        let known = self.known.get(workload).map(|(uid, _)| uid);
+        let is_near = pod.metadata.namespace.as_ref() == Some(&workload.namespace);
+        let Some(owner) = controller(pod.metadata.owner_references.as_deref()) else {
+            // A workload that is deleted without its pods leaves them to the one that is made in its place.
+            return is_near && known.is_none() && is_evictable(pod);
         };
-        self.known.get(workload).is_some_and(|(uid, _)| uid == owner)
+        match self.of_replica_sets.get(&owner.uid) {
+            Some(Some(above)) if self.uids.contains(above) => known == Some(above),
+            Some(_) => is_near && workload.kind == Kind::Deployments,
+            None if self.uids.contains(&owner.uid) => known == Some(&owner.uid),
+            None => is_near && workload.owns_through(&owner.kind),
+        }
     }
 }
 
@@ -137,6 +155,10 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata})).unwrap()
     }
 
+    fn orphan() -> SlimPod {
+        serde_json::from_value(json!({"metadata": {"name": "web-1", "namespace": "web"}})).unwrap()
+    }
+
     fn all(owner: ObjectMeta) -> Change<ObjectMeta> {
         Change::All(vec![owner])
     }
@@ -148,16 +170,14 @@ mod tests {
     #[test]
     fn n5_a_pod_belongs_to_a_deployment_through_its_replica_set_and_not_by_its_name() {
         let mut owners = Owners::default();
-        owners.see(Kind::Deployments, all(owner("web", "d1", "")));
+        owners.see(Kind::Deployments, Change::All(vec![owner("web", "d1", ""), owner("web-6", "d2", "")]));
         owners.see(
             Kind::ReplicaSets,
             Change::All(vec![owner("web-5", "r1", "d1"), owner("web-6", "r2", "d2")]),
         );
         assert!(owners.has(&web(), &pod("ReplicaSet", "r1")));
         assert!(!owners.has(&web(), &pod("ReplicaSet", "r2")), "that of another, whatever it is called");
-        let orphan =
-            serde_json::from_value(json!({"metadata": {"name": "web-1", "namespace": "web"}})).unwrap();
-        assert!(!owners.has(&web(), &orphan));
+        assert!(!owners.has(&web(), &orphan()));
     }
 
     #[test]
@@ -170,20 +190,30 @@ mod tests {
     }
 
     #[test]
-    fn n5_a_workload_that_was_deleted_and_made_again_has_none_of_the_pods_of_the_one_before() {
+    fn n5_the_pods_of_a_workload_that_is_deleted_count_until_they_are_gone() {
         let mut owners = Owners::default();
         owners.see(Kind::Deployments, all(owner("web", "d1", "")));
         owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
-        assert!(owners.see(Kind::Deployments, Change::Applied(Box::new(owner("web", "d2", "")))));
-        assert!(!owners.has(&web(), &pod("ReplicaSet", "r1")));
+        owners.see(Kind::StatefulSets, all(owner("db", "s1", "")));
+        assert!(owners.see(Kind::Deployments, Change::All(Vec::new())));
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "its pods may still serve");
+        owners.see(Kind::Deployments, all(owner("web", "d2", "")));
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "another is in its place, and may adopt them");
+        let db = Named::new(WorkloadKind::StatefulSet, "web", "db");
+        owners.see(Kind::StatefulSets, Change::All(Vec::new()));
+        assert!(owners.has(&db, &pod("StatefulSet", "s1")));
+        assert!(owners.has(&db, &orphan()), "it was deleted without its pods");
+        assert!(!owners.has(&web(), &orphan()), "this one is there, and the pod is not its own");
     }
 
     #[test]
-    fn a_pod_of_a_replica_set_that_is_not_known_yet_may_be_ours() {
+    fn a_pod_of_a_replica_set_that_is_not_known_yet_or_has_no_owner_may_be_ours() {
         let mut owners = Owners::default();
-        owners.see(Kind::Deployments, all(owner("web", "d1", "")));
+        owners.see(Kind::Deployments, Change::All(vec![owner("web", "d1", ""), owner("else", "d9", "")]));
         assert!(owners.has(&web(), &pod("ReplicaSet", "r9")));
         assert!(!owners.has(&Named::new(WorkloadKind::Deployment, "other", "web"), &pod("ReplicaSet", "r9")));
+        assert!(owners.see(Kind::ReplicaSets, all(owner("else-1", "r9", ""))));
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r9")), "it may be adopted");
         assert!(
             owners.see(Kind::ReplicaSets, all(owner("else-1", "r9", "d9"))),
             "now it is known whose it is"

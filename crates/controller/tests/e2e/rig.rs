@@ -33,9 +33,8 @@ impl Rig {
     pub async fn prepare() -> Self {
         let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
         control_plane.install_crds().await.unwrap();
-        for manifest in ["k8s/rbac.yaml", "k8s/lease.yaml"] {
-            control_plane.apply(&read(manifest)).unwrap();
-        }
+        control_plane.apply(&read("k8s/rbac.yaml")).unwrap();
+        control_plane.install_released_lease().unwrap();
         let client = control_plane.client().await.unwrap();
         for node in demo::nodes() {
             node.create(&client).await.unwrap();
