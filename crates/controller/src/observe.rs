@@ -305,10 +305,7 @@ impl Index {
     /// Counts the pods of an object anew, and tells the world.
     fn recount(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
-        tracked.pods.clear();
-        for pod in self.pods.values() {
-            tracked.count(pod, &self.owners, 1);
-        }
+        tracked.recount(self.pods.values(), &self.owners);
         for (name, node) in &self.nodes {
             self.world.set_member(key, name, tracked.membership(name, node));
         }
@@ -509,10 +506,7 @@ impl Index {
         (tracked.who, tracked.age_max, tracked.is_pruned) = (who, age_max, false);
         tracked.adopted.retain(|address| !pool.addresses.contains(address));
         tracked.dropped.retain(|address| pool.addresses.contains(address));
-        tracked.pods.clear();
-        for pod in self.pods.values() {
-            tracked.count(pod, &self.owners, 1);
-        }
+        tracked.recount(self.pods.values(), &self.owners);
         let members: Vec<_> =
             self.nodes.iter().map(|(name, node)| (name.clone(), tracked.membership(name, node))).collect();
         if let (None, Some(provider)) = (&refusal, provider) {
@@ -745,6 +739,14 @@ impl Tracked {
             (0, _) => Pods::Present,
             _ => Pods::Ready,
         })
+    }
+
+    /// Counts all pods anew.
+    fn recount<'a>(&mut self, pods: impl Iterator<Item = &'a SlimPod>, owners: &Owners) {
+        self.pods.clear();
+        for pod in pods {
+            self.count(pod, owners, 1);
+        }
     }
 
     /// Counts a pod in or out, and gives the node it runs on where it matters. One that has ended does not.

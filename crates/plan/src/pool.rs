@@ -47,6 +47,32 @@ pub struct Pool {
     pub policy: Policy,
 }
 
+impl Pool {
+    /// A pool of these addresses, all of them wanted, of which nothing else is known or asked.
+    pub fn new(key: PoolKey, scope: Scope, addresses: Vec<Address>) -> Self {
+        Self {
+            key,
+            created: Timestamp::UNIX_EPOCH,
+            scope,
+            desired: addresses.len(),
+            addresses,
+            adopted: BTreeSet::new(),
+            creates: None,
+            created_here: BTreeSet::new(),
+            disowned: BTreeSet::new(),
+            tenancy: Tenancy::UntilDrained,
+            region: None,
+            zones: Vec::new(),
+            last_holders: BTreeMap::new(),
+            last_assignment: None,
+            losses_confirmed: None,
+            journal: Journal::default(),
+            creation: None,
+            policy: Policy::default(),
+        }
+    }
+}
+
 /// What was begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Journal {

@@ -5,12 +5,11 @@
 //! worlds with the same number of nodes of each description, and of free addresses of each owner, are the same.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use plan::{
-    Action, Address, Fact, Holding, Journal, Node, NodeName, Pods, Policy, Pool, PoolKey, Provider,
-    Readiness, Scope, Tenancy, Tick, Timestamp, VmId, World, plan,
+    Action, Address, Fact, Holding, Node, NodeName, Pods, Policy, Pool, PoolKey, Provider, Readiness, Scope,
+    Tenancy, Tick, Timestamp, VmId, World, plan,
 };
 
 const NODES_MAX: usize = 5;
@@ -111,24 +110,10 @@ fn build(nodes: &[Kind], free: [usize; 2], tenancies: [Tenancy; 2]) -> World {
     for owner in [0, 1] {
         let key = PoolKey { kind: "FloatingIPPool", namespace: "".into(), name: format!("p{owner}").into() };
         world.set_pool(Pool {
-            key: key.clone(),
             created: now(),
-            scope: scope(),
-            desired: addresses[owner].len(),
-            addresses: addresses[owner].clone(),
-            adopted: BTreeSet::new(),
-            creates: None,
-            created_here: BTreeSet::new(),
-            disowned: BTreeSet::new(),
             tenancy: tenancies[owner],
-            region: None,
-            zones: Vec::new(),
-            last_holders: BTreeMap::new(),
-            last_assignment: None,
-            losses_confirmed: None,
-            journal: Journal::default(),
-            creation: None,
             policy: Policy { failover_grace: Duration::from_secs(60), ..Policy::default() },
+            ..Pool::new(key.clone(), scope(), addresses[owner].clone())
         });
         for (name, matched) in &members {
             world.set_member(&key, name, matched[owner].then_some(Pods::Ready));

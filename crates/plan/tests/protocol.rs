@@ -13,13 +13,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use plan::leadership::{self, Sighting};
 use plan::{
-    Action, Address, Epoch, Fact, Holding, Journal, Move, Node, Pods, Policy, Pool, PoolKey, Provider,
-    Readiness, Scope, Target, Tenancy, Tick, Timestamp, VmId, World,
+    Action, Address, Epoch, Fact, Holding, Journal, Move, Node, Pods, Pool, PoolKey, Provider, Readiness,
+    Scope, Target, Tick, Timestamp, VmId, World,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -268,26 +268,8 @@ impl Mind {
                 Move { from, to, releases: false, is_voluntary: true, epoch: Epoch(epoch), written: Tick(5) };
             Some((address(at), entry))
         });
-        world.set_pool(Pool {
-            key: key(),
-            created: Timestamp::UNIX_EPOCH,
-            scope: scope(),
-            addresses: (0..addresses).map(address).collect(),
-            desired: addresses,
-            adopted: BTreeSet::new(),
-            creates: None,
-            created_here: BTreeSet::new(),
-            disowned: BTreeSet::new(),
-            tenancy: Tenancy::UntilDrained,
-            region: None,
-            zones: Vec::new(),
-            last_holders: BTreeMap::new(),
-            last_assignment: None,
-            losses_confirmed: None,
-            journal: Journal::Known(entries.collect()),
-            creation: None,
-            policy: Policy::default(),
-        });
+        let journal = Journal::Known(entries.collect());
+        world.set_pool(Pool { journal, ..Pool::new(key(), scope(), (0..addresses).map(address).collect()) });
         for node in 0..=u8::try_from(addresses).unwrap() {
             let is_cordoned = self.drained.contains(&node);
             let (machine, name) = (Some((scope(), vm(node))), target(node).node);

@@ -1,12 +1,11 @@
 //! A `FloatingIPPool` as a pool.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::FloatingIPPool;
 use kube::ResourceExt;
 use kube::core::Selector;
-use plan::{Journal, Pods, Pool, PoolKey, Provider, Scope, Tenancy};
+use plan::{Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
 use super::selector::parse;
 use super::{
@@ -56,24 +55,18 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
     let addresses_status = status.map(|status| status.addresses.as_slice()).unwrap_or_default();
     let scope = Scope { provider: provider.unwrap_or(Provider::DigitalOcean), account: "".into() };
     let pool = Pool {
-        key: key(object),
         created: created(object),
-        scope,
         desired: wished.unwrap_or(addresses.len()),
-        addresses,
-        adopted: BTreeSet::new(),
         creates: object.uid().filter(|_| wished.is_some()).map(|uid| format!("{TAG_PREFIX}{uid}").into()),
         created_here: created_here(addresses_status),
         disowned: disowned(object),
         tenancy: Tenancy::UntilDisplaced { needs_pods: matches.needs_pods() },
         region: spec.region.as_deref().filter(|region| !region.is_empty()).map(Into::into),
-        zones: Vec::new(),
         last_holders: last_holders(addresses_status),
         last_assignment: status.and_then(|status| status.last_assignment.as_ref()).map(|time| time.0),
         losses_confirmed: losses_confirmed(object),
-        journal: Journal::default(),
-        creation: None,
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, spec.assignment_cool_off()),
+        ..Pool::new(key(object), scope, addresses)
     };
     let tolerations = Some(matches.tolerations.unwrap_or_default());
     let who = Who { nodes, tolerations, pods, pods_otherwise: Pods::Ready };

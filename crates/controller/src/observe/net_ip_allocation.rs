@@ -1,12 +1,11 @@
 //! A `NetIPAllocation` as a pool.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::NetIPAllocation;
 use api::net_ip_allocation::{Provider as At, Workload};
 use kube::ResourceExt;
-use plan::{Journal, Pods, Pool, PoolKey, Provider, Scope, Tenancy};
+use plan::{Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
 use super::owners::Named;
 use super::{Front, PodsMeant, Who, allowed, created, last_holders, losses_confirmed, parse_addresses};
@@ -35,24 +34,14 @@ pub(super) fn front(object: &NetIPAllocation) -> Front {
     let zones = spec.cloud.zones.iter().flatten().map(|zone| zone.as_str().into()).collect();
     let region = spec.cloud.region.as_deref().filter(|region| !region.is_empty()).map(Into::into);
     let pool = Pool {
-        key: key(object),
         created: created(object),
-        scope: Scope { provider, account: "".into() },
-        desired: addresses.len(),
-        addresses,
-        adopted: BTreeSet::new(),
-        creates: None,
-        created_here: BTreeSet::new(),
-        disowned: BTreeSet::new(),
         tenancy: Tenancy::UntilDrained,
         region,
         zones,
         last_holders: last_holders(status),
-        last_assignment: None,
         losses_confirmed: losses_confirmed(object),
-        journal: Journal::default(),
-        creation: None,
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, Duration::ZERO),
+        ..Pool::new(key(object), Scope { provider, account: "".into() }, addresses)
     };
     let named = |workload: Workload| Named::new(workload.kind, workload.namespace, workload.name);
     let pods = spec.workload().map(|workload| PodsMeant::Of(named(workload)));

@@ -20,9 +20,7 @@ use std::time::Duration;
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::{
-    Account, Creation, Epoch, Fact, MachineState, Node, Pause, Pods, Policy, PoolKey, Provider, Readiness,
-};
+use crate::{Account, Creation, Epoch, Fact, MachineState, Node, Pause, Pods, PoolKey, Provider, Readiness};
 
 fn now() -> Timestamp {
     Timestamp::from_second(1_000_000).unwrap()
@@ -45,26 +43,8 @@ fn scope() -> Scope {
 }
 
 fn pool(name: &str, age: &str) -> Pool {
-    Pool {
-        key: PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: name.into() },
-        created: seconds_ago(age),
-        scope: scope(),
-        addresses: Vec::new(),
-        desired: 1_000,
-        adopted: BTreeSet::new(),
-        creates: None,
-        created_here: BTreeSet::new(),
-        disowned: BTreeSet::new(),
-        tenancy: Tenancy::UntilDrained,
-        region: None,
-        zones: Vec::new(),
-        last_holders: BTreeMap::new(),
-        last_assignment: None,
-        losses_confirmed: None,
-        journal: Journal::default(),
-        creation: None,
-        policy: Policy::default(),
-    }
+    let key = PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: name.into() };
+    Pool { created: seconds_ago(age), desired: 1_000, ..Pool::new(key, scope(), Vec::new()) }
 }
 
 /// A world under construction: pools and memberships are told last, as a node must be known before its membership.
