@@ -21,7 +21,7 @@ pub struct Pool {
     pub desired: usize,
     /// Addresses that were created for it and are being written into the object. They are not used before that.
     pub adopted: BTreeSet<Address>,
-    /// Where it may create addresses up to the desired number: the tag that they carry.
+    /// Where its kind can create addresses up to the desired number: the tag that they carry.
     pub creates: Option<Arc<str>>,
     /// Those of its addresses that it created itself, by the object's own status.
     pub created_here: BTreeSet<Address>,

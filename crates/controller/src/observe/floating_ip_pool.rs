@@ -50,14 +50,13 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         namespace: matches.pod_namespace.clone().filter(|namespace| !namespace.is_empty()),
         labels: read(matches.pod_label.as_deref()),
     });
-    let wished = spec.desired();
     let status = object.status.as_ref();
     let addresses_status = status.map(|status| status.addresses.as_slice()).unwrap_or_default();
     let scope = Scope { provider: provider.unwrap_or(Provider::DigitalOcean), account: "".into() };
     let pool = Pool {
         created: created(object),
-        desired: wished.unwrap_or(addresses.len()),
-        creates: object.uid().filter(|_| wished.is_some()).map(|uid| format!("{TAG_PREFIX}{uid}").into()),
+        desired: spec.desired().unwrap_or(addresses.len()),
+        creates: object.uid().map(|uid| format!("{TAG_PREFIX}{uid}").into()),
         created_here: created_here(addresses_status),
         disowned: disowned(object),
         tenancy: Tenancy::UntilDisplaced { needs_pods: matches.needs_pods() },
@@ -94,5 +93,17 @@ mod tests {
     fn f10_a_provider_without_floating_addresses_is_refused_with_the_names_of_those_that_have_them() {
         assert_eq!(named("cloudflare").unwrap_err().reason, "UnsupportedProvider");
         assert_eq!(named("digitalocean").unwrap(), Provider::DigitalOcean);
+    }
+
+    #[test]
+    fn what_was_asked_for_is_still_looked_for_once_no_number_is_desired_any_more() {
+        let object = serde_json::json!({
+            "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
+            "metadata": {"name": "pool", "uid": "u1"}, "spec": {"provider": "digitalocean", "desiredIPs": 0},
+        });
+        assert_eq!(
+            front(&serde_json::from_value(object).unwrap()).pool.creates.as_deref(),
+            Some("ip-address-controller-u1")
+        );
     }
 }
