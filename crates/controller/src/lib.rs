@@ -16,6 +16,7 @@
 //! | [`act`] | carries out calls, and tells what became of each |
 //! | [`report`] | writes journals, status and marks |
 //! | [`rounds`] | the loop that calls them in this order |
+//! | [`metrics`], [`health`] | what Prometheus and probes are told |
 //! | [`lease`], [`fence`] | who may act, and until when |
 //! | [`run`] | puts them together |
 
@@ -27,6 +28,8 @@ pub mod failpoints;
 pub mod fence;
 pub mod health;
 pub mod lease;
+mod metered;
+pub mod metrics;
 pub mod observe;
 pub mod report;
 pub mod rounds;

@@ -17,6 +17,7 @@ use std::time::Duration;
 use drivers::DriverError;
 use plan::{
     Action, Creation, CreationAction, CreationStep, Epoch, Journal, PENDING, Pause, Plan, Step, Timestamp,
+    Verdict, Waits,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -24,7 +25,7 @@ use tokio::time::Instant;
 use crate::act::{Created, Ended, Executor, Outcome, Wish};
 use crate::clock::Clock;
 use crate::clouds::{Clouds, Told, What};
-use crate::health::Health;
+use crate::metrics::Metrics;
 use crate::observe::Index;
 use crate::report::{Reporter, Written};
 use crate::watch::Seen;
@@ -47,6 +48,9 @@ pub struct Retry {
 /// What a cloud said of its machines is believed for so long.
 const MACHINES_AGE_MAX: Duration = Duration::from_secs(60);
 
+/// Metrics about objects and nodes are set so often at the most: there may be many nodes, and few who read.
+const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
+
 /// How long a machine that refused an address gets none.
 const AVOID: Duration = Duration::from_secs(60);
 
@@ -58,13 +62,17 @@ pub struct Rounds {
     executor: Executor,
     reporter: Reporter,
     clock: Arc<dyn Clock>,
-    health: Health,
+    metrics: Metrics,
     retry: Retry,
     failures: BTreeMap<plan::Address, u32>,
     failed_creations: BTreeMap<plan::PoolKey, u32>,
     next_round: Instant,
     /// When a cloud last told of its machines.
     machines_told: Option<Instant>,
+    /// When the moves under way began.
+    begun: BTreeMap<plan::Address, Instant>,
+    /// When the metrics about objects and nodes were last set.
+    described: Option<Instant>,
 }
 
 /// What happened.
@@ -84,7 +92,7 @@ impl Rounds {
         executor: Executor,
         reporter: Reporter,
         clock: Arc<dyn Clock>,
-        health: Health,
+        metrics: Metrics,
         retry: Retry,
     ) -> Self {
         let mut index = Index::default();
@@ -96,12 +104,14 @@ impl Rounds {
             executor,
             reporter,
             clock,
-            health,
+            metrics,
             retry,
             failures: BTreeMap::new(),
             failed_creations: BTreeMap::new(),
             next_round: Instant::now(),
             machines_told: None,
+            begun: BTreeMap::new(),
+            described: None,
         }
     }
 
@@ -124,7 +134,7 @@ impl Rounds {
             Some(seen) => self.index.see(seen),
             None => std::future::pending().await,
         }
-        self.health.set_ready(self.index.is_complete());
+        self.metrics.set_ready(self.index.is_complete());
     }
 
     /// The highest epoch in any journal that is known.
@@ -142,6 +152,7 @@ impl Rounds {
     /// Acts, as the leader of the given epoch, for ever.
     pub async fn lead(&mut self, epoch: Epoch) {
         self.index.world.epoch = epoch;
+        self.metrics.set_leader(true);
         self.next_round = Instant::now();
         loop {
             let happened = self.next().await;
@@ -152,7 +163,7 @@ impl Rounds {
             {
                 self.take_in(more);
             }
-            self.health.set_ready(self.index.is_complete());
+            self.metrics.set_ready(self.index.is_complete());
             if self.index.is_complete() {
                 self.round();
             }
@@ -244,6 +255,11 @@ impl Rounds {
     fn learn(&mut self, outcome: Outcome) {
         let (step, result) = outcome.into_parts();
         let Step { scope, address, action, .. } = &step;
+        match action {
+            Action::Attach(_) => self.metrics.attached(&step.pool, result.is_ok()),
+            Action::Detach(_) => self.metrics.detached(&step.pool, result.is_ok()),
+            _ => {}
+        }
         match result {
             Ok(holding) => {
                 tracing::info!(pool = %step.pool, "done: {step}");
@@ -309,7 +325,7 @@ impl Rounds {
 
     /// Plans, and begins all that follows from it.
     fn round(&mut self) {
-        let now = self.clock.wall();
+        let (now, began) = (self.clock.wall(), Instant::now());
         if !plan::sabotaged!(InFlightForgotten) {
             self.index.world.in_flight = self.executor.in_flight.clone();
         }
@@ -345,8 +361,23 @@ impl Rounds {
         let index = &mut self.index;
         self.clouds.ask(&scopes, &after.read_again, &after.unsettled, || index.tick());
         let ask_again = ask_again.map(|at| Instant::now() + until(at, now));
-        self.next_round =
-            ask_again.into_iter().chain([Instant::now() + IDLE_MAX]).min().unwrap_or(self.next_round);
+        for (key, verdicts) in &after.verdicts {
+            let is_error = verdicts.iter().any(|(_, said)| is_error(said));
+            self.metrics.evaluated(key, is_error, began.elapsed());
+        }
+        let describe = self.describe();
+        let due = ask_again.into_iter().chain(describe).chain([Instant::now() + IDLE_MAX]);
+        self.next_round = due.min().unwrap_or(self.next_round);
+    }
+
+    /// Sets the metrics about objects and nodes, or tells when that is due.
+    fn describe(&mut self) -> Option<Instant> {
+        let due = self.described.map(|last| last + DESCRIBE_EVERY).filter(|due| *due > Instant::now());
+        if due.is_none() {
+            self.metrics.describe(&self.index);
+            self.described = Some(Instant::now());
+        }
+        due
     }
 
     /// Puts what the plan begins and ends into the journals in memory. The report writes them out.
@@ -362,6 +393,17 @@ impl Rounds {
             for step in steps {
                 tracing::info!(object = %key, "{step}");
                 pool.note(step.address, &step.action, self.index.world.epoch, now);
+                match &step.action {
+                    Action::Begin(_) | Action::Claim => {
+                        self.begun.entry(step.address).or_insert_with(Instant::now);
+                    }
+                    Action::Finish => {
+                        let began = self.begun.remove(&step.address);
+                        let took = began.map(|began| began.elapsed());
+                        took.iter().for_each(|took| self.metrics.moved(&key, step.scope.provider, *took));
+                    }
+                    _ => _ = self.begun.remove(&step.address),
+                }
                 if step.action == Action::Drop {
                     self.index.drop_address(&key, step.address);
                 }
@@ -426,6 +468,14 @@ impl Retry {
         };
         pause.min(self.longest)
     }
+}
+
+/// Whether something about an address could not be learnt or done.
+fn is_error(said: &Verdict) -> bool {
+    let waits = |waits: &Waits| {
+        matches!(waits, Waits::ForRetry(_) | Waits::ForNewerController | Waits::ForCorrection)
+    };
+    matches!(said, Verdict::Unknown(_)) || matches!(said, Verdict::Waits(why) if waits(why))
 }
 
 fn until(at: Timestamp, now: Timestamp) -> Duration {

@@ -20,8 +20,10 @@ use crate::act::Executor;
 use crate::clock::{Clock, SystemClock};
 use crate::clouds::{self, Clouds};
 use crate::fence::{Fence, fenced};
-use crate::health::Health;
+use crate::health;
 use crate::lease::{Candidate, RETRY};
+use crate::metered::metered;
+use crate::metrics::{Identity, Metrics};
 use crate::report::Reporter;
 use crate::rounds::{Retry, Rounds};
 use crate::settings::Settings;
@@ -69,7 +71,11 @@ pub async fn run(settings: Settings) -> Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let fence = Fence::new(Arc::clone(&clock));
     let config = config(&settings).await?;
-    let health = Health::new(&settings.controller_version)?;
+    let metrics = Metrics::new(&Identity {
+        version: settings.controller_version.clone(),
+        pod: settings.identity.clone(),
+        cluster: settings.cluster_name.clone().filter(|name| !name.is_empty()),
+    })?;
     let takeover = Duration::from_secs(settings.takeover_seconds);
     let may_leave: MayLeave = Arc::new({
         let fence = Arc::clone(&fence);
@@ -85,7 +91,7 @@ pub async fn run(settings: Settings) -> Result<()> {
         watching: client(config.clone(), SILENCE_SECONDS_MAX, false)?,
         writing: client(config.clone(), WRITE_SECONDS_MAX, true)?,
         leasing: client(config, LEASE_REQUEST_SECONDS_MAX, true)?,
-        drivers: clouds::drivers(&settings, &service)?,
+        drivers: metered(clouds::drivers(&settings, &service)?, &metrics),
         clock: Arc::clone(&clock),
         fence,
     };
@@ -110,8 +116,10 @@ pub async fn run(settings: Settings) -> Result<()> {
     );
     tokio::select! {
         biased;
-        ended = health.serve(settings.health_port, settings.metrics_port) => ended.context("the health server ended"),
-        ended = control(edges, terms, health.clone(), asked_to_stop()) => ended,
+        ended = health::serve(&metrics, settings.health_port, settings.metrics_port) => {
+            ended.context("the health server ended")
+        }
+        ended = control(edges, terms, metrics.clone(), asked_to_stop()) => ended,
     }
 }
 
@@ -119,7 +127,7 @@ pub async fn run(settings: Settings) -> Result<()> {
 pub async fn control(
     edges: Edges,
     terms: Terms,
-    health: Health,
+    metrics: Metrics,
     asked_to_stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
     let Edges { watching, writing, leasing, drivers, clock, fence } = edges;
@@ -131,7 +139,7 @@ pub async fn control(
         Executor::new(drivers, terms.takeover),
         Reporter::new(writing, Arc::clone(&fence)),
         Arc::clone(&clock),
-        health,
+        metrics,
         terms.retry,
     );
     let mut candidate = Candidate::new(leasing, &terms, clock, fence);

@@ -49,6 +49,14 @@ pub struct Settings {
     #[arg(long, env = "POD_NAME", default_value_t = identity())]
     pub identity: String,
 
+    /// The node that we run on. A leader whose own node is about to give up its address hands over first
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: Option<String>,
+
+    /// The cluster's name: metrics carry it in the label `cluster`
+    #[arg(long, env = "CLUSTER_NAME")]
+    pub cluster_name: Option<String>,
+
     /// Accepted for those who set it: the lease is always held, because the fence rests on it
     #[arg(long, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
     pub leader_elect: bool,

@@ -208,6 +208,20 @@ pub enum DriverError {
     Unavailable(String),
 }
 
+impl DriverError {
+    /// One word for it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::NotFound(_) => "NotFound",
+            Self::Conflict(_) => "Conflict",
+            Self::RateLimited { .. } => "RateLimited",
+            Self::Denied { .. } => "Denied",
+            Self::Invalid(_) => "Invalid",
+            Self::Unavailable(_) => "Unavailable",
+        }
+    }
+}
+
 /// The scope and the machine that a node's `spec.providerID` names, where its cloud is one we know.
 pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
     compute::machine_of(provider_id).or_else(|| digitalocean::machine_of(provider_id))

@@ -405,6 +405,13 @@ impl World {
         self.slot_of_node.values().filter_map(|slot| self.at(*slot))
     }
 
+    /// The nodes that some pool of a kind means, by name.
+    pub fn meant_by(&self, kind: &str) -> impl Iterator<Item = (&NodeName, &Node)> {
+        let members: Vec<_> = self.pools.values().filter(|member| member.pool.key.kind == kind).collect();
+        let is_meant = move |slot: &&usize| members.iter().any(|member| member.matching.contains(**slot));
+        self.slot_of_node.values().filter(is_meant).filter_map(|slot| self.at(*slot))
+    }
+
     /// The node that a machine backs. A machine that registered under several names is the node that is Ready, and of
     /// those the first by name.
     pub fn node_of(&self, vm: &VmId) -> Option<(&NodeName, &Node)> {

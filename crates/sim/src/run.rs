@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller::health::Health;
 use controller::lease::RETRY;
+use controller::metrics::{Identity, Metrics};
 use controller::rounds::Retry;
 use controller::run::{Terms, control};
 use futures::FutureExt;
@@ -139,14 +139,14 @@ impl Fleet {
         let (universe, number, stop) = (Arc::clone(&self.universe), self.started, process.stop.clone());
         universe.tell(&format!("p{number} starts"));
         let task = tokio::spawn(async move {
-            let Ok(health) = Health::new("sim") else { return };
+            let Ok(metrics) = Metrics::new(&Identity::default()) else { return };
             let asked = async move {
                 // A sender that is gone without a word asks for nothing.
                 if asked.await.is_err() {
                     std::future::pending::<()>().await;
                 }
             };
-            let ended = stop.rules(control(edges, terms, health, asked.boxed())).await;
+            let ended = stop.rules(control(edges, terms, metrics, asked.boxed())).await;
             let ended = ended.map_err(|error| error.to_string());
             universe.tell(&format!("p{number} ends: {ended:?}"));
         });
