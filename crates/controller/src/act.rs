@@ -124,7 +124,6 @@ impl Executor {
         };
         self.in_flight.addresses.insert(step.address);
         self.in_flight.machines.extend(step.action.machine().cloned());
-        tracing::info!(pool = %step.pool, "{step}");
         let echo = self.echo;
         self.under_way.spawn(async move {
             let result = budget::with_urgency(step.is_urgent, take(&*driver, &poller, &step)).await;

@@ -18,6 +18,7 @@ use api::policy;
 use api::status::{AddressStatus, MOVES_VERSION, Moves};
 use api::{FloatingIPPool, NetIPAllocation};
 use drivers::{DriverError, Listing, Tags};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 use plan::{
@@ -132,6 +133,15 @@ impl Object {
             (Self::Pool(one), Self::Pool(other)) => one.status == other.status,
             _ => false,
         }
+    }
+
+    /// What its status says of it as a whole.
+    pub fn conditions(&self) -> &[Condition] {
+        let conditions = match self {
+            Self::Allocation(object) => object.status.as_ref().map(|status| &status.conditions),
+            Self::Pool(object) => object.status.as_ref().map(|status| &status.conditions),
+        };
+        conditions.map(Vec::as_slice).unwrap_or_default()
     }
 
     fn moves(&self) -> Option<&Moves> {

@@ -6,6 +6,7 @@
 //! at the most, and the journal and all that is to be said of its addresses go out in that one.
 
 mod conditions;
+pub mod events;
 mod nodes;
 mod objects;
 
@@ -19,6 +20,7 @@ use plan::{NodeName, Plan, PoolKey, Timestamp};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use self::events::News;
 use crate::fence::Fence;
 use crate::observe::{Index, Object};
 use crate::tasks::Tasks;
@@ -31,6 +33,8 @@ pub enum Written {
     Object(PoolKey, Result<Object, kube::Error>),
     /// A node's marks.
     Marks(NodeName, Result<(), kube::Error>),
+    /// An Event.
+    Event(Result<(), kube::Error>),
 }
 
 /// Writes, and what is being written.
@@ -45,14 +49,26 @@ pub struct Reporter {
     patched: BTreeMap<NodeName, String>,
     /// Writes failed, so nothing is written before then.
     resting: Option<Instant>,
+    /// Who tells Events.
+    identity: String,
+    /// How many Events were told, and how many of them are under way.
+    told: u64,
+    telling: usize,
+    /// What is to be told of an object once its status is written.
+    news: BTreeMap<PoolKey, News>,
+    /// The objects whose use of something deprecated was told.
+    deprecations: BTreeSet<String>,
 }
+
+/// The most Events under way. When everything happens at once, the log has it all, and the apiserver has better to do.
+const TELLING_MAX: usize = 100;
 
 /// The pause after a write failed.
 const WRITE_RETRY: Duration = Duration::from_millis(500);
 
 impl Reporter {
     /// Nothing is being written.
-    pub fn new(client: Client, fence: Arc<Fence>) -> Self {
+    pub fn new(client: Client, fence: Arc<Fence>, identity: &str) -> Self {
         Self {
             client,
             fence,
@@ -61,6 +77,11 @@ impl Reporter {
             nodes: BTreeSet::new(),
             patched: BTreeMap::new(),
             resting: None,
+            identity: identity.to_owned(),
+            told: 0,
+            telling: 0,
+            news: BTreeMap::new(),
+            deprecations: BTreeSet::new(),
         }
     }
 
@@ -75,6 +96,7 @@ impl Reporter {
             return;
         }
         self.resting = None;
+        self.tell_of_deprecations(index, now);
         self.patched.retain(|name, version| {
             let node = index.nodes.get(name);
             node.is_some_and(|node| node.metadata.resource_version.as_ref() == Some(version))
@@ -105,11 +127,46 @@ impl Reporter {
                 });
             } else if let Some(changed) = objects::changed(index, plan, key, now) {
                 self.objects.insert(key.clone());
+                self.news
+                    .extend(events::of_status(&tracked.object, &changed).map(|news| (key.clone(), news)));
                 let (client, key) = (self.client.clone(), key.clone());
                 self.writing.spawn(async move {
                     let written = write(client, changed.clone()).await;
                     Written::Status(key, changed, written)
                 });
+            }
+        }
+    }
+
+    /// Tells of something that happened. Nobody waits for it.
+    pub fn tell(&mut self, news: News, now: Timestamp) {
+        if self.telling >= TELLING_MAX {
+            return tracing::debug!(note = news.note, "too much happens at once for an Event");
+        }
+        self.telling += 1;
+        self.told += 1;
+        let (client, number, identity) = (self.client.clone(), self.told, self.identity.clone());
+        self.writing
+            .spawn(async move { Written::Event(events::tell(client, news, number, &identity, now).await) });
+    }
+
+    /// Tells of what a written status said for the first time.
+    pub fn tell_of_written(&mut self, key: &PoolKey, now: Timestamp) {
+        if let Some(news) = self.news.remove(key) {
+            self.tell(news, now);
+        }
+    }
+
+    /// Tells once of each object that uses what is deprecated.
+    fn tell_of_deprecations(&mut self, index: &Index, now: Timestamp) {
+        for tracked in index.objects.values() {
+            let uid = tracked.object.metadata().uid.as_deref().unwrap_or_default();
+            if self.deprecations.contains(uid) {
+                continue;
+            }
+            if let Some(news) = events::of_deprecation(&tracked.object) {
+                self.deprecations.insert(uid.to_owned());
+                self.tell(news, now);
             }
         }
     }
@@ -122,6 +179,10 @@ impl Reporter {
                     let is_written = match &written {
                         Written::Status(key, _, result) => self.objects.remove(key) && result.is_ok(),
                         Written::Object(key, result) => self.objects.remove(key) && result.is_ok(),
+                        Written::Event(_) => {
+                            self.telling -= 1;
+                            true
+                        }
                         Written::Marks(name, result) => {
                             self.nodes.remove(name);
                             let is_outdated =

@@ -27,6 +27,7 @@ use crate::clock::Clock;
 use crate::clouds::{Clouds, Told, What};
 use crate::metrics::Metrics;
 use crate::observe::Index;
+use crate::report::events::News;
 use crate::report::{Reporter, Written};
 use crate::watch::Seen;
 
@@ -236,8 +237,11 @@ impl Rounds {
                 tracing::warn!(object = %key, %error, "writing an object failed");
             }
             Happened::Written(Written::Status(key, sent, Ok(answered))) => {
-                self.index.see_written(&key, &sent, answered)
+                self.index.see_written(&key, &sent, answered);
+                self.reporter.tell_of_written(&key, self.clock.wall());
             }
+            Happened::Written(Written::Event(Err(error))) => tracing::debug!(%error, "an Event was not told"),
+            Happened::Written(Written::Event(Ok(()))) => {}
             Happened::Written(Written::Status(key, _, Err(error))) => {
                 tracing::warn!(object = %key, %error, "writing a status failed");
                 // What was to be written was not: back to what stands.
@@ -262,13 +266,14 @@ impl Rounds {
         }
         match result {
             Ok(holding) => {
-                tracing::info!(pool = %step.pool, "done: {step}");
+                tracing::info!(pool = %step.pool, id = self.move_id(*address), "done: {step}");
                 self.failures.remove(address);
                 self.index.correct(scope, *address, holding);
             }
             Err(error) => {
-                tracing::warn!(pool = %step.pool, %error, "failed: {step}");
+                tracing::warn!(pool = %step.pool, id = self.move_id(*address), %error, "failed: {step}");
                 let now = self.clock.wall();
+                self.tell(&step.pool, "MoveFailed", format!("{step} failed: {error}"), true);
                 let failures = self.failures.entry(*address).or_default();
                 let pause = self.retry.pause_after(&error, *failures);
                 *failures += 1;
@@ -343,6 +348,7 @@ impl Rounds {
         }
         for step in plan.steps.iter().filter(|step| step.action.is_call()) {
             if !self.reporter.is_writing(&step.pool) {
+                tracing::info!(pool = %step.pool, id = self.move_id(step.address), "{step}");
                 self.executor.begin(step.clone());
             }
         }
@@ -391,7 +397,8 @@ impl Rounds {
         for (key, steps) in changed {
             let Some(mut pool) = self.index.world.pool(&key).cloned() else { continue };
             for step in steps {
-                tracing::info!(object = %key, "{step}");
+                tracing::info!(object = %key, id = self.move_id(step.address), "{step}");
+                self.tell_of_move(&pool, step);
                 pool.note(step.address, &step.action, self.index.world.epoch, now);
                 match &step.action {
                     Action::Begin(_) | Action::Claim => {
@@ -409,6 +416,61 @@ impl Rounds {
                 }
             }
             self.index.world.set_pool(pool);
+        }
+    }
+
+    /// What names a move in logs and in the journal.
+    fn move_id(&self, address: plan::Address) -> String {
+        format!("{address}-{}", self.index.world.epoch.0)
+    }
+
+    /// Tells of something that happened to an object.
+    fn tell(&mut self, key: &plan::PoolKey, reason: &str, note: String, is_warning: bool) {
+        let Some(tracked) = self.index.objects.get(key) else { return };
+        let news = News::of_object(&tracked.object, reason, "Move", note);
+        self.reporter.tell(if is_warning { news.as_warning() } else { news }, self.clock.wall());
+    }
+
+    /// Tells the object, and the nodes where an address comes or goes, of a move that begins or ends.
+    fn tell_of_move(&mut self, pool: &plan::Pool, step: &Step) {
+        let (key, address) = (&pool.key, step.address);
+        let journalled = match &pool.journal {
+            Journal::Known(moves) => moves.get(&address),
+            Journal::Unreadable => None,
+        };
+        let name = |vm: &plan::VmId| self.index.world.node_of(vm).map(|(name, _)| name.clone());
+        match (&step.action, journalled) {
+            (Action::Begin(entry), _) if !entry.releases => {
+                let from =
+                    entry.from.as_ref().map(|vm| name(vm).map_or(vm.to_string(), |name| name.to_string()));
+                let note = match (from, &entry.to) {
+                    (Some(from), Some(to)) => format!("{address} goes from {from} to {}", to.node),
+                    (Some(from), None) => format!("{address} is taken off {from}"),
+                    (None, Some(to)) => format!("{address} goes to {}", to.node),
+                    (None, None) => return,
+                };
+                self.tell(key, "Moving", note, false);
+            }
+            (Action::Finish, Some(entry)) => {
+                let left = entry.from.as_ref().and_then(name);
+                let came = entry.to.as_ref().map(|to| to.node.clone());
+                let news = [
+                    (left, "AddressDetached", format!("{address} of {key} has left")),
+                    (came.clone(), "AddressAttached", format!("{address} of {key} is here")),
+                ];
+                for (node, reason, note) in news {
+                    let Some(node) = node else { continue };
+                    let news = News::of_node(&node, self.index.nodes.get(&node), reason, note);
+                    self.reporter.tell(news, self.clock.wall());
+                }
+                if let Some(node) = came {
+                    self.tell(key, "Attached", format!("{address} is on {node}"), false);
+                }
+            }
+            (Action::Abandon, Some(_)) => {
+                self.tell(key, "MoveGivenUp", format!("the move of {address} was given up"), false);
+            }
+            _ => {}
         }
     }
 

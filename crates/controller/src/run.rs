@@ -137,7 +137,7 @@ pub async fn control(
         seen,
         Clouds::new(drivers.clone()),
         Executor::new(drivers, terms.takeover),
-        Reporter::new(writing, Arc::clone(&fence)),
+        Reporter::new(writing, Arc::clone(&fence), &terms.identity),
         Arc::clone(&clock),
         metrics,
         terms.retry,

@@ -39,13 +39,14 @@ impl Kind {
 }
 
 /// Every kind that the twin knows.
-pub const KINDS: [Kind; 9] = [
+pub const KINDS: [Kind; 10] = [
     Kind { plural: "nodes", kind: "Node", api_version: "v1", has_status: false },
     Kind { plural: "pods", kind: "Pod", api_version: "v1", has_status: false },
     Kind { plural: "deployments", kind: "Deployment", api_version: "apps/v1", has_status: false },
     Kind { plural: "statefulsets", kind: "StatefulSet", api_version: "apps/v1", has_status: false },
     Kind { plural: "daemonsets", kind: "DaemonSet", api_version: "apps/v1", has_status: false },
     Kind { plural: "replicasets", kind: "ReplicaSet", api_version: "apps/v1", has_status: false },
+    Kind { plural: "events", kind: "Event", api_version: "events.k8s.io/v1", has_status: false },
     Kind { plural: "leases", kind: "Lease", api_version: "coordination.k8s.io/v1", has_status: false },
     Kind {
         plural: "netipallocations",
