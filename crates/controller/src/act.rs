@@ -5,15 +5,20 @@
 //! takes silence for an end: an operation is polled until the cloud says that it has ended, and after a call without an
 //! answer nothing is done with its address and machines until it can't take effect any more.
 
+mod evictions;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::budget;
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress};
-use plan::{Action, Address, Holding, InFlight, PoolKey, Provider, Scope, Step};
+use kube::Client;
+use plan::{Action, Address, Holding, InFlight, NodeName, PoolKey, Provider, Scope, Step};
 use tokio::sync::{mpsc, oneshot};
 
+pub use self::evictions::{Evictee, NotEvicted};
+use crate::fence::Fence;
 use crate::tasks::Tasks;
 
 /// The pause between two looks at operations.
@@ -76,6 +81,27 @@ pub enum Ended {
     Step(Outcome),
     /// A request for a new address.
     Creation(Created),
+    /// An eviction.
+    Eviction(Evicted),
+}
+
+/// What became of an eviction.
+#[derive(Debug)]
+pub struct Evicted {
+    /// For whom.
+    pub pool: PoolKey,
+    /// From where.
+    pub node: NodeName,
+    /// Which pod.
+    pub pod: Evictee,
+    result: Result<(), NotEvicted>,
+}
+
+impl Evicted {
+    /// Why it is still there, if so.
+    pub fn into_result(self) -> Result<(), NotEvicted> {
+        self.result
+    }
 }
 
 /// Takes operations to be polled, and whom to tell of their end.
@@ -86,6 +112,9 @@ pub struct Executor {
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
     pollers: BTreeMap<Provider, Poller>,
     under_way: Tasks<Ended>,
+    /// For evictions.
+    client: Client,
+    fence: Arc<Fence>,
     /// What is under way, for the planner.
     pub in_flight: InFlight,
     /// How long a request without an answer may still take effect.
@@ -95,7 +124,12 @@ pub struct Executor {
 
 impl Executor {
     /// Nothing is under way. A request without an answer may take effect for as long as `echo`.
-    pub fn new(drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>, echo: Duration) -> Self {
+    pub fn new(
+        drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
+        echo: Duration,
+        client: Client,
+        fence: Arc<Fence>,
+    ) -> Self {
         let mut polling = Tasks::default();
         let mut pollers = BTreeMap::new();
         for (provider, driver) in &drivers {
@@ -104,7 +138,8 @@ impl Executor {
             polling.spawn(poll(Arc::clone(driver), from));
         }
         let under_way = Tasks::default();
-        Self { drivers, pollers, under_way, in_flight: InFlight::default(), echo, _polling: polling }
+        let in_flight = InFlight::default();
+        Self { drivers, pollers, under_way, client, fence, in_flight, echo, _polling: polling }
     }
 
     /// The clouds that move an address in one call from holder to holder.
@@ -151,6 +186,16 @@ impl Executor {
         }
     }
 
+    /// Evicts a pod. The planner asks for no other of the pool's while one is under way.
+    pub fn evict(&mut self, pool: PoolKey, node: NodeName, pod: Evictee) {
+        self.in_flight.evictions.insert(pool.clone());
+        let (client, fence) = (self.client.clone(), Arc::clone(&self.fence));
+        self.under_way.spawn(async move {
+            let result = evictions::evict(client, fence, &pod).await;
+            Ended::Eviction(Evicted { pool, node, pod, result })
+        });
+    }
+
     /// The next end. Waits for ever while nothing is under way.
     pub async fn ended(&mut self) -> Ended {
         loop {
@@ -173,6 +218,7 @@ impl Executor {
                     self.in_flight.machines.remove(machine);
                 }
             }
+            Ended::Eviction(Evicted { pool, .. }) => _ = self.in_flight.evictions.remove(pool),
             Ended::Creation(Created { pool, .. }) => {
                 if let Some(count) = self.in_flight.creations.get_mut(pool) {
                     *count -= 1;

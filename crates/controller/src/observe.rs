@@ -96,6 +96,8 @@ struct PodCount {
     ready: usize,
     /// Others that a drain would move.
     others: usize,
+    /// Those of the object's workload that can be evicted.
+    evictable: usize,
 }
 
 /// One of our objects.
@@ -179,6 +181,13 @@ impl PodsMeant {
             }
             Self::Of(workload) => owners.has(workload, pod),
         }
+    }
+
+    /// Whether a pod is one that may be evicted: surely the workload's own, and not on its way out already.
+    fn may_evict(&self, pod: &SlimPod, owners: &Owners) -> bool {
+        let Self::Of(workload) = self else { return false };
+        let is_leaving = pod.metadata.deletion_timestamp.is_some();
+        !self.outstay_a_drain() && !is_leaving && owners.surely_has(workload, pod)
     }
 
     /// Whether the pods stay on a node that is drained, so that it is drained when all others have left.
@@ -269,6 +278,7 @@ impl Index {
         for (key, tracked) in &self.objects {
             let pods = tracked.membership(&name, &node);
             self.world.set_member(key, &name, pods);
+            self.world.set_evictable(key, &name, tracked.has_evictable(&name));
             let lacks_scope = tracked.refusal.as_ref().is_some_and(|refusal| refusal.reason == NO_NODES);
             if lacks_scope && pods.is_some() && machine.is_some() {
                 without_scope.push(key.clone());
@@ -318,6 +328,7 @@ impl Index {
         tracked.recount(self.pods.values(), &self.owners);
         for (name, node) in &self.nodes {
             self.world.set_member(key, name, tracked.membership(name, node));
+            self.world.set_evictable(key, name, tracked.has_evictable(name));
         }
     }
 
@@ -337,6 +348,7 @@ impl Index {
         for (key, name) in touched {
             if let (Some(tracked), Some(node)) = (self.objects.get(&key), self.nodes.get(&name)) {
                 self.world.set_member(&key, &name, tracked.membership(&name, node));
+                self.world.set_evictable(&key, &name, tracked.has_evictable(&name));
             }
         }
     }
@@ -430,6 +442,18 @@ impl Index {
         let (region, tag) = (Some(Arc::clone(&wish.region)), wish.tag.clone());
         self.world.set_fact(scope, address, Fact { holding: Holding::Free, region, tag, as_of });
         self.adopt(key, address);
+    }
+
+    /// A pod of an object's workload on a node that may be evicted: the first by name.
+    pub fn pod_to_evict(&self, key: &PoolKey, node: &NodeName) -> Option<&SlimPod> {
+        let meant = self.objects.get(key)?.who.pods.as_ref()?;
+        let is_there = |pod: &&SlimPod| {
+            let has_ended = has_ended(pod);
+            pod.spec.node_name.as_deref() == Some(node.as_str())
+                && !has_ended
+                && meant.may_evict(pod, &self.owners)
+        };
+        self.pods.values().find(is_there)
     }
 
     /// What tells an object from another of the same name.
@@ -540,8 +564,10 @@ impl Index {
         tracked.refusal = refusal;
         self.remember(&mut pool);
         self.world.set_pool(pool);
+        let Some(tracked) = self.objects.get(key) else { return };
         for (name, pods) in members {
             self.world.set_member(key, &name, pods);
+            self.world.set_evictable(key, &name, tracked.has_evictable(&name));
         }
     }
 
@@ -742,13 +768,18 @@ impl Tracked {
             return None;
         }
         let Some(meant) = pods else { return Some(*pods_otherwise) };
-        let PodCount { ours, ready, others } = self.pods.get(name).copied().unwrap_or_default();
+        let PodCount { ours, ready, others, .. } = self.pods.get(name).copied().unwrap_or_default();
         Some(match (ready, ours) {
             (_, 0) => Pods::Absent,
             _ if meant.outstay_a_drain() && others == 0 => Pods::Absent,
             (0, _) => Pods::Present,
             _ => Pods::Ready,
         })
+    }
+
+    /// Whether a node has pods that can be evicted.
+    fn has_evictable(&self, name: &NodeName) -> bool {
+        self.pods.get(name).is_some_and(|pods| pods.evictable > 0)
     }
 
     /// Counts all pods anew.
@@ -764,8 +795,7 @@ impl Tracked {
         let meant = self.who.pods.as_ref()?;
         let is_ours = meant.means(pod, owners);
         let is_other = !is_ours && meant.outstay_a_drain() && owners::is_evictable(pod);
-        let has_ended = matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed"));
-        if has_ended || !(is_ours || is_other) {
+        if has_ended(pod) || !(is_ours || is_other) {
             return None;
         }
         let node = NodeName::from(pod.spec.node_name.as_deref()?);
@@ -778,8 +808,13 @@ impl Tracked {
         add(&mut counted.ours, is_ours);
         add(&mut counted.ready, is_ours && is_ready(pod));
         add(&mut counted.others, is_other);
+        add(&mut counted.evictable, meant.may_evict(pod, owners));
         Some(node)
     }
+}
+
+fn has_ended(pod: &SlimPod) -> bool {
+    matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
 fn is_ready(pod: &SlimPod) -> bool {
@@ -908,8 +943,7 @@ pub(crate) fn allowed(asked: Option<&policy::Policy>, grace_default: Duration, c
         disruption_taints,
         on_delete,
         release_created,
-        // Pods are not acted on yet.
-        evict_pods: _,
+        evict_pods,
     } = asked.cloned().unwrap_or_default();
     let number = |value: i64| usize::try_from(value).unwrap_or(0);
     Policy {
@@ -933,6 +967,7 @@ pub(crate) fn allowed(asked: Option<&policy::Policy>, grace_default: Duration, c
         leaves_on_disruption: disruption_taints == Some(policy::DisruptionTaints::Leave),
         releases_created: release_created == Some(policy::ReleaseCreated::WhenUnneeded),
         detaches_on_delete: on_delete == Some(policy::OnDelete::Detach),
+        evicts: evict_pods.unwrap_or(true),
     }
 }
 

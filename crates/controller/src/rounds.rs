@@ -15,14 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::DriverError;
+use kube::ResourceExt;
 use plan::{
-    Action, Creation, CreationAction, CreationStep, Epoch, Journal, PENDING, Pause, Plan, Step, Timestamp,
-    Verdict, Waits,
+    Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, PENDING, Pause, Plan, Step,
+    Timestamp, Verdict, Waits,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::act::{Created, Ended, Executor, Outcome, Wish};
+use crate::act::{Created, Ended, Evicted, Evictee, Executor, NotEvicted, Outcome, Wish};
 use crate::clock::Clock;
 use crate::clouds::{Clouds, Told, What};
 use crate::metrics::Metrics;
@@ -49,6 +50,18 @@ pub struct Retry {
 /// What a cloud said of its machines is believed for so long.
 const MACHINES_AGE_MAX: Duration = Duration::from_secs(60);
 
+/// The pause between two evictions for an object.
+const EVICTION_PAUSE: Duration = Duration::from_secs(5);
+
+/// After so many evictions the pods seem to come back: they don't ask for a node with an address.
+const EVICTIONS_AT_FIRST: u32 = 20;
+
+/// The pause between two evictions for an object whose pods come back.
+const EVICTION_PAUSE_LATER: Duration = Duration::from_secs(300);
+
+/// The pause after an eviction that was refused or failed.
+const EVICTION_RETRY: Duration = Duration::from_secs(30);
+
 /// Metrics about objects and nodes are set so often at the most: there may be many nodes, and few who read.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 
@@ -67,6 +80,8 @@ pub struct Rounds {
     retry: Retry,
     failures: BTreeMap<plan::Address, u32>,
     failed_creations: BTreeMap<plan::PoolKey, u32>,
+    /// How many pods were evicted for a pool since none of its were astray.
+    evictions: BTreeMap<plan::PoolKey, u32>,
     next_round: Instant,
     /// When a cloud last told of its machines.
     machines_told: Option<Instant>,
@@ -109,6 +124,7 @@ impl Rounds {
             retry,
             failures: BTreeMap::new(),
             failed_creations: BTreeMap::new(),
+            evictions: BTreeMap::new(),
             next_round: Instant::now(),
             machines_told: None,
             begun: BTreeMap::new(),
@@ -230,6 +246,7 @@ impl Rounds {
             }
             Happened::Ended(Ended::Step(outcome)) => self.learn(outcome),
             Happened::Ended(Ended::Creation(created)) => self.learn_created(created),
+            Happened::Ended(Ended::Eviction(evicted)) => self.learn_evicted(evicted),
             Happened::Written(Written::Object(key, Ok(answered))) => {
                 self.index.see_object_written(&key, answered)
             }
@@ -328,6 +345,30 @@ impl Rounds {
         }
     }
 
+    /// Takes note of what became of an eviction.
+    fn learn_evicted(&mut self, evicted: Evicted) {
+        let Evicted { pool: key, node, pod, .. } = &evicted;
+        let (key, what) = (key.clone(), format!("{}/{} from {node}", pod.namespace, pod.name));
+        let (status, pause) = match evicted.into_result() {
+            Ok(()) => {
+                tracing::info!(object = %key, "evicted {what}");
+                self.tell(&key, "PodEvicted", format!("evicted {what}, which holds no address"), false);
+                let count = self.evictions.entry(key.clone()).or_default();
+                *count += 1;
+                ("evicted", if *count < EVICTIONS_AT_FIRST { EVICTION_PAUSE } else { EVICTION_PAUSE_LATER })
+            }
+            Err(error) => {
+                tracing::warn!(object = %key, %error, "not evicted: {what}");
+                self.tell(&key, "PodNotEvicted", format!("{what}: {error}"), true);
+                (if matches!(error, NotEvicted::Refused(_)) { "refused" } else { "error" }, EVICTION_RETRY)
+            }
+        };
+        self.metrics.evicted(&key, status);
+        if let Ok(until) = self.clock.wall().checked_add(pause) {
+            self.index.world.avoid_evictions.insert(key, until);
+        }
+    }
+
     /// Plans, and begins all that follows from it.
     fn round(&mut self) {
         let (now, began) = (self.clock.wall(), Instant::now());
@@ -337,6 +378,7 @@ impl Rounds {
         self.index.world.avoid_addresses.retain(|_, pause| pause.until > now);
         self.index.world.avoid_machines.retain(|_, until| *until > now);
         self.index.world.avoid_creations.retain(|_, pause| pause.until > now);
+        self.index.world.avoid_evictions.retain(|_, until| *until > now);
         if self.machines_told.is_some_and(|at| at.elapsed() > MACHINES_AGE_MAX) {
             self.index.world.machines.clear();
             self.machines_told = None;
@@ -352,6 +394,7 @@ impl Rounds {
                 self.executor.begin(step.clone());
             }
         }
+        self.evict(&plan);
         self.create(&plan);
         self.journal(&plan, now);
         let ask_again = plan.ask_again;
@@ -416,6 +459,22 @@ impl Rounds {
                 }
             }
             self.index.world.set_pool(pool);
+        }
+    }
+
+    /// Lets pods go from nodes without an address.
+    fn evict(&mut self, plan: &Plan) {
+        self.evictions.retain(|key, _| {
+            plan.astray.contains_key(key) || self.executor.in_flight.evictions.contains(key)
+        });
+        for Eviction { pool, node } in &plan.evictions {
+            let Some(pod) = self.index.pod_to_evict(pool, node) else { continue };
+            let evictee = Evictee {
+                namespace: pod.namespace().unwrap_or_default(),
+                name: pod.name_any(),
+                uid: pod.uid(),
+            };
+            self.executor.evict(pool.clone(), node.clone(), evictee);
         }
     }
 

@@ -136,7 +136,7 @@ pub async fn control(
     let mut rounds = Rounds::new(
         seen,
         Clouds::new(drivers.clone()),
-        Executor::new(drivers, terms.takeover),
+        Executor::new(drivers, terms.takeover, writing.clone(), Arc::clone(&fence)),
         Reporter::new(writing, Arc::clone(&fence), &terms.identity),
         Arc::clone(&clock),
         metrics,

@@ -32,6 +32,7 @@ macro_rules! sabotaged {
 
 mod bits;
 mod creation;
+mod evictions;
 mod journal;
 pub mod leadership;
 mod losses;
@@ -48,6 +49,7 @@ mod steps;
 mod world;
 
 pub use creation::{Account, Creation, CreationAction, CreationStep, Lacking};
+pub use evictions::{Astray, Eviction};
 pub use jiff::Timestamp;
 pub use losses::Tripped;
 pub use names::{Address, Epoch, NodeName, PoolKey, Provider, Scope, Tick, VmId};

@@ -40,6 +40,7 @@ use std::sync::Arc;
 
 use crate::bits::Bits;
 use crate::creation;
+use crate::evictions::{self, Eviction};
 use crate::losses::{self, Tally};
 use crate::moves::{self, Next};
 use crate::ownership::Ownership;
@@ -138,6 +139,12 @@ impl<'a> Planner<'a> {
         for (position, address) in pool.addresses.iter().chain(removed).enumerate() {
             let known = facts.and_then(|facts| facts.get(address));
             let fact = known.map(|known| &known.fact);
+            if fact.is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_))) {
+                self.plan.marks.uncertain.insert(pool.key.kind);
+                if !moves.contains_key(address) {
+                    self.unknown.insert(pool.scope.clone());
+                }
+            }
             // Giving an address back can't be undone, so everything must speak for it at every step.
             let may_release = pool.policy.mode == Mode::Active
                 && (pool.policy.releases_created || crate::sabotaged!(ReleasedUnasked))
@@ -265,9 +272,6 @@ impl<'a> Planner<'a> {
     ) -> Verdict {
         self.count_loss(pool, address, fact);
         self.mark_leaving(pool, address, fact);
-        if fact.is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_))) {
-            self.plan.marks.uncertain.insert(pool.key.kind);
-        }
         self.progress[rank].voluntary += usize::from(entry.is_voluntary);
         self.progress[rank].assigning += usize::from(entry.to.is_some());
         let action = match moves::next(self.world, pool, address, entry, &self.holding, may_release, self.now)
@@ -315,8 +319,6 @@ impl<'a> Planner<'a> {
         let pool = &*member.pool;
         self.count_loss(pool, address, known.map(|known| &known.fact));
         let Some(Known { fact, slot }) = known else {
-            self.unknown.insert(pool.scope.clone());
-            self.plan.marks.uncertain.insert(pool.key.kind);
             self.plan.read_again.insert(pool.scope.clone());
             return Some(Verdict::Unknown("the cloud has not been asked yet".into()));
         };
@@ -328,9 +330,7 @@ impl<'a> Planner<'a> {
         };
         let vm = match &fact.holding {
             Holding::Unknown(reason) => {
-                self.unknown.insert(pool.scope.clone());
                 self.plan.unsettled.insert(pool.scope.clone());
-                self.plan.marks.uncertain.insert(pool.key.kind);
                 return Some(Verdict::Unknown(Arc::clone(reason)));
             }
             Holding::Missing => return Some(Verdict::Missing),
@@ -427,7 +427,23 @@ impl<'a> Planner<'a> {
             restore_order(verdicts, self.world.pool(key));
         }
         self.plan.steps = actions.steps;
+        self.evict(ranked);
         self.plan
+    }
+
+    /// Lets pods go from nodes without an address.
+    fn evict(&mut self, ranked: &[&'a Member]) {
+        if !ranked.iter().any(|member| member.pool.policy.evicts) {
+            return;
+        }
+        let busy = self.busy(ranked);
+        for member in ranked {
+            let next = evictions::next(self.world, member, &self.plan, &self.holding, &busy, self.now);
+            let pool = &member.pool.key;
+            self.ask_again(next.ask_again);
+            self.plan.evictions.extend(next.from.map(|node| Eviction { pool: pool.clone(), node }));
+            self.plan.astray.extend(next.astray.map(|astray| (pool.clone(), astray)));
+        }
     }
 
     fn place(&self, seekers: &[Seeker<'a>], ranked: &[&'a Member]) -> Vec<Option<usize>> {

@@ -171,6 +171,8 @@ pub struct Policy {
     pub releases_created: bool,
     /// Whether addresses are taken off their nodes when the object is deleted.
     pub detaches_on_delete: bool,
+    /// Whether the workload's pods are evicted from nodes without an address.
+    pub evicts: bool,
 }
 
 impl Default for Policy {
@@ -186,6 +188,7 @@ impl Default for Policy {
             leaves_on_disruption: false,
             releases_created: false,
             detaches_on_delete: false,
+            evicts: false,
         }
     }
 }

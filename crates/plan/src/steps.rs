@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::losses::Tripped;
 use crate::{
-    Address, CreationStep, Lacking, Move, NodeName, Pause, PoolKey, Scope, Target, Timestamp, VmId, Why,
+    Address, Astray, CreationStep, Eviction, Lacking, Move, NodeName, Pause, PoolKey, Scope, Target,
+    Timestamp, VmId, Why,
 };
 
 /// What should happen now.
@@ -18,6 +19,10 @@ pub struct Plan {
     pub creations: Vec<CreationStep>,
     /// What is to be said of pools that lack addresses.
     pub lacking: BTreeMap<PoolKey, Lacking>,
+    /// Nodes from which a pod should be evicted, one for each pool at the most.
+    pub evictions: Vec<Eviction>,
+    /// What is to be said of pods on nodes without an address of their object.
+    pub astray: BTreeMap<PoolKey, Astray>,
     /// What is to be said of every address of every pool.
     pub verdicts: BTreeMap<PoolKey, Vec<(Address, Verdict)>>,
     /// When to ask again though nothing has changed.
@@ -228,7 +233,8 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps = self.steps.iter().map(|step| step as &dyn fmt::Display);
         let creations = self.creations.iter().map(|step| step as &dyn fmt::Display);
-        for (at, step) in steps.chain(creations).enumerate() {
+        let evictions = self.evictions.iter().map(|step| step as &dyn fmt::Display);
+        for (at, step) in steps.chain(creations).chain(evictions).enumerate() {
             let separator = if at == 0 { "" } else { "\n" };
             write!(f, "{separator}{step}")?;
         }

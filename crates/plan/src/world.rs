@@ -55,6 +55,8 @@ pub struct World {
     pub avoid_addresses: BTreeMap<Address, Pause>,
     /// Pools whose last creation failed create nothing before then.
     pub avoid_creations: BTreeMap<PoolKey, Pause>,
+    /// Pools for which a pod was evicted lately evict none before then.
+    pub avoid_evictions: BTreeMap<PoolKey, Timestamp>,
     /// What the clouds said of whole accounts; absent is unknown.
     pub accounts: BTreeMap<Scope, Account>,
 }
@@ -81,6 +83,8 @@ pub(crate) struct Member {
     matching: Bits,
     ready_pods: Bits,
     some_pods: Bits,
+    /// Nodes with pods that can be evicted, whether they match or not.
+    pub(crate) evictable: Bits,
     /// Nodes that may get an address if they hold none.
     pub(crate) fit: Bits,
 }
@@ -180,6 +184,8 @@ pub struct InFlight {
     pub machines: BTreeSet<VmId>,
     /// Pools that asked for addresses and have no answer yet, and how often.
     pub creations: BTreeMap<PoolKey, usize>,
+    /// Pools for which a pod is being evicted.
+    pub evictions: BTreeSet<PoolKey>,
 }
 
 impl World {
@@ -223,8 +229,8 @@ impl World {
         left.iter().for_each(|vm| self.find_nodes(vm));
         self.free_slots.push(slot);
         for member in self.pools.values_mut() {
-            for bits in [&mut member.matching, &mut member.ready_pods, &mut member.some_pods, &mut member.fit]
-            {
+            let Member { pool: _, matching, ready_pods, some_pods, evictable, fit } = member;
+            for bits in [matching, ready_pods, some_pods, evictable, fit] {
                 bits.set(slot, false);
             }
         }
@@ -318,6 +324,13 @@ impl World {
         member.some_pods.set(*slot, pods.is_some_and(|pods| pods != Pods::Absent));
         if let Some((_, node)) = &self.slots[*slot] {
             member.judge(*slot, node);
+        }
+    }
+
+    /// Whether a node has pods of a pool's workload that can be evicted.
+    pub fn set_evictable(&mut self, key: &PoolKey, name: &NodeName, has_some: bool) {
+        if let (Some(member), Some(slot)) = (self.pools.get_mut(key), self.slot_of_node.get(name)) {
+            member.evictable.set(*slot, has_some);
         }
     }
 
@@ -477,7 +490,14 @@ impl World {
 impl Member {
     fn new(pool: Pool) -> Self {
         let none = Bits::default;
-        Self { pool: Arc::new(pool), matching: none(), ready_pods: none(), some_pods: none(), fit: none() }
+        Self {
+            pool: Arc::new(pool),
+            matching: none(),
+            ready_pods: none(),
+            some_pods: none(),
+            evictable: none(),
+            fit: none(),
+        }
     }
 
     /// How the pool's pods fare on a node, or nothing where its selectors don't match it.

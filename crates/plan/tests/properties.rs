@@ -150,6 +150,7 @@ fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap
         journal: Journal::default(),
         creation: None,
         policy: Policy {
+            evicts: dice.one_in(2),
             mode: match dice.roll(16) {
                 0 | 1 => Mode::Observe,
                 2 => Mode::Leaving,
@@ -206,6 +207,7 @@ fn told(facts: &Facts, backwards: bool) -> World {
     }
     for (key, name, pods) in &facts.members {
         world.set_member(key, name, *pods);
+        world.set_evictable(key, name, *pods == Some(Pods::Present));
     }
     tell_holdings(&mut world, &facts.holdings);
     world
@@ -287,6 +289,18 @@ fn assert_sound(world: &World, plan: &Plan) {
             assert_eq!(node.readiness, Readiness::Ready, "{step}, which is not Ready");
         }
     }
+    for step in &plan.evictions {
+        let vm = &world.node(&step.node).unwrap().machine.as_ref().unwrap().1;
+        assert!(!holders.iter().any(|(holder, _)| holder == vm), "{step}, which holds an address");
+        let is_unknown = |fact: &Fact| matches!(fact.holding, Holding::Unknown(_));
+        let of =
+            |pool: &Pool| pool.addresses.iter().map(|address| world.fact(&pool.scope, *address)).collect();
+        let known: Vec<Option<&Fact>> = of(world.pool(&step.pool).unwrap());
+        assert!(
+            known.iter().all(|fact| fact.is_some_and(|fact| !is_unknown(fact))),
+            "{step} on an unknown fact"
+        );
+    }
 }
 
 /// Carries out a plan on a cloud that does what it is told, and reads everything again.
@@ -317,6 +331,9 @@ fn carry_out(world: &mut World, plan: &Plan, tick: &mut u64, now: Timestamp) {
     }
     for step in &plan.creations {
         create(world, step, *tick);
+    }
+    for step in &plan.evictions {
+        world.set_evictable(&step.pool, &step.node, false);
     }
     *tick += 1;
     for account in world.accounts.values_mut() {
@@ -387,7 +404,7 @@ fn settle(seed: u64) -> (usize, usize) {
         let planned = plan(&world, now);
         assert_eq!(format!("{planned:?}"), format!("{:?}", plan(&world, now)));
         assert_sound(&world, &planned);
-        let is_idle = planned.steps.is_empty() && planned.creations.is_empty();
+        let is_idle = planned.to_string().is_empty();
         if is_idle {
             match planned.ask_again.filter(|at| *at > now) {
                 // Nothing is left to do now; time may still bring something.

@@ -121,6 +121,16 @@ impl Owners {
             None => is_near && workload.owns_through(&owner.kind),
         }
     }
+
+    /// Whether a pod belongs to a workload beyond doubt.
+    pub(crate) fn surely_has(&self, workload: &Named, pod: &SlimPod) -> bool {
+        let Some(owner) = controller(pod.metadata.owner_references.as_deref()) else { return false };
+        let above = match self.of_replica_sets.get(&owner.uid) {
+            Some(above) => above.as_ref(),
+            None => Some(&owner.uid),
+        };
+        above.is_some() && above == self.known.get(workload).map(|(uid, _)| uid)
+    }
 }
 
 /// Whether a drain would move a pod: one that a DaemonSet or the kubelet itself put on the node stays.
@@ -219,6 +229,18 @@ mod tests {
             "now it is known whose it is"
         );
         assert!(!owners.has(&web(), &pod("ReplicaSet", "r9")));
+    }
+
+    #[test]
+    fn n9_only_a_pod_whose_owner_is_known_surely_belongs_to_a_workload() {
+        let mut owners = Owners::default();
+        owners.see(Kind::Deployments, all(owner("web", "d1", "")));
+        assert!(!owners.surely_has(&web(), &pod("ReplicaSet", "r1")), "its ReplicaSet has not been seen");
+        owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
+        assert!(owners.surely_has(&web(), &pod("ReplicaSet", "r1")));
+        assert!(!owners.surely_has(&web(), &orphan()));
+        owners.see(Kind::Deployments, all(owner("web", "d2", "")));
+        assert!(!owners.surely_has(&web(), &pod("ReplicaSet", "r1")), "another is in its place");
     }
 
     #[test]

@@ -8,7 +8,8 @@ use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Move, Move
 use api::{FINALIZER, FloatingIPPool, NetIPAllocation};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use plan::{
-    Address, Creation, Holding, Journal, Lacking, Mode, Plan, Pool, PoolKey, Timestamp, Verdict, Waits,
+    Address, Astray, Creation, Holding, Journal, Lacking, Mode, Plan, Pool, PoolKey, Timestamp, Verdict,
+    Waits,
 };
 use serde_json::{Value, json};
 
@@ -41,8 +42,8 @@ pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp)
     let tracked = index.objects.get(key)?;
     let pool = index.world.pool(key)?;
     let verdicts = plan.verdicts.get(key)?;
-    let (refusal, lacking) = (tracked.refusal.as_ref(), plan.lacking.get(key));
-    let speaker = Speaker { index, pool, verdicts, lacking, refusal, now };
+    let (refusal, lacking, astray) = (tracked.refusal.as_ref(), plan.lacking.get(key), plan.astray.get(key));
+    let speaker = Speaker { index, pool, verdicts, lacking, astray, refusal, now };
     match &tracked.object {
         Object::Allocation(object) => {
             speaker.allocation(object).map(|object| Object::Allocation(Arc::new(object)))
@@ -117,6 +118,7 @@ struct Speaker<'a> {
     pool: &'a Pool,
     verdicts: &'a [(Address, Verdict)],
     lacking: Option<&'a Lacking>,
+    astray: Option<&'a Astray>,
     refusal: Option<&'a Refusal>,
     now: Timestamp,
 }
@@ -196,6 +198,10 @@ impl Speaker<'_> {
                 (standing, reason(said), format!("{address} {said}"))
             }
             _ => (Standing::Ready, "Settled", format!("{attached} of {desired} addresses are on nodes")),
+        };
+        let message = match self.astray {
+            Some(astray) => format!("{message}; {astray}"),
+            None => message,
         };
         let would = |(_, said): &(Address, Verdict)| match said {
             Verdict::WouldStep(step) => Some(step.clone()),

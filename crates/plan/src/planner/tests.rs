@@ -12,7 +12,8 @@
 //! `creating` and `creating asked` is an entry in the journal, the latter with a request of unknown outcome, `unread` an
 //! account that was not read since, `hidden` one whose tags can't be read any more; `a9 tagged` and `a9 elsewhere` are in
 //! the account and not in the pool, `a1 made` was created by it; `releases` is policy.releaseCreated, `deleted` and
-//! `deleted detaching` an object that is being deleted.
+//! `deleted detaching` an object that is being deleted. `evicts` is policy.evictPods, a node that is `astray` has pods of the
+//! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -53,6 +54,7 @@ struct Sketch {
     pool: Pool,
     younger: Option<Pool>,
     members: Vec<(NodeName, Option<Pods>)>,
+    astray: Vec<NodeName>,
     facts: BTreeMap<Address, Fact>,
 }
 
@@ -67,8 +69,14 @@ fn is_address(word: &str) -> bool {
 fn world(text: &str) -> World {
     let mut world = World::default();
     world.epoch = Epoch(7);
-    let mut sketch =
-        Sketch { world, pool: pool("p", "1000"), younger: None, members: Vec::new(), facts: BTreeMap::new() };
+    let mut sketch = Sketch {
+        world,
+        pool: pool("p", "1000"),
+        younger: None,
+        members: Vec::new(),
+        astray: Vec::new(),
+        facts: BTreeMap::new(),
+    };
     let mut names: Vec<_> = text.split([' ', '|']).filter(|word| is_address(word)).collect();
     names.sort_by_key(|name| name[1..].parse::<u8>().unwrap());
     names.dedup();
@@ -115,6 +123,12 @@ impl Sketch {
             ["hidden"] => self.world.accounts.get_mut(&scope()).unwrap().can_tag = false,
             ["unread"] => self.world.accounts.get_mut(&scope()).unwrap().as_of = Tick(1),
             ["asking"] => _ = self.world.in_flight.creations.insert(pool.key.clone(), 1),
+            ["evicts"] => pool.policy.evicts = true,
+            ["evicting"] => _ = self.world.in_flight.evictions.insert(pool.key.clone()),
+            ["evicted"] => {
+                let until = now() + Duration::from_secs(5);
+                self.world.avoid_evictions.insert(pool.key.clone(), until);
+            }
             ["releases"] => pool.policy.releases_created = true,
             ["deleted", how @ ..] => {
                 pool.policy.mode = Mode::Leaving;
@@ -202,6 +216,7 @@ impl Sketch {
                 "ready" => {}
                 "cordoned" => node.is_cordoned = true,
                 "leaving" => node.is_leaving = true,
+                "astray" => self.astray.push(name.into()),
                 "empty" => pods = Some(Pods::Absent),
                 "pods" => pods = Some(Pods::Present),
                 "unmatched" => pods = None,
@@ -231,6 +246,9 @@ impl Sketch {
             for (name, pods) in &self.members {
                 self.world.set_member(&key, name, *pods);
             }
+            for name in self.astray.iter().filter(|_| &*key.name == "p") {
+                self.world.set_evictable(&key, name, true);
+            }
         }
         self.world
     }
@@ -252,6 +270,7 @@ fn check(text: &str, expected: Expect) {
     };
     let mut verdicts: Vec<_> = plan.verdicts.iter().map(says).filter(|said| !said.is_empty()).collect();
     verdicts.extend(plan.lacking.values().map(ToString::to_string));
+    verdicts.extend(plan.astray.values().map(ToString::to_string));
     let text = if steps.is_empty() { verdicts.join(", ") } else { steps };
     expected.assert_eq(&text.replace("203.0.113.", "a").replace("vm-", ""));
 }
@@ -315,6 +334,17 @@ fn unknown_facts_cause_no_step_anywhere_in_their_scope() {
     );
     for holder in ["n1 cordoned empty holds a2", "n1 notready 500 holds a2", "n1 unmatched holds a2"] {
         assert_eq!(plan(&world(&format!("a1 unknown | {holder} | n2")), now()).to_string(), "", "{holder}");
+    }
+}
+
+#[test]
+fn an_unknown_address_that_nobody_wants_may_be_on_any_node_too() {
+    for unwanted in ["desired 1 | a9 unknown", "younger lists a9 | a9 unknown"] {
+        assert_eq!(
+            plan(&world(&format!("{unwanted} | a1 free | n1 | n2")), now()).to_string(),
+            "",
+            "{unwanted}"
+        );
     }
 }
 
@@ -758,4 +788,65 @@ fn an_object_that_is_deleted_finishes_what_it_began_and_begins_only_what_was_ask
     );
     check("deleted detaching | n1 holds a1 | a1 moves n1 -> -", expect!["detach a1 from n1"]);
     check("deleted | n1 holds a1 | a1 moves n1 -> -", expect!["abandon a1"]);
+}
+
+#[test]
+fn n9_pods_are_evicted_from_nodes_without_an_address_one_at_a_time_and_in_the_order_of_names() {
+    check("evicts | n1 holds a1 | n3 astray | n2 astray", expect!["evict a pod from n2"]);
+    check("evicts | n1 holds a1 | n2 astray unmatched", expect!["evict a pod from n2"]);
+    check("n1 holds a1 | n2 astray", expect!["a1 on n1"]);
+    check("evicts | n1 holds a1 astray | n2", expect!["a1 on n1"]);
+    let text = "evicts | evicted | n1 holds a1 | n2 astray";
+    check(
+        text,
+        expect![
+            "a1 on n1, pods of the workload are on n2, which holds no address, and are evicted from there"
+        ],
+    );
+    assert_eq!(plan(&world(text), now()).ask_again, Some(now() + Duration::from_secs(5)));
+    assert_eq!(plan(&world("evicts | evicting | n1 holds a1 | n2 astray"), now()).evictions, []);
+}
+
+#[test]
+fn n9_pods_on_another_objects_node_are_reported_because_the_scheduler_would_bring_them_back() {
+    check(
+        "evicts | n1 holds a1 | n2 holds a2 astray | a2 elsewhere | younger lists a2",
+        expect![
+            "a1 on n1, a2 of younger: on n2, pods of the workload are on n2, which holds another object's address: let them ask for the label allocation.netinfra.darkbrains.com/<name>"
+        ],
+    );
+}
+
+#[test]
+fn n9_pods_that_would_find_no_place_stay() {
+    check(
+        "evicts | n1 holds a1 cordoned pods | n2 cordoned empty astray",
+        expect![
+            "a1 on n1, pods of the workload stay on n2, which holds no address: no Ready, schedulable node holds one"
+        ],
+    );
+    check(
+        "evicts | a1 missing | n2 astray",
+        expect![
+            "a1 is not known to the cloud, pods of the workload stay on n2, which holds no address: no Ready, schedulable node holds one"
+        ],
+    );
+}
+
+#[test]
+fn no_pod_is_evicted_on_what_is_not_known() {
+    for text in [
+        "evicts | a1 unknown | n1 holds a2 | n2 astray",
+        "evicts | n1 holds a1 | n2 astray nomachine",
+        "evicts | n1 holds a1 | n2 astray notready 5",
+        "evicts | newer | n1 holds a1 | n2 astray",
+        "evicts | observe | n1 holds a1 | n2 astray",
+        "evicts | refused | n1 holds a1 | n2 astray",
+        "evicts | deleted | n1 holds a1 | n2 astray",
+        "evicts | n1 holds a1 | n2 astray | younger lists a7 | a7 unknown",
+        "evicts | n1 holds a1 | a2 moves - -> n2 | n2 astray",
+        "evicts | n1 holds a1 | a2 free | n2 astray",
+    ] {
+        assert_eq!(plan(&world(text), now()).evictions, [], "{text}");
+    }
 }

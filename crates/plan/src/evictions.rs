@@ -1,0 +1,142 @@
+//! Pods that are on a node without an address, which nobody reaches there under the workload's own.
+//!
+//! For each object that evicts, the first line that applies:
+//!
+//! ```text
+//! it is not active, or the breaker of its account is tripped     nothing
+//! something about an address of its kind is not known            nothing
+//! one of its own addresses is not where it stays                 nothing: first that, then the pods
+//! ```
+//!
+//! and then for each node with pods of its workload that can be evicted, by name, the first line that applies:
+//!
+//! ```text
+//! it is not Ready, its machine is not known, one of the
+//!   object's addresses is there, or a move has to do with it     nothing
+//! another object's address is there                              report it: the scheduler would bring them back
+//! no Ready, schedulable node holds one of its addresses          report it: they would find no place
+//! one is being evicted, or was a short while ago                 wait
+//! otherwise                                                      evict one
+//! ```
+
+use std::fmt;
+
+use crate::bits::Bits;
+use crate::world::Member;
+use crate::{Holding, Mode, NodeName, Plan, Pool, PoolKey, Readiness, Timestamp, Verdict, World};
+
+/// A node from which one pod of a workload should be evicted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// Whose workload it is.
+    pub pool: PoolKey,
+    /// Where the pod is.
+    pub node: NodeName,
+}
+
+/// What is to be said of pods on a node without an address of their object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Astray {
+    /// They are evicted one by one.
+    Leave(NodeName),
+    /// Another object's address is there.
+    AtAnothers(NodeName),
+    /// No node with an address of theirs can take them.
+    NoPlace(NodeName),
+}
+
+/// What to evict for a pool now, what to say of it, and when to ask again.
+#[derive(Debug, Default)]
+pub(crate) struct Next {
+    pub(crate) from: Option<NodeName>,
+    pub(crate) astray: Option<Astray>,
+    pub(crate) ask_again: Option<Timestamp>,
+}
+
+/// What to evict for a pool. `holding` are the nodes that hold any address, `busy` those besides that have to do with one.
+pub(crate) fn next(
+    world: &World,
+    member: &Member,
+    plan: &Plan,
+    holding: &Bits,
+    busy: &Bits,
+    now: Timestamp,
+) -> Next {
+    let pool = &*member.pool;
+    let is_sure = pool.policy.evicts
+        && pool.policy.mode == Mode::Active
+        && !plan.tripped.contains_key(&pool.scope)
+        && !plan.marks.uncertain.contains(pool.key.kind);
+    let Some(verdicts) = plan.verdicts.get(&pool.key).filter(|_| is_sure) else { return Next::default() };
+    let stays =
+        |said: &Verdict| !matches!(said, Verdict::Moving(_) | Verdict::Unknown(_) | Verdict::Waits(_));
+    if !verdicts.iter().all(|(_, said)| stays(said)) {
+        return Next::default();
+    }
+    let own = own(world, pool);
+    let can_take = |slot: usize| {
+        let node = world.at(slot).map(|(_, node)| node);
+        node.is_some_and(|node| node.readiness == Readiness::Ready && !node.is_cordoned)
+    };
+    let has_place = own.iter().any(|slot| can_take(*slot));
+    let mut next = Next::default();
+    for slot in world.slots_by_name().filter(|slot| member.evictable.contains(*slot)) {
+        let Some((name, node)) = world.at(slot) else { continue };
+        let is_known = node.readiness == Readiness::Ready && node.machine.is_some();
+        if !is_known || own.contains(&slot) || (busy.contains(slot) && !holding.contains(slot)) {
+            continue;
+        }
+        let astray = match (holding.contains(slot), has_place) {
+            (true, _) => Astray::AtAnothers(name.clone()),
+            (false, false) => Astray::NoPlace(name.clone()),
+            (false, true) => {
+                next.astray = Some(Astray::Leave(name.clone()));
+                match world.avoid_evictions.get(&pool.key).filter(|until| now < **until) {
+                    Some(until) => next.ask_again = Some(*until),
+                    None if world.in_flight.evictions.contains(&pool.key) => {}
+                    None => next.from = Some(name.clone()),
+                }
+                return next;
+            }
+        };
+        next.astray.get_or_insert(astray);
+    }
+    next
+}
+
+/// The nodes that hold addresses of a pool.
+fn own(world: &World, pool: &Pool) -> Vec<usize> {
+    let holder = |address| match &world.fact(&pool.scope, address)?.holding {
+        Holding::By(vm) => world.slot_of_machine(vm),
+        Holding::Free | Holding::Missing | Holding::Unknown(_) => None,
+    };
+    pool.addresses.iter().filter_map(|address| holder(*address)).collect()
+}
+
+impl fmt::Display for Eviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "evict a pod from {}", self.node)
+    }
+}
+
+impl fmt::Display for Astray {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Leave(node) => {
+                write!(
+                    f,
+                    "pods of the workload are on {node}, which holds no address, and are evicted from there"
+                )
+            }
+            Self::AtAnothers(node) => write!(
+                f,
+                "pods of the workload are on {node}, which holds another object's address: let them ask for the label \
+                 allocation.netinfra.darkbrains.com/<name>"
+            ),
+            Self::NoPlace(node) => write!(
+                f,
+                "pods of the workload stay on {node}, which holds no address: no Ready, schedulable node holds one"
+            ),
+        }
+    }
+}
