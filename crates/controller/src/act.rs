@@ -30,16 +30,25 @@ const POLL_RETRY: Duration = Duration::from_secs(1);
 /// A change that needs more operations than this does not converge.
 const OPERATIONS_MAX: usize = 8;
 
+/// What a step has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The address is there now.
+    Holds(Holding),
+    /// The machine has an address of its own: it got one, or it was in the way and still is.
+    HasOwn,
+}
+
 /// What became of a step.
 #[derive(Debug)]
 pub struct Outcome {
     step: Step,
-    result: Result<Holding, DriverError>,
+    result: Result<Effect, DriverError>,
 }
 
 impl Outcome {
-    /// The step, and who holds its address now, or why that is not what it should be.
-    pub fn into_parts(self) -> (Step, Result<Holding, DriverError>) {
+    /// The step, and what it has done, or why that is not what it should be.
+    pub fn into_parts(self) -> (Step, Result<Effect, DriverError>) {
         (self.step, self.result)
     }
 }
@@ -242,17 +251,20 @@ async fn outlast<T>(echo: Duration, result: &Result<T, DriverError>) {
 }
 
 /// Takes one step to its end.
-async fn take(driver: &dyn AddressDriver, poller: &Poller, step: &Step) -> Result<Holding, DriverError> {
+async fn take(driver: &dyn AddressDriver, poller: &Poller, step: &Step) -> Result<Effect, DriverError> {
     let Step { scope, address, action, .. } = step;
     for _ in 0..OPERATIONS_MAX {
         let progress = match action {
             Action::Attach(to) => driver.attach(scope, *address, &to.vm).await?,
+            Action::Replace(to) => driver.replace(scope, *address, &to.vm).await?,
+            Action::Restore(vm) => driver.restore(scope, *address, vm).await?,
             Action::Detach(from) => driver.detach(scope, *address, from).await?,
             Action::Release => driver.release(scope, *address).await?,
             other => return Err(DriverError::Invalid(format!("{other:?} is no call"))),
         };
         let is_done = match progress {
             Progress::Done => true,
+            Progress::Occupied => return Ok(Effect::HasOwn),
             Progress::Underway(operation) => {
                 let completes = operation.completes;
                 let (to, ended) = oneshot::channel();
@@ -264,9 +276,10 @@ async fn take(driver: &dyn AddressDriver, poller: &Poller, step: &Step) -> Resul
         };
         if is_done {
             return Ok(match action {
-                Action::Attach(to) => Holding::By(to.vm.clone()),
-                Action::Release => Holding::Missing,
-                _ => Holding::Free,
+                Action::Attach(to) | Action::Replace(to) => Effect::Holds(Holding::By(to.vm.clone())),
+                Action::Restore(_) => Effect::HasOwn,
+                Action::Release => Effect::Holds(Holding::Missing),
+                _ => Effect::Holds(Holding::Free),
             });
         }
     }

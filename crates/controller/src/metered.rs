@@ -58,6 +58,24 @@ impl AddressDriver for Metered {
         self.counted("attach", self.driver.attach(scope, address, vm))
     }
 
+    fn replace<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.counted("attach", self.driver.replace(scope, address, vm))
+    }
+
+    fn restore<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.counted("restore", self.driver.restore(scope, address, vm))
+    }
+
     fn detach<'a>(
         &'a self,
         scope: &'a Scope,

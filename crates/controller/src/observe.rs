@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::policy;
-use api::status::{AddressStatus, MOVES_VERSION, Moves};
+use api::status::{AddressStatus, Holder, MOVES_VERSION, Moves};
 use api::{FloatingIPPool, NetIPAllocation};
 use drivers::{DriverError, Listing, Tags};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -605,7 +605,10 @@ impl Index {
             let from = entry.from.as_ref().map(|from| VmId::from(from.vm.as_str()));
             let is_voluntary = entry.step == VOLUNTARY;
             let epoch = Epoch(entry.epoch);
-            let mut read = Move { from, to, releases, is_voluntary, epoch, written: learnt };
+            let had_own = |holder: &&Holder| holder.had_ephemeral == Some(true);
+            let owed = [&entry.from, &entry.to].into_iter().flatten().filter(had_own);
+            let owed = owed.map(|holder| VmId::from(holder.vm.as_str())).collect();
+            let mut read = Move { from, to, owed, releases, is_voluntary, epoch, written: learnt };
             if let Some(before) = known.get(&address).filter(|before| before.written != PENDING) {
                 let is_same = Move { written: before.written, ..read.clone() } == *before;
                 read.written = if is_same { before.written } else { learnt };
@@ -912,6 +915,14 @@ pub(crate) fn last_holders(status: &[AddressStatus]) -> BTreeMap<Address, VmId> 
         Some((status.address.parse().ok()?, VmId::from(status.last_holder.as_ref()?.vm.as_str())))
     };
     status.iter().filter_map(remembered).collect()
+}
+
+/// The addresses whose last holder had one of its own before, by the object's own status.
+pub(crate) fn lent(status: &[AddressStatus]) -> BTreeSet<Address> {
+    let had_own = |status: &&AddressStatus| {
+        status.last_holder.as_ref().is_some_and(|holder| holder.had_ephemeral == Some(true))
+    };
+    status.iter().filter(had_own).filter_map(|status| status.address.parse().ok()).collect()
 }
 
 /// The addresses that an object created, by its own status.

@@ -23,7 +23,7 @@ use plan::{
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::act::{Created, Ended, Evicted, Evictee, Executor, NotEvicted, Outcome, Wish};
+use crate::act::{Created, Effect, Ended, Evicted, Evictee, Executor, NotEvicted, Outcome, Wish};
 use crate::clock::Clock;
 use crate::clouds::{Clouds, Told, What};
 use crate::metrics::Metrics;
@@ -277,15 +277,20 @@ impl Rounds {
         let (step, result) = outcome.into_parts();
         let Step { scope, address, action, .. } = &step;
         match action {
-            Action::Attach(_) => self.metrics.attached(&step.pool, result.is_ok()),
+            Action::Attach(_) | Action::Replace(_) if result != Ok(Effect::HasOwn) => {
+                self.metrics.attached(&step.pool, result.is_ok());
+            }
             Action::Detach(_) => self.metrics.detached(&step.pool, result.is_ok()),
             _ => {}
         }
         match result {
-            Ok(holding) => {
-                tracing::info!(pool = %step.pool, id = self.move_id(*address), "done: {step}");
+            Ok(effect) => {
+                tracing::info!(pool = %step.pool, id = self.move_id(*address), ?effect, "done: {step}");
                 self.failures.remove(address);
-                self.index.correct(scope, *address, holding);
+                match effect {
+                    Effect::Holds(holding) => self.index.correct(scope, *address, holding),
+                    Effect::HasOwn => self.index.world.has_own.extend(action.machine().cloned()),
+                }
             }
             Err(error) => {
                 tracing::warn!(pool = %step.pool, id = self.move_id(*address), %error, "failed: {step}");
@@ -302,7 +307,7 @@ impl Rounds {
                     error,
                     DriverError::Conflict(_) | DriverError::NotFound(_) | DriverError::Invalid(_)
                 );
-                if let (Action::Attach(to), true, Ok(until)) =
+                if let (Action::Attach(to) | Action::Replace(to), true, Ok(until)) =
                     (action, is_the_machines_fault, now.checked_add(AVOID))
                 {
                     self.index.world.avoid_machines.insert(to.vm.clone(), until);
@@ -391,6 +396,8 @@ impl Rounds {
         for step in plan.steps.iter().filter(|step| step.action.is_call()) {
             if !self.reporter.is_writing(&step.pool) {
                 tracing::info!(pool = %step.pool, id = self.move_id(step.address), "{step}");
+                // Whether a machine has an address of its own is about to change.
+                step.action.machine().iter().for_each(|vm| _ = self.index.world.has_own.remove(*vm));
                 self.executor.begin(step.clone());
             }
         }
@@ -442,6 +449,12 @@ impl Rounds {
             for step in steps {
                 tracing::info!(object = %key, id = self.move_id(step.address), "{step}");
                 self.tell_of_move(&pool, step);
+                if let (Action::Finish | Action::Abandon, Some(entry)) =
+                    (&step.action, pool.entry(step.address))
+                {
+                    // What was learnt of its machines was learnt for this move.
+                    entry.machines().for_each(|vm| _ = self.index.world.has_own.remove(vm));
+                }
                 pool.note(step.address, &step.action, self.index.world.epoch, now);
                 match &step.action {
                     Action::Begin(_) | Action::Claim => {
@@ -493,12 +506,8 @@ impl Rounds {
     /// Tells the object, and the nodes where an address comes or goes, of a move that begins or ends.
     fn tell_of_move(&mut self, pool: &plan::Pool, step: &Step) {
         let (key, address) = (&pool.key, step.address);
-        let journalled = match &pool.journal {
-            Journal::Known(moves) => moves.get(&address),
-            Journal::Unreadable => None,
-        };
         let name = |vm: &plan::VmId| self.index.world.node_of(vm).map(|(name, _)| name.clone());
-        match (&step.action, journalled) {
+        match (&step.action, pool.entry(address)) {
             (Action::Begin(entry), _) if !entry.releases => {
                 let from =
                     entry.from.as_ref().map(|vm| name(vm).map_or(vm.to_string(), |name| name.to_string()));

@@ -1,16 +1,16 @@
 //! Google Compute Engine's static external addresses.
 //!
 //! An address is on a machine as the `natIP` of an access config of its first network interface, of which there can be
-//! one. So a machine's own ephemeral address has to go before a static one can come, and every change is an operation
-//! that the cloud carries out on its own time.
+//! one. So a machine's own ephemeral address has to go before a static one can come, and a machine that loses its static one
+//! has none at all until it is given another. Every change is an operation that the cloud carries out on its own time.
 //!
 //! ```text
 //! call                          used for                              permission
 //! addresses.aggregatedList      list, and whether a natIP is static   compute.addresses.list
-//! instances.get                 attach, detach                        compute.instances.get
+//! instances.get                 attach, restore, detach               compute.instances.get
 //! instances.aggregatedList      machines                              compute.instances.list
 //! instances.deleteAccessConfig  attach (an ephemeral one), detach     compute.instances.deleteAccessConfig
-//! instances.addAccessConfig     attach                                compute.instances.addAccessConfig,
+//! instances.addAccessConfig     attach, restore (an ephemeral one)     compute.instances.addAccessConfig,
 //!                                                                     compute.addresses.use,
 //!                                                                     compute.subnetworks.useExternalIp
 //! zoneOperations.get            poll                                  compute.zoneOperations.get
@@ -139,19 +139,35 @@ impl Compute {
         scope: &Scope,
         address: Address,
         vm: &VmId,
+        may_replace: bool,
     ) -> Result<Progress, DriverError> {
         let interface = self.first_interface(vm).await?;
         let Some(present) = interface.access_configs.into_iter().next() else {
-            return self.add_access_config(scope, address, vm, &interface.name).await;
+            return self.add_access_config(scope, address, vm, &interface.name, Some(address)).await;
         };
         match present.nat_ip.as_deref().map(str::parse::<Address>) {
             Some(Ok(found)) if found == address => Ok(Progress::Done),
             Some(Ok(found)) if self.is_static(scope, found).await? => {
                 Err(DriverError::Conflict(format!("{vm} already holds the static address {found}")))
             }
+            _ if !may_replace => Ok(Progress::Occupied),
             _ => {
                 self.delete_access_config(scope, address, vm, &interface.name, &present.name, Some(vm)).await
             }
+        }
+    }
+
+    async fn advance_restore(
+        &self,
+        scope: &Scope,
+        address: Address,
+        vm: &VmId,
+    ) -> Result<Progress, DriverError> {
+        match self.first_interface(vm).await {
+            Err(DriverError::NotFound(_)) => Ok(Progress::Done),
+            Err(error) => Err(error),
+            Ok(interface) if !interface.access_configs.is_empty() => Ok(Progress::Done),
+            Ok(interface) => self.add_access_config(scope, address, vm, &interface.name, None).await,
         }
     }
 
@@ -201,13 +217,16 @@ impl Compute {
         address: Address,
         vm: &VmId,
         interface: &str,
+        nat_ip: Option<Address>,
     ) -> Result<Progress, DriverError> {
         let name = "instances.addAccessConfig";
         let path = format!("{}/addAccessConfig?networkInterface={interface}", instance_path(vm)?);
-        let body =
-            json!({"name": ACCESS_CONFIG_NAME, "type": "ONE_TO_ONE_NAT", "natIP": address.to_string()});
+        let mut body = json!({"name": ACCESS_CONFIG_NAME, "type": "ONE_TO_ONE_NAT"});
+        if let Some(address) = nat_ip {
+            body["natIP"] = address.to_string().into();
+        }
         let operation = self.api.call(name, Method::POST, &path, Some(body)).await?;
-        underway(operation, scope, address, vm, Some(vm), true)
+        underway(operation, scope, address, vm, nat_ip.map(|_| vm), true)
     }
 
     async fn delete_access_config(
@@ -260,7 +279,25 @@ impl AddressDriver for Compute {
         address: Address,
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.advance_attach(scope, address, vm).boxed()
+        self.advance_attach(scope, address, vm, false).boxed()
+    }
+
+    fn replace<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.advance_attach(scope, address, vm, true).boxed()
+    }
+
+    fn restore<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.advance_restore(scope, address, vm).boxed()
     }
 
     fn detach<'a>(

@@ -29,13 +29,36 @@ pub trait AddressDriver: Send + Sync {
     /// Every address of a scope with its holder, in as few calls as the cloud allows.
     fn list<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>>;
 
-    /// Puts an address that nobody holds on a machine; where [`Traits::moves_in_one_call`], one that another holds too.
+    /// Puts an address that nobody holds on a machine; where [`Traits::moves_in_one_call`], one that another holds too. A
+    /// machine whose own address is in the way is told as [`Progress::Occupied`], and nothing is done.
     fn attach<'a>(
         &'a self,
         scope: &'a Scope,
         address: Address,
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>>;
+
+    /// Does the same, and takes a machine's own address off where it is in the way.
+    fn replace<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.attach(scope, address, vm)
+    }
+
+    /// Gives a machine that has no address at all one of its own, once the given one has left it. A machine that has any, or
+    /// is gone, is already done.
+    fn restore<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        let _ = (scope, address, vm);
+        Box::pin(async { Ok(Progress::Done) })
+    }
 
     /// Takes an address off the machine that holds it. One that is not there is already done.
     fn detach<'a>(
@@ -140,6 +163,8 @@ pub enum Progress {
     Done,
     /// The cloud is carrying out an operation; ask again when it has ended.
     Underway(Operation),
+    /// The machine has an address of its own, which would have to go first.
+    Occupied,
 }
 
 /// An operation that the cloud carries out on its own time.

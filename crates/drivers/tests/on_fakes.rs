@@ -244,7 +244,7 @@ mod at_compute_engine {
     #[tokio::test(start_paused = true)]
     async fn an_address_replaces_the_ephemeral_one_and_moves_by_detaching_first() {
         let (fake, driver, scope) = project();
-        finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        finish(&driver, async || driver.replace(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         let listing = driver.list(&scope).await.unwrap();
         assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(ONE)));
         finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
@@ -252,6 +252,22 @@ mod at_compute_engine {
         let listing = driver.list(&scope).await.unwrap();
         assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(TWO)));
         assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machines_own_address_is_taken_off_only_on_request_and_given_back() {
+        let (fake, driver, scope) = project();
+        let own = |fake: &Fake<compute::Compute>| fake.with(|project| project.has_own("us-west1-a", "one"));
+        assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Occupied);
+        assert_eq!(driver.restore(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
+        assert!(own(&fake), "nothing was done");
+        finish(&driver, async || driver.replace(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        assert!(!own(&fake));
+        finish(&driver, async || driver.restore(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        assert!(own(&fake));
+        let gone = vm("demo/us-west1-a/gone");
+        assert_eq!(driver.restore(&scope, address(ADDRESS), &gone).await.unwrap(), Progress::Done);
     }
 
     #[tokio::test(start_paused = true)]
@@ -291,7 +307,7 @@ mod at_compute_engine {
         let (fake, driver, scope) = project();
         fake.with(|project| project.attach_now(ADDRESS, "us-west1-a", "two"));
         let attached =
-            finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await;
+            finish(&driver, async || driver.replace(&scope, address(ADDRESS), &vm(ONE)).await).await;
         assert!(matches!(attached, Err(DriverError::Conflict(_))), "{attached:?}");
         assert_eq!(fake.with(|project| project.holder(ADDRESS)).as_deref(), Some(TWO));
     }

@@ -3,6 +3,14 @@
 use crate::{Action, Address, Epoch, Journal, Move, PENDING, Pool, Timestamp};
 
 impl Pool {
+    /// The unfinished move of an address.
+    pub fn entry(&self, address: Address) -> Option<&Move> {
+        match &self.journal {
+            Journal::Known(moves) => moves.get(&address),
+            Journal::Unreadable => None,
+        }
+    }
+
     /// Puts a step that is no call into the journal. What is to be written counts as not written until it is.
     pub fn note(&mut self, address: Address, action: &Action, epoch: Epoch, now: Timestamp) {
         let Journal::Known(moves) = &mut self.journal else { return };
@@ -17,16 +25,31 @@ impl Pool {
                     entry.written = PENDING;
                 }
             }
+            Action::Owe => {
+                if let Some(entry) = moves.get_mut(&address) {
+                    entry.owed.extend(entry.to.as_ref().map(|to| to.vm.clone()));
+                    entry.written = PENDING;
+                }
+            }
             Action::Finish => {
-                if let Some(to) = moves.remove(&address).and_then(|entry| entry.to) {
+                self.lent.remove(&address);
+                if let Some(Move { to: Some(to), owed, .. }) = moves.remove(&address) {
                     self.last_assignment = Some(now);
+                    if owed.contains(&to.vm) {
+                        self.lent.insert(address);
+                    }
                     // The machine was ours when it was told to hold the address, whatever became of its node.
                     self.last_holders.insert(address, to.vm);
                 }
             }
             Action::Abandon => _ = moves.remove(&address),
             // These are calls, and the last is for the object's spec.
-            Action::Attach(_) | Action::Detach(_) | Action::Release | Action::Drop => {}
+            Action::Attach(_)
+            | Action::Replace(_)
+            | Action::Restore(_)
+            | Action::Detach(_)
+            | Action::Release
+            | Action::Drop => {}
         }
     }
 }

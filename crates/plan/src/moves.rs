@@ -23,6 +23,16 @@
 //! on the source, a target                               detach, or where the cloud moves in one call, attach
 //! on any other machine, or missing                      abandon: somebody else has moved it
 //! ```
+//!
+//! A machine may have an address of its own that has to go before ours can come. Before it goes, the entry says so, and
+//! before an entry is finished or abandoned, each machine that it says so of has ours, another one, or its own again:
+//!
+//! ```text
+//! attach, the target is said to have had its own        attach in its place
+//!         the target is known to have its own           write that into the entry
+//! finish or abandon, and a machine that had its own     give it one
+//!   is known to have none
+//! ```
 
 use crate::bits::Bits;
 use crate::standing::{Standing, standing};
@@ -40,7 +50,10 @@ pub(crate) enum Next {
     WaitForCloud,
     Finish,
     Abandon,
+    Owe,
     Attach(Target),
+    Replace(Target),
+    Restore(VmId),
     Detach(VmId),
     Release,
     Drop,
@@ -75,7 +88,7 @@ pub(crate) fn next(
         let is_let_go = pool.policy.mode == Mode::Leaving && pool.policy.detaches_on_delete;
         !(is_let_go && entry.to.is_none()) && may_keep(world, pool, vm, now)
     };
-    match (&fact.holding, &entry.from, &entry.to) {
+    let next = match (&fact.holding, &entry.from, &entry.to) {
         (Holding::Unknown(_), _, Some(to)) if crate::sabotaged!(UnknownGoneOnWith) => {
             Next::Attach(to.clone())
         }
@@ -99,6 +112,15 @@ pub(crate) fn next(
             }
         }
         (Holding::By(_) | Holding::Missing, ..) => Next::Abandon,
+    };
+    let lacks = |vm: &&VmId| !world.holds_any(vm) && !world.has_own.contains(*vm);
+    match next {
+        Next::Attach(to) if entry.owed.contains(&to.vm) => Next::Replace(to),
+        Next::Attach(to) if world.has_own.contains(&to.vm) => Next::Owe,
+        Next::Finish | Next::Abandon if !crate::sabotaged!(OwnForgotten) => {
+            entry.owed.iter().find(lacks).map_or(next, |vm| Next::Restore(vm.clone()))
+        }
+        other => other,
     }
 }
 

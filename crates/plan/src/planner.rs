@@ -211,7 +211,8 @@ impl<'a> Planner<'a> {
     /// Begins a move that needs no place to go to.
     fn begin(&mut self, pool: &Pool, address: Address, from: Option<VmId>, releases: bool) {
         let (epoch, written) = (self.world.epoch, Tick::default());
-        let entry = Move { from, to: None, releases, is_voluntary: true, epoch, written };
+        let owed = owed(pool, address, from.as_ref());
+        let entry = Move { from, to: None, owed, releases, is_voluntary: true, epoch, written };
         self.begun.push(step(pool, address, false, Action::Begin(entry)));
     }
 
@@ -292,7 +293,10 @@ impl<'a> Planner<'a> {
             }
             Next::Finish => Some(Action::Finish),
             Next::Abandon => Some(Action::Abandon),
+            Next::Owe => Some(Action::Owe),
             Next::Attach(to) => Some(Action::Attach(to)),
+            Next::Replace(to) => Some(Action::Replace(to)),
+            Next::Restore(vm) => Some(Action::Restore(vm)),
             Next::Detach(from) => Some(Action::Detach(from)),
             Next::Release => Some(Action::Release),
             Next::Drop => Some(Action::Drop),
@@ -549,6 +553,7 @@ impl<'a> Planner<'a> {
         }
         let verdict = Verdict::Moving(to.as_ref().map(|to| to.node.clone()));
         let entry = Move {
+            owed: owed(pool, address, from.as_ref()),
             from,
             to,
             releases: false,
@@ -605,10 +610,7 @@ impl Actions {
     /// Adds a step of an unfinished move, unless a call before it uses one of its machines.
     fn add(&mut self, step: Step, world: &World) {
         if step.action.is_call() {
-            let entry = world.pool(&step.pool).and_then(|pool| match &pool.journal {
-                Journal::Known(moves) => moves.get(&step.address),
-                Journal::Unreadable => None,
-            });
+            let entry = world.pool(&step.pool).and_then(|pool| pool.entry(step.address));
             let machines: Vec<_> = entry.into_iter().flat_map(Move::machines).cloned().collect();
             if machines.iter().any(|vm| self.machines.contains(vm)) {
                 return;
@@ -621,6 +623,12 @@ impl Actions {
 
 fn step(pool: &Pool, address: Address, is_urgent: bool, action: Action) -> Step {
     Step { pool: pool.key.clone(), scope: pool.scope.clone(), address, is_urgent, action }
+}
+
+/// The holder of an address, where it had one of its own before that.
+fn owed(pool: &Pool, address: Address, from: Option<&VmId>) -> BTreeSet<VmId> {
+    let is_lent = |vm: &&VmId| pool.lent.contains(&address) && pool.last_holders.get(&address) == Some(*vm);
+    from.filter(is_lent).into_iter().cloned().collect()
 }
 
 /// Seekers were judged last; the user wants to read the addresses in the order of the list.

@@ -35,6 +35,8 @@ pub struct Pool {
     pub zones: Vec<Arc<str>>,
     /// The machine of ours that last held each address, by the object's own status.
     pub last_holders: BTreeMap<Address, VmId>,
+    /// Those of its addresses whose last holder had an address of its own before, and gets one back.
+    pub lent: BTreeSet<Address>,
     /// When an address was last assigned, by the object's own status.
     pub last_assignment: Option<Timestamp>,
     /// Losses up to then are confirmed by a person.
@@ -64,6 +66,7 @@ impl Pool {
             region: None,
             zones: Vec::new(),
             last_holders: BTreeMap::new(),
+            lent: BTreeSet::new(),
             last_assignment: None,
             losses_confirmed: None,
             journal: Journal::default(),
@@ -95,6 +98,8 @@ pub struct Move {
     pub from: Option<VmId>,
     /// The machine that is to hold it; none only detaches.
     pub to: Option<Target>,
+    /// Those of the two that had an address of their own, and must not be left without any. Only then may it be taken off.
+    pub owed: BTreeSet<VmId>,
     /// Whether the address is given back to the cloud.
     pub releases: bool,
     /// Whether the holder was alive when the move began, so that the move could have waited.

@@ -31,11 +31,12 @@ pub enum Sabotage {
     AnswerForgotten,
     SpecForgotten,
     FailedWatchReadAsEmpty,
+    OwnForgotten,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -60,6 +61,7 @@ impl Sabotage {
         Self::AnswerForgotten,
         Self::SpecForgotten,
         Self::FailedWatchReadAsEmpty,
+        Self::OwnForgotten,
     ];
 }
 

@@ -86,8 +86,14 @@ pub enum Action {
     Finish,
     /// Take the entry out of the journal: it makes no sense any more.
     Abandon,
-    /// Tell the cloud to put the address on a machine.
+    /// Write into the journal that the target has an address of its own, so that it gets one back.
+    Owe,
+    /// Tell the cloud to put the address on a machine, unless that has one of its own.
     Attach(Target),
+    /// Tell the cloud to put the address on a machine in place of its own.
+    Replace(Target),
+    /// Tell the cloud to give a machine an address of its own again.
+    Restore(VmId),
     /// Tell the cloud to take the address off a machine.
     Detach(VmId),
     /// Tell the cloud to take the address back for good.
@@ -99,15 +105,24 @@ pub enum Action {
 impl Action {
     /// Whether it is a call to the cloud, and not only an entry in the journal.
     pub fn is_call(&self) -> bool {
-        matches!(self, Self::Attach(_) | Self::Detach(_) | Self::Release)
+        matches!(
+            self,
+            Self::Attach(_) | Self::Replace(_) | Self::Restore(_) | Self::Detach(_) | Self::Release
+        )
     }
 
     /// The machine that a call to the cloud is about.
     pub fn machine(&self) -> Option<&VmId> {
         match self {
-            Self::Attach(to) => Some(&to.vm),
-            Self::Detach(from) => Some(from),
-            Self::Begin(_) | Self::Claim | Self::Finish | Self::Abandon | Self::Release | Self::Drop => None,
+            Self::Attach(to) | Self::Replace(to) => Some(&to.vm),
+            Self::Detach(vm) | Self::Restore(vm) => Some(vm),
+            Self::Begin(_)
+            | Self::Claim
+            | Self::Owe
+            | Self::Finish
+            | Self::Abandon
+            | Self::Release
+            | Self::Drop => None,
         }
     }
 }
@@ -130,6 +145,9 @@ impl fmt::Display for Step {
             Action::Finish => write!(f, "finish {address}"),
             Action::Abandon => write!(f, "abandon {address}"),
             Action::Attach(to) => write!(f, "attach {address} -> {}", to.node),
+            Action::Replace(to) => write!(f, "attach {address} -> {} in place of its own", to.node),
+            Action::Restore(vm) => write!(f, "give {vm} an address of its own after {address}"),
+            Action::Owe => write!(f, "note for {address} that its target has an address of its own"),
             Action::Detach(from) => write!(f, "detach {address} from {from}"),
         }
     }

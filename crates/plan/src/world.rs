@@ -49,6 +49,8 @@ pub struct World {
     pub losses: BTreeMap<Address, Timestamp>,
     /// Clouds that move an address in one call from holder to holder.
     pub moves_in_one_call: BTreeSet<Provider>,
+    /// Machines that are known to have an address of their own, besides ours.
+    pub has_own: BTreeSet<VmId>,
     /// Machines that refused an address lately get none before then.
     pub avoid_machines: BTreeMap<VmId, Timestamp>,
     /// Addresses whose last change failed are not tried again before then.
@@ -355,6 +357,11 @@ impl World {
                 self.held_by.entry(vm).or_default().insert((scope, address));
             }
         }
+    }
+
+    /// Whether a machine holds any address that a cloud told of.
+    pub(crate) fn holds_any(&self, vm: &VmId) -> bool {
+        self.held_by.contains_key(vm)
     }
 
     /// A machine does not hold an address any more.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use plan::{
     Account, Action, Address, Creation, CreationAction, CreationStep, Epoch, Fact, Holding, Journal, Mode,
-    Move, Node, NodeName, Plan, Pods, Policy, Pool, PoolKey, Provider, Readiness, Scope, Spread, Takeover,
+    Node, NodeName, PENDING, Plan, Pods, Policy, Pool, PoolKey, Provider, Readiness, Scope, Spread, Takeover,
     Tenancy, Tick, Timestamp, VmId, World, plan,
 };
 
@@ -17,10 +17,11 @@ const WORLDS: u64 = 100_000;
 /// More addresses than this are never desired of a pool that may create them.
 const CREATED_MAX: u64 = 12;
 
-/// The rounds within which an obedient cloud settles: each address may be begun, detached, attached and finished, and
-/// budgets and cool-offs may let only one address at a time go through that.
-fn rounds_max(addresses: usize) -> usize {
-    4 * addresses + 4
+/// The rounds within which an obedient cloud settles: each address may be begun, detached, tried where the target has one of
+/// its own, which is noted, attached, made up for at its source, and finished, and budgets and cool-offs may let only one
+/// address at a time go through that. Then each node may lose a pod.
+fn rounds_max(world: &World) -> usize {
+    7 * world.facts_of(&scope(0)).count() + world.nodes().count() + 4
 }
 
 /// Numbers that look random and depend on nothing but the seed.
@@ -144,6 +145,7 @@ fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap
         },
         region: dice.one_in(5).then(|| "near".into()),
         zones: if dice.one_in(5) { vec!["a".into()] } else { Vec::new() },
+        lent: last_holders.keys().copied().filter(|_| dice.one_in(3)).collect(),
         last_holders,
         last_assignment: dice.one_in(3).then(|| start() - Duration::from_secs(dice.roll(30))),
         losses_confirmed: dice.one_in(2).then(start),
@@ -260,13 +262,17 @@ fn assert_sound(world: &World, plan: &Plan) {
         assert!(!plan.tripped.contains_key(&step.scope), "{step} though the breaker is tripped");
         let (to, from) = match &step.action {
             Action::Begin(entry) => (entry.to.clone(), entry.from.clone()),
-            Action::Attach(to) => (Some(to.clone()), None),
+            Action::Attach(to) | Action::Replace(to) => (Some(to.clone()), None),
             Action::Detach(from) => (None, Some(from.clone())),
             Action::Release => {
                 assert!(pool.created_here.contains(&step.address), "{step}, which it did not create");
                 (None, None)
             }
-            Action::Claim | Action::Finish | Action::Abandon | Action::Drop => continue,
+            Action::Restore(vm) => {
+                assert!(!holders.iter().any(|(holder, _)| holder == vm), "{step}, which holds ours");
+                continue;
+            }
+            Action::Claim | Action::Owe | Action::Finish | Action::Abandon | Action::Drop => continue,
         };
         let fact =
             world.fact(&step.scope, step.address).unwrap_or_else(|| panic!("{step} on what was never told"));
@@ -308,25 +314,27 @@ fn carry_out(world: &mut World, plan: &Plan, tick: &mut u64, now: Timestamp) {
     world.losses = plan.losses.clone();
     for step in &plan.steps {
         let mut pool = world.pool(&step.pool).unwrap().clone();
-        let Journal::Known(moves) = &mut pool.journal else { panic!("no journal was unreadable") };
         match &step.action {
-            Action::Begin(entry) => {
-                moves.insert(step.address, Move { written: Tick(*tick), ..entry.clone() });
+            // A target may turn out to have an address of its own.
+            Action::Attach(to) if to.vm.as_str().ends_with(['1', '3', '5']) => {
+                world.has_own.insert(to.vm.clone());
             }
-            Action::Claim => moves.get_mut(&step.address).unwrap().epoch = world.epoch,
-            Action::Finish => {
-                let entry = moves.remove(&step.address).unwrap();
-                if let Some(to) = entry.to {
-                    pool.last_holders.insert(step.address, to.vm);
-                    pool.last_assignment = Some(now);
-                }
+            Action::Replace(to) => {
+                world.has_own.remove(&to.vm);
+                hold(world, step.address, Holding::By(to.vm.clone()), *tick);
             }
-            Action::Abandon => _ = moves.remove(&step.address),
             Action::Attach(to) => hold(world, step.address, Holding::By(to.vm.clone()), *tick),
+            Action::Restore(vm) => _ = world.has_own.insert(vm.clone()),
             Action::Detach(_) => hold(world, step.address, Holding::Free, *tick),
             Action::Release => hold(world, step.address, Holding::Missing, *tick),
             Action::Drop => pool.addresses.retain(|address| *address != step.address),
+            noted => pool.note(step.address, noted, world.epoch, now),
         }
+        let Journal::Known(moves) = &mut pool.journal else { panic!("no journal was unreadable") };
+        moves
+            .values_mut()
+            .filter(|entry| entry.written == PENDING)
+            .for_each(|entry| entry.written = Tick(*tick));
         world.set_pool(pool);
     }
     for step in &plan.creations {
@@ -412,13 +420,14 @@ fn settle(seed: u64) -> (usize, usize) {
                 None => break,
             }
         }
-        attached += planned.steps.iter().filter(|step| matches!(step.action, Action::Attach(_))).count();
+        attached += planned
+            .steps
+            .iter()
+            .filter(|step| matches!(step.action, Action::Attach(_) | Action::Replace(_)))
+            .count();
         carry_out(&mut world, &planned, &mut tick, now);
         rounds += usize::from(!is_idle);
-        assert!(
-            rounds <= rounds_max(world.facts_of(&scope(0)).count()),
-            "not settled after {rounds} rounds: {planned}"
-        );
+        assert!(rounds <= rounds_max(&world), "not settled after {rounds} rounds: {planned}");
     }
     let again = plan(&world, now);
     assert_eq!(again.to_string(), "", "a settled world plans this");

@@ -264,8 +264,15 @@ impl Mind {
         let entries = self.journal.iter().enumerate().filter_map(|(at, entry)| {
             let Entry { from, to, epoch } = (*entry)?;
             let (from, to) = (from.map(vm), to.map(target));
-            let entry =
-                Move { from, to, releases: false, is_voluntary: true, epoch: Epoch(epoch), written: Tick(5) };
+            let entry = Move {
+                from,
+                to,
+                owed: BTreeSet::new(),
+                releases: false,
+                is_voluntary: true,
+                epoch: Epoch(epoch),
+                written: Tick(5),
+            };
             Some((address(at), entry))
         });
         let journal = Journal::Known(entries.collect());

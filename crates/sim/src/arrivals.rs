@@ -4,7 +4,7 @@
 //! wrong about it. A change is wrong
 //!
 //! ```text
-//! I1  if it takes an address from a machine outside of the cluster
+//! I1  if it takes an address from a machine outside of the cluster that had it when the cloud was last read
 //! I2  if a later one of the same process about the same thing has arrived before it
 //! I5  if it takes the label from a node that has held an address of ours for a while
 //! I6  if no journal entry of its leader's own epoch tells of it
@@ -13,7 +13,7 @@
 //! I8  if it takes an address from where it is well, and nobody has changed anything lately that could be a reason
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -43,12 +43,14 @@ pub struct Arrivals {
 struct Seen {
     sent: u64,
     landed: Vec<Landed>,
-    /// When the last listing of addresses arrived whose answer reached its process.
+    /// When the last listing of addresses arrived whose answer has reached its process.
     read: BTreeMap<(u64, Cloud), Timestamp>,
     /// When the last change about something arrived, where it failed or its answer was lost.
     failed: BTreeMap<(u64, String), Timestamp>,
     /// When people or fate last changed something.
     disturbed: BTreeMap<String, Duration>,
+    /// Addresses that were taken from a machine outside of the cluster, and nobody could know that they were there.
+    raced: BTreeSet<String>,
     /// What was written into Kubernetes that is not so.
     untrue: Vec<Violation>,
     /// The epoch that each process led in.
@@ -68,6 +70,8 @@ pub struct Request {
     /// What it says.
     pub body: String,
     number: u64,
+    /// When the last listing arrived whose answer the sender had.
+    read: Option<Timestamp>,
 }
 
 /// A request that has arrived, and what was wrong with that.
@@ -75,6 +79,12 @@ pub struct Arrived {
     request: Request,
     at: Timestamp,
     wrong: Vec<Violation>,
+}
+
+/// A listing that was answered.
+pub struct Reading {
+    who: (u64, Cloud),
+    at: Timestamp,
 }
 
 /// A change that a cloud has carried out or refused.
@@ -130,6 +140,7 @@ impl Universe {
         let mut seen = lock(&self.arrivals.seen);
         seen.sent += 1;
         Request {
+            read: seen.read.get(&(process, cloud)).copied(),
             process,
             cloud,
             method: request.method().clone(),
@@ -154,7 +165,7 @@ impl Universe {
             let seen = lock(&self.arrivals.seen);
             let failed =
                 subject.as_ref().and_then(|subject| seen.failed.get(&(process, subject.clone())).copied());
-            let read = seen.read.get(&(process, request.cloud)).copied();
+            let read = request.read;
             if written.is_some() && written > read {
                 add("I6", "the cloud was not read since that was journalled".into());
             }
@@ -175,22 +186,23 @@ impl Universe {
             if let Some(harm) = self.harm(&request) {
                 add("I8", harm);
             }
-            if self.takes_from_a_stranger(&request) {
-                add("I1", "taken from a machine outside of the cluster".into());
+            if let Some(given) = self.takes_from_a_stranger(&request) {
+                match read.is_some_and(|read| read > given) {
+                    true => add("I1", "taken from a machine outside of the cluster".into()),
+                    false => lock(&self.arrivals.seen).raced.extend(request.subject()),
+                }
             }
         }
         Arrived { request, at, wrong }
     }
 
-    /// A cloud has answered a request; its process hears of it or not.
-    pub fn answered(&self, arrived: Arrived, status: u16, is_heard: bool) {
+    /// A cloud has answered a request; its process will hear of it or not. Gives what it will then have read.
+    pub fn answered(&self, arrived: Arrived, status: u16, is_heard: bool) -> Option<Reading> {
         let Arrived { request, at, mut wrong } = arrived;
         let is_done = (200..300).contains(&status);
-        if request.is_listing() && is_done && is_heard {
-            lock(&self.arrivals.seen).read.insert((request.process, request.cloud), at);
-        }
         if !request.is_change() {
-            return;
+            let is_read = request.is_listing() && is_done && is_heard;
+            return is_read.then_some(Reading { who: (request.process, request.cloud), at });
         }
         let Request { process, method, path, body, number, .. } = &request;
         let line = format!("{method} {path} {body} -> {status}");
@@ -207,6 +219,12 @@ impl Universe {
             seen.failed.insert(key, self.now());
         }
         seen.landed.push(Landed { process: *process, line, wrong, number: *number, subject });
+        None
+    }
+
+    /// The answer to a listing has reached its process.
+    pub fn heard(&self, reading: &Reading) {
+        lock(&self.arrivals.seen).read.insert(reading.who, reading.at);
     }
 
     /// The lease was written: takes note of the epoch in which its holder leads.
@@ -276,10 +294,20 @@ impl Universe {
         lock(&self.arrivals.seen).disturbed.insert(what.to_owned(), self.elapsed());
     }
 
-    fn takes_from_a_stranger(&self, request: &Request) -> bool {
-        let is_held = |ip: &str| self.ocean.with(|ocean| ocean.holder(ip)) == Some(STRANGER_DROPLET);
-        request.path.contains(&format!("/instances/{STRANGER}/"))
-            || (request.cloud == Cloud::Ocean && request.subject().is_some_and(|ip| is_held(&ip)))
+    /// When somebody gave the address that a request takes to a machine outside of the cluster, if so.
+    fn takes_from_a_stranger(&self, request: &Request) -> Option<Timestamp> {
+        if request.path.contains(&format!("/instances/{STRANGER}/")) {
+            return Some(Timestamp::MIN);
+        }
+        let ip = request.subject().filter(|_| request.cloud == Cloud::Ocean)?;
+        let is_held = self.ocean.with(|ocean| ocean.holder(&ip)) == Some(STRANGER_DROPLET);
+        let given = lock(&self.arrivals.seen).disturbed.get(&ip).copied().unwrap_or_default();
+        is_held.then(|| self.now() - self.elapsed().saturating_sub(given))
+    }
+
+    /// Whether an address was taken from a machine outside of the cluster, and nobody could know that it was there.
+    pub fn is_raced(&self, ip: &str) -> bool {
+        lock(&self.arrivals.seen).raced.contains(ip)
     }
 
     /// Whether nobody has changed any of these lately.

@@ -36,6 +36,11 @@ pub struct Cluster {
     pub foreign: BTreeSet<String>,
     /// Addresses that were created for pools that are gone: they stay in the account, as their pools were told.
     pub orphans: BTreeSet<String>,
+    /// Machines at Compute Engine, as zone and name, and whether each had an address of its own, as far as people have not
+    /// meddled with it.
+    pub had_own: BTreeMap<(&'static str, String), bool>,
+    /// Addresses at Compute Engine that some object stopped listing.
+    pub forgotten: BTreeSet<String>,
     grace: u64,
     creates: bool,
     tags: bool,
@@ -82,6 +87,8 @@ impl Cluster {
             given_away: BTreeMap::new(),
             foreign,
             orphans: BTreeSet::new(),
+            had_own: BTreeMap::new(),
+            forgotten: BTreeSet::new(),
             grace,
             creates,
             tags,
@@ -150,7 +157,10 @@ impl Cluster {
                     });
                 }
             }
-            Event::Delete { cloud: Cloud::Compute } => api.delete("netipallocations", "", "edge", now),
+            Event::Delete { cloud: Cloud::Compute } => {
+                api.delete("netipallocations", "", "edge", now);
+                self.forgotten.extend((0..ADDRESSES).map(compute_address));
+            }
             Event::Delete { cloud: Cloud::Ocean } => api.delete("floatingippools", "default", "pool", now),
             Event::Recreate { cloud } => self.recreate(*cloud),
             Event::DeleteLease => {
@@ -282,10 +292,12 @@ impl Cluster {
         let zone = Self::zone(node);
         let (provider_id, labels) = match cloud {
             Cloud::Compute => {
-                self.universe.compute.with(|compute| match node % 2 {
-                    0 => compute.add_instance(zone, &machine),
-                    _ => compute.add_instance_without_address(zone, &machine),
+                let has_own = node.is_multiple_of(2);
+                self.universe.compute.with(|compute| match has_own {
+                    true => compute.add_instance(zone, &machine),
+                    false => compute.add_instance_without_address(zone, &machine),
                 });
+                self.had_own.insert((zone, machine.clone()), has_own);
                 let labels = json!({
                     "role": "edge", "topology.kubernetes.io/region": REGION, "topology.kubernetes.io/zone": zone,
                 });
@@ -350,6 +362,9 @@ impl Cluster {
                 if machine_is_ordered(&ledger, &vm) {
                     return;
                 }
+                self.had_own.remove(&(zone, machine.clone()));
+                let holder = self.universe.compute.with(|compute| compute.holder(&ip)).unwrap_or_default();
+                self.had_own.retain(|(_, name), _| !holder.ends_with(&format!("/{name}")));
                 self.universe.compute.with(|compute| compute.attach_now(&ip, zone, &machine));
             }
             Cloud::Ocean => {
@@ -377,12 +392,13 @@ impl Cluster {
         self.given_away.retain(|ip, vm| self.universe.holder(ip).as_ref() == Some(vm));
     }
 
-    fn edit(&self, cloud: Cloud, address: u64) {
+    fn edit(&mut self, cloud: Cloud, address: u64) {
         let now = self.universe.now();
         let (plural, namespace, name, field, ip) = match cloud {
             Cloud::Compute => ("netipallocations", "", "edge", "reservedIPs", compute_address(address)),
             Cloud::Ocean => ("floatingippools", "default", "pool", "ips", ocean_address(address)),
         };
+        self.forgotten.insert(ip.clone());
         self.universe.api.edit(plural, namespace, name, now, |object| {
             let mut listed: Vec<Value> = object["spec"][field].as_array().cloned().unwrap_or_default();
             match listed.iter().position(|listed| *listed == ip.as_str()) {

@@ -112,8 +112,9 @@ fn reach(
                 let arrived = universe.arrives(sent);
                 let answer = server.oneshot(request).await;
                 let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-                universe.answered(arrived, status, fate == Fate::Well);
+                let reading = universe.answered(arrived, status, fate == Fate::Well);
                 tokio::time::sleep(back).await;
+                reading.iter().for_each(|reading| universe.heard(reading));
                 if fate == Fate::ReplyLost {
                     return lost(to, is_silent).await;
                 }

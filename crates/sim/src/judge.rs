@@ -10,6 +10,7 @@
 //! I6  nothing is changed that is in no journal, or without having read the cloud since it was journalled or last tried
 //! I7  calls are bounded, and nothing is tried again without a pause
 //! I8  an address that is well where it is stays there
+//! I9  in the end a machine has an address of its own if it had one and holds none of ours, and never if it had none
 //! ```
 //!
 //! What is settled is judged by the planner on the true facts, read without any weather: it must have nothing left to do.
@@ -79,7 +80,7 @@ pub async fn judge(
         ledger.double_holders().into_iter().for_each(|what| add("I1", what));
     }
     for (ip, vm) in &cluster.given_away {
-        if universe.holder(ip).as_ref() != Some(vm) {
+        if universe.holder(ip).as_ref() != Some(vm) && !universe.is_raced(ip) {
             add("I1", format!("{ip} was taken from {vm}, which is not in the cluster"));
         }
     }
@@ -96,6 +97,7 @@ pub async fn judge(
         add("I3", format!("{before:?} writes became {:?} though nothing happened", written(universe)));
     }
     created(universe, cluster).into_iter().for_each(|what| add("I4", what));
+    own(universe, cluster).into_iter().for_each(|what| add("I9", what));
     let (index, plan) = truth(universe).await;
     if !plan.to_string().is_empty() {
         add("I3", format!("not settled, there is still to do: {plan}"));
@@ -177,6 +179,34 @@ fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
         }
     }
     found
+}
+
+/// What has an address of its own must have had one, and what had one must have one or one of ours.
+fn own(universe: &Universe, cluster: &Cluster) -> Vec<String> {
+    let wrong = |((zone, name), had): (&(&str, String), &bool)| {
+        let (exists, has, holds) = universe.compute.with(|compute| {
+            (compute.exists(zone, name), compute.has_own(zone, name), compute.has_address(zone, name))
+        });
+        match (had, has) {
+            (true, false) if exists && !holds => {
+                Some(format!("{name} has no address at all, and had one of its own"))
+            }
+            (false, true) => Some(format!("{name} was given an address of its own, and never had one")),
+            _ => None,
+        }
+    };
+    // Whoever stops listing an address forgets what its holder had.
+    let held_forgotten = |(_, name): &&(&str, String)| {
+        let ledger = universe.compute.ledger();
+        ledger.done.iter().any(|done| match &done.deed {
+            Deed::Attached { address, vm } => {
+                cluster.forgotten.contains(address) && vm.ends_with(&format!("/{name}"))
+            }
+            _ => false,
+        })
+    };
+    let remembered = cluster.had_own.iter().filter(|(machine, _)| !held_forgotten(machine));
+    remembered.filter_map(wrong).collect()
 }
 
 /// The truth, as the controller would see it in good weather, and what it would do.

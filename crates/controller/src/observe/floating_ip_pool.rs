@@ -9,8 +9,8 @@ use plan::{Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
 use super::selector::parse;
 use super::{
-    Front, PodsMeant, Refusal, Who, allowed, created, created_here, disowned, last_holders, losses_confirmed,
-    parse_addresses,
+    Front, PodsMeant, Refusal, Who, allowed, created, created_here, disowned, last_holders, lent,
+    losses_confirmed, parse_addresses,
 };
 
 /// The kind's name.
@@ -62,6 +62,7 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         tenancy: Tenancy::UntilDisplaced { needs_pods: matches.needs_pods() },
         region: spec.region.as_deref().filter(|region| !region.is_empty()).map(Into::into),
         last_holders: last_holders(addresses_status),
+        lent: lent(addresses_status),
         last_assignment: status.and_then(|status| status.last_assignment.as_ref()).map(|time| time.0),
         losses_confirmed: losses_confirmed(object),
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, spec.assignment_cool_off()),

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use plan::{Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
 use super::owners::Named;
-use super::{Front, PodsMeant, Who, allowed, created, last_holders, losses_confirmed, parse_addresses};
+use super::{Front, PodsMeant, Who, allowed, created, last_holders, lent, losses_confirmed, parse_addresses};
 
 /// The kind's name.
 pub const KIND: &str = "NetIPAllocation";
@@ -39,6 +39,7 @@ pub(super) fn front(object: &NetIPAllocation) -> Front {
         region,
         zones,
         last_holders: last_holders(status),
+        lent: lent(status),
         losses_confirmed: losses_confirmed(object),
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, Duration::ZERO),
         ..Pool::new(key(object), Scope { provider, account: "".into() }, addresses)

@@ -241,7 +241,7 @@ impl Speaker<'_> {
             let holder = |vm: &plan::VmId, node: Option<&plan::NodeName>| Holder {
                 vm: vm.to_string(),
                 node_name: node.map(ToString::to_string),
-                had_ephemeral: None,
+                had_ephemeral: entry.owed.contains(vm).then_some(true),
             };
             Move {
                 kind: entry.releases.then(|| RELEASE.into()),
@@ -306,7 +306,7 @@ impl Speaker<'_> {
             Holding::By(vm) => self.index.world.node_of(vm).map(|(name, _)| Holder {
                 vm: vm.to_string(),
                 node_name: Some(name.to_string()),
-                had_ephemeral: None,
+                had_ephemeral: self.had_own(address, vm).then_some(true),
             }),
             _ => None,
         });
@@ -330,6 +330,12 @@ impl Speaker<'_> {
         }
     }
 
+    /// Whether the machine that holds an address had one of its own before.
+    fn had_own(&self, address: Address, vm: &plan::VmId) -> bool {
+        let is_remembered = self.pool.last_holders.get(&address) == Some(vm);
+        is_remembered && self.pool.lent.contains(&address)
+    }
+
     /// Whether the object created an address itself: it carries the object's tag, or came from a request for it.
     fn is_created(&self, address: Address) -> bool {
         let fact = self.index.world.fact(&self.pool.scope, address);
@@ -342,7 +348,8 @@ impl Speaker<'_> {
         let known = present.and_then(|present| present.last_holder.clone());
         match self.pool.last_holders.get(&address) {
             Some(vm) if known.as_ref().is_none_or(|known| known.vm != vm.as_str()) => {
-                Some(Holder { vm: vm.to_string(), node_name: None, had_ephemeral: None })
+                let had_ephemeral = self.pool.lent.contains(&address).then_some(true);
+                Some(Holder { vm: vm.to_string(), node_name: None, had_ephemeral })
             }
             _ => known,
         }

@@ -14,6 +14,8 @@
 //! the account and not in the pool, `a1 made` was created by it; `releases` is policy.releaseCreated, `deleted` and
 //! `deleted detaching` an object that is being deleted. `evicts` is policy.evictPods, a node that is `astray` has pods of the
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
+//! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
+//! `a1 lent` that the status does so of its holder.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -142,6 +144,11 @@ impl Sketch {
             ["budget", count] => pool.policy.concurrent_moves_max = Some(count.parse().unwrap()),
             ["healthy", count] => pool.policy.healthy_min = count.parse().unwrap(),
             ["desired", count] => pool.desired = count.parse().unwrap(),
+            ["owed", names @ ..] => {
+                let owed: BTreeSet<_> = names.iter().map(|name| vm(name)).collect();
+                self.each_move(|entry| entry.owed.clone_from(&owed));
+            }
+            ["own", names @ ..] => self.world.has_own.extend(names.iter().map(|name| vm(name))),
             ["epoch", number] => self.each_move(|entry| entry.epoch = Epoch(number.parse().unwrap())),
             ["only", "zone", zone] => pool.zones = vec![(*zone).into()],
             ["younger", "lists", listed @ ..] => {
@@ -170,9 +177,12 @@ impl Sketch {
                 self.pool.addresses.retain(|listed| *listed != address);
             }
             ["made"] => _ = self.pool.created_here.insert(address),
+            ["lent"] => _ = self.pool.lent.insert(address),
             ["released"] => {
                 let (epoch, written) = (Epoch(7), Tick(5));
-                let entry = Move { from: None, to: None, releases: true, is_voluntary: true, epoch, written };
+                let owed = BTreeSet::new();
+                let entry =
+                    Move { from: None, to: None, owed, releases: true, is_voluntary: true, epoch, written };
                 if let Journal::Known(moves) = &mut self.pool.journal {
                     moves.insert(address, entry);
                 }
@@ -189,8 +199,15 @@ impl Sketch {
             ["moves", from, "->", to] => {
                 let to = (*to != "-").then(|| Target { vm: vm(to), node: (*to).into() });
                 let from = (*from != "-").then(|| vm(from));
-                let entry =
-                    Move { from, to, releases: false, is_voluntary: true, epoch: Epoch(7), written: Tick(5) };
+                let entry = Move {
+                    from,
+                    to,
+                    owed: BTreeSet::new(),
+                    releases: false,
+                    is_voluntary: true,
+                    epoch: Epoch(7),
+                    written: Tick(5),
+                };
                 if let Journal::Known(moves) = &mut self.pool.journal {
                     moves.insert(address, entry);
                 }
@@ -849,4 +866,44 @@ fn no_pod_is_evicted_on_what_is_not_known() {
     ] {
         assert_eq!(plan(&world(text), now()).evictions, [], "{text}");
     }
+}
+
+#[test]
+fn a_machine_with_an_address_of_its_own_is_noted_before_that_is_taken_off() {
+    check("a1 moves - -> n1 | n1", expect!["attach a1 -> n1"]);
+    check("a1 moves - -> n1 | n1 | own n1", expect!["note for a1 that its target has an address of its own"]);
+    check("a1 moves - -> n1 | n1 | own n1 | owed n1", expect!["attach a1 -> n1 in place of its own"]);
+    check("a1 moves - -> n1 | n1 | owed n1", expect!["attach a1 -> n1 in place of its own"]);
+}
+
+#[test]
+fn a_machine_that_had_an_address_of_its_own_gets_one_back_before_the_move_is_over() {
+    let moved = "a1 moves n1 -> n2 | n2 holds a1 | n1 cordoned empty | owed n1";
+    check(moved, expect!["give n1 an address of its own after a1"]);
+    check(&format!("{moved} | own n1"), expect!["finish a1"]);
+    check("a1 moves n1 -> n2 | n2 holds a1 | n1 holds a2 | owed n1", expect!["finish a1"]);
+    check(
+        "a1 moves n1 -> - | n1 cordoned empty | owed n1",
+        expect!["give n1 an address of its own after a1"],
+    );
+    check("a1 moves n1 -> n2 | n2 holds a1 | n1 | owed n2", expect!["finish a1"]);
+}
+
+#[test]
+fn a_target_that_does_not_get_the_address_after_all_gets_its_own_back() {
+    let given_up = "a1 moves - -> n1 | n1 cordoned empty | n2 | owed n1";
+    check(given_up, expect!["give n1 an address of its own after a1"]);
+    check(&format!("{given_up} | own n1"), expect!["abandon a1"]);
+}
+
+#[test]
+fn a_holder_that_had_an_address_of_its_own_is_remembered_in_the_next_move() {
+    let Plan { steps, .. } = plan(&world("n1 cordoned empty holds a1 | a1 lent | n2"), now());
+    let [Step { action: Action::Begin(entry), .. }] = steps.as_slice() else { panic!("{steps:?}") };
+    assert_eq!(entry.owed, BTreeSet::from([vm("n1")]));
+    let mut pool = pool("p", "1");
+    pool.note(address("a1"), &Action::Begin(entry.clone()), Epoch(7), now());
+    pool.note(address("a1"), &Action::Owe, Epoch(7), now());
+    pool.note(address("a1"), &Action::Finish, Epoch(7), now());
+    assert_eq!(pool.lent, BTreeSet::from([address("a1")]), "the new holder had one too");
 }

@@ -220,6 +220,26 @@ impl Compute {
         self.holders().get(ip).map(|instance| instance.vm(&self.project))
     }
 
+    /// Whether there is such a machine.
+    pub fn exists(&self, zone: &str, name: &str) -> bool {
+        self.instances.contains_key(&(zone.to_owned(), name.to_owned()))
+    }
+
+    /// Whether a machine has any external address.
+    pub fn has_address(&self, zone: &str, name: &str) -> bool {
+        self.address_of(zone, name).is_some()
+    }
+
+    /// Whether a machine has an ephemeral address.
+    pub fn has_own(&self, zone: &str, name: &str) -> bool {
+        let is_reserved = |ip: &str| self.addresses.values().any(|address| address.ip == ip);
+        self.address_of(zone, name).is_some_and(|ip| !is_reserved(ip))
+    }
+
+    fn address_of(&self, zone: &str, name: &str) -> Option<&str> {
+        self.instances.get(&(zone.to_owned(), name.to_owned()))?.access.as_ref()?.ip.as_deref()
+    }
+
     fn make_instance(&mut self, zone: &str, name: &str, access: Option<Access>) {
         self.zones.insert(zone.to_owned());
         let instance = Instance {
