@@ -14,8 +14,8 @@ deny := cache / "cargo-deny-" + deny_version
 default:
     @just --list --unsorted
 
-# Format, lint, licences and duplicate versions, generated files.
-check: _deny
+# Format, lint, licences and duplicate versions, generated files, alerts. Needs `just tools` for promtool.
+check: _deny _alerts _dashboard
     cargo fetch --locked
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -80,8 +80,18 @@ _bench-failover: tools
 # Writes the generated files.
 generate:
     REGENERATE=1 cargo test --quiet --locked -p api generated
+    monitoring/dashboard-configmap > monitoring/grafana-dashboard-configmap.yaml
 
 # Installs cargo-deny into the cache.
 _deny:
     @[ -x {{deny}}/bin/cargo-deny ] || CARGO_TARGET_DIR={{cache}}/cargo-deny-build cargo install --quiet --locked --root {{deny}} cargo-deny@{{deny_version}}
     @rm -rf {{cache}}/cargo-deny-build
+
+# Tests the alerts.
+_alerts:
+    PATH="$(tools/build --where):$PATH" monitoring/tests/run
+
+# The dashboard can be read, and its ConfigMap is made of it as it stands.
+_dashboard:
+    @python3 -m json.tool monitoring/grafana-dashboard.json >/dev/null
+    @monitoring/dashboard-configmap | diff - monitoring/grafana-dashboard-configmap.yaml >/dev/null || { echo "monitoring/grafana-dashboard-configmap.yaml is out of date: run \`just generate\`" >&2; exit 1; }
