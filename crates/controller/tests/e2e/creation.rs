@@ -1,9 +1,8 @@
 //! Addresses that are asked of the cloud, and what a crash leaves of them.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::Signal;
 use testbed::cluster::eventually;
 use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
@@ -73,7 +72,7 @@ async fn f1_addresses_are_created_up_to_the_desired_number_and_given_back_when_t
 
 /// Wants one address more of a controller that dies at the given request; tells whether it did.
 async fn dies_at(rig: &Rig, failpoint: &str, desired: usize) -> bool {
-    let provoke = || _ = rig.control_plane.apply(&pool(desired, "nobody=has-this", "")).unwrap();
+    let provoke = || rig.control_plane.apply(&pool(desired, "nobody=has-this", "")).unwrap();
     let is_done = || listed(rig).len() == desired && rig.get(POOL)["status"]["moves"].is_null();
     rig.outlives(failpoint, POOL, provoke, is_done).await
 }

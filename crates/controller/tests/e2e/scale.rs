@@ -26,7 +26,7 @@ async fn a_thousand_addresses_of_one_pool_fail_over_at_once() {
     let address = |number: u64| format!("198.18.{}.{}", number / 250, number % 250);
     rig.clouds.digitalocean.with(|account| {
         for number in 0..2 * ADDRESSES {
-            account.add_droplet(10_000 + number, &format!("big-{number}"), "nyc3");
+            account.add_droplet(10_000 + number, format!("big-{number}"), "nyc3");
         }
         for number in 0..ADDRESSES {
             account.add_reserved_ip(address(number), "nyc3");

@@ -103,8 +103,16 @@ async fn the_controller_answers_probes_and_a_settled_world_costs_no_write() {
     for port in [controller.metrics_port, controller.health_port] {
         let (status, text) = get(port, "/metrics").await.unwrap();
         assert_eq!(status, 200);
-        assert!(text.contains("netipallocation_controller_ready 1"), "{text}");
-        assert!(text.contains("netipallocation_controller_info{version=\"0.1.0\"} 1"), "{text}");
+        assert!(
+            text.contains("netipallocation_controller_ready{pod_name=\"ip-address-controller\"} 1"),
+            "{text}"
+        );
+        assert!(
+            text.contains(
+                "netipallocation_controller_info{pod_name=\"ip-address-controller\",version=\"0.1.0\"} 1"
+            ),
+            "{text}"
+        );
     }
 
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();

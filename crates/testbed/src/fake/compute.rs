@@ -215,6 +215,12 @@ impl Compute {
         self.unwritten.extend(left.into_iter().chain(came));
     }
 
+    /// Takes whatever address a machine has off it at once, as a person would.
+    pub fn detach_now(&mut self, zone: &str, name: &str) {
+        let left = self.take_off(&(zone.to_owned(), name.to_owned()));
+        self.unwritten.extend(left);
+    }
+
     /// Which machine has an address, reserved or ephemeral, as `project/zone/name`.
     pub fn holder(&self, ip: &str) -> Option<String> {
         self.holders().get(ip).map(|instance| instance.vm(&self.project))
