@@ -37,6 +37,9 @@ pub const FLIPOP_LEASE: &str = "floating-ip-pool-controller-leader-election";
 /// The annotation that holds the leader's epoch.
 pub const EPOCH_ANNOTATION: &str = "netinfra.darkbrains.com/epoch";
 
+/// The annotation that names the pod which gave the lease up for somebody else to do what would have cut it off.
+pub const HANDED_OVER_ANNOTATION: &str = "netinfra.darkbrains.com/handed-over-by";
+
 /// A candidate for leadership.
 pub struct Candidate {
     api: Api<Lease>,
@@ -167,11 +170,18 @@ impl Candidate {
         self.seen.as_ref().and_then(|(lease, _)| epoch(lease)).unwrap_or_default()
     }
 
+    /// Whether a pod handed the lease over, and nobody has led since.
+    pub fn was_handed_over_by(&self, pod: &str) -> bool {
+        let annotations = self.seen.as_ref().and_then(|(lease, _)| lease.metadata.annotations.as_ref());
+        annotations.and_then(|all| all.get(HANDED_OVER_ANNOTATION)).is_some_and(|by| by == pod)
+    }
+
     /// Writes our epoch into the lease.
     pub async fn set_epoch(&mut self, epoch: Epoch) -> Result<()> {
         loop {
             if let Some((lease, _)) = &mut self.seen {
                 let annotations = lease.metadata.annotations.get_or_insert_default();
+                annotations.remove(HANDED_OVER_ANNOTATION);
                 annotations.insert(EPOCH_ANNOTATION.into(), epoch.0.to_string());
             }
             match self.renew().await {
@@ -193,12 +203,14 @@ impl Candidate {
         while self.clock.since_boot() < last + deadline {
             // It was renewed right before; a renewal that is cut off leaves us not knowing its version.
             tokio::time::sleep(self.pause()).await;
-            if matches!(self.flipop_leads().await, Ok(true)) {
-                tracing::error!(lease = FLIPOP_LEASE, "FLIPOP leads beside us: giving way to it");
-                break;
-            }
             match self.renew().await {
-                Ok(()) => last = self.clock.since_boot(),
+                Ok(()) => {
+                    last = self.clock.since_boot();
+                    if matches!(self.flipop_leads().await, Ok(true)) {
+                        tracing::error!(lease = FLIPOP_LEASE, "FLIPOP leads beside us: giving way to it");
+                        break;
+                    }
+                }
                 Err(error) => {
                     tracing::warn!(%error, "renewing the lease failed");
                     if self.is_lost().await {
@@ -247,8 +259,8 @@ impl Candidate {
         Ok(())
     }
 
-    /// Gives the lease up in order: nothing of ours is under way any more.
-    pub async fn release(&mut self) -> Result<()> {
+    /// Gives the lease up in order: nothing of ours is under way any more. A pod that hands it over is named.
+    pub async fn release(&mut self, handed_over_by: Option<&str>) -> Result<()> {
         self.fence.close();
         // The last renewal may have been cut off before its answer came.
         if self.is_lost().await {
@@ -256,6 +268,8 @@ impl Candidate {
         }
         let (lease, _) = self.seen.as_ref().context("there is no lease to release")?;
         let mut released = lease.clone();
+        let annotations = released.metadata.annotations.get_or_insert_default();
+        annotations.extend(handed_over_by.map(|pod| (HANDED_OVER_ANNOTATION.into(), pod.into())));
         if let Some(spec) = &mut released.spec {
             spec.holder_identity = None;
             spec.lease_duration_seconds = Some(1);

@@ -166,7 +166,12 @@ impl Rounds {
         epochs.max().unwrap_or_default()
     }
 
-    /// Acts, as the leader of the given epoch, for ever.
+    /// Does not cut off this node, where there is one, but lets somebody else do that.
+    pub fn spare(&mut self, node: Option<plan::NodeName>) {
+        self.index.world.spared = node;
+    }
+
+    /// Acts, as the leader of the given epoch, until somebody else should.
     pub async fn lead(&mut self, epoch: Epoch) {
         self.index.world.epoch = epoch;
         self.metrics.set_leader(true);
@@ -181,8 +186,8 @@ impl Rounds {
                 self.take_in(more);
             }
             self.metrics.set_ready(self.index.is_complete());
-            if self.index.is_complete() {
-                self.round();
+            if self.index.is_complete() && self.round() {
+                return;
             }
         }
     }
@@ -374,8 +379,8 @@ impl Rounds {
         }
     }
 
-    /// Plans, and begins all that follows from it.
-    fn round(&mut self) {
+    /// Plans, and begins all that follows from it. Tells whether somebody else should lead.
+    fn round(&mut self) -> bool {
         let (now, began) = (self.clock.wall(), Instant::now());
         if !plan::sabotaged!(InFlightForgotten) {
             self.index.world.in_flight = self.executor.in_flight.clone();
@@ -404,7 +409,7 @@ impl Rounds {
         self.evict(&plan);
         self.create(&plan);
         self.journal(&plan, now);
-        let ask_again = plan.ask_again;
+        let (ask_again, hands_over) = (plan.ask_again, plan.hands_over);
         // What was begun and ended changes what is to be said; most rounds change nothing, and their plan still stands.
         let after = if plan.steps.is_empty() && plan.creations.is_empty() {
             plan
@@ -424,6 +429,7 @@ impl Rounds {
         let describe = self.describe();
         let due = ask_again.into_iter().chain(describe).chain([Instant::now() + IDLE_MAX]);
         self.next_round = due.min().unwrap_or(self.next_round);
+        hands_over
     }
 
     /// Sets the metrics about objects and nodes, or tells when that is due.

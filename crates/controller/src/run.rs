@@ -12,7 +12,7 @@ use futures::FutureExt;
 use futures::future::Shared;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use plan::{Provider, leadership};
+use plan::{NodeName, Provider, leadership};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -56,6 +56,10 @@ pub struct Edges {
 pub struct Terms {
     /// Its name among the candidates.
     pub identity: String,
+    /// Its pod's name, which stays when it starts again.
+    pub pod: String,
+    /// The node that it runs on, where it is known.
+    pub node: Option<NodeName>,
     /// The Lease that all candidates share, as namespace and name.
     pub lease: (String, String),
     /// How long a leader that says nothing is still believed to lead.
@@ -98,6 +102,8 @@ pub async fn run(settings: Settings) -> Result<()> {
     let terms = Terms {
         // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
         identity: format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond()),
+        pod: settings.identity,
+        node: settings.node_name.filter(|name| !name.is_empty()).map(|name| name.as_str().into()),
         lease: (settings.lease_namespace, settings.lease_name),
         lease_duration: Duration::from_secs(settings.lease_duration),
         takeover,
@@ -177,23 +183,31 @@ async fn lead(
         // Released in order, it would tell the next one that there is nothing to wait for.
         () = asked_to_stop.clone() => return Ok(()),
     }
+    // Whoever handed over and leads again is alone, and does it after all.
+    let is_alone = candidate.was_handed_over_by(&terms.pod);
+    rounds.spare(terms.node.clone().filter(|_| !is_alone));
     // Whoever led before has written its last, so this epoch is above all that were.
     let epoch = leadership::next_epoch(candidate.last_epoch(), rounds.last_epoch());
     candidate.set_epoch(epoch).await.context("writing our epoch into the lease")?;
     tracing::info!(epoch = epoch.0, "leading");
-    tokio::select! {
+    let handed_over_by = tokio::select! {
         biased;
         () = candidate.keep() => bail!("leadership was lost"),
-        () = rounds.lead(epoch) => {}
-        () = asked_to_stop.clone() => {}
-    }
-    tracing::info!("asked to stop");
+        () = rounds.lead(epoch) => {
+            tracing::info!("handing over: the next step would cut off the node that we run on");
+            Some(terms.pod.as_str())
+        }
+        () = asked_to_stop.clone() => {
+            tracing::info!("asked to stop");
+            None
+        }
+    };
     tokio::select! {
         biased;
         () = rounds.finish() => {}
         () = candidate.keep() => bail!("leadership was lost"),
     }
-    candidate.release().await.context("releasing the lease")
+    candidate.release(handed_over_by).await.context("releasing the lease")
 }
 
 async fn config(settings: &Settings) -> Result<Config> {

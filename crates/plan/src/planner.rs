@@ -34,6 +34,8 @@
 //! Of what could be placed, a policy holds back: voluntary moves beyond `maxConcurrentMoves`, or while fewer than
 //! `minHealthy` addresses are settled; assignments within the cool-off; all of a scope whose breaker is tripped, see
 //! `losses`; and everything of an object that is only observed.
+//!
+//! The node that we run on is never cut off by us: the plan says that somebody else should lead, who then does it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -406,8 +408,12 @@ impl<'a> Planner<'a> {
         let mut actions = Actions::default();
         for step in std::mem::take(&mut self.journalled) {
             let acts = self.world.pool(&step.pool).is_some_and(|pool| pool.policy.mode.acts());
-            if acts && !self.plan.tripped.contains_key(&step.scope) {
-                actions.add(step, self.world);
+            if !acts || self.plan.tripped.contains_key(&step.scope) {
+                continue;
+            }
+            match step.action.cuts_off().is_some_and(|vm| self.world.is_spared(vm)) {
+                true => self.plan.hands_over = true,
+                false => actions.add(step, self.world),
             }
         }
         for step in std::mem::take(&mut self.begun) {

@@ -25,6 +25,8 @@ pub struct Plan {
     pub astray: BTreeMap<PoolKey, Astray>,
     /// What is to be said of every address of every pool.
     pub verdicts: BTreeMap<PoolKey, Vec<(Address, Verdict)>>,
+    /// Whether somebody else should lead: the next step would cut off the node that we run on.
+    pub hands_over: bool,
     /// When to ask again though nothing has changed.
     pub ask_again: Option<Timestamp>,
     /// Scopes to be listed again before anything can go on there.
@@ -109,6 +111,15 @@ impl Action {
             self,
             Self::Attach(_) | Self::Replace(_) | Self::Restore(_) | Self::Detach(_) | Self::Release
         )
+    }
+
+    /// The machine that a call leaves without an address, for a while at least.
+    pub(crate) fn cuts_off(&self) -> Option<&VmId> {
+        match self {
+            Self::Detach(vm) => Some(vm),
+            Self::Replace(to) => Some(&to.vm),
+            _ => None,
+        }
     }
 
     /// The machine that a call to the cloud is about.

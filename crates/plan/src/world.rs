@@ -49,6 +49,8 @@ pub struct World {
     pub losses: BTreeMap<Address, Timestamp>,
     /// Clouds that move an address in one call from holder to holder.
     pub moves_in_one_call: BTreeSet<Provider>,
+    /// The node that we run on, where another may do in our place what would cut it off.
+    pub spared: Option<NodeName>,
     /// Machines that are known to have an address of their own, besides ours.
     pub has_own: BTreeSet<VmId>,
     /// Machines that refused an address lately get none before then.
@@ -357,6 +359,12 @@ impl World {
                 self.held_by.entry(vm).or_default().insert((scope, address));
             }
         }
+    }
+
+    /// Whether a machine must not be cut off by us.
+    pub(crate) fn is_spared(&self, vm: &VmId) -> bool {
+        let machine = self.spared.as_ref().and_then(|name| self.node(name)?.machine.as_ref());
+        machine.is_some_and(|(_, spared)| spared == vm)
     }
 
     /// Whether a machine holds any address that a cloud told of.

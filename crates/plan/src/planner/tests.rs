@@ -15,7 +15,7 @@
 //! `deleted detaching` an object that is being deleted. `evicts` is policy.evictPods, a node that is `astray` has pods of the
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
 //! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
-//! `a1 lent` that the status does so of its holder.
+//! `a1 lent` that the status does so of its holder. `here n1` is where we run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -148,6 +148,7 @@ impl Sketch {
                 let owed: BTreeSet<_> = names.iter().map(|name| vm(name)).collect();
                 self.each_move(|entry| entry.owed.clone_from(&owed));
             }
+            ["here", name] => self.world.spared = Some((*name).into()),
             ["own", names @ ..] => self.world.has_own.extend(names.iter().map(|name| vm(name))),
             ["epoch", number] => self.each_move(|entry| entry.epoch = Epoch(number.parse().unwrap())),
             ["only", "zone", zone] => pool.zones = vec![(*zone).into()],
@@ -906,4 +907,17 @@ fn a_holder_that_had_an_address_of_its_own_is_remembered_in_the_next_move() {
     pool.note(address("a1"), &Action::Owe, Epoch(7), now());
     pool.note(address("a1"), &Action::Finish, Epoch(7), now());
     assert_eq!(pool.lent, BTreeSet::from([address("a1")]), "the new holder had one too");
+}
+
+#[test]
+fn the_node_that_we_run_on_is_not_cut_off_by_us() {
+    for cut in ["a1 moves n1 -> n2 | n1 cordoned empty holds a1 | n2", "a1 moves - -> n1 | n1 | owed n1"] {
+        let planned = |text: String| plan(&world(&text), now());
+        let elsewhere = planned(format!("{cut} | here n2"));
+        assert!(!elsewhere.hands_over && !elsewhere.steps.is_empty(), "{cut}");
+        let here = planned(format!("{cut} | here n1"));
+        assert!(here.hands_over && here.steps.is_empty(), "{cut}");
+    }
+    let only_journalled = plan(&world("n1 cordoned empty holds a1 | n2 | here n1"), now());
+    assert!(!only_journalled.hands_over, "a move is begun by whoever leads");
 }
