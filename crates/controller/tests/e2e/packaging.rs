@@ -19,7 +19,8 @@ use crate::rig::{read, root};
 
 const SOON: Duration = Duration::from_secs(30);
 
-const NODE: &str = "node-1";
+const DEFINITION: &str = "netipallocations.netinfra.darkbrains.com";
+const INTERVAL: &str = "/openAPIV3Schema/properties/spec/properties/reconcileInterval";
 
 /// The predecessor's documented commands, in its order, and a part of what each prints. Its placeholders stand for
 /// kube-system and the only node.
@@ -57,7 +58,7 @@ const NOT_RUN: [(&str, &str); 4] = [
 async fn cluster() -> ControlPlane {
     let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
     let client = control_plane.client().await.unwrap();
-    node(NODE).label("kubernetes.io/os", "linux").create(&client).await.unwrap();
+    node("node-1").label("kubernetes.io/os", "linux").create(&client).await.unwrap();
     control_plane
 }
 
@@ -111,12 +112,14 @@ async fn n10_n17_n18_the_plain_manifests_are_applied_and_every_documented_comman
 async fn the_chart_is_installed_where_pods_are_restricted_and_upgrades_its_definitions() {
     let control_plane = cluster().await;
     let kubectl = |arguments: &[&str]| said(control_plane.kubectl().args(arguments));
-    kubectl(&["create", "namespace", "edge"]);
-    kubectl(&["label", "namespace", "edge", "pod-security.kubernetes.io/enforce=restricted"]);
+    let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+    let metadata = json!({"name": "edge", "labels": labels});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
+    control_plane.apply(&namespace.to_string()).unwrap();
     let client = control_plane.client().await.unwrap();
     eventually("a pod that asks for more than it needs is refused", SOON, async || {
-        let refusal = pod("edge", "unrestricted").create(&client).await.unwrap_err();
-        Ok(refusal.to_string().contains("violates PodSecurity"))
+        let created = pod("edge", "unrestricted").create(&client).await;
+        Ok(created.is_err_and(|error| error.to_string().contains("violates PodSecurity")))
     })
     .await
     .unwrap();
@@ -141,9 +144,6 @@ async fn the_chart_is_installed_where_pods_are_restricted_and_upgrades_its_defin
     assert!(kubectl(&["get", "nia"]).contains("edge"), "the objects went with the chart");
     said(helm(&control_plane).args(["install", "addresses", "chart", "--namespace", "edge"]));
 }
-
-const DEFINITION: &str = "netipallocations.netinfra.darkbrains.com";
-const INTERVAL: &str = "/openAPIV3Schema/properties/spec/properties/reconcileInterval";
 
 /// The chart as it would have been before a field was added to a resource.
 fn copy_with_an_older_definition(into: &Path) {
