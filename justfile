@@ -51,7 +51,7 @@ fakes:
     @"$CARGO_TARGET_DIR/debug/testbed" fakes
 
 # Tests on the real control plane.
-e2e filter="": tools
+e2e filter="": tools _packaging-is-generated
     cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --nocapture --test-threads 2 {{filter}}
     cargo test --locked -p sim --test twin -- --nocapture {{filter}}
 
@@ -79,9 +79,14 @@ _bench-failover: tools
     cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --ignored --nocapture scale:: | grep -v '^$\|^test \|^running'
 
 # Writes the generated files.
-generate:
+generate: tools
     REGENERATE=1 cargo test --quiet --locked -p api generated
     monitoring/dashboard-configmap > monitoring/grafana-dashboard-configmap.yaml
+    tools/render
+
+# The plain manifests are what the chart renders to.
+_packaging-is-generated: tools
+    tools/render --check
 
 # Installs cargo-deny into the cache.
 _deny:

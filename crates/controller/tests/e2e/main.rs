@@ -7,6 +7,7 @@ mod faults;
 mod flipop;
 mod leadership;
 mod netipallocation;
+mod packaging;
 mod resources;
 mod rig;
 mod scale;

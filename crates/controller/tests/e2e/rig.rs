@@ -157,8 +157,12 @@ impl Rig {
     }
 }
 
+/// The repository's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
 /// A file of the repository.
 pub fn read(path: &str) -> String {
-    let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    std::fs::read_to_string(root.join(path)).unwrap()
+    std::fs::read_to_string(root().join(path)).unwrap()
 }

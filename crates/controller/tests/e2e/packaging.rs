@@ -1,0 +1,214 @@
+//! What users install: the chart, the plain manifests and the kustomize base that are rendered from it. That these are up
+//! to date is seen to by `tools/render --check`.
+//!
+//! kwok plays the kubelet, so pods run without a program in them. What the controller does with the rights that it gets
+//! here is tested everywhere else.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use clap::CommandFactory;
+use controller::settings::Settings;
+use serde_json::{Value, json};
+use testbed::cluster::{eventually, node, pod};
+use testbed::control_plane::{ControlPlane, Options};
+use testbed::tools;
+
+use crate::rig::{read, root};
+
+const SOON: Duration = Duration::from_secs(30);
+
+const DEFINITION: &str = "netipallocations.netinfra.darkbrains.com";
+const INTERVAL: &str = "/openAPIV3Schema/properties/spec/properties/reconcileInterval";
+
+/// The predecessor's documented commands, in its order, and a part of what each prints. Its placeholders stand for
+/// kube-system and the only node.
+const COMMANDS: [(&str, &str); 12] = [
+    ("kubectl apply -f crds/", "netipallocations.netinfra.darkbrains.com created"),
+    ("kubectl apply -f k8s/", "deployment.apps/ip-address-controller created"),
+    // Between the documented ones: people are slower than this test.
+    ("kubectl rollout status deployment/ip-address-controller --timeout=60s", "successfully rolled out"),
+    (
+        "kubectl apply -f - <crates/controller/tests/fixtures/seeds/netipallocation-quick-start.yaml",
+        "created",
+    ),
+    ("kubectl get netipallocations", "my-app-ips"),
+    ("kubectl get nodes -l ip.ready=true", ""),
+    ("kubectl get nodes -l role=your-selector", ""),
+    ("kubectl get lease ip-address-controller-leader -n kube-system -o yaml", "kind: Lease"),
+    ("kubectl get pods -l app=ip-address-controller", "Running"),
+    ("kubectl get pods -o wide | grep node-1", "ip-address-controller-"),
+    ("kubectl rollout restart deployment/ip-address-controller", "restarted"),
+    (
+        "kubectl get pod -n kube-system -l app=ip-address-controller -o jsonpath='{.items[0].metadata.name}'",
+        "ip-address-controller-",
+    ),
+];
+
+/// Those that can't run here, and why.
+const NOT_RUN: [(&str, &str); 4] = [
+    ("kubectl logs -l app=ip-address-controller", "needs a kubelet"),
+    ("kubectl port-forward -n kube-system pod/… 9999:9999", "needs a kubelet"),
+    ("kubectl get podmonitor -n monitoring", "needs the Prometheus operator's definitions"),
+    ("kubectl get configmap ip-address-controller-dashboard -n monitoring", "needs Grafana"),
+];
+
+/// A control plane with one node, and none of what the packages bring.
+async fn cluster() -> ControlPlane {
+    let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
+    let client = control_plane.client().await.unwrap();
+    node("node-1").label("kubernetes.io/os", "linux").create(&client).await.unwrap();
+    control_plane
+}
+
+/// What a command prints that is run at the repository's root, or panics with what it complains of.
+fn said(command: &mut Command) -> String {
+    let output = command.current_dir(root()).output().unwrap();
+    let (out, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {out}{complaint}");
+    out.into_owned()
+}
+
+fn helm(control_plane: &ControlPlane) -> Command {
+    let mut helm = Command::new(tools::binary("helm").unwrap());
+    helm.env("KUBECONFIG", control_plane.kubeconfig()).env("HOME", control_plane.folder());
+    helm
+}
+
+/// The chart's objects without the definitions, rendered with these values set.
+fn rendered(values: &str) -> String {
+    let mut helm = Command::new(tools::binary("helm").unwrap());
+    said(helm.args(["template", "any", "chart", "--set", "crds.install=false", "--set", values]))
+}
+
+#[tokio::test]
+async fn n10_n17_n18_the_plain_manifests_are_applied_and_every_documented_command_runs() {
+    let control_plane = cluster().await;
+    // Nobody leads without a program in the pods; this is what one that led before left behind.
+    control_plane.install_released_lease().unwrap();
+    said(control_plane.kubectl().args(["config", "set-context", "--current", "--namespace=kube-system"]));
+    let kubectl = tools::binary("kubectl").unwrap();
+    let path = format!("{}:{}", kubectl.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    for (command, expected) in COMMANDS {
+        let mut bash = Command::new("bash");
+        bash.args(["-o", "pipefail", "-c", command]).env("PATH", &path);
+        bash.env("KUBECONFIG", control_plane.kubeconfig()).env("HOME", control_plane.folder());
+        let printed = said(&mut bash);
+        assert!(printed.contains(expected), "{command}: {printed}");
+        println!("ran: {command}");
+    }
+    for (command, reason) in NOT_RUN {
+        println!("not run: {command}: {reason}");
+    }
+    let kubectl = |arguments: &[&str]| said(control_plane.kubectl().args(arguments));
+    kubectl(&["get", "serviceaccount/ip-address-controller", "clusterrole/ip-address-controller"]);
+    let ports = "jsonpath={range .spec.template.spec.containers[0].ports[*]}{.name}={.containerPort} {end}";
+    let ports = kubectl(&["get", "deployment", "ip-address-controller", "-o", ports]);
+    assert_eq!(ports.trim(), "health=8080 metrics=9999");
+}
+
+#[tokio::test]
+async fn the_chart_is_installed_where_pods_are_restricted_and_upgrades_its_definitions() {
+    let control_plane = cluster().await;
+    let kubectl = |arguments: &[&str]| said(control_plane.kubectl().args(arguments));
+    let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+    let metadata = json!({"name": "edge", "labels": labels});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
+    control_plane.apply(&namespace.to_string()).unwrap();
+    let client = control_plane.client().await.unwrap();
+    eventually("a pod that asks for more than it needs is refused", SOON, async || {
+        let created = pod("edge", "unrestricted").create(&client).await;
+        Ok(created.is_err_and(|error| error.to_string().contains("violates PodSecurity")))
+    })
+    .await
+    .unwrap();
+
+    println!("{}", said(helm(&control_plane).args(["lint", "--strict", "chart"])));
+    let old = control_plane.folder().join("old-chart");
+    copy_with_an_older_definition(&old);
+    let install = ["install", "addresses", "--namespace", "edge", "--wait", "--timeout", "60s"];
+    said(helm(&control_plane).args(install).arg(&old));
+    let interval = || {
+        let crd: Value = serde_json::from_str(&kubectl(&["get", "crd", DEFINITION, "-o", "json"])).unwrap();
+        crd["spec"]["versions"][0]["schema"].pointer(INTERVAL).cloned()
+    };
+    assert_eq!(interval(), None);
+    let pods = kubectl(&["get", "pods", "-n", "edge", "-l", "app=ip-address-controller", "-o", "name"]);
+    assert_eq!(pods.lines().count(), 2, "{pods}");
+
+    said(helm(&control_plane).args(["upgrade", "addresses", "chart", "--namespace", "edge"]));
+    assert!(interval().is_some(), "an upgrade leaves the definitions as they were");
+    control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    said(helm(&control_plane).args(["uninstall", "addresses", "--namespace", "edge"]));
+    assert!(kubectl(&["get", "nia"]).contains("edge"), "the objects went with the chart");
+    said(helm(&control_plane).args(["install", "addresses", "chart", "--namespace", "edge"]));
+}
+
+/// The chart as it would have been before a field was added to a resource.
+fn copy_with_an_older_definition(into: &Path) {
+    said(Command::new("cp").args(["--recursive", "--dereference", "chart"]).arg(into));
+    let file = into.join("definitions/netipallocation.yaml");
+    let mut crd: Value = serde_saphyr::from_str(&read("crds/netipallocation.yaml")).unwrap();
+    let (properties, field) = INTERVAL.rsplit_once('/').unwrap();
+    let properties = crd["spec"]["versions"][0]["schema"].pointer_mut(properties).unwrap();
+    properties.as_object_mut().unwrap().remove(field).unwrap();
+    std::fs::write(file, crd.to_string()).unwrap();
+}
+
+#[tokio::test]
+async fn n20_an_overlay_of_the_kustomize_base_chooses_the_image_and_the_namespace() {
+    let control_plane = cluster().await;
+    let overlay = control_plane.folder().join("overlay");
+    std::fs::create_dir(&overlay).unwrap();
+    std::os::unix::fs::symlink(root().join("kustomize/base"), control_plane.folder().join("base")).unwrap();
+    let image = json!({"name": "ip-address-controller", "newName": "registry.invalid/ours", "newTag": "7"});
+    let kustomization = json!({"resources": ["../base"], "namespace": "edge", "images": [image]});
+    std::fs::write(overlay.join("kustomization.yaml"), kustomization.to_string()).unwrap();
+
+    let manifests = said(control_plane.kubectl().arg("kustomize").arg(&overlay));
+    assert!(!manifests.contains("kube-system"), "{manifests}");
+    said(control_plane.kubectl().args(["create", "namespace", "edge"]));
+    control_plane.apply(&manifests).unwrap();
+    let deployment = ["get", "deployment", "ip-address-controller", "-n", "edge", "-o", "json"];
+    let deployment: Value = serde_json::from_str(&said(control_plane.kubectl().args(deployment))).unwrap();
+    assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "registry.invalid/ours:7");
+}
+
+#[test]
+fn n20_the_image_repository_is_one_value() {
+    let manifests = rendered("image.repository=registry.invalid/ours");
+    let images: Vec<_> = manifests.lines().filter_map(|line| line.trim().strip_prefix("image: ")).collect();
+    assert_eq!(images, [format!("registry.invalid/ours:{}", env!("CARGO_PKG_VERSION"))]);
+}
+
+#[test]
+fn n11_every_setting_has_a_value_in_the_chart() {
+    // These come from the pod itself or from a Secret.
+    let not_values = ["POD_NAME", "DIGITALOCEAN_ACCESS_TOKEN", "DIGITALOCEAN_ACCESS_TOKEN_FILE"];
+    let schema: Value = serde_json::from_str(&read("chart/values.schema.json")).unwrap();
+    let values: Value = serde_saphyr::from_str(&read("chart/values.yaml")).unwrap();
+    let settings = Settings::command();
+    for name in settings.get_arguments().filter_map(|argument| argument.get_env()?.to_str()) {
+        let is_in = |settings: &Value| settings.as_object().unwrap().contains_key(name);
+        let has_value = is_in(&values["settings"]) && is_in(&schema["properties"]["settings"]["properties"]);
+        assert!(
+            has_value || not_values.contains(&name),
+            "{name} is missing in chart/values.yaml or its schema"
+        );
+    }
+    assert!(
+        rendered("settings.CLUSTER_NAME=blue").contains("name: CLUSTER_NAME\n              value: \"blue\"")
+    );
+}
+
+#[test]
+fn the_chart_and_the_image_are_of_the_workspaces_version() {
+    let chart: Value = serde_saphyr::from_str(&read("chart/Chart.yaml")).unwrap();
+    assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    let toolchain = read("rust-toolchain.toml");
+    let channel =
+        toolchain.lines().find_map(|line| line.strip_prefix("channel = ")).unwrap().trim_matches('"');
+    assert!(read("Dockerfile").contains(&format!("FROM rust:{channel}-")), "another compiler than ours");
+}
