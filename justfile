@@ -10,6 +10,9 @@ export CARGO_TARGET_DIR := env("CARGO_TARGET_DIR", cache / "target")
 deny_version := "0.20.2"
 deny := cache / "cargo-deny-" + deny_version
 
+# What the tests' apiservers were asked by the controller.
+audit := cache / "audit"
+
 # Lists the commands.
 default:
     @just --list --unsorted
@@ -51,9 +54,16 @@ fakes:
     @"$CARGO_TARGET_DIR/debug/testbed" fakes
 
 # Tests on the real control plane.
-e2e filter="": tools _packaging-is-generated
-    cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --nocapture --test-threads 2 {{filter}}
+e2e filter="": tools _packaging-is-generated && (_rights filter)
+    rm -rf {{audit}} && mkdir -p {{audit}}
+    AUDIT_FOLDER={{audit}} cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --nocapture --test-threads 2 {{filter}}
     cargo test --locked -p sim --test twin -- --nocapture {{filter}}
+
+# Holds the rights that the controller has against those that all tests together have used.
+_rights filter:
+    @if [[ -z "{{filter}}" ]]; then \
+      AUDIT_FOLDER={{audit}} cargo test --locked -p controller --features controller/failpoints --test rights -- --nocapture; \
+    else echo "the controller's rights are judged only after all tests"; fi
 
 # Simulated runs: so many seeds, or `replay SEED` for the story of one, or `N power` to break the controller on purpose.
 sim *arguments="200":

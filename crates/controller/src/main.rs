@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use anyhow::Result;
 use clap::Parser;
-use controller::settings::Settings;
+use controller::settings::{LogFormat, Settings};
 use tracing_subscriber::EnvFilter;
 
 #[tokio::main]
@@ -12,11 +12,12 @@ async fn main() -> Result<()> {
     let settings = Settings::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let is_terminal = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(is_terminal)
-        .with_writer(std::io::stderr)
-        .init();
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_terminal).with_writer(std::io::stderr);
+    match settings.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
     // Two TLS providers may be linked in; rustls wants to be told which one to use.
     let _ = rustls::crypto::ring::default_provider().install_default();
     controller::run::run(settings).await

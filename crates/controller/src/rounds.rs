@@ -471,7 +471,8 @@ impl Rounds {
                         let took = began.map(|began| began.elapsed());
                         took.iter().for_each(|took| self.metrics.moved(&key, step.scope.provider, *took));
                     }
-                    _ => _ = self.begun.remove(&step.address),
+                    Action::Abandon | Action::Drop => _ = self.begun.remove(&step.address),
+                    _ => {}
                 }
                 if step.action == Action::Drop {
                     self.index.drop_address(&key, step.address);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 /// Keeps IP addresses where workloads need them.
 #[derive(Clone, Debug, Parser)]
@@ -65,6 +65,10 @@ pub struct Settings {
     #[arg(long, env = "CONTROLLER_VERSION", default_value = env!("CARGO_PKG_VERSION"))]
     pub controller_version: String,
 
+    /// How log lines are written
+    #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+
     /// A token for DigitalOcean
     #[arg(long, env = "DIGITALOCEAN_ACCESS_TOKEN", hide_env_values = true)]
     pub digitalocean_access_token: Option<String>,
@@ -92,6 +96,15 @@ pub struct Settings {
     /// Where Compute Engine's API is
     #[arg(long, env = "GOOGLE_COMPUTE_CUSTOM_ENDPOINT", default_value = drivers::compute::DEFAULT_URL)]
     pub google_compute_custom_endpoint: String,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines: one JSON object a line.
+    Json,
 }
 
 fn identity() -> String {

@@ -17,12 +17,14 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::process::Process;
-use crate::tools;
+use crate::{audit, tools};
 
 /// How long each server may take until it answers.
 const READY_SECONDS_MAX: u64 = 60;
 
 const POLL_EVERY: Duration = Duration::from_millis(20);
+
+const AUDIT_LOG: &str = "audit.log";
 
 /// Which servers run beside the apiserver and etcd.
 #[derive(Clone, Copy, Debug)]
@@ -212,6 +214,13 @@ impl ControlPlane {
     }
 }
 
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        let name = self.folder.path().file_name().unwrap_or_default().to_string_lossy();
+        audit::leave(&self.folder.path().join(AUDIT_LOG), &name);
+    }
+}
+
 impl Launch {
     fn etcd(&self, folder: &Path) -> Result<Process> {
         let client = format!("http://127.0.0.1:{}", self.etcd_port);
@@ -249,6 +258,8 @@ impl Launch {
                 ))
                 .arg("--service-cluster-ip-range=10.255.0.0/24")
                 .arg("--endpoint-reconciler-type=none")
+                .arg(format!("--audit-policy-file={}", folder.join("audit-policy.yaml").display()))
+                .arg(format!("--audit-log-path={}", folder.join(AUDIT_LOG).display()))
                 .arg("--profiling=false");
         };
         Process::start("kube-apiserver", &tools::binary("kube-apiserver")?, configure, folder)
@@ -309,6 +320,7 @@ impl Launch {
 fn write_secrets(folder: &Path, plan: &Launch) -> Result<()> {
     let administrator = format!("{},admin,admin,\"system:masters\"\n", plan.admin_token);
     std::fs::write(folder.join("tokens.csv"), administrator)?;
+    std::fs::write(folder.join("audit-policy.yaml"), audit::POLICY)?;
     let key = rcgen::KeyPair::generate()?;
     std::fs::write(folder.join("service-account.key"), key.serialize_pem())?;
     std::fs::write(folder.join("service-account.pub"), key.public_key_pem())?;

@@ -4,6 +4,7 @@
 //! behave as the vendors' own clients expect. Nothing here is part of the product, and nothing here stands in for
 //! Kubernetes: the apiserver, etcd, the scheduler and the controller-manager are the real ones.
 
+pub mod audit;
 pub mod cluster;
 pub mod control_plane;
 pub mod demo;

@@ -7,6 +7,8 @@ use testbed::cluster::eventually;
 
 use crate::rig::{Rig, read};
 
+const SOON: Duration = Duration::from_secs(30);
+
 const LEASE_SECONDS: u64 = 5;
 const RETRY_SECONDS: u64 = 2;
 const TAKEOVER_SECONDS: u64 = 2;
@@ -188,4 +190,33 @@ spec: {{holderIdentity: flipop-1, leaseDurationSeconds: 4, leaseTransitions: {re
     let log = std::fs::read_to_string(controller.process.log()).unwrap();
     assert!(log.contains("standing by while FLIPOP leads"), "{log}");
     rig.settled("nia/edge").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_hands_over_before_it_would_cut_off_its_own_node_and_does_it_only_where_it_is_alone() {
+    let rig = Rig::prepare().await;
+    let is_on = |node: &str| rig.holder("34.123.45.67").is_some_and(|holder| holder.ends_with(node));
+    let mut one = rig.controller("ip-address-controller-one", &[("NODE_NAME", "edge-3")]);
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    assert!(is_on("edge-1"));
+    let mut two = rig.controller("ip-address-controller-two", &[("NODE_NAME", "worker-1")]);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    // The address has to go to the node of the leader, whose own has to go before.
+    rig.kubectl(&["cordon", "edge-1"]);
+    let took = eventually("the address is on edge-3", SOON, async || Ok(is_on("edge-3"))).await;
+    println!("cordoned -> on the leader's own node, by another leader: {:?}", took.unwrap());
+    assert!(one.process.wait(SOON).unwrap().success(), "it ended in order");
+    rig.settled("nia/edge").await;
+    two.process.signal(Signal::TERM).unwrap();
+    two.process.wait(SOON).unwrap();
+
+    rig.kubectl(&["uncordon", "edge-1"]);
+    let mut lonely = rig.controller("ip-address-controller-lonely", &[("NODE_NAME", "edge-1")]);
+    rig.kubectl(&["cordon", "edge-3"]);
+    assert!(lonely.process.wait(SOON).unwrap().success(), "nobody knows that it is alone");
+    assert!(!is_on("edge-1"));
+    let _again = rig.controller("ip-address-controller-lonely", &[("NODE_NAME", "edge-1")]);
+    eventually("the address is on edge-1", SOON, async || Ok(is_on("edge-1"))).await.unwrap();
+    assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
 }

@@ -6,6 +6,7 @@ mod deletion;
 mod faults;
 mod flipop;
 mod leadership;
+mod monitoring;
 mod netipallocation;
 mod packaging;
 mod resources;

@@ -185,7 +185,7 @@ fn n20_the_image_repository_is_one_value() {
 #[test]
 fn n11_every_setting_has_a_value_in_the_chart() {
     // These come from the pod itself or from a Secret.
-    let not_values = ["POD_NAME", "DIGITALOCEAN_ACCESS_TOKEN", "DIGITALOCEAN_ACCESS_TOKEN_FILE"];
+    let not_values = ["POD_NAME", "NODE_NAME", "DIGITALOCEAN_ACCESS_TOKEN", "DIGITALOCEAN_ACCESS_TOKEN_FILE"];
     let schema: Value = serde_json::from_str(&read("chart/values.schema.json")).unwrap();
     let values: Value = serde_saphyr::from_str(&read("chart/values.yaml")).unwrap();
     let settings = Settings::command();

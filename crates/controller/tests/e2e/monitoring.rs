@@ -1,0 +1,135 @@
+//! A real Prometheus scrapes the controller through a failover, and every query of the dashboard, the alerts and the
+//! documentation is put to it.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testbed::cluster::eventually;
+use testbed::control_plane::free_ports;
+use testbed::process::Process;
+use testbed::tools;
+
+use crate::rig::{Rig, read};
+
+const SOON: Duration = Duration::from_secs(30);
+const LATER: Duration = Duration::from_secs(120);
+
+/// Queries that tell of what goes wrong, or did not happen here. They must be understood, and may find nothing.
+const MAY_BE_EMPTY: [&str; 2] = ["errors_total", "evictions_total"];
+
+struct Prometheus {
+    _process: Process,
+    url: String,
+}
+
+impl Prometheus {
+    /// A server that reads these ports every second.
+    fn start(rig: &Rig, targets: &[u16]) -> Self {
+        let folder = rig.control_plane.folder();
+        let targets: Vec<_> = targets.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let config = json!({
+            "global": {"scrape_interval": "1s"},
+            "scrape_configs": [{"job_name": "controller", "static_configs": [{"targets": targets}]}],
+        });
+        std::fs::write(folder.join("prometheus.yaml"), config.to_string()).unwrap();
+        let port = free_ports(1).unwrap()[0];
+        let configure = |command: &mut Command| {
+            command
+                .arg(format!("--config.file={}", folder.join("prometheus.yaml").display()))
+                .arg(format!("--storage.tsdb.path={}", folder.join("prometheus").display()))
+                .arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        };
+        let program = tools::binary("prometheus").unwrap();
+        let process = Process::start("prometheus", &program, configure, folder).unwrap();
+        Self { _process: process, url: format!("http://127.0.0.1:{port}") }
+    }
+
+    /// What a query finds now.
+    async fn ask(&self, query: &str) -> Result<Vec<Value>, String> {
+        let request =
+            reqwest::Client::new().post(format!("{}/api/v1/query", self.url)).form(&[("query", query)]);
+        let answer = request.send().await.map_err(|error| error.to_string())?;
+        let answer: Value = answer.json().await.map_err(|error| error.to_string())?;
+        match answer["status"].as_str() {
+            Some("success") => Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default()),
+            _ => Err(answer["error"].as_str().unwrap_or_default().to_owned()),
+        }
+    }
+}
+
+/// The queries of the dashboard with its variables filled in, by panel.
+fn of_dashboard() -> Vec<(String, String)> {
+    let dashboard: Value = serde_json::from_str(&read("monitoring/grafana-dashboard.json")).unwrap();
+    let mut queries = Vec::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let query = target["expr"].as_str().unwrap();
+            let filled =
+                query.replace("$cluster", ".*").replace("$__rate_interval", "20s").replace("$__range", "1m");
+            queries.push((panel["title"].as_str().unwrap().to_owned(), filled));
+        }
+    }
+    queries
+}
+
+/// The queries of the documentation: the fenced blocks that say what they are in.
+fn of_documentation() -> Vec<(String, String)> {
+    let text = read("docs/monitoring.md");
+    let blocks = text.split("```promql\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let parts = |block: &str| {
+        let (title, query) = block.split_once('\n').unwrap();
+        (title.trim_start_matches("# ").to_owned(), query.replace("gke-prod", "testbed"))
+    };
+    blocks.map(parts).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn n14_n15_every_query_of_dashboard_and_documentation_finds_data_through_a_failover() {
+    let rig = Rig::prepare().await;
+    let named = [("CLUSTER_NAME", "testbed")];
+    let controllers = [
+        rig.controller("ip-address-controller-1", &named),
+        rig.controller("ip-address-controller-2", &named),
+    ];
+    let prometheus =
+        Prometheus::start(&rig, &controllers.each_ref().map(|controller| controller.metrics_port));
+    rig.control_plane.apply(&read("examples/netipallocation-with-deployment.yaml")).unwrap();
+    rig.settled("nia/web").await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let pods = ["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}"];
+    let has_pods = |node: &String| rig.kubectl(&pods).split(' ').any(|used| used == node);
+    let holders = || rig.ready_nodes();
+    // Pods of a deleted node go after a while only, so the one with the fewest is deleted.
+    let victim = holders().into_iter().min_by_key(|node| has_pods(node)).unwrap();
+    rig.kubectl(&["delete", "node", &victim]);
+    eventually("the address is elsewhere", SOON, async || {
+        let ready = holders();
+        Ok(ready.len() == 2 && !ready.contains(&victim))
+    })
+    .await
+    .unwrap();
+    rig.settled("nia/web").await;
+    // A cordoned node keeps its address while pods of the workload are on it, and people look for that.
+    let used = || holders().into_iter().find(has_pods);
+    eventually("pods run on a node with an address", LATER, async || Ok(used().is_some())).await.unwrap();
+    rig.kubectl(&["cordon", &used().unwrap()]);
+    tokio::time::sleep(Duration::from_secs(8)).await;
+
+    let (mut empty, mut wrong, mut drawn) = (Vec::new(), Vec::new(), Vec::new());
+    for (title, query) in of_dashboard().into_iter().chain(of_documentation()) {
+        assert!(!query.contains("vector("), "{title} hides that it finds nothing: {query}");
+        match prometheus.ask(&query).await {
+            Err(error) => wrong.push(format!("{title}: {query}: {error}")),
+            Ok(found) if found.is_empty() && !MAY_BE_EMPTY.iter().any(|part| query.contains(part)) => {
+                empty.push(format!("{title}: {query}"));
+            }
+            Ok(found) => drawn.push((title, query, found.len())),
+        }
+    }
+    for (title, query, found) in &drawn {
+        println!("{found:>3} series  {title}: {}", query.split_whitespace().collect::<Vec<_>>().join(" "));
+    }
+    assert!(wrong.is_empty() && empty.is_empty(), "{wrong:#?} {empty:#?}");
+    assert!(drawn.len() >= 40, "only {} queries", drawn.len());
+}
