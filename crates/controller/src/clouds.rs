@@ -13,7 +13,7 @@ use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::http::HttpService;
 use drivers::{AddressDriver, DriverError, Listing, Tags, tokens};
-use plan::{MachineState, Provider, Scope, Tick, VmId};
+use plan::{Address, MachineState, Provider, Scope, Tick, VmId};
 use tokio::time::Instant;
 
 use crate::settings::Settings;
@@ -63,6 +63,8 @@ struct Asked {
     told: Option<Instant>,
     /// When its facts are too old; never asked is too old now.
     due: Option<Instant>,
+    /// The credentials don't allow to list its addresses.
+    is_denied: bool,
     /// It failed, and is left alone until it is due, however much it is wanted.
     is_resting: bool,
     age_max: Duration,
@@ -109,13 +111,14 @@ impl Clouds {
     }
 
     /// Asks every scope whose facts are too old, that must be read again, or in which something changes that is not ours.
-    /// `tick` numbers the listings.
+    /// `tick` numbers the listings. Where the credentials don't allow to list, `named` are asked for instead.
     pub fn ask(
         &mut self,
         wanted: &BTreeMap<Scope, Duration>,
         read_again: &BTreeSet<Scope>,
         unsettled: &BTreeSet<Scope>,
         mut tick: impl FnMut() -> Tick,
+        mut named: BTreeMap<Scope, Named>,
     ) {
         let now = Instant::now();
         self.scopes.retain(|scope, asked| wanted.contains_key(scope) || asked.is_under_way);
@@ -135,15 +138,21 @@ impl Clouds {
                 asked.is_under_way = true;
                 let (driver, scope, tick) =
                     (self.drivers.get(&scope.provider).cloned(), scope.clone(), tick());
+                let named = named.remove(&scope);
                 self.asking.spawn(async move {
                     let listing = match driver {
-                        Some(driver) => driver.list(&scope).await,
+                        Some(driver) => list(&*driver, &scope, named).await,
                         None => Err(no_credentials(&scope)),
                     };
                     Told { scope, what: What::Addresses(tick, listing) }
                 });
             }
         }
+    }
+
+    /// Whether the credentials don't allow to list a scope, so that it has to be said what to ask for.
+    pub fn is_denied(&self, scope: &Scope) -> bool {
+        self.scopes.get(scope).is_some_and(|asked| asked.is_denied && !asked.is_under_way)
     }
 
     /// Believes nothing of a scope any more: it is asked again as soon as it can be.
@@ -201,6 +210,10 @@ impl Clouds {
         if let Err(error) = listing {
             tracing::warn!(scope = %told.scope, %error, "listing addresses failed");
         }
+        asked.is_denied = match listing {
+            Ok(listing) => listing.without.is_some(),
+            Err(error) => matches!(error, DriverError::Denied { .. }) || asked.is_denied,
+        };
         asked.is_under_way = false;
         asked.is_too_early = false;
         asked.is_resting = !matches!(listing, Ok(listing) if listing.tags != Tags::Untold);
@@ -211,6 +224,29 @@ impl Clouds {
     /// When the next scope is due.
     pub fn next_due(&self) -> Option<Instant> {
         self.scopes.values().filter(|asked| !asked.is_under_way).filter_map(|asked| asked.due).min()
+    }
+}
+
+/// Addresses and the machines that they may be on.
+#[derive(Debug, Default)]
+pub struct Named {
+    /// The addresses.
+    pub addresses: BTreeSet<Address>,
+    /// The machines.
+    pub machines: BTreeSet<VmId>,
+}
+
+/// Lists a scope; where that is not allowed, asks for what is named. Each time it is tried first whether it is allowed now.
+async fn list(
+    driver: &dyn AddressDriver,
+    scope: &Scope,
+    named: Option<Named>,
+) -> Result<Listing, DriverError> {
+    match (driver.list(scope).await, named) {
+        (Err(DriverError::Denied { .. }), Some(Named { addresses, machines })) => {
+            driver.list_one_by_one(scope, &addresses, &machines).await
+        }
+        (listing, _) => listing,
     }
 }
 

@@ -1,6 +1,6 @@
 //! A driver whose failures are counted. It changes nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use drivers::{AddressDriver, DriverError, Listing, Operation, Polled, Progress, Traits};
@@ -47,6 +47,15 @@ impl Metered {
 impl AddressDriver for Metered {
     fn list<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>> {
         self.counted("list", self.driver.list(scope))
+    }
+
+    fn list_one_by_one<'a>(
+        &'a self,
+        scope: &'a Scope,
+        addresses: &'a BTreeSet<Address>,
+        machines: &'a BTreeSet<VmId>,
+    ) -> BoxFuture<'a, Result<Listing, DriverError>> {
+        self.counted("list", self.driver.list_one_by_one(scope, addresses, machines))
     }
 
     fn attach<'a>(

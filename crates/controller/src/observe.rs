@@ -27,8 +27,9 @@ use plan::{
     Timestamp, VmId, World,
 };
 
-use self::owners::{Named, Owners};
+use self::owners::{Named as Workload, Owners};
 use crate::act::Wish;
+use crate::clouds::Named;
 use crate::watch::{Change, Kind, Seen, SlimNode, SlimPod, version};
 
 /// Taints that say that a node is NotReady, which is judged by its condition and with its grace.
@@ -60,6 +61,8 @@ pub struct Index {
     pub nodes: BTreeMap<NodeName, SlimNode>,
     pods: BTreeMap<(String, String), SlimPod>,
     owners: Owners,
+    /// Permissions without which a cloud tells less than it could.
+    pub without: BTreeMap<Scope, String>,
     known: BTreeSet<Kind>,
     ever_known: BTreeSet<Kind>,
     tick: u64,
@@ -169,7 +172,7 @@ pub(crate) enum PodsMeant {
     /// Those with these labels, in this namespace or in all.
     Labelled { namespace: Option<String>, labels: Selector },
     /// Those of a workload.
-    Of(Named),
+    Of(Workload),
 }
 
 impl PodsMeant {
@@ -629,6 +632,23 @@ impl Index {
         scopes
     }
 
+    /// The addresses of a scope that pools want or have moves of, and the machines that they may be on.
+    pub fn named(&self, scope: &Scope) -> Named {
+        let mut named = Named::default();
+        for pool in self.world.pools().filter(|pool| pool.scope == *scope) {
+            named.addresses.extend(&pool.addresses);
+            named.machines.extend(pool.last_holders.values().cloned());
+            if let Journal::Known(moves) = &pool.journal {
+                named.addresses.extend(moves.keys());
+                named.machines.extend(moves.values().flat_map(Move::machines).cloned());
+            }
+        }
+        let is_here = |machine: &&(Scope, VmId)| machine.0 == *scope;
+        let machines = self.world.nodes().filter_map(|(_, node)| node.machine.as_ref()).filter(is_here);
+        named.machines.extend(machines.map(|(_, vm)| vm.clone()));
+        named
+    }
+
     /// Takes in what a cloud said, or that it did not say anything, when asked at the given moment.
     pub fn see_listing(&mut self, scope: &Scope, listing: Result<Listing, DriverError>, as_of: Tick) {
         let mut asked: BTreeSet<Address> = BTreeSet::new();
@@ -640,6 +660,10 @@ impl Index {
         }
         match listing {
             Ok(listing) => {
+                match &listing.without {
+                    Some(permission) => _ = self.without.insert(scope.clone(), permission.clone()),
+                    None => _ = self.without.remove(scope),
+                }
                 for address in asked.iter().chain(listing.addresses.keys()) {
                     let drivers::Listed { holding, region, tag } = listing.told(*address);
                     self.world.set_fact(scope, *address, Fact { holding, region, tag, as_of });

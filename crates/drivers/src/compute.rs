@@ -7,7 +7,8 @@
 //! ```text
 //! call                          used for                              permission
 //! addresses.aggregatedList      list, and whether a natIP is static   compute.addresses.list
-//! instances.get                 attach, restore, detach               compute.instances.get
+//! instances.get                 attach, restore, detach, and list     compute.instances.get
+//!                                 without the permission above
 //! instances.aggregatedList      machines                              compute.instances.list
 //! instances.deleteAccessConfig  attach (an ephemeral one), detach     compute.instances.deleteAccessConfig
 //! instances.addAccessConfig     attach, restore (an ephemeral one)     compute.instances.addAccessConfig,
@@ -19,13 +20,13 @@
 //! Operations are polled with `get`, which answers at once. `wait` may take two minutes, and a call that outlives its
 //! deadline is one of which nothing is known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::http::Method;
-use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
+use futures::{FutureExt, StreamExt, stream};
 use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use serde::Deserialize;
 use serde_json::json;
@@ -57,6 +58,9 @@ const PAGES_MAX: usize = 200;
 
 /// The quota is refilled at the minute, and the refusal does not say when that is.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
+
+/// How many machines are asked at the same time where addresses can't be listed.
+const MACHINES_AT_ONCE: usize = 8;
 
 const ACCESS_CONFIG_NAME: &str = "external-nat";
 
@@ -103,6 +107,37 @@ impl Compute {
             }
         }
         Err(unreadable(name, &"it does not end"))
+    }
+
+    /// Asks every machine for its address.
+    async fn ask_machines(
+        &self,
+        addresses: &BTreeSet<Address>,
+        machines: &BTreeSet<VmId>,
+    ) -> Result<Listing, DriverError> {
+        let free = |address: &Address| (*address, Listed { holding: Holding::Free, region: None, tag: None });
+        let without = Some(permission_of("addresses.aggregatedList").to_owned());
+        let mut listing =
+            Listing { addresses: addresses.iter().map(free).collect(), without, ..Listing::default() };
+        let ask = |vm: &VmId| {
+            let vm = vm.clone();
+            async move { (self.first_interface(&vm).await, vm) }
+        };
+        let mut answers = stream::iter(machines.iter().map(ask)).buffer_unordered(MACHINES_AT_ONCE);
+        while let Some((interface, vm)) = answers.next().await {
+            let configs = match interface {
+                Ok(interface) => interface.access_configs,
+                Err(DriverError::NotFound(_)) => continue,
+                Err(error) => return Err(error),
+            };
+            for held in configs.iter().filter_map(|config| config.nat_ip.as_deref()?.parse::<Address>().ok())
+            {
+                if let Some(listed) = listing.addresses.get_mut(&held) {
+                    listed.holding = Holding::By(vm.clone());
+                }
+            }
+        }
+        Ok(listing)
     }
 
     async fn list_machines(&self, project: &str) -> Result<BTreeMap<VmId, MachineState>, DriverError> {
@@ -271,6 +306,15 @@ impl Compute {
 impl AddressDriver for Compute {
     fn list<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>> {
         self.list_project(&scope.account, "").boxed()
+    }
+
+    fn list_one_by_one<'a>(
+        &'a self,
+        _: &'a Scope,
+        addresses: &'a BTreeSet<Address>,
+        machines: &'a BTreeSet<VmId>,
+    ) -> BoxFuture<'a, Result<Listing, DriverError>> {
+        self.ask_machines(addresses, machines).boxed()
     }
 
     fn attach<'a>(

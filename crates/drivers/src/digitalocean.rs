@@ -140,7 +140,7 @@ impl DigitalOcean {
             let tag = found.project_id.as_ref().and_then(|id| names.get(id)).cloned();
             (address, Listed { holding: found.holding(), region, tag })
         };
-        Ok(Listing { addresses: all.into_iter().map(listed).collect(), untold: Vec::new(), tags })
+        Ok(Listing { addresses: all.into_iter().map(listed).collect(), tags, ..Listing::default() })
     }
 
     /// Reads the projects, unless all of these are known already.

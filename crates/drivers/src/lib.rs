@@ -14,7 +14,7 @@ pub mod http;
 pub mod network;
 pub mod tokens;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +28,18 @@ use plan::{Address, Holding, MachineState, Scope, VmId};
 pub trait AddressDriver: Send + Sync {
     /// Every address of a scope with its holder, in as few calls as the cloud allows.
     fn list<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>>;
+
+    /// The same for those who may not list: these addresses, as far as they are on these machines, each of which is asked.
+    /// One that is on none of them is told to be free, and it is left to the cloud to refuse it to another machine.
+    fn list_one_by_one<'a>(
+        &'a self,
+        scope: &'a Scope,
+        addresses: &'a BTreeSet<Address>,
+        machines: &'a BTreeSet<VmId>,
+    ) -> BoxFuture<'a, Result<Listing, DriverError>> {
+        let _ = (addresses, machines);
+        self.list(scope)
+    }
 
     /// Puts an address that nobody holds on a machine; where [`Traits::moves_in_one_call`], one that another holds too. A
     /// machine whose own address is in the way is told as [`Progress::Occupied`], and nothing is done.
@@ -113,6 +125,8 @@ pub struct Listing {
     pub untold: Vec<String>,
     /// Whether addresses can carry tags, and whether those that they carry were told.
     pub tags: Tags,
+    /// The permission that is missing, where this is all that can be told without it.
+    pub without: Option<String>,
 }
 
 /// Whether addresses carry tags.

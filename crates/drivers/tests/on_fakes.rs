@@ -324,6 +324,23 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn n19_who_may_not_list_asks_every_machine() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| {
+            project.denied.insert("compute.addresses.list".into());
+            project.attach_now(ADDRESS, "us-west1-a", "two");
+        });
+        let refused = driver.list(&scope).await.unwrap_err();
+        assert!(refused.to_string().contains("compute.addresses.list"), "{refused}");
+        let addresses = [address(ADDRESS), address("203.0.113.98")].into();
+        let machines = [vm(ONE), vm(TWO), vm("demo/us-west1-a/gone")].into();
+        let listing = driver.list_one_by_one(&scope, &addresses, &machines).await.unwrap();
+        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(TWO)));
+        assert_eq!(listing.told(address("203.0.113.98")).holding, Holding::Free);
+        assert_eq!(listing.without.as_deref(), Some("compute.addresses.list"));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_missing_permission_is_named() {
         let (fake, driver, scope) = project();
         fake.with(|project| _ = project.denied.insert("compute.instances.addAccessConfig".into()));

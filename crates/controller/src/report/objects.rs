@@ -199,10 +199,11 @@ impl Speaker<'_> {
             }
             _ => (Standing::Ready, "Settled", format!("{attached} of {desired} addresses are on nodes")),
         };
-        let message = match self.astray {
-            Some(astray) => format!("{message}; {astray}"),
-            None => message,
-        };
+        let without = self.index.without.get(&self.pool.scope).map(|permission| {
+            format!("permission {permission} is missing, so every machine is asked for its address")
+        });
+        let besides = self.astray.map(ToString::to_string).into_iter().chain(without);
+        let message = besides.fold(message, |message, besides| format!("{message}; {besides}"));
         let would = |(_, said): &(Address, Verdict)| match said {
             Verdict::WouldStep(step) => Some(step.clone()),
             _ => None,

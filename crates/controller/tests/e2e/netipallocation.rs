@@ -356,3 +356,30 @@ async fn two_minutes_of_errors_move_nothing_unlabel_nothing_evict_nobody_and_pas
     println!("two minutes of errors: nothing changed; Ready again {recovered:?} after the last one");
     assert_eq!(changed(), before);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn n19_without_the_permission_to_list_addresses_it_still_works_and_says_what_is_missing() {
+    let rig = Rig::prepare().await;
+    rig.clouds.compute.with(|compute| {
+        compute.denied.insert("compute.addresses.list".into());
+        demo::EDGE_NODES.into_iter().for_each(|(name, zone)| compute.detach_now(zone, name));
+    });
+    let _controller = rig.controller("ip-address-controller", &[]);
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    let message = rig.get("nia/edge")["status"]["conditions"][0]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("permission compute.addresses.list is missing"), "{message}");
+    rig.kubectl(&["delete", "node", "edge-1"]);
+    eventually("the address follows", SOON, async || {
+        Ok(rig.holder(&address(1)).as_deref() == Some("demo/us-west1-a/edge-3"))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get("nia/edge")["status"], rig.logs()));
+    rig.clouds.compute.with(|compute| compute.denied.clear());
+    eventually("nothing is missing any more", SOON, async || {
+        let conditions = rig.get("nia/edge")["status"]["conditions"].clone();
+        Ok(!conditions.to_string().contains("is missing"))
+    })
+    .await
+    .unwrap();
+}
