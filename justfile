@@ -78,7 +78,7 @@ model:
 certify:
     cargo test --locked --workspace --test certify -- --nocapture --test-threads 1
 
-# A measurement: `plan` or `failover`; the last line is JSON.
+# A measurement: `plan`, `failover` or `idle`; the last line is JSON.
 bench name:
     @just _bench-{{name}}
 
@@ -86,7 +86,11 @@ _bench-plan:
     cargo bench --locked -p controller --bench plan
 
 _bench-failover: tools
-    cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --ignored --nocapture scale:: | grep -v '^$\|^test \|^running'
+    cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --ignored --nocapture a_thousand | grep -v '^$\|^test \|^running'
+
+# What a settled controller costs: calls and memory of the release binary, small and large.
+_bench-idle: tools build
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | grep -v '^$\|^test \|^running'
 
 # Writes the generated files.
 generate: tools

@@ -1,4 +1,4 @@
-//! `sim 2000` runs as many seeds, `sim replay 17` tells the story of one.
+//! `sim 2000` runs as many seeds, `sim replay 17` tells the story of one. The last line of the former is JSON.
 #![allow(clippy::print_stdout, reason = "this is what the program is for")]
 
 use std::collections::BTreeMap;
@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use clap::{Parser, Subcommand};
+use serde_json::json;
 use sim::reduce::reduce;
 use sim::run::run;
 use sim::script::script;
@@ -54,8 +55,9 @@ fn main() -> ExitCode {
     let sum = Mutex::new(Sum::default());
     let finished = each(arguments.first..arguments.first + arguments.seeds, |seed| {
         let outcome = run(seed, &script(seed));
+        let fingerprint = fingerprint(&outcome.story);
         if arguments.fingerprints {
-            println!("{seed} {:016x}", fingerprint(&outcome.story));
+            println!("{seed} {fingerprint:016x}");
         }
         let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(first) = outcome.violations.first() {
@@ -63,6 +65,8 @@ fn main() -> ExitCode {
             sum.failed += 1;
         }
         sum.attached += outcome.attached;
+        // The order in which runs end is chance, so what stands for all of them must not depend on it.
+        sum.trace ^= fingerprint.rotate_left((seed % 64) as u32);
         sum.simulated += outcome.simulated.as_secs_f64();
         true
     });
@@ -75,6 +79,11 @@ fn main() -> ExitCode {
         sum.simulated / 86_400.0,
         started.elapsed().as_secs_f64()
     );
+    let (seeds, failovers, violations) = (arguments.seeds, sum.attached, sum.failed);
+    println!(
+        "{}",
+        json!({"seeds": seeds, "failovers": failovers, "violations": violations, "trace_hash": format!("{:016x}", sum.trace)})
+    );
     if sum.failed == 0 && finished { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -84,6 +93,7 @@ struct Sum {
     failed: usize,
     attached: usize,
     simulated: f64,
+    trace: u64,
 }
 
 /// Visits seeds in their order, several at the same time, until one visit says that it is enough. Every run has a thread to

@@ -117,8 +117,7 @@ async fn n5_n8_n9_a_drained_nodes_address_moves_when_its_last_pod_is_gone_and_th
 }
 
 /// More nodes at Compute Engine, up to so many in all, each with a machine; and addresses, up to so many.
-async fn grow(rig: &Rig, nodes: usize, addresses: usize) {
-    let zone = |at: usize| ["us-west1-a", "us-west1-b"][at % 2];
+pub async fn grow(rig: &Rig, nodes: usize, addresses: usize) {
     rig.clouds.compute.with(|compute| {
         (4..=nodes).for_each(|at| compute.add_instance(zone(at), &format!("edge-{at}")));
         (3..=addresses)
@@ -132,7 +131,12 @@ async fn grow(rig: &Rig, nodes: usize, addresses: usize) {
     created.try_collect::<Vec<_>>().await.unwrap();
 }
 
-fn address(at: usize) -> String {
+/// The zone of a node beyond the demonstration's.
+pub fn zone(at: usize) -> &'static str {
+    ["us-west1-a", "us-west1-b"][at % 2]
+}
+
+pub fn address(at: usize) -> String {
     match at {
         1 => "34.123.45.67".into(),
         2 => "34.123.45.68".into(),
@@ -141,7 +145,7 @@ fn address(at: usize) -> String {
 }
 
 /// An allocation of these addresses for the Deployment of the same name.
-fn allocation(name: &str, addresses: std::ops::RangeInclusive<usize>, interval: u64) -> Value {
+pub fn allocation(name: &str, addresses: std::ops::RangeInclusive<usize>, interval: u64) -> Value {
     let addresses: Vec<_> = addresses.map(address).collect();
     json!({
         "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation", "metadata": {"name": name},
@@ -279,10 +283,10 @@ async fn n12_a_settled_controller_tells_all_metrics_asks_the_cloud_seldom_and_is
     let before = calls();
     tokio::time::sleep(Duration::from_secs(60)).await;
     let made = calls() - before;
-    let status = std::fs::read_to_string(format!("/proc/{}/status", controller.process.id())).unwrap();
-    let resident = status.lines().find(|line| line.starts_with("VmRSS")).unwrap().to_owned();
+    let resident = rig.resident_megabytes(&controller);
     println!(
-        "5 addresses, 20 nodes, interval 5 s, settled: {made} calls a minute (original: 390), {resident}"
+        "5 addresses, 20 nodes, interval 5 s, settled: {made} calls a minute (original: 390), {resident:.1} MB resident \
+         (original: 152)"
     );
     assert!(made <= 15, "{:?}", rig.clouds.compute.ledger().calls());
 

@@ -60,8 +60,10 @@ impl Rig {
             command.env("HEALTH_PORT", ports[0].to_string()).env("METRICS_PORT", ports[1].to_string());
             command.env("POD_NAME", name).envs(environment.iter().copied());
         };
-        let program = Path::new(env!("CARGO_BIN_EXE_ip-address-controller"));
-        let process = Process::start(name, program, configure, self.control_plane.folder()).unwrap();
+        // A measurement is about the binary that users run.
+        let measured = std::env::var_os("CONTROLLER_BINARY").map(PathBuf::from);
+        let program = measured.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_ip-address-controller")));
+        let process = Process::start(name, &program, configure, self.control_plane.folder()).unwrap();
         Controller { process, health_port: ports[0], metrics_port: ports[1] }
     }
 
@@ -116,6 +118,13 @@ impl Rig {
             format!("{}:\n{}", path.display(), lines[lines.len().saturating_sub(25)..].join("\n"))
         };
         files.filter(is_ours).map(tail).collect::<Vec<_>>().join("\n")
+    }
+
+    /// How much memory a controller has, in MB.
+    pub fn resident_megabytes(&self, controller: &Controller) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", controller.process.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0 / 1e6
     }
 
     /// An object as JSON.

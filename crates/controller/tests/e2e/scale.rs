@@ -13,6 +13,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use testbed::cluster::{eventually, node};
 
+use crate::netipallocation::{address, allocation, grow, zone};
 use crate::rig::Rig;
 
 const ADDRESSES: u64 = 1_000;
@@ -114,4 +115,31 @@ async fn a_thousand_addresses_of_one_pool_fail_over_at_once() {
             "largest_object_bytes": largest, "calls": calls,
         })
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement of minutes: just bench idle"]
+async fn five_hundred_addresses_on_two_thousand_nodes_are_one_page() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let rig = Rig::prepare().await;
+    grow(&rig, 2_003, 500).await;
+    rig.clouds.compute.with(|compute| {
+        (1..=500).for_each(|at| compute.attach_now(&address(at), zone(at + 3), &format!("edge-{}", at + 3)));
+    });
+    let controller = rig.controller("ip-address-controller", &[]);
+    rig.control_plane.apply(&allocation("edge", 1..=500, 5).to_string()).unwrap();
+    let settled = eventually("all addresses are attached", LONG, async || {
+        Ok(rig.get("nia/edge")["status"]["summary"]["attached"] == 500)
+    });
+    settled.await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let before = rig.clouds.compute.ledger().asked.len();
+    tokio::time::sleep(MINUTE).await;
+    let made = rig.clouds.compute.ledger().asked.len() - before;
+    let resident = rig.resident_megabytes(&controller);
+    println!(
+        "{}",
+        json!({"addresses": 500, "nodes": 2_003, "calls_a_minute": made, "resident_megabytes": resident})
+    );
+    assert!(made <= 15, "{:?}", rig.clouds.compute.ledger().calls());
 }
