@@ -193,6 +193,11 @@ impl Metrics {
         }
     }
 
+    /// What was found out about an object could not be written.
+    pub fn not_written(&self, key: &PoolKey) {
+        count(&self.0.reconciled, key, false);
+    }
+
     /// An address was put on a node, or was not.
     pub fn attached(&self, key: &PoolKey, is_done: bool) {
         count(&self.0.attaches, key, is_done);

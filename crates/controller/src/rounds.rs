@@ -266,6 +266,10 @@ impl Rounds {
             Happened::Written(Written::Event(Ok(()))) => {}
             Happened::Written(Written::Status(key, _, Err(error))) => {
                 tracing::warn!(object = %key, %error, "writing a status failed");
+                let is_outdated = matches!(&error, kube::Error::Api(status) if status.is_conflict());
+                if !is_outdated {
+                    self.metrics.not_written(&key);
+                }
                 // What was to be written was not: back to what stands.
                 self.index.refresh(&key);
             }
