@@ -102,6 +102,10 @@ generate: tools
 _packaging-is-generated: tools
     tools/render --check
 
+# Draws docs/images/dashboard.svg from what a real Prometheus answers.
+_picture: tools
+    PICTURE="$PWD/docs/images/dashboard.svg" cargo test --quiet --locked -p controller -p testbed --features controller/failpoints --test e2e -- n14_
+
 # Installs cargo-deny into the cache.
 _deny:
     @[ -x {{deny}}/bin/cargo-deny ] || CARGO_TARGET_DIR={{cache}}/cargo-deny-build cargo install --quiet --locked --root {{deny}} cargo-deny@{{deny_version}}

@@ -9,6 +9,7 @@ mod leadership;
 mod monitoring;
 mod netipallocation;
 mod packaging;
+mod picture;
 mod resources;
 mod rig;
 mod scale;
