@@ -10,6 +10,9 @@ export CARGO_TARGET_DIR := env("CARGO_TARGET_DIR", cache / "target")
 deny_version := "0.20.2"
 deny := cache / "cargo-deny-" + deny_version
 
+mdbook_version := "0.5.4"
+mdbook := cache / "mdbook-" + mdbook_version
+
 # Lists the commands.
 default:
     @just --list --unsorted
@@ -78,6 +81,11 @@ _bench-plan:
 _bench-failover: tools
     cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --ignored --nocapture scale:: | grep -v '^$\|^test \|^running'
 
+# Makes a book of docs/; the last line is its first page.
+docs: _mdbook
+    {{mdbook}}/bin/mdbook build --dest-dir {{cache}}/book
+    @echo "{{cache}}/book/index.html"
+
 # Writes the generated files.
 generate: tools
     REGENERATE=1 cargo test --quiet --locked -p api generated
@@ -92,6 +100,11 @@ _packaging-is-generated: tools
 _deny:
     @[ -x {{deny}}/bin/cargo-deny ] || CARGO_TARGET_DIR={{cache}}/cargo-deny-build cargo install --quiet --locked --root {{deny}} cargo-deny@{{deny_version}}
     @rm -rf {{cache}}/cargo-deny-build
+
+# Installs mdbook into the cache.
+_mdbook:
+    @[ -x {{mdbook}}/bin/mdbook ] || CARGO_TARGET_DIR={{cache}}/mdbook-build cargo install --quiet --locked --root {{mdbook}} mdbook@{{mdbook_version}}
+    @rm -rf {{cache}}/mdbook-build
 
 # Tests the alerts.
 _alerts:
