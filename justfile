@@ -17,8 +17,8 @@ mdbook := cache / "mdbook-" + mdbook_version
 default:
     @just --list --unsorted
 
-# Format, lint, licences and duplicate versions, generated files, alerts. Needs `just tools` for promtool.
-check: _deny _alerts _dashboard
+# Format, lint, licences and duplicate versions, generated files, alerts, docs. Needs `just tools` for promtool.
+check: _deny _alerts _dashboard _docs-hold
     cargo fetch --locked
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -109,6 +109,10 @@ _mdbook:
 # Tests the alerts.
 _alerts:
     PATH="$(tools/build --where):$PATH" monitoring/tests/run
+
+# What the docs say is there.
+_docs-hold:
+    @tools/examples-in-docs
 
 # The dashboard can be read, and its ConfigMap is made of it as it stands.
 _dashboard:
