@@ -113,6 +113,7 @@ _alerts:
 # What the docs say is there.
 _docs-hold:
     @tools/examples-in-docs
+    @tools/reasons-in-docs
 
 # The dashboard can be read, and its ConfigMap is made of it as it stands.
 _dashboard:
