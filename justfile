@@ -106,9 +106,10 @@ _mdbook:
     @[ -x {{mdbook}}/bin/mdbook ] || CARGO_TARGET_DIR={{cache}}/mdbook-build cargo install --quiet --locked --root {{mdbook}} mdbook@{{mdbook_version}}
     @rm -rf {{cache}}/mdbook-build
 
-# Tests the alerts.
+# Tests the alerts, and what Argo CD is told.
 _alerts:
     PATH="$(tools/build --where):$PATH" monitoring/tests/run
+    @monitoring/tests/argocd-health
 
 # What the docs say is there.
 _docs-hold:
