@@ -91,6 +91,7 @@ generate: tools
     REGENERATE=1 cargo test --quiet --locked -p api generated
     monitoring/dashboard-configmap > monitoring/grafana-dashboard-configmap.yaml
     tools/render
+    tools/compat
 
 # The plain manifests are what the chart renders to.
 _packaging-is-generated: tools
@@ -115,6 +116,7 @@ _alerts:
 _docs-hold:
     @tools/examples-in-docs
     @tools/reasons-in-docs
+    @tools/compat --check
 
 # The dashboard can be read, and its ConfigMap is made of it as it stands.
 _dashboard:
