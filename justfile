@@ -13,12 +13,15 @@ deny := cache / "cargo-deny-" + deny_version
 # What the tests' apiservers were asked by the controller.
 audit := cache / "audit"
 
+mdbook_version := "0.5.4"
+mdbook := cache / "mdbook-" + mdbook_version
+
 # Lists the commands.
 default:
     @just --list --unsorted
 
-# Format, lint, licences and duplicate versions, generated files, alerts. Needs `just tools` for promtool.
-check: _deny _alerts _dashboard
+# Format, lint, licences and duplicate versions, generated files, alerts, docs. Needs `just tools` for promtool.
+check: _deny _alerts _dashboard _docs-hold
     cargo fetch --locked
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -92,11 +95,17 @@ _bench-failover: tools
 _bench-idle: tools build
     CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | grep -v '^$\|^test \|^running'
 
+# Makes a book of docs/; the last line is its first page.
+docs: _mdbook
+    {{mdbook}}/bin/mdbook build --dest-dir {{cache}}/book
+    @echo "{{cache}}/book/index.html"
+
 # Writes the generated files.
 generate: tools
     REGENERATE=1 cargo test --quiet --locked -p api generated
     monitoring/dashboard-configmap > monitoring/grafana-dashboard-configmap.yaml
     tools/render
+    tools/compat
 
 # The plain manifests are what the chart renders to.
 _packaging-is-generated: tools
@@ -111,9 +120,21 @@ _deny:
     @[ -x {{deny}}/bin/cargo-deny ] || CARGO_TARGET_DIR={{cache}}/cargo-deny-build cargo install --quiet --locked --root {{deny}} cargo-deny@{{deny_version}}
     @rm -rf {{cache}}/cargo-deny-build
 
-# Tests the alerts.
+# Installs mdbook into the cache.
+_mdbook:
+    @[ -x {{mdbook}}/bin/mdbook ] || CARGO_TARGET_DIR={{cache}}/mdbook-build cargo install --quiet --locked --root {{mdbook}} mdbook@{{mdbook_version}}
+    @rm -rf {{cache}}/mdbook-build
+
+# Tests the alerts, and what Argo CD is told.
 _alerts:
     PATH="$(tools/build --where):$PATH" monitoring/tests/run
+    @monitoring/tests/argocd-health
+
+# What the docs say is there.
+_docs-hold:
+    @tools/examples-in-docs
+    @tools/reasons-in-docs
+    @tools/compat --check
 
 # The dashboard can be read, and its ConfigMap is made of it as it stands.
 _dashboard:

@@ -1073,6 +1073,18 @@ mod tests {
     }
 
     #[test]
+    fn n6_without_a_workload_no_pod_keeps_an_address_on_a_cordoned_node() {
+        let mut index = index("StatefulSet", Kind::StatefulSets);
+        index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+        assert_eq!(pods(&index), Pods::Present);
+        let spec = json!({"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"}});
+        let metadata = json!({"name": "edge", "uid": "a1", "resourceVersion": "2", "generation": 2});
+        let without = json!({"metadata": metadata, "spec": spec});
+        index.see(Seen::Allocations(Change::Applied(Box::new(read(without)))));
+        assert_eq!(pods(&index), Pods::Absent);
+    }
+
+    #[test]
     fn n7_a_daemon_sets_pod_holds_its_nodes_address_until_every_other_evictable_pod_has_left() {
         let mut index = index("DaemonSet", Kind::DaemonSets);
         index.see(Seen::Pods(Change::Applied(pod("other", "ReplicaSet", "r1", "Running"))));

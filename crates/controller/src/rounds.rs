@@ -524,7 +524,8 @@ impl Rounds {
         let (key, address) = (&pool.key, step.address);
         let name = |vm: &plan::VmId| self.index.world.node_of(vm).map(|(name, _)| name.clone());
         match (&step.action, pool.entry(address)) {
-            (Action::Begin(entry), _) if !entry.releases => {
+            // An entry that could not be written is begun again, and that is no news.
+            (Action::Begin(entry), _) if !entry.releases && !self.begun.contains_key(&address) => {
                 let from =
                     entry.from.as_ref().map(|vm| name(vm).map_or(vm.to_string(), |name| name.to_string()));
                 let note = match (from, &entry.to) {

@@ -307,9 +307,11 @@ impl<'a> Planner<'a> {
             let is_urgent = !entry.is_voluntary;
             self.journalled.push(step(pool, address, is_urgent, action));
         }
-        match entry.releases {
-            true => Verdict::Releasing,
-            false => Verdict::Moving(entry.to.as_ref().map(|to| to.node.clone())),
+        let failed = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until);
+        match (failed, entry.releases) {
+            (Some(pause), _) => Verdict::Waits(Waits::ForRetry(pause.clone())),
+            (None, true) => Verdict::Releasing,
+            (None, false) => Verdict::Moving(entry.to.as_ref().map(|to| to.node.clone())),
         }
     }
 

@@ -19,7 +19,8 @@ pub fn node(name: &str) -> NodeFixture {
     let annotations = BTreeMap::from([("kwok.x-k8s.io/node".to_owned(), "fake".to_owned())]);
     let metadata =
         ObjectMeta { name: Some(name.to_owned()), annotations: Some(annotations), ..ObjectMeta::default() };
-    NodeFixture { node: Node { metadata, ..Node::default() } }
+    // A kubelet labels its node so.
+    NodeFixture { node: Node { metadata, ..Node::default() } }.label("kubernetes.io/hostname", name)
 }
 
 /// A node that does not exist yet.

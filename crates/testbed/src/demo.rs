@@ -94,7 +94,7 @@ impl Clouds {
     /// Every change so far in any of the clouds, in words and in order.
     pub fn deeds(&self) -> Vec<String> {
         fn of<M: Machine>(name: &str, fake: &Fake<M>) -> Vec<(Instant, String)> {
-            let in_words = |(at, deed): (Instant, Deed)| (at, format!("{name}: {deed:?}"));
+            let in_words = |(at, deed): (Instant, Deed)| (at, format!("{name}: {deed}"));
             fake.deeds().into_iter().map(in_words).collect()
         }
         let mut deeds = [of("compute", &self.compute), of("digitalocean", &self.digitalocean)].concat();

@@ -212,3 +212,25 @@ fn the_chart_and_the_image_are_of_the_workspaces_version() {
         toolchain.lines().find_map(|line| line.strip_prefix("channel = ")).unwrap().trim_matches('"');
     assert!(read("Dockerfile").contains(&format!("FROM rust:{channel}-")), "another compiler than ours");
 }
+
+#[test]
+fn n16_the_files_for_prometheus_and_grafana_are_where_and_what_they_were() {
+    let object = |path: &str| serde_saphyr::from_str::<Value>(&read(path)).unwrap();
+    let named = |object: &Value| {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let metadata = &object["metadata"];
+        (text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]))
+    };
+    let expected = |kind: &str, name: &str| (kind.to_owned(), "monitoring".to_owned(), name.to_owned());
+    let monitor = object("monitoring/podmonitor.yaml");
+    assert_eq!(named(&monitor), expected("PodMonitor", "ip-address-controller"));
+    let endpoint = json!({"port": "metrics", "path": "/metrics", "interval": "30s"});
+    assert_eq!(monitor["spec"]["podMetricsEndpoints"], json!([endpoint]));
+    assert_eq!(monitor["spec"]["selector"]["matchLabels"], json!({"app": "ip-address-controller"}));
+    let rules = object("monitoring/prometheusrule.yaml");
+    assert_eq!(named(&rules), expected("PrometheusRule", "ip-address-controller"));
+    let dashboard = object("monitoring/grafana-dashboard-configmap.yaml");
+    assert_eq!(named(&dashboard), expected("ConfigMap", "ip-address-controller-dashboard"));
+    assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
+    read("monitoring/grafana-dashboard.json");
+}

@@ -89,6 +89,18 @@ async fn f1_every_example_inside_flipops_module_is_accepted_and_loses_no_field()
     }
 }
 
+#[tokio::test]
+async fn n21_every_example_of_the_docs_is_accepted() {
+    let control_plane = apiserver().await;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().path();
+        let text = std::fs::read_to_string(&file).unwrap();
+        control_plane.apply(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        println!("accepted: {}", file.file_name().unwrap().display());
+    }
+}
+
 fn allocation(spec: Value) -> Value {
     json!({
         "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation",

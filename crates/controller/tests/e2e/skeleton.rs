@@ -41,6 +41,7 @@ async fn a_netipallocation_puts_its_addresses_on_nodes_labels_them_and_follows_a
 }
 
 // The fakes answer on other threads while kubectl is waited for on this one.
+// F3 F6
 #[tokio::test(flavor = "multi_thread")]
 async fn a_floatingippool_follows_ready_pods_annotates_their_nodes_and_follows_a_deleted_node() {
     let (rig, _controller) = Rig::start().await;
@@ -87,6 +88,7 @@ async fn a_floatingippool_follows_ready_pods_annotates_their_nodes_and_follows_a
 }
 
 // The fakes answer on other threads while kubectl is waited for on this one.
+// N10
 #[tokio::test(flavor = "multi_thread")]
 async fn the_controller_answers_probes_and_a_settled_world_costs_no_write() {
     let (rig, controller) = Rig::start().await;

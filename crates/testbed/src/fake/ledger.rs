@@ -4,6 +4,7 @@
 //! first request.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use ::http::Request;
@@ -64,6 +65,22 @@ pub enum Deed {
     RecordRemoved { name: String, value: String },
     /// Anything else that changed, such as a label or an ephemeral address.
     Other(String),
+}
+
+impl fmt::Display for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Told { address, vm } => write!(f, "{address} is ordered to {vm}"),
+            Self::Failed { address, vm } => write!(f, "the order of {address} to {vm} failed"),
+            Self::Attached { address, vm } => write!(f, "{address} is on {vm}"),
+            Self::Detached { address, vm } => write!(f, "{address} has left {vm}"),
+            Self::Created { address } => write!(f, "{address} was created"),
+            Self::Released { address } => write!(f, "{address} was given back"),
+            Self::RecordSet { name, value } => write!(f, "{name} is {value}"),
+            Self::RecordRemoved { name, value } => write!(f, "{name} is not {value} any more"),
+            Self::Other(what) => write!(f, "{what}"),
+        }
+    }
 }
 
 impl Ledger {

@@ -1,0 +1,21 @@
+-- Tells Argo CD how a NetIPAllocation or a FloatingIPPool is, from its conditions. How to install it: docs/guides/argo-cd.md.
+local status = obj.status
+if status == nil or status.conditions == nil then
+  return { status = "Progressing", message = "the controller has not looked at it yet" }
+end
+if status.observedGeneration ~= obj.metadata.generation then
+  return { status = "Progressing", message = "the controller has not seen the last change yet" }
+end
+local found = {}
+for _, condition in ipairs(status.conditions) do
+  if condition.status == "True" then
+    found[condition.type] = (condition.reason or "") .. ": " .. (condition.message or "")
+  end
+end
+if found.Stalled then
+  return { status = "Degraded", message = found.Stalled }
+end
+if found.Ready then
+  return { status = "Healthy", message = found.Ready }
+end
+return { status = "Progressing", message = found.Reconciling or "the controller has not finished" }
