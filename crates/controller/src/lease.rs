@@ -21,8 +21,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
-use plan::Epoch;
 use plan::leadership::{Gained, Sighting, candidacy};
+use plan::{Epoch, NodeName};
 
 use crate::clock::Clock;
 use crate::fence::Fence;
@@ -37,8 +37,8 @@ pub const FLIPOP_LEASE: &str = "floating-ip-pool-controller-leader-election";
 /// The annotation that holds the leader's epoch.
 pub const EPOCH_ANNOTATION: &str = "netinfra.darkbrains.com/epoch";
 
-/// The annotation that names the pod which gave the lease up for somebody else to do what would have cut it off.
-pub const HANDED_OVER_ANNOTATION: &str = "netinfra.darkbrains.com/handed-over-by";
+/// The annotation that names the node whose pod gave the lease up for somebody else to do what would have cut it off.
+pub const HANDED_OVER_ANNOTATION: &str = "netinfra.darkbrains.com/handed-over-from";
 
 /// A candidate for leadership.
 pub struct Candidate {
@@ -170,10 +170,10 @@ impl Candidate {
         self.seen.as_ref().and_then(|(lease, _)| epoch(lease)).unwrap_or_default()
     }
 
-    /// Whether a pod handed the lease over, and nobody has led since.
-    pub fn was_handed_over_by(&self, pod: &str) -> bool {
+    /// Whether a pod on this node handed the lease over, and nobody on another has led since.
+    pub fn was_handed_over_from(&self, node: &NodeName) -> bool {
         let annotations = self.seen.as_ref().and_then(|(lease, _)| lease.metadata.annotations.as_ref());
-        annotations.and_then(|all| all.get(HANDED_OVER_ANNOTATION)).is_some_and(|by| by == pod)
+        annotations.and_then(|all| all.get(HANDED_OVER_ANNOTATION)).is_some_and(|from| from == node.as_str())
     }
 
     /// Writes our epoch into the lease.
@@ -259,8 +259,8 @@ impl Candidate {
         Ok(())
     }
 
-    /// Gives the lease up in order: nothing of ours is under way any more. A pod that hands it over is named.
-    pub async fn release(&mut self, handed_over_by: Option<&str>) -> Result<()> {
+    /// Gives the lease up in order: nothing of ours is under way any more. Who hands it over names its node.
+    pub async fn release(&mut self, handed_over_from: Option<&NodeName>) -> Result<()> {
         self.fence.close();
         // The last renewal may have been cut off before its answer came.
         if self.is_lost().await {
@@ -269,7 +269,7 @@ impl Candidate {
         let (lease, _) = self.seen.as_ref().context("there is no lease to release")?;
         let mut released = lease.clone();
         let annotations = released.metadata.annotations.get_or_insert_default();
-        annotations.extend(handed_over_by.map(|pod| (HANDED_OVER_ANNOTATION.into(), pod.into())));
+        annotations.extend(handed_over_from.map(|node| (HANDED_OVER_ANNOTATION.into(), node.to_string())));
         if let Some(spec) = &mut released.spec {
             spec.holder_identity = None;
             spec.lease_duration_seconds = Some(1);

@@ -165,8 +165,11 @@ impl Metrics {
 
     /// All metrics, as Prometheus reads them.
     pub fn text(&self) -> Result<String, prometheus::Error> {
-        let _whole = self.0.describing.lock().unwrap_or_else(PoisonError::into_inner);
-        TextEncoder::new().encode_to_string(&self.0.registry.gather())
+        let gathered = {
+            let _whole = self.0.describing.lock().unwrap_or_else(PoisonError::into_inner);
+            self.0.registry.gather()
+        };
+        TextEncoder::new().encode_to_string(&gathered)
     }
 
     /// Whether all that is watched has been read.
@@ -276,7 +279,7 @@ impl Metrics {
             (&self.0.status, is_ready.into()),
             (&self.0.reserved, reserved),
             (&self.0.attached, attached),
-            (&self.0.unattached, reserved - attached),
+            (&self.0.unattached, (reserved - attached).max(0)),
         ] {
             gauges.with_label_values(&[&name]).set(value);
         }
@@ -294,6 +297,9 @@ impl Metrics {
             for status in [SUCCESS, ERROR] {
                 let _ = counters.remove_label_values(&[name, status]);
             }
+        }
+        for status in ["evicted", "refused", ERROR] {
+            let _ = self.0.evictions.remove_label_values(&[name, status]);
         }
         let _ = self.0.reconcile_seconds.remove_label_values(&[name]);
     }

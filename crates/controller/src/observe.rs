@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use api::policy;
 use api::status::{AddressStatus, Holder, MOVES_VERSION, Moves};
-use api::{FloatingIPPool, NetIPAllocation};
+use api::{FloatingIPPool, IP_READY_LABEL, NetIPAllocation};
 use drivers::{DriverError, Listing, Tags};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -447,16 +447,27 @@ impl Index {
         self.adopt(key, address);
     }
 
-    /// A pod of an object's workload on a node that may be evicted: the first by name.
+    /// A pod of an object's workload on a node that may be evicted: the first by name. None while another is on its way in or
+    /// out, or while no node carries the label that the next one may ask for.
     pub fn pod_to_evict(&self, key: &PoolKey, node: &NodeName) -> Option<&SlimPod> {
         let meant = self.objects.get(key)?.who.pods.as_ref()?;
-        let is_there = |pod: &&SlimPod| {
-            let has_ended = has_ended(pod);
-            pod.spec.node_name.as_deref() == Some(node.as_str())
-                && !has_ended
-                && meant.may_evict(pod, &self.owners)
-        };
-        self.pods.values().find(is_there)
+        let is_labelled =
+            |node: &SlimNode| node.labels().get(IP_READY_LABEL).is_some_and(|value| value == "true");
+        if !self.nodes.values().any(is_labelled) {
+            return None;
+        }
+        let mut found = None;
+        for pod in self.pods.values().filter(|pod| !has_ended(pod) && meant.means(pod, &self.owners)) {
+            let is_on_its_way = pod.spec.node_name.is_none() || pod.metadata.deletion_timestamp.is_some();
+            if is_on_its_way {
+                return None;
+            }
+            let is_there = pod.spec.node_name.as_deref() == Some(node.as_str());
+            if found.is_none() && is_there && meant.may_evict(pod, &self.owners) {
+                found = Some(pod);
+            }
+        }
+        found
     }
 
     /// What tells an object from another of the same name.
@@ -551,7 +562,8 @@ impl Index {
                 .iter()
                 .filter(|(_, pods)| pods.is_some())
                 .filter_map(|(name, _)| self.nodes.get(name));
-            match scope_of(provider, matching, &pool.last_holders) {
+            let holders = pool.last_holders.values().cloned().chain(machines_of(tracked.object.moves()));
+            match scope_of(provider, matching, holders) {
                 Some(scope) => pool.scope = scope,
                 None => {
                     let message = format!(
@@ -666,9 +678,15 @@ impl Index {
                 }
                 for address in asked.iter().chain(listing.addresses.keys()) {
                     let drivers::Listed { holding, region, tag } = listing.told(*address);
+                    if listing.without.is_some() {
+                        // Machines don't tell where an address can be used.
+                        self.hold(scope, *address, holding, as_of);
+                        continue;
+                    }
                     self.world.set_fact(scope, *address, Fact { holding, region, tag, as_of });
                 }
-                let is_whole = listing.untold.is_empty() && listing.tags != Tags::Untold;
+                let is_whole =
+                    listing.untold.is_empty() && listing.tags != Tags::Untold && listing.without.is_none();
                 let is_newer = self.world.accounts.get(scope).is_none_or(|account| account.as_of < as_of);
                 if is_whole && is_newer {
                     let can_tag = listing.tags == Tags::Told;
@@ -891,20 +909,24 @@ fn observed(node: &SlimNode) -> Node {
     }
 }
 
+/// The machines that unfinished moves name.
+fn machines_of(moves: Option<&Moves>) -> impl Iterator<Item = VmId> {
+    let entries = moves.into_iter().flat_map(|moves| &moves.entries);
+    entries.flat_map(|entry| [&entry.from, &entry.to]).flatten().map(|holder| VmId::from(holder.vm.as_str()))
+}
+
 /// The account that a pool's nodes live in: that of the first matching node, or of a machine that held an address.
 fn scope_of<'a>(
     provider: Provider,
     matching: impl Iterator<Item = &'a SlimNode>,
-    last_holders: &BTreeMap<Address, VmId>,
+    mut holders: impl Iterator<Item = VmId>,
 ) -> Option<Scope> {
     let mut of_nodes = matching.filter_map(|node| Some(machine_of(node)?.0));
-    let of_holder = |vm: &VmId| Some(Scope { provider, account: vm.as_str().split_once('/')?.0.into() });
+    let of_holder = |vm: VmId| Some(Scope { provider, account: vm.as_str().split_once('/')?.0.into() });
     match provider {
         // The token says which account it is.
         Provider::DigitalOcean => Some(Scope { provider, account: "".into() }),
-        _ => of_nodes
-            .find(|scope| scope.provider == provider)
-            .or_else(|| last_holders.values().find_map(of_holder)),
+        _ => of_nodes.find(|scope| scope.provider == provider).or_else(|| holders.find_map(of_holder)),
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Reporter {
     fence: Arc<Fence>,
     writing: Tasks<Written>,
     objects: BTreeSet<PoolKey>,
+    /// Objects of which the apiserver has a newer version than this: nothing is decided for them before that is seen.
+    outdated: BTreeMap<PoolKey, u64>,
     nodes: BTreeSet<NodeName>,
     /// The version of a node that was last patched or found outdated: until the watch shows another, it is not patched
     /// again.
@@ -74,6 +76,7 @@ impl Reporter {
             fence,
             writing: Tasks::default(),
             objects: BTreeSet::new(),
+            outdated: BTreeMap::new(),
             nodes: BTreeSet::new(),
             patched: BTreeMap::new(),
             resting: None,
@@ -85,9 +88,10 @@ impl Reporter {
         }
     }
 
-    /// Whether a write of this object is under way, so that nothing else may be decided for it.
+    /// Whether a write of this object is under way, or a newer version of it has to be seen first, so that nothing else may be
+    /// decided for it: its journal may not hold any more what it held.
     pub fn is_writing(&self, key: &PoolKey) -> bool {
-        self.objects.contains(key)
+        self.objects.contains(key) || (self.outdated.contains_key(key) && !plan::sabotaged!(OutdatedBelieved))
     }
 
     /// Begins to write everything that differs from what is to be said.
@@ -97,6 +101,9 @@ impl Reporter {
         }
         self.resting = None;
         self.tell_of_deprecations(index, now);
+        self.outdated.retain(|key, version| {
+            index.objects.get(key).is_some_and(|tracked| tracked.object.version() <= *version)
+        });
         self.patched.retain(|name, version| {
             let node = index.nodes.get(name);
             node.is_some_and(|node| node.metadata.resource_version.as_ref() == Some(version))
@@ -112,7 +119,7 @@ impl Reporter {
             }
         }
         for (key, tracked) in &index.objects {
-            if self.objects.contains(key) || tracked.is_pruned {
+            if self.is_writing(key) || tracked.is_pruned {
                 continue;
             }
             if let Some(patch) =
@@ -127,6 +134,7 @@ impl Reporter {
                 });
             } else if let Some(changed) = objects::changed(index, plan, key, now) {
                 self.objects.insert(key.clone());
+                self.news.remove(key);
                 self.news
                     .extend(events::of_status(&tracked.object, &changed).map(|news| (key.clone(), news)));
                 let (client, key) = (self.client.clone(), key.clone());
@@ -177,7 +185,12 @@ impl Reporter {
             match self.writing.next().await {
                 Some(Ok(written)) => {
                     let is_written = match &written {
-                        Written::Status(key, _, result) => self.objects.remove(key) && result.is_ok(),
+                        Written::Status(key, sent, result) => {
+                            if matches!(result, Err(kube::Error::Api(status)) if status.is_conflict()) {
+                                self.outdated.insert(key.clone(), sent.version());
+                            }
+                            self.objects.remove(key) && result.is_ok()
+                        }
                         Written::Object(key, result) => self.objects.remove(key) && result.is_ok(),
                         Written::Event(_) => {
                             self.telling -= 1;

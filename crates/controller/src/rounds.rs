@@ -10,7 +10,7 @@
 //! Only when the apiserver has answered that it is written does an entry get its place in the order of things, and only
 //! a listing that begins after that lets the planner call for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +56,12 @@ const EVICTION_PAUSE: Duration = Duration::from_secs(5);
 /// After so many evictions the pods seem to come back: they don't ask for a node with an address.
 const EVICTIONS_AT_FIRST: u32 = 20;
 
+/// Evictions count for so long after the last one.
+const EVICTIONS_FORGOTTEN: Duration = Duration::from_secs(1_800);
+
+/// How often it is tried to give a machine an address of its own again.
+const RESTORE_TRIES: u32 = 5;
+
 /// The pause between two evictions for an object whose pods come back.
 const EVICTION_PAUSE_LATER: Duration = Duration::from_secs(300);
 
@@ -78,10 +84,13 @@ pub struct Rounds {
     clock: Arc<dyn Clock>,
     metrics: Metrics,
     retry: Retry,
-    failures: BTreeMap<plan::Address, u32>,
+    /// How often an address was refused since it last arrived anywhere, and what was said last.
+    failures: BTreeMap<plan::Address, (u32, Arc<str>)>,
     failed_creations: BTreeMap<plan::PoolKey, u32>,
-    /// How many pods were evicted for a pool since none of its were astray.
-    evictions: BTreeMap<plan::PoolKey, u32>,
+    /// How many pods were evicted for a pool lately, and when the last one was.
+    evictions: BTreeMap<plan::PoolKey, (u32, Instant)>,
+    /// Pools that were told last that a pod was not evicted.
+    not_evicted: BTreeSet<plan::PoolKey>,
     next_round: Instant,
     /// When a cloud last told of its machines.
     machines_told: Option<Instant>,
@@ -125,6 +134,7 @@ impl Rounds {
             failures: BTreeMap::new(),
             failed_creations: BTreeMap::new(),
             evictions: BTreeMap::new(),
+            not_evicted: BTreeSet::new(),
             next_round: Instant::now(),
             machines_told: None,
             begun: BTreeMap::new(),
@@ -266,12 +276,18 @@ impl Rounds {
             Happened::Written(Written::Event(Ok(()))) => {}
             Happened::Written(Written::Status(key, _, Err(error))) => {
                 tracing::warn!(object = %key, %error, "writing a status failed");
-                let is_outdated = matches!(&error, kube::Error::Api(status) if status.is_conflict());
-                if !is_outdated {
+                let refusal = match &error {
+                    kube::Error::Api(status) => Some(status.code).filter(|code| (400..500).contains(code)),
+                    _ => None,
+                };
+                if refusal != Some(409) {
                     self.metrics.not_written(&key);
                 }
-                // What was to be written was not: back to what stands.
-                self.index.refresh(&key);
+                // What was refused is not written: back to what stands. What has no answer may be, so it is what we go by, and
+                // is written again.
+                if refusal.is_some_and(|code| code != 429) || plan::sabotaged!(OutdatedBelieved) {
+                    self.index.refresh(&key);
+                }
             }
             Happened::Written(Written::Marks(node, Err(error))) => {
                 tracing::warn!(%node, %error, "marking failed")
@@ -295,9 +311,14 @@ impl Rounds {
         match result {
             Ok(effect) => {
                 tracing::info!(pool = %step.pool, id = self.move_id(*address), ?effect, "done: {step}");
-                self.failures.remove(address);
                 match effect {
-                    Effect::Holds(holding) => self.index.correct(scope, *address, holding),
+                    Effect::Holds(holding) => {
+                        // Only one that has arrived has overcome what made it fail.
+                        if matches!(holding, plan::Holding::By(_)) {
+                            self.failures.remove(address);
+                        }
+                        self.index.correct(scope, *address, holding);
+                    }
                     Effect::HasOwn => self.index.world.has_own.extend(action.machine().cloned()),
                 }
             }
@@ -305,17 +326,29 @@ impl Rounds {
                 tracing::warn!(pool = %step.pool, id = self.move_id(*address), %error, "failed: {step}");
                 let now = self.clock.wall();
                 self.tell(&step.pool, "MoveFailed", format!("{step} failed: {error}"), true);
-                let failures = self.failures.entry(*address).or_default();
-                let pause = self.retry.pause_after(&error, *failures);
-                *failures += 1;
+                let why: Arc<str> = error.to_string().into();
+                let is_refused =
+                    !matches!(error, DriverError::Unavailable(_) | DriverError::RateLimited { .. });
+                let (failures, last) = self.failures.entry(*address).or_insert((0, Arc::clone(&why)));
+                let pause = match is_refused && action.is_replacement() {
+                    // The machine has lost its own address for nothing: it is not kept waiting for another.
+                    true => self.retry.shortest,
+                    false => self.retry.pause_after(&error, *failures),
+                };
+                (*failures, *last) = (*failures + 1, Arc::clone(&why));
                 if let Ok(until) = now.checked_add(pause) {
-                    let why = error.to_string().into();
                     self.index.world.avoid_addresses.insert(*address, Pause { until, why });
                 }
-                let is_the_machines_fault = matches!(
-                    error,
-                    DriverError::Conflict(_) | DriverError::NotFound(_) | DriverError::Invalid(_)
-                );
+                // What a machine may not get it is not asked again: it may have lost its own address for that.
+                let is_the_machines_fault =
+                    is_refused && (action.is_replacement() || !matches!(error, DriverError::Denied { .. }));
+                if let (Action::Restore(vm), true) = (action, is_refused || *failures >= RESTORE_TRIES) {
+                    // It would hold up the address for ever; a person has to see to the machine.
+                    self.index.world.has_own.insert(vm.clone());
+                    let note =
+                        format!("{vm} has no address of its own any more, and can't be given one: {error}");
+                    self.tell(&step.pool, "NoOwnAddress", note, true);
+                }
                 if let (Action::Attach(to) | Action::Replace(to), true, Ok(until)) =
                     (action, is_the_machines_fault, now.checked_add(AVOID))
                 {
@@ -367,13 +400,16 @@ impl Rounds {
             Ok(()) => {
                 tracing::info!(object = %key, "evicted {what}");
                 self.tell(&key, "PodEvicted", format!("evicted {what}, which holds no address"), false);
-                let count = self.evictions.entry(key.clone()).or_default();
-                *count += 1;
+                self.not_evicted.remove(&key);
+                let (count, last) = self.evictions.entry(key.clone()).or_insert((0, Instant::now()));
+                (*count, *last) = (*count + 1, Instant::now());
                 ("evicted", if *count < EVICTIONS_AT_FIRST { EVICTION_PAUSE } else { EVICTION_PAUSE_LATER })
             }
             Err(error) => {
                 tracing::warn!(object = %key, %error, "not evicted: {what}");
-                self.tell(&key, "PodNotEvicted", format!("{what}: {error}"), true);
+                if self.not_evicted.insert(key.clone()) {
+                    self.tell(&key, "PodNotEvicted", format!("{what}: {error}"), true);
+                }
                 (if matches!(error, NotEvicted::Refused(_)) { "refused" } else { "error" }, EVICTION_RETRY)
             }
         };
@@ -476,11 +512,15 @@ impl Rounds {
                         self.begun.entry(step.address).or_insert_with(Instant::now);
                     }
                     Action::Finish => {
+                        self.failures.remove(&step.address);
                         let began = self.begun.remove(&step.address);
                         let took = began.map(|began| began.elapsed());
                         took.iter().for_each(|took| self.metrics.moved(&key, step.scope.provider, *took));
                     }
-                    Action::Abandon | Action::Drop => _ = self.begun.remove(&step.address),
+                    Action::Abandon | Action::Drop => {
+                        self.begun.remove(&step.address);
+                        self.rest(step.address, now);
+                    }
                     _ => {}
                 }
                 if step.action == Action::Drop {
@@ -493,17 +533,33 @@ impl Rounds {
 
     /// Lets pods go from nodes without an address.
     fn evict(&mut self, plan: &Plan) {
-        self.evictions.retain(|key, _| {
-            plan.astray.contains_key(key) || self.executor.in_flight.evictions.contains(key)
-        });
+        self.evictions.retain(|_, (_, last)| last.elapsed() < EVICTIONS_FORGOTTEN);
         for Eviction { pool, node } in &plan.evictions {
-            let Some(pod) = self.index.pod_to_evict(pool, node) else { continue };
+            let Some(pod) = self.index.pod_to_evict(pool, node) else {
+                // The others have not settled down yet: a later look is enough.
+                if let Ok(until) = self.clock.wall().checked_add(EVICTION_PAUSE) {
+                    self.index.world.avoid_evictions.insert(pool.clone(), until);
+                }
+                continue;
+            };
             let evictee = Evictee {
                 namespace: pod.namespace().unwrap_or_default(),
                 name: pod.name_any(),
                 uid: pod.uid(),
+                version: pod.resource_version(),
             };
             self.executor.evict(pool.clone(), node.clone(), evictee);
+        }
+    }
+
+    /// Leaves an address alone for a while whose move was given up because it failed, and longer each time: every try may cost
+    /// some machine its own address.
+    fn rest(&mut self, address: plan::Address, now: Timestamp) {
+        let Some((failures, why)) = self.failures.get(&address) else { return };
+        let pause = self.retry.shortest.saturating_mul(1 << failures.min(&16)).min(self.retry.longest);
+        if let Ok(until) = now.checked_add(pause) {
+            let why = Arc::clone(why);
+            self.index.world.avoid_addresses.insert(address, Pause { until, why });
         }
     }
 

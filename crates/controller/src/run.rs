@@ -56,8 +56,6 @@ pub struct Edges {
 pub struct Terms {
     /// Its name among the candidates.
     pub identity: String,
-    /// Its pod's name, which stays when it starts again.
-    pub pod: String,
     /// The node that it runs on, where it is known.
     pub node: Option<NodeName>,
     /// The Lease that all candidates share, as namespace and name.
@@ -102,7 +100,6 @@ pub async fn run(settings: Settings) -> Result<()> {
     let terms = Terms {
         // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
         identity: format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond()),
-        pod: settings.identity,
         node: settings.node_name.filter(|name| !name.is_empty()).map(|name| name.as_str().into()),
         lease: (settings.lease_namespace, settings.lease_name),
         lease_duration: Duration::from_secs(settings.lease_duration),
@@ -183,19 +180,18 @@ async fn lead(
         // Released in order, it would tell the next one that there is nothing to wait for.
         () = asked_to_stop.clone() => return Ok(()),
     }
-    // Whoever handed over and leads again is alone, and does it after all.
-    let is_alone = candidate.was_handed_over_by(&terms.pod);
-    rounds.spare(terms.node.clone().filter(|_| !is_alone));
+    // Where nobody on another node has led since one here handed over, nobody else is there: it is done after all.
+    rounds.spare(terms.node.clone().filter(|node| !candidate.was_handed_over_from(node)));
     // Whoever led before has written its last, so this epoch is above all that were.
     let epoch = leadership::next_epoch(candidate.last_epoch(), rounds.last_epoch());
     candidate.set_epoch(epoch).await.context("writing our epoch into the lease")?;
     tracing::info!(epoch = epoch.0, "leading");
-    let handed_over_by = tokio::select! {
+    let handed_over_from = tokio::select! {
         biased;
         () = candidate.keep() => bail!("leadership was lost"),
         () = rounds.lead(epoch) => {
             tracing::info!("handing over: the next step would cut off the node that we run on");
-            Some(terms.pod.as_str())
+            terms.node.as_ref()
         }
         () = asked_to_stop.clone() => {
             tracing::info!("asked to stop");
@@ -207,7 +203,7 @@ async fn lead(
         () = rounds.finish() => {}
         () = candidate.keep() => bail!("leadership was lost"),
     }
-    candidate.release(handed_over_by).await.context("releasing the lease")
+    candidate.release(handed_over_from).await.context("releasing the lease")
 }
 
 async fn config(settings: &Settings) -> Result<Config> {

@@ -21,7 +21,7 @@
 //! deadline is one of which nothing is known.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ::http::Method;
@@ -67,12 +67,14 @@ const ACCESS_CONFIG_NAME: &str = "external-nat";
 /// Moves static external addresses between instances.
 pub struct Compute {
     api: JsonApi,
+    /// The network tier of each address, as last listed: an access config must be of the same.
+    tiers: Mutex<BTreeMap<Address, String>>,
 }
 
 impl Compute {
     /// A driver for all projects that the token may use.
     pub fn new(service: HttpService, url: &str, tokens: Arc<dyn Tokens>) -> Self {
-        Self { api: JsonApi::new(service, url, tokens, explain) }
+        Self { api: JsonApi::new(service, url, tokens, explain), tiers: Mutex::default() }
     }
 
     async fn list_project(&self, project: &str, filter: &str) -> Result<Listing, DriverError> {
@@ -96,6 +98,9 @@ impl Compute {
                         continue;
                     };
                     let region = found.region.as_deref().and_then(last_part).map(Into::into);
+                    if let Some(tier) = found.network_tier {
+                        self.tiers.lock().unwrap_or_else(PoisonError::into_inner).insert(address, tier);
+                    }
                     listing
                         .addresses
                         .insert(address, Listed { holding: holding(&found.users), region, tag: None });
@@ -230,7 +235,14 @@ impl Compute {
 
     async fn is_static(&self, scope: &Scope, address: Address) -> Result<bool, DriverError> {
         let filter = format!("&filter=address%3D{address}");
-        let listing = self.list_project(&scope.account, &filter).await?;
+        let listing = match self.list_project(&scope.account, &filter).await {
+            // Another machine may have none, so this one is not waited for.
+            Err(DriverError::Denied { permission, .. }) => {
+                let message = format!("without {permission} it can't be told whether {address} is static");
+                return Err(DriverError::Conflict(message));
+            }
+            listing => listing?,
+        };
         if !listing.untold.is_empty() {
             let message =
                 format!("whether {address} is static: {} did not answer", listing.untold.join(", "));
@@ -259,6 +271,10 @@ impl Compute {
         let mut body = json!({"name": ACCESS_CONFIG_NAME, "type": "ONE_TO_ONE_NAT"});
         if let Some(address) = nat_ip {
             body["natIP"] = address.to_string().into();
+            let tiers = self.tiers.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(tier) = tiers.get(&address) {
+                body["networkTier"] = tier.as_str().into();
+            }
         }
         let operation = self.api.call(name, Method::POST, &path, Some(body)).await?;
         underway(operation, scope, address, vm, nat_ip.map(|_| vm), true)
@@ -486,6 +502,7 @@ struct AddressBody {
     address: Option<String>,
     #[serde(default)]
     address_type: String,
+    network_tier: Option<String>,
     region: Option<String>,
     #[serde(default)]
     users: Vec<String>,

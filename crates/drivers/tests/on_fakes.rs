@@ -324,6 +324,16 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_address_is_attached_in_its_own_network_tier() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| project.add_standard_address("us-west1", "cheap", "203.0.113.55"));
+        driver.list(&scope).await.unwrap();
+        let attach = async || driver.attach(&scope, address("203.0.113.55"), &vm(TWO)).await;
+        finish(&driver, attach).await.unwrap();
+        assert_eq!(fake.with(|project| project.holder("203.0.113.55")).as_deref(), Some(TWO));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn n19_who_may_not_list_asks_every_machine() {
         let (fake, driver, scope) = project();
         fake.with(|project| {

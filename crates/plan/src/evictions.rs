@@ -76,7 +76,7 @@ pub(crate) fn next(
     let own = own(world, pool);
     let can_take = |slot: usize| {
         let node = world.at(slot).map(|(_, node)| node);
-        node.is_some_and(|node| node.readiness == Readiness::Ready && !node.is_cordoned)
+        node.is_some_and(|node| node.readiness == Readiness::Ready && !node.is_cordoned && !node.is_leaving)
     };
     let has_place = own.iter().any(|slot| can_take(*slot));
     let mut next = Next::default();

@@ -28,7 +28,8 @@
 //! before an entry is finished or abandoned, each machine that it says so of has ours, another one, or its own again:
 //!
 //! ```text
-//! attach, the target is said to have had its own        attach in its place
+//! attach, the target is said to have had its own        attach in its place; in a move that could wait, once its source has
+//!                                                         one again
 //!         the target is known to have its own           write that into the entry
 //! finish or abandon, and a machine that had its own     give it one
 //!   is known to have none
@@ -114,8 +115,13 @@ pub(crate) fn next(
         (Holding::By(_) | Holding::Missing, ..) => Next::Abandon,
     };
     let lacks = |vm: &&VmId| !world.holds_any(vm) && !world.has_own.contains(*vm);
+    let lacking_source = || entry.owed.iter().filter(|vm| entry.from.as_ref() == Some(vm)).find(lacks);
     match next {
-        Next::Attach(to) if entry.owed.contains(&to.vm) => Next::Replace(to),
+        Next::Attach(to) if entry.owed.contains(&to.vm) => match lacking_source() {
+            // Whoever does this may run on one of the two, and the other is to take over then.
+            Some(vm) if entry.is_voluntary => Next::Restore(vm.clone()),
+            _ => Next::Replace(to),
+        },
         Next::Attach(to) if world.has_own.contains(&to.vm) => Next::Owe,
         Next::Finish | Next::Abandon if !crate::sabotaged!(OwnForgotten) => {
             entry.owed.iter().find(lacks).map_or(next, |vm| Next::Restore(vm.clone()))

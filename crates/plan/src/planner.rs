@@ -145,6 +145,9 @@ impl<'a> Planner<'a> {
                 self.plan.marks.uncertain.insert(pool.key.kind);
                 if !moves.contains_key(address) {
                     self.unknown.insert(pool.scope.clone());
+                    let again =
+                        if fact.is_none() { &mut self.plan.read_again } else { &mut self.plan.unsettled };
+                    again.insert(pool.scope.clone());
                 }
             }
             // Giving an address back can't be undone, so everything must speak for it at every step.

@@ -32,11 +32,12 @@ pub enum Sabotage {
     SpecForgotten,
     FailedWatchReadAsEmpty,
     OwnForgotten,
+    OutdatedBelieved,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -62,6 +63,7 @@ impl Sabotage {
         Self::SpecForgotten,
         Self::FailedWatchReadAsEmpty,
         Self::OwnForgotten,
+        Self::OutdatedBelieved,
     ];
 }
 

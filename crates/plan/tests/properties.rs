@@ -406,6 +406,7 @@ fn settle(seed: u64) -> (usize, usize) {
     let facts = random(seed);
     let mut world = told(&facts, false);
     let (mut now, mut tick, mut rounds, mut attached) = (start(), 2, 0, 0);
+    let mut stripped: BTreeSet<VmId> = BTreeSet::new();
     let first = plan(&world, now);
     assert_eq!(first, plan(&told(&facts, true), now), "the order in which facts came changed the plan");
     loop {
@@ -425,12 +426,20 @@ fn settle(seed: u64) -> (usize, usize) {
             .iter()
             .filter(|step| matches!(step.action, Action::Attach(_) | Action::Replace(_)))
             .count();
+        stripped.extend(planned.steps.iter().filter_map(|step| match &step.action {
+            Action::Replace(to) => Some(to.vm.clone()),
+            _ => None,
+        }));
         carry_out(&mut world, &planned, &mut tick, now);
         rounds += usize::from(!is_idle);
         assert!(rounds <= rounds_max(&world), "not settled after {rounds} rounds: {planned}");
     }
     let again = plan(&world, now);
     assert_eq!(again.to_string(), "", "a settled world plans this");
+    for vm in &stripped {
+        let holds = world.facts().any(|(_, _, fact)| fact.holding == Holding::By(vm.clone()));
+        assert!(holds || world.has_own.contains(vm), "{vm} lost its own address and has none");
+    }
     for pool in world.pools().filter(|pool| pool.policy.mode == Mode::Active && pool.creates.is_some()) {
         let has_enough = pool.addresses.len() >= pool.desired;
         assert!(has_enough || pool.region.is_none(), "{} still lacks addresses", pool.key);

@@ -130,7 +130,6 @@ impl Fleet {
         let (terminate, asked) = oneshot::channel::<()>();
         let terms = Terms {
             identity: format!("p{}", self.started),
-            pod: format!("pod-{replica}"),
             // Every pod runs on a node that may hold an address.
             node: Some(format!("edge-{replica}").as_str().into()),
             lease: ("kube-system".into(), "lease".into()),

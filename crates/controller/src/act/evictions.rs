@@ -17,6 +17,8 @@ pub struct Evictee {
     pub name: String,
     /// What tells it from another of its name.
     pub uid: Option<String>,
+    /// The version of it that was looked at.
+    pub version: Option<String>,
 }
 
 /// Why a pod was not evicted.
@@ -35,7 +37,8 @@ pub enum NotEvicted {
 
 /// Asks for the eviction of a pod, while we lead.
 pub(super) async fn evict(client: Client, fence: Arc<Fence>, pod: &Evictee) -> Result<(), NotEvicted> {
-    let preconditions = Preconditions { uid: pod.uid.clone(), resource_version: None };
+    let (uid, resource_version) = (pod.uid.clone(), pod.version.clone());
+    let preconditions = Preconditions { uid, resource_version };
     let delete_options = Some(DeleteParams::default().preconditions(preconditions));
     let params = EvictParams { delete_options, ..EvictParams::default() };
     let api: Api<Pod> = Api::namespaced(client, &pod.namespace);

@@ -17,6 +17,9 @@ use crate::watch::SlimNode;
 /// The most characters that the apiserver takes.
 const NOTE_MAX: usize = 1_000;
 
+/// The most characters of an object's name in that of an Event about it.
+const NAME_MAX: usize = 180;
+
 /// Where Events about what has no namespace are.
 const NAMESPACE_OF_CLUSTER: &str = "default";
 
@@ -121,7 +124,7 @@ pub(super) async fn tell(
     now: Timestamp,
 ) -> Result<(), kube::Error> {
     let namespace = news.regarding.namespace.clone().unwrap_or_else(|| NAMESPACE_OF_CLUSTER.into());
-    let name = news.regarding.name.as_deref().unwrap_or_default();
+    let name: String = news.regarding.name.iter().flat_map(|name| name.chars()).take(NAME_MAX).collect();
     let event = Event {
         metadata: ObjectMeta {
             // Two may happen in the same moment.

@@ -334,7 +334,8 @@ impl Speaker<'_> {
     /// Whether the machine that holds an address had one of its own before.
     fn had_own(&self, address: Address, vm: &plan::VmId) -> bool {
         let is_remembered = self.pool.last_holders.get(&address) == Some(vm);
-        is_remembered && self.pool.lent.contains(&address)
+        let is_journalled = self.pool.entry(address).is_some_and(|entry| entry.owed.contains(vm));
+        is_journalled || (is_remembered && self.pool.lent.contains(&address))
     }
 
     /// Whether the object created an address itself: it carries the object's tag, or came from a request for it.

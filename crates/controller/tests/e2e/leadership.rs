@@ -220,3 +220,20 @@ async fn a_leader_hands_over_before_it_would_cut_off_its_own_node_and_does_it_on
     eventually("the address is on edge-1", SOON, async || Ok(is_on("edge-1"))).await.unwrap();
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_controller_of_a_cluster_makes_the_lease_and_keeps_still_for_as_long_as_another_could_act()
+{
+    let rig = Rig::prepare().await;
+    rig.kubectl(&["delete", "lease", "ip-address-controller-leader", "-n", "kube-system"]);
+    let started = Instant::now();
+    let _controller =
+        rig.controller("ip-address-controller", &[("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1")]);
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    let took = next_mutation(&rig, started).await;
+    println!(
+        "the first start of all -> first mutation: {took:?} (a lease of 3 s and D of 1 s are waited out)"
+    );
+    assert!(took >= Duration::from_secs(4));
+    rig.settled("nia/edge").await;
+}

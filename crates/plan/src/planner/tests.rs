@@ -875,6 +875,9 @@ fn a_machine_with_an_address_of_its_own_is_noted_before_that_is_taken_off() {
     check("a1 moves - -> n1 | n1 | own n1", expect!["note for a1 that its target has an address of its own"]);
     check("a1 moves - -> n1 | n1 | own n1 | owed n1", expect!["attach a1 -> n1 in place of its own"]);
     check("a1 moves - -> n1 | n1 | owed n1", expect!["attach a1 -> n1 in place of its own"]);
+    let both = "a1 moves n1 -> n2 | n1 cordoned empty | n2 | owed n1 n2";
+    check(both, expect!["give n1 an address of its own after a1"]);
+    check(&format!("{both} | own n1"), expect!["attach a1 -> n2 in place of its own"]);
 }
 
 #[test]

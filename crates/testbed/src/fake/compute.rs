@@ -188,12 +188,21 @@ impl Compute {
 
     /// Reserves an address of the premium tier.
     pub fn add_address(&mut self, region: &str, name: &str, ip: &str) {
+        self.reserve(region, name, ip, PREMIUM);
+    }
+
+    /// Reserves an address of the standard tier.
+    pub fn add_standard_address(&mut self, region: &str, name: &str, ip: &str) {
+        self.reserve(region, name, ip, "STANDARD");
+    }
+
+    fn reserve(&mut self, region: &str, name: &str, ip: &str, tier: &str) {
         let address = Address {
             id: self.next_id(),
             region: region.to_owned(),
             name: name.to_owned(),
             ip: ip.to_owned(),
-            tier: PREMIUM.to_owned(),
+            tier: tier.to_owned(),
             description: String::new(),
             labels: BTreeMap::new(),
             created: Duration::ZERO,
