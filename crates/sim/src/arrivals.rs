@@ -45,6 +45,8 @@ struct Seen {
     landed: Vec<Landed>,
     /// When the last listing of addresses arrived whose answer has reached its process.
     read: BTreeMap<(u64, Cloud), Timestamp>,
+    /// Who was last told that it may not list, and so reads machine by machine.
+    denied: BTreeSet<(u64, Cloud)>,
     /// When the last change about something arrived, where it failed or its answer was lost.
     failed: BTreeMap<(u64, String), Timestamp>,
     /// When people or fate last changed something.
@@ -201,8 +203,16 @@ impl Universe {
         let Arrived { request, at, mut wrong } = arrived;
         let is_done = (200..300).contains(&status);
         if !request.is_change() {
-            let is_read = request.is_listing() && is_done && is_heard;
-            return is_read.then_some(Reading { who: (request.process, request.cloud), at });
+            let who = (request.process, request.cloud);
+            let mut seen = lock(&self.arrivals.seen);
+            if request.is_listing() && status == 403 {
+                seen.denied.insert(who);
+            } else if request.is_listing() && is_done {
+                seen.denied.remove(&who);
+            }
+            let is_machine = request.path.contains("/instances/") && seen.denied.contains(&who);
+            let is_read = (request.is_listing() || is_machine) && is_done && is_heard;
+            return is_read.then_some(Reading { who, at });
         }
         let Request { process, method, path, body, number, .. } = &request;
         let line = format!("{method} {path} {body} -> {status}");
