@@ -93,7 +93,7 @@ _bench-failover: tools
 
 # What a settled controller costs: calls and memory of the release binary, small and large.
 _bench-idle: tools build
-    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | grep -v '^$\|^test \|^running'
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
 
 # Makes a book of docs/; the last line is its first page.
 docs: _mdbook
