@@ -1,5 +1,7 @@
 //! Serves `/healthz`, `/readyz` and `/metrics`.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use anyhow::Result;
 use axum::Router;
 use axum::http::StatusCode;
@@ -10,12 +12,19 @@ use crate::metrics::Metrics;
 
 /// Serves on both ports, for ever.
 pub async fn serve(metrics: &Metrics, health_port: u16, metrics_port: u16) -> Result<()> {
-    let health_listener = TcpListener::bind(("0.0.0.0", health_port)).await?;
-    let metrics_listener = TcpListener::bind(("0.0.0.0", metrics_port)).await?;
+    let (health_listener, metrics_listener) = (listen(health_port).await?, listen(metrics_port).await?);
     let serve_metrics = async { axum::serve(metrics_listener, metrics_route(metrics)).await };
     let serve_health = async { axum::serve(health_listener, health_routes(metrics)).await };
     tokio::try_join!(serve_metrics, serve_health)?;
     Ok(())
+}
+
+/// Listens in both families, where there are both: a cluster may have either.
+async fn listen(port: u16) -> std::io::Result<TcpListener> {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
+    }
 }
 
 fn metrics_route(metrics: &Metrics) -> Router {

@@ -94,6 +94,13 @@ impl Reporter {
         self.objects.contains(key) || (self.outdated.contains_key(key) && !plan::sabotaged!(OutdatedBelieved))
     }
 
+    /// Forgets which objects had to be seen anew and have been.
+    pub fn catch_up(&mut self, index: &Index) {
+        self.outdated.retain(|key, version| {
+            index.objects.get(key).is_some_and(|tracked| tracked.object.version() <= *version)
+        });
+    }
+
     /// Begins to write everything that differs from what is to be said.
     pub fn publish(&mut self, index: &Index, plan: &Plan, now: Timestamp) {
         if self.fence.remaining().is_none() || self.resting.is_some_and(|until| Instant::now() < until) {
@@ -101,9 +108,6 @@ impl Reporter {
         }
         self.resting = None;
         self.tell_of_deprecations(index, now);
-        self.outdated.retain(|key, version| {
-            index.objects.get(key).is_some_and(|tracked| tracked.object.version() <= *version)
-        });
         self.patched.retain(|name, version| {
             let node = index.nodes.get(name);
             node.is_some_and(|node| node.metadata.resource_version.as_ref() == Some(version))

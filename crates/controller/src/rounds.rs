@@ -207,6 +207,7 @@ impl Rounds {
         loop {
             let now = self.clock.wall();
             self.index.world.in_flight = self.executor.in_flight.clone();
+            self.reporter.catch_up(&self.index);
             let plan = plan::plan(&self.index.world, now);
             self.reporter.publish(&self.index, &plan, now);
             if self.executor.is_idle() && self.reporter.is_idle() {
@@ -422,6 +423,7 @@ impl Rounds {
     /// Plans, and begins all that follows from it. Tells whether somebody else should lead.
     fn round(&mut self) -> bool {
         let (now, began) = (self.clock.wall(), Instant::now());
+        self.reporter.catch_up(&self.index);
         if !plan::sabotaged!(InFlightForgotten) {
             self.index.world.in_flight = self.executor.in_flight.clone();
         }

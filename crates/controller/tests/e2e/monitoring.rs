@@ -78,7 +78,11 @@ impl Prometheus {
             let text = |name: &str| panel[name].as_str().unwrap_or_default().to_owned();
             let mut found = Vec::new();
             for target in panel["targets"].as_array().into_iter().flatten() {
-                found.extend(self.history(&filled(target["expr"].as_str().unwrap())).await);
+                let query = filled(target["expr"].as_str().unwrap());
+                match panel["type"].as_str() {
+                    Some("timeseries" | "state-timeline") => found.extend(self.history(&query).await),
+                    _ => found.extend(self.ask(&query).await.unwrap().into_iter().map(as_history)),
+                }
             }
             panels.push(Panel {
                 kind: text("type"),
@@ -89,6 +93,12 @@ impl Prometheus {
         }
         panels
     }
+}
+
+/// What is found now, in the form of what was found over time.
+fn as_history(mut series: Value) -> Value {
+    series["values"] = json!([series["value"].take()]);
+    series
 }
 
 /// A query of the dashboard with its variables filled in.
