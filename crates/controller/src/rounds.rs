@@ -10,25 +10,27 @@
 //! Only when the apiserver has answered that it is written does an entry get its place in the order of things, and only
 //! a listing that begins after that lets the planner call for it.
 
+mod learn;
+mod news;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use drivers::DriverError;
 use kube::ResourceExt;
 use plan::{
-    Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, PENDING, Pause, Plan, Step,
-    Timestamp, Verdict, Waits,
+    Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, PENDING, Plan, Step, Timestamp,
+    Verdict, Waits,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::act::{Created, Effect, Ended, Evicted, Evictee, Executor, NotEvicted, Outcome, Wish};
+pub use self::learn::Retry;
+use crate::act::{Ended, Evictee, Executor, Wish};
 use crate::clock::Clock;
 use crate::clouds::{Clouds, Told, What};
 use crate::metrics::Metrics;
 use crate::observe::Index;
-use crate::report::events::News;
 use crate::report::{Reporter, Written};
 use crate::watch::Seen;
 
@@ -38,41 +40,17 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// The longest pause between two rounds.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// The shortest and longest pause before a change that failed is tried again.
-#[derive(Clone, Copy, Debug)]
-pub struct Retry {
-    /// After the first failure; each further one doubles it.
-    pub shortest: Duration,
-    /// However often it failed.
-    pub longest: Duration,
-}
-
 /// What a cloud said of its machines is believed for so long.
 const MACHINES_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// The pause between two evictions for an object.
 const EVICTION_PAUSE: Duration = Duration::from_secs(5);
 
-/// After so many evictions the pods seem to come back: they don't ask for a node with an address.
-const EVICTIONS_AT_FIRST: u32 = 20;
-
 /// Evictions count for so long after the last one.
 const EVICTIONS_FORGOTTEN: Duration = Duration::from_secs(1_800);
 
-/// How often it is tried to give a machine an address of its own again.
-const RESTORE_TRIES: u32 = 5;
-
-/// The pause between two evictions for an object whose pods come back.
-const EVICTION_PAUSE_LATER: Duration = Duration::from_secs(300);
-
-/// The pause after an eviction that was refused or failed.
-const EVICTION_RETRY: Duration = Duration::from_secs(30);
-
 /// Metrics about objects and nodes are set so often at the most: there may be many nodes, and few who read.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
-
-/// How long a machine that refused an address gets none.
-const AVOID: Duration = Duration::from_secs(60);
 
 /// Everything that takes part in a round.
 pub struct Rounds {
@@ -298,128 +276,6 @@ impl Rounds {
         }
     }
 
-    /// Takes note of what a call has done.
-    fn learn(&mut self, outcome: Outcome) {
-        let (step, result) = outcome.into_parts();
-        let Step { scope, address, action, .. } = &step;
-        match action {
-            Action::Attach(_) | Action::Replace(_) if result != Ok(Effect::HasOwn) => {
-                self.metrics.attached(&step.pool, result.is_ok());
-            }
-            Action::Detach(_) => self.metrics.detached(&step.pool, result.is_ok()),
-            _ => {}
-        }
-        match result {
-            Ok(effect) => {
-                tracing::info!(pool = %step.pool, id = self.move_id(*address), ?effect, "done: {step}");
-                match effect {
-                    Effect::Holds(holding) => {
-                        // Only one that has arrived has overcome what made it fail.
-                        if matches!(holding, plan::Holding::By(_)) {
-                            self.failures.remove(address);
-                        }
-                        self.index.correct(scope, *address, holding);
-                    }
-                    Effect::HasOwn => self.index.world.has_own.extend(action.machine().cloned()),
-                }
-            }
-            Err(error) => {
-                tracing::warn!(pool = %step.pool, id = self.move_id(*address), %error, "failed: {step}");
-                let now = self.clock.wall();
-                self.tell(&step.pool, "MoveFailed", format!("{step} failed: {error}"), true);
-                let why: Arc<str> = error.to_string().into();
-                let is_refused =
-                    !matches!(error, DriverError::Unavailable(_) | DriverError::RateLimited { .. });
-                let (failures, last) = self.failures.entry(*address).or_insert((0, Arc::clone(&why)));
-                let pause = match is_refused && action.is_replacement() {
-                    // The machine has lost its own address for nothing: it is not kept waiting for another.
-                    true => self.retry.shortest,
-                    false => self.retry.pause_after(&error, *failures),
-                };
-                (*failures, *last) = (*failures + 1, Arc::clone(&why));
-                if let Ok(until) = now.checked_add(pause) {
-                    self.index.world.avoid_addresses.insert(*address, Pause { until, why });
-                }
-                // What a machine may not get it is not asked again: it may have lost its own address for that.
-                let is_the_machines_fault =
-                    is_refused && (action.is_replacement() || !matches!(error, DriverError::Denied { .. }));
-                if let (Action::Restore(vm), true) = (action, is_refused || *failures >= RESTORE_TRIES) {
-                    // It would hold up the address for ever; a person has to see to the machine.
-                    self.index.world.has_own.insert(vm.clone());
-                    let note =
-                        format!("{vm} has no address of its own any more, and can't be given one: {error}");
-                    self.tell(&step.pool, "NoOwnAddress", note, true);
-                }
-                if let (Action::Attach(to) | Action::Replace(to), true, Ok(until)) =
-                    (action, is_the_machines_fault, now.checked_add(AVOID))
-                {
-                    self.index.world.avoid_machines.insert(to.vm.clone(), until);
-                }
-                if plan::sabotaged!(RetryWithoutReading) {
-                    return;
-                }
-                // Where the address is now has to be read again before anything else is done with it.
-                self.index.correct(scope, *address, plan::Holding::Unknown(error.to_string().into()));
-                self.clouds.forget(scope);
-            }
-        }
-    }
-
-    /// Takes note of what became of a request for a new address.
-    fn learn_created(&mut self, created: Created) {
-        let Created { pool: key, scope, wish, .. } = &created;
-        let (key, scope, wish) = (key.clone(), scope.clone(), wish.clone());
-        match created.into_result() {
-            Ok(_) if plan::sabotaged!(AnswerForgotten) => {}
-            Ok(address) => {
-                tracing::info!(pool = %key, %address, "created");
-                self.failed_creations.remove(&key);
-                self.index.see_created(&key, &scope, address, &wish);
-            }
-            Err(error) => {
-                tracing::warn!(pool = %key, %error, "creating an address failed");
-                let failures = self.failed_creations.entry(key.clone()).or_default();
-                let pause = self.retry.pause_after(&error, *failures);
-                *failures += 1;
-                if let Ok(until) = self.clock.wall().checked_add(pause) {
-                    let why = error.to_string().into();
-                    self.index.world.avoid_creations.insert(key.clone(), Pause { until, why });
-                }
-                if self.index.uid(&key) == wish.uid {
-                    self.index.doubt_creation(&key, matches!(error, DriverError::Unavailable(_)));
-                }
-                self.clouds.forget(&scope);
-            }
-        }
-    }
-
-    /// Takes note of what became of an eviction.
-    fn learn_evicted(&mut self, evicted: Evicted) {
-        let Evicted { pool: key, node, pod, .. } = &evicted;
-        let (key, what) = (key.clone(), format!("{}/{} from {node}", pod.namespace, pod.name));
-        let (status, pause) = match evicted.into_result() {
-            Ok(()) => {
-                tracing::info!(object = %key, "evicted {what}");
-                self.tell(&key, "PodEvicted", format!("evicted {what}, which holds no address"), false);
-                self.not_evicted.remove(&key);
-                let (count, last) = self.evictions.entry(key.clone()).or_insert((0, Instant::now()));
-                (*count, *last) = (*count + 1, Instant::now());
-                ("evicted", if *count < EVICTIONS_AT_FIRST { EVICTION_PAUSE } else { EVICTION_PAUSE_LATER })
-            }
-            Err(error) => {
-                tracing::warn!(object = %key, %error, "not evicted: {what}");
-                if self.not_evicted.insert(key.clone()) {
-                    self.tell(&key, "PodNotEvicted", format!("{what}: {error}"), true);
-                }
-                (if matches!(error, NotEvicted::Refused(_)) { "refused" } else { "error" }, EVICTION_RETRY)
-            }
-        };
-        self.metrics.evicted(&key, status);
-        if let Ok(until) = self.clock.wall().checked_add(pause) {
-            self.index.world.avoid_evictions.insert(key, until);
-        }
-    }
-
     /// Plans, and begins all that follows from it. Tells whether somebody else should lead.
     fn round(&mut self) -> bool {
         let (now, began) = (self.clock.wall(), Instant::now());
@@ -554,67 +410,9 @@ impl Rounds {
         }
     }
 
-    /// Leaves an address alone for a while whose move was given up because it failed, and longer each time: every try may cost
-    /// some machine its own address.
-    fn rest(&mut self, address: plan::Address, now: Timestamp) {
-        let Some((failures, why)) = self.failures.get(&address) else { return };
-        let pause = self.retry.shortest.saturating_mul(1 << failures.min(&16)).min(self.retry.longest);
-        if let Ok(until) = now.checked_add(pause) {
-            let why = Arc::clone(why);
-            self.index.world.avoid_addresses.insert(address, Pause { until, why });
-        }
-    }
-
     /// What names a move in logs and in the journal.
     fn move_id(&self, address: plan::Address) -> String {
         format!("{address}-{}", self.index.world.epoch.0)
-    }
-
-    /// Tells of something that happened to an object.
-    fn tell(&mut self, key: &plan::PoolKey, reason: &str, note: String, is_warning: bool) {
-        let Some(tracked) = self.index.objects.get(key) else { return };
-        let news = News::of_object(&tracked.object, reason, "Move", note);
-        self.reporter.tell(if is_warning { news.as_warning() } else { news }, self.clock.wall());
-    }
-
-    /// Tells the object, and the nodes where an address comes or goes, of a move that begins or ends.
-    fn tell_of_move(&mut self, pool: &plan::Pool, step: &Step) {
-        let (key, address) = (&pool.key, step.address);
-        let name = |vm: &plan::VmId| self.index.world.node_of(vm).map(|(name, _)| name.clone());
-        match (&step.action, pool.entry(address)) {
-            // An entry that could not be written is begun again, and that is no news.
-            (Action::Begin(entry), _) if !entry.releases && !self.begun.contains_key(&address) => {
-                let from =
-                    entry.from.as_ref().map(|vm| name(vm).map_or(vm.to_string(), |name| name.to_string()));
-                let note = match (from, &entry.to) {
-                    (Some(from), Some(to)) => format!("{address} goes from {from} to {}", to.node),
-                    (Some(from), None) => format!("{address} is taken off {from}"),
-                    (None, Some(to)) => format!("{address} goes to {}", to.node),
-                    (None, None) => return,
-                };
-                self.tell(key, "Moving", note, false);
-            }
-            (Action::Finish, Some(entry)) => {
-                let left = entry.from.as_ref().and_then(name);
-                let came = entry.to.as_ref().map(|to| to.node.clone());
-                let news = [
-                    (left, "AddressDetached", format!("{address} of {key} has left")),
-                    (came.clone(), "AddressAttached", format!("{address} of {key} is here")),
-                ];
-                for (node, reason, note) in news {
-                    let Some(node) = node else { continue };
-                    let news = News::of_node(&node, self.index.nodes.get(&node), reason, note);
-                    self.reporter.tell(news, self.clock.wall());
-                }
-                if let Some(node) = came {
-                    self.tell(key, "Attached", format!("{address} is on {node}"), false);
-                }
-            }
-            (Action::Abandon, Some(_)) => {
-                self.tell(key, "MoveGivenUp", format!("the move of {address} was given up"), false);
-            }
-            _ => {}
-        }
     }
 
     /// Does what the plan says for pools that lack addresses.
@@ -650,28 +448,6 @@ impl Rounds {
                 self.index.world.set_pool(pool);
             }
         }
-    }
-}
-
-/// What a person has to change is not tried again sooner.
-const DENIED_RETRY: Duration = Duration::from_secs(30);
-
-impl Retry {
-    /// How long to wait before a change is tried again: by what the error says, and longer each time.
-    fn pause_after(self, error: &DriverError, failures: u32) -> Duration {
-        if plan::sabotaged!(UnboundedRetry) {
-            return Duration::ZERO;
-        }
-        let grows = self.shortest.saturating_mul(1 << failures.min(16));
-        let pause = match error {
-            DriverError::RateLimited { retry_after, .. } => (*retry_after).max(self.shortest),
-            DriverError::Denied { .. } => grows.max(DENIED_RETRY),
-            DriverError::NotFound(_)
-            | DriverError::Conflict(_)
-            | DriverError::Invalid(_)
-            | DriverError::Unavailable(_) => grows,
-        };
-        pause.min(self.longest)
     }
 }
 

@@ -1,0 +1,192 @@
+//! Takes note of what became of calls, and of when to try again what failed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use drivers::DriverError;
+use plan::{Action, Holding, Pause, Step, Timestamp};
+use tokio::time::Instant;
+
+use super::{EVICTION_PAUSE, Rounds};
+use crate::act::{Created, Effect, Evicted, NotEvicted, Outcome};
+
+/// After so many evictions the pods seem to come back: they don't ask for a node with an address.
+const EVICTIONS_AT_FIRST: u32 = 20;
+
+/// How often it is tried to give a machine an address of its own again.
+const RESTORE_TRIES: u32 = 5;
+
+/// The pause between two evictions for an object whose pods come back.
+const EVICTION_PAUSE_LATER: Duration = Duration::from_secs(300);
+
+/// The pause after an eviction that was refused or failed.
+const EVICTION_RETRY: Duration = Duration::from_secs(30);
+
+/// How long a machine that refused an address gets none.
+const AVOID: Duration = Duration::from_secs(60);
+
+/// What a person has to change is not tried again sooner.
+const DENIED_RETRY: Duration = Duration::from_secs(30);
+
+/// The shortest and longest pause before a change that failed is tried again.
+#[derive(Clone, Copy, Debug)]
+pub struct Retry {
+    /// After the first failure; each further one doubles it.
+    pub shortest: Duration,
+    /// However often it failed.
+    pub longest: Duration,
+}
+
+impl Rounds {
+    /// Takes note of what a call has done.
+    pub(super) fn learn(&mut self, outcome: Outcome) {
+        let (step, result) = outcome.into_parts();
+        let Step { scope, address, action, .. } = &step;
+        match action {
+            Action::Attach(_) | Action::Replace(_) if result != Ok(Effect::HasOwn) => {
+                self.metrics.attached(&step.pool, result.is_ok());
+            }
+            Action::Detach(_) => self.metrics.detached(&step.pool, result.is_ok()),
+            _ => {}
+        }
+        match result {
+            Ok(effect) => {
+                tracing::info!(pool = %step.pool, id = self.move_id(*address), ?effect, "done: {step}");
+                match effect {
+                    Effect::Holds(holding) => {
+                        // Only one that has arrived has overcome what made it fail.
+                        if matches!(holding, Holding::By(_)) {
+                            self.failures.remove(address);
+                        }
+                        self.index.correct(scope, *address, holding);
+                    }
+                    Effect::HasOwn => self.index.world.has_own.extend(action.machine().cloned()),
+                }
+            }
+            Err(error) => {
+                tracing::warn!(pool = %step.pool, id = self.move_id(*address), %error, "failed: {step}");
+                let now = self.clock.wall();
+                self.tell(&step.pool, "MoveFailed", format!("{step} failed: {error}"), true);
+                let why: Arc<str> = error.to_string().into();
+                let is_refused =
+                    !matches!(error, DriverError::Unavailable(_) | DriverError::RateLimited { .. });
+                let (failures, last) = self.failures.entry(*address).or_insert((0, Arc::clone(&why)));
+                let pause = match is_refused && action.is_replacement() {
+                    // The machine has lost its own address for nothing: it is not kept waiting for another.
+                    true => self.retry.shortest,
+                    false => self.retry.pause_after(&error, *failures),
+                };
+                (*failures, *last) = (*failures + 1, Arc::clone(&why));
+                if let Ok(until) = now.checked_add(pause) {
+                    self.index.world.avoid_addresses.insert(*address, Pause { until, why });
+                }
+                // What a machine may not get it is not asked again: it may have lost its own address for that.
+                let is_the_machines_fault =
+                    is_refused && (action.is_replacement() || !matches!(error, DriverError::Denied { .. }));
+                if let (Action::Restore(vm), true) = (action, is_refused || *failures >= RESTORE_TRIES) {
+                    // It would hold up the address for ever; a person has to see to the machine.
+                    self.index.world.has_own.insert(vm.clone());
+                    let note =
+                        format!("{vm} has no address of its own any more, and can't be given one: {error}");
+                    self.tell(&step.pool, "NoOwnAddress", note, true);
+                }
+                if let (Action::Attach(to) | Action::Replace(to), true, Ok(until)) =
+                    (action, is_the_machines_fault, now.checked_add(AVOID))
+                {
+                    self.index.world.avoid_machines.insert(to.vm.clone(), until);
+                }
+                if plan::sabotaged!(RetryWithoutReading) {
+                    return;
+                }
+                // Where the address is now has to be read again before anything else is done with it.
+                self.index.correct(scope, *address, Holding::Unknown(error.to_string().into()));
+                self.clouds.forget(scope);
+            }
+        }
+    }
+
+    /// Takes note of what became of a request for a new address.
+    pub(super) fn learn_created(&mut self, created: Created) {
+        let Created { pool: key, scope, wish, .. } = &created;
+        let (key, scope, wish) = (key.clone(), scope.clone(), wish.clone());
+        match created.into_result() {
+            Ok(_) if plan::sabotaged!(AnswerForgotten) => {}
+            Ok(address) => {
+                tracing::info!(pool = %key, %address, "created");
+                self.failed_creations.remove(&key);
+                self.index.see_created(&key, &scope, address, &wish);
+            }
+            Err(error) => {
+                tracing::warn!(pool = %key, %error, "creating an address failed");
+                let failures = self.failed_creations.entry(key.clone()).or_default();
+                let pause = self.retry.pause_after(&error, *failures);
+                *failures += 1;
+                if let Ok(until) = self.clock.wall().checked_add(pause) {
+                    let why = error.to_string().into();
+                    self.index.world.avoid_creations.insert(key.clone(), Pause { until, why });
+                }
+                if self.index.uid(&key) == wish.uid {
+                    self.index.doubt_creation(&key, matches!(error, DriverError::Unavailable(_)));
+                }
+                self.clouds.forget(&scope);
+            }
+        }
+    }
+
+    /// Takes note of what became of an eviction.
+    pub(super) fn learn_evicted(&mut self, evicted: Evicted) {
+        let Evicted { pool: key, node, pod, .. } = &evicted;
+        let (key, what) = (key.clone(), format!("{}/{} from {node}", pod.namespace, pod.name));
+        let (status, pause) = match evicted.into_result() {
+            Ok(()) => {
+                tracing::info!(object = %key, "evicted {what}");
+                self.tell(&key, "PodEvicted", format!("evicted {what}, which holds no address"), false);
+                self.not_evicted.remove(&key);
+                let (count, last) = self.evictions.entry(key.clone()).or_insert((0, Instant::now()));
+                (*count, *last) = (*count + 1, Instant::now());
+                ("evicted", if *count < EVICTIONS_AT_FIRST { EVICTION_PAUSE } else { EVICTION_PAUSE_LATER })
+            }
+            Err(error) => {
+                tracing::warn!(object = %key, %error, "not evicted: {what}");
+                if self.not_evicted.insert(key.clone()) {
+                    self.tell(&key, "PodNotEvicted", format!("{what}: {error}"), true);
+                }
+                (if matches!(error, NotEvicted::Refused(_)) { "refused" } else { "error" }, EVICTION_RETRY)
+            }
+        };
+        self.metrics.evicted(&key, status);
+        if let Ok(until) = self.clock.wall().checked_add(pause) {
+            self.index.world.avoid_evictions.insert(key, until);
+        }
+    }
+
+    /// Leaves an address alone for a while whose move was given up because it failed, and longer each time: every try may cost
+    /// some machine its own address.
+    pub(super) fn rest(&mut self, address: plan::Address, now: Timestamp) {
+        let Some((failures, why)) = self.failures.get(&address) else { return };
+        let pause = self.retry.shortest.saturating_mul(1 << failures.min(&16)).min(self.retry.longest);
+        if let Ok(until) = now.checked_add(pause) {
+            let why = Arc::clone(why);
+            self.index.world.avoid_addresses.insert(address, Pause { until, why });
+        }
+    }
+}
+
+impl Retry {
+    /// How long to wait before a change is tried again: by what the error says, and longer each time.
+    fn pause_after(self, error: &DriverError, failures: u32) -> Duration {
+        if plan::sabotaged!(UnboundedRetry) {
+            return Duration::ZERO;
+        }
+        let grows = self.shortest.saturating_mul(1 << failures.min(16));
+        let pause = match error {
+            DriverError::RateLimited { retry_after, .. } => (*retry_after).max(self.shortest),
+            DriverError::Denied { .. } => grows.max(DENIED_RETRY),
+            DriverError::NotFound(_)
+            | DriverError::Conflict(_)
+            | DriverError::Invalid(_)
+            | DriverError::Unavailable(_) => grows,
+        };
+        pause.min(self.longest)
+    }
+}
