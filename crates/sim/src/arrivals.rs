@@ -234,7 +234,10 @@ impl Universe {
 
     /// The answer to a listing has reached its process.
     pub fn heard(&self, reading: &Reading) {
-        lock(&self.arrivals.seen).read.insert(reading.who, reading.at);
+        let mut seen = lock(&self.arrivals.seen);
+        let read = seen.read.entry(reading.who).or_insert(reading.at);
+        // Answers may overtake each other.
+        *read = reading.at.max(*read);
     }
 
     /// The lease was written: takes note of the epoch in which its holder leads.
