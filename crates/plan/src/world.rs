@@ -368,7 +368,7 @@ impl World {
     }
 
     /// Whether a machine holds any address that a cloud told of.
-    pub(crate) fn holds_any(&self, vm: &VmId) -> bool {
+    pub fn holds_any(&self, vm: &VmId) -> bool {
         self.held_by.contains_key(vm)
     }
 

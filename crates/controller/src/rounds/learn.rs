@@ -14,7 +14,7 @@ use crate::act::{Created, Effect, Evicted, NotEvicted, Outcome};
 const EVICTIONS_AT_FIRST: u32 = 20;
 
 /// How often it is tried to give a machine an address of its own again.
-const RESTORE_TRIES: u32 = 5;
+const RESTORE_TRIES: u32 = 8;
 
 /// The pause between two evictions for an object whose pods come back.
 const EVICTION_PAUSE_LATER: Duration = Duration::from_secs(300);
@@ -71,10 +71,11 @@ impl Rounds {
                 let is_refused =
                     !matches!(error, DriverError::Unavailable(_) | DriverError::RateLimited { .. });
                 let (failures, last) = self.failures.entry(*address).or_insert((0, Arc::clone(&why)));
-                let pause = match is_refused && action.is_replacement() {
+                let pause = match action {
                     // The machine has lost its own address for nothing: it is not kept waiting for another.
-                    true => self.retry.shortest,
-                    false => self.retry.pause_after(&error, *failures),
+                    Action::Replace(_) if is_refused => self.retry.shortest,
+                    Action::Restore(_) => self.retry.grown(*failures),
+                    _ => self.retry.pause_after(&error, *failures),
                 };
                 (*failures, *last) = (*failures + 1, Arc::clone(&why));
                 if let Ok(until) = now.checked_add(pause) {
@@ -83,7 +84,7 @@ impl Rounds {
                 // What a machine may not get it is not asked again: it may have lost its own address for that.
                 let is_the_machines_fault =
                     is_refused && (action.is_replacement() || !matches!(error, DriverError::Denied { .. }));
-                if let (Action::Restore(vm), true) = (action, is_refused || *failures >= RESTORE_TRIES) {
+                if let (Action::Restore(vm), true) = (action, *failures >= RESTORE_TRIES) {
                     // It would hold up the address for ever; a person has to see to the machine.
                     self.index.world.has_own.insert(vm.clone());
                     let note =
@@ -164,7 +165,7 @@ impl Rounds {
     /// some machine its own address.
     pub(super) fn rest(&mut self, address: plan::Address, now: Timestamp) {
         let Some((failures, why)) = self.failures.get(&address) else { return };
-        let pause = self.retry.shortest.saturating_mul(1 << failures.min(&16)).min(self.retry.longest);
+        let pause = self.retry.grown(*failures);
         if let Ok(until) = now.checked_add(pause) {
             let why = Arc::clone(why);
             self.index.world.avoid_addresses.insert(address, Pause { until, why });
@@ -173,12 +174,17 @@ impl Rounds {
 }
 
 impl Retry {
+    /// A pause that is longer each time.
+    fn grown(self, failures: u32) -> Duration {
+        self.shortest.saturating_mul(1 << failures.min(16)).min(self.longest)
+    }
+
     /// How long to wait before a change is tried again: by what the error says, and longer each time.
     fn pause_after(self, error: &DriverError, failures: u32) -> Duration {
         if plan::sabotaged!(UnboundedRetry) {
             return Duration::ZERO;
         }
-        let grows = self.shortest.saturating_mul(1 << failures.min(16));
+        let grows = self.grown(failures);
         let pause = match error {
             DriverError::RateLimited { retry_after, .. } => (*retry_after).max(self.shortest),
             DriverError::Denied { .. } => grows.max(DENIED_RETRY),

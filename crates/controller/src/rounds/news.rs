@@ -42,6 +42,16 @@ impl Rounds {
                     let news = News::of_node(&node, self.index.nodes.get(&node), reason, note);
                     self.reporter.tell(news, self.clock.wall());
                 }
+                let world = &self.index.world;
+                let lacks = |vm: &&plan::VmId| {
+                    let is_target = entry.to.as_ref().is_some_and(|to| to.vm == **vm);
+                    !is_target && !world.has_own.contains(*vm) && !world.holds_any(vm)
+                };
+                let lacking: Vec<_> = entry.owed.iter().filter(lacks).cloned().collect();
+                for vm in lacking {
+                    let note = format!("{vm} had an address of its own and has none now: give it one");
+                    self.tell(key, "NoOwnAddress", note, true);
+                }
                 if let Some(node) = came {
                     self.tell(key, "Attached", format!("{address} is on {node}"), false);
                 }
