@@ -31,7 +31,7 @@
 //! attach, the target is said to have had its own        attach in its place; in a move that could wait, once its source has
 //!                                                         one again
 //!         the target is known to have its own           write that into the entry
-//! finish or abandon, and a machine that had its own     give it one, unless the address has arrived and has to move on
+//! finish or abandon, and a machine that had its own     give it one
 //!   is known to have none
 //! ```
 
@@ -123,8 +123,6 @@ pub(crate) fn next(
             _ => Next::Replace(to),
         },
         Next::Attach(to) if world.has_own.contains(&to.vm) => Next::Owe,
-        // An address that has to move on is not held up by what its last source is owed.
-        Next::Finish if entry.to.as_ref().is_some_and(|to| !self::may_keep(world, pool, &to.vm, now)) => next,
         Next::Finish | Next::Abandon if !crate::sabotaged!(OwnForgotten) => {
             entry.owed.iter().find(lacks).map_or(next, |vm| Next::Restore(vm.clone()))
         }

@@ -891,8 +891,6 @@ fn a_machine_that_had_an_address_of_its_own_gets_one_back_before_the_move_is_ove
         expect!["give n1 an address of its own after a1"],
     );
     check("a1 moves n1 -> n2 | n2 holds a1 | n1 | owed n2", expect!["finish a1"]);
-    let moves_on = "a1 moves n1 -> n2 | n2 holds a1 cordoned empty | n1 | owed n1";
-    check(moves_on, expect!["finish a1"]);
 }
 
 #[test]
