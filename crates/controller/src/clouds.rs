@@ -111,14 +111,13 @@ impl Clouds {
     }
 
     /// Asks every scope whose facts are too old, that must be read again, or in which something changes that is not ours.
-    /// `tick` numbers the listings. Where the credentials don't allow to list, `named` are asked for instead.
+    /// `begin` numbers a listing and, where the credentials don't allow to list, names what is asked for instead.
     pub fn ask(
         &mut self,
         wanted: &BTreeMap<Scope, Duration>,
         read_again: &BTreeSet<Scope>,
         unsettled: &BTreeSet<Scope>,
-        mut tick: impl FnMut() -> Tick,
-        mut named: BTreeMap<Scope, Named>,
+        mut begin: impl FnMut(&Scope, bool) -> (Tick, Option<Named>),
     ) {
         let now = Instant::now();
         self.scopes.retain(|scope, asked| wanted.contains_key(scope) || asked.is_under_way);
@@ -136,9 +135,8 @@ impl Clouds {
             let is_due = asked.due.is_none_or(|due| due <= now);
             if is_due || (read_again.contains(scope) && !asked.is_resting) {
                 asked.is_under_way = true;
-                let (driver, scope, tick) =
-                    (self.drivers.get(&scope.provider).cloned(), scope.clone(), tick());
-                let named = named.remove(&scope);
+                let (driver, scope) = (self.drivers.get(&scope.provider).cloned(), scope.clone());
+                let (tick, named) = begin(&scope, asked.is_denied);
                 self.asking.spawn(async move {
                     let listing = match driver {
                         Some(driver) => list(&*driver, &scope, named).await,
@@ -148,11 +146,6 @@ impl Clouds {
                 });
             }
         }
-    }
-
-    /// Whether the credentials don't allow to list a scope, so that it has to be said what to ask for.
-    pub fn is_denied(&self, scope: &Scope) -> bool {
-        self.scopes.get(scope).is_some_and(|asked| asked.is_denied && !asked.is_under_way)
     }
 
     /// Believes nothing of a scope any more: it is asked again as soon as it can be.

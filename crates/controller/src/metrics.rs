@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use api::ALLOCATION_LABEL_PREFIX;
 use api::net_ip_allocation::NetIPAllocation;
 use api::status::AddressState;
-use api::{ALLOCATION_LABEL_PREFIX, IP_READY_LABEL};
 use drivers::DriverError;
 use kube::ResourceExt;
 use plan::{PoolKey, Provider};
@@ -189,9 +189,8 @@ impl Metrics {
 
     /// An object was looked at, together with all others.
     pub fn evaluated(&self, key: &PoolKey, is_error: bool, took: Duration) {
+        count(&self.0.reconciled, key, !is_error);
         if key.kind == net_ip_allocation::KIND {
-            let status = if is_error { ERROR } else { SUCCESS };
-            self.0.reconciled.with_label_values(&[&*key.name, status]).inc();
             self.0.reconcile_seconds.with_label_values(&[&*key.name]).observe(took.as_secs_f64());
         }
     }
@@ -253,9 +252,8 @@ impl Metrics {
         }
         for (name, node) in &index.nodes {
             let of = |label: &String| label.strip_prefix(ALLOCATION_LABEL_PREFIX).map(ToOwned::to_owned);
-            let is_ready = node.labels().get(IP_READY_LABEL).is_some_and(|value| value == "true");
             for allocation in node.labels().keys().filter_map(of) {
-                node_ready.with_label_values(&[name.as_str(), &allocation]).set(is_ready.into());
+                node_ready.with_label_values(&[name.as_str(), &allocation]).set(node.is_ip_ready().into());
             }
         }
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use api::policy;
 use api::status::{AddressStatus, Holder, MOVES_VERSION, Moves};
-use api::{FloatingIPPool, IP_READY_LABEL, NetIPAllocation};
+use api::{FloatingIPPool, NetIPAllocation};
 use drivers::{DriverError, Listing, Tags};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -280,8 +280,7 @@ impl Index {
         let mut without_scope = Vec::new();
         for (key, tracked) in &self.objects {
             let pods = tracked.membership(&name, &node);
-            self.world.set_member(key, &name, pods);
-            self.world.set_evictable(key, &name, tracked.has_evictable(&name));
+            tracked.tell(&mut self.world, key, &name, pods);
             let lacks_scope = tracked.refusal.as_ref().is_some_and(|refusal| refusal.reason == NO_NODES);
             if lacks_scope && pods.is_some() && machine.is_some() {
                 without_scope.push(key.clone());
@@ -330,8 +329,7 @@ impl Index {
         let Some(tracked) = self.objects.get_mut(key) else { return };
         tracked.recount(self.pods.values(), &self.owners);
         for (name, node) in &self.nodes {
-            self.world.set_member(key, name, tracked.membership(name, node));
-            self.world.set_evictable(key, name, tracked.has_evictable(name));
+            tracked.tell(&mut self.world, key, name, tracked.membership(name, node));
         }
     }
 
@@ -350,8 +348,7 @@ impl Index {
         }
         for (key, name) in touched {
             if let (Some(tracked), Some(node)) = (self.objects.get(&key), self.nodes.get(&name)) {
-                self.world.set_member(&key, &name, tracked.membership(&name, node));
-                self.world.set_evictable(&key, &name, tracked.has_evictable(&name));
+                tracked.tell(&mut self.world, &key, &name, tracked.membership(&name, node));
             }
         }
     }
@@ -451,9 +448,7 @@ impl Index {
     /// out, or while no node carries the label that the next one may ask for.
     pub fn pod_to_evict(&self, key: &PoolKey, node: &NodeName) -> Option<&SlimPod> {
         let meant = self.objects.get(key)?.who.pods.as_ref()?;
-        let is_labelled =
-            |node: &SlimNode| node.labels().get(IP_READY_LABEL).is_some_and(|value| value == "true");
-        if !self.nodes.values().any(is_labelled) {
+        if !self.nodes.values().any(SlimNode::is_ip_ready) {
             return None;
         }
         let mut found = None;
@@ -581,8 +576,7 @@ impl Index {
         self.world.set_pool(pool);
         let Some(tracked) = self.objects.get(key) else { return };
         for (name, pods) in members {
-            self.world.set_member(key, &name, pods);
-            self.world.set_evictable(key, &name, tracked.has_evictable(&name));
+            tracked.tell(&mut self.world, key, &name, pods);
         }
     }
 
@@ -822,9 +816,10 @@ impl Tracked {
         })
     }
 
-    /// Whether a node has pods that can be evicted.
-    fn has_evictable(&self, name: &NodeName) -> bool {
-        self.pods.get(name).is_some_and(|pods| pods.evictable > 0)
+    /// Tells the world how the object's pods fare on a node, and whether some can be evicted from there.
+    fn tell(&self, world: &mut World, key: &PoolKey, name: &NodeName, pods: Option<Pods>) {
+        world.set_member(key, name, pods);
+        world.set_evictable(key, name, self.pods.get(name).is_some_and(|pods| pods.evictable > 0));
     }
 
     /// Counts all pods anew.

@@ -317,13 +317,9 @@ impl Rounds {
         };
         self.reporter.publish(&self.index, &after, now);
         let scopes = self.index.scopes();
-        let named: BTreeMap<_, _> = scopes
-            .keys()
-            .filter(|scope| self.clouds.is_denied(scope))
-            .map(|scope| (scope.clone(), self.index.named(scope)))
-            .collect();
         let index = &mut self.index;
-        self.clouds.ask(&scopes, &after.read_again, &after.unsettled, || index.tick(), named);
+        let begin = |scope: &_, is_denied: bool| (index.tick(), is_denied.then(|| index.named(scope)));
+        self.clouds.ask(&scopes, &after.read_again, &after.unsettled, begin);
         let ask_again = ask_again.map(|at| Instant::now() + until(at, now));
         for (key, verdicts) in &after.verdicts {
             let is_error = verdicts.iter().any(|(_, said)| is_error(said));

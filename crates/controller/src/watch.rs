@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use api::{FloatingIPPool, NetIPAllocation};
+use api::{FloatingIPPool, IP_READY_LABEL, NetIPAllocation};
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
@@ -44,6 +44,14 @@ pub struct SlimNode {
     /// Conditions.
     #[serde(default)]
     pub status: SlimStatus,
+}
+
+impl SlimNode {
+    /// Whether it carries the label that says that it holds an address.
+    pub fn is_ip_ready(&self) -> bool {
+        let labels = self.metadata.labels.as_ref();
+        labels.and_then(|labels| labels.get(IP_READY_LABEL)).is_some_and(|value| value == "true")
+    }
 }
 
 /// What a node's spec says.

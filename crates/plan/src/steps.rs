@@ -113,11 +113,6 @@ impl Action {
         )
     }
 
-    /// Whether a machine loses its own address for it.
-    pub fn is_replacement(&self) -> bool {
-        matches!(self, Self::Replace(_))
-    }
-
     /// The machine that a call leaves without an address, for a while at least.
     pub(crate) fn cuts_off(&self) -> Option<&VmId> {
         match self {

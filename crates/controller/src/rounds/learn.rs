@@ -82,8 +82,8 @@ impl Rounds {
                     self.index.world.avoid_addresses.insert(*address, Pause { until, why });
                 }
                 // What a machine may not get it is not asked again: it may have lost its own address for that.
-                let is_the_machines_fault =
-                    is_refused && (action.is_replacement() || !matches!(error, DriverError::Denied { .. }));
+                let is_the_machines_fault = is_refused
+                    && (matches!(action, Action::Replace(_)) || !matches!(error, DriverError::Denied { .. }));
                 if let (Action::Restore(vm), true) = (action, *failures >= RESTORE_TRIES) {
                     // It would hold up the address for ever; a person has to see to the machine.
                     self.index.world.has_own.insert(vm.clone());
