@@ -6,18 +6,24 @@
 //! answer nothing is done with its address and machines until it can't take effect any more.
 
 mod evictions;
+mod records;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::budget;
+use drivers::records::RecordDriver;
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress};
 use kube::Client;
-use plan::{Action, Address, Holding, InFlight, NodeName, PoolKey, Provider, Scope, Step};
+use plan::{
+    Action, Address, DnsProvider, Holding, InFlight, NodeName, PoolKey, Provider, RecordAction, RecordSet,
+    RecordStep, Scope, Step,
+};
 use tokio::sync::{mpsc, oneshot};
 
 pub use self::evictions::{Evictee, NotEvicted};
+use crate::clouds::Drivers;
 use crate::fence::Fence;
 use crate::tasks::Tasks;
 
@@ -92,6 +98,25 @@ pub enum Ended {
     Creation(Created),
     /// An eviction.
     Eviction(Evicted),
+    /// A set of records was read or written.
+    Record(Recorded),
+    /// The cluster was asked for its id.
+    ClusterId(Result<String, kube::Error>),
+}
+
+/// What became of reading or writing a set of records.
+#[derive(Debug)]
+pub struct Recorded {
+    /// What was to be done.
+    pub step: RecordStep,
+    result: Result<RecordSet, DriverError>,
+}
+
+impl Recorded {
+    /// What the set holds now, or why that is not known.
+    pub fn into_result(self) -> Result<RecordSet, DriverError> {
+        self.result
+    }
 }
 
 /// What became of an eviction.
@@ -119,6 +144,7 @@ type Poller = mpsc::UnboundedSender<(Operation, oneshot::Sender<Result<(), Drive
 /// The drivers, and what they are doing.
 pub struct Executor {
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
+    record_drivers: BTreeMap<DnsProvider, Arc<dyn RecordDriver>>,
     pollers: BTreeMap<Provider, Poller>,
     under_way: Tasks<Ended>,
     /// For evictions.
@@ -133,12 +159,8 @@ pub struct Executor {
 
 impl Executor {
     /// Nothing is under way. A request without an answer may take effect for as long as `echo`.
-    pub fn new(
-        drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
-        echo: Duration,
-        client: Client,
-        fence: Arc<Fence>,
-    ) -> Self {
+    pub fn new(drivers: Drivers, echo: Duration, client: Client, fence: Arc<Fence>) -> Self {
+        let Drivers { addresses: drivers, records: record_drivers } = drivers;
         let mut polling = Tasks::default();
         let mut pollers = BTreeMap::new();
         for (provider, driver) in &drivers {
@@ -148,7 +170,17 @@ impl Executor {
         }
         let under_way = Tasks::default();
         let in_flight = InFlight::default();
-        Self { drivers, pollers, under_way, client, fence, in_flight, echo, _polling: polling }
+        Self {
+            drivers,
+            record_drivers,
+            pollers,
+            under_way,
+            client,
+            fence,
+            in_flight,
+            echo,
+            _polling: polling,
+        }
     }
 
     /// The clouds that move an address in one call from holder to holder.
@@ -205,6 +237,29 @@ impl Executor {
         });
     }
 
+    /// Reads or writes a set of records. The planner does not give a step for one that is under way.
+    pub fn publish(&mut self, step: RecordStep) {
+        self.in_flight.records.insert(step.name.clone());
+        let (driver, echo) = (self.record_drivers.get(&step.name.provider).cloned(), self.echo);
+        let reads = step.action == RecordAction::Read;
+        self.under_way.spawn(async move {
+            let result = records::take(driver, &step).await;
+            if !reads {
+                outlast(echo, &result).await;
+            }
+            Ended::Record(Recorded { step, result })
+        });
+    }
+
+    /// Asks for the id of the cluster, again after a pause where that failed before.
+    pub fn ask_cluster_id(&mut self, pause: Duration) {
+        let client = self.client.clone();
+        self.under_way.spawn(async move {
+            tokio::time::sleep(pause).await;
+            Ended::ClusterId(records::cluster_id(client).await)
+        });
+    }
+
     /// The next end. Waits for ever while nothing is under way.
     pub async fn ended(&mut self) -> Ended {
         loop {
@@ -228,6 +283,8 @@ impl Executor {
                 }
             }
             Ended::Eviction(Evicted { pool, .. }) => _ = self.in_flight.evictions.remove(pool),
+            Ended::Record(Recorded { step, .. }) => _ = self.in_flight.records.remove(&step.name),
+            Ended::ClusterId(_) => {}
             Ended::Creation(Created { pool, .. }) => {
                 if let Some(count) = self.in_flight.creations.get_mut(pool) {
                     *count -= 1;

@@ -4,16 +4,22 @@
 //! nobody else. A listing is numbered when it begins, so that what it says can't undo what was learnt later.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use anyhow::{Result, anyhow};
 use drivers::budget::{Limit, budgeted};
+use drivers::cloudflare::Cloudflare;
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
+use drivers::digitalocean::records::Records;
 use drivers::http::HttpService;
-use drivers::{AddressDriver, DriverError, Listing, Tags, tokens};
-use plan::{Address, MachineState, Provider, Scope, Tick, VmId};
+use drivers::network::MayLeave;
+use drivers::records::RecordDriver;
+use drivers::rfc2136::{self, Key, Rfc2136, Seconds};
+use drivers::tokens::{self, Tokens};
+use drivers::{AddressDriver, DriverError, Listing, Tags};
+use plan::{Address, DnsProvider, MachineState, Provider, Scope, Tick, VmId};
 use tokio::time::Instant;
 
 use crate::settings::Settings;
@@ -70,34 +76,69 @@ struct Asked {
     age_max: Duration,
 }
 
-/// Drivers for every cloud that has credentials, over the given service.
-pub fn drivers(
-    settings: &Settings,
-    service: &HttpService,
-) -> Result<BTreeMap<Provider, Arc<dyn AddressDriver>>> {
-    let mut drivers: BTreeMap<Provider, Arc<dyn AddressDriver>> = BTreeMap::new();
+/// What moves addresses and what publishes names.
+#[derive(Clone, Default)]
+pub struct Drivers {
+    /// The clouds.
+    pub addresses: BTreeMap<Provider, Arc<dyn AddressDriver>>,
+    /// The DNS providers.
+    pub records: BTreeMap<DnsProvider, Arc<dyn RecordDriver>>,
+}
+
+/// Drivers for everything that has credentials, over the given service. Messages to a name server ask `may_leave` themselves.
+pub fn drivers(settings: &Settings, service: &HttpService, may_leave: MayLeave) -> Drivers {
+    let mut drivers = Drivers::default();
     match tokens::google() {
         Ok(tokens) => {
             let service = budgeted(service.clone(), &[per_minute(settings.google_requests_per_minute)]);
             let driver = Compute::new(service, &settings.google_compute_custom_endpoint, tokens);
-            drivers.insert(Provider::Gcp, Arc::new(driver));
+            drivers.addresses.insert(Provider::Gcp, Arc::new(driver));
         }
         Err(error) => tracing::warn!(%error, "Google Cloud is not available"),
     }
-    let file = settings.digitalocean_access_token_file.as_ref().map(tokens::in_file);
-    let fixed = || settings.digitalocean_access_token.as_ref().map(|token| tokens::fixed(token.trim()));
-    if let Some(tokens) = file.or_else(fixed) {
+    let token = secret(&settings.digitalocean_access_token_file, &settings.digitalocean_access_token);
+    if let Some(tokens) = token {
         let hour = Duration::from_secs(3_600);
         let per_hour = Limit { requests_max: settings.digitalocean_requests_per_hour, window: hour };
         let limits = [per_minute(settings.digitalocean_requests_per_minute), per_hour];
         let service = budgeted(service.clone(), &limits);
-        let driver = DigitalOcean::new(service, &settings.digitalocean_api_url, tokens);
-        drivers.insert(Provider::DigitalOcean, Arc::new(driver));
+        let url = &settings.digitalocean_api_url;
+        let records = Records::new(service.clone(), url, Arc::clone(&tokens));
+        drivers.records.insert(DnsProvider::DigitalOcean, Arc::new(records));
+        drivers.addresses.insert(Provider::DigitalOcean, Arc::new(DigitalOcean::new(service, url, tokens)));
     }
-    if drivers.is_empty() {
-        return Err(anyhow!("no cloud has credentials"));
+    if let Some(tokens) = secret(&settings.cloudflare_token_file, &settings.cloudflare_token) {
+        let window = Duration::from_secs(300);
+        let limit = Limit { requests_max: settings.cloudflare_requests_per_five_minutes, window };
+        let driver =
+            Cloudflare::new(budgeted(service.clone(), &[limit]), &settings.cloudflare_api_url, tokens);
+        drivers.records.insert(DnsProvider::Cloudflare, Arc::new(driver));
     }
-    Ok(drivers)
+    if let Some(server) = &settings.rfc2136_server {
+        let secret = secret(&settings.rfc2136_tsig_secret_file, &settings.rfc2136_tsig_secret);
+        let key = settings.rfc2136_tsig_key_name.clone().zip(secret).map(|(name, secret)| Key {
+            name,
+            algorithm: settings.rfc2136_tsig_algorithm.clone(),
+            secret,
+        });
+        let service = rfc2136::network(server, may_leave);
+        drivers.records.insert(DnsProvider::Rfc2136, Arc::new(Rfc2136::new(service, key, wall_seconds())));
+    }
+    if drivers.addresses.is_empty() {
+        tracing::warn!("no cloud has credentials, so no address is moved");
+    }
+    drivers
+}
+
+/// A secret in a file that may change, or else in a variable.
+fn secret(file: &Option<PathBuf>, variable: &Option<String>) -> Option<Arc<dyn Tokens>> {
+    let fixed = || variable.as_ref().filter(|text| !text.is_empty()).map(|text| tokens::fixed(text.trim()));
+    file.as_ref().map(tokens::in_file).or_else(fixed)
+}
+
+/// The time that signatures carry.
+fn wall_seconds() -> Seconds {
+    Arc::new(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
 fn per_minute(requests_max: usize) -> Limit {

@@ -23,6 +23,7 @@
 pub mod act;
 pub mod clock;
 pub mod clouds;
+mod external_dns;
 #[cfg(feature = "failpoints")]
 pub mod failpoints;
 pub mod fence;

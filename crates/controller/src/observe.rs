@@ -7,7 +7,9 @@
 
 pub mod floating_ip_pool;
 pub mod net_ip_allocation;
+pub mod node_dns_record_set;
 mod owners;
+mod publication;
 pub(crate) mod selector;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::policy;
-use api::status::{AddressStatus, Holder, MOVES_VERSION, Moves};
-use api::{FloatingIPPool, NetIPAllocation};
+use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Moves};
+use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 use drivers::{DriverError, Listing, Tags};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -27,6 +29,7 @@ use plan::{
     Timestamp, VmId, World,
 };
 
+use self::node_dns_record_set::NodeAddress;
 use self::owners::{Named as Workload, Owners};
 use crate::act::Wish;
 use crate::clouds::Named;
@@ -74,6 +77,8 @@ pub struct Tracked {
     pub object: Object,
     /// Why it can't be acted on, if so.
     pub refusal: Option<Refusal>,
+    /// Why its name can't be published, if so.
+    pub record_refusal: Option<Refusal>,
     /// How old its facts may get.
     pub age_max: Duration,
     /// The definition in the cluster drops what we write, so nothing can be journalled or reported.
@@ -110,6 +115,8 @@ pub enum Object {
     Allocation(Arc<NetIPAllocation>),
     /// A FloatingIPPool.
     Pool(Arc<FloatingIPPool>),
+    /// A NodeDNSRecordSet.
+    Records(Arc<NodeDNSRecordSet>),
 }
 
 impl Object {
@@ -123,6 +130,7 @@ impl Object {
         match self {
             Self::Allocation(object) => &object.metadata,
             Self::Pool(object) => &object.metadata,
+            Self::Records(object) => &object.metadata,
         }
     }
 
@@ -136,6 +144,7 @@ impl Object {
         match (self, other) {
             (Self::Allocation(one), Self::Allocation(other)) => one.status == other.status,
             (Self::Pool(one), Self::Pool(other)) => one.status == other.status,
+            (Self::Records(one), Self::Records(other)) => one.status == other.status,
             _ => false,
         }
     }
@@ -145,6 +154,7 @@ impl Object {
         let conditions = match self {
             Self::Allocation(object) => object.status.as_ref().map(|status| &status.conditions),
             Self::Pool(object) => object.status.as_ref().map(|status| &status.conditions),
+            Self::Records(object) => object.status.as_ref().map(|status| &status.conditions),
         };
         conditions.map(Vec::as_slice).unwrap_or_default()
     }
@@ -153,6 +163,7 @@ impl Object {
         match self {
             Self::Allocation(object) => object.status.as_ref()?.moves.as_ref(),
             Self::Pool(object) => object.status.as_ref()?.moves.as_ref(),
+            Self::Records(_) => None,
         }
     }
 }
@@ -165,6 +176,8 @@ pub(crate) struct Who {
     pub(crate) pods: Option<PodsMeant>,
     /// How pods fare where none are looked for.
     pub(crate) pods_otherwise: Pods,
+    /// Which of the nodes' own addresses are published, if any.
+    pub(crate) publishes: Option<NodeAddress>,
 }
 
 /// Which pods an object means.
@@ -205,6 +218,7 @@ pub(crate) struct Front {
     pub(crate) provider: Option<Provider>,
     pub(crate) who: Who,
     pub(crate) refusal: Option<Refusal>,
+    pub(crate) record_refusal: Option<Refusal>,
     pub(crate) age_max: Duration,
 }
 
@@ -244,6 +258,9 @@ impl Index {
             Seen::Pools(change) => {
                 self.see_objects(Kind::FloatingIPPools, change, |object| Object::Pool(Arc::new(object)));
             }
+            Seen::RecordSets(change) => {
+                self.see_objects(Kind::NodeDNSRecordSets, change, |object| Object::Records(Arc::new(object)));
+            }
             Seen::Unsure(kind) => _ = self.known.remove(&kind),
             // A kind that the cluster never had is known to be empty. One that it had may be meant to come back.
             Seen::Absent(kind) if self.ever_known.contains(&kind) => _ = self.known.remove(&kind),
@@ -280,7 +297,7 @@ impl Index {
         let mut without_scope = Vec::new();
         for (key, tracked) in &self.objects {
             let pods = tracked.membership(&name, &node);
-            tracked.tell(&mut self.world, key, &name, pods);
+            tracked.tell(&mut self.world, key, &name, &node, pods);
             let lacks_scope = tracked.refusal.as_ref().is_some_and(|refusal| refusal.reason == NO_NODES);
             if lacks_scope && pods.is_some() && machine.is_some() {
                 without_scope.push(key.clone());
@@ -329,7 +346,7 @@ impl Index {
         let Some(tracked) = self.objects.get_mut(key) else { return };
         tracked.recount(self.pods.values(), &self.owners);
         for (name, node) in &self.nodes {
-            tracked.tell(&mut self.world, key, name, tracked.membership(name, node));
+            tracked.tell(&mut self.world, key, name, node, tracked.membership(name, node));
         }
     }
 
@@ -348,7 +365,7 @@ impl Index {
         }
         for (key, name) in touched {
             if let (Some(tracked), Some(node)) = (self.objects.get(&key), self.nodes.get(&name)) {
-                tracked.tell(&mut self.world, &key, &name, tracked.membership(&name, node));
+                tracked.tell(&mut self.world, &key, &name, node, tracked.membership(&name, node));
             }
         }
     }
@@ -545,8 +562,9 @@ impl Index {
     /// Makes a pool of an object, from what is known of it and of all nodes and pods.
     fn rebuild(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
-        let Front { mut pool, provider, who, mut refusal, age_max } = front(&tracked.object);
+        let Front { mut pool, provider, who, mut refusal, record_refusal, age_max } = front(&tracked.object);
         (tracked.who, tracked.age_max, tracked.is_pruned) = (who, age_max, false);
+        tracked.record_refusal = record_refusal;
         tracked.adopted.retain(|address| !pool.addresses.contains(address));
         tracked.dropped.retain(|address| pool.addresses.contains(address));
         tracked.recount(self.pods.values(), &self.owners);
@@ -576,7 +594,9 @@ impl Index {
         self.world.set_pool(pool);
         let Some(tracked) = self.objects.get(key) else { return };
         for (name, pods) in members {
-            tracked.tell(&mut self.world, key, &name, pods);
+            if let Some(node) = self.nodes.get(&name) {
+                tracked.tell(&mut self.world, key, &name, node, pods);
+            }
         }
     }
 
@@ -631,7 +651,8 @@ impl Index {
     pub fn scopes(&self) -> BTreeMap<Scope, Duration> {
         let mut scopes = BTreeMap::new();
         for (key, tracked) in &self.objects {
-            let Some(pool) = self.world.pool(key).filter(|_| tracked.refusal.is_none()) else { continue };
+            let is_asked = tracked.refusal.is_none() && !matches!(tracked.object, Object::Records(_));
+            let Some(pool) = self.world.pool(key).filter(|_| is_asked) else { continue };
             let age = scopes.entry(pool.scope.clone()).or_insert(tracked.age_max);
             *age = tracked.age_max.min(*age);
         }
@@ -747,6 +768,7 @@ fn front(object: &Object) -> Front {
     let mut front = match object {
         Object::Allocation(object) => net_ip_allocation::front(object),
         Object::Pool(object) => floating_ip_pool::front(object),
+        Object::Records(object) => node_dns_record_set::front(object),
     };
     let policy = &mut front.pool.policy;
     if object.metadata().deletion_timestamp.is_some() && policy.mode != Mode::Refused {
@@ -774,6 +796,7 @@ const NO_NODES: &str = "NoNodes";
 fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::FloatingIPPools => floating_ip_pool::KIND,
+        Kind::NodeDNSRecordSets => node_dns_record_set::KIND,
         _ => net_ip_allocation::KIND,
     }
 }
@@ -785,9 +808,10 @@ impl Tracked {
         Self {
             object,
             refusal: None,
+            record_refusal: None,
             age_max: Duration::ZERO,
             is_pruned: false,
-            who: Who { nodes, tolerations, pods, pods_otherwise: Pods::Absent },
+            who: Who { nodes, tolerations, pods, pods_otherwise: Pods::Absent, publishes: None },
             adopted: BTreeSet::new(),
             made: BTreeSet::new(),
             dropped: BTreeSet::new(),
@@ -797,7 +821,7 @@ impl Tracked {
 
     /// Whether the object means this node, and how its pods fare there.
     fn membership(&self, name: &NodeName, node: &SlimNode) -> Option<Pods> {
-        let Who { nodes, tolerations, pods, pods_otherwise } = &self.who;
+        let Who { nodes, tolerations, pods, pods_otherwise, .. } = &self.who;
         let is_tolerated = |tolerations: &Vec<_>| {
             let mut taints =
                 node.spec.taints.iter().filter(|taint| !READINESS_TAINTS.contains(&taint.key.as_str()));
@@ -816,9 +840,12 @@ impl Tracked {
         })
     }
 
-    /// Tells the world how the object's pods fare on a node, and whether some can be evicted from there.
-    fn tell(&self, world: &mut World, key: &PoolKey, name: &NodeName, pods: Option<Pods>) {
+    /// Tells the world how the object's pods fare on a node, whether some can be evicted from there, and what is published.
+    fn tell(&self, world: &mut World, key: &PoolKey, name: &NodeName, node: &SlimNode, pods: Option<Pods>) {
         world.set_member(key, name, pods);
+        if let Some(publishes) = self.who.publishes {
+            world.set_node_addresses(key, name, publishes.of(node));
+        }
         world.set_evictable(key, name, self.pods.get(name).is_some_and(|pods| pods.evictable > 0));
     }
 
@@ -876,6 +903,7 @@ pub fn key_of(object: &Object) -> PoolKey {
     match object {
         Object::Allocation(object) => net_ip_allocation::key(object),
         Object::Pool(object) => floating_ip_pool::key(object),
+        Object::Records(object) => node_dns_record_set::key(object),
     }
 }
 
@@ -964,6 +992,12 @@ pub(crate) fn lent(status: &[AddressStatus]) -> BTreeSet<Address> {
         status.last_holder.as_ref().is_some_and(|holder| holder.had_ephemeral == Some(true))
     };
     status.iter().filter(had_own).filter_map(|status| status.address.parse().ok()).collect()
+}
+
+/// Since when addresses are on their way, by the object's own status.
+pub(crate) fn moving_since(status: &[AddressStatus]) -> BTreeMap<Address, Timestamp> {
+    let moving = status.iter().filter(|status| status.state == AddressState::Moving);
+    moving.filter_map(|status| Some((status.address.parse().ok()?, status.since.as_ref()?.0))).collect()
 }
 
 /// The addresses that an object created, by its own status.

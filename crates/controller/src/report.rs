@@ -245,6 +245,10 @@ async fn amend(client: Client, present: Object, patch: Value) -> Result<Object, 
             let api = Api::namespaced(client, &pool.namespace().unwrap_or_default());
             api.patch(&name, &params, &patch).await.map(|written| Object::Pool(slim(written)))
         }
+        Object::Records(records) => {
+            let api = Api::namespaced(client, &records.namespace().unwrap_or_default());
+            api.patch(&name, &params, &patch).await.map(|written| Object::Records(slim(written)))
+        }
     }
 }
 
@@ -260,6 +264,11 @@ async fn write(client: Client, changed: Object) -> Result<Object, kube::Error> {
             let api = Api::namespaced(client, &object.namespace().unwrap_or_default());
             let written = api.replace_status(&object.name_any(), &params, &*object).await?;
             Ok(Object::Pool(slim(written)))
+        }
+        Object::Records(object) => {
+            let api = Api::namespaced(client, &object.namespace().unwrap_or_default());
+            let written = api.replace_status(&object.name_any(), &params, &*object).await?;
+            Ok(Object::Records(slim(written)))
         }
     }
 }

@@ -67,6 +67,10 @@ pub struct Rounds {
     failed_creations: BTreeMap<plan::PoolKey, u32>,
     /// How many pods were evicted for a pool lately, and when the last one was.
     evictions: BTreeMap<plan::PoolKey, (u32, Instant)>,
+    /// How often a set of records could not be read or written, one time after the other.
+    failed_records: BTreeMap<plan::RecordName, u32>,
+    /// The cluster is being asked for its id.
+    is_asking_cluster: bool,
     /// Pools that were told last that a pod was not evicted.
     not_evicted: BTreeSet<plan::PoolKey>,
     next_round: Instant,
@@ -112,6 +116,8 @@ impl Rounds {
             failures: BTreeMap::new(),
             failed_creations: BTreeMap::new(),
             evictions: BTreeMap::new(),
+            failed_records: BTreeMap::new(),
+            is_asking_cluster: false,
             not_evicted: BTreeSet::new(),
             next_round: Instant::now(),
             machines_told: None,
@@ -157,6 +163,11 @@ impl Rounds {
     /// Does not cut off this node, where there is one, but lets somebody else do that.
     pub fn spare(&mut self, node: Option<plan::NodeName>) {
         self.index.world.spared = node;
+    }
+
+    /// Marks DNS records with this, or with the cluster's id.
+    pub fn sign_records_as(&mut self, owner: Option<Arc<str>>) {
+        self.index.world.dns_owner = owner;
     }
 
     /// Acts, as the leader of the given epoch, until somebody else should.
@@ -241,6 +252,8 @@ impl Rounds {
             Happened::Ended(Ended::Step(outcome)) => self.learn(outcome),
             Happened::Ended(Ended::Creation(created)) => self.learn_created(created),
             Happened::Ended(Ended::Eviction(evicted)) => self.learn_evicted(evicted),
+            Happened::Ended(Ended::Record(recorded)) => self.learn_recorded(recorded),
+            Happened::Ended(Ended::ClusterId(asked)) => self.learn_cluster_id(asked),
             Happened::Written(Written::Object(key, Ok(answered))) => {
                 self.index.see_object_written(&key, answered)
             }
@@ -287,6 +300,7 @@ impl Rounds {
         self.index.world.avoid_machines.retain(|_, until| *until > now);
         self.index.world.avoid_creations.retain(|_, pause| pause.until > now);
         self.index.world.avoid_evictions.retain(|_, until| *until > now);
+        self.index.world.avoid_records.retain(|_, pause| pause.until > now);
         if self.machines_told.is_some_and(|at| at.elapsed() > MACHINES_AGE_MAX) {
             self.index.world.machines.clear();
             self.machines_told = None;
@@ -306,10 +320,11 @@ impl Rounds {
         }
         self.evict(&plan);
         self.create(&plan);
+        self.publish_names(&plan);
         self.journal(&plan, now);
         let (ask_again, hands_over) = (plan.ask_again, plan.hands_over);
         // What was begun and ended changes what is to be said; most rounds change nothing, and their plan still stands.
-        let after = if plan.steps.is_empty() && plan.creations.is_empty() {
+        let after = if plan.steps.is_empty() && plan.creations.is_empty() && plan.records.is_empty() {
             plan
         } else {
             self.index.world.in_flight = self.executor.in_flight.clone();
@@ -409,6 +424,25 @@ impl Rounds {
     /// What names a move in logs and in the journal.
     fn move_id(&self, address: plan::Address) -> String {
         format!("{address}-{}", self.index.world.epoch.0)
+    }
+
+    /// Reads and writes sets of records, and forgets those that nobody names any more.
+    fn publish_names(&mut self, plan: &Plan) {
+        let mut names = plan.published.values().flatten().map(|(name, _)| name).peekable();
+        let world = &mut self.index.world;
+        if world.dns_owner.is_none() && names.peek().is_some() && !self.is_asking_cluster {
+            self.is_asking_cluster = true;
+            self.executor.ask_cluster_id(Duration::ZERO);
+        }
+        let names: BTreeSet<_> = names.collect();
+        world.records.retain(|name, _| names.contains(name));
+        self.failed_records.retain(|name, _| names.contains(name));
+        for step in &plan.records {
+            if !self.reporter.is_writing(&step.pool) {
+                tracing::info!(object = %step.pool, "{step}");
+                self.executor.publish(step.clone());
+            }
+        }
     }
 
     /// Does what the plan says for pools that lack addresses.

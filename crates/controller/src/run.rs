@@ -1,24 +1,23 @@
 //! Puts the parts together: stand by, win the lease, lead, and give it up in order.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use drivers::AddressDriver;
 use drivers::http::with_deadline;
 use drivers::network::{MayLeave, network};
 use futures::FutureExt;
 use futures::future::Shared;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use plan::{NodeName, Provider, leadership};
+use plan::{DnsProvider, NodeName, leadership};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::act::Executor;
 use crate::clock::{Clock, SystemClock};
-use crate::clouds::{self, Clouds};
+use crate::clouds::{self, Clouds, Drivers};
+use crate::external_dns::ExternalDns;
 use crate::fence::{Fence, fenced};
 use crate::health;
 use crate::lease::{Candidate, RETRY};
@@ -43,8 +42,8 @@ pub struct Edges {
     pub writing: Client,
     /// A client for the lease alone.
     pub leasing: Client,
-    /// The clouds, each behind the fence.
-    pub drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
+    /// The clouds and DNS providers, each behind the fence.
+    pub drivers: Drivers,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// What keeps changes in when we don't lead.
@@ -66,6 +65,8 @@ pub struct Terms {
     pub takeover: Duration,
     /// Pauses after failures.
     pub retry: Retry,
+    /// What our mark on DNS records says, where it is not the cluster's id.
+    pub dns_owner: Option<Arc<str>>,
 }
 
 /// Runs until asked to stop, or until leadership is lost.
@@ -83,17 +84,19 @@ pub async fn run(settings: Settings) -> Result<()> {
         let fence = Arc::clone(&fence);
         move || fence.remaining().is_some()
     });
-    let network = network(may_leave, takeover).map_err(|error| anyhow!(error))?;
+    let network = network(Arc::clone(&may_leave), takeover).map_err(|error| anyhow!(error))?;
     let service = with_deadline(fenced(network, Arc::clone(&fence)));
     #[cfg(feature = "failpoints")]
     let service = crate::failpoints::around(service);
+    let mut drivers = clouds::drivers(&settings, &service, may_leave);
+    drivers.addresses = metered(drivers.addresses, &metrics);
     let edges = Edges {
         // Over the watches' connections something must come all the time, asked for or not; others may be silent between
         // two requests.
         watching: client(config.clone(), SILENCE_SECONDS_MAX, false)?,
         writing: client(config.clone(), WRITE_SECONDS_MAX, true)?,
         leasing: client(config, LEASE_REQUEST_SECONDS_MAX, true)?,
-        drivers: metered(clouds::drivers(&settings, &service)?, &metrics),
+        drivers,
         clock: Arc::clone(&clock),
         fence,
     };
@@ -104,6 +107,7 @@ pub async fn run(settings: Settings) -> Result<()> {
         lease: (settings.lease_namespace, settings.lease_name),
         lease_duration: Duration::from_secs(settings.lease_duration),
         takeover,
+        dns_owner: settings.dns_owner_id.filter(|id| !id.is_empty()).map(Into::into),
         retry: Retry {
             shortest: Duration::from_secs(settings.retry_seconds_min),
             longest: Duration::from_secs(settings.retry_seconds_max),
@@ -133,18 +137,21 @@ pub async fn control(
     metrics: Metrics,
     asked_to_stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
-    let Edges { watching, writing, leasing, drivers, clock, fence } = edges;
+    let Edges { watching, writing, leasing, mut drivers, clock, fence } = edges;
+    let external_dns = ExternalDns::new(writing.clone(), Arc::clone(&fence));
+    drivers.records.insert(DnsProvider::ExternalDns, Arc::new(external_dns));
     let (to, seen) = mpsc::unbounded_channel();
     let _watches = watch::start(&watching, &to);
     let mut rounds = Rounds::new(
         seen,
-        Clouds::new(drivers.clone()),
+        Clouds::new(drivers.addresses.clone()),
         Executor::new(drivers, terms.takeover, writing.clone(), Arc::clone(&fence)),
         Reporter::new(writing, Arc::clone(&fence), &terms.identity),
         Arc::clone(&clock),
         metrics,
         terms.retry,
     );
+    rounds.sign_records_as(terms.dns_owner.clone());
     let mut candidate = Candidate::new(leasing, &terms, clock, fence);
     let asked_to_stop = asked_to_stop.shared();
     lead(&mut candidate, &mut rounds, &terms, asked_to_stop).await

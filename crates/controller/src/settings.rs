@@ -89,6 +89,46 @@ pub struct Settings {
     #[arg(long, env = "DIGITALOCEAN_REQUESTS_PER_HOUR", default_value_t = drivers::digitalocean::REQUESTS_PER_HOUR)]
     pub digitalocean_requests_per_hour: usize,
 
+    /// A token for Cloudflare
+    #[arg(long, env = "CLOUDFLARE_TOKEN", hide_env_values = true)]
+    pub cloudflare_token: Option<String>,
+
+    /// A file with a token for Cloudflare, read again for every call
+    #[arg(long, env = "CLOUDFLARE_TOKEN_FILE")]
+    pub cloudflare_token_file: Option<PathBuf>,
+
+    /// Where Cloudflare's API is
+    #[arg(long, env = "CLOUDFLARE_API_URL", default_value = drivers::cloudflare::DEFAULT_URL)]
+    pub cloudflare_api_url: String,
+
+    /// How many requests in five minutes we make of what Cloudflare allows the token's user
+    #[arg(long, env = "CLOUDFLARE_REQUESTS_PER_FIVE_MINUTES", default_value_t = drivers::cloudflare::REQUESTS_PER_FIVE_MINUTES)]
+    pub cloudflare_requests_per_five_minutes: usize,
+
+    /// Host and port of a name server that takes dynamic updates over TCP
+    #[arg(long, env = "RFC2136_SERVER")]
+    pub rfc2136_server: Option<String>,
+
+    /// The name of the TSIG key that signs dynamic updates
+    #[arg(long, env = "RFC2136_TSIG_KEY_NAME")]
+    pub rfc2136_tsig_key_name: Option<String>,
+
+    /// The TSIG key's secret, in base64
+    #[arg(long, env = "RFC2136_TSIG_SECRET", hide_env_values = true)]
+    pub rfc2136_tsig_secret: Option<String>,
+
+    /// A file with the TSIG key's secret, read again for every message
+    #[arg(long, env = "RFC2136_TSIG_SECRET_FILE")]
+    pub rfc2136_tsig_secret_file: Option<PathBuf>,
+
+    /// The TSIG key's algorithm: hmac-sha256, hmac-sha384 or hmac-sha512
+    #[arg(long, env = "RFC2136_TSIG_ALGORITHM", default_value = "hmac-sha256")]
+    pub rfc2136_tsig_algorithm: String,
+
+    /// What our mark on DNS records says. By default the UID of the namespace kube-system, which is the cluster's
+    #[arg(long, env = "DNS_OWNER_ID")]
+    pub dns_owner_id: Option<String>,
+
     /// How many requests a minute Google Cloud allows this project
     #[arg(long, env = "GOOGLE_REQUESTS_PER_MINUTE", default_value_t = drivers::compute::REQUESTS_PER_MINUTE)]
     pub google_requests_per_minute: usize,

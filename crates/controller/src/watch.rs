@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use api::{FloatingIPPool, IP_READY_LABEL, NetIPAllocation};
+use api::{FloatingIPPool, IP_READY_LABEL, NetIPAllocation, NodeDNSRecordSet};
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
@@ -99,6 +99,19 @@ pub struct SlimStatus {
     /// The conditions.
     #[serde(default)]
     pub conditions: Vec<SlimCondition>,
+    /// A node's addresses.
+    #[serde(default)]
+    pub addresses: Vec<SlimAddress>,
+}
+
+/// One of a node's addresses.
+#[derive(Clone, Debug, Deserialize)]
+pub struct SlimAddress {
+    /// `ExternalIP`, `InternalIP` or another.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The address, or a name.
+    pub address: String,
 }
 
 /// A condition.
@@ -133,11 +146,12 @@ pub enum Kind {
     ReplicaSets,
     NetIPAllocations,
     FloatingIPPools,
+    NodeDNSRecordSets,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Nodes,
         Self::Pods,
         Self::Deployments,
@@ -146,6 +160,7 @@ impl Kind {
         Self::ReplicaSets,
         Self::NetIPAllocations,
         Self::FloatingIPPools,
+        Self::NodeDNSRecordSets,
     ];
 }
 
@@ -162,6 +177,8 @@ pub enum Seen {
     Allocations(Change<NetIPAllocation>),
     /// Pools.
     Pools(Change<FloatingIPPool>),
+    /// Names that hold nodes' addresses.
+    RecordSets(Change<NodeDNSRecordSet>),
     /// A watch has failed; until it tells of something again, its kind is not known.
     Unsure(Kind),
     /// The cluster does not have this kind.
@@ -201,6 +218,7 @@ pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> Tasks<()> {
     spawn(&mut tasks, client, to, Kind::ReplicaSets, owners::<ReplicaSet>(Kind::ReplicaSets));
     spawn(&mut tasks, client, to, Kind::NetIPAllocations, Seen::Allocations);
     spawn(&mut tasks, client, to, Kind::FloatingIPPools, Seen::Pools);
+    spawn(&mut tasks, client, to, Kind::NodeDNSRecordSets, Seen::RecordSets);
     tasks
 }
 

@@ -18,6 +18,8 @@
 //! Reserved IPs have no tags of their own, but each belongs to a project from its creation on. So a tag is the name of a
 //! project. Projects are read once, and again when an address names one that is not known.
 
+pub mod records;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,39 +96,10 @@ impl DigitalOcean {
         Self { api: JsonApi::new(service, url, tokens, explain), projects: Mutex::default() }
     }
 
-    /// All items of a paged listing. A listing that changes while it is read may lose an item between two pages, and a lost
-    /// item would look like one that does not exist, so the number that the cloud tells must be there.
-    async fn list_pages(&self, name: &str, path: &str, items: &str) -> Result<Vec<Value>, DriverError> {
-        let mut all = Vec::new();
-        let mut total = None;
-        for page in 1..=PAGES_MAX {
-            let path = format!("{path}?per_page={PAGE_SIZE}&page={page}");
-            let mut answer: Value = self.api.call(name, Method::GET, &path, None).await?;
-            let Value::Array(found) = answer[items].take() else {
-                return Err(unreadable(name, &"it has no items"));
-            };
-            all.extend(found);
-            let told = answer["meta"]["total"].as_u64();
-            if told.is_none() || total.is_some_and(|total| Some(total) != told) {
-                return Err(unreadable(name, &"it changed while it was read"));
-            }
-            total = told;
-            if answer["links"]["pages"]["next"].is_null() {
-                let is_whole = total == Some(all.len() as u64);
-                return if is_whole {
-                    Ok(all)
-                } else {
-                    Err(unreadable(name, &"it changed while it was read"))
-                };
-            }
-        }
-        Err(unreadable(name, &"it does not end"))
-    }
-
     async fn list_all(&self) -> Result<Listing, DriverError> {
         let name = "reserved_ips.list";
         let mut all = Vec::new();
-        for item in self.list_pages(name, "v2/reserved_ips", "reserved_ips").await? {
+        for item in list_pages(&self.api, name, "v2/reserved_ips", "reserved_ips").await? {
             let found: ReservedIp = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
             all.push((found.address(name)?, found));
         }
@@ -172,7 +145,7 @@ impl DigitalOcean {
 
     async fn read_projects(&self, projects: &mut Projects) -> Result<(), DriverError> {
         let name = "projects.list";
-        let listed = self.list_pages(name, "v2/projects", "projects").await;
+        let listed = list_pages(&self.api, name, "v2/projects", "projects").await;
         projects.denied = matches!(listed, Err(DriverError::Denied { .. })).then(Instant::now);
         let mut names = BTreeMap::new();
         for item in listed? {
@@ -233,7 +206,7 @@ impl DigitalOcean {
     async fn list_machines(&self) -> Result<BTreeMap<VmId, MachineState>, DriverError> {
         let name = "droplets.list";
         let mut machines = BTreeMap::new();
-        for item in self.list_pages(name, "v2/droplets", "droplets").await? {
+        for item in list_pages(&self.api, name, "v2/droplets", "droplets").await? {
             let found: Droplet = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
             let state = match found.status.as_deref() {
                 Some("off" | "archive") => MachineState::Stopped,
@@ -339,6 +312,32 @@ impl AddressDriver for DigitalOcean {
     }
 }
 
+/// All items of a paged listing. A listing that changes while it is read may lose an item between two pages, and a lost
+/// item would look like one that does not exist, so the number that the cloud tells must be there.
+async fn list_pages(api: &JsonApi, name: &str, path: &str, items: &str) -> Result<Vec<Value>, DriverError> {
+    let mut all = Vec::new();
+    let mut total = None;
+    let separator = if path.contains('?') { '&' } else { '?' };
+    for page in 1..=PAGES_MAX {
+        let path = format!("{path}{separator}per_page={PAGE_SIZE}&page={page}");
+        let mut answer: Value = api.call(name, Method::GET, &path, None).await?;
+        let Value::Array(found) = answer[items].take() else {
+            return Err(unreadable(name, &"it has no items"));
+        };
+        all.extend(found);
+        let told = answer["meta"]["total"].as_u64();
+        if told.is_none() || total.is_some_and(|total| Some(total) != told) {
+            return Err(unreadable(name, &"it changed while it was read"));
+        }
+        total = told;
+        if answer["links"]["pages"]["next"].is_null() {
+            let is_whole = total == Some(all.len() as u64);
+            return if is_whole { Ok(all) } else { Err(unreadable(name, &"it changed while it was read")) };
+        }
+    }
+    Err(unreadable(name, &"it does not end"))
+}
+
 /// Whether an action has ended, by what the listing says of its address. An action that failed leaves the address
 /// unlocked where it was.
 fn ended(operation: &Operation, listing: &Listing) -> Polled {
@@ -388,6 +387,10 @@ fn permission_of(name: &str) -> &'static str {
         "reserved_ips.delete" => "reserved_ip:delete",
         "projects.list" => "project:read",
         "projects.create" => "project:create",
+        "domains.list_records" => "domain:read",
+        "domains.create_record" => "domain:create",
+        "domains.patch_record" => "domain:update",
+        "domains.delete_record" => "domain:delete",
         _ => "reserved_ip:update",
     }
 }

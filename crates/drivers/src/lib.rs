@@ -8,10 +8,13 @@
 //! run the driver itself unchanged.
 
 pub mod budget;
+pub mod cloudflare;
 pub mod compute;
 pub mod digitalocean;
 pub mod http;
 pub mod network;
+pub mod records;
+pub mod rfc2136;
 pub mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};

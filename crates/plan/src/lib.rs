@@ -42,6 +42,7 @@ mod ownership;
 mod placement;
 mod planner;
 mod pool;
+mod records;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
 mod standing;
@@ -55,6 +56,10 @@ pub use losses::Tripped;
 pub use names::{Address, Epoch, NodeName, PoolKey, Provider, Scope, Tick, VmId};
 pub use planner::plan;
 pub use pool::{Journal, Mode, Move, PENDING, Pods, Policy, Pool, Spread, Takeover, Target, Tenancy};
+pub use records::{
+    DnsProvider, Publication, Published, RecordAction, RecordFact, RecordKind, RecordName, RecordSet,
+    RecordStep, Source,
+};
 pub use standing::{Standing, Why};
 pub use steps::{Action, Mark, Marks, Plan, Step, Verdict, Waits};
 pub use world::{Fact, Holding, InFlight, MachineState, Node, Pause, Readiness, World};

@@ -47,6 +47,7 @@ use crate::losses::{self, Tally};
 use crate::moves::{self, Next};
 use crate::ownership::Ownership;
 use crate::placement::{Group, place};
+use crate::records;
 use crate::standing::{Standing, standing};
 use crate::steps::Waits;
 use crate::world::{Known, Member};
@@ -443,6 +444,7 @@ impl<'a> Planner<'a> {
         }
         self.plan.steps = actions.steps;
         self.evict(ranked);
+        records::publish(self.world, ranked, &mut self.plan, self.now);
         self.plan
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Address, Creation, Epoch, NodeName, PoolKey, Scope, Tick, Timestamp, VmId};
+use crate::{Address, Creation, Epoch, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId};
 
 /// Addresses and the rules for them. Both resource kinds become this.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +39,10 @@ pub struct Pool {
     pub lent: BTreeSet<Address>,
     /// When an address was last assigned, by the object's own status.
     pub last_assignment: Option<Timestamp>,
+    /// Since when addresses are on their way, by the object's own status.
+    pub moving_since: BTreeMap<Address, Timestamp>,
+    /// The name in DNS that follows it.
+    pub publication: Option<Publication>,
     /// Losses up to then are confirmed by a person.
     pub losses_confirmed: Option<Timestamp>,
     /// The journal: what was begun and is not known to be finished.
@@ -68,6 +72,8 @@ impl Pool {
             last_holders: BTreeMap::new(),
             lent: BTreeSet::new(),
             last_assignment: None,
+            moving_since: BTreeMap::new(),
+            publication: None,
             losses_confirmed: None,
             journal: Journal::default(),
             creation: None,

@@ -33,11 +33,15 @@ pub enum Sabotage {
     FailedWatchReadAsEmpty,
     OwnForgotten,
     OutdatedBelieved,
+    RecordEmptied,
+    RecordOwnerIgnored,
+    UnknownUnpublished,
+    RecordBlindlyWritten,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 30] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -64,6 +68,10 @@ impl Sabotage {
         Self::FailedWatchReadAsEmpty,
         Self::OwnForgotten,
         Self::OutdatedBelieved,
+        Self::RecordEmptied,
+        Self::RecordOwnerIgnored,
+        Self::UnknownUnpublished,
+        Self::RecordBlindlyWritten,
     ];
 }
 

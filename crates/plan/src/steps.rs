@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::losses::Tripped;
 use crate::{
-    Address, Astray, CreationStep, Eviction, Lacking, Move, NodeName, Pause, PoolKey, Scope, Target,
-    Timestamp, VmId, Why,
+    Address, Astray, CreationStep, Eviction, Lacking, Move, NodeName, Pause, PoolKey, Published, RecordName,
+    RecordStep, Scope, Target, Timestamp, VmId, Why,
 };
 
 /// What should happen now.
@@ -41,6 +41,10 @@ pub struct Plan {
     pub losses: BTreeMap<Address, Timestamp>,
     /// What nodes should be marked with.
     pub marks: Marks,
+    /// Sets of records to be read or written, each once at the most.
+    pub records: Vec<RecordStep>,
+    /// What is to be said of the names that pools have in DNS.
+    pub published: BTreeMap<PoolKey, Vec<(RecordName, Published)>>,
 }
 
 /// What nodes should be marked with. A mark is added where an address is known to be, and taken away only where it is
@@ -263,7 +267,8 @@ impl fmt::Display for Plan {
         let steps = self.steps.iter().map(|step| step as &dyn fmt::Display);
         let creations = self.creations.iter().map(|step| step as &dyn fmt::Display);
         let evictions = self.evictions.iter().map(|step| step as &dyn fmt::Display);
-        for (at, step) in steps.chain(creations).chain(evictions).enumerate() {
+        let records = self.records.iter().map(|step| step as &dyn fmt::Display);
+        for (at, step) in steps.chain(creations).chain(evictions).chain(records).enumerate() {
             let separator = if at == 0 { "" } else { "\n" };
             write!(f, "{separator}{step}")?;
         }

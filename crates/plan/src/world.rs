@@ -17,7 +17,8 @@ use std::sync::{Arc, OnceLock};
 use crate::bits::Bits;
 use crate::ownership::Ownership;
 use crate::{
-    Account, Address, Epoch, NodeName, Pods, Pool, PoolKey, Provider, Scope, Tenancy, Tick, Timestamp, VmId,
+    Account, Address, Epoch, NodeName, Pods, Pool, PoolKey, Provider, RecordFact, RecordName, Scope, Tenancy,
+    Tick, Timestamp, VmId,
 };
 
 /// Everything known at one moment.
@@ -61,6 +62,12 @@ pub struct World {
     pub avoid_creations: BTreeMap<PoolKey, Pause>,
     /// Pools for which a pod was evicted lately evict none before then.
     pub avoid_evictions: BTreeMap<PoolKey, Timestamp>,
+    /// What is known of sets of records; absent is unknown.
+    pub records: BTreeMap<RecordName, RecordFact>,
+    /// Sets of records that could not be read or written are left alone until then.
+    pub avoid_records: BTreeMap<RecordName, Pause>,
+    /// What our mark on records says; absent is not known yet.
+    pub dns_owner: Option<Arc<str>>,
     /// What the clouds said of whole accounts; absent is unknown.
     pub accounts: BTreeMap<Scope, Account>,
 }
@@ -91,6 +98,8 @@ pub(crate) struct Member {
     pub(crate) evictable: Bits,
     /// Nodes that may get an address if they hold none.
     pub(crate) fit: Bits,
+    /// The nodes' own addresses, where it publishes those.
+    pub(crate) node_addresses: BTreeMap<usize, Arc<[Address]>>,
 }
 
 /// A node and the machine it runs on.
@@ -190,6 +199,8 @@ pub struct InFlight {
     pub creations: BTreeMap<PoolKey, usize>,
     /// Pools for which a pod is being evicted.
     pub evictions: BTreeSet<PoolKey>,
+    /// Sets of records that are being read or written.
+    pub records: BTreeSet<RecordName>,
 }
 
 impl World {
@@ -233,7 +244,8 @@ impl World {
         left.iter().for_each(|vm| self.find_nodes(vm));
         self.free_slots.push(slot);
         for member in self.pools.values_mut() {
-            let Member { pool: _, matching, ready_pods, some_pods, evictable, fit } = member;
+            let Member { pool: _, matching, ready_pods, some_pods, evictable, fit, node_addresses } = member;
+            node_addresses.remove(&slot);
             for bits in [matching, ready_pods, some_pods, evictable, fit] {
                 bits.set(slot, false);
             }
@@ -335,6 +347,13 @@ impl World {
     pub fn set_evictable(&mut self, key: &PoolKey, name: &NodeName, has_some: bool) {
         if let (Some(member), Some(slot)) = (self.pools.get_mut(key), self.slot_of_node.get(name)) {
             member.evictable.set(*slot, has_some);
+        }
+    }
+
+    /// The addresses of a node itself, for a pool that publishes those.
+    pub fn set_node_addresses(&mut self, key: &PoolKey, name: &NodeName, addresses: Arc<[Address]>) {
+        if let (Some(member), Some(slot)) = (self.pools.get_mut(key), self.slot_of_node.get(name)) {
+            member.node_addresses.insert(*slot, addresses);
         }
     }
 
@@ -512,6 +531,7 @@ impl Member {
             some_pods: none(),
             evictable: none(),
             fit: none(),
+            node_addresses: BTreeMap::new(),
         }
     }
 

@@ -148,6 +148,8 @@ fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap
         lent: last_holders.keys().copied().filter(|_| dice.one_in(3)).collect(),
         last_holders,
         last_assignment: dice.one_in(3).then(|| start() - Duration::from_secs(dice.roll(30))),
+        moving_since: BTreeMap::new(),
+        publication: None,
         losses_confirmed: dice.one_in(2).then(start),
         journal: Journal::default(),
         creation: None,

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use controller::clouds::Drivers;
 use controller::fence::{Fence, fenced};
 use controller::run::Edges;
 use controller::watch::SILENCE_SECONDS_MAX;
 use drivers::budget::{Limit, budgeted};
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
+use drivers::digitalocean::records::Records;
 use drivers::http::{HttpService, with_deadline};
+use drivers::records::RecordDriver;
 use drivers::{AddressDriver, tokens};
 use futures::stream;
 use http::{Method, Request, Response, StatusCode};
@@ -22,7 +25,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use kube::Client;
 use kube::client::Body;
-use plan::Provider;
+use plan::{DnsProvider, Provider};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tower::{BoxError, ServiceExt};
@@ -58,7 +61,7 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
 }
 
 /// The drivers over the clouds' services, with the budgets that a controller has by default.
-pub fn drivers(compute: HttpService, ocean: HttpService) -> BTreeMap<Provider, Arc<dyn AddressDriver>> {
+pub fn drivers(compute: HttpService, ocean: HttpService) -> Drivers {
     let minute = |requests_max| Limit { requests_max, window: Duration::from_secs(60) };
     let hour =
         Limit { requests_max: drivers::digitalocean::REQUESTS_PER_HOUR, window: Duration::from_secs(3_600) };
@@ -67,9 +70,13 @@ pub fn drivers(compute: HttpService, ocean: HttpService) -> BTreeMap<Provider, A
     let token = || tokens::fixed(TOKEN);
     let compute: Arc<dyn AddressDriver> =
         Arc::new(Compute::new(compute, "http://compute.invalid/compute/v1", token()));
-    let ocean: Arc<dyn AddressDriver> =
-        Arc::new(DigitalOcean::new(ocean, "http://digitalocean.invalid", token()));
-    BTreeMap::from([(Provider::Gcp, compute), (Provider::DigitalOcean, ocean)])
+    let url = "http://digitalocean.invalid";
+    let records: Arc<dyn RecordDriver> = Arc::new(Records::new(ocean.clone(), url, token()));
+    let ocean: Arc<dyn AddressDriver> = Arc::new(DigitalOcean::new(ocean, url, token()));
+    Drivers {
+        addresses: BTreeMap::from([(Provider::Gcp, compute), (Provider::DigitalOcean, ocean)]),
+        records: BTreeMap::from([(DnsProvider::DigitalOcean, records)]),
+    }
 }
 
 /// A cloud's service behind the fence, a deadline, and the weather.

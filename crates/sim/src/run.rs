@@ -136,6 +136,7 @@ impl Fleet {
             lease_duration: LEASE,
             takeover: TAKEOVER,
             retry: Retry { shortest: RETRY_SHORTEST, longest: Duration::from_secs(60) },
+            dns_owner: Some("simulated".into()),
         };
         let edges = edges(&self.universe, &process);
         let (universe, number, stop) = (Arc::clone(&self.universe), self.started, process.stop.clone());

@@ -5,12 +5,13 @@ use std::time::Duration;
 use api::FloatingIPPool;
 use kube::ResourceExt;
 use kube::core::Selector;
-use plan::{Pods, Pool, PoolKey, Provider, Scope, Tenancy};
+use plan::{Pods, Pool, PoolKey, Provider, Scope, Source, Tenancy};
 
+use super::publication::publication;
 use super::selector::parse;
 use super::{
     Front, PodsMeant, Refusal, Who, allowed, created, created_here, disowned, last_holders, lent,
-    losses_confirmed, parse_addresses,
+    losses_confirmed, moving_since, parse_addresses,
 };
 
 /// The kind's name.
@@ -50,6 +51,11 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         namespace: matches.pod_namespace.clone().filter(|namespace| !namespace.is_empty()),
         labels: read(matches.pod_label.as_deref()),
     });
+    let mut record_refusal = None;
+    let publication = spec.dns_record_set.as_ref().and_then(|records| {
+        let read = publication(records, records.provider_or(None), Source::Addresses);
+        read.map_err(|why| record_refusal = Some(why)).ok()
+    });
     let status = object.status.as_ref();
     let addresses_status = status.map(|status| status.addresses.as_slice()).unwrap_or_default();
     let scope = Scope { provider: provider.unwrap_or(Provider::DigitalOcean), account: "".into() };
@@ -64,13 +70,15 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         last_holders: last_holders(addresses_status),
         lent: lent(addresses_status),
         last_assignment: status.and_then(|status| status.last_assignment.as_ref()).map(|time| time.0),
+        moving_since: moving_since(addresses_status),
+        publication,
         losses_confirmed: losses_confirmed(object),
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, spec.assignment_cool_off()),
         ..Pool::new(key(object), scope, addresses)
     };
     let tolerations = Some(matches.tolerations.unwrap_or_default());
-    let who = Who { nodes, tolerations, pods, pods_otherwise: Pods::Ready };
-    Front { pool, provider, who, refusal, age_max: FACTS_AGE_MAX }
+    let who = Who { nodes, tolerations, pods, pods_otherwise: Pods::Ready, publishes: None };
+    Front { pool, provider, who, refusal, record_refusal, age_max: FACTS_AGE_MAX }
 }
 
 fn named(provider: &str) -> Result<Provider, Refusal> {

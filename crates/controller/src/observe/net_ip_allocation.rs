@@ -48,6 +48,13 @@ pub(super) fn front(object: &NetIPAllocation) -> Front {
     let pods = spec.workload().map(|workload| PodsMeant::Of(named(workload)));
     let labels = spec.node_selector.clone().unwrap_or_default();
     let nodes = labels.into_iter().collect();
-    let who = Who { nodes, tolerations: None, pods, pods_otherwise: Pods::Absent };
-    Front { pool, provider: Some(provider), who, refusal, age_max: spec.reconcile_interval() }
+    let who = Who { nodes, tolerations: None, pods, pods_otherwise: Pods::Absent, publishes: None };
+    Front {
+        pool,
+        provider: Some(provider),
+        who,
+        refusal,
+        record_refusal: None,
+        age_max: spec.reconcile_interval(),
+    }
 }

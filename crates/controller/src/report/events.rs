@@ -3,7 +3,7 @@
 //! An Event is told once, when something has happened, and nobody waits for it. Those of kube's recorder are not used,
 //! because it counts Events of one reason together under the first one's words, and ours differ by address.
 
-use api::{FloatingIPPool, NetIPAllocation};
+use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -51,6 +51,11 @@ impl News {
                 &**object,
                 FloatingIPPool::kind(&()).as_ref(),
                 FloatingIPPool::api_version(&()).as_ref(),
+            ),
+            Object::Records(object) => reference(
+                &**object,
+                NodeDNSRecordSet::kind(&()).as_ref(),
+                NodeDNSRecordSet::api_version(&()).as_ref(),
             ),
         };
         Self { regarding, is_warning: false, reason: reason.into(), action, note }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::floating_ip_pool::{IpState, IpStatus};
-use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Move, Moves, Summary};
-use api::{FINALIZER, FloatingIPPool, NetIPAllocation};
+use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Move, Moves, RecordStatus, Summary};
+use api::{FINALIZER, FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use plan::{
-    Address, Astray, Creation, Holding, Journal, Lacking, Mode, Plan, Pool, PoolKey, Timestamp, Verdict,
-    Waits,
+    Address, Astray, Creation, Holding, Journal, Lacking, Mode, Plan, Pool, PoolKey, Published, RecordName,
+    Timestamp, Verdict, Waits,
 };
 use serde_json::{Value, json};
 
@@ -43,12 +43,15 @@ pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp)
     let pool = index.world.pool(key)?;
     let verdicts = plan.verdicts.get(key)?;
     let (refusal, lacking, astray) = (tracked.refusal.as_ref(), plan.lacking.get(key), plan.astray.get(key));
-    let speaker = Speaker { index, pool, verdicts, lacking, astray, refusal, now };
+    let record_refusal = tracked.record_refusal.as_ref();
+    let published = plan.published.get(key).map(Vec::as_slice).unwrap_or_default();
+    let speaker = Speaker { index, pool, verdicts, lacking, astray, refusal, record_refusal, published, now };
     match &tracked.object {
         Object::Allocation(object) => {
             speaker.allocation(object).map(|object| Object::Allocation(Arc::new(object)))
         }
         Object::Pool(object) => speaker.pool(object).map(|object| Object::Pool(Arc::new(object))),
+        Object::Records(object) => speaker.records(object).map(|object| Object::Records(Arc::new(object))),
     }
 }
 
@@ -65,7 +68,10 @@ pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Value> {
         Journal::Unreadable => has_finalizer,
         Journal::Known(moves) => {
             let is_unfinished = !moves.is_empty() || pool.creation.is_some() || !pool.adopted.is_empty();
-            is_asking || needs_finalizer(pool, plan.verdicts.get(key)?, is_unfinished, is_deleted)
+            let published = plan.published.get(key).map(Vec::as_slice).unwrap_or_default();
+            let is_published = published.iter().any(|(_, said)| !is_over(said));
+            is_asking
+                || needs_finalizer(pool, plan.verdicts.get(key)?, is_unfinished, is_deleted, is_published)
         }
     };
     // An object that is being deleted can't get one any more.
@@ -93,6 +99,7 @@ fn needs_finalizer(
     verdicts: &[(Address, Verdict)],
     is_unfinished: bool,
     is_deleted: bool,
+    is_published: bool,
 ) -> bool {
     let is_let_go = |(_, said): &(Address, Verdict)| {
         matches!(
@@ -106,11 +113,26 @@ fn needs_finalizer(
     };
     match pool.policy.mode {
         Mode::Active => is_unfinished || pool.policy.detaches_on_delete,
-        Mode::Leaving => is_unfinished || (pool.policy.detaches_on_delete && !verdicts.iter().all(is_let_go)),
+        Mode::Leaving => {
+            let is_held = is_published || !verdicts.iter().all(is_let_go);
+            is_unfinished || (pool.policy.detaches_on_delete && is_held)
+        }
         Mode::Observe => is_unfinished,
         // What can't be acted on never finishes, and must not stay for ever once nobody wants it.
         Mode::Refused => is_unfinished && !is_deleted,
     }
+}
+
+/// Whether nothing is left to do with a set of records of an object that is being deleted.
+fn is_over(said: &Published) -> bool {
+    matches!(
+        said,
+        Published::Left
+            | Published::Gone
+            | Published::Conflict(_)
+            | Published::NotOurs(_)
+            | Published::OwnedByOther(_)
+    )
 }
 
 struct Speaker<'a> {
@@ -120,6 +142,8 @@ struct Speaker<'a> {
     lacking: Option<&'a Lacking>,
     astray: Option<&'a Astray>,
     refusal: Option<&'a Refusal>,
+    record_refusal: Option<&'a Refusal>,
+    published: &'a [(RecordName, Published)],
     now: Timestamp,
 }
 
@@ -159,6 +183,7 @@ impl Speaker<'_> {
         status.proposed = common.proposed;
         status.addresses = common.addresses;
         status.last_assignment = self.pool.last_assignment.map(whole_seconds);
+        status.dns = self.dns(status.dns.as_ref());
         status.error = self.refusal.map(|refusal| refusal.message.clone());
         if self.refusal.is_none() {
             status.ips = self
@@ -169,6 +194,69 @@ impl Speaker<'_> {
         }
         let is_new = object.status.as_ref() != Some(&status);
         is_new.then(|| FloatingIPPool { status: Some(status), ..object.clone() })
+    }
+
+    fn records(&self, object: &NodeDNSRecordSet) -> Option<NodeDNSRecordSet> {
+        let mut status = object.status.clone().unwrap_or_default();
+        let (standing, reason, message) = match (self.refusal, self.worst_record()) {
+            (Some(refusal), _) => (Standing::Stalled, refusal.reason, refusal.message.clone()),
+            (None, Some(worst)) => worst,
+            (None, None) => (Standing::Reconciling, "Unknown", "nothing is known of its name yet".to_owned()),
+        };
+        status.state = Some(match standing {
+            Standing::Ready => "active".into(),
+            Standing::Reconciling if reason != "RecordFailed" => "in-progress".into(),
+            Standing::Reconciling | Standing::Stalled => "error".into(),
+        });
+        status.error = (status.state.as_deref() == Some("error")).then(|| message.clone());
+        status.observed_generation = object.metadata.generation;
+        status.dns = self.dns(status.dns.as_ref());
+        status.conditions = conditions::conditions(
+            &status.conditions,
+            standing,
+            reason,
+            &message,
+            object.metadata.generation,
+            &whole_seconds(self.now),
+        );
+        let is_new = object.status.as_ref() != Some(&status);
+        is_new.then(|| NodeDNSRecordSet { status: Some(status), ..object.clone() })
+    }
+
+    /// What is known of the object's name in DNS. What is not known now is as it was.
+    fn dns(&self, present: Option<&RecordStatus>) -> Option<RecordStatus> {
+        let publication = self.pool.publication.as_ref()?;
+        let present = present.filter(|present| *present.name == *publication.name);
+        let mut values = Vec::new();
+        for (name, _) in self.published {
+            let Some(fact) = self.index.world.records.get(name) else { return present.cloned() };
+            let is_ours = fact.set.owner.is_some() && fact.set.owner == self.index.world.dns_owner;
+            values.extend(fact.set.values.iter().filter(|_| is_ours).map(ToString::to_string));
+        }
+        let same = present.filter(|present| present.values == values);
+        let published_at = same.map_or_else(
+            || (!values.is_empty()).then(|| whole_seconds(self.now)),
+            |same| same.published_at.clone(),
+        );
+        let owner = self.index.world.dns_owner.as_ref().filter(|_| !values.is_empty());
+        Some(RecordStatus {
+            name: publication.name.to_string(),
+            owner: owner.map(ToString::to_string),
+            values,
+            published_at,
+        })
+    }
+
+    /// How the object's name stands where it stands worst, the word for it, and a sentence.
+    fn worst_record(&self) -> Option<(Standing, &'static str, String)> {
+        if let Some(refusal) = self.record_refusal {
+            return Some((Standing::Stalled, refusal.reason, refusal.message.clone()));
+        }
+        let told = self.published.iter().map(|(name, said)| {
+            let (standing, reason) = of_record(said);
+            (standing, reason, format!("{name} {said}"))
+        });
+        told.max_by_key(|(standing, ..)| *standing)
     }
 
     fn common(&self, present: &Present<'_>) -> Common {
@@ -188,6 +276,8 @@ impl Speaker<'_> {
         let desired = desired + self.lacking_count();
         let lacks = self.lacking.map(|lacking| (of_lacking(lacking), lacking));
         let worst_standing = worst.as_ref().map_or(Standing::Ready, |(standing, ..)| *standing);
+        let lacks_standing = lacks.as_ref().map_or(Standing::Ready, |((standing, _), _)| *standing);
+        let is_worse = |record: &(Standing, &str, String)| record.0 > worst_standing.max(lacks_standing);
         let (standing, reason, message) = match (self.refusal, worst) {
             (Some(refusal), _) => (Standing::Stalled, refusal.reason, refusal.message.clone()),
             _ if lacks.as_ref().is_some_and(|((standing, _), _)| *standing >= worst_standing) => {
@@ -198,6 +288,10 @@ impl Speaker<'_> {
                 (standing, reason(said), format!("{address} {said}"))
             }
             _ => (Standing::Ready, "Settled", format!("{attached} of {desired} addresses are on nodes")),
+        };
+        let (standing, reason, message) = match self.worst_record().filter(is_worse) {
+            Some(record) if self.refusal.is_none() => record,
+            _ => (standing, reason, message),
         };
         let without = self.index.without.get(&self.pool.scope).map(|permission| {
             format!("permission {permission} is missing, so every machine is asked for its address")
@@ -212,6 +306,13 @@ impl Speaker<'_> {
             Some(lacking @ Lacking::WouldCreate(_)) => Some(lacking.to_string()),
             _ => None,
         };
+        let would_publish = |(name, said): &(RecordName, Published)| match said {
+            Published::Would(values) => {
+                let values: Vec<_> = values.iter().map(ToString::to_string).collect();
+                Some(format!("publish {name}: {}", values.join(", ")))
+            }
+            _ => None,
+        };
         Common {
             summary: Summary { desired: count(desired), attached: count(attached) },
             conditions: conditions::conditions(
@@ -223,7 +324,14 @@ impl Speaker<'_> {
                 &whole_seconds(self.now),
             ),
             moves: self.moves(present.moves),
-            proposed: self.verdicts.iter().filter_map(would).chain(would_create).take(100).collect(),
+            proposed: self
+                .verdicts
+                .iter()
+                .filter_map(would)
+                .chain(would_create)
+                .take(99)
+                .chain(self.published.iter().filter_map(would_publish))
+                .collect(),
             addresses,
         }
     }
@@ -438,6 +546,22 @@ fn of_lacking(lacking: &Lacking) -> (Standing, &'static str) {
         Lacking::TooMany(_) => (Standing::Stalled, "NoTags"),
         Lacking::TagsHidden => (Standing::Stalled, "NoTags"),
         Lacking::NoRegion => (Standing::Stalled, "NoRegion"),
+    }
+}
+
+/// How a name in DNS stands, and the word for it.
+fn of_record(said: &Published) -> (Standing, &'static str) {
+    match said {
+        Published::Yes(_) | Published::Left | Published::Gone => (Standing::Ready, "Published"),
+        Published::Publishing => (Standing::Reconciling, "Publishing"),
+        Published::Unread => (Standing::Reconciling, "Unknown"),
+        Published::Failed(_) => (Standing::Reconciling, "RecordFailed"),
+        Published::Conflict(_) => (Standing::Stalled, "RecordConflict"),
+        Published::NotOurs(_) => (Standing::Stalled, "RecordNotOurs"),
+        Published::OwnedByOther(_) => (Standing::Stalled, "RecordOwnedByOther"),
+        Published::LastKept(_) => (Standing::Reconciling, "LastAddressesKept"),
+        Published::Nothing => (Standing::Reconciling, "NothingToPublish"),
+        Published::Would(_) => (Standing::Reconciling, "Observing"),
     }
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::DriverError;
-use plan::{Action, Holding, Pause, Step, Timestamp};
+use plan::{Action, Holding, Pause, RecordAction, RecordFact, RecordStep, Step, Timestamp};
 use tokio::time::Instant;
 
 use super::{EVICTION_PAUSE, Rounds};
-use crate::act::{Created, Effect, Evicted, NotEvicted, Outcome};
+use crate::act::{Created, Effect, Evicted, NotEvicted, Outcome, Recorded};
 
 /// After so many evictions the pods seem to come back: they don't ask for a node with an address.
 const EVICTIONS_AT_FIRST: u32 = 20;
@@ -21,6 +21,9 @@ const EVICTION_PAUSE_LATER: Duration = Duration::from_secs(300);
 
 /// The pause after an eviction that was refused or failed.
 const EVICTION_RETRY: Duration = Duration::from_secs(30);
+
+/// The pause before the cluster is asked for its id again.
+const CLUSTER_RETRY: Duration = Duration::from_secs(10);
 
 /// How long a machine that refused an address gets none.
 const AVOID: Duration = Duration::from_secs(60);
@@ -130,6 +133,50 @@ impl Rounds {
                     self.index.doubt_creation(&key, matches!(error, DriverError::Unavailable(_)));
                 }
                 self.clouds.forget(&scope);
+            }
+        }
+    }
+
+    /// Takes note of what a set of records holds.
+    pub(super) fn learn_recorded(&mut self, recorded: Recorded) {
+        let RecordStep { pool: key, name, action } = recorded.step.clone();
+        let now = self.clock.wall();
+        match recorded.into_result() {
+            Ok(set) => {
+                self.failed_records.remove(&name);
+                if action != RecordAction::Read {
+                    let values: Vec<_> = set.values.iter().map(ToString::to_string).collect();
+                    tracing::info!(object = %key, %name, ?values, "published");
+                    self.tell(&key, "Published", format!("{name} holds {}", values.join(", ")), false);
+                }
+                self.index.world.records.insert(name, RecordFact { set, as_of: now });
+            }
+            Err(error) => {
+                tracing::warn!(object = %key, %name, %error, "reading or writing records failed");
+                let failures = self.failed_records.entry(name.clone()).or_default();
+                let pause = self.retry.pause_after(&error, *failures);
+                *failures += 1;
+                if *failures == 1 {
+                    self.tell(&key, "RecordFailed", format!("{name}: {error}"), true);
+                }
+                if let Ok(until) = now.checked_add(pause) {
+                    let why = error.to_string().into();
+                    self.index.world.avoid_records.insert(name.clone(), Pause { until, why });
+                }
+                // What it holds now has to be read again before anything else is done with it.
+                self.index.world.records.remove(&name);
+            }
+        }
+    }
+
+    /// Takes note of what the cluster's id is, by which records are marked.
+    pub(super) fn learn_cluster_id(&mut self, asked: Result<String, kube::Error>) {
+        match asked {
+            Ok(id) if !id.is_empty() => self.index.world.dns_owner = Some(id.into()),
+            Ok(_) => tracing::warn!("the namespace kube-system has no UID, so no name is published"),
+            Err(error) => {
+                tracing::warn!(%error, "the cluster's id can't be read, so no name is published: set DNS_OWNER_ID");
+                self.executor.ask_cluster_id(CLUSTER_RETRY);
             }
         }
     }

@@ -16,6 +16,10 @@
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
 //! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
 //! `a1 lent` that the status does so of its holder. `here n1` is where we run.
+//! `publishes` gives the pool a name in DNS with a time to live of 30 s, `publishes nodes` one for the nodes' own addresses,
+//! `adopts` is `dnsRecordSet.adopt`; `record nobody a1 a2` is what was read of it and whose mark it carries (`ours`, `nobody`,
+//! `other`), `record unread`, `record busy`, `record failed` and `record old` are what they say, `a1 going 10` is on its way
+//! since so many seconds, and `younger publishes` lets the second pool name it too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +27,10 @@ use std::time::Duration;
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::{Account, Creation, Epoch, Fact, MachineState, Node, Pause, Pods, PoolKey, Provider, Readiness};
+use crate::{
+    Account, Creation, DnsProvider, Epoch, Fact, MachineState, Node, Pause, Pods, PoolKey, Provider,
+    Publication, Readiness, RecordFact, RecordKind, RecordName, RecordSet, Source,
+};
 
 fn now() -> Timestamp {
     Timestamp::from_second(1_000_000).unwrap()
@@ -58,6 +65,16 @@ struct Sketch {
     members: Vec<(NodeName, Option<Pods>)>,
     astray: Vec<NodeName>,
     facts: BTreeMap<Address, Fact>,
+}
+
+fn publication(source: Source) -> Publication {
+    let RecordName { provider, zone, name, .. } = record();
+    Publication { provider, zone, name, ttl: Some(30), adopts: false, source }
+}
+
+fn record() -> RecordName {
+    let (zone, name) = ("example.com".into(), "hello.example.com".into());
+    RecordName { provider: DnsProvider::DigitalOcean, zone, name, kind: RecordKind::A }
 }
 
 fn fact(holding: Holding) -> Fact {
@@ -125,6 +142,33 @@ impl Sketch {
             ["hidden"] => self.world.accounts.get_mut(&scope()).unwrap().can_tag = false,
             ["unread"] => self.world.accounts.get_mut(&scope()).unwrap().as_of = Tick(1),
             ["asking"] => _ = self.world.in_flight.creations.insert(pool.key.clone(), 1),
+            ["publishes", how @ ..] => {
+                self.world.dns_owner = Some("us".into());
+                let source = if how == ["nodes"] { Source::Nodes } else { Source::Addresses };
+                pool.publication = Some(publication(source));
+                if source == Source::Addresses {
+                    let (set, as_of) = (RecordSet::default(), now());
+                    self.world.records.entry(record()).or_insert(RecordFact { set, as_of });
+                }
+            }
+            ["adopts"] => pool.publication.as_mut().unwrap().adopts = true,
+            ["record", "unread"] => _ = self.world.records.remove(&record()),
+            ["record", "busy"] => _ = self.world.in_flight.records.insert(record()),
+            ["record", "failed"] => {
+                let pause = Pause { until: now() + Duration::from_secs(5), why: "no answer".into() };
+                self.world.avoid_records.insert(record(), pause);
+            }
+            ["record", "old"] => self.world.records.get_mut(&record()).unwrap().as_of = seconds_ago("300"),
+            ["record", owner, values @ ..] => {
+                let owner = match *owner {
+                    "ours" => Some("us".into()),
+                    "nobody" => None,
+                    other => Some(other.into()),
+                };
+                let values = values.iter().map(|name| address(name)).collect();
+                let set = RecordSet { values, ttl: Some(30), owner };
+                self.world.records.insert(record(), RecordFact { set, as_of: now() });
+            }
             ["evicts"] => pool.policy.evicts = true,
             ["evicting"] => _ = self.world.in_flight.evictions.insert(pool.key.clone()),
             ["evicted"] => {
@@ -152,6 +196,11 @@ impl Sketch {
             ["own", names @ ..] => self.world.has_own.extend(names.iter().map(|name| vm(name))),
             ["epoch", number] => self.each_move(|entry| entry.epoch = Epoch(number.parse().unwrap())),
             ["only", "zone", zone] => pool.zones = vec![(*zone).into()],
+            ["younger", "publishes"] => {
+                let mut other = self::pool("younger", "10");
+                other.publication = Some(publication(Source::Addresses));
+                self.younger = Some(other);
+            }
             ["younger", "lists", listed @ ..] => {
                 let mut other = self::pool("younger", "10");
                 other.addresses = listed.iter().map(|name| address(name)).collect();
@@ -178,6 +227,7 @@ impl Sketch {
                 self.pool.addresses.retain(|listed| *listed != address);
             }
             ["made"] => _ = self.pool.created_here.insert(address),
+            ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
             ["lent"] => _ = self.pool.lent.insert(address),
             ["released"] => {
                 let (epoch, written) = (Epoch(7), Tick(5));
@@ -264,6 +314,10 @@ impl Sketch {
             for (name, pods) in &self.members {
                 self.world.set_member(&key, name, *pods);
             }
+            for (at, (name, _)) in self.members.iter().enumerate() {
+                let own = format!("203.0.113.{}", 101 + at).parse().unwrap();
+                self.world.set_node_addresses(&key, name, Arc::new([own]));
+            }
             for name in self.astray.iter().filter(|_| &*key.name == "p") {
                 self.world.set_evictable(&key, name, true);
             }
@@ -289,6 +343,10 @@ fn check(text: &str, expected: Expect) {
     let mut verdicts: Vec<_> = plan.verdicts.iter().map(says).filter(|said| !said.is_empty()).collect();
     verdicts.extend(plan.lacking.values().map(ToString::to_string));
     verdicts.extend(plan.astray.values().map(ToString::to_string));
+    for (key, published) in &plan.published {
+        let of = if &*key.name == "p" { String::new() } else { format!(" of {}", key.name) };
+        verdicts.extend(published.iter().map(|(_, said)| format!("name{of} {said}")));
+    }
     let text = if steps.is_empty() { verdicts.join(", ") } else { steps };
     expected.assert_eq(&text.replace("203.0.113.", "a").replace("vm-", ""));
 }
@@ -923,4 +981,153 @@ fn the_node_that_we_run_on_is_not_cut_off_by_us() {
     }
     let only_journalled = plan(&world("n1 cordoned empty holds a1 | n2 | here n1"), now());
     assert!(!only_journalled.hands_over, "a move is begun by whoever leads");
+}
+
+#[test]
+fn f7_a_name_holds_the_addresses_that_are_on_matching_nodes() {
+    let settled = "floating | publishes | n1 holds a1 | n2 holds a2";
+    check(settled, expect!["publish A hello.example.com at digitalocean: a1, a2"]);
+    check(&format!("{settled} | record ours a1 a2"), expect!["a1 on n1, a2 on n2, name holds a1, a2"]);
+    check(
+        &format!("{settled} | record ours a1"),
+        expect!["publish A hello.example.com at digitalocean: a1, a2"],
+    );
+    check(&format!("{settled} | record unread"), expect!["read A hello.example.com at digitalocean"]);
+}
+
+#[test]
+fn f4_an_address_leaves_the_name_with_its_match_unless_it_is_on_its_way_to_another_node() {
+    check(
+        "floating | publishes | n1 holds a1 | n2 empty holds a2 | record ours a1 a2",
+        expect!["publish A hello.example.com at digitalocean: a1"],
+    );
+    let going = "floating | publishes | n1 holds a1 | n2 | a2 moves n9 -> n2 | a2 busy | record ours a1 a2";
+    check(&format!("{going} | a2 going 29"), expect!["a1 on n1, a2 is on its way to n2, name holds a1, a2"]);
+    check(&format!("{going} | a2 going 30"), expect!["publish A hello.example.com at digitalocean: a1"]);
+    check(
+        &going.replace("record ours a1 a2", "record ours a1"),
+        expect!["a1 on n1, a2 is on its way to n2, name holds a1"],
+    );
+}
+
+#[test]
+fn what_is_not_known_leaves_a_name_as_it_is() {
+    check(
+        "floating | publishes | n1 holds a1 | a2 unknown | record ours a1 a2",
+        expect!["a1 on n1, a2 is left alone: the cloud did not answer, name holds a1, a2"],
+    );
+    check(
+        "floating | publishes | n1 holds a1 | a2 unknown | record ours a1",
+        expect!["a1 on n1, a2 is left alone: the cloud did not answer, name holds a1"],
+    );
+    check(
+        "floating | publishes | newer | n1 holds a1 | record ours a1 a2",
+        expect![
+            "a1 waits: its unfinished moves were written by a newer controller, a2 waits: its unfinished moves were written by a newer controller, name holds a1, a2"
+        ],
+    );
+}
+
+#[test]
+fn a_name_is_never_emptied() {
+    check(
+        "floating | publishes | n1 empty holds a1 | record ours a1",
+        expect![
+            "a1 stays on n1 until another node can take it: no matching pod on the node is Ready, name still holds a1: no address is on a matching node, and it is never emptied"
+        ],
+    );
+    check(
+        "floating | publishes | a1 free | record ours",
+        expect!["a1 waits: no node can take it, name is not published: no address is on a matching node"],
+    );
+}
+
+#[test]
+fn a_name_that_somebody_else_made_is_left_alone() {
+    let settled = "floating | publishes | n1 holds a1";
+    check(
+        &format!("{settled} | record nobody a1"),
+        expect!["publish A hello.example.com at digitalocean: a1"],
+    );
+    check(
+        &format!("{settled} | a9 elsewhere | record nobody a1 a9"),
+        expect![
+            "a1 on n1, name holds a1, a9, which somebody else published: remove that, or set dnsRecordSet.adopt to take it over"
+        ],
+    );
+    check(
+        &format!("{settled} | a9 elsewhere | record nobody a9 | adopts"),
+        expect!["publish A hello.example.com at digitalocean: a1"],
+    );
+    check(
+        &format!("{settled} | record other a1"),
+        expect![
+            "a1 on n1, name belongs to the controller with the owner id other: if that one is gone, remove its owner mark"
+        ],
+    );
+    check(
+        &format!("{settled} | record other a1 | adopts"),
+        expect![
+            "a1 on n1, name belongs to the controller with the owner id other: if that one is gone, remove its owner mark"
+        ],
+    );
+}
+
+#[test]
+fn the_oldest_object_that_names_a_record_has_it() {
+    check(
+        "floating | publishes | younger publishes | n1 holds a1 | record ours a1",
+        expect!["a1 on n1, name holds a1, name of younger belongs to NetIPAllocation/p, which is older"],
+    );
+}
+
+#[test]
+fn a_name_is_read_again_now_and_then_and_left_alone_while_it_is_changed_or_after_a_failure() {
+    let settled = "floating | publishes | n1 holds a1 | record ours a1";
+    check(&format!("{settled} | record old"), expect!["read A hello.example.com at digitalocean"]);
+    check("floating | publishes | n1 holds a1 | record busy", expect!["a1 on n1, name is being published"]);
+    check(
+        "floating | publishes | n1 holds a1 | record failed",
+        expect![
+            "a1 on n1, name could not be read or published: no answer; the next try is due at 1970-01-12T13:46:45Z"
+        ],
+    );
+}
+
+#[test]
+fn an_observed_pools_name_is_not_written() {
+    check(
+        "floating | observe | publishes | n1 holds a1",
+        expect!["a1 on n1, name is only observed, otherwise: publish a1"],
+    );
+}
+
+#[test]
+fn f16_a_deleted_pools_name_stays_unless_it_is_to_be_detached() {
+    check(
+        "floating | publishes | deleted | n1 holds a1 | record ours a1",
+        expect!["a1 on n1, name is left alone: its object is being deleted"],
+    );
+    check(
+        "floating | publishes | deleted detaching | record ours a1 | a1 free",
+        expect!["remove A hello.example.com at digitalocean"],
+    );
+    check(
+        "floating | publishes | deleted detaching | record nobody | a1 free",
+        expect!["a1 is left alone: its object is being deleted, name is gone"],
+    );
+    check(
+        "floating | publishes | deleted detaching | record nobody a1 | a1 free",
+        expect!["a1 is left alone: its object is being deleted, name is gone"],
+    );
+}
+
+#[test]
+fn f7_nodes_own_addresses_are_published_while_they_match_and_are_ready() {
+    let nodes = "floating | publishes nodes | n1 | n2 empty | n3 unmatched | n4 notready 5";
+    check(&format!("{nodes} | record ours"), expect!["publish A hello.example.com at digitalocean: a101"]);
+    check(
+        "floating | publishes nodes | n1 empty | record nobody",
+        expect!["name is not published: no address is on a matching node"],
+    );
 }

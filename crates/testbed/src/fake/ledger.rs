@@ -3,7 +3,7 @@
 //! The ledger is written by the cloud's side only, so it can't repeat a caller's mistake. Times count from the fake's
 //! first request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -103,6 +103,25 @@ impl Ledger {
             *calls.entry(asked.call).or_default() += 1;
         }
         calls
+    }
+
+    /// What a name in DNS held from when on, change by change.
+    pub fn values_of(&self, name: &str) -> Vec<(Duration, BTreeSet<String>)> {
+        let mut values: Vec<&str> = Vec::new();
+        let mut states = Vec::new();
+        for Done { at, deed } in &self.done {
+            match deed {
+                Deed::RecordSet { name: set, value } if set == name => values.push(value),
+                Deed::RecordRemoved { name: removed, value } if removed == name => {
+                    if let Some(at) = values.iter().position(|known| known == value) {
+                        values.remove(at);
+                    }
+                }
+                _ => continue,
+            }
+            states.push((*at, values.iter().map(|value| (*value).to_owned()).collect()));
+        }
+        states
     }
 
     /// Every moment at which two machines held one address, or were told to hold it at the same time. Empty is the only good

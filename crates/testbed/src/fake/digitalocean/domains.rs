@@ -212,10 +212,13 @@ impl DigitalOcean {
     ) -> Handled {
         let (id, old) = self.record(name, id)?;
         let (old, new) = (old.clone(), old.edited(&call.body)?);
-        if (&old.name, &old.data) != (&new.name, &new.data) {
+        if (&old.name, &old.data) == (&new.name, &new.data) {
+            ledger.did(now, Deed::Other(format!("changed {}", old.full_name(name))));
+        } else {
+            // It is one step, so the ledger has no moment without a value.
+            ledger.did(now, new.set(name));
             ledger.did(now, old.removed(name));
         }
-        ledger.did(now, new.set(name));
         let answer = Answer::json(200, json!({ "domain_record": new.json(id) }));
         self.domains.get_mut(name).ok_or_else(not_found)?.records.insert(id, new);
         Ok(answer)

@@ -1,0 +1,139 @@
+//! Names that external-dns publishes: we write a `DNSEndpoint`, and it does the rest.
+//!
+//! In: a set of records. Out: one `DNSEndpoint` for it in the namespace of the object that names it. external-dns keeps its
+//! own account of what is whose in the zone; what is whose in the cluster is said by a label and the object's UID. It never
+//! writes an endpoint without targets, for which external-dns would put others.
+
+use drivers::DriverError;
+use drivers::records::{RecordChange, RecordDriver};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kube::api::{DeleteParams, DynamicObject, PostParams, Preconditions};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client, ResourceExt};
+use plan::{PoolKey, RecordKind, RecordName, RecordSet};
+use serde_json::{Value, json};
+
+use std::sync::Arc;
+
+use crate::fence::Fence;
+
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+const US: &str = "ip-address-controller";
+const OWNER: &str = "netinfra.darkbrains.com/owner";
+
+/// Writes `DNSEndpoint`s.
+pub struct ExternalDns {
+    client: Client,
+    fence: Arc<Fence>,
+}
+
+impl ExternalDns {
+    /// In the cluster that the client speaks to.
+    pub fn new(client: Client, fence: Arc<Fence>) -> Self {
+        Self { client, fence }
+    }
+
+    fn api(&self, object: &PoolKey) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk("externaldns.k8s.io", "v1alpha1", "DNSEndpoint");
+        Api::namespaced_with(self.client.clone(), &object.namespace, &ApiResource::from_gvk(&kind))
+    }
+
+    async fn get(&self, name: &RecordName, object: &PoolKey) -> Result<Option<DynamicObject>, DriverError> {
+        self.api(object).get_opt(&endpoint_name(name, object)).await.map_err(explain)
+    }
+
+    async fn change(&self, change: &RecordChange) -> Result<(), DriverError> {
+        let RecordChange { name, object, old: _, new } = change;
+        let api = self.api(object);
+        let found = self.get(name, object).await?;
+        change.check(&found.as_ref().map(set).unwrap_or_default())?;
+        if self.fence.remaining().is_none() {
+            return Err(DriverError::Unavailable("not sent: we may not lead any more".into()));
+        }
+        match (found, &new.owner) {
+            (Some(found), None) => {
+                let (uid, version) = (found.uid(), found.resource_version());
+                let preconditions = Some(Preconditions { uid, resource_version: version });
+                let params = DeleteParams { preconditions, ..DeleteParams::default() };
+                api.delete(&found.name_any(), &params).await.map(|_| ()).map_err(explain)
+            }
+            (None, None) => Ok(()),
+            (Some(mut found), Some(_)) => {
+                found.metadata.managed_fields = None;
+                found.labels_mut().insert(MANAGED_BY.into(), US.into());
+                found.annotations_mut().insert(OWNER.into(), new.owner.as_deref().unwrap_or_default().into());
+                found.data["spec"] = spec(name, new);
+                let name = found.name_any();
+                api.replace(&name, &PostParams::default(), &found).await.map(|_| ()).map_err(explain)
+            }
+            (None, Some(owner)) => {
+                let kind = GroupVersionKind::gvk("externaldns.k8s.io", "v1alpha1", "DNSEndpoint");
+                let mut made =
+                    DynamicObject::new(&endpoint_name(name, object), &ApiResource::from_gvk(&kind));
+                made.labels_mut().insert(MANAGED_BY.into(), US.into());
+                made.annotations_mut().insert(OWNER.into(), owner.to_string());
+                made.data = json!({"spec": spec(name, new)});
+                api.create(&PostParams::default(), &made).await.map(|_| ()).map_err(explain)
+            }
+        }
+    }
+}
+
+impl RecordDriver for ExternalDns {
+    fn read<'a>(
+        &'a self,
+        name: &'a RecordName,
+        object: &'a PoolKey,
+    ) -> BoxFuture<'a, Result<RecordSet, DriverError>> {
+        async { Ok(self.get(name, object).await?.as_ref().map(set).unwrap_or_default()) }.boxed()
+    }
+
+    fn write<'a>(&'a self, change: &'a RecordChange) -> BoxFuture<'a, Result<(), DriverError>> {
+        self.change(change).boxed()
+    }
+}
+
+/// A name that no other object of ours has: kinds may share theirs.
+fn endpoint_name(name: &RecordName, object: &PoolKey) -> String {
+    let kind = match name.kind {
+        RecordKind::A => "a",
+        RecordKind::Aaaa => "aaaa",
+    };
+    format!("{}-{}-{kind}", object.kind.to_ascii_lowercase(), object.name)
+}
+
+fn spec(name: &RecordName, set: &RecordSet) -> Value {
+    let targets: Vec<_> = set.values.iter().map(ToString::to_string).collect();
+    let mut endpoint = json!({"dnsName": &*name.name, "recordType": name.kind.name(), "targets": targets});
+    if let Some(ttl) = set.ttl {
+        endpoint["recordTTL"] = ttl.into();
+    }
+    json!({"endpoints": [endpoint]})
+}
+
+/// What a `DNSEndpoint` says. One that is not ours has no owner.
+fn set(found: &DynamicObject) -> RecordSet {
+    let endpoint = &found.data["spec"]["endpoints"][0];
+    let targets = endpoint["targets"].as_array().into_iter().flatten();
+    let is_ours = found.labels().get(MANAGED_BY).is_some_and(|by| by == US);
+    let owner = found.annotations().get(OWNER).filter(|_| is_ours);
+    RecordSet {
+        values: targets.filter_map(|target| target.as_str()?.parse().ok()).collect(),
+        ttl: endpoint["recordTTL"].as_u64().and_then(|ttl| u32::try_from(ttl).ok()),
+        owner: owner.map(|owner| owner.as_str().into()),
+    }
+}
+
+fn explain(error: kube::Error) -> DriverError {
+    let kube::Error::Api(status) = &error else { return DriverError::Unavailable(error.to_string()) };
+    let message = status.message.clone();
+    match status.code {
+        404 => DriverError::NotFound(format!("{message}: is the CRD of external-dns installed?")),
+        409 | 412 => DriverError::Conflict(message),
+        403 => DriverError::Denied { permission: "dnsendpoints.externaldns.k8s.io".into(), message },
+        429 => DriverError::RateLimited { retry_after: std::time::Duration::from_secs(1), message },
+        400..500 => DriverError::Invalid(message),
+        _ => DriverError::Unavailable(message),
+    }
+}

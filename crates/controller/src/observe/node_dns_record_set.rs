@@ -1,0 +1,99 @@
+//! A `NodeDNSRecordSet` as a pool that has no addresses, only nodes and a name.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::node_dns_record_set::ADDRESS_TYPE_DEFAULT;
+use api::{NodeDNSRecordSet, RESERVED_IP_ANNOTATION};
+use kube::ResourceExt;
+use kube::core::Selector;
+use plan::{Address, Pods, Pool, PoolKey, Provider, Scope, Source, Tenancy};
+
+use super::publication::publication;
+use super::selector::parse;
+use super::{Front, PodsMeant, Refusal, Who, created};
+use crate::watch::SlimNode;
+
+/// The kind's name.
+pub const KIND: &str = "NodeDNSRecordSet";
+
+/// The pool's name.
+pub fn key(object: &NodeDNSRecordSet) -> PoolKey {
+    PoolKey {
+        kind: KIND,
+        namespace: object.namespace().unwrap_or_default().into(),
+        name: object.name_any().into(),
+    }
+}
+
+/// Which of a node's addresses are published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeAddress {
+    /// Those of this type in its status.
+    InStatus(&'static str),
+    /// The floating one in its annotation.
+    Floating,
+}
+
+impl NodeAddress {
+    fn named(name: &str) -> Result<Self, Refusal> {
+        match name {
+            ADDRESS_TYPE_DEFAULT => Ok(Self::InStatus(ADDRESS_TYPE_DEFAULT)),
+            "InternalIP" => Ok(Self::InStatus("InternalIP")),
+            RESERVED_IP_ANNOTATION => Ok(Self::Floating),
+            other => Err(Refusal {
+                reason: "UnsupportedAddressType",
+                message: format!(
+                    "addressType {other} is not known: use ExternalIP, InternalIP or {RESERVED_IP_ANNOTATION}"
+                ),
+            }),
+        }
+    }
+
+    /// Those addresses of a node.
+    pub(super) fn of(self, node: &SlimNode) -> Arc<[Address]> {
+        let of_status = |kind: &str| {
+            let told = node.status.addresses.iter().filter(|address| address.kind == kind);
+            told.filter_map(|told| told.address.parse().ok()).collect()
+        };
+        match self {
+            Self::InStatus(kind) => of_status(kind),
+            Self::Floating => {
+                let told = node.annotations().get(RESERVED_IP_ANNOTATION);
+                told.and_then(|told| told.parse().ok()).into_iter().collect()
+            }
+        }
+    }
+}
+
+pub(super) fn front(object: &NodeDNSRecordSet) -> Front {
+    let spec = &object.spec;
+    let mut refusal = None;
+    let mut refuse = |why| refusal = Some(why);
+    let publication =
+        publication(&spec.dns_record_set, spec.dns_provider(), Source::Nodes).map_err(&mut refuse).ok();
+    let publishes = NodeAddress::named(spec.address_type()).map_err(&mut refuse).ok();
+    let matches = spec.matches.clone().unwrap_or_default();
+    let mut read = |text: Option<&str>| {
+        parse(text.unwrap_or_default()).unwrap_or_else(|invalid| {
+            refuse(invalid);
+            Selector::default()
+        })
+    };
+    let nodes = read(matches.node_label.as_deref());
+    let pods = matches.needs_pods().then(|| PodsMeant::Labelled {
+        namespace: matches.pod_namespace.clone().filter(|namespace| !namespace.is_empty()),
+        labels: read(matches.pod_label.as_deref()),
+    });
+    // It is about no cloud, so this is never asked.
+    let nowhere = Scope { provider: Provider::DigitalOcean, account: "".into() };
+    let pool = Pool {
+        created: created(object),
+        tenancy: Tenancy::UntilDisplaced { needs_pods: matches.needs_pods() },
+        publication,
+        ..Pool::new(key(object), nowhere, Vec::new())
+    };
+    let tolerations = Some(matches.tolerations.unwrap_or_default());
+    let who = Who { nodes, tolerations, pods, pods_otherwise: Pods::Ready, publishes };
+    Front { pool, provider: None, who, refusal, record_refusal: None, age_max: Duration::MAX }
+}

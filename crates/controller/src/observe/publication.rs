@@ -1,0 +1,31 @@
+//! What an object says of its name in DNS, as the planner sees it.
+
+use api::records::DnsRecordSet;
+use plan::{DnsProvider, Publication, Source};
+
+use super::Refusal;
+
+/// The name that an object publishes, or why it can't be.
+pub(super) fn publication(
+    records: &DnsRecordSet,
+    provider: &str,
+    source: Source,
+) -> Result<Publication, Refusal> {
+    let known = DnsProvider::ALL.into_iter().find(|known| known.name() == provider);
+    let provider = known.ok_or_else(|| Refusal {
+        reason: "UnsupportedProvider",
+        message: format!("{provider} publishes no names: use {}", names()),
+    })?;
+    Ok(Publication {
+        provider,
+        zone: records.zone.trim_end_matches('.').to_ascii_lowercase().into(),
+        name: records.full_name().to_ascii_lowercase().into(),
+        ttl: records.ttl.and_then(|seconds| u32::try_from(seconds).ok()).filter(|seconds| *seconds > 0),
+        adopts: records.adopt.unwrap_or(false),
+        source,
+    })
+}
+
+fn names() -> String {
+    DnsProvider::ALL.map(DnsProvider::name).join(", ")
+}

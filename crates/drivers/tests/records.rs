@@ -1,0 +1,103 @@
+//! The drivers of names, unchanged, on the fakes' state machines, in virtual time.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
+
+use drivers::digitalocean::records::Records;
+use drivers::http::{HttpService, with_deadline};
+use drivers::records::{RecordChange, RecordDriver};
+use drivers::{DriverError, tokens};
+use plan::{Address, DnsProvider, PoolKey, RecordKind, RecordName, RecordSet};
+use testbed::fake::digitalocean::DigitalOcean;
+use testbed::fake::faults::{Fault, Rule};
+use testbed::fake::{Fake, Machine, Refusal};
+
+const TOKEN: &str = "token";
+
+fn service<M: Machine>(fake: &Fake<M>) -> HttpService {
+    with_deadline(HttpService::new(fake.service()))
+}
+
+fn object() -> PoolKey {
+    PoolKey { kind: "FloatingIPPool", namespace: "default".into(), name: "pool".into() }
+}
+
+fn hello(provider: DnsProvider, kind: RecordKind) -> RecordName {
+    RecordName { provider, zone: "example.com".into(), name: "hello.example.com".into(), kind }
+}
+
+fn set(owner: Option<&str>, values: &[&str]) -> RecordSet {
+    let values = values.iter().map(|value| value.parse::<Address>().unwrap()).collect();
+    RecordSet { values, ttl: Some(60), owner: owner.map(Into::into) }
+}
+
+/// Reads a set, and lets it be another.
+async fn publish(driver: &dyn RecordDriver, name: &RecordName, new: RecordSet) -> Result<(), DriverError> {
+    let old = driver.read(name, &object()).await?;
+    driver.write(&RecordChange { name: name.clone(), object: object(), old, new }).await
+}
+
+/// What every provider must do.
+async fn keeps_the_contract(driver: &dyn RecordDriver, provider: DnsProvider) {
+    for (kind, [one, two, three]) in [
+        (RecordKind::A, ["203.0.113.1", "203.0.113.2", "203.0.113.3"]),
+        (RecordKind::Aaaa, ["2001:db8::1", "2001:db8::2", "2001:db8::3"]),
+    ] {
+        let name = hello(provider, kind);
+        let found = driver.read(&name, &object()).await.unwrap();
+        assert_eq!(found, RecordSet { ttl: found.ttl, ..set(None, &[]) }, "what is not there is empty");
+
+        for values in [&[one][..], &[one, two, three], &[two, three], &[one], &[one, two]] {
+            let wanted = set(Some("us"), values);
+            publish(driver, &name, wanted.clone()).await.unwrap();
+            assert_eq!(driver.read(&name, &object()).await.unwrap(), wanted);
+        }
+
+        let (old, new) = (set(Some("us"), &[one]), set(Some("us"), &[three]));
+        let blind = RecordChange { name: name.clone(), object: object(), old, new };
+        let refused = driver.write(&blind).await.unwrap_err();
+        assert!(matches!(refused, DriverError::Conflict(_)), "it was not as it was read: {refused}");
+        assert_eq!(driver.read(&name, &object()).await.unwrap(), set(Some("us"), &[one, two]));
+
+        publish(driver, &name, RecordSet::default()).await.unwrap();
+        let gone = driver.read(&name, &object()).await.unwrap();
+        assert!(gone.values.is_empty() && gone.owner.is_none(), "its mark goes with it: {gone:?}");
+    }
+}
+
+mod at_digitalocean {
+    use super::*;
+
+    fn account() -> (Fake<DigitalOcean>, Records) {
+        let mut account = DigitalOcean::new(TOKEN);
+        account.add_domain("example.com");
+        let fake = Fake::new(account);
+        let driver = Records::new(service(&fake), "http://digitalocean.invalid/", tokens::fixed(TOKEN));
+        (fake, driver)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_set_is_read_and_written_as_a_whole() {
+        let (_fake, driver) = account();
+        keeps_the_contract(&driver, DnsProvider::DigitalOcean).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_name_never_lacks_a_value_while_all_of_them_are_exchanged() {
+        let (fake, driver) = account();
+        let name = hello(DnsProvider::DigitalOcean, RecordKind::A);
+        publish(&driver, &name, set(Some("us"), &["203.0.113.1", "203.0.113.2"])).await.unwrap();
+        publish(&driver, &name, set(Some("us"), &["203.0.113.3"])).await.unwrap();
+        let states = fake.ledger().values_of("hello.example.com");
+        assert!(states.iter().all(|(_, values)| !values.is_empty()), "{states:?}");
+        assert_eq!(states.last().unwrap().1.iter().collect::<Vec<_>>(), ["203.0.113.3"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_permission_is_named() {
+        let (fake, driver) = account();
+        let forbidden = Fault::Refuse(Refusal::Forbidden("no".into()));
+        fake.inject(Rule::next("domains.create_record", forbidden));
+        let name = hello(DnsProvider::DigitalOcean, RecordKind::A);
+        let refused = publish(&driver, &name, set(Some("us"), &["203.0.113.1"])).await.unwrap_err();
+        assert!(matches!(&refused, DriverError::Denied { permission, .. } if permission == "domain:create"));
+    }
+}
