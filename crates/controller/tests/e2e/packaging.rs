@@ -88,7 +88,7 @@ fn said(command: &mut Command) -> String {
 fn run(control_plane: &ControlPlane, commands: &[(&str, &str)]) {
     let kubectl = tools::binary("kubectl").unwrap();
     let path = format!("{}:{}", kubectl.parent().unwrap().display(), std::env::var("PATH").unwrap());
-    for (command, expected) in commands {
+    for &(command, expected) in commands {
         let mut bash = Command::new("bash");
         bash.args(["-o", "pipefail", "-c", command]).env("PATH", &path);
         bash.env("KUBECONFIG", control_plane.kubeconfig()).env("HOME", control_plane.folder());
