@@ -54,6 +54,20 @@ const NOT_RUN: [(&str, &str); 4] = [
     ("kubectl get configmap ip-address-controller-dashboard -n monitoring", "needs Grafana"),
 ];
 
+/// How FLIPOP's users install, and a part of what each command prints. The guide shows the same lines.
+const COMMANDS_OF_FLIPOP: [(&str, &str); 4] = [
+    ("kubectl create namespace flipop", "namespace/flipop created"),
+    (
+        "kubectl create secret generic flipop -n flipop --from-literal=DIGITALOCEAN_ACCESS_TOKEN=…",
+        "secret/flipop created",
+    ),
+    ("kubectl apply -n flipop -f k8s/flipop/", "deployment.apps/ip-address-controller created"),
+    (
+        "kubectl rollout status -n flipop deployment/ip-address-controller --timeout=60s",
+        "successfully rolled out",
+    ),
+];
+
 /// A control plane with one node, and none of what the packages bring.
 async fn cluster() -> ControlPlane {
     let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
@@ -68,6 +82,20 @@ fn said(command: &mut Command) -> String {
     let (out, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?}: {out}{complaint}");
     out.into_owned()
+}
+
+/// Runs commands as a user types them, and sees that each prints what belongs to it.
+fn run(control_plane: &ControlPlane, commands: &[(&str, &str)]) {
+    let kubectl = tools::binary("kubectl").unwrap();
+    let path = format!("{}:{}", kubectl.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    for &(command, expected) in commands {
+        let mut bash = Command::new("bash");
+        bash.args(["-o", "pipefail", "-c", command]).env("PATH", &path);
+        bash.env("KUBECONFIG", control_plane.kubeconfig()).env("HOME", control_plane.folder());
+        let printed = said(&mut bash);
+        assert!(printed.contains(expected), "{command}: {printed}");
+        println!("ran: {command}");
+    }
 }
 
 fn helm(control_plane: &ControlPlane) -> Command {
@@ -88,16 +116,7 @@ async fn n10_n17_n18_the_plain_manifests_are_applied_and_every_documented_comman
     // Nobody leads without a program in the pods; this is what one that led before left behind.
     control_plane.install_released_lease().unwrap();
     said(control_plane.kubectl().args(["config", "set-context", "--current", "--namespace=kube-system"]));
-    let kubectl = tools::binary("kubectl").unwrap();
-    let path = format!("{}:{}", kubectl.parent().unwrap().display(), std::env::var("PATH").unwrap());
-    for (command, expected) in COMMANDS {
-        let mut bash = Command::new("bash");
-        bash.args(["-o", "pipefail", "-c", command]).env("PATH", &path);
-        bash.env("KUBECONFIG", control_plane.kubeconfig()).env("HOME", control_plane.folder());
-        let printed = said(&mut bash);
-        assert!(printed.contains(expected), "{command}: {printed}");
-        println!("ran: {command}");
-    }
+    run(&control_plane, &COMMANDS);
     for (command, reason) in NOT_RUN {
         println!("not run: {command}: {reason}");
     }
@@ -106,6 +125,69 @@ async fn n10_n17_n18_the_plain_manifests_are_applied_and_every_documented_comman
     let ports = "jsonpath={range .spec.template.spec.containers[0].ports[*]}{.name}={.containerPort} {end}";
     let ports = kubectl(&["get", "deployment", "ip-address-controller", "-o", ports]);
     assert_eq!(ports.trim(), "health=8080 metrics=9999");
+}
+
+#[tokio::test]
+async fn f15_flipops_way_to_install_brings_definitions_and_rights_and_takes_tokens_from_its_secret() {
+    let guide = read("docs/guides/migrate-from-flipop.md");
+    for (command, _) in COMMANDS_OF_FLIPOP {
+        assert!(guide.contains(command), "the guide does not show: {command}");
+    }
+    let control_plane = cluster().await;
+    run(&control_plane, &COMMANDS_OF_FLIPOP);
+    let kubectl = |arguments: &[&str]| said(control_plane.kubectl().args(arguments));
+    for documented in ["floatingippool", "nodednsrecordset"] {
+        control_plane
+            .apply(&read(&format!("crates/controller/tests/fixtures/seeds/{documented}.yaml")))
+            .unwrap();
+    }
+
+    let who = "--as=system:serviceaccount:flipop:ip-address-controller";
+    kubectl(&["auth", "can-i", "update", "leases.coordination.k8s.io", "--namespace=flipop", who]);
+    kubectl(&["auth", "can-i", "list", "nodednsrecordsets.flipop.digitalocean.com", "--all-namespaces", who]);
+    kubectl(&["auth", "can-i", "get", "namespaces/kube-system", who]);
+
+    let deployment = ["get", "deployment", "ip-address-controller", "-n", "flipop", "-o", "json"];
+    let deployment: Value = serde_json::from_str(&kubectl(&deployment)).unwrap();
+    let environment = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
+    for key in ["DIGITALOCEAN_ACCESS_TOKEN", "CLOUDFLARE_TOKEN"] {
+        let variable = environment.iter().find(|variable| variable["name"] == key).unwrap();
+        let source = json!({"secretKeyRef": {"name": "flipop", "key": key, "optional": true}});
+        assert_eq!(variable["valueFrom"], source);
+    }
+}
+
+#[test]
+fn f13_each_token_is_a_variable_from_a_secret_or_a_mounted_file() {
+    for (provider, variable) in [
+        ("digitalocean", "DIGITALOCEAN_ACCESS_TOKEN"),
+        ("cloudflare", "CLOUDFLARE_TOKEN"),
+        ("rfc2136", "RFC2136_TSIG_SECRET"),
+    ] {
+        let as_variable = rendered(&format!("{provider}.secretName=mine"));
+        let reference = format!(
+            "name: {variable}
+              valueFrom:
+                secretKeyRef:
+                  name: mine
+                  key: {variable}
+                  optional: true"
+        );
+        assert!(as_variable.contains(&reference), "{as_variable}");
+        assert!(!as_variable.contains("/secrets/"), "{as_variable}");
+        let as_file = rendered(&format!("{provider}.mounted=true"));
+        let file = format!("name: {variable}_FILE\n              value: /secrets/{provider}/{variable}\n");
+        assert!(as_file.contains(&file), "{as_file}");
+        assert!(as_file.contains(&format!("mountPath: /secrets/{provider}\n")), "{as_file}");
+        assert!(!as_file.contains(&format!("name: {variable}\n")), "{as_file}");
+    }
+}
+
+#[test]
+fn the_network_policy_lets_updates_through_to_the_port_of_the_dns_server() {
+    let port = "- port: 5353\n";
+    assert!(!rendered("settings.RFC2136_SERVER=").contains(port));
+    assert!(rendered("settings.RFC2136_SERVER=ns1.example.com:5353").contains(port));
 }
 
 #[tokio::test]
@@ -167,7 +249,7 @@ async fn n20_an_overlay_of_the_kustomize_base_chooses_the_image_and_the_namespac
     std::fs::write(overlay.join("kustomization.yaml"), kustomization.to_string()).unwrap();
 
     let manifests = said(control_plane.kubectl().arg("kustomize").arg(&overlay));
-    assert!(!manifests.contains("kube-system"), "{manifests}");
+    assert!(!manifests.contains("namespace: kube-system"), "{manifests}");
     said(control_plane.kubectl().args(["create", "namespace", "edge"]));
     control_plane.apply(&manifests).unwrap();
     let deployment = ["get", "deployment", "ip-address-controller", "-n", "edge", "-o", "json"];
@@ -185,7 +267,16 @@ fn n20_the_image_repository_is_one_value() {
 #[test]
 fn n11_every_setting_has_a_value_in_the_chart() {
     // These come from the pod itself or from a Secret.
-    let not_values = ["POD_NAME", "NODE_NAME", "DIGITALOCEAN_ACCESS_TOKEN", "DIGITALOCEAN_ACCESS_TOKEN_FILE"];
+    let not_values = [
+        "POD_NAME",
+        "NODE_NAME",
+        "DIGITALOCEAN_ACCESS_TOKEN",
+        "DIGITALOCEAN_ACCESS_TOKEN_FILE",
+        "CLOUDFLARE_TOKEN",
+        "CLOUDFLARE_TOKEN_FILE",
+        "RFC2136_TSIG_SECRET",
+        "RFC2136_TSIG_SECRET_FILE",
+    ];
     let schema: Value = serde_json::from_str(&read("chart/values.schema.json")).unwrap();
     let values: Value = serde_saphyr::from_str(&read("chart/values.yaml")).unwrap();
     let settings = Settings::command();
