@@ -10,7 +10,7 @@ pub const DEFAULT_DNS_PROVIDER: &str = "digitalocean";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DnsRecordSet {
-    /// The DNS provider: `digitalocean` (the default), `cloudflare`, `rfc2136`, `external-dns` or `route53`.
+    /// The DNS provider: `digitalocean` (the default), `cloudflare`, `rfc2136` or `external-dns`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
 
@@ -22,7 +22,7 @@ pub struct DnsRecordSet {
     #[schemars(length(min = 1, max = 253))]
     pub record_name: String,
 
-    /// Seconds that resolvers may keep an answer. Omitted: the provider's default.
+    /// Seconds that resolvers may keep an answer. Omitted: 60 for a FloatingIPPool, the provider's default for a NodeDNSRecordSet.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2147483647))]
     pub ttl: Option<i64>,

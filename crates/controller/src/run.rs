@@ -57,6 +57,8 @@ pub struct Terms {
     pub identity: String,
     /// The node that it runs on, where it is known.
     pub node: Option<NodeName>,
+    /// The namespace that it runs in, where that is not the Lease's.
+    pub namespace: Option<String>,
     /// The Lease that all candidates share, as namespace and name.
     pub lease: (String, String),
     /// How long a leader that says nothing is still believed to lead.
@@ -104,6 +106,7 @@ pub async fn run(settings: Settings) -> Result<()> {
         // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
         identity: format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond()),
         node: settings.node_name.filter(|name| !name.is_empty()).map(|name| name.as_str().into()),
+        namespace: settings.pod_namespace.filter(|namespace| !namespace.is_empty()),
         lease: (settings.lease_namespace, settings.lease_name),
         lease_duration: Duration::from_secs(settings.lease_duration),
         takeover,

@@ -49,6 +49,10 @@ pub struct Settings {
     #[arg(long, env = "POD_NAME", default_value_t = identity())]
     pub identity: String,
 
+    /// The namespace that we run in: while a FLIPOP leads there, we wait. By default the Lease's
+    #[arg(long, env = "POD_NAMESPACE")]
+    pub pod_namespace: Option<String>,
+
     /// The node that we run on. A leader whose own node is about to give up its address hands over first
     #[arg(long, env = "NODE_NAME")]
     pub node_name: Option<String>,

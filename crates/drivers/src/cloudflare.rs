@@ -67,8 +67,11 @@ impl Cloudflare {
         self.api.call(name, Method::GET, path, None).await
     }
 
-    /// The id of a zone. It never changes, so it is asked for once.
+    /// The id of a zone. It never changes, so it is asked for once; a zone without a dot is named by its id.
     async fn zone(&self, zone: &Arc<str>) -> Result<String, DriverError> {
+        if !zone.contains('.') {
+            return Ok(zone.to_string());
+        }
         let mut zones = self.zones.lock().await;
         if let Some(id) = zones.get(zone) {
             return Ok(id.clone());

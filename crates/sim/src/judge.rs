@@ -221,7 +221,7 @@ async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
     let drivers = edges::drivers(compute, HttpService::new(universe.ocean.service()));
     for (provider, account) in [(Provider::Gcp, PROJECT), (Provider::DigitalOcean, "")] {
         let scope = Scope { provider, account: account.into() };
-        let listing = drivers[&provider].list(&scope).await;
+        let listing = drivers.addresses[&provider].list(&scope).await;
         let tick = index.tick();
         index.see_listing(&scope, listing, tick);
     }

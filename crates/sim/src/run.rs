@@ -132,6 +132,7 @@ impl Fleet {
             identity: format!("p{}", self.started),
             // Every pod runs on a node that may hold an address.
             node: Some(format!("edge-{replica}").as_str().into()),
+            namespace: None,
             lease: ("kube-system".into(), "lease".into()),
             lease_duration: LEASE,
             takeover: TAKEOVER,

@@ -23,6 +23,9 @@ const FAILOVER_GRACE_DEFAULT: Duration = Duration::ZERO;
 /// How old the facts may get: the kind has no interval of its own.
 const FACTS_AGE_MAX: Duration = Duration::from_secs(60);
 
+/// How many seconds resolvers may keep an answer where the object does not say: as with FLIPOP.
+const TTL_DEFAULT: u32 = 60;
+
 /// What the tag of addresses that were created for a pool begins with; the object's UID follows.
 const TAG_PREFIX: &str = "ip-address-controller-";
 
@@ -54,7 +57,9 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
     let mut record_refusal = None;
     let publication = spec.dns_record_set.as_ref().and_then(|records| {
         let read = publication(records, records.provider_or(None), Source::Addresses);
-        read.map_err(|why| record_refusal = Some(why)).ok()
+        let mut read = read.map_err(|why| record_refusal = Some(why)).ok()?;
+        read.ttl = read.ttl.or(Some(TTL_DEFAULT));
+        Some(read)
     });
     let status = object.status.as_ref();
     let addresses_status = status.map(|status| status.addresses.as_slice()).unwrap_or_default();

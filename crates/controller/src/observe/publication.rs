@@ -16,14 +16,22 @@ pub(super) fn publication(
         reason: "UnsupportedProvider",
         message: format!("{provider} publishes no names: use {}", names()),
     })?;
+    // FLIPOP takes a zone's id at Cloudflare. An id is no part of a name, so the record's name is the full one then.
+    let is_id = provider == DnsProvider::Cloudflare && is_cloudflare_id(&records.zone);
+    let name = if is_id { records.record_name.trim_end_matches('.').to_owned() } else { records.full_name() };
     Ok(Publication {
         provider,
         zone: records.zone.trim_end_matches('.').to_ascii_lowercase().into(),
-        name: records.full_name().to_ascii_lowercase().into(),
+        name: name.to_ascii_lowercase().into(),
         ttl: records.ttl.and_then(|seconds| u32::try_from(seconds).ok()).filter(|seconds| *seconds > 0),
         adopts: records.adopt.unwrap_or(false),
         source,
     })
+}
+
+/// Whether a zone is named by the id that Cloudflare gave it.
+fn is_cloudflare_id(zone: &str) -> bool {
+    zone.len() == 32 && zone.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn names() -> String {

@@ -352,9 +352,9 @@ async fn records_are_found_by_their_full_name_and_changed_in_one_step() {
         deeds(&fake),
         [
             "0 ms set www.example.com 203.0.113.1",
+            "0 ms set www.example.com 203.0.113.2",
             "0 ms removed www.example.com 203.0.113.1",
-            "0 ms set www.example.com 203.0.113.2",
-            "0 ms set www.example.com 203.0.113.2",
+            "0 ms changed www.example.com",
             "0 ms removed www.example.com 203.0.113.2",
         ]
     );
