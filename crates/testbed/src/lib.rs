@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod control_plane;
 pub mod demo;
 pub mod fake;
+pub mod nameserver;
 pub mod process;
 pub mod proxy;
 pub mod tools;

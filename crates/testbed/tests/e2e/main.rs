@@ -1,0 +1,5 @@
+//! The testbed itself, on the servers that `just tools` builds.
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "this is a test")]
+
+mod nameserver;
+mod up_and_down;
