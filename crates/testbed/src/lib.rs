@@ -8,6 +8,7 @@ pub mod audit;
 pub mod cluster;
 pub mod control_plane;
 pub mod demo;
+pub mod external_dns;
 pub mod fake;
 pub mod nameserver;
 pub mod process;

@@ -98,6 +98,11 @@ impl Nameserver {
         self.address
     }
 
+    /// The zone's name.
+    pub fn zone(&self) -> &str {
+        &self.zone
+    }
+
     /// The name of the controller's key.
     pub fn key_name(&self) -> &str {
         self.controller.name
