@@ -1,8 +1,8 @@
 //! The real external-dns, which turns `DNSEndpoint` objects of a control plane into records of a name server.
 //!
 //! In: a control plane and a name server. Out: a running external-dns that looks every second, or nothing where it was not
-//! built: that takes long, so `tools/build external-dns` does it on request. It writes marks of its own into the zone and
-//! never deletes a record.
+//! built: that takes long, so `tools/build external-dns` does it on request. It writes marks of its own into the zone, and
+//! takes no whole name away.
 
 use std::process::Command;
 
