@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::core::v1::{Container, Node, NodeSpec, Pod, PodSpec, Taint};
+use k8s_openapi::api::core::v1::{Container, Node, NodeAddress, NodeSpec, Pod, PodSpec, Taint};
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 
@@ -47,6 +47,13 @@ impl NodeFixture {
     pub fn taint(mut self, key: &str) -> Self {
         let taint = Taint { key: key.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
         self.spec().taints.get_or_insert_default().push(taint);
+        self
+    }
+
+    /// Adds an address to the node's status, such as `ExternalIP`.
+    pub fn address(mut self, kind: &str, address: &str) -> Self {
+        let address = NodeAddress { type_: kind.to_owned(), address: address.to_owned() };
+        self.node.status.get_or_insert_default().addresses.get_or_insert_default().push(address);
         self
     }
 

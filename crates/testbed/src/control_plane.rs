@@ -367,7 +367,8 @@ pub fn free_ports(count: usize) -> Result<Vec<u16>> {
     listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }
 
-fn random_token() -> Result<String> {
+/// Sixteen random bytes in hexadecimal.
+pub(crate) fn random_token() -> Result<String> {
     use std::io::Read;
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom").context("no source of randomness")?.read_exact(&mut bytes)?;

@@ -19,6 +19,12 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The path of a server that is built on request only, where it was.
+pub fn binary_on_request(name: &str) -> Result<Option<PathBuf>> {
+    let path = folder()?.join(name);
+    Ok(path.is_file().then_some(path))
+}
+
 /// A file that came with a tool, such as one of kwok's stages.
 pub fn shared_files(tool: &str) -> Result<Vec<PathBuf>> {
     let folder = folder()?.join("../share").join(tool);

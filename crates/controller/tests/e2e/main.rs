@@ -3,6 +3,7 @@
 
 mod creation;
 mod deletion;
+mod dns;
 mod faults;
 mod flipop;
 mod leadership;

@@ -1,5 +1,4 @@
 //! The command that gives a person a control plane: `just testbed up` and `down`.
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 use std::path::Path;
 use std::process::Command;

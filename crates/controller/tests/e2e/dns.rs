@@ -1,0 +1,510 @@
+//! Names in DNS follow the addresses, on a real name server: never empty, never stale, and never somebody else's.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+use testbed::cluster::{NodeFixture, eventually, node, pod};
+use testbed::external_dns::ExternalDns;
+use testbed::fake::ledger::Deed;
+use testbed::nameserver::{Nameserver, Resolver};
+
+use crate::rig::{Controller, Rig};
+
+const SOON: Duration = Duration::from_secs(30);
+const ZONE: &str = "example.com";
+const NAME: &str = "hello.example.com";
+const WORKERS: &str = "doks.digitalocean.com/node-pool=work";
+const ADDRESSES: [&str; 2] = ["203.0.113.10", "203.0.113.11"];
+
+/// A pool of the demonstration's addresses on its workers, whose name is `hello` in the zone.
+fn pool(provider: &str) -> Value {
+    json!({
+        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
+        "metadata": {"name": "hello", "namespace": "default"},
+        "spec": {
+            "provider": "digitalocean", "region": "nyc3", "ips": ADDRESSES, "match": {"nodeLabel": WORKERS},
+            "dnsRecordSet": {"provider": provider, "zone": ZONE, "recordName": "hello", "ttl": 2},
+        },
+    })
+}
+
+/// Starts a controller that may change the name server's zone and marks records with this id.
+fn publisher(rig: &Rig, settings: &[(&str, String)], owner: &str) -> Controller {
+    let settings = settings.iter().map(|(name, value)| (*name, value.as_str()));
+    // What is measured here is not how patient the controller is with the cloud.
+    let unlimited =
+        [("DIGITALOCEAN_REQUESTS_PER_MINUTE", "100000"), ("DIGITALOCEAN_REQUESTS_PER_HOUR", "1000000")];
+    let environment: Vec<_> = settings.chain(unlimited).chain([("DNS_OWNER_ID", owner)]).collect();
+    rig.controller("ip-address-controller", &environment)
+}
+
+/// Waits until the object's condition Ready gives this reason.
+async fn says(rig: &Rig, what: &str, reason: &str) {
+    let expected = format!("{what} says {reason}");
+    let said = eventually(&expected, SOON, async || {
+        let object = rig.get(what);
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let is_said = |condition: &Value| condition["type"] == "Ready" && condition["reason"] == reason;
+        Ok(conditions.iter().any(is_said))
+    });
+    said.await.unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(what)["status"], rig.logs()));
+}
+
+/// Waits until the name server answers with exactly these values.
+async fn answers(rig: &Rig, nameserver: &Nameserver, name: &str, values: &[&str]) -> Duration {
+    let expected = format!("{name} is {values:?}");
+    let answered = eventually(&expected, SOON, async || Ok(nameserver.query(name, "A")? == values));
+    answered.await.unwrap_or_else(|error| {
+        panic!("{error}\n{:#?}\n{}", nameserver.records().unwrap(), rig.logs());
+    })
+}
+
+/// Everything in the zone but a name and the mark beside it.
+fn others(nameserver: &Nameserver, name: &str) -> Vec<String> {
+    let mut records = nameserver.records().unwrap();
+    records.retain(|record| !record.starts_with(&format!("{name}. ")) && !record.starts_with("_owner-"));
+    records
+}
+
+// F7
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_made_by_someone_else_is_left_alone_until_it_may_be_adopted_and_no_other_name_is_touched() {
+    let rig = Rig::prepare().await;
+    let nameserver = Nameserver::start(ZONE).unwrap();
+    nameserver.nsupdate(&format!("update add {NAME} 60 A 192.0.2.99")).unwrap();
+    let before = nameserver.records().unwrap();
+    let elsewhere = others(&nameserver, NAME);
+    let _controller = publisher(&rig, &nameserver.environment(), "ours");
+    rig.control_plane.apply(&pool("rfc2136").to_string()).unwrap();
+    says(&rig, "floatingippool/hello", "RecordNotOurs").await;
+    // The addresses themselves are given out all the same.
+    eventually("the addresses are attached", SOON, async || {
+        Ok(rig.get("floatingippool/hello")["status"]["summary"]["attached"] == 2)
+    })
+    .await
+    .unwrap();
+    assert_eq!(nameserver.records().unwrap(), before);
+
+    let adopt = json!({"spec": {"dnsRecordSet": {"adopt": true}}}).to_string();
+    rig.kubectl(&["patch", "floatingippool/hello", "--type=merge", "-p", &adopt]);
+    println!("adopted after {:?}", answers(&rig, &nameserver, NAME, &ADDRESSES).await);
+    let mark = nameserver.query(&format!("_owner-a.{NAME}"), "TXT").unwrap();
+    assert_eq!(mark, ["heritage=ip-address-controller,owner=ours"]);
+    rig.settled("floatingippool/hello").await;
+    let dns = rig.get("floatingippool/hello")["status"]["dns"].clone();
+    assert_eq!((&dns["name"], &dns["owner"]), (&json!(NAME), &json!("ours")));
+    assert_eq!(dns["values"], json!(ADDRESSES));
+    assert_eq!(others(&nameserver, NAME), elsewhere, "another name was touched");
+    let of_name = |record: &&String| record.starts_with(&format!("{NAME}. 2 IN A "));
+    assert_eq!(nameserver.records().unwrap().iter().filter(of_name).count(), 2, "the records have their TTL");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_controllers_with_different_owner_ids_on_one_zone_do_not_fight() {
+    const STILL: Duration = Duration::from_secs(10);
+    let nameserver = Nameserver::start(ZONE).unwrap();
+    let first = Rig::prepare().await;
+    let _first = publisher(&first, &nameserver.environment(), "first");
+    first.control_plane.apply(&pool("rfc2136").to_string()).unwrap();
+    answers(&first, &nameserver, NAME, &ADDRESSES).await;
+    first.settled("floatingippool/hello").await;
+
+    // The second cluster has one of the addresses only, so that it would publish something else.
+    let second = Rig::prepare().await;
+    let _second = publisher(&second, &nameserver.other_environment(), "second");
+    let mut pool = pool("rfc2136");
+    pool["spec"]["ips"] = json!(ADDRESSES[..1]);
+    second.control_plane.apply(&pool.to_string()).unwrap();
+    says(&second, "floatingippool/hello", "RecordOwnedByOther").await;
+
+    let (records, serial) = (nameserver.records().unwrap(), nameserver.serial().unwrap());
+    tokio::time::sleep(STILL).await;
+    assert_eq!(nameserver.serial().unwrap(), serial, "the zone was changed");
+    assert_eq!(nameserver.records().unwrap(), records);
+    assert_eq!(nameserver.query(NAME, "A").unwrap(), ADDRESSES);
+    says(&second, "floatingippool/hello", "RecordOwnedByOther").await;
+    first.settled("floatingippool/hello").await;
+}
+
+/// A node with an address of each type, labelled `publish=yes`.
+fn published_node(number: u8) -> NodeFixture {
+    let name = format!("published-{number}");
+    node(&name)
+        .label("publish", "yes")
+        .address("Hostname", &name)
+        .address("InternalIP", &format!("10.0.0.{number}"))
+        .address("ExternalIP", &format!("198.51.100.{number}"))
+}
+
+// F7
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nodednsrecordset_publishes_matching_nodes_by_address_type_and_keeps_the_last_ones_when_none_match()
+{
+    let rig = Rig::prepare().await;
+    let nameserver = Nameserver::start(ZONE).unwrap();
+    for number in 1..=3 {
+        published_node(number).create(&rig.client).await.unwrap();
+    }
+    let _controller = publisher(&rig, &nameserver.environment(), "ours");
+    let record_set = |name: &str, address_type: Option<&str>| {
+        let mut set = json!({
+            "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "NodeDNSRecordSet",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "dnsRecordSet": {"provider": "rfc2136", "zone": ZONE, "recordName": name, "ttl": 2},
+                "match": {"nodeLabel": "publish=yes"},
+            },
+        });
+        if let Some(address_type) = address_type {
+            set["spec"]["addressType"] = json!(address_type);
+        }
+        rig.control_plane.apply(&set.to_string()).unwrap();
+    };
+    record_set("inside", Some("InternalIP"));
+    record_set("outside", None);
+    let (inside, outside) = ("inside.example.com", "outside.example.com");
+    answers(&rig, &nameserver, inside, &["10.0.0.1", "10.0.0.2", "10.0.0.3"]).await;
+    answers(&rig, &nameserver, outside, &["198.51.100.1", "198.51.100.2", "198.51.100.3"]).await;
+    for object in ["nodednsrecordset/inside", "nodednsrecordset/outside"] {
+        rig.settled(object).await;
+        assert_eq!(rig.get(object)["status"]["state"], "active");
+    }
+
+    rig.kubectl(&["delete", "node", "published-2"]);
+    let followed = answers(&rig, &nameserver, inside, &["10.0.0.1", "10.0.0.3"]).await;
+    println!("node deleted -> its address left the name: {followed:?}");
+    answers(&rig, &nameserver, outside, &["198.51.100.1", "198.51.100.3"]).await;
+
+    // One command, but two writes: what is kept is the last node, or both.
+    rig.kubectl(&["label", "nodes", "published-1", "published-3", "publish-"]);
+    for object in ["nodednsrecordset/inside", "nodednsrecordset/outside"] {
+        says(&rig, object, "LastAddressesKept").await;
+    }
+    let kept = nameserver.query(inside, "A").unwrap();
+    assert!(!kept.is_empty() && kept.iter().all(|kept| ["10.0.0.1", "10.0.0.3"].contains(&kept.as_str())));
+    let serial = nameserver.serial().unwrap();
+
+    rig.kubectl(&["label", "node", "published-1", "publish=yes"]);
+    answers(&rig, &nameserver, inside, &["10.0.0.1"]).await;
+    answers(&rig, &nameserver, outside, &["198.51.100.1"]).await;
+    rig.settled("nodednsrecordset/inside").await;
+    println!("{} changes of the zone after none matched", nameserver.serial().unwrap() - serial);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn external_dns_publishes_what_our_dnsendpoint_says_and_follows_it() {
+    let rig = Rig::prepare().await;
+    let nameserver = Nameserver::start(ZONE).unwrap();
+    let Some(external_dns) = ExternalDns::start(&rig.control_plane, &nameserver).unwrap() else {
+        println!(
+            "skipped: external-dns is not built, which takes 10 minutes: run `tools/build external-dns`"
+        );
+        return;
+    };
+    // It needs no name server of its own, nor a key.
+    let _controller = publisher(&rig, &[], "ours");
+    rig.control_plane.apply(&pool("external-dns").to_string()).unwrap();
+    rig.settled("floatingippool/hello").await;
+    let published = eventually("external-dns has published both", SOON, async || {
+        Ok(nameserver.query(NAME, "A")? == ADDRESSES)
+    });
+    let published = published.await.unwrap_or_else(|error| {
+        let endpoints = rig.kubectl(&["get", "dnsendpoints", "-A", "-o", "yaml"]);
+        panic!("{error}\n{endpoints}\n{}", external_dns.log_tail())
+    });
+    println!("DNSEndpoint -> records: {published:?}");
+
+    // With one address less, the endpoint and then the name have one less.
+    let fewer = json!({"spec": {"ips": ADDRESSES[..1]}}).to_string();
+    rig.kubectl(&["patch", "floatingippool/hello", "--type=merge", "-p", &fewer]);
+    answers(&rig, &nameserver, NAME, &ADDRESSES[..1]).await;
+}
+
+/// The same answer, given again and again.
+struct Answers {
+    values: Vec<String>,
+    first: Instant,
+    last: Instant,
+    count: usize,
+}
+
+/// Asks for a name as fast as the server answers, until it is told to stop, and notes every answer with the time of its
+/// question. A question without an answer is noted as the reason for that.
+fn ask_in_a_tight_loop(server: SocketAddr, name: &str, stop: &AtomicBool) -> (Vec<Answers>, Vec<String>) {
+    let mut resolver = Resolver::new(server).unwrap();
+    let (mut noted, mut failed) = (Vec::<Answers>::new(), Vec::new());
+    while !stop.load(Ordering::Relaxed) {
+        let at = Instant::now();
+        let mut values = match resolver.ask(name, "A") {
+            Ok(values) => values,
+            Err(error) => {
+                failed.push(format!("{error:#}"));
+                continue;
+            }
+        };
+        values.sort();
+        match noted.last_mut().filter(|noted| noted.values == values) {
+            Some(noted) => (noted.last, noted.count) = (at, noted.count + 1),
+            None => noted.push(Answers { values, first: at, last: at, count: 1 }),
+        }
+    }
+    (noted, failed)
+}
+
+/// From when and until when something was so. What still is so has no end.
+type Span = (Instant, Option<Instant>);
+
+/// When an address was on no machine, by the cloud's own account.
+fn unattached(deeds: &[(Instant, Deed)], address: &str) -> Vec<Span> {
+    let mut spans = Vec::<Span>::new();
+    for (at, deed) in deeds {
+        match deed {
+            Deed::Detached { address: of, .. } if of == address => spans.push((*at, None)),
+            Deed::Attached { address: of, .. } if of == address => {
+                if let Some((_, until @ None)) = spans.last_mut() {
+                    *until = Some(*at);
+                }
+            }
+            _ => {}
+        }
+    }
+    spans
+}
+
+/// The longest time for which each of these answers gave an address that was on no machine, counted from when it left the
+/// last one.
+fn longest_stale(noted: &[Answers], deeds: &[(Instant, Deed)], addresses: &[String]) -> Duration {
+    let mut longest = Duration::ZERO;
+    for address in addresses {
+        for (left, back) in unattached(deeds, address) {
+            for answers in noted.iter().filter(|answers| answers.values.contains(address)) {
+                let last = back.map_or(answers.last, |back| back.min(answers.last));
+                if answers.first <= last {
+                    longest = longest.max(last.saturating_duration_since(left));
+                }
+            }
+        }
+    }
+    longest
+}
+
+#[test]
+fn the_judge_convicts_a_name_that_keeps_an_address_after_it_left() {
+    let start = Instant::now();
+    let at = |seconds: u64| start + Duration::from_secs(seconds);
+    let address = "198.51.100.1".to_owned();
+    let attached = |vm: &str| Deed::Attached { address: address.clone(), vm: vm.to_owned() };
+    let detached = |vm: &str| Deed::Detached { address: address.clone(), vm: vm.to_owned() };
+    let deeds = [(at(0), attached("1")), (at(10), detached("1")), (at(20), attached("2"))];
+    let stale = |first: u64, last: u64, value: &str| {
+        let answers = Answers { values: vec![value.to_owned()], first: at(first), last: at(last), count: 2 };
+        longest_stale(&[answers], &deeds, std::slice::from_ref(&address)).as_secs()
+    };
+    assert_eq!(stale(1, 9, "198.51.100.1"), 0, "it was attached");
+    assert_eq!(stale(1, 13, "198.51.100.1"), 3);
+    assert_eq!(stale(15, 16, "198.51.100.1"), 6, "it was put back into the name");
+    assert_eq!(stale(1, 30, "198.51.100.1"), 10, "until it was attached again");
+    assert_eq!(stale(21, 30, "198.51.100.1"), 0);
+    assert_eq!(stale(1, 30, "198.51.100.2"), 0, "another address");
+}
+
+const POOL_NODES: u64 = 8;
+const POOL_ADDRESSES: u64 = 4;
+const FIRST_DROPLET: u64 = 2_000;
+
+/// The nodes of the long test, of which as many as there are addresses run a pod.
+struct Fleet<'a> {
+    rig: &'a Rig,
+    addresses: Vec<String>,
+    with_pod: VecDeque<u64>,
+    without_pod: VecDeque<u64>,
+}
+
+fn fleet_node(number: u64) -> String {
+    format!("fleet-{number}")
+}
+
+impl<'a> Fleet<'a> {
+    async fn create(rig: &'a Rig) -> Self {
+        let addresses: Vec<_> = (1..=POOL_ADDRESSES).map(|number| format!("198.51.100.{number}")).collect();
+        rig.clouds.digitalocean.enforce_limits(false);
+        rig.clouds.digitalocean.with(|account| {
+            // So that 200 failovers take minutes.
+            account.action_time = Duration::from_millis(200);
+            addresses.iter().for_each(|address| account.add_reserved_ip(address, "nyc3"));
+        });
+        let fleet = Self {
+            rig,
+            addresses,
+            with_pod: (1..=POOL_ADDRESSES).collect(),
+            without_pod: (POOL_ADDRESSES + 1..=POOL_NODES).collect(),
+        };
+        for number in 1..=POOL_NODES {
+            fleet.boot(number).await;
+        }
+        for number in &fleet.with_pod {
+            fleet.run_pod(*number).await;
+        }
+        fleet
+    }
+
+    /// A machine comes up and joins the cluster.
+    async fn boot(&self, number: u64) {
+        let (name, droplet) = (fleet_node(number), FIRST_DROPLET + number);
+        self.rig.clouds.digitalocean.with(|account| account.add_droplet(droplet, &*name, "nyc3"));
+        let fixture = node(&name).provider_id(&format!("digitalocean://{droplet}")).label("fleet", "yes");
+        fixture.create(&self.rig.client).await.unwrap();
+    }
+
+    /// A machine goes, and with it its node and its pod.
+    async fn lose(&self, number: u64) {
+        let droplet = FIRST_DROPLET + number;
+        self.rig.clouds.digitalocean.with(|account| account.remove_droplet(droplet));
+        let nodes: Api<Node> = Api::all(self.rig.client.clone());
+        nodes.delete(&fleet_node(number), &DeleteParams::default()).await.unwrap();
+        self.end_pod(number).await;
+    }
+
+    async fn run_pod(&self, number: u64) {
+        let name = fleet_node(number);
+        pod("default", &name).label("app", "fleet").on(&name).create(&self.rig.client).await.unwrap();
+    }
+
+    async fn end_pod(&self, number: u64) {
+        let pods: Api<Pod> = Api::namespaced(self.rig.client.clone(), "default");
+        pods.delete(&fleet_node(number), &DeleteParams::default().grace_period(0)).await.unwrap();
+    }
+
+    /// Takes as many nodes with a pod out of use, the one that has had it longest first, and lets as many others run one.
+    /// The others are told first, so that the addresses have somewhere to go.
+    async fn move_pods(&mut self, count: usize) {
+        for _ in 0..count {
+            let new = self.without_pod.pop_front().unwrap();
+            self.run_pod(new).await;
+            self.with_pod.push_back(new);
+        }
+        for _ in 0..count {
+            let old = self.with_pod.pop_front().unwrap();
+            self.end_pod(old).await;
+            self.without_pod.push_back(old);
+        }
+    }
+
+    /// Loses a node with a pod, while all addresses but its own stay attached. Another node runs its pod after this long,
+    /// and the lost one comes back.
+    async fn lose_one(&mut self, replaced_after: Duration) {
+        let old = self.with_pod.pop_front().unwrap();
+        self.lose(old).await;
+        tokio::time::sleep(replaced_after).await;
+        let new = self.without_pod.pop_front().unwrap();
+        self.run_pod(new).await;
+        self.with_pod.push_back(new);
+        self.boot(old).await;
+        self.without_pod.push_back(old);
+    }
+
+    /// Waits until the addresses are on exactly the nodes that run a pod.
+    async fn followed(&self) {
+        let wanted: BTreeSet<_> = self.with_pod.iter().map(|number| FIRST_DROPLET + number).collect();
+        let followed = eventually("the addresses are where the pods are", SOON, async || {
+            let holder = |address: &String| {
+                self.rig.clouds.digitalocean.with(|account| account.holder(address)).unwrap_or_default()
+            };
+            Ok(self.addresses.iter().map(holder).collect::<BTreeSet<_>>() == wanted)
+        });
+        followed.await.unwrap_or_else(|error| panic!("{error}: {wanted:?}\n{}", self.rig.logs()));
+    }
+}
+
+// F4 F7
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resolver_in_a_tight_loop_never_gets_an_empty_answer_through_200_failovers_and_node_losses() {
+    const FAILOVERS: usize = 200;
+    const TTL: Duration = Duration::from_secs(2);
+    // The controller, the name server and the resolver share a machine with others, and each may be late a little.
+    const SLACK: Duration = Duration::from_millis(500);
+    let rig = Rig::prepare().await;
+    let nameserver = Nameserver::start(ZONE).unwrap();
+    let mut fleet = Fleet::create(&rig).await;
+    let _controller = publisher(&rig, &nameserver.environment(), "ours");
+    let mut pool = pool("rfc2136");
+    pool["spec"]["ips"] = json!(fleet.addresses);
+    pool["spec"]["match"] =
+        json!({"nodeLabel": "fleet=yes", "podNamespace": "default", "podLabel": "app=fleet"});
+    rig.control_plane.apply(&pool.to_string()).unwrap();
+    let addresses = fleet.addresses.clone();
+    let all: Vec<_> = addresses.iter().map(String::as_str).collect();
+    answers(&rig, &nameserver, NAME, &all).await;
+
+    let (address, stop) = (nameserver.address(), std::sync::Arc::new(AtomicBool::new(false)));
+    let asking = std::thread::spawn({
+        let stop = std::sync::Arc::clone(&stop);
+        move || ask_in_a_tight_loop(address, NAME, &stop)
+    });
+    let started = Instant::now();
+    let (mut failovers, mut losses) = (0, 0);
+    for round in 0.. {
+        if failovers >= FAILOVERS {
+            break;
+        }
+        failovers += match round % 10 {
+            // All at once, so that for a moment no address is where it should be.
+            3 => {
+                fleet.move_pods(4).await;
+                4
+            }
+            // Nobody takes the address for so long that it must leave the name.
+            6 => {
+                losses += 1;
+                fleet.lose_one(2 * TTL).await;
+                1
+            }
+            8 => {
+                losses += 1;
+                fleet.lose_one(Duration::ZERO).await;
+                1
+            }
+            _ => {
+                fleet.move_pods(1).await;
+                1
+            }
+        };
+        fleet.followed().await;
+    }
+    let took = started.elapsed();
+    answers(&rig, &nameserver, NAME, &all).await;
+    stop.store(true, Ordering::Relaxed);
+    let (noted, failed) = asking.join().unwrap();
+
+    let deeds = rig.clouds.digitalocean.deeds();
+    let deeds: Vec<_> = deeds.into_iter().map(|(at, deed)| (at.into_std(), deed)).collect();
+    let longest = longest_stale(&noted, &deeds, &addresses);
+    let queries: usize = noted.iter().map(|answers| answers.count).sum();
+    let empty: usize =
+        noted.iter().filter(|answers| answers.values.is_empty()).map(|answers| answers.count).sum();
+    println!(
+        "{}",
+        json!({
+            "failovers": failovers, "node_losses": losses, "seconds": took.as_secs(), "queries": queries,
+            "without_an_answer": failed.len(), "empty_answers": empty, "different_answers": noted.len(),
+            "changes_of_the_zone": nameserver.serial().unwrap() - 1,
+            "longest_unattached_and_served_milliseconds": longest.as_millis(),
+        })
+    );
+    assert_eq!(failed, Vec::<String>::new(), "a question had no answer");
+    assert_eq!(empty, 0, "the name was empty");
+    assert!(longest <= TTL + SLACK, "an address that left {longest:?} ago was still in the name");
+    assert!(
+        noted.iter().flat_map(|answers| &answers.values).all(|value| addresses.contains(value)),
+        "the name had somebody else's address"
+    );
+    assert!(noted.len() > losses, "the name never changed, so nothing was tested");
+    assert!(queries > 100 * failovers, "{queries} questions are too few to see what resolvers see");
+    assert_eq!(rig.clouds.digitalocean.ledger().double_holders(), Vec::<String>::new());
+}
