@@ -41,7 +41,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::ledger::{Deed, Ledger};
-use super::limits::{Limit, Quota};
+use super::limits::{Headers, Limit, Quota};
 use super::{Answer, Call, Machine, Refusal, Route, matches};
 use zones::Zone;
 
@@ -125,8 +125,13 @@ impl Machine for Cloudflare {
     }
 
     fn limits() -> Vec<Limit> {
-        let headers = Some(rate_headers as fn(Quota) -> Vec<(&'static str, String)>);
-        vec![Limit { counts: |_| true, max: REQUESTS_MAX, window: WINDOW, restarts: true, headers }]
+        vec![Limit {
+            counts: |_| true,
+            max: REQUESTS_MAX,
+            window: WINDOW,
+            restarts: true,
+            headers: Some(rate_headers),
+        }]
     }
 
     fn handle(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Answer {
@@ -178,7 +183,7 @@ fn too_many_requests(wait: Duration) -> Answer {
     answer
 }
 
-fn rate_headers(quota: Quota) -> Vec<(&'static str, String)> {
+fn rate_headers(quota: Quota) -> Headers {
     let resets = whole_seconds(quota.resets);
     vec![
         ("ratelimit", format!(r#""default";r={};t={resets}"#, quota.left)),

@@ -38,7 +38,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::ledger::{Deed, Ledger};
-use super::limits::{Limit, Quota};
+use super::limits::{Headers, Limit, Quota};
 use super::{Answer, Call, Machine, Refusal, Route, matches};
 use addresses::{Action, Address, Names};
 use domains::Domain;
@@ -255,7 +255,7 @@ fn per_minute(counts: fn(&Route) -> bool, max: u32) -> Limit {
 }
 
 /// What is left of the hour. The vendor tells when it ends as a moment of the wall clock, the fake in seconds from now.
-fn rate_headers(quota: Quota) -> Vec<(&'static str, String)> {
+fn rate_headers(quota: Quota) -> Headers {
     vec![
         ("ratelimit-limit", quota.max.to_string()),
         ("ratelimit-remaining", quota.left.to_string()),

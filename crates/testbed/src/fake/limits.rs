@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::Route;
 
+/// Headers of an answer, by name.
+pub type Headers = Vec<(&'static str, String)>;
+
 /// At most so many requests within a window that starts afresh when it ends.
 #[derive(Clone, Debug)]
 pub struct Limit {
@@ -16,7 +19,7 @@ pub struct Limit {
     /// Whether the first request too many begins the window anew, so that all of it must be waited for.
     pub restarts: bool,
     /// The headers that tell a caller how much is left, where the vendor has them.
-    pub headers: Option<fn(Quota) -> Vec<(&'static str, String)>>,
+    pub headers: Option<fn(Quota) -> Headers>,
 }
 
 /// How much of a limit is left.
@@ -76,7 +79,7 @@ impl Limits {
     }
 
     /// The headers that tell a caller how much is left.
-    pub(crate) fn headers(&self, now: Duration) -> Vec<(&'static str, String)> {
+    pub(crate) fn headers(&self, now: Duration) -> Headers {
         let told = |used: &Used| {
             let quota = Quota {
                 max: used.limit.max,
