@@ -9,6 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use testbed::fake::cloudflare::{self, Cloudflare};
 use testbed::fake::compute::{self, Compute};
 use testbed::fake::digitalocean::{self, DigitalOcean};
 use testbed::fake::http::serve;
@@ -84,6 +85,18 @@ async fn digitaloceans_own_client_agrees_with_the_fake_on_every_call_of_the_driv
     for call in drivers::digitalocean::CALLS {
         assert!(names.contains(*call), "the driver makes {call}, which is not certified");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cloudflares_own_client_agrees_with_the_fake_on_every_call() {
+    let mut account = Cloudflare::new(TOKEN);
+    account.add_zone("example.com");
+    (1..=20).for_each(|number| drop(account.add_zone(format!("zone-{number}.example"))));
+    let server = served(account).await;
+    let mut script = Command::new(python("cloudflare"));
+    let base_url = format!("{}/client/v4", server.url());
+    script.arg(certify_folder().join("cloudflare_dns.py")).args([&base_url, TOKEN]);
+    certified(&mut script, cloudflare::ROUTES);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::cluster::{NodeFixture, node};
+use crate::fake::cloudflare::Cloudflare;
 use crate::fake::compute::Compute;
 use crate::fake::digitalocean::DigitalOcean;
 use crate::fake::http::{Server, serve};
@@ -16,6 +17,9 @@ pub const TOKEN: &str = "demo-token";
 
 /// The project of the demonstration's Compute Engine.
 pub const PROJECT: &str = "demo";
+
+/// The DNS zone of the demonstration's Cloudflare.
+pub const ZONE: &str = "example.com";
 
 /// Names and zones of the nodes at Compute Engine.
 pub const EDGE_NODES: [(&str, &str); 3] =
@@ -56,6 +60,8 @@ pub struct Clouds {
     pub metadata: Fake<Metadata>,
     /// DigitalOcean, with two reserved addresses in nyc3.
     pub digitalocean: Fake<DigitalOcean>,
+    /// Cloudflare, with the zone [`ZONE`] and no records in it.
+    pub cloudflare: Fake<Cloudflare>,
 }
 
 impl Default for Clouds {
@@ -72,10 +78,13 @@ impl Default for Clouds {
         }
         digitalocean.add_reserved_ip("203.0.113.10", "nyc3");
         digitalocean.add_reserved_ip("203.0.113.11", "nyc3");
+        let mut cloudflare = Cloudflare::new(TOKEN);
+        cloudflare.add_zone(ZONE);
         Self {
             compute: Fake::new(compute),
             metadata: Fake::new(Metadata::new(PROJECT, TOKEN)),
             digitalocean: Fake::new(digitalocean),
+            cloudflare: Fake::new(cloudflare),
         }
     }
 }
@@ -88,6 +97,7 @@ impl Clouds {
             compute: serve(&self.compute, port(0)).await?,
             metadata: serve(&self.metadata, port(1)).await?,
             digitalocean: serve(&self.digitalocean, port(2)).await?,
+            cloudflare: serve(&self.cloudflare, port(3)).await?,
         })
     }
 
@@ -97,7 +107,12 @@ impl Clouds {
             let in_words = |(at, deed): (Instant, Deed)| (at, format!("{name}: {deed}"));
             fake.deeds().into_iter().map(in_words).collect()
         }
-        let mut deeds = [of("compute", &self.compute), of("digitalocean", &self.digitalocean)].concat();
+        let mut deeds = [
+            of("compute", &self.compute),
+            of("digitalocean", &self.digitalocean),
+            of("cloudflare", &self.cloudflare),
+        ]
+        .concat();
         deeds.sort_by_key(|(at, _)| *at);
         deeds.into_iter().map(|(_, deed)| deed).collect()
     }
@@ -108,6 +123,7 @@ pub struct Servers {
     compute: Server,
     metadata: Server,
     digitalocean: Server,
+    cloudflare: Server,
 }
 
 impl Servers {
@@ -119,6 +135,8 @@ impl Servers {
             ("GCE_METADATA_HOST", host(self.metadata.address)),
             ("DIGITALOCEAN_API_URL", self.digitalocean.url()),
             ("DIGITALOCEAN_ACCESS_TOKEN", TOKEN.to_owned()),
+            ("CLOUDFLARE_API_URL", format!("{}/client/v4", self.cloudflare.url())),
+            ("CLOUDFLARE_TOKEN", TOKEN.to_owned()),
         ]
     }
 }

@@ -16,6 +16,7 @@ pub mod http;
 pub mod ledger;
 pub mod limits;
 
+pub mod cloudflare;
 pub mod compute;
 pub mod digitalocean;
 pub mod metadata;

@@ -343,7 +343,7 @@ impl Machine for Compute {
 
     fn limits() -> Vec<Limit> {
         let window = Duration::from_secs(60);
-        vec![Limit { counts: |_| true, max: REQUESTS_PER_MINUTE, window, headers: None }]
+        vec![Limit { counts: |_| true, max: REQUESTS_PER_MINUTE, window, restarts: false, headers: None }]
     }
 
     fn handle(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Answer {

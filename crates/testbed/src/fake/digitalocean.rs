@@ -38,7 +38,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::ledger::{Deed, Ledger};
-use super::limits::Limit;
+use super::limits::{Headers, Limit, Quota};
 use super::{Answer, Call, Machine, Refusal, Route, matches};
 use addresses::{Action, Address, Names};
 use domains::Domain;
@@ -214,10 +214,11 @@ impl Machine for DigitalOcean {
                 counts: |_| true,
                 max: REQUESTS_PER_HOUR_MAX,
                 window: HOUR,
-                headers: Some(["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"]),
+                restarts: false,
+                headers: Some(rate_headers),
             },
-            Limit { counts: |_| true, max: REQUESTS_PER_MINUTE_MAX, window: MINUTE, headers: None },
-            Limit { counts: creates, max: CREATES_PER_MINUTE_MAX, window: MINUTE, headers: None },
+            per_minute(|_| true, REQUESTS_PER_MINUTE_MAX),
+            per_minute(creates, CREATES_PER_MINUTE_MAX),
         ]
     }
 
@@ -247,6 +248,19 @@ impl Machine for DigitalOcean {
         let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         header.and_then(|value| value.strip_prefix("Bearer ")) == Some(self.token.as_str())
     }
+}
+
+fn per_minute(counts: fn(&Route) -> bool, max: u32) -> Limit {
+    Limit { counts, max, window: MINUTE, restarts: false, headers: None }
+}
+
+/// What is left of the hour. The vendor tells when it ends as a moment of the wall clock, the fake in seconds from now.
+fn rate_headers(quota: Quota) -> Headers {
+    vec![
+        ("ratelimit-limit", quota.max.to_string()),
+        ("ratelimit-remaining", quota.left.to_string()),
+        ("ratelimit-reset", quota.resets.as_secs().to_string()),
+    ]
 }
 
 /// The vendor's error body.

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::Route;
 
+/// Headers of an answer, by name.
+pub type Headers = Vec<(&'static str, String)>;
+
 /// At most so many requests within a window that starts afresh when it ends.
 #[derive(Clone, Debug)]
 pub struct Limit {
@@ -13,9 +16,23 @@ pub struct Limit {
     pub max: u32,
     /// The window.
     pub window: Duration,
-    /// Header names that tell the limit, what remains and when it resets (seconds since the fake's first request plus
-    /// the wall clock's start are the vendor's own business; fakes tell seconds from now), where the vendor has them.
-    pub headers: Option<[&'static str; 3]>,
+    /// Whether the first request too many begins the window anew, so that all of it must be waited for.
+    pub restarts: bool,
+    /// The headers that tell a caller how much is left, where the vendor has them.
+    pub headers: Option<fn(Quota) -> Headers>,
+}
+
+/// How much of a limit is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// The most requests in one window.
+    pub max: u32,
+    /// The requests that are left in this window.
+    pub left: u32,
+    /// The window.
+    pub window: Duration,
+    /// When the window ends, from now.
+    pub resets: Duration,
 }
 
 #[derive(Debug)]
@@ -51,6 +68,9 @@ impl Limits {
                 used.count = 0;
             }
             used.count += 1;
+            if used.limit.restarts && used.count == used.limit.max + 1 {
+                used.window_began = now;
+            }
             if used.count > used.limit.max {
                 wait = wait.max(Some(used.window_began + used.limit.window - now));
             }
@@ -59,16 +79,16 @@ impl Limits {
     }
 
     /// The headers that tell a caller how much is left.
-    pub(crate) fn headers(&self, now: Duration) -> Vec<(&'static str, String)> {
-        let mut headers = Vec::new();
-        for used in &self.used {
-            let Some([limit, remaining, reset]) = used.limit.headers else { continue };
-            let left = used.limit.max.saturating_sub(used.count);
-            let resets = (used.window_began + used.limit.window).saturating_sub(now);
-            headers.push((limit, used.limit.max.to_string()));
-            headers.push((remaining, left.to_string()));
-            headers.push((reset, resets.as_secs().to_string()));
-        }
-        headers
+    pub(crate) fn headers(&self, now: Duration) -> Headers {
+        let told = |used: &Used| {
+            let quota = Quota {
+                max: used.limit.max,
+                left: used.limit.max.saturating_sub(used.count),
+                window: used.limit.window,
+                resets: (used.window_began + used.limit.window).saturating_sub(now),
+            };
+            used.limit.headers.map(|headers| headers(quota)).unwrap_or_default()
+        };
+        self.used.iter().flat_map(told).collect()
     }
 }

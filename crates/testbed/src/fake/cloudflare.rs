@@ -1,0 +1,211 @@
+//! Cloudflare's API, version 4, as far as the DNS records of a free plan's zones go.
+//!
+//! In: the requests of a driver or of the vendor's own client. Out: the vendor's envelope, answers and error codes, and a
+//! ledger with the full name of every record that was set or removed. Everything takes effect at once.
+//!
+//! A record that a request makes, or makes of another, is judged like this, and the first line that applies is the answer:
+//!
+//! ```text
+//! a type that the fake does not keep                   400   1004
+//! no name                                              400   9000
+//! content that is no address of the record's type      400   9005 (A), 9006 (AAAA)
+//! no content                                           400   1004
+//! TTL that is neither 1 nor 60 to 86400 seconds        400   9021
+//! proxied, and neither A, AAAA nor CNAME               400   9004
+//! proxied, and an address that is not public           400   9003
+//! comment of more than 100 characters                  400   9313
+//! any tag                                              400   9300
+//! same name, type and content as another record        400   81058
+//! A or AAAA where the name has a CNAME                 400   81054
+//! CNAME where the name has an A, AAAA or CNAME         400   81053
+//! ```
+//!
+//! A batch is one transaction: where one of its changes is refused, none is made. The answers to its changes are those
+//! of the single calls.
+//!
+//! It never helps a caller: a `PUT` resets what it does not name, a relative name gets the zone's name appended, the same
+//! as any other that does not end in it, filters that it does not know are ignored, and listings come in no order.
+
+mod pages;
+mod records;
+#[cfg(test)]
+mod tests;
+mod zones;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ::http::{Method, Request, header};
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::ledger::{Deed, Ledger};
+use super::limits::{Headers, Limit, Quota};
+use super::{Answer, Call, Machine, Refusal, Route, matches};
+use zones::Zone;
+
+/// Every call: its method, its path and the name under which [`ROUTES`] lists it. The first match counts.
+const CALLS: [(&str, &str, &str); 8] = [
+    ("GET", "client/v4/zones", "zones.list"),
+    ("GET", "client/v4/zones/{}/dns_records", "dns.records.list"),
+    ("POST", "client/v4/zones/{}/dns_records", "dns.records.create"),
+    ("POST", "client/v4/zones/{}/dns_records/batch", "dns.records.batch"),
+    ("GET", "client/v4/zones/{}/dns_records/{}", "dns.records.get"),
+    ("PATCH", "client/v4/zones/{}/dns_records/{}", "dns.records.edit"),
+    ("PUT", "client/v4/zones/{}/dns_records/{}", "dns.records.update"),
+    ("DELETE", "client/v4/zones/{}/dns_records/{}", "dns.records.delete"),
+];
+
+/// The names of all calls, as the vendor's Python client spells them.
+pub const ROUTES: &[&str] = &names(&CALLS);
+
+const fn names<const N: usize>(calls: &[(&str, &str, &'static str); N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut at = 0;
+    while at < N {
+        names[at] = calls[at].2;
+        at += 1;
+    }
+    names
+}
+
+/// The most requests of all kinds in a window.
+const REQUESTS_MAX: u32 = 1_200;
+/// The window, and how long everything is refused after one request too many.
+const WINDOW: Duration = Duration::from_secs(300);
+
+/// The wall clock's time at the fake's first request. It is fixed so that two runs of a test give the same answers.
+const FIRST_REQUEST_AT: Duration = Duration::from_secs(1_767_225_600);
+
+/// The account behind the API.
+#[derive(Debug)]
+pub struct Cloudflare {
+    /// The bearer token that the API accepts.
+    pub token: String,
+    /// The zones by their identifiers.
+    zones: BTreeMap<String, Zone>,
+    /// What a person did with the dashboard and the ledger does not know yet.
+    unwritten: Vec<Deed>,
+}
+
+/// A handler's answer, or the refusal that takes its place.
+type Handled = Result<Answer, Answer>;
+
+impl Cloudflare {
+    /// An account without zones.
+    pub fn new(token: impl Into<String>) -> Self {
+        Self { token: token.into(), zones: BTreeMap::new(), unwritten: Vec::new() }
+    }
+
+    fn dispatch(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Handled {
+        let body = &call.body;
+        let params: Vec<&str> = call.route.params.iter().map(String::as_str).collect();
+        match (call.route.name, params.as_slice()) {
+            ("zones.list", []) => Ok(self.list_zones(call)),
+            ("dns.records.list", [zone]) => self.list_records(zone, call),
+            ("dns.records.get", [zone, id]) => self.get_record(zone, id),
+            ("dns.records.create", [zone]) => self.change(zone, now, ledger, |zone| zone.post(body)),
+            ("dns.records.edit", [zone, id]) => self.change(zone, now, ledger, |zone| zone.patch(id, body)),
+            ("dns.records.update", [zone, id]) => self.change(zone, now, ledger, |zone| zone.put(id, body)),
+            ("dns.records.delete", [zone, id]) => self.change(zone, now, ledger, |zone| {
+                zone.delete(id)?;
+                Ok(json!({ "id": id }))
+            }),
+            ("dns.records.batch", [zone]) => self.change(zone, now, ledger, |zone| zone.batch(body)),
+            _ => Err(no_route()),
+        }
+    }
+}
+
+impl Machine for Cloudflare {
+    fn route(method: &Method, path: &str) -> Option<Route> {
+        let mut of_method = CALLS.iter().filter(|(accepted, ..)| *accepted == method.as_str());
+        of_method.find_map(|(_, pattern, name)| matches(pattern, path).map(|params| Route { name, params }))
+    }
+
+    fn limits() -> Vec<Limit> {
+        vec![Limit {
+            counts: |_| true,
+            max: REQUESTS_MAX,
+            window: WINDOW,
+            restarts: true,
+            headers: Some(rate_headers),
+        }]
+    }
+
+    fn handle(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Answer {
+        self.advance(now, ledger);
+        self.dispatch(call, now, ledger).unwrap_or_else(|refused| refused)
+    }
+
+    fn advance(&mut self, now: Duration, ledger: &mut Ledger) {
+        for deed in self.unwritten.drain(..) {
+            ledger.did(now, deed);
+        }
+    }
+
+    fn refuse(&self, refusal: &Refusal) -> Answer {
+        match refusal {
+            Refusal::NoSuchCall => no_route(),
+            Refusal::Unauthorized => error(401, 10_000, "Authentication error"),
+            Refusal::RateLimited(wait) => too_many_requests(*wait),
+            Refusal::Forbidden(message) => error(403, 9109, message),
+            Refusal::Unavailable(status) => error(*status, 10_013, "An unknown error has occurred"),
+        }
+    }
+
+    fn is_authorized(&self, request: &Request<Bytes>) -> bool {
+        let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        header.and_then(|value| value.strip_prefix("Bearer ")) == Some(self.token.as_str())
+    }
+}
+
+/// The vendor's envelope around a result.
+fn success(result: Value) -> Answer {
+    Answer::json(200, json!({ "success": true, "errors": [], "messages": [], "result": result }))
+}
+
+/// The vendor's envelope around an error.
+fn error(status: u16, code: u32, message: &str) -> Answer {
+    let errors = json!([{ "code": code, "message": message }]);
+    Answer::json(status, json!({ "success": false, "errors": errors, "messages": [], "result": null }))
+}
+
+fn no_route() -> Answer {
+    error(404, 7000, "No route for that URI")
+}
+
+fn too_many_requests(wait: Duration) -> Answer {
+    let mut answer = error(429, 971, "Please wait and consider throttling your request speed");
+    answer.headers = rate_headers(Quota { max: REQUESTS_MAX, left: 0, window: WINDOW, resets: wait });
+    answer.headers.push(("retry-after", whole_seconds(wait).to_string()));
+    answer
+}
+
+fn rate_headers(quota: Quota) -> Headers {
+    let resets = whole_seconds(quota.resets);
+    vec![
+        ("ratelimit", format!(r#""default";r={};t={resets}"#, quota.left)),
+        ("ratelimit-policy", format!(r#""default";q={};w={}"#, quota.max, quota.window.as_secs())),
+    ]
+}
+
+/// A wait in seconds, rounded up: a caller that comes back a fraction early would be refused again.
+fn whole_seconds(wait: Duration) -> u128 {
+    wait.as_millis().div_ceil(1000)
+}
+
+/// A moment in the format of the API's answers.
+fn moment(at: Duration) -> String {
+    let since_epoch = (FIRST_REQUEST_AT + at).as_micros();
+    let micros = i64::try_from(since_epoch).unwrap_or_default();
+    Timestamp::from_microsecond(micros).unwrap_or_default().to_string()
+}
+
+/// An identifier as the API gives them out: 32 hexadecimal digits, different for each number, that tell nothing of it.
+fn identifier(number: u64) -> String {
+    // Odd, so that no two numbers have the same product.
+    const SCATTER: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+    format!("{:032x}", u128::from(number).wrapping_mul(SCATTER))
+}

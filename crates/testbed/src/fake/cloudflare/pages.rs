@@ -1,0 +1,38 @@
+//! Listings in pages.
+//!
+//! In: everything there is to list and a request's `page` and `per_page`. Out: one page and what is to be known of the
+//! whole. It never refuses: a page size outside the listing's bounds becomes the nearest one inside, and a page after the
+//! last is empty.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Value, json};
+
+use super::super::{Answer, Call};
+use super::success;
+
+/// How many entries a page of a listing has.
+pub(super) struct Sizes {
+    pub(super) default: usize,
+    pub(super) allowed: RangeInclusive<usize>,
+}
+
+/// The asked-for page of a listing. Only what is on the page is rendered.
+pub(super) fn page<T>(call: &Call, sizes: &Sizes, all: Vec<T>, render: impl Fn(T) -> Value) -> Answer {
+    let asked = |name: &str| call.query.get(name).and_then(|text| text.parse::<usize>().ok());
+    let number = asked("page").unwrap_or(1).max(1);
+    let size = asked("per_page").unwrap_or(sizes.default).clamp(*sizes.allowed.start(), *sizes.allowed.end());
+    let total = all.len();
+    let skipped = (number - 1).saturating_mul(size);
+    let entries: Vec<Value> = all.into_iter().skip(skipped).take(size).map(render).collect();
+    let info = json!({
+        "page": number,
+        "per_page": size,
+        "count": entries.len(),
+        "total_count": total,
+        "total_pages": total.div_ceil(size),
+    });
+    let mut answer = success(Value::Array(entries));
+    answer.body["result_info"] = info;
+    answer
+}
