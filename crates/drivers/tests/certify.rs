@@ -82,13 +82,13 @@ async fn digitaloceans_own_client_agrees_with_the_fake_on_every_call_of_the_driv
     let mut script = Command::new(python("digitalocean"));
     script.arg(certify_folder().join("digitalocean.py")).args([&server.url(), TOKEN]);
     let names = certified(&mut script, digitalocean::ROUTES);
-    for call in drivers::digitalocean::CALLS {
+    for call in drivers::digitalocean::CALLS.iter().chain(drivers::digitalocean::records::CALLS) {
         assert!(names.contains(*call), "the driver makes {call}, which is not certified");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cloudflares_own_client_agrees_with_the_fake_on_every_call() {
+async fn cloudflares_own_client_agrees_with_the_fake_on_every_call_of_the_driver() {
     let mut account = Cloudflare::new(TOKEN);
     account.add_zone("example.com");
     (1..=20).for_each(|number| drop(account.add_zone(format!("zone-{number}.example"))));
@@ -96,7 +96,10 @@ async fn cloudflares_own_client_agrees_with_the_fake_on_every_call() {
     let mut script = Command::new(python("cloudflare"));
     let base_url = format!("{}/client/v4", server.url());
     script.arg(certify_folder().join("cloudflare_dns.py")).args([&base_url, TOKEN]);
-    certified(&mut script, cloudflare::ROUTES);
+    let names = certified(&mut script, cloudflare::ROUTES);
+    for call in drivers::cloudflare::CALLS {
+        assert!(names.contains(*call), "the driver makes {call}, which is not certified");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

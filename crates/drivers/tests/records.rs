@@ -1,11 +1,13 @@
 //! The drivers of names, unchanged, on the fakes' state machines, in virtual time.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
+use drivers::cloudflare::Cloudflare;
 use drivers::digitalocean::records::Records;
 use drivers::http::{HttpService, with_deadline};
 use drivers::records::{RecordChange, RecordDriver};
 use drivers::{DriverError, tokens};
 use plan::{Address, DnsProvider, PoolKey, RecordKind, RecordName, RecordSet};
+use testbed::fake::cloudflare::Cloudflare as Zones;
 use testbed::fake::digitalocean::DigitalOcean;
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Machine, Refusal};
@@ -99,5 +101,67 @@ mod at_digitalocean {
         let name = hello(DnsProvider::DigitalOcean, RecordKind::A);
         let refused = publish(&driver, &name, set(Some("us"), &["203.0.113.1"])).await.unwrap_err();
         assert!(matches!(&refused, DriverError::Denied { permission, .. } if permission == "domain:create"));
+    }
+}
+
+mod at_cloudflare {
+    use super::*;
+
+    fn account() -> (Fake<Zones>, Cloudflare) {
+        let mut account = Zones::new(TOKEN);
+        account.add_zone("example.com");
+        let fake = Fake::new(account);
+        let driver =
+            Cloudflare::new(service(&fake), "http://cloudflare.invalid/client/v4", tokens::fixed(TOKEN));
+        (fake, driver)
+    }
+
+    fn name() -> RecordName {
+        hello(DnsProvider::Cloudflare, RecordKind::A)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_set_is_read_and_written_as_a_whole() {
+        let (_fake, driver) = account();
+        keeps_the_contract(&driver, DnsProvider::Cloudflare).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_hundred_records_are_changed_in_one_request() {
+        let (fake, driver) = account();
+        let values =
+            |net: u8| -> Vec<String> { (1..=200).map(|host| format!("203.0.{net}.{host}")).collect() };
+        let texts =
+            |values: &[String]| set(Some("us"), &values.iter().map(String::as_str).collect::<Vec<_>>());
+        publish(&driver, &name(), texts(&values(113))).await.unwrap();
+        publish(&driver, &name(), texts(&values(114))).await.unwrap();
+        assert_eq!(fake.ledger().calls()["dns.records.batch"], 2, "one for each change");
+        let states = fake.ledger().values_of("hello.example.com");
+        assert_eq!(states.last().unwrap().1.len(), 200);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_proxied_stays_proxied_and_new_values_are_as_the_old_ones() {
+        let (fake, driver) = account();
+        fake.with(|account| {
+            let id = account.add_record("example.com", "A", "hello.example.com", "203.0.113.1").unwrap();
+            account.edit_record("example.com", &id, &serde_json::json!({"proxied": true}));
+        });
+        let wanted = set(Some("us"), &["203.0.113.2", "203.0.113.3"]);
+        publish(&driver, &name(), wanted.clone()).await.unwrap();
+        let found = fake.with(|account| account.records("hello.example.com", "A"));
+        assert!(found.iter().all(|record| record["proxied"] == true), "{found:?}");
+        let read = driver.read(&name(), &object()).await.unwrap();
+        assert_eq!((read.values, read.owner), (wanted.values, wanted.owner));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_record_without_our_mark_makes_the_set_nobodys() {
+        let (fake, driver) = account();
+        publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
+        fake.with(|account| account.add_record("example.com", "A", "hello.example.com", "203.0.113.9"));
+        let found = driver.read(&name(), &object()).await.unwrap();
+        assert_eq!(found.owner, None);
+        assert_eq!(found.values.len(), 2);
     }
 }
