@@ -1,4 +1,7 @@
-//! A driver whose failures are counted. It changes nothing else.
+//! A driver whose calls are counted and timed. It changes nothing else.
+//!
+//! A call is for the object that [`for_object`] names around it. A listing serves a whole account, and so does a look at
+//! operations: they are for nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,11 +9,21 @@ use std::sync::Arc;
 use drivers::{AddressDriver, DriverError, Listing, Operation, Polled, Progress, Traits};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use plan::{Address, MachineState, Provider, Scope, VmId};
+use plan::{Address, MachineState, PoolKey, Provider, Scope, VmId};
+use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 
-/// Counts the failures of all drivers.
+tokio::task_local! {
+    static OBJECT: PoolKey;
+}
+
+/// Names the object for which a future calls drivers.
+pub async fn for_object<F: Future>(object: PoolKey, calls: F) -> F::Output {
+    OBJECT.scope(object, calls).await
+}
+
+/// Counts the calls of all drivers.
 pub fn metered(
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
     metrics: &Metrics,
@@ -22,6 +35,24 @@ pub fn metered(
     drivers.into_iter().map(metered).collect()
 }
 
+/// Something that a driver is asked.
+#[derive(Clone, Copy)]
+struct Call {
+    /// Our word for it.
+    operation: &'static str,
+    /// The name that FLIPOP has for it, or would have.
+    known_as: &'static str,
+}
+
+const LIST: Call = Call { operation: "list", known_as: "ListIPs" };
+const ATTACH: Call = Call { operation: "attach", known_as: "AssignIP" };
+const RESTORE: Call = Call { operation: "restore", known_as: "RestoreIP" };
+const DETACH: Call = Call { operation: "detach", known_as: "UnassignIP" };
+const CREATE: Call = Call { operation: "create", known_as: "CreateIP" };
+const RELEASE: Call = Call { operation: "release", known_as: "ReleaseIP" };
+const POLL: Call = Call { operation: "poll", known_as: "PollActions" };
+const MACHINES: Call = Call { operation: "machines", known_as: "ListNodes" };
+
 struct Metered {
     driver: Arc<dyn AddressDriver>,
     provider: Provider,
@@ -31,22 +62,36 @@ struct Metered {
 impl Metered {
     fn counted<'a, T: 'a>(
         &'a self,
-        operation: &'static str,
+        call: Call,
         answer: BoxFuture<'a, Result<T, DriverError>>,
     ) -> BoxFuture<'a, Result<T, DriverError>> {
-        answer.inspect(move |answer| self.count(operation, answer.as_ref().err())).boxed()
+        async move {
+            let began = Instant::now();
+            let answer = answer.await;
+            self.count(call, answer.as_ref().err());
+            self.called(call, answer.is_ok(), began);
+            answer
+        }
+        .boxed()
     }
 
-    fn count(&self, operation: &str, error: Option<&DriverError>) {
+    fn count(&self, call: Call, error: Option<&DriverError>) {
         if let Some(error) = error {
-            self.metrics.failed(self.provider, operation, error);
+            self.metrics.failed(self.provider, call.operation, error);
         }
+    }
+
+    fn called(&self, call: Call, is_done: bool, began: Instant) {
+        let (provider, call) = (self.provider.name(), call.known_as);
+        let called =
+            |object: Option<&PoolKey>| self.metrics.called(provider, call, object, is_done, began.elapsed());
+        OBJECT.try_with(|object| called(Some(object))).unwrap_or_else(|_| called(None));
     }
 }
 
 impl AddressDriver for Metered {
     fn list<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>> {
-        self.counted("list", self.driver.list(scope))
+        self.counted(LIST, self.driver.list(scope))
     }
 
     fn list_one_by_one<'a>(
@@ -55,7 +100,7 @@ impl AddressDriver for Metered {
         addresses: &'a BTreeSet<Address>,
         machines: &'a BTreeSet<VmId>,
     ) -> BoxFuture<'a, Result<Listing, DriverError>> {
-        self.counted("list", self.driver.list_one_by_one(scope, addresses, machines))
+        self.counted(LIST, self.driver.list_one_by_one(scope, addresses, machines))
     }
 
     fn attach<'a>(
@@ -64,7 +109,7 @@ impl AddressDriver for Metered {
         address: Address,
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.counted("attach", self.driver.attach(scope, address, vm))
+        self.counted(ATTACH, self.driver.attach(scope, address, vm))
     }
 
     fn replace<'a>(
@@ -73,7 +118,7 @@ impl AddressDriver for Metered {
         address: Address,
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.counted("attach", self.driver.replace(scope, address, vm))
+        self.counted(ATTACH, self.driver.replace(scope, address, vm))
     }
 
     fn restore<'a>(
@@ -82,7 +127,7 @@ impl AddressDriver for Metered {
         address: Address,
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.counted("restore", self.driver.restore(scope, address, vm))
+        self.counted(RESTORE, self.driver.restore(scope, address, vm))
     }
 
     fn detach<'a>(
@@ -91,7 +136,7 @@ impl AddressDriver for Metered {
         address: Address,
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.counted("detach", self.driver.detach(scope, address, vm))
+        self.counted(DETACH, self.driver.detach(scope, address, vm))
     }
 
     fn create<'a>(
@@ -100,7 +145,7 @@ impl AddressDriver for Metered {
         region: &'a str,
         tag: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Address, DriverError>> {
-        self.counted("create", self.driver.create(scope, region, tag))
+        self.counted(CREATE, self.driver.create(scope, region, tag))
     }
 
     fn release<'a>(
@@ -108,27 +153,32 @@ impl AddressDriver for Metered {
         scope: &'a Scope,
         address: Address,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.counted("release", self.driver.release(scope, address))
+        self.counted(RELEASE, self.driver.release(scope, address))
     }
 
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {
-        let count = move |answers: &Vec<Result<Polled, DriverError>>| {
-            for answer in answers {
+        async move {
+            let began = Instant::now();
+            let answers = self.driver.poll(operations).await;
+            for answer in &answers {
                 let error = match answer {
                     Ok(Polled::Failed(error)) | Err(error) => Some(error),
                     Ok(Polled::Ended | Polled::StillUnderway) => None,
                 };
-                self.count("poll", error);
+                self.count(POLL, error);
             }
-        };
-        self.driver.poll(operations).inspect(count).boxed()
+            // That an operation failed is an answer, and the call did well.
+            self.called(POLL, answers.iter().all(Result::is_ok), began);
+            answers
+        }
+        .boxed()
     }
 
     fn machines<'a>(
         &'a self,
         scope: &'a Scope,
     ) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>> {
-        self.counted("machines", self.driver.machines(scope))
+        self.counted(MACHINES, self.driver.machines(scope))
     }
 
     fn traits(&self) -> Traits {

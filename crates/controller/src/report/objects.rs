@@ -19,6 +19,9 @@ use crate::observe::{CREATE, Index, Object, RELEASE, Refusal, URGENT, VOLUNTARY}
 /// The most candidates that an ambiguous creation names in the journal.
 const CANDIDATES_MAX: usize = 50;
 
+/// The most nodes that each of FLIPOP's lists names. A cluster may have thousands, and the object must still fit.
+const NODES_MAX: usize = 100;
+
 /// The parts of a status that both kinds have.
 struct Common {
     addresses: Vec<AddressStatus>,
@@ -167,6 +170,10 @@ impl Speaker<'_> {
                 .map(|(address, said)| (address.to_string(), self.as_flipop(said)))
                 .collect();
         }
+        let (key, world) = (&self.pool.key, &self.index.world);
+        let names = |nodes: Vec<&plan::NodeName>| nodes.into_iter().map(ToString::to_string).collect();
+        status.assignable_nodes = names(world.assignable(key, NODES_MAX));
+        status.node_errors = names(world.refusing(key, NODES_MAX));
         let is_new = object.status.as_ref() != Some(&status);
         is_new.then(|| FloatingIPPool { status: Some(status), ..object.clone() })
     }

@@ -44,7 +44,7 @@ impl Rounds {
         let Step { scope, address, action, .. } = &step;
         match action {
             Action::Attach(_) | Action::Replace(_) if result != Ok(Effect::HasOwn) => {
-                self.metrics.attached(&step.pool, result.is_ok());
+                self.metrics.attached(&step.pool, *address, result.is_ok());
             }
             Action::Detach(_) => self.metrics.detached(&step.pool, result.is_ok()),
             _ => {}

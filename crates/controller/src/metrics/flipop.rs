@@ -1,0 +1,216 @@
+//! The metrics that FLIPOP's users know: its names, its labels, and what it means by them.
+//!
+//! In: pools with what their statuses say, what became of assignments, and calls to providers. Out: the metrics. `dns` is
+//! the full name of the DNS record that follows the addresses, or empty; `provider` is where the addresses are, and for
+//! records where those are. What belongs to an object goes when the object does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use api::FloatingIPPool;
+use plan::{Address, NodeName, PoolKey};
+use prometheus::{DEFAULT_BUCKETS, HistogramVec, IntCounterVec, IntGaugeVec};
+
+use super::{ERROR, Registration, SUCCESS};
+use crate::observe::{Index, Object};
+
+pub(super) struct Flipop {
+    node_status: IntGaugeVec,
+    assignments: IntCounterVec,
+    assignment_errors: IntCounterVec,
+    ip_node: IntGaugeVec,
+    ip_state: IntGaugeVec,
+    unfulfilled: IntGaugeVec,
+    records: IntGaugeVec,
+    calls: IntCounterVec,
+    call_seconds: HistogramVec,
+    /// What became of the assignments of each pool's addresses.
+    tallies: Mutex<BTreeMap<PoolKey, BTreeMap<Address, Tally>>>,
+    /// Who has called whom for what, so that it can go with its object.
+    callers: Mutex<BTreeSet<(PoolKey, String, &'static str)>>,
+    /// The provider and the name of each record set that was told of.
+    record_sets: Mutex<BTreeMap<(String, String), (String, String)>>,
+}
+
+/// How often an address was assigned, and how often that failed.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    done: u64,
+    failed: u64,
+}
+
+impl Flipop {
+    pub(super) fn new(new: &Registration<'_>) -> Result<Self, prometheus::Error> {
+        let of_address = ["namespace", "name", "ip", "provider", "dns"];
+        Ok(Self {
+            node_status: new.gauges(
+                "flipop_floatingippoolcontroller_node_status",
+                "Nodes of a pool that could get an address, and those that have one",
+                &["namespace", "name", "provider", "dns", "status"],
+            )?,
+            assignments: new.counters(
+                "flipop_floatingippoolcontroller_ip_assignments",
+                "Assignments of an address to a node",
+                &of_address,
+            )?,
+            assignment_errors: new.counters(
+                "flipop_floatingippoolcontroller_ip_assignment_errors",
+                "Assignments of an address that failed",
+                &of_address,
+            )?,
+            ip_node: new.gauges(
+                "flipop_floatingippoolcontroller_ip_node",
+                "The node that an address is on, or is on its way to",
+                &["namespace", "name", "ip", "provider", "dns", "provider_id", "node"],
+            )?,
+            ip_state: new.gauges(
+                "flipop_floatingippoolcontroller_ip_state",
+                "The state that the pool's status tells of an address",
+                &["namespace", "name", "ip", "provider", "dns", "state"],
+            )?,
+            unfulfilled: new.gauges(
+                "flipop_floatingippoolcontroller_unfulfilled_ips",
+                "Addresses that a pool wants and does not have",
+                &["namespace", "name", "provider", "dns"],
+            )?,
+            records: new.gauges(
+                "flipop_nodednsrecordset_records",
+                "Records of a DNS name",
+                &["namespace", "name", "provider", "dns"],
+            )?,
+            calls: new.counters(
+                "flipop_providers_calls_total",
+                "Calls to providers",
+                &["provider", "call", "outcome", "kind", "namespace", "name"],
+            )?,
+            call_seconds: new.histograms(
+                "flipop_providers_call_duration_seconds",
+                "How long calls to providers took",
+                &["provider", "call", "kind", "namespace", "name"],
+                DEFAULT_BUCKETS,
+            )?,
+            tallies: Mutex::default(),
+            callers: Mutex::default(),
+            record_sets: Mutex::default(),
+        })
+    }
+
+    /// An address of a pool was assigned to a node, or was not.
+    pub(super) fn assigned(&self, key: &PoolKey, address: Address, is_done: bool) {
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let tally = tallies.entry(key.clone()).or_default().entry(address).or_default();
+        *(if is_done { &mut tally.done } else { &mut tally.failed }) += 1;
+    }
+
+    /// A provider was called, for this object where it was for one.
+    pub(super) fn called(
+        &self,
+        provider: &str,
+        call: &'static str,
+        object: Option<&PoolKey>,
+        is_done: bool,
+        took: Duration,
+    ) {
+        if let Some(key) = object {
+            let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+            callers.insert((key.clone(), provider.to_owned(), call));
+        }
+        let [kind, namespace, name] = words(object);
+        let outcome = if is_done { SUCCESS } else { ERROR };
+        self.calls.with_label_values(&[provider, call, outcome, kind, namespace, name]).inc();
+        let labels = [provider, call, kind, namespace, name];
+        self.call_seconds.with_label_values(&labels).observe(took.as_secs_f64());
+    }
+
+    /// Says how many records a record set has.
+    pub(super) fn set_records(&self, namespace: &str, name: &str, provider: &str, dns: &str, count: usize) {
+        let mut known = self.record_sets.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = (provider.to_owned(), dns.to_owned());
+        let before = known.insert((namespace.to_owned(), name.to_owned()), now.clone());
+        if let Some((provider, dns)) = before.filter(|before| *before != now) {
+            let _ = self.records.remove_label_values(&[namespace, name, &*provider, &*dns]);
+        }
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.records.with_label_values(&[namespace, name, provider, dns]).set(count);
+    }
+
+    /// A record set is gone.
+    pub(super) fn forget_records(&self, namespace: &str, name: &str) {
+        let mut known = self.record_sets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((provider, dns)) = known.remove(&(namespace.to_owned(), name.to_owned())) {
+            let _ = self.records.remove_label_values(&[namespace, name, &*provider, &*dns]);
+        }
+    }
+
+    /// Sets all that is about pools anew. The counters are kept by address, because a pool's labels may change.
+    pub(super) fn describe(&self, index: &Index) {
+        for gauges in [&self.node_status, &self.ip_node, &self.ip_state, &self.unfulfilled] {
+            gauges.reset();
+        }
+        for counters in [&self.assignments, &self.assignment_errors] {
+            counters.reset();
+        }
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        tallies.retain(|key, _| index.objects.contains_key(key));
+        for (key, tracked) in &index.objects {
+            let Object::Pool(object) = &tracked.object else { continue };
+            let listed = index.world.pool(key).map(|pool| pool.addresses.as_slice()).unwrap_or_default();
+            let mut of_pool = tallies.get_mut(key);
+            of_pool.iter_mut().for_each(|tallies| tallies.retain(|address, _| listed.contains(address)));
+            self.describe_pool(index, key, object, of_pool.as_deref().unwrap_or(&BTreeMap::new()));
+        }
+        self.forget_callers(index);
+    }
+
+    fn describe_pool(
+        &self,
+        index: &Index,
+        key: &PoolKey,
+        object: &FloatingIPPool,
+        tallies: &BTreeMap<Address, Tally>,
+    ) {
+        let (namespace, name, provider) = (&*key.namespace, &*key.name, object.spec.provider.as_str());
+        let dns = object.spec.dns_record_set.as_ref().map(|records| records.full_name()).unwrap_or_default();
+        let mut assigned = 0;
+        for (ip, said) in object.status.iter().flat_map(|status| &status.ips) {
+            let labels = [namespace, name, ip.as_str(), provider, &dns];
+            let tally =
+                ip.parse().ok().and_then(|address| tallies.get(&address)).copied().unwrap_or_default();
+            self.assignments.with_label_values(&labels).inc_by(tally.done);
+            self.assignment_errors.with_label_values(&labels).inc_by(tally.failed);
+            self.ip_state.with_label_values(&[namespace, name, ip, provider, &dns, said.state.name()]).set(1);
+            if let Some(node) = said.node_name.as_deref() {
+                assigned += 1;
+                let known = index.nodes.get(&NodeName::from(node));
+                let id = known.and_then(|node| node.spec.provider_id.as_deref()).unwrap_or_default();
+                self.ip_node.with_label_values(&[namespace, name, ip, provider, &dns, id, node]).set(1);
+            }
+        }
+        let available = i64::try_from(index.world.count_assignable(key)).unwrap_or(i64::MAX);
+        for (status, count) in [("available", available), ("assigned", assigned)] {
+            self.node_status.with_label_values(&[namespace, name, provider, &dns, status]).set(count);
+        }
+        let listed = object.spec.ips.as_ref().map_or(0, Vec::len);
+        let lacking = object.spec.desired().unwrap_or(listed).saturating_sub(listed);
+        let lacking = i64::try_from(lacking).unwrap_or(i64::MAX);
+        self.unfulfilled.with_label_values(&[namespace, name, provider, &dns]).set(lacking);
+    }
+
+    /// Takes the calls for objects that are gone away. Those that it never had are not missed.
+    fn forget_callers(&self, index: &Index) {
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, provider, call) in callers.extract_if(.., |(key, ..)| !index.objects.contains_key(key)) {
+            let [kind, namespace, name] = words(Some(&key));
+            for outcome in [SUCCESS, ERROR] {
+                let _ = self.calls.remove_label_values(&[&*provider, call, outcome, kind, namespace, name]);
+            }
+            let _ = self.call_seconds.remove_label_values(&[&*provider, call, kind, namespace, name]);
+        }
+    }
+}
+
+/// What labels say of an object.
+fn words(object: Option<&PoolKey>) -> [&str; 3] {
+    object.map_or([""; 3], |key| [key.kind, &*key.namespace, &*key.name])
+}
