@@ -185,3 +185,44 @@ impl AddressDriver for Metered {
         self.driver.traits()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Identity;
+    use crate::observe::floating_ip_pool;
+    use drivers::digitalocean::DigitalOcean;
+    use drivers::http::HttpService;
+    use drivers::tokens;
+    use testbed::fake::{Fake, digitalocean};
+
+    #[tokio::test]
+    async fn f12_a_change_is_counted_for_its_object_and_a_listing_for_nobody() {
+        let mut account = digitalocean::DigitalOcean::new("token");
+        account.add_droplet(1, "one", "nyc3");
+        account.add_reserved_ip("203.0.113.1", "nyc3");
+        let service = HttpService::new(Fake::new(account).service());
+        let driver = DigitalOcean::new(service, "http://digitalocean.invalid/", tokens::fixed("token"));
+        let metrics = Metrics::new(&Identity::default()).unwrap();
+        let drivers = BTreeMap::from([(Provider::DigitalOcean, Arc::new(driver) as Arc<dyn AddressDriver>)]);
+        let driver = &metered(drivers, &metrics)[&Provider::DigitalOcean];
+        let scope = Scope { provider: Provider::DigitalOcean, account: "".into() };
+        let pool = PoolKey { kind: floating_ip_pool::KIND, namespace: "web".into(), name: "pool".into() };
+        let assign = async |machine: &str| {
+            let (address, vm) = ("203.0.113.1".parse().unwrap(), machine.into());
+            for_object(pool.clone(), driver.attach(&scope, address, &vm)).await
+        };
+        driver.list(&scope).await.unwrap();
+        assign("2").await.unwrap_err();
+        assert!(matches!(assign("1").await, Ok(Progress::Underway(_))), "the cloud takes its time");
+        let text = metrics.text().unwrap();
+        let told: Vec<_> =
+            text.lines().filter(|line| line.starts_with("flipop_providers_calls_total")).collect();
+        let expected = [
+            r#"flipop_providers_calls_total{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",outcome="error",provider="digitalocean"} 1"#,
+            r#"flipop_providers_calls_total{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",outcome="success",provider="digitalocean"} 1"#,
+            r#"flipop_providers_calls_total{call="ListIPs",kind="",name="",namespace="",outcome="success",provider="digitalocean"} 1"#,
+        ];
+        assert_eq!(told, expected);
+    }
+}

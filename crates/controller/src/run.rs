@@ -97,6 +97,7 @@ pub async fn run(settings: Settings) -> Result<()> {
         clock: Arc::clone(&clock),
         fence,
     };
+    let retry = settings.retry();
     let terms = Terms {
         // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
         identity: format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond()),
@@ -104,10 +105,7 @@ pub async fn run(settings: Settings) -> Result<()> {
         lease: (settings.lease_namespace, settings.lease_name),
         lease_duration: Duration::from_secs(settings.lease_duration),
         takeover,
-        retry: Retry {
-            shortest: Duration::from_secs(settings.retry_seconds_min),
-            longest: Duration::from_secs(settings.retry_seconds_max),
-        },
+        retry,
     };
     tracing::info!(
         version = settings.controller_version,

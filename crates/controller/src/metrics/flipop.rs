@@ -214,3 +214,124 @@ impl Flipop {
 fn words(object: Option<&PoolKey>) -> [&str; 3] {
     object.map_or([""; 3], |key| [key.kind, &*key.namespace, &*key.name])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Identity, Metrics};
+    use super::*;
+    use crate::observe::floating_ip_pool;
+    use crate::watch::{Change, Seen};
+    use serde_json::json;
+
+    fn metrics() -> Metrics {
+        Metrics::new(&Identity::default()).unwrap()
+    }
+
+    fn key() -> PoolKey {
+        PoolKey { kind: floating_ip_pool::KIND, namespace: "web".into(), name: "pool".into() }
+    }
+
+    /// What is told, without what Prometheus is told about it.
+    fn told(metrics: &Metrics) -> Vec<String> {
+        let text = metrics.text().unwrap();
+        text.lines().filter(|line| line.starts_with("flipop_")).map(ToOwned::to_owned).collect()
+    }
+
+    /// Three Ready nodes, and a pool that wants three addresses and has two, of which one is on the first node.
+    fn index() -> Index {
+        let mut index = Index::default();
+        let node = |number| {
+            let ready = json!({"type": "Ready", "status": "True"});
+            serde_json::from_value(json!({
+                "metadata": {"name": format!("n{number}")},
+                "spec": {"providerID": format!("digitalocean://{number}")}, "status": {"conditions": [ready]},
+            }))
+            .unwrap()
+        };
+        index.see(Seen::Nodes(Change::All((1..=3).map(node).collect())));
+        let pool = json!({
+            "metadata": {"name": "pool", "namespace": "web", "uid": "1", "resourceVersion": "1"},
+            "spec": {
+                "provider": "digitalocean", "desiredIPs": 3, "ips": ["203.0.113.1", "203.0.113.2"],
+                "dnsRecordSet": {"recordName": "hello", "zone": "example.com"},
+            },
+            "status": {
+                "ips": {
+                    "203.0.113.1": {"state": "active", "nodeName": "n1", "providerID": "digitalocean://1"},
+                    "203.0.113.2": {"state": "unassigned"},
+                },
+                "addresses": [{"address": "203.0.113.1", "state": "Attached", "lastHolder": {"vm": "1"}}],
+            },
+        });
+        index.see(Seen::Pools(Change::All(vec![serde_json::from_value(pool).unwrap()])));
+        index
+    }
+
+    #[test]
+    fn f12_a_pool_is_told_under_flipops_names_and_labels_and_goes_with_its_object() {
+        let (metrics, mut index) = (metrics(), index());
+        let (first, second) = ("203.0.113.1".parse().unwrap(), "203.0.113.2".parse().unwrap());
+        for (address, is_done) in [(first, true), (first, true), (second, false)] {
+            metrics.attached(&key(), address, is_done);
+        }
+        metrics.describe(&index);
+        let expected = [
+            r#"flipop_floatingippoolcontroller_ip_assignment_errors{dns="hello.example.com",ip="203.0.113.1",name="pool",namespace="web",provider="digitalocean"} 0"#,
+            r#"flipop_floatingippoolcontroller_ip_assignment_errors{dns="hello.example.com",ip="203.0.113.2",name="pool",namespace="web",provider="digitalocean"} 1"#,
+            r#"flipop_floatingippoolcontroller_ip_assignments{dns="hello.example.com",ip="203.0.113.1",name="pool",namespace="web",provider="digitalocean"} 2"#,
+            r#"flipop_floatingippoolcontroller_ip_assignments{dns="hello.example.com",ip="203.0.113.2",name="pool",namespace="web",provider="digitalocean"} 0"#,
+            r#"flipop_floatingippoolcontroller_ip_node{dns="hello.example.com",ip="203.0.113.1",name="pool",namespace="web",node="n1",provider="digitalocean",provider_id="digitalocean://1"} 1"#,
+            r#"flipop_floatingippoolcontroller_ip_state{dns="hello.example.com",ip="203.0.113.1",name="pool",namespace="web",provider="digitalocean",state="active"} 1"#,
+            r#"flipop_floatingippoolcontroller_ip_state{dns="hello.example.com",ip="203.0.113.2",name="pool",namespace="web",provider="digitalocean",state="unassigned"} 1"#,
+            r#"flipop_floatingippoolcontroller_node_status{dns="hello.example.com",name="pool",namespace="web",provider="digitalocean",status="assigned"} 1"#,
+            r#"flipop_floatingippoolcontroller_node_status{dns="hello.example.com",name="pool",namespace="web",provider="digitalocean",status="available"} 2"#,
+            r#"flipop_floatingippoolcontroller_unfulfilled_ips{dns="hello.example.com",name="pool",namespace="web",provider="digitalocean"} 1"#,
+        ];
+        assert_eq!(told(&metrics), expected);
+        let text = metrics.text().unwrap();
+        assert!(text.contains("# TYPE flipop_floatingippoolcontroller_ip_assignments counter"), "{text}");
+        metrics.describe(&index);
+        assert_eq!(told(&metrics), expected, "what is told again is not counted again");
+        index.see(Seen::Pools(Change::All(Vec::new())));
+        metrics.describe(&index);
+        assert_eq!(told(&metrics), Vec::<String>::new());
+    }
+
+    #[test]
+    fn f12_calls_are_told_for_their_object_and_go_with_it() {
+        let (metrics, mut index) = (metrics(), index());
+        metrics.called("digitalocean", "AssignIP", Some(&key()), true, Duration::from_millis(20));
+        metrics.called("digitalocean", "AssignIP", Some(&key()), false, Duration::from_millis(20));
+        metrics.called("digitalocean", "ListIPs", None, true, Duration::from_millis(20));
+        metrics.describe(&index);
+        let of_list = r#"flipop_providers_calls_total{call="ListIPs",kind="",name="",namespace="",outcome="success",provider="digitalocean"} 1"#;
+        let calls = |told: Vec<String>| -> Vec<String> {
+            told.into_iter().filter(|line| line.contains("calls_total")).collect()
+        };
+        let expected = [
+            r#"flipop_providers_calls_total{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",outcome="error",provider="digitalocean"} 1"#,
+            r#"flipop_providers_calls_total{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",outcome="success",provider="digitalocean"} 1"#,
+            of_list,
+        ];
+        assert_eq!(calls(told(&metrics)), expected);
+        let count = r#"flipop_providers_call_duration_seconds_count{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",provider="digitalocean"} 2"#;
+        assert!(told(&metrics).contains(&count.to_owned()), "{:#?}", told(&metrics));
+        index.see(Seen::Pools(Change::All(Vec::new())));
+        metrics.describe(&index);
+        assert_eq!(calls(told(&metrics)), [of_list]);
+        assert!(told(&metrics).iter().all(|line| !line.contains("AssignIP")), "{:#?}", told(&metrics));
+    }
+
+    #[test]
+    fn f12_a_record_set_tells_how_many_records_it_has_under_its_present_name_until_it_is_gone() {
+        let metrics = metrics();
+        metrics.set_records("web", "nodes", "digitalocean", "old.example.com", 2);
+        metrics.set_records("web", "nodes", "cloudflare", "nodes.example.com", 3);
+        let expected = r#"flipop_nodednsrecordset_records{dns="nodes.example.com",name="nodes",namespace="web",provider="cloudflare"} 3"#;
+        assert_eq!(told(&metrics), [expected]);
+        metrics.describe(&Index::default());
+        assert_eq!(told(&metrics), [expected], "it stands until it is told to be gone");
+        metrics.forget_records("web", "nodes");
+        assert_eq!(told(&metrics), Vec::<String>::new());
+    }
+}
