@@ -48,10 +48,9 @@ async fn f11_f12_status_and_metrics_tell_of_a_pool_as_flipop_would_through_a_ref
     rig.control_plane.apply(&pool()).unwrap();
     rig.settled(POOL).await;
     let status = rig.get(POOL)["status"].clone();
-    let active = |node: &str, droplet: u64| {
-        json!({"state": "active", "nodeName": node, "providerID": format!("digitalocean://{droplet}")})
-    };
-    let ips = json!({"203.0.113.10": active("worker-1", 1001), "203.0.113.11": active("worker-2", 1002)});
+    let active = |node: &str, id: &str| json!({"state": "active", "nodeName": node, "providerID": id});
+    let (one, two) = (active("worker-1", "digitalocean://1001"), active("worker-2", "digitalocean://1002"));
+    let ips = json!({"203.0.113.10": one, "203.0.113.11": two});
     assert_eq!(status["ips"], ips);
     assert_eq!(status["assignableNodes"], json!(["worker-3"]));
     assert!(status["nodeErrors"].is_null() && status["error"].is_null(), "{status:#}");
@@ -86,7 +85,7 @@ async fn f11_f12_status_and_metrics_tell_of_a_pool_as_flipop_would_through_a_ref
     .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL)["status"], rig.logs()));
     let status = rig.get(POOL)["status"].clone();
     assert!(status["assignableNodes"].is_null(), "{status:#}");
-    assert_eq!(status["ips"]["203.0.113.11"], active("worker-2", 1002));
+    assert_eq!(status["ips"]["203.0.113.11"], two);
     let errors = |line: &String| {
         line.contains("ip_assignment_errors") && line.contains("203.0.113.10") && !line.ends_with(" 0")
     };
