@@ -103,12 +103,12 @@ pub struct FloatingIPPoolStatus {
     #[x_kube(merge_strategy = MapMerge::Atomic)]
     pub ips: BTreeMap<String, IpStatus>,
 
-    /// Nodes that could not be given an address.
+    /// Nodes that match and refused an address lately, by name; the first 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub node_errors: Vec<String>,
 
-    /// Nodes that match and hold no address.
+    /// Nodes that could get an address of the pool and have none of it, by name; the first 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub assignable_nodes: Vec<String>,
@@ -195,6 +195,21 @@ pub enum IpState {
     Unknown,
 }
 
+impl IpState {
+    /// The state as FLIPOP writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::InProgress => "in-progress",
+            Self::Error => "error",
+            Self::NoMatch => "no-match",
+            Self::Unassigned => "unassigned",
+            Self::Disabled => "disabled",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,6 +240,16 @@ mod tests {
             "dnsRecordSet": {"recordName": "hello", "zone": "example.com", "ttl": 30},
         }));
         assert_eq!(spec.dns_record_set.unwrap().provider_or(None), "digitalocean");
+    }
+
+    #[test]
+    fn f11_states_are_told_in_flipops_words() {
+        use IpState::{Active, Disabled, Error, InProgress, NoMatch, Unassigned};
+        let names = [Active, InProgress, Error, NoMatch, Unassigned, Disabled].map(|state| {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.name());
+            state.name()
+        });
+        assert_eq!(names, ["active", "in-progress", "error", "no-match", "unassigned", "disabled"]);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use self::evictions::{Evictee, NotEvicted};
 use crate::clouds::Drivers;
 use crate::fence::Fence;
+use crate::metered::for_object;
 use crate::tasks::Tasks;
 
 /// The pause between two looks at operations.
@@ -202,7 +203,8 @@ impl Executor {
         self.in_flight.machines.extend(step.action.machine().cloned());
         let echo = self.echo;
         self.under_way.spawn(async move {
-            let result = budget::with_urgency(step.is_urgent, take(&*driver, &poller, &step)).await;
+            let taken = budget::with_urgency(step.is_urgent, take(&*driver, &poller, &step));
+            let result = for_object(step.pool.clone(), taken).await;
             outlast(echo, &result).await;
             Ended::Step(Outcome { step, result })
         });
@@ -220,7 +222,8 @@ impl Executor {
             let (driver, echo) = (Arc::clone(driver), self.echo);
             let (pool, scope, wish) = (pool.clone(), scope.clone(), wish.clone());
             self.under_way.spawn(async move {
-                let result = driver.create(&scope, &wish.region, wish.tag.as_deref()).await;
+                let created = driver.create(&scope, &wish.region, wish.tag.as_deref());
+                let result = for_object(pool.clone(), created).await;
                 outlast(echo, &result).await;
                 Ended::Creation(Created { pool, scope, wish, result })
             });

@@ -287,3 +287,55 @@ async fn list(
 fn no_credentials(scope: &Scope) -> DriverError {
     DriverError::Unavailable(format!("there are no credentials for {}", scope.provider))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, Parser};
+    use testbed::fake::{Fake, digitalocean};
+
+    /// DigitalOcean's driver as these settings make it, at an account that accepts the given token alone.
+    fn digitalocean(arguments: &[&str], accepted: &str) -> Arc<dyn AddressDriver> {
+        let settings = Settings::try_parse_from([&["controller"], arguments].concat()).unwrap();
+        let account = Fake::new(digitalocean::DigitalOcean::new(accepted));
+        let drivers = drivers(&settings, &HttpService::new(account.service()), Arc::new(|| true));
+        Arc::clone(&drivers.addresses[&Provider::DigitalOcean])
+    }
+
+    fn scope() -> Scope {
+        Scope { provider: Provider::DigitalOcean, account: "".into() }
+    }
+
+    #[tokio::test]
+    async fn f13_a_token_in_a_file_is_read_again_for_every_call_and_goes_before_the_variable() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("DIGITALOCEAN_ACCESS_TOKEN");
+        std::fs::write(&file, "old\n").unwrap();
+        let argument = format!("--digitalocean-access-token-file={}", file.display());
+        let driver = digitalocean(&[&argument, "--digitalocean-access-token=older"], "new");
+        assert!(matches!(driver.list(&scope()).await, Err(DriverError::Denied { .. })));
+        // A kubelet puts another file in the place of the one that was there.
+        let rotated = folder.path().join("rotated");
+        std::fs::write(&rotated, "new\n").unwrap();
+        std::fs::rename(rotated, &file).unwrap();
+        driver.list(&scope()).await.unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let error = driver.list(&scope()).await.unwrap_err().to_string();
+        assert!(
+            error.contains(&file.display().to_string()),
+            "it does not say which file is missing: {error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn f13_a_token_comes_from_the_variable_that_users_have_set() {
+        let command = Settings::command();
+        let names: BTreeSet<_> =
+            command.get_arguments().filter_map(|setting| setting.get_env()?.to_str()).collect();
+        for name in ["DIGITALOCEAN_ACCESS_TOKEN", "CLOUDFLARE_TOKEN"] {
+            assert!(names.contains(name) && names.contains(&*format!("{name}_FILE")), "{name}");
+        }
+        let driver = digitalocean(&["--digitalocean-access-token=token"], "token");
+        driver.list(&scope()).await.unwrap();
+    }
+}

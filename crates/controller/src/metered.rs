@@ -1,26 +1,60 @@
-//! A driver whose failures are counted. It changes nothing else.
+//! A driver whose calls are counted and timed. It changes nothing else.
+//!
+//! A call is for the object that [`for_object`] names around it. A listing serves a whole account, and so does a look at
+//! operations: they are for nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use drivers::records::{RecordChange, RecordDriver};
 use drivers::{AddressDriver, DriverError, Listing, Operation, Polled, Progress, Traits};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use plan::{Address, MachineState, Provider, Scope, VmId};
+use plan::{Address, DnsProvider, MachineState, PoolKey, Provider, RecordName, RecordSet, Scope, VmId};
+use tokio::time::Instant;
 
+use crate::clouds::Drivers;
 use crate::metrics::Metrics;
 
-/// Counts the failures of all drivers.
-pub fn metered(
-    drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
-    metrics: &Metrics,
-) -> BTreeMap<Provider, Arc<dyn AddressDriver>> {
-    let metered = |(provider, driver)| {
+tokio::task_local! {
+    static OBJECT: PoolKey;
+}
+
+/// Names the object for which a future calls drivers.
+pub async fn for_object<F: Future>(object: PoolKey, calls: F) -> F::Output {
+    OBJECT.scope(object, calls).await
+}
+
+/// Counts the calls of all drivers.
+pub fn metered(drivers: Drivers, metrics: &Metrics) -> Drivers {
+    let addresses = drivers.addresses.into_iter().map(|(provider, driver)| {
         let metered = Metered { driver, provider, metrics: metrics.clone() };
         (provider, Arc::new(metered) as Arc<dyn AddressDriver>)
-    };
-    drivers.into_iter().map(metered).collect()
+    });
+    let records = drivers.records.into_iter().map(|(provider, driver)| {
+        let metered = MeteredRecords { driver, provider, metrics: metrics.clone() };
+        (provider, Arc::new(metered) as Arc<dyn RecordDriver>)
+    });
+    Drivers { addresses: addresses.collect(), records: records.collect() }
 }
+
+/// Something that a driver is asked.
+#[derive(Clone, Copy)]
+struct Call {
+    /// Our word for it.
+    operation: &'static str,
+    /// The name that FLIPOP has for it, or would have.
+    known_as: &'static str,
+}
+
+const LIST: Call = Call { operation: "list", known_as: "ListIPs" };
+const ATTACH: Call = Call { operation: "attach", known_as: "AssignIP" };
+const RESTORE: Call = Call { operation: "restore", known_as: "RestoreIP" };
+const DETACH: Call = Call { operation: "detach", known_as: "UnassignIP" };
+const CREATE: Call = Call { operation: "create", known_as: "CreateIP" };
+const RELEASE: Call = Call { operation: "release", known_as: "ReleaseIP" };
+const POLL: Call = Call { operation: "poll", known_as: "PollActions" };
+const MACHINES: Call = Call { operation: "machines", known_as: "ListNodes" };
 
 struct Metered {
     driver: Arc<dyn AddressDriver>,
@@ -31,22 +65,36 @@ struct Metered {
 impl Metered {
     fn counted<'a, T: 'a>(
         &'a self,
-        operation: &'static str,
+        call: Call,
         answer: BoxFuture<'a, Result<T, DriverError>>,
     ) -> BoxFuture<'a, Result<T, DriverError>> {
-        answer.inspect(move |answer| self.count(operation, answer.as_ref().err())).boxed()
+        async move {
+            let began = Instant::now();
+            let answer = answer.await;
+            self.count(call, answer.as_ref().err());
+            self.called(call, answer.is_ok(), began);
+            answer
+        }
+        .boxed()
     }
 
-    fn count(&self, operation: &str, error: Option<&DriverError>) {
+    fn count(&self, call: Call, error: Option<&DriverError>) {
         if let Some(error) = error {
-            self.metrics.failed(self.provider, operation, error);
+            self.metrics.failed(self.provider, call.operation, error);
         }
+    }
+
+    fn called(&self, call: Call, is_done: bool, began: Instant) {
+        let (provider, call) = (self.provider.name(), call.known_as);
+        let called =
+            |object: Option<&PoolKey>| self.metrics.called(provider, call, object, is_done, began.elapsed());
+        OBJECT.try_with(|object| called(Some(object))).unwrap_or_else(|_| called(None));
     }
 }
 
 impl AddressDriver for Metered {
     fn list<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>> {
-        self.counted("list", self.driver.list(scope))
+        self.counted(LIST, self.driver.list(scope))
     }
 
     fn list_one_by_one<'a>(
@@ -55,7 +103,7 @@ impl AddressDriver for Metered {
         addresses: &'a BTreeSet<Address>,
         machines: &'a BTreeSet<VmId>,
     ) -> BoxFuture<'a, Result<Listing, DriverError>> {
-        self.counted("list", self.driver.list_one_by_one(scope, addresses, machines))
+        self.counted(LIST, self.driver.list_one_by_one(scope, addresses, machines))
     }
 
     fn attach<'a>(
@@ -64,7 +112,7 @@ impl AddressDriver for Metered {
         address: Address,
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.counted("attach", self.driver.attach(scope, address, vm))
+        self.counted(ATTACH, self.driver.attach(scope, address, vm))
     }
 
     fn replace<'a>(
@@ -73,7 +121,7 @@ impl AddressDriver for Metered {
         address: Address,
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.counted("attach", self.driver.replace(scope, address, vm))
+        self.counted(ATTACH, self.driver.replace(scope, address, vm))
     }
 
     fn restore<'a>(
@@ -82,7 +130,7 @@ impl AddressDriver for Metered {
         address: Address,
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.counted("restore", self.driver.restore(scope, address, vm))
+        self.counted(RESTORE, self.driver.restore(scope, address, vm))
     }
 
     fn detach<'a>(
@@ -91,7 +139,7 @@ impl AddressDriver for Metered {
         address: Address,
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.counted("detach", self.driver.detach(scope, address, vm))
+        self.counted(DETACH, self.driver.detach(scope, address, vm))
     }
 
     fn create<'a>(
@@ -100,7 +148,7 @@ impl AddressDriver for Metered {
         region: &'a str,
         tag: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Address, DriverError>> {
-        self.counted("create", self.driver.create(scope, region, tag))
+        self.counted(CREATE, self.driver.create(scope, region, tag))
     }
 
     fn release<'a>(
@@ -108,30 +156,111 @@ impl AddressDriver for Metered {
         scope: &'a Scope,
         address: Address,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.counted("release", self.driver.release(scope, address))
+        self.counted(RELEASE, self.driver.release(scope, address))
     }
 
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {
-        let count = move |answers: &Vec<Result<Polled, DriverError>>| {
-            for answer in answers {
+        async move {
+            let began = Instant::now();
+            let answers = self.driver.poll(operations).await;
+            for answer in &answers {
                 let error = match answer {
                     Ok(Polled::Failed(error)) | Err(error) => Some(error),
                     Ok(Polled::Ended | Polled::StillUnderway) => None,
                 };
-                self.count("poll", error);
+                self.count(POLL, error);
             }
-        };
-        self.driver.poll(operations).inspect(count).boxed()
+            // That an operation failed is an answer, and the call did well.
+            self.called(POLL, answers.iter().all(Result::is_ok), began);
+            answers
+        }
+        .boxed()
     }
 
     fn machines<'a>(
         &'a self,
         scope: &'a Scope,
     ) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>> {
-        self.counted("machines", self.driver.machines(scope))
+        self.counted(MACHINES, self.driver.machines(scope))
     }
 
     fn traits(&self) -> Traits {
         self.driver.traits()
+    }
+}
+
+struct MeteredRecords {
+    driver: Arc<dyn RecordDriver>,
+    provider: DnsProvider,
+    metrics: Metrics,
+}
+
+impl MeteredRecords {
+    async fn counted<T>(
+        &self,
+        call: &'static str,
+        object: &PoolKey,
+        answer: BoxFuture<'_, Result<T, DriverError>>,
+    ) -> Result<T, DriverError> {
+        let began = Instant::now();
+        let answer = answer.await;
+        self.metrics.called(self.provider.name(), call, Some(object), answer.is_ok(), began.elapsed());
+        answer
+    }
+}
+
+impl RecordDriver for MeteredRecords {
+    fn read<'a>(
+        &'a self,
+        name: &'a RecordName,
+        object: &'a PoolKey,
+    ) -> BoxFuture<'a, Result<RecordSet, DriverError>> {
+        self.counted("GetDNSRecordSet", object, self.driver.read(name, object)).boxed()
+    }
+
+    fn write<'a>(&'a self, change: &'a RecordChange) -> BoxFuture<'a, Result<(), DriverError>> {
+        self.counted("EnsureDNSARecordSet", &change.object, self.driver.write(change)).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Identity;
+    use crate::observe::floating_ip_pool;
+    use drivers::digitalocean::DigitalOcean;
+    use drivers::http::HttpService;
+    use drivers::tokens;
+    use testbed::fake::{Fake, digitalocean};
+
+    #[tokio::test]
+    async fn f12_a_change_is_counted_for_its_object_and_a_listing_for_nobody() {
+        let mut account = digitalocean::DigitalOcean::new("token");
+        account.add_droplet(1, "one", "nyc3");
+        account.add_reserved_ip("203.0.113.1", "nyc3");
+        let service = HttpService::new(Fake::new(account).service());
+        let driver = DigitalOcean::new(service, "http://digitalocean.invalid/", tokens::fixed("token"));
+        let metrics = Metrics::new(&Identity::default()).unwrap();
+        let drivers = BTreeMap::from([(Provider::DigitalOcean, Arc::new(driver) as Arc<dyn AddressDriver>)]);
+        let drivers = Drivers { addresses: drivers, ..Drivers::default() };
+        let driver = &metered(drivers, &metrics).addresses[&Provider::DigitalOcean];
+        let scope = Scope { provider: Provider::DigitalOcean, account: "".into() };
+        let pool = PoolKey { kind: floating_ip_pool::KIND, namespace: "web".into(), name: "pool".into() };
+        let assign = async |machine: &str| {
+            let (address, vm) = ("203.0.113.1".parse().unwrap(), machine.into());
+            for_object(pool.clone(), driver.attach(&scope, address, &vm)).await
+        };
+        driver.list(&scope).await.unwrap();
+        assign("2").await.unwrap_err();
+        assert!(matches!(assign("1").await, Ok(Progress::Underway(_))), "the cloud takes its time");
+        let text = metrics.text().unwrap();
+        let told: Vec<_> =
+            text.lines().filter(|line| line.starts_with("flipop_providers_calls_total")).collect();
+        let expected = [
+            r#"flipop_providers_calls_total{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",outcome="error",provider="digitalocean"} 1"#,
+            r#"flipop_providers_calls_total{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",outcome="success",provider="digitalocean"} 1"#,
+            r#"flipop_providers_calls_total{call="ListIPs",kind="",name="",namespace="",outcome="success",provider="digitalocean"} 1"#,
+        ];
+        assert_eq!(told, expected);
     }
 }

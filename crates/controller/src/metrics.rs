@@ -3,6 +3,8 @@
 //! In: what the rounds see and do. Out: text for `/metrics`. Gauges about objects repeat what the objects' statuses say, so
 //! the two never contradict each other, and only the leader has any. Nothing here decides, and nothing reads a metric.
 
+mod flipop;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,13 +14,14 @@ use api::net_ip_allocation::NetIPAllocation;
 use api::status::AddressState;
 use drivers::DriverError;
 use kube::ResourceExt;
-use plan::{PoolKey, Provider};
+use plan::{Address, PoolKey, Provider};
 use prometheus::core::Collector;
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-use crate::observe::{Index, Object, net_ip_allocation};
+use self::flipop::Flipop;
+use crate::observe::{Index, Object, floating_ip_pool, net_ip_allocation};
 
 /// A round takes milliseconds; the alert on slow ones begins at half a minute.
 const ROUND_SECONDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
@@ -65,6 +68,7 @@ struct Inner {
     cloud_errors: IntCounterVec,
     evictions: IntCounterVec,
     move_seconds: HistogramVec,
+    flipop: Flipop,
 }
 
 impl Metrics {
@@ -158,6 +162,7 @@ impl Metrics {
                 &["kind", "provider"],
                 &MOVE_SECONDS,
             )?,
+            flipop: Flipop::new(&new)?,
             describing: Mutex::default(),
             registry: new.registry,
         })))
@@ -201,8 +206,11 @@ impl Metrics {
     }
 
     /// An address was put on a node, or was not.
-    pub fn attached(&self, key: &PoolKey, is_done: bool) {
+    pub fn attached(&self, key: &PoolKey, address: Address, is_done: bool) {
         count(&self.0.attaches, key, is_done);
+        if key.kind == floating_ip_pool::KIND {
+            self.0.flipop.assigned(key, address, is_done);
+        }
     }
 
     /// An address was taken off a node, or was not.
@@ -229,6 +237,18 @@ impl Metrics {
         }
     }
 
+    /// A provider was called, for this object where it was for one. The call's name is in the words of FLIPOP.
+    pub fn called(
+        &self,
+        provider: &str,
+        call: &'static str,
+        object: Option<&PoolKey>,
+        is_done: bool,
+        took: Duration,
+    ) {
+        self.0.flipop.called(provider, call, object, is_done, took);
+    }
+
     /// Sets the gauges about objects and nodes anew.
     pub fn describe(&self, index: &Index) {
         let mut known = self.0.describing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -247,6 +267,7 @@ impl Metrics {
             self.forget(gone);
         }
         *known = present;
+        self.0.flipop.describe(index);
         for (name, node) in index.world.meant_by(net_ip_allocation::KIND) {
             cordoned.with_label_values(&[name.as_str()]).set(node.is_cordoned.into());
         }

@@ -90,8 +90,7 @@ pub async fn run(settings: Settings) -> Result<()> {
     let service = with_deadline(fenced(network, Arc::clone(&fence)));
     #[cfg(feature = "failpoints")]
     let service = crate::failpoints::around(service);
-    let mut drivers = clouds::drivers(&settings, &service, may_leave);
-    drivers.addresses = metered(drivers.addresses, &metrics);
+    let drivers = metered(clouds::drivers(&settings, &service, may_leave), &metrics);
     let edges = Edges {
         // Over the watches' connections something must come all the time, asked for or not; others may be silent between
         // two requests.
@@ -102,6 +101,7 @@ pub async fn run(settings: Settings) -> Result<()> {
         clock: Arc::clone(&clock),
         fence,
     };
+    let retry = settings.retry();
     let terms = Terms {
         // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
         identity: format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond()),
@@ -111,10 +111,7 @@ pub async fn run(settings: Settings) -> Result<()> {
         lease_duration: Duration::from_secs(settings.lease_duration),
         takeover,
         dns_owner: settings.dns_owner_id.filter(|id| !id.is_empty()).map(Into::into),
-        retry: Retry {
-            shortest: Duration::from_secs(settings.retry_seconds_min),
-            longest: Duration::from_secs(settings.retry_seconds_max),
-        },
+        retry,
     };
     tracing::info!(
         version = settings.controller_version,

@@ -1,8 +1,11 @@
 //! Flags and environment variables, under the names that users of the originals already have.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+
+use crate::rounds::Retry;
 
 /// Keeps IP addresses where workloads need them.
 #[derive(Clone, Debug, Parser)]
@@ -140,6 +143,14 @@ pub struct Settings {
     /// Where Compute Engine's API is
     #[arg(long, env = "GOOGLE_COMPUTE_CUSTOM_ENDPOINT", default_value = drivers::compute::DEFAULT_URL)]
     pub google_compute_custom_endpoint: String,
+}
+
+impl Settings {
+    /// Pauses after failures.
+    pub fn retry(&self) -> Retry {
+        let [shortest, longest] = [self.retry_seconds_min, self.retry_seconds_max].map(Duration::from_secs);
+        Retry { shortest, longest }
+    }
 }
 
 /// How log lines are written.

@@ -459,6 +459,72 @@ impl World {
         self.slot_of_node.values().filter(is_meant).filter_map(|slot| self.at(*slot))
     }
 
+    /// The nodes that could get an address of a pool and have none of it, by name, and no more than so many. One that refused
+    /// an address lately is not among them.
+    pub fn assignable(&self, key: &PoolKey, most: usize) -> Vec<&NodeName> {
+        self.first_by_name(&self.assignable_slots(key), most)
+    }
+
+    /// How many such nodes there are.
+    pub fn count_assignable(&self, key: &PoolKey) -> usize {
+        self.assignable_slots(key).count()
+    }
+
+    /// The nodes that could get an address of a pool, had they not refused one lately; by name, and no more than so many.
+    pub fn refusing(&self, key: &PoolKey, most: usize) -> Vec<&NodeName> {
+        let Some(member) = self.pools.get(key) else { return Vec::new() };
+        let mut refusing = Bits::default();
+        let slots = self.avoid_machines.keys().filter_map(|vm| self.slot_of_machine(vm));
+        slots.filter(|slot| member.fit.contains(*slot)).for_each(|slot| refusing.set(slot, true));
+        self.first_by_name(&refusing, most)
+    }
+
+    /// What other pools' addresses are on the nodes does not count: each of their moves would change what is told of this one.
+    fn assignable_slots(&self, key: &PoolKey) -> Bits {
+        let Some(member) = self.pools.get(key) else { return Bits::default() };
+        let pool = &*member.pool;
+        let mut slots = member.fit.clone();
+        let mut leave_out = |vm: &VmId| {
+            if let Some(slot) = self.slot_of_machine(vm) {
+                slots.set(slot, false);
+            }
+        };
+        for address in &pool.addresses {
+            match self.fact(&pool.scope, *address).map(|fact| &fact.holding) {
+                Some(Holding::By(vm)) => leave_out(vm),
+                Some(Holding::Free | Holding::Missing) => {}
+                // Whoever held it last may still.
+                Some(Holding::Unknown(_)) | None => {
+                    pool.last_holders.get(address).into_iter().for_each(&mut leave_out)
+                }
+            }
+            let target = pool.entry(*address).and_then(|entry| entry.to.as_ref());
+            target.into_iter().for_each(|to| leave_out(&to.vm));
+        }
+        self.avoid_machines.keys().for_each(leave_out);
+        self.twins
+            .iter()
+            .filter(|slot| !self.stands_for_machine(*slot))
+            .for_each(|slot| slots.set(slot, false));
+        slots
+    }
+
+    /// The first nodes of a set, by name. Few are put in order; of many, the first are met soon.
+    fn first_by_name(&self, slots: &Bits, most: usize) -> Vec<&NodeName> {
+        let name = |slot: usize| self.at(slot).map(|(name, _)| name);
+        if slots.count() > most {
+            return self
+                .slots_by_name()
+                .filter(|slot| slots.contains(*slot))
+                .filter_map(name)
+                .take(most)
+                .collect();
+        }
+        let mut names: Vec<_> = slots.iter().filter_map(name).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// The node that a machine backs. A machine that registered under several names is the node that is Ready, and of
     /// those the first by name.
     pub fn node_of(&self, vm: &VmId) -> Option<(&NodeName, &Node)> {

@@ -19,6 +19,9 @@ use crate::observe::{CREATE, Index, Object, RELEASE, Refusal, URGENT, VOLUNTARY}
 /// The most candidates that an ambiguous creation names in the journal.
 const CANDIDATES_MAX: usize = 50;
 
+/// The most nodes that each of FLIPOP's lists names. A cluster may have thousands, and the object must still fit.
+const NODES_MAX: usize = 100;
+
 /// The parts of a status that both kinds have.
 struct Common {
     addresses: Vec<AddressStatus>,
@@ -185,7 +188,12 @@ impl Speaker<'_> {
         status.last_assignment = self.pool.last_assignment.map(whole_seconds);
         status.dns = self.dns(status.dns.as_ref());
         status.error = self.refusal.map(|refusal| refusal.message.clone());
+        (status.assignable_nodes, status.node_errors) = (Vec::new(), Vec::new());
         if self.refusal.is_none() {
+            let (key, world) = (&self.pool.key, &self.index.world);
+            let names = |nodes: Vec<&plan::NodeName>| nodes.into_iter().map(ToString::to_string).collect();
+            status.assignable_nodes = names(world.assignable(key, NODES_MAX));
+            status.node_errors = names(world.refusing(key, NODES_MAX));
             status.ips = self
                 .verdicts
                 .iter()
@@ -575,5 +583,152 @@ fn standing(said: &Verdict) -> Standing {
             Standing::Stalled
         }
         _ => Standing::Reconciling,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::floating_ip_pool;
+    use crate::watch::{Change, Seen};
+    use api::floating_ip_pool::FloatingIPPoolStatus;
+    use drivers::{DriverError, Listed, Listing};
+    use plan::{NodeName, Provider, Scope};
+    use std::time::Duration;
+
+    const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+    fn key() -> PoolKey {
+        PoolKey { kind: floating_ip_pool::KIND, namespace: "web".into(), name: "pool".into() }
+    }
+
+    fn scope() -> Scope {
+        Scope { provider: Provider::DigitalOcean, account: "".into() }
+    }
+
+    /// So many Ready nodes, and a pool of which this is known beside its provider.
+    fn index(nodes: usize, mut spec: Value) -> Index {
+        let mut index = Index::default();
+        let node = |number| {
+            let ready = json!({"type": "Ready", "status": "True"});
+            let node = json!({
+                "metadata": {"name": format!("n{number}")},
+                "spec": {"providerID": format!("digitalocean://{number}")}, "status": {"conditions": [ready]},
+            });
+            serde_json::from_value(node).unwrap()
+        };
+        index.see(Seen::Nodes(Change::All((1..=nodes).map(node).collect())));
+        spec["provider"] = "digitalocean".into();
+        let metadata = json!({"name": "pool", "namespace": "web", "uid": "1", "resourceVersion": "1"});
+        let pool = json!({"metadata": metadata, "spec": spec});
+        index.see(Seen::Pools(Change::All(vec![serde_json::from_value(pool).unwrap()])));
+        index
+    }
+
+    /// The cloud tells who holds which address.
+    fn listed(index: &mut Index, holders: &[(&str, Holding)]) {
+        let listed = |holding: &Holding| Listed { holding: holding.clone(), region: None, tag: None };
+        let addresses =
+            holders.iter().map(|(address, holding)| (address.parse().unwrap(), listed(holding))).collect();
+        let as_of = index.tick();
+        index.see_listing(&scope(), Ok(Listing { addresses, ..Listing::default() }), as_of);
+    }
+
+    /// What is to be written of the pool, if anything.
+    fn written(index: &Index) -> Option<FloatingIPPool> {
+        let plan = plan::plan(&index.world, NOW);
+        match changed(index, &plan, &key(), NOW)? {
+            Object::Pool(object) => Some((*object).clone()),
+            Object::Allocation(_) | Object::Records(_) => None,
+        }
+    }
+
+    fn status(index: &Index) -> FloatingIPPoolStatus {
+        written(index).unwrap().status.unwrap()
+    }
+
+    /// The apiserver has taken what was written.
+    fn accept(index: &mut Index, mut object: FloatingIPPool) {
+        object.metadata.resource_version = Some("2".into());
+        index.see(Seen::Pools(Change::Applied(Box::new(object))));
+    }
+
+    /// Each address with its state and, where there are any, the node, its providerID, and whether there is an error.
+    fn ips(index: &Index) -> Vec<String> {
+        let words = |(ip, said): (&String, &IpStatus)| {
+            let error = said.error.as_ref().map(|_| "error".to_owned());
+            let words =
+                [Some(said.state.name().to_owned()), said.node_name.clone(), said.provider_id.clone(), error];
+            format!("{ip} {}", words.into_iter().flatten().collect::<Vec<_>>().join(" "))
+        };
+        status(index).ips.iter().map(words).collect()
+    }
+
+    #[test]
+    fn f11_each_address_has_one_of_flipops_states() {
+        let three = json!(["203.0.113.1", "203.0.113.2", "203.0.113.3"]);
+        let mut desired_two = index(2, json!({"ips": three, "desiredIPs": 2}));
+        let free = Holding::Free;
+        let one = Holding::By("1".into());
+        listed(
+            &mut desired_two,
+            &[("203.0.113.1", one.clone()), ("203.0.113.2", free.clone()), ("203.0.113.3", free.clone())],
+        );
+        assert_eq!(
+            ips(&desired_two),
+            ["203.0.113.1 active n1 digitalocean://1", "203.0.113.2 in-progress n2", "203.0.113.3 disabled"]
+        );
+        let two = json!(["203.0.113.1", "203.0.113.2"]);
+        let mut without_pods = index(2, json!({"ips": two, "match": {"podLabel": "app=web"}}));
+        listed(&mut without_pods, &[("203.0.113.1", one), ("203.0.113.2", free)]);
+        assert_eq!(
+            ips(&without_pods),
+            ["203.0.113.1 no-match n1 digitalocean://1", "203.0.113.2 unassigned"]
+        );
+        let as_of = without_pods.tick();
+        let silence = DriverError::Unavailable("no answer".into());
+        without_pods.see_listing(&scope(), Err(silence), as_of);
+        assert_eq!(ips(&without_pods), ["203.0.113.1 error error", "203.0.113.2 error error"]);
+    }
+
+    #[test]
+    fn f11_nodes_that_could_get_an_address_and_those_that_refused_one_are_named_and_then_nothing_is_written()
+    {
+        let mut index = index(4, json!({"ips": ["203.0.113.1"]}));
+        listed(&mut index, &[("203.0.113.1", Holding::By("2".into()))]);
+        index.world.avoid_machines.insert("3".into(), NOW + Duration::from_secs(60));
+        let object = written(&index).unwrap();
+        let said = object.status.clone().unwrap();
+        assert_eq!(said.assignable_nodes, ["n1", "n4"]);
+        assert_eq!(said.node_errors, ["n3"]);
+        accept(&mut index, object);
+        assert_eq!(written(&index), None, "a settled world costs no write");
+
+        let as_of = index.tick();
+        index.see_listing(&scope(), Err(DriverError::Unavailable("no answer".into())), as_of);
+        assert_eq!(status(&index).assignable_nodes, ["n1", "n4"], "who held an address may still hold it");
+
+        index.world.avoid_machines.clear();
+        index.world.remove_node(&NodeName::from("n4"));
+        assert_eq!(status(&index).assignable_nodes, ["n1", "n3"]);
+        assert_eq!(status(&index).node_errors, Vec::<String>::new());
+    }
+
+    #[test]
+    fn f11_of_many_nodes_the_first_by_name_are_named() {
+        let mut index = index(NODES_MAX + 50, json!({"ips": ["203.0.113.1"]}));
+        listed(&mut index, &[("203.0.113.1", Holding::By("1".into()))]);
+        let mut names: Vec<_> = (2..=NODES_MAX + 50).map(|number| format!("n{number}")).collect();
+        names.sort();
+        assert_eq!(status(&index).assignable_nodes, names[..NODES_MAX]);
+    }
+
+    #[test]
+    fn f11_a_pool_that_is_refused_says_why_and_names_no_nodes() {
+        let mut index = index(1, json!({"ips": ["203.0.113.1"], "match": {"nodeLabel": "a in b"}}));
+        listed(&mut index, &[("203.0.113.1", Holding::Free)]);
+        let said = status(&index);
+        assert!(said.error.unwrap().contains("a in b"));
+        assert_eq!(said.assignable_nodes, Vec::<String>::new());
     }
 }

@@ -47,7 +47,7 @@ impl Rounds {
         let Step { scope, address, action, .. } = &step;
         match action {
             Action::Attach(_) | Action::Replace(_) if result != Ok(Effect::HasOwn) => {
-                self.metrics.attached(&step.pool, result.is_ok());
+                self.metrics.attached(&step.pool, *address, result.is_ok());
             }
             Action::Detach(_) => self.metrics.detached(&step.pool, result.is_ok()),
             _ => {}
@@ -241,5 +241,43 @@ impl Retry {
             | DriverError::Unavailable(_) => grows,
         };
         pause.min(self.longest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use clap::{CommandFactory, Parser};
+
+    /// The pauses, in seconds, after the first failures of a kind.
+    fn pauses(arguments: &[&str], error: &DriverError) -> Vec<u64> {
+        let settings = Settings::try_parse_from([&["controller"], arguments].concat()).unwrap();
+        (0..5).map(|failures| settings.retry().pause_after(error, failures).as_secs()).collect()
+    }
+
+    #[test]
+    fn f14_the_settings_are_the_shortest_and_the_longest_pause_before_a_retry() {
+        let refused = DriverError::Invalid("no".into());
+        assert_eq!(pauses(&[], &refused), [1, 2, 4, 8, 16], "as documented, where nothing is set");
+        let set = ["--retry-seconds-min=3", "--retry-seconds-max=20"];
+        assert_eq!(pauses(&set, &refused), [3, 6, 12, 20, 20]);
+        let denied = DriverError::Denied { permission: "p".into(), message: "no".into() };
+        assert_eq!(
+            pauses(&set, &denied),
+            [20; 5],
+            "what a person has to change is tried seldom, but no more seldom"
+        );
+        let limited = |seconds| DriverError::RateLimited {
+            retry_after: Duration::from_secs(seconds),
+            message: "too many".into(),
+        };
+        assert_eq!(pauses(&set, &limited(0)), [3; 5]);
+        assert_eq!(pauses(&set, &limited(60)), [20; 5]);
+        for (name, default) in [("RETRY_SECONDS_MIN", "1"), ("RETRY_SECONDS_MAX", "300")] {
+            let command = Settings::command();
+            let setting = command.get_arguments().find(|setting| setting.get_env() == Some(name.as_ref()));
+            assert_eq!(setting.unwrap().get_default_values(), [default], "{name}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use testbed::cluster::eventually;
 
+use crate::pools;
 use crate::rig::{Rig, read};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -52,4 +53,27 @@ async fn on_delete_detach_takes_the_addresses_off_before_the_object_goes() {
         assert_eq!(rig.holder(address), None, "{address} is still on a node");
     }
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f16_a_deleted_pools_annotations_go_and_its_addresses_stay_where_they_are() {
+    let (rig, _controller) = Rig::start().await;
+    rig.control_plane.apply(&pools::pool()).unwrap();
+    rig.settled("floatingippool/pool").await;
+    let held = || {
+        let holder = |address: &str| rig.clouds.digitalocean.with(|account| account.holder(address));
+        ["203.0.113.10", "203.0.113.11"].map(holder)
+    };
+    let annotated = || ["worker-1", "worker-2", "worker-3"].map(|node| rig.annotation(node));
+    eventually("both nodes are annotated", SOON, async || Ok(annotated().iter().flatten().count() == 2))
+        .await
+        .unwrap();
+    assert_eq!(held(), [Some(1001), Some(1002)]);
+    let changes = rig.clouds.digitalocean.ledger().done.len();
+    rig.kubectl(&["delete", "floatingippool/pool"]);
+    eventually("no node is annotated any more", SOON, async || Ok(annotated() == [None, None, None]))
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {:?}\n{}", annotated(), rig.logs()));
+    assert_eq!(held(), [Some(1001), Some(1002)]);
+    assert_eq!(rig.clouds.digitalocean.ledger().done.len(), changes, "something was changed in the cloud");
 }

@@ -11,6 +11,7 @@ mod monitoring;
 mod netipallocation;
 mod packaging;
 mod picture;
+mod pools;
 mod resources;
 mod rig;
 mod scale;

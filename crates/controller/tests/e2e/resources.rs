@@ -389,6 +389,8 @@ async fn an_object_with_every_address_moving_still_fits() {
         let (state, node_name) = (IpState::InProgress, machine(at).node_name);
         status.ips.insert(address.clone(), IpStatus { state, node_name, provider_id: None, error: None });
     }
+    let names = || (0..100).filter_map(|at| machine(at).node_name).collect();
+    (status.assignable_nodes, status.node_errors) = (names(), names());
     status.addresses = statuses;
     status.moves = Some(moves);
     let written = pools.replace_status("full", &PostParams::default(), &object).await.unwrap();
