@@ -3,6 +3,7 @@
 
 mod creation;
 mod deletion;
+mod differential;
 mod faults;
 mod flipop;
 mod leadership;
@@ -13,5 +14,6 @@ mod picture;
 mod resources;
 mod rig;
 mod scale;
+mod side;
 mod skeleton;
 mod testbed_itself;
