@@ -15,5 +15,6 @@ mod resources;
 mod rig;
 mod scale;
 mod side;
+mod side_by_side;
 mod skeleton;
 mod testbed_itself;

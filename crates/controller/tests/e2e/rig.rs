@@ -137,13 +137,6 @@ impl Rig {
         files.filter(is_ours).map(tail).collect::<Vec<_>>().join("\n")
     }
 
-    /// How much memory a controller has, in MB.
-    pub fn resident_megabytes(&self, controller: &Controller) -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", controller.process.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0 / 1e6
-    }
-
     /// An object as JSON.
     pub fn get(&self, what: &str) -> Value {
         serde_json::from_str(&self.kubectl(&["get", what, "-o", "json"])).unwrap()
@@ -181,6 +174,13 @@ impl Rig {
             panic!("{what}: {error}: {:#}\n{}", self.get(what)["status"], self.logs())
         })
     }
+}
+
+/// How much memory a process has, in MB.
+pub fn resident_megabytes(process: &Process) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0 / 1e6
 }
 
 /// The repository's root.
