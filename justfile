@@ -81,7 +81,7 @@ model:
 certify:
     cargo test --locked --workspace --test certify -- --nocapture --test-threads 1
 
-# A measurement: `plan`, `failover` or `idle`; the last line is JSON.
+# A measurement: `plan`, `failover`, `idle` or `flipop`; the last line is JSON.
 bench name:
     @just _bench-{{name}}
 
@@ -94,6 +94,10 @@ _bench-failover: tools
 # What a settled controller costs: calls and memory of the release binary, small and large.
 _bench-idle: tools build
     CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
+
+# FLIPOP's own binary and our release binary, one after the other, on equal control planes and accounts.
+_bench-flipop: tools build
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --ignored --nocapture side_by_side | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
 
 # Makes a book of docs/; the last line is its first page.
 docs: _mdbook

@@ -149,6 +149,13 @@ impl Object {
         }
     }
 
+    /// Whether two versions of an object say the same but for their spec.
+    fn has_same_news(&self, other: &Self) -> bool {
+        let (one, two) = (self.metadata(), other.metadata());
+        let is_same = one.annotations == two.annotations && one.deletion_timestamp == two.deletion_timestamp;
+        is_same && self.has_same_status(other)
+    }
+
     /// What its status says of it as a whole.
     pub fn conditions(&self) -> &[Condition] {
         let conditions = match self {
@@ -410,9 +417,14 @@ impl Index {
         match self.objects.get_mut(&key) {
             Some(tracked) => {
                 let is_same_spec = tracked.object.identity() == object.identity();
+                let is_same_news = tracked.object.has_same_news(&object);
                 tracked.object = object;
                 if is_same_spec && tracked.refusal.is_none() {
-                    return self.refresh(&key);
+                    // Where only a finalizer came or went, what is being written stands.
+                    if !is_same_news {
+                        self.refresh(&key);
+                    }
+                    return;
                 }
             }
             None => _ = self.objects.insert(key.clone(), Tracked::new(object)),

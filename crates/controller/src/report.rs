@@ -126,17 +126,10 @@ impl Reporter {
             if self.is_writing(key) || tracked.is_pruned {
                 continue;
             }
-            if let Some(patch) =
-                objects::owed(index, plan, key).filter(|_| !plan::sabotaged!(FinalizerForgotten))
-            {
-                self.objects.insert(key.clone());
-                tracing::info!(object = %key, %patch, "amending");
-                let (client, key, present) = (self.client.clone(), key.clone(), tracked.object.clone());
-                self.writing.spawn(async move {
-                    let written = amend(client, present, patch).await;
-                    Written::Object(key, written)
-                });
-            } else if let Some(changed) = objects::changed(index, plan, key, now) {
+            let owed = objects::owed(index, plan, key).filter(|_| !plan::sabotaged!(FinalizerForgotten));
+            let is_first = owed.as_ref().is_some_and(|owed| !owed.is_last);
+            let changed = (!is_first).then(|| objects::changed(index, plan, key, now)).flatten();
+            if let Some(changed) = changed {
                 self.objects.insert(key.clone());
                 self.news.remove(key);
                 self.news
@@ -145,6 +138,14 @@ impl Reporter {
                 self.writing.spawn(async move {
                     let written = write(client, changed.clone()).await;
                     Written::Status(key, changed, written)
+                });
+            } else if let Some(objects::Owed { patch, .. }) = owed {
+                self.objects.insert(key.clone());
+                tracing::info!(object = %key, %patch, "amending");
+                let (client, key, present) = (self.client.clone(), key.clone(), tracked.object.clone());
+                self.writing.spawn(async move {
+                    let written = amend(client, present, patch).await;
+                    Written::Object(key, written)
                 });
             }
         }

@@ -34,8 +34,8 @@ use crate::observe::Index;
 use crate::report::{Reporter, Written};
 use crate::watch::Seen;
 
-/// Changes that come together are looked at together.
-const SETTLE: Duration = Duration::from_millis(20);
+/// Changes in the cluster that come together are looked at together.
+const SETTLE: Duration = Duration::from_millis(5);
 
 /// The longest pause between two rounds.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -177,12 +177,15 @@ impl Rounds {
         self.next_round = Instant::now();
         loop {
             let happened = self.next().await;
+            // What we began ends when it ends: nothing else is waited for, and what follows is not held up.
+            let pause = if matches!(happened, Happened::Seen(_)) { SETTLE } else { Duration::ZERO };
             self.take_in(happened);
-            let settled = Instant::now() + SETTLE;
-            while Instant::now() < settled
-                && let Ok(more) = tokio::time::timeout_at(settled, self.next_now()).await
-            {
+            let settled = Instant::now() + pause;
+            while let Ok(more) = tokio::time::timeout_at(settled, self.next_now()).await {
                 self.take_in(more);
+                if Instant::now() >= settled {
+                    break;
+                }
             }
             self.metrics.set_ready(self.index.is_complete());
             if self.index.is_complete() && self.round() {
@@ -307,6 +310,7 @@ impl Rounds {
         }
         let plan = plan::plan(&self.index.world, now);
         self.index.world.losses = plan.losses.clone();
+        self.index.world.unmatched = plan.unmatched.clone();
         for scope in plan.ask_machines.keys() {
             self.clouds.ask_machines(scope);
         }

@@ -23,7 +23,8 @@
 //! ```
 //!
 //! An address should be in it if it is on a node that matches. It stays, but is not added, while it is unknown where it is,
-//! and for as long as resolvers keep an answer anyway while it is on its way to another node.
+//! for as long as resolvers keep an answer anyway while it is on its way to another node, and for a moment after it has lost
+//! its match: mostly another node is found for it, or its pod is back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -40,6 +41,9 @@ const READ_EVERY: Duration = Duration::from_secs(300);
 
 /// How long an address on its way stays published where the object does not say how long resolvers keep answers.
 const ON_ITS_WAY_DEFAULT: Duration = Duration::from_secs(30);
+
+/// How long an address that has lost its match stays published, unless resolvers keep answers for a shorter time.
+const UNMATCHED_STAYS: Duration = Duration::from_secs(2);
 
 /// A service in which names are published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -276,8 +280,21 @@ struct Wanted {
     kept: BTreeSet<Address>,
     /// All that are the object's own.
     own: BTreeSet<Address>,
-    /// When an address on its way has been so for too long.
+    /// When an address that is kept for a while has been kept for too long.
     until: Option<Timestamp>,
+    /// Since when addresses that lost their match have been without.
+    unmatched: BTreeMap<Address, Timestamp>,
+}
+
+impl Wanted {
+    /// Keeps an address for so long since then.
+    fn keep(&mut self, address: Address, since: Timestamp, stays: Duration, now: Timestamp) {
+        let until = since.checked_add(stays).unwrap_or(now);
+        if now < until {
+            self.kept.insert(address);
+            self.until = self.until.into_iter().chain([until]).min();
+        }
+    }
 }
 
 /// Adds to a plan what is to be done with the names that pools have, given what was decided for their addresses.
@@ -287,6 +304,7 @@ pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: T
         let pool = &*member.pool;
         let Some(publication) = &pool.publication else { continue };
         let wanted = wanted(world, member, publication, plan, now);
+        plan.unmatched.extend(&wanted.unmatched);
         let mut kinds: BTreeSet<_> = wanted.own.iter().copied().map(RecordKind::of).collect();
         if kinds.is_empty() {
             kinds.insert(RecordKind::A);
@@ -393,12 +411,18 @@ fn next(
 
 fn wanted(world: &World, member: &Member, publication: &Publication, plan: &Plan, now: Timestamp) -> Wanted {
     match publication.source {
-        Source::Addresses => of_addresses(&member.pool, publication, plan, now),
+        Source::Addresses => of_addresses(world, &member.pool, publication, plan, now),
         Source::Nodes => of_nodes(world, member),
     }
 }
 
-fn of_addresses(pool: &Pool, publication: &Publication, plan: &Plan, now: Timestamp) -> Wanted {
+fn of_addresses(
+    world: &World,
+    pool: &Pool,
+    publication: &Publication,
+    plan: &Plan,
+    now: Timestamp,
+) -> Wanted {
     let mut wanted = Wanted { own: pool.addresses.iter().copied().collect(), ..Wanted::default() };
     let on_its_way =
         publication.ttl.map_or(ON_ITS_WAY_DEFAULT, |seconds| Duration::from_secs(seconds.into()));
@@ -414,11 +438,7 @@ fn of_addresses(pool: &Pool, publication: &Publication, plan: &Plan, now: Timest
             Verdict::Settled(_) => _ = wanted.present.insert(*address),
             said if is_going(said) => {
                 let since = pool.moving_since.get(address).copied().unwrap_or(now);
-                let until = since.checked_add(on_its_way).unwrap_or(now);
-                if now < until {
-                    wanted.kept.insert(*address);
-                    wanted.until = wanted.until.into_iter().chain([until]).min();
-                }
+                wanted.keep(*address, since, on_its_way, now);
             }
             // Nobody knows where it is, or whether it has really lost its node.
             Verdict::Unknown(_)
@@ -427,6 +447,11 @@ fn of_addresses(pool: &Pool, publication: &Publication, plan: &Plan, now: Timest
                 if !crate::sabotaged!(UnknownUnpublished) =>
             {
                 _ = wanted.kept.insert(*address)
+            }
+            Verdict::Lingers(..) | Verdict::NoNode | Verdict::Waits(_) => {
+                let since = world.unmatched.get(address).copied().unwrap_or(now);
+                wanted.unmatched.insert(*address, since);
+                wanted.keep(*address, since, UNMATCHED_STAYS.min(on_its_way), now);
             }
             _ => {}
         }

@@ -43,6 +43,8 @@ pub struct Plan {
     pub marks: Marks,
     /// Sets of records to be read or written, each once at the most.
     pub records: Vec<RecordStep>,
+    /// Since when published addresses have lost their match: to be told to the next world.
+    pub unmatched: BTreeMap<Address, Timestamp>,
     /// What is to be said of the names that pools have in DNS.
     pub published: BTreeMap<PoolKey, Vec<(RecordName, Published)>>,
 }

@@ -66,6 +66,8 @@ pub struct World {
     pub records: BTreeMap<RecordName, RecordFact>,
     /// Sets of records that could not be read or written are left alone until then.
     pub avoid_records: BTreeMap<RecordName, Pause>,
+    /// Since when published addresses have lost their match: see `records`.
+    pub unmatched: BTreeMap<Address, Timestamp>,
     /// What our mark on records says; absent is not known yet.
     pub dns_owner: Option<Arc<str>>,
     /// What the clouds said of whole accounts; absent is unknown.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::floating_ip_pool::{IpState, IpStatus};
 use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Move, Moves, RecordStatus, Summary};
@@ -58,8 +59,16 @@ pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp)
     }
 }
 
-/// The patch that an object's finalizers and spec need before its status can be written.
-pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Value> {
+/// What an object's finalizers and spec need.
+pub(super) struct Owed {
+    /// The change.
+    pub(super) patch: Value,
+    /// Whether it comes after the status is written: a finalizer goes only once the journal is known to be empty.
+    pub(super) is_last: bool,
+}
+
+/// The change that an object's finalizers and spec need, if any.
+pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Owed> {
     let metadata = index.objects.get(key)?.object.metadata();
     let pool = index.world.pool(key)?;
     let listed = metadata.finalizers.as_deref().unwrap_or_default();
@@ -84,6 +93,7 @@ pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Value> {
     if !is_added && !is_removed && spec.is_none() {
         return None;
     }
+    let is_last = is_removed && spec.is_none();
     let mut patch = json!({"metadata": {"resourceVersion": metadata.resource_version}});
     if is_added || is_removed {
         let others = listed.iter().map(String::as_str).filter(|finalizer| *finalizer != FINALIZER);
@@ -93,7 +103,7 @@ pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Value> {
     if let Some(spec) = spec {
         patch["spec"]["ips"] = json!(spec);
     }
-    Some(patch)
+    Some(Owed { patch, is_last })
 }
 
 /// Whether an object must not go yet, given whether something of it is unfinished and whether it is being deleted.
@@ -185,9 +195,13 @@ impl Speaker<'_> {
         status.moves = common.moves;
         status.proposed = common.proposed;
         status.addresses = common.addresses;
-        status.last_assignment = self.pool.last_assignment.map(whole_seconds);
+        // The cool-off is at least as long as asked for, so its beginning is not rounded down.
+        let last = self.pool.last_assignment;
+        status.last_assignment = last.map(|time| whole_seconds(time + Duration::from_nanos(999_999_999)));
         status.dns = self.dns(status.dns.as_ref());
-        status.error = self.refusal.map(|refusal| refusal.message.clone());
+        let has_none = self.verdicts.is_empty() && self.lacking.is_none();
+        let nothing = has_none.then(|| "neither ips nor desiredIPs asks for an address".to_owned());
+        status.error = self.refusal.map(|refusal| refusal.message.clone()).or(nothing);
         (status.assignable_nodes, status.node_errors) = (Vec::new(), Vec::new());
         if self.refusal.is_none() {
             let (key, world) = (&self.pool.key, &self.index.world);
@@ -478,7 +492,7 @@ impl Speaker<'_> {
             |node: &plan::NodeName| self.index.nodes.get(node).and_then(|node| node.spec.provider_id.clone());
         let (state, node, error) = match said {
             Verdict::Settled(node) => (IpState::Active, Some(node), None),
-            Verdict::Lingers(_, node, _) => (IpState::NoMatch, node.as_ref(), None),
+            Verdict::Lingers(..) => (IpState::NoMatch, None, None),
             Verdict::Moving(node) => (IpState::InProgress, node.as_ref(), None),
             Verdict::NoNode => (IpState::Unassigned, None, None),
             Verdict::Disabled | Verdict::Releasing | Verdict::Leaving => (IpState::Disabled, None, None),

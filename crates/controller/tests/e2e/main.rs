@@ -3,6 +3,7 @@
 
 mod creation;
 mod deletion;
+mod differential;
 mod dns;
 mod faults;
 mod flipop;
@@ -15,5 +16,7 @@ mod pools;
 mod resources;
 mod rig;
 mod scale;
+mod side;
+mod side_by_side;
 mod skeleton;
 mod testbed_itself;

@@ -14,7 +14,7 @@ use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::{Asked, Deed};
 
-use crate::rig::{Rig, read};
+use crate::rig::{Rig, read, resident_megabytes};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -285,7 +285,7 @@ async fn n12_a_settled_controller_tells_all_metrics_asks_the_cloud_seldom_and_is
     let before = calls();
     tokio::time::sleep(Duration::from_secs(60)).await;
     let made = calls() - before;
-    let resident = rig.resident_megabytes(&controller);
+    let resident = resident_megabytes(&controller.process);
     println!(
         "5 addresses, 20 nodes, interval 5 s, settled: {made} calls a minute (original: 390), {resident:.1} MB resident \
          (original: 152)"

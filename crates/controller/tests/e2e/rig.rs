@@ -11,6 +11,7 @@ use testbed::cluster::eventually;
 use testbed::control_plane::{ControlPlane, Options, free_ports};
 use testbed::demo::{self, Clouds, Servers};
 use testbed::process::Process;
+use testbed::tools;
 
 /// Everything but the controller.
 pub struct Rig {
@@ -31,14 +32,20 @@ pub struct Controller {
 impl Rig {
     /// A control plane with nodes, CRDs and RBAC, and clouds.
     pub async fn prepare() -> Self {
-        let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
+        let rig = Self::with(Options::everything()).await;
+        for node in demo::nodes() {
+            node.create(&rig.client).await.unwrap();
+        }
+        rig
+    }
+
+    /// A control plane of these servers with CRDs and RBAC, clouds, and no nodes.
+    pub async fn with(options: Options) -> Self {
+        let control_plane = ControlPlane::start(options).await.unwrap();
         control_plane.install_crds().await.unwrap();
         control_plane.apply(&read("k8s/rbac.yaml")).unwrap();
         control_plane.install_released_lease().unwrap();
         let client = control_plane.client().await.unwrap();
-        for node in demo::nodes() {
-            node.create(&client).await.unwrap();
-        }
         let clouds = Clouds::default();
         let servers = clouds.serve(0).await.unwrap();
         let kubeconfig = control_plane.kubeconfig_for("kube-system", "ip-address-controller").unwrap();
@@ -65,6 +72,16 @@ impl Rig {
         let program = measured.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_ip-address-controller")));
         let process = Process::start(name, &program, configure, self.control_plane.folder()).unwrap();
         Controller { process, health_port: ports[0], metrics_port: ports[1] }
+    }
+
+    /// Starts FLIPOP's own binary, with all rights: its manifests don't let it annotate nodes.
+    pub fn flipop(&self) -> Process {
+        let configure = |command: &mut Command| {
+            command.arg("--kubeconfig").arg(self.control_plane.kubeconfig()).arg("--metrics-bind-addr=");
+            command.envs(self.servers.environment());
+        };
+        let program = tools::binary("flipop").unwrap();
+        Process::start("flipop", &program, configure, self.control_plane.folder()).unwrap()
     }
 
     /// Gives work to a controller that dies at the given request of its own, and sees that the next one ends it. Tells
@@ -120,13 +137,6 @@ impl Rig {
         files.filter(is_ours).map(tail).collect::<Vec<_>>().join("\n")
     }
 
-    /// How much memory a controller has, in MB.
-    pub fn resident_megabytes(&self, controller: &Controller) -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", controller.process.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0 / 1e6
-    }
-
     /// An object as JSON.
     pub fn get(&self, what: &str) -> Value {
         serde_json::from_str(&self.kubectl(&["get", what, "-o", "json"])).unwrap()
@@ -164,6 +174,13 @@ impl Rig {
             panic!("{what}: {error}: {:#}\n{}", self.get(what)["status"], self.logs())
         })
     }
+}
+
+/// How much memory a process has, in MB.
+pub fn resident_megabytes(process: &Process) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0 / 1e6
 }
 
 /// The repository's root.

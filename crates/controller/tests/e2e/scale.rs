@@ -14,7 +14,7 @@ use serde_json::json;
 use testbed::cluster::{eventually, node};
 
 use crate::netipallocation::{address, allocation, grow, zone};
-use crate::rig::Rig;
+use crate::rig::{Rig, resident_megabytes};
 
 const ADDRESSES: u64 = 1_000;
 const LONG: Duration = Duration::from_secs(400);
@@ -136,7 +136,7 @@ async fn five_hundred_addresses_on_two_thousand_nodes_are_one_page() {
     let before = rig.clouds.compute.ledger().asked.len();
     tokio::time::sleep(MINUTE).await;
     let made = rig.clouds.compute.ledger().asked.len() - before;
-    let resident = rig.resident_megabytes(&controller);
+    let resident = resident_megabytes(&controller.process);
     println!(
         "{}",
         json!({"addresses": 500, "nodes": 2_003, "calls_a_minute": made, "resident_megabytes": resident})

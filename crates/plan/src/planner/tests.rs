@@ -19,7 +19,8 @@
 //! `publishes` gives the pool a name in DNS with a time to live of 30 s, `publishes nodes` one for the nodes' own addresses,
 //! `adopts` is `dnsRecordSet.adopt`; `record nobody a1 a2` is what was read of it and whose mark it carries (`ours`, `nobody`,
 //! `other`), `record unread`, `record busy`, `record failed` and `record old` are what they say, `a1 going 10` is on its way
-//! since so many seconds, and `younger publishes` lets the second pool name it too.
+//! since so many seconds, `a1 unmatched 1` has lost its match so many seconds ago, and `younger publishes` lets the second
+//! pool name it too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -227,6 +228,7 @@ impl Sketch {
                 self.pool.addresses.retain(|listed| *listed != address);
             }
             ["made"] => _ = self.pool.created_here.insert(address),
+            ["unmatched", seconds] => _ = self.world.unmatched.insert(address, seconds_ago(seconds)),
             ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
             ["lent"] => _ = self.pool.lent.insert(address),
             ["released"] => {
@@ -997,10 +999,20 @@ fn f7_a_name_holds_the_addresses_that_are_on_matching_nodes() {
 
 #[test]
 fn f4_an_address_leaves_the_name_with_its_match_unless_it_is_on_its_way_to_another_node() {
+    let left = "floating | publishes | n1 holds a1 | n2 empty holds a2 | record ours a1 a2";
     check(
-        "floating | publishes | n1 holds a1 | n2 empty holds a2 | record ours a1 a2",
-        expect!["publish A hello.example.com at digitalocean: a1"],
+        left,
+        expect![
+            "a1 on n1, a2 stays on n2 until another node can take it: no matching pod on the node is Ready, name holds a1, a2"
+        ],
     );
+    check(
+        &format!("{left} | a2 unmatched 1"),
+        expect![
+            "a1 on n1, a2 stays on n2 until another node can take it: no matching pod on the node is Ready, name holds a1, a2"
+        ],
+    );
+    check(&format!("{left} | a2 unmatched 2"), expect!["publish A hello.example.com at digitalocean: a1"]);
     let going = "floating | publishes | n1 holds a1 | n2 | a2 moves n9 -> n2 | a2 busy | record ours a1 a2";
     check(&format!("{going} | a2 going 29"), expect!["a1 on n1, a2 is on its way to n2, name holds a1, a2"]);
     check(&format!("{going} | a2 going 30"), expect!["publish A hello.example.com at digitalocean: a1"]);
@@ -1031,7 +1043,7 @@ fn what_is_not_known_leaves_a_name_as_it_is() {
 #[test]
 fn a_name_is_never_emptied() {
     check(
-        "floating | publishes | n1 empty holds a1 | record ours a1",
+        "floating | publishes | n1 empty holds a1 | a1 unmatched 2 | record ours a1",
         expect![
             "a1 stays on n1 until another node can take it: no matching pod on the node is Ready, name still holds a1: no address is on a matching node, and it is never emptied"
         ],
