@@ -17,8 +17,8 @@ use drivers::records::RecordDriver;
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress};
 use kube::Client;
 use plan::{
-    Action, Address, DnsProvider, Holding, InFlight, NodeName, PoolKey, Provider, RecordAction, RecordSet,
-    RecordStep, Scope, Step,
+    Action, Address, DnsProvider, Holding, InFlight, InFlightRecord, NodeName, PoolKey, Provider,
+    RecordAction, RecordSet, RecordStep, Scope, Step,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -242,12 +242,15 @@ impl Executor {
 
     /// Reads or writes a set of records. The planner does not give a step for one that is under way.
     pub fn publish(&mut self, step: RecordStep) {
-        self.in_flight.records.insert(step.name.clone());
+        let what = match step.action {
+            RecordAction::Read => InFlightRecord::Read,
+            RecordAction::Write { .. } | RecordAction::Remove(_) => InFlightRecord::Write,
+        };
+        self.in_flight.records.insert(step.name.clone(), what);
         let (driver, echo) = (self.record_drivers.get(&step.name.provider).cloned(), self.echo);
-        let reads = step.action == RecordAction::Read;
         self.under_way.spawn(async move {
             let result = records::take(driver, &step).await;
-            if !reads {
+            if what == InFlightRecord::Write {
                 outlast(echo, &result).await;
             }
             Ended::Record(Recorded { step, result })

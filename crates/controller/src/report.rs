@@ -103,10 +103,13 @@ impl Reporter {
 
     /// Begins to write everything that differs from what is to be said.
     pub fn publish(&mut self, index: &Index, plan: &Plan, now: Timestamp) {
-        if self.fence.remaining().is_none() || self.resting.is_some_and(|until| Instant::now() < until) {
+        if self.resting.is_some_and(|until| Instant::now() < until) {
             return;
         }
         self.resting = None;
+        if self.fence.remaining().is_none() {
+            return;
+        }
         self.tell_of_deprecations(index, now);
         self.patched.retain(|name, version| {
             let node = index.nodes.get(name);

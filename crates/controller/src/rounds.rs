@@ -178,7 +178,8 @@ impl Rounds {
         loop {
             let happened = self.next().await;
             // What we began ends when it ends: nothing else is waited for, and what follows is not held up.
-            let pause = if matches!(happened, Happened::Seen(_)) { SETTLE } else { Duration::ZERO };
+            let is_ours = !matches!(happened, Happened::Seen(_) | Happened::TimeWentBy);
+            let pause = if is_ours { Duration::ZERO } else { SETTLE };
             self.take_in(happened);
             let settled = Instant::now() + pause;
             while let Ok(more) = tokio::time::timeout_at(settled, self.next_now()).await {

@@ -57,8 +57,8 @@ pub use names::{Address, Epoch, NodeName, PoolKey, Provider, Scope, Tick, VmId};
 pub use planner::plan;
 pub use pool::{Journal, Mode, Move, PENDING, Pods, Policy, Pool, Spread, Takeover, Target, Tenancy};
 pub use records::{
-    DnsProvider, Publication, Published, RecordAction, RecordFact, RecordKind, RecordName, RecordSet,
-    RecordStep, Source,
+    DnsProvider, InFlightRecord, Publication, Published, RecordAction, RecordFact, RecordKind, RecordName,
+    RecordSet, RecordStep, Source,
 };
 pub use standing::{Standing, Why};
 pub use steps::{Action, Mark, Marks, Plan, Step, Verdict, Waits};

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use crate::world::Member;
 use crate::{
-    Address, Mode, Pause, Plan, Pool, PoolKey, Readiness, Tenancy, Timestamp, Verdict, Waits, World,
+    Address, Holding, Mode, Pause, Plan, Pool, PoolKey, Readiness, Tenancy, Timestamp, Verdict, Waits, World,
 };
 
 /// So often a set of records is read again though nothing has changed: somebody else may have changed it.
@@ -162,6 +162,14 @@ pub struct RecordFact {
     pub set: RecordSet,
     /// When it was read or written.
     pub as_of: Timestamp,
+}
+
+/// What is under way with a set of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum InFlightRecord {
+    Read,
+    Write,
 }
 
 /// Something to do with a set of records.
@@ -354,13 +362,16 @@ fn next(
     let Some(us) = world.dns_owner.as_ref().filter(|_| pool.policy.mode != Mode::Refused) else {
         return Next::say(Published::Unread);
     };
-    if world.in_flight.records.contains(name) {
+    let under_way = world.in_flight.records.get(name);
+    if under_way == Some(&InFlightRecord::Write) {
         return Next::say(Published::Publishing);
     }
     if let Some(pause) = world.avoid_records.get(name).filter(|pause| now < pause.until) {
         return Next { ask_again: Some(pause.until), ..Next::say(Published::Failed(pause.clone())) };
     }
-    let read = |said| Next { action: Some(RecordAction::Read), said, ask_again: None };
+    // What is being read is said as it was known, and nothing is done before it is known anew.
+    let is_reading = under_way.is_some();
+    let read = |said| Next { action: (!is_reading).then_some(RecordAction::Read), said, ask_again: None };
     let Some(fact) = world.records.get(name) else { return read(Published::Unread) };
     let RecordSet { values, ttl, owner } = &fact.set;
     let is_in_kind = |address: &&Address| RecordKind::of(**address) == name.kind;
@@ -384,7 +395,7 @@ fn next(
             (false, _) => Next::say(Published::Left),
             (true, false) => Next::say(Published::Gone),
             (true, true) => Next {
-                action: Some(RecordAction::Remove(fact.set.clone())),
+                action: (!is_reading).then(|| RecordAction::Remove(fact.set.clone())),
                 ..Next::say(Published::Publishing)
             },
         };
@@ -405,8 +416,8 @@ fn next(
         return said(Published::Would(target));
     }
     let new = RecordSet { values: target, ttl: publication.ttl, owner: Some(Arc::clone(us)) };
-    let action = RecordAction::Write { old: fact.set.clone(), new };
-    Next { action: Some(action), ..Next::say(Published::Publishing) }
+    let action = (!is_reading).then(|| RecordAction::Write { old: fact.set.clone(), new });
+    Next { action, ..Next::say(Published::Publishing) }
 }
 
 fn wanted(world: &World, member: &Member, publication: &Publication, plan: &Plan, now: Timestamp) -> Wanted {
@@ -436,6 +447,8 @@ fn of_addresses(
         };
         match said {
             Verdict::Settled(_) => _ = wanted.present.insert(*address),
+            // Only the journal does not know yet.
+            said if is_going(said) && has_arrived(world, pool, *address) => _ = wanted.kept.insert(*address),
             said if is_going(said) => {
                 let since = pool.moving_since.get(address).copied().unwrap_or(now);
                 wanted.keep(*address, since, on_its_way, now);
@@ -457,6 +470,13 @@ fn of_addresses(
         }
     }
     wanted
+}
+
+/// Whether an address on its way is where it is to go.
+fn has_arrived(world: &World, pool: &Pool, address: Address) -> bool {
+    let target = pool.entry(address).and_then(|entry| entry.to.as_ref());
+    let holding = world.fact(&pool.scope, address).map(|fact| &fact.holding);
+    matches!((target, holding), (Some(to), Some(Holding::By(vm))) if to.vm == *vm)
 }
 
 fn of_nodes(world: &World, member: &Member) -> Wanted {

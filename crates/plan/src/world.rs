@@ -17,8 +17,8 @@ use std::sync::{Arc, OnceLock};
 use crate::bits::Bits;
 use crate::ownership::Ownership;
 use crate::{
-    Account, Address, Epoch, NodeName, Pods, Pool, PoolKey, Provider, RecordFact, RecordName, Scope, Tenancy,
-    Tick, Timestamp, VmId,
+    Account, Address, Epoch, InFlightRecord, NodeName, Pods, Pool, PoolKey, Provider, RecordFact, RecordName,
+    Scope, Tenancy, Tick, Timestamp, VmId,
 };
 
 /// Everything known at one moment.
@@ -202,7 +202,7 @@ pub struct InFlight {
     /// Pools for which a pod is being evicted.
     pub evictions: BTreeSet<PoolKey>,
     /// Sets of records that are being read or written.
-    pub records: BTreeSet<RecordName>,
+    pub records: BTreeMap<RecordName, InFlightRecord>,
 }
 
 impl World {

@@ -39,7 +39,7 @@ impl Kind {
 }
 
 /// Every kind that the twin knows.
-pub const KINDS: [Kind; 10] = [
+pub const KINDS: [Kind; 11] = [
     Kind { plural: "nodes", kind: "Node", api_version: "v1", has_status: false },
     Kind { plural: "pods", kind: "Pod", api_version: "v1", has_status: false },
     Kind { plural: "deployments", kind: "Deployment", api_version: "apps/v1", has_status: false },
@@ -57,6 +57,12 @@ pub const KINDS: [Kind; 10] = [
     Kind {
         plural: "floatingippools",
         kind: "FloatingIPPool",
+        api_version: "flipop.digitalocean.com/v1alpha1",
+        has_status: true,
+    },
+    Kind {
+        plural: "nodednsrecordsets",
+        kind: "NodeDNSRecordSet",
         api_version: "flipop.digitalocean.com/v1alpha1",
         has_status: true,
     },

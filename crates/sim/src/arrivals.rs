@@ -23,6 +23,7 @@ use serde_json::Value;
 
 use crate::cluster::{STRANGER, STRANGER_DROPLET};
 use crate::judge::Violation;
+use crate::names;
 use crate::run::RETRY_SHORTEST;
 use crate::script::{ADDRESSES, Cloud};
 use crate::universe::{PROJECT, Universe, lock};
@@ -156,8 +157,10 @@ impl Universe {
     pub fn arrives(&self, request: Request) -> Arrived {
         let mut wrong = Vec::new();
         let at = self.now();
+        if request.is_change() && names::is_about(&request.path) {
+            wrong.extend(names::wrong(self, &request.path, &request.body));
         // A project is no address, and making one twice makes one.
-        if request.is_change() && !request.path.ends_with("/v2/projects") {
+        } else if request.is_change() && !request.path.ends_with("/v2/projects") {
             let mut add = |invariant, what: String| wrong.push(Violation { invariant, what });
             let (subject, process) = (request.subject(), request.process);
             let written = self.journalled_since(&request);
@@ -217,7 +220,7 @@ impl Universe {
         let Request { process, method, path, body, number, .. } = &request;
         let line = format!("{method} {path} {body} -> {status}");
         // What the cloud refused has taken nothing from anybody.
-        wrong.retain(|violation| is_done || !matches!(violation.invariant, "I1" | "I8"));
+        wrong.retain(|violation| is_done || !matches!(violation.invariant, "I1" | "I8" | "I10"));
         let says: String = wrong.iter().map(|violation| format!(" ({violation})")).collect();
         self.tell(&format!("p{process} {line}{says}"));
         let subject = request.subject();
@@ -323,8 +326,14 @@ impl Universe {
         lock(&self.arrivals.seen).raced.contains(ip)
     }
 
+    /// How long ago somebody changed something.
+    pub fn disturbed_for(&self, what: &str) -> Option<Duration> {
+        let at = lock(&self.arrivals.seen).disturbed.get(what).copied()?;
+        Some(self.elapsed().saturating_sub(at))
+    }
+
     /// Whether nobody has changed any of these lately.
-    fn is_quiet(&self, what: &[&str]) -> bool {
+    pub fn is_quiet(&self, what: &[&str]) -> bool {
         let (seen, now) = (lock(&self.arrivals.seen), self.elapsed());
         what.iter().all(|what| seen.disturbed.get(*what).is_none_or(|at| *at + QUIET < now))
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testbed::fake::cloudflare::Cloudflare;
 use testbed::fake::compute::Compute;
 use testbed::fake::digitalocean::DigitalOcean;
 use testbed::fake::faults::{Fault, Rule};
@@ -12,6 +13,7 @@ use testbed::fake::ledger::{Deed, Ledger};
 use testbed::fake::{Fake, Refusal};
 
 use crate::dice::Dice;
+use crate::names;
 use crate::script::{self, ADDRESSES, Cloud, CloudFault, Event, NODES};
 use crate::universe::{PROJECT, TOKEN, Universe};
 
@@ -47,7 +49,17 @@ pub struct Cluster {
 }
 
 /// The clouds of a run.
-pub fn clouds() -> (Fake<Compute>, Fake<DigitalOcean>) {
+pub struct Clouds {
+    /// Compute Engine.
+    pub compute: Fake<Compute>,
+    /// DigitalOcean.
+    pub ocean: Fake<DigitalOcean>,
+    /// Cloudflare.
+    pub zones: Fake<Cloudflare>,
+}
+
+/// The clouds of a run.
+pub fn clouds() -> Clouds {
     let mut compute = Compute::new(PROJECT, TOKEN);
     compute.add_instance_without_address(ZONES[0], STRANGER);
     for number in 0..ADDRESSES {
@@ -58,7 +70,10 @@ pub fn clouds() -> (Fake<Compute>, Fake<DigitalOcean>) {
     for number in 0..ADDRESSES {
         ocean.add_reserved_ip(ocean_address(number), OCEAN_REGION);
     }
-    (Fake::new(compute), Fake::new(ocean))
+    ocean.add_domain(names::ZONE);
+    let mut zones = Cloudflare::new(TOKEN);
+    zones.add_zone(names::ZONE);
+    Clouds { compute: Fake::new(compute), ocean: Fake::new(ocean), zones: Fake::new(zones) }
 }
 
 /// An address at Compute Engine.
@@ -94,6 +109,8 @@ impl Cluster {
             tags,
         };
         cluster.hide_projects();
+        names::prepare(&cluster.universe);
+        cluster.universe.api.create("nodednsrecordsets", &names::node_names(), cluster.universe.now());
         for node in 0..NODES {
             cluster.returns(Cloud::Compute, node);
             cluster.returns(Cloud::Ocean, node);
@@ -173,6 +190,7 @@ impl Cluster {
                 }
             }
             Event::Compact => api.compact(),
+            Event::TakeName => names::take(&self.universe),
             Event::ForeignCreation => {
                 let address = format!("192.0.2.{}", self.dice.roll(250) + 1);
                 self.universe.ocean.with(|ocean| ocean.add_reserved_ip(address.clone(), OCEAN_REGION));
@@ -309,10 +327,15 @@ impl Cluster {
                 (format!("digitalocean://{droplet}"), labels)
             }
         };
+        let second = if cloud == Cloud::Compute { 64 } else { 65 };
+        let external = format!("100.{second}.{}.{}", droplet / 100, droplet % 100);
         let object = json!({
             "metadata": {"name": name, "labels": labels},
             "spec": {"providerID": provider_id},
-            "status": {"conditions": conditions("True", &crate::apiserver::moment(now))},
+            "status": {
+                "conditions": conditions("True", &crate::apiserver::moment(now)),
+                "addresses": [{"type": "ExternalIP", "address": external}],
+            },
         });
         self.universe.api.create("nodes", &object, now);
     }
@@ -436,7 +459,7 @@ impl Cluster {
                     "spec": {
                         "provider": "digitalocean", "region": OCEAN_REGION, "ips": ips,
                         "match": {"nodeLabel": "role=worker", "podLabel": "app=ingress", "podNamespace": "ingress"},
-                        "policy": {"failoverGraceSeconds": self.grace},
+                        "policy": {"failoverGraceSeconds": self.grace}, "dnsRecordSet": names::of_pool(),
                     },
                 });
                 if self.creates {
@@ -468,7 +491,10 @@ impl Cluster {
         let rule = Rule { times: usize::try_from(times).unwrap_or(1), ..Rule::always(fault) };
         match cloud {
             Cloud::Compute => self.universe.compute.inject(rule),
-            Cloud::Ocean => self.universe.ocean.inject(rule),
+            Cloud::Ocean => {
+                self.universe.zones.inject(rule.clone());
+                self.universe.ocean.inject(rule);
+            }
         }
     }
 
@@ -476,6 +502,7 @@ impl Cluster {
     pub fn heal(&mut self) {
         self.universe.compute.heal();
         self.universe.ocean.heal();
+        self.universe.zones.heal();
         self.universe.compute.with(|compute| compute.unreachable_regions.clear());
         self.universe.set_weather(|weather| (weather.kubernetes, weather.clouds) = (0, 0));
         self.hide_projects();

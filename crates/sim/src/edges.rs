@@ -13,6 +13,7 @@ use controller::fence::{Fence, fenced};
 use controller::run::Edges;
 use controller::watch::SILENCE_SECONDS_MAX;
 use drivers::budget::{Limit, budgeted};
+use drivers::cloudflare::Cloudflare;
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::digitalocean::records::Records;
@@ -50,18 +51,20 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
     let reach = |cloud, server| reach(universe, process, &fence, cloud, server);
     let compute = reach(Cloud::Compute, HttpService::new(universe.compute.service()));
     let ocean = reach(Cloud::Ocean, HttpService::new(universe.ocean.service()));
+    // What is judged of a cloud is judged of addresses, and Cloudflare has none.
+    let zones = reach(Cloud::Ocean, HttpService::new(universe.zones.service()));
     Edges {
         watching: client(8),
         writing: client(3),
         leasing: client(3),
-        drivers: drivers(compute, ocean),
+        drivers: drivers(compute, ocean, zones),
         clock: Arc::clone(process) as Arc<dyn controller::clock::Clock>,
         fence,
     }
 }
 
 /// The drivers over the clouds' services, with the budgets that a controller has by default.
-pub fn drivers(compute: HttpService, ocean: HttpService) -> Drivers {
+pub fn drivers(compute: HttpService, ocean: HttpService, zones: HttpService) -> Drivers {
     let minute = |requests_max| Limit { requests_max, window: Duration::from_secs(60) };
     let hour =
         Limit { requests_max: drivers::digitalocean::REQUESTS_PER_HOUR, window: Duration::from_secs(3_600) };
@@ -73,9 +76,16 @@ pub fn drivers(compute: HttpService, ocean: HttpService) -> Drivers {
     let url = "http://digitalocean.invalid";
     let records: Arc<dyn RecordDriver> = Arc::new(Records::new(ocean.clone(), url, token()));
     let ocean: Arc<dyn AddressDriver> = Arc::new(DigitalOcean::new(ocean, url, token()));
+    let five_minutes = Limit {
+        requests_max: drivers::cloudflare::REQUESTS_PER_FIVE_MINUTES,
+        window: Duration::from_secs(300),
+    };
+    let zones = budgeted(zones, &[five_minutes]);
+    let zones: Arc<dyn RecordDriver> =
+        Arc::new(Cloudflare::new(zones, "http://cloudflare.invalid/client/v4", token()));
     Drivers {
         addresses: BTreeMap::from([(Provider::Gcp, compute), (Provider::DigitalOcean, ocean)]),
-        records: BTreeMap::from([(DnsProvider::DigitalOcean, records)]),
+        records: BTreeMap::from([(DnsProvider::DigitalOcean, records), (DnsProvider::Cloudflare, zones)]),
     }
 }
 

@@ -11,6 +11,7 @@
 //! I7  calls are bounded, and nothing is tried again without a pause
 //! I8  an address that is well where it is stays there
 //! I9  in the end a machine has an address of its own if it had one and holds none of ours, and never if it had none
+//! I10 names in DNS are never emptied, and those of others are left alone: see `names`
 //! ```
 //!
 //! What is settled is judged by the planner on the true facts, read without any weather: it must have nothing left to do.
@@ -22,13 +23,15 @@ use std::sync::Arc;
 use controller::observe::Index;
 use controller::watch::{Change, Seen};
 use drivers::http::HttpService;
-use plan::{Epoch, Plan, Provider, Scope, Verdict};
+use plan::{Epoch, Plan, Provider, RecordFact, Scope, Timestamp, Verdict};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use testbed::fake::ledger::{Deed, Ledger};
 
 use crate::cluster::Cluster;
 use crate::edges;
+use crate::names;
+use crate::run::DNS_OWNER;
 use crate::universe::{PROJECT, Universe};
 
 /// Something that must not be.
@@ -98,6 +101,7 @@ pub async fn judge(
     }
     created(universe, cluster).into_iter().for_each(|what| add("I4", what));
     own(universe, cluster).into_iter().for_each(|what| add("I9", what));
+    names::judge(universe).into_iter().for_each(|what| add("I10", what));
     let (index, plan) = truth(universe).await;
     if !plan.to_string().is_empty() {
         add("I3", format!("not settled, there is still to do: {plan}"));
@@ -216,9 +220,13 @@ async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
     index.see(Seen::Pods(Change::All(read(universe.api.all("pods")))));
     index.see(Seen::Allocations(Change::All(read(universe.api.all("netipallocations")))));
     index.see(Seen::Pools(Change::All(read(universe.api.all("floatingippools")))));
+    index.see(Seen::RecordSets(Change::All(read(universe.api.all("nodednsrecordsets")))));
     universe.ocean.heal();
+    universe.zones.heal();
     let compute = HttpService::new(universe.compute.service());
-    let drivers = edges::drivers(compute, HttpService::new(universe.ocean.service()));
+    let [ocean, zones] =
+        [HttpService::new(universe.ocean.service()), HttpService::new(universe.zones.service())];
+    let drivers = edges::drivers(compute, ocean, zones);
     for (provider, account) in [(Provider::Gcp, PROJECT), (Provider::DigitalOcean, "")] {
         let scope = Scope { provider, account: account.into() };
         let listing = drivers.addresses[&provider].list(&scope).await;
@@ -227,6 +235,14 @@ async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
     }
     index.world.epoch = Epoch(i64::MAX);
     index.world.moves_in_one_call.insert(Provider::DigitalOcean);
+    index.world.dns_owner = Some(DNS_OWNER.into());
+    let addresses: Vec<_> = index.world.facts().map(|(_, address, _)| *address).collect();
+    index.world.unmatched.extend(addresses.into_iter().map(|address| (address, Timestamp::UNIX_EPOCH)));
+    for step in plan::plan(&index.world, universe.now()).records {
+        if let Ok(set) = drivers.records[&step.name.provider].read(&step.name, &step.pool).await {
+            index.world.records.insert(step.name, RecordFact { set, as_of: universe.now() });
+        }
+    }
     let plan = plan::plan(&index.world, universe.now());
     (index, plan)
 }

@@ -16,6 +16,7 @@ pub mod cluster;
 pub mod dice;
 pub mod edges;
 pub mod judge;
+mod names;
 pub mod reduce;
 pub mod run;
 pub mod script;

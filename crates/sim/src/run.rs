@@ -22,6 +22,9 @@ use crate::universe::{Process, Universe};
 pub const TAKEOVER: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(5);
 
+/// What our mark on DNS records says.
+pub const DNS_OWNER: &str = "simulated";
+
 /// How long a run may take to settle once nothing goes wrong any more: every pause after a failure is shorter.
 pub const SETTLES_WITHIN: Duration = Duration::from_secs(400);
 
@@ -61,8 +64,7 @@ pub fn run(seed: u64, script: &[(Duration, Event)]) -> Outcome {
 }
 
 async fn play(seed: u64, script: &[(Duration, Event)]) -> Outcome {
-    let (compute, ocean) = clouds();
-    let universe = Universe::new(seed, compute, ocean);
+    let universe = Universe::new(seed, clouds());
     let mut cluster = Cluster::new(seed, Arc::clone(&universe));
     let mut fleet = Fleet::new(seed, Arc::clone(&universe));
     for (at, event) in script {
@@ -137,7 +139,7 @@ impl Fleet {
             lease_duration: LEASE,
             takeover: TAKEOVER,
             retry: Retry { shortest: RETRY_SHORTEST, longest: Duration::from_secs(60) },
-            dns_owner: Some("simulated".into()),
+            dns_owner: Some(DNS_OWNER.into()),
         };
         let edges = edges(&self.universe, &process);
         let (universe, number, stop) = (Arc::clone(&self.universe), self.started, process.stop.clone());

@@ -104,6 +104,8 @@ pub enum Event {
     },
     DeleteLease,
     Compact,
+    /// A person takes the pool's name in DNS over.
+    TakeName,
     /// Somebody else creates an address in our account.
     ForeignCreation,
     Crash {
@@ -293,6 +295,7 @@ fn event(dice: &mut Dice, mood: Mood) -> Event {
         28 => Event::Recreate { cloud },
         29 => Event::DeleteLease,
         30 => Event::Compact,
+        31 if dice.one_in(2) => Event::TakeName,
         31 => Event::ForeignCreation,
         32..34 => Event::Crash { replica },
         34 => Event::Terminate { replica },

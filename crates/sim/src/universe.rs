@@ -7,12 +7,14 @@ use controller::clock::Clock;
 use controller::tasks::stop::Stop;
 use jiff::Timestamp;
 use testbed::fake::Fake;
+use testbed::fake::cloudflare::Cloudflare;
 use testbed::fake::compute::Compute;
 use testbed::fake::digitalocean::DigitalOcean;
 use tokio::time::Instant;
 
 use crate::apiserver::ApiServer;
 use crate::arrivals::Arrivals;
+use crate::cluster::Clouds;
 use crate::dice::Dice;
 
 /// The token that both clouds accept.
@@ -35,6 +37,8 @@ pub struct Universe {
     pub compute: Fake<Compute>,
     /// DigitalOcean.
     pub ocean: Fake<DigitalOcean>,
+    /// Cloudflare.
+    pub zones: Fake<Cloudflare>,
     started: Instant,
     weather: Mutex<Weather>,
     story: Mutex<Vec<String>>,
@@ -71,7 +75,8 @@ pub enum Fate {
 
 impl Universe {
     /// Nothing has happened yet.
-    pub fn new(seed: u64, compute: Fake<Compute>, ocean: Fake<DigitalOcean>) -> Arc<Self> {
+    pub fn new(seed: u64, clouds: Clouds) -> Arc<Self> {
+        let Clouds { compute, ocean, zones } = clouds;
         let weather = Weather {
             dice: Dice::new(seed, "weather"),
             kubernetes: 0,
@@ -82,6 +87,7 @@ impl Universe {
             api: ApiServer::default(),
             compute,
             ocean,
+            zones,
             started: Instant::now(),
             weather: Mutex::new(weather),
             story: Mutex::default(),

@@ -18,7 +18,7 @@
 //! `a1 lent` that the status does so of its holder. `here n1` is where we run.
 //! `publishes` gives the pool a name in DNS with a time to live of 30 s, `publishes nodes` one for the nodes' own addresses,
 //! `adopts` is `dnsRecordSet.adopt`; `record nobody a1 a2` is what was read of it and whose mark it carries (`ours`, `nobody`,
-//! `other`), `record unread`, `record busy`, `record failed` and `record old` are what they say, `a1 going 10` is on its way
+//! `other`), `record unread`, `record busy`, `record reading`, `record failed` and `record old` are what they say, `a1 going 10` is on its way
 //! since so many seconds, `a1 unmatched 1` has lost its match so many seconds ago, and `younger publishes` lets the second
 //! pool name it too.
 
@@ -29,8 +29,8 @@ use expect_test::{Expect, expect};
 
 use super::*;
 use crate::{
-    Account, Creation, DnsProvider, Epoch, Fact, MachineState, Node, Pause, Pods, PoolKey, Provider,
-    Publication, Readiness, RecordFact, RecordKind, RecordName, RecordSet, Source,
+    Account, Creation, DnsProvider, Epoch, Fact, InFlightRecord, MachineState, Node, Pause, Pods, PoolKey,
+    Provider, Publication, Readiness, RecordFact, RecordKind, RecordName, RecordSet, Source,
 };
 
 fn now() -> Timestamp {
@@ -154,7 +154,8 @@ impl Sketch {
             }
             ["adopts"] => pool.publication.as_mut().unwrap().adopts = true,
             ["record", "unread"] => _ = self.world.records.remove(&record()),
-            ["record", "busy"] => _ = self.world.in_flight.records.insert(record()),
+            ["record", "busy"] => _ = self.world.in_flight.records.insert(record(), InFlightRecord::Write),
+            ["record", "reading"] => _ = self.world.in_flight.records.insert(record(), InFlightRecord::Read),
             ["record", "failed"] => {
                 let pause = Pause { until: now() + Duration::from_secs(5), why: "no answer".into() };
                 self.world.avoid_records.insert(record(), pause);
@@ -1015,6 +1016,10 @@ fn f4_an_address_leaves_the_name_with_its_match_unless_it_is_on_its_way_to_anoth
     check(&format!("{left} | a2 unmatched 2"), expect!["publish A hello.example.com at digitalocean: a1"]);
     let going = "floating | publishes | n1 holds a1 | n2 | a2 moves n9 -> n2 | a2 busy | record ours a1 a2";
     check(&format!("{going} | a2 going 29"), expect!["a1 on n1, a2 is on its way to n2, name holds a1, a2"]);
+    check(
+        &format!("{} | a2 going 30", going.replace("| n2 |", "| n2 holds a2 |")),
+        expect!["a1 on n1, a2 is on its way to n2, name holds a1, a2"],
+    );
     check(&format!("{going} | a2 going 30"), expect!["publish A hello.example.com at digitalocean: a1"]);
     check(
         &going.replace("record ours a1 a2", "record ours a1"),
@@ -1096,6 +1101,7 @@ fn the_oldest_object_that_names_a_record_has_it() {
 #[test]
 fn a_name_is_read_again_now_and_then_and_left_alone_while_it_is_changed_or_after_a_failure() {
     let settled = "floating | publishes | n1 holds a1 | record ours a1";
+    check(&format!("{settled} | record old | record reading"), expect!["a1 on n1, name holds a1"]);
     check(&format!("{settled} | record old"), expect!["read A hello.example.com at digitalocean"]);
     check("floating | publishes | n1 holds a1 | record busy", expect!["a1 on n1, name is being published"]);
     check(

@@ -125,6 +125,29 @@ impl DigitalOcean {
         self.domains.insert(name.into(), Domain { records });
     }
 
+    /// A person lets a name, relative to its domain, hold these values and no others. It is not in the ledger.
+    pub fn replace_records(&mut self, domain: &str, kind: &str, name: &str, values: &[&str]) {
+        let made: Vec<_> =
+            values.iter().map(|value| (self.next_record_id(), Record::new(kind, name, value))).collect();
+        if let Some(domain) = self.domains.get_mut(domain) {
+            domain.records.retain(|_, record| record.kind != kind || record.name != name);
+            domain.records.extend(made);
+        }
+    }
+
+    /// What a name, relative to its domain, holds.
+    pub fn record_values(&self, domain: &str, kind: &str, name: &str) -> Vec<String> {
+        let records = self.domains.get(domain).into_iter().flat_map(|domain| domain.records.values());
+        let meant = records.filter(|record| record.kind == kind && record.name == name);
+        meant.map(|record| record.data.clone()).collect()
+    }
+
+    /// The full name and the value of a record.
+    pub fn record_of(&self, domain: &str, id: u64) -> Option<(String, String)> {
+        let record = self.domains.get(domain)?.records.get(&id)?;
+        Some((record.full_name(domain), record.data.clone()))
+    }
+
     pub(super) fn list_domains(&self, call: &Call) -> Answer {
         let domains: Vec<(&String, &Domain)> = self.domains.iter().collect();
         self.page(call, "domains", domains, |(name, domain)| domain.json(name))

@@ -1,0 +1,173 @@
+//! The names in DNS of a run: who publishes what, and what must never happen to them.
+//!
+//! The pool's name is at DigitalOcean and holds its addresses, that of the nodes is at Cloudflare and holds theirs. Beside each
+//! there is one that somebody else made. In some runs a person takes the pool's name over, mark and all.
+//!
+//! ```text
+//! I10 a name that holds something never becomes empty
+//!     a name that is somebody else's, or has become so, is left alone
+//!     an address that is well, or a node's that is, is not taken out of its name for no reason
+//! ```
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testbed::fake::ledger::Ledger;
+
+use crate::judge::Violation;
+use crate::universe::Universe;
+
+/// The zone, at both providers.
+pub const ZONE: &str = "example.com";
+/// The pool's name.
+const POOL: &str = "pool.example.com";
+/// The nodes' name.
+const NODES: &str = "nodes.example.com";
+/// A name that somebody else made.
+const STRANGERS: &str = "other.example.com";
+/// What it holds.
+const STRANGERS_VALUE: &str = "203.0.113.200";
+/// What a person publishes who takes the pool's name over.
+const TAKEN_VALUE: &str = "203.0.113.66";
+
+/// Whoever has read right before a person took a name over can't know that.
+const CANT_KNOW: Duration = Duration::from_secs(10);
+
+/// The `dnsRecordSet` of the pool.
+pub fn of_pool() -> Value {
+    json!({"recordName": "pool", "zone": ZONE, "ttl": 30, "provider": "digitalocean"})
+}
+
+/// The object that publishes nodes.
+pub fn node_names() -> Value {
+    json!({
+        "metadata": {"name": "nodes", "namespace": "default"},
+        "spec": {
+            "provider": "cloudflare", "dnsRecordSet": {"recordName": "nodes", "zone": ZONE, "ttl": 60},
+            "match": {"nodeLabel": "role=edge"},
+        },
+    })
+}
+
+/// Lets somebody else have a name at each provider.
+pub fn prepare(universe: &Universe) {
+    universe.ocean.with(|ocean| ocean.replace_records(ZONE, "A", "other", &[STRANGERS_VALUE]));
+    universe.zones.with(|zones| _ = zones.add_record(ZONE, "A", STRANGERS, STRANGERS_VALUE));
+}
+
+/// A person takes the pool's name over for another controller.
+pub fn take(universe: &Universe) {
+    universe.ocean.with(|ocean| {
+        ocean.replace_records(ZONE, "TXT", "_owner-a.pool", &["heritage=ip-address-controller,owner=other"]);
+        ocean.replace_records(ZONE, "A", "pool", &[TAKEN_VALUE]);
+    });
+    universe.disturb("the name");
+}
+
+/// Whether a request is about names.
+pub fn is_about(path: &str) -> bool {
+    path.contains("/domains/") || path.contains("/dns_records")
+}
+
+/// What is wrong with a change of names that arrives now.
+pub fn wrong(universe: &Universe, path: &str, body: &str) -> Option<Violation> {
+    let violation = |what: String| Some(Violation { invariant: "I10", what });
+    let body: Value = serde_json::from_str(body).unwrap_or_default();
+    let gone: Vec<(String, String)> = match path.rsplit_once("/records/") {
+        Some((_, id)) => {
+            let known = universe.ocean.with(|ocean| ocean.record_of(ZONE, id.parse().unwrap_or(0)));
+            let stays =
+                |data: &str| body["type"].is_string() && body["data"].as_str().unwrap_or(data) == data;
+            known.into_iter().filter(|(_, data)| !stays(data)).collect()
+        }
+        None => {
+            let changed = body["patches"].as_array().into_iter().flatten();
+            let deleted = body["deletes"].as_array().into_iter().flatten();
+            let ids: Vec<&Value> = changed
+                .filter(|change| change["content"].is_string())
+                .chain(deleted)
+                .map(|change| &change["id"])
+                .collect();
+            let records = universe.zones.with(|zones| zones.records(NODES, "A"));
+            let meant = records.iter().filter(|record| ids.contains(&&record["id"]));
+            meant.map(|record| (NODES.to_owned(), text(&record["content"]))).collect()
+        }
+    };
+    let is_taken = taken_for(universe).is_some_and(|taken| taken > CANT_KNOW);
+    if is_taken && path.contains("/domains/") {
+        return violation("the name that a person took over is changed".into());
+    }
+    gone.into_iter().find_map(|(name, value)| {
+        let holder = well_node(universe, &name, &value)?;
+        violation(format!("{value} is taken out of {name} though it is well on {holder}"))
+    })
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// How long ago a person took the pool's name over.
+fn taken_for(universe: &Universe) -> Option<Duration> {
+    universe.disturbed_for("the name")
+}
+
+/// The node that a published address is well on, where nobody has changed anything lately that could be a reason.
+fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
+    let nodes = universe.api.all("nodes");
+    let droplet = universe.ocean.with(|ocean| ocean.holder(value)).map(|id| format!("digitalocean://{id}"));
+    let is_meant = |node: &&Value| match name {
+        NODES => node["status"]["addresses"][0]["address"] == value,
+        POOL => droplet.as_deref() == node["spec"]["providerID"].as_str(),
+        _ => false,
+    };
+    let node = nodes.iter().find(is_meant)?;
+    let node_name = node["metadata"]["name"].as_str()?;
+    let is_well =
+        node["status"]["conditions"][0]["status"] == "True" && node["spec"]["unschedulable"] != true;
+    let has_pod =
+        name == NODES || universe.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == node_name);
+    let is_quiet = universe.is_quiet(&[node_name, value, "objects", "the name"]);
+    (is_well && has_pod && is_quiet).then(|| node_name.to_owned())
+}
+
+/// What is wrong with names in the end.
+pub fn judge(universe: &Universe) -> Vec<String> {
+    let mut found = Vec::new();
+    for (ledger, name) in [(universe.ocean.ledger(), POOL), (universe.zones.ledger(), NODES)] {
+        if let Some(at) = emptied(&ledger, name) {
+            found.push(format!("{name} was emptied at {at:?}"));
+        }
+    }
+    let strangers = [
+        universe.ocean.with(|ocean| ocean.record_values(ZONE, "A", "other")),
+        universe.zones.with(|zones| zones.values(STRANGERS, "A")),
+    ];
+    for values in strangers.iter().filter(|values| **values != [STRANGERS_VALUE]) {
+        found.push(format!("{STRANGERS}, which is somebody else's, holds {values:?}"));
+    }
+    if taken_for(universe).is_some() {
+        let values = universe.ocean.with(|ocean| ocean.record_values(ZONE, "A", "pool"));
+        let is_left = values == [TAKEN_VALUE];
+        if !is_left {
+            found.push(format!("{POOL}, which a person took over, holds {values:?}"));
+        }
+    }
+    found
+}
+
+/// When a name that held something became empty. What happens in one moment is one change.
+fn emptied(ledger: &Ledger, name: &str) -> Option<Duration> {
+    let states = ledger.values_of(name);
+    let mut held = false;
+    for (at, state) in states.iter().enumerate() {
+        let is_last = states.get(at + 1).is_none_or(|next| next.0 > state.0);
+        let values: &BTreeSet<String> = &state.1;
+        if held && is_last && values.is_empty() {
+            return Some(state.0);
+        }
+        held |= is_last && !values.is_empty();
+    }
+    None
+}
