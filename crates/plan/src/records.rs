@@ -447,8 +447,7 @@ fn of_addresses(
         };
         match said {
             Verdict::Settled(_) => _ = wanted.present.insert(*address),
-            // Only the journal does not know yet.
-            said if is_going(said) && has_arrived(world, pool, *address) => _ = wanted.kept.insert(*address),
+            said if is_going(said) && may_be_there(world, pool, *address) => _ = wanted.kept.insert(*address),
             said if is_going(said) => {
                 let since = pool.moving_since.get(address).copied().unwrap_or(now);
                 wanted.keep(*address, since, on_its_way, now);
@@ -472,11 +471,14 @@ fn of_addresses(
     wanted
 }
 
-/// Whether an address on its way is where it is to go.
-fn has_arrived(world: &World, pool: &Pool, address: Address) -> bool {
+/// Whether an address on its way may be where it is to go: it is, and only the journal does not know yet, or it is not known.
+fn may_be_there(world: &World, pool: &Pool, address: Address) -> bool {
     let target = pool.entry(address).and_then(|entry| entry.to.as_ref());
-    let holding = world.fact(&pool.scope, address).map(|fact| &fact.holding);
-    matches!((target, holding), (Some(to), Some(Holding::By(vm))) if to.vm == *vm)
+    match world.fact(&pool.scope, address).map(|fact| &fact.holding) {
+        None | Some(Holding::Unknown(_)) => !crate::sabotaged!(UnknownUnpublished),
+        Some(Holding::By(vm)) => target.is_some_and(|to| to.vm == *vm),
+        Some(Holding::Free | Holding::Missing) => false,
+    }
 }
 
 fn of_nodes(world: &World, member: &Member) -> Wanted {

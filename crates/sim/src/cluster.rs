@@ -506,6 +506,7 @@ impl Cluster {
         self.universe.compute.with(|compute| compute.unreachable_regions.clear());
         self.universe.set_weather(|weather| (weather.kubernetes, weather.clouds) = (0, 0));
         self.hide_projects();
+        self.universe.disturb("objects");
         self.recreate(Cloud::Compute);
         self.recreate(Cloud::Ocean);
         self.confirm_losses(Duration::from_secs(86_400));
