@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 use serde_json::json;
 use sim::reduce::reduce;
 use sim::run::run;
-use sim::script::script;
+use sim::script::{KILLS, creations, script};
 
 #[derive(Parser)]
 struct Arguments {
@@ -40,6 +40,8 @@ enum Command {
         /// The seed
         seed: u64,
     },
+    /// Kills the leader eight times in each run while twenty addresses are created beside others'
+    Creations,
     /// Breaks the controller in every known way, and tells after how many seeds that was noticed
     Power,
 }
@@ -49,8 +51,10 @@ fn main() -> ExitCode {
     match arguments.command {
         Some(Command::Replay { seed }) => return replay(seed),
         Some(Command::Power) => return power(arguments.seeds),
+        Some(Command::Creations) => println!("{} kills", arguments.seeds * KILLS),
         None => {}
     }
+    let script = if arguments.command.is_some() { creations } else { script };
     let started = Instant::now();
     let sum = Mutex::new(Sum::default());
     let finished = each(arguments.first..arguments.first + arguments.seeds, |seed| {

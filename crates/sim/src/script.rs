@@ -209,6 +209,24 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
     events
 }
 
+/// How often the leader is killed in a run of [`creations`].
+pub const KILLS: u64 = 8;
+
+/// Twenty addresses are created, beside others who create some too, and meanwhile the leader is killed again and again.
+pub fn creations(seed: u64) -> Vec<(Duration, Event)> {
+    let mut dice = Dice::new(seed, "creations");
+    let mut at = Duration::from_secs(20);
+    let mut events = vec![(at, Event::Desire { count: 20 })];
+    for _ in 0..KILLS {
+        // It takes a while until somebody else leads, and he should have begun when his turn comes.
+        at += Duration::from_secs(18) + dice.up_to(Duration::from_secs(12));
+        events.push((at - dice.up_to(Duration::from_secs(5)), Event::ForeignCreation));
+        events.push((at, Event::Crash { replica: Replica::Leader }));
+    }
+    events.sort_by_key(|(at, _)| *at);
+    events
+}
+
 /// What most often goes wrong in a run while the leader is at work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mood {

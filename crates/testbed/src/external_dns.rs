@@ -26,11 +26,7 @@ impl ExternalDns {
     /// Installs `DNSEndpoint` and starts external-dns, or does nothing where that is not built.
     pub fn start(control_plane: &ControlPlane, nameserver: &Nameserver) -> Result<Option<Self>> {
         let Some(program) = tools::binary_on_request("external-dns")? else { return Ok(None) };
-        control_plane.apply(DEFINITION)?;
-        let definition = "crd/dnsendpoints.externaldns.k8s.io";
-        let waited =
-            control_plane.kubectl().args(["wait", "--for=condition=Established", definition]).output()?;
-        ensure!(waited.status.success(), "{}", String::from_utf8_lossy(&waited.stderr));
+        Self::install_crd(control_plane)?;
         let (address, metrics_port) = (nameserver.address(), free_ports(1)?[0]);
         let configure = |command: &mut Command| {
             command
@@ -49,6 +45,16 @@ impl ExternalDns {
         };
         let process = Process::start("external-dns", &program, configure, control_plane.folder())?;
         Ok(Some(Self { process }))
+    }
+
+    /// Installs `DNSEndpoint` alone.
+    pub fn install_crd(control_plane: &ControlPlane) -> Result<()> {
+        control_plane.apply(DEFINITION)?;
+        let definition = "crd/dnsendpoints.externaldns.k8s.io";
+        let waited =
+            control_plane.kubectl().args(["wait", "--for=condition=Established", definition]).output()?;
+        ensure!(waited.status.success(), "{}", String::from_utf8_lossy(&waited.stderr));
+        Ok(())
     }
 
     /// The end of its log, for error messages.

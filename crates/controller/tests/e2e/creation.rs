@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use testbed::cluster::eventually;
 use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
@@ -103,6 +104,43 @@ async fn a_creation_survives_sigkill_before_and_after_every_request_beside_a_for
         "killed before and after each of {requests} requests of a creation: {desired} asked for, 0 leaked, 0 lost"
     );
     assert!(requests >= 5, "a creation takes more requests than {requests}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_eight_times_while_creating_twenty_addresses_beside_a_foreign_creator_none_is_leaked() {
+    let rig = Rig::prepare().await;
+    let cloud = &rig.clouds.digitalocean;
+    // Otherwise a minute goes by for every twelve of them.
+    cloud.enforce_limits(false);
+    let mut foreign = in_account(&rig);
+    rig.control_plane.apply(&pool(20, "nobody=has-this", "")).unwrap();
+    let environment = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1")];
+    for kill in 0..8_u8 {
+        let mut doomed = rig.controller("ip-address-controller", &environment);
+        let before = in_account(&rig).len();
+        let stranger = format!("198.51.100.{}", kill + 1);
+        cloud.with(|account| account.add_reserved_ip(&stranger, "nyc3"));
+        foreign.insert(stranger);
+        // It dies at another moment each time, once it has begun to create or has nothing left to do.
+        let begun = eventually("a creation has begun", SOON, async || {
+            Ok(in_account(&rig).len() > before + 1 || listed(&rig).len() == 20)
+        });
+        begun.await.unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
+        tokio::time::sleep(Duration::from_millis(u64::from(kill) * 7)).await;
+        doomed.process.signal(Signal::KILL).unwrap();
+        doomed.process.wait(Duration::from_secs(5)).unwrap();
+    }
+    let _survivor = rig.controller("ip-address-controller", &environment);
+    eventually("all are listed", Duration::from_secs(60), async || {
+        Ok(listed(&rig).len() == 20 && rig.get(POOL)["status"]["moves"].is_null())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
+    let ours: BTreeSet<_> = listed(&rig).into_iter().collect();
+    let made = &in_account(&rig) - &foreign;
+    println!("killed 8 times: {} created, {} leaked", made.len(), (&made - &ours).len());
+    assert_eq!((made.len(), &made - &ours), (20, BTreeSet::new()));
+    assert!(foreign.is_subset(&in_account(&rig)), "a foreign address was released");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -226,6 +226,34 @@ async fn external_dns_publishes_what_our_dnsendpoint_says_and_follows_it() {
     answers(&rig, &nameserver, NAME, &ADDRESSES[..1]).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn our_dnsendpoint_holds_what_the_pool_holds_and_goes_with_it_where_that_is_asked_for() {
+    let rig = Rig::prepare().await;
+    ExternalDns::install_crd(&rig.control_plane).unwrap();
+    // Marked with the cluster's own id.
+    let _controller = rig.controller("ip-address-controller", &[]);
+    let mut object = pool("external-dns");
+    object["spec"]["policy"] = json!({"onDelete": "Detach"});
+    rig.control_plane.apply(&object.to_string()).unwrap();
+    rig.settled("floatingippool/hello").await;
+    let endpoint = || rig.get("dnsendpoint/floatingippool-hello-a");
+    assert_eq!(endpoint()["spec"]["endpoints"][0]["targets"], json!(ADDRESSES));
+    assert_eq!(endpoint()["spec"]["endpoints"][0]["dnsName"], NAME);
+    let cluster = rig.get("namespace/kube-system")["metadata"]["uid"].clone();
+    assert_eq!(rig.get("floatingippool/hello")["status"]["dns"]["owner"], cluster);
+
+    let fewer = json!({"spec": {"ips": ADDRESSES[..1]}}).to_string();
+    rig.kubectl(&["patch", "floatingippool/hello", "--type=merge", "-p", &fewer]);
+    eventually("the endpoint has one less", SOON, async || {
+        Ok(endpoint()["spec"]["endpoints"][0]["targets"] == json!(ADDRESSES[..1]))
+    })
+    .await
+    .unwrap();
+    rig.kubectl(&["delete", "floatingippool/hello", "--timeout=20s"]);
+    let left = rig.kubectl(&["get", "dnsendpoints", "-A", "-o", "name"]);
+    assert_eq!(left, "", "policy.onDelete is Detach");
+}
+
 /// The same answer, given again and again.
 struct Answers {
     values: Vec<String>,

@@ -15,7 +15,7 @@
 //! `deleted detaching` an object that is being deleted. `evicts` is policy.evictPods, a node that is `astray` has pods of the
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
 //! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
-//! `a1 lent` that the status does so of its holder. `here n1` is where we run.
+//! `a1 lent` that the status does so of its holder. `here n1` is where we run, `urgent` a move whose holder was dead.
 //! `publishes` gives the pool a name in DNS with a time to live of 30 s, `publishes nodes` one for the nodes' own addresses,
 //! `adopts` is `dnsRecordSet.adopt`; `record nobody a1 a2` is what was read of it and whose mark it carries (`ours`, `nobody`,
 //! `other`), `record unread`, `record busy`, `record reading`, `record failed` and `record old` are what they say, `a1 going 10` is on its way
@@ -194,6 +194,7 @@ impl Sketch {
                 let owed: BTreeSet<_> = names.iter().map(|name| vm(name)).collect();
                 self.each_move(|entry| entry.owed.clone_from(&owed));
             }
+            ["urgent"] => self.each_move(|entry| entry.is_voluntary = false),
             ["here", name] => self.world.spared = Some((*name).into()),
             ["own", names @ ..] => self.world.has_own.extend(names.iter().map(|name| vm(name))),
             ["epoch", number] => self.each_move(|entry| entry.epoch = Epoch(number.parse().unwrap())),
@@ -1148,4 +1149,70 @@ fn f7_nodes_own_addresses_are_published_while_they_match_and_are_ready() {
         "floating | publishes nodes | n1 empty | record nobody",
         expect!["name is not published: no address is on a matching node"],
     );
+}
+
+#[test]
+fn a_pause_is_over_at_the_moment_that_it_names() {
+    let mut world = world("n1 | a1 moves - -> n1");
+    let pause = Pause { until: now(), why: "no answer".into() };
+    world.avoid_addresses.insert(address("a1"), pause);
+    world.avoid_machines.insert(vm("n1"), now());
+    assert_eq!(plan(&world, now()).to_string(), "attach 203.0.113.1 -> n1");
+}
+
+#[test]
+fn a_listing_that_began_with_the_journals_writing_is_not_younger_than_it() {
+    let mut world = world("n1 | a1 moves - -> n1");
+    world.set_fact(&scope(), address("a1"), Fact { as_of: Tick(10), ..fact(Holding::Free) });
+    let mut pool = world.pools().next().unwrap().clone();
+    let Journal::Known(moves) = &mut pool.journal else { panic!("it is known") };
+    moves.values_mut().for_each(|entry| entry.written = Tick(10));
+    world.set_pool(pool);
+    let plan = plan(&world, now());
+    assert_eq!((plan.to_string(), plan.read_again.contains(&scope())), (String::new(), true));
+}
+
+#[test]
+fn two_moves_that_share_a_machine_take_turns() {
+    check(
+        "n1 cordoned empty holds a1 | n2 cordoned empty holds a2 | n3 | a1 moves n1 -> n3 | a2 moves n2 -> n3",
+        expect!["detach a1 from n1"],
+    );
+}
+
+#[test]
+fn an_address_that_is_not_where_its_move_found_it_is_not_taken_from_there() {
+    let elsewhere = "n1 cordoned empty | n2 cordoned empty holds a1 | n3";
+    check(&format!("{elsewhere} | a1 moves n1 -> -"), expect!["abandon a1"]);
+    check(&format!("{elsewhere} | a1 moves n1 -> n3"), expect!["abandon a1"]);
+    check(&format!("{elsewhere} | onecall | a1 moves n1 -> n3"), expect!["abandon a1"]);
+}
+
+#[test]
+fn a_dead_holder_is_not_waited_for_with_an_address_of_its_own() {
+    let owed = "n1 cordoned empty | n2 | a1 moves n1 -> n2 | owed n1 n2";
+    check(owed, expect!["give n1 an address of its own after a1"]);
+    check(&format!("{owed} | urgent"), expect!["attach a1 -> n2 in place of its own"]);
+}
+
+#[test]
+fn what_is_noted_counts_as_not_written_until_it_is() {
+    let mut pool = pool("p", "1");
+    let entry = Move {
+        from: None,
+        to: Some(Target { vm: vm("n1"), node: "n1".into() }),
+        owed: BTreeSet::new(),
+        releases: false,
+        is_voluntary: true,
+        epoch: Epoch(7),
+        written: Tick(3),
+    };
+    pool.note(address("a1"), &Action::Begin(entry), Epoch(7), now());
+    assert_eq!(pool.entry(address("a1")).map(|entry| entry.written), Some(crate::PENDING));
+    for action in [Action::Claim, Action::Owe] {
+        let Journal::Known(moves) = &mut pool.journal else { panic!("it is known") };
+        moves.values_mut().for_each(|entry| entry.written = Tick(3));
+        pool.note(address("a1"), &action, Epoch(8), now());
+        assert_eq!(pool.entry(address("a1")).map(|entry| entry.written), Some(crate::PENDING), "{action:?}");
+    }
 }
