@@ -10,10 +10,6 @@ use super::Step::{
 use super::{Outcome, Scenario, Step};
 use crate::side::INGRESS;
 
-/// An address stays where nobody needs it elsewhere.
-const NAMED: Outcome =
-    Differs("ours names the node that an unused address is still on; FLIPOP tells only its droplet");
-
 /// A node is not the pool's any more.
 const UNMARKED: Outcome = Differs(
     "FLIPOP loses sight of the node and leaves its annotation, which its documentation says is removed",
@@ -173,8 +169,7 @@ fn taints() -> Vec<Scenario> {
         on(1, "a node that is tainted later keeps its address while nobody else needs it")
             .addresses(1)
             .when([pool(&[1], by_node())])
-            .when([Taints(1, no_schedule())])
-            .outcome(NAMED),
+            .when([Taints(1, no_schedule())]),
         on(2, "a cordoned node gives its address to another")
             .addresses(1)
             .when([pool(&[1], by_node())])
@@ -246,15 +241,13 @@ fn pods() -> Vec<Scenario> {
             .given([nginx("one", 1), nginx("two", 2)])
             .addresses(2)
             .when([pool(&[1, 2], by_pod())])
-            .when([PodGone("one")])
-            .outcome(NAMED),
+            .when([PodGone("one")]),
         on(2, "a pod that is not Ready for a while gets its address back")
             .given([nginx("one", 1), nginx("two", 2)])
             .addresses(2)
             .when([pool(&[1, 2], by_pod())])
             .when([PodReady("one", false)])
-            .when([PodReady("one", true)])
-            .outcome(NAMED),
+            .when([PodReady("one", true)]),
         on(2, "a pod that stops being Ready loses its address to one that needs it")
             .given([nginx("one", 1)])
             .addresses(1)
@@ -269,8 +262,7 @@ fn pods() -> Vec<Scenario> {
         on(3, "a pod comes where an unused address is")
             .given([nginx("one", 1), Held(1, 1), Held(2, 2)])
             .when([pool(&[1, 2], by_pod())])
-            .when([nginx("two", 2)])
-            .outcome(NAMED),
+            .when([nginx("two", 2)]),
     ]
 }
 
@@ -310,8 +302,7 @@ fn nodes() -> Vec<Scenario> {
             .addresses(2)
             .when([pool(&[1, 2], by_node())])
             .when([NodeReady(1, false)])
-            .when([NodeReady(1, true)])
-            .outcome(NAMED),
+            .when([NodeReady(1, true)]),
         on(2, "a node that was NotReady does not take its address back")
             .addresses(1)
             .when([pool(&[1], by_node())])
@@ -382,7 +373,7 @@ fn accounts() -> Vec<Scenario> {
             .when([pool(&[1], by_node())]),
         on(0, "an address that is on a node that does not match stays while nobody needs it")
             .given([Node(1, "other"), Held(1, 1)])
-            .when([pool(&[1], by_node())]).outcome(NAMED),
+            .when([pool(&[1], by_node())]),
         on(1, "an address that is on a droplet which is no node")
             .given([Droplet(9), Held(1, 9)])
             .when([pool(&[1], by_node())]).outcome(Differs("FLIPOP takes it; ours leaves what is not the cluster's alone unless policy.takeover says Always")),
