@@ -143,7 +143,11 @@ async fn f15_flipops_way_to_install_brings_definitions_and_rights_and_takes_toke
     }
 
     let who = "--as=system:serviceaccount:flipop:ip-address-controller";
-    kubectl(&["auth", "can-i", "update", "leases.coordination.k8s.io", "--namespace=flipop", who]);
+    // All copies in a cluster share one Lease, and wait for a FLIPOP beside them.
+    let ours = "leases.coordination.k8s.io/ip-address-controller-leader";
+    let flipops = "leases.coordination.k8s.io/floating-ip-pool-controller-leader-election";
+    kubectl(&["auth", "can-i", "update", ours, "--namespace=kube-system", who]);
+    kubectl(&["auth", "can-i", "get", flipops, "--namespace=flipop", who]);
     kubectl(&["auth", "can-i", "list", "nodednsrecordsets.flipop.digitalocean.com", "--all-namespaces", who]);
     kubectl(&["auth", "can-i", "get", "namespaces/kube-system", who]);
 
@@ -269,6 +273,7 @@ fn n11_every_setting_has_a_value_in_the_chart() {
     // These come from the pod itself or from a Secret.
     let not_values = [
         "POD_NAME",
+        "POD_NAMESPACE",
         "NODE_NAME",
         "DIGITALOCEAN_ACCESS_TOKEN",
         "DIGITALOCEAN_ACCESS_TOKEN_FILE",
