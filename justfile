@@ -99,6 +99,10 @@ _bench-idle: tools build
 _bench-flipop: tools build
     CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --ignored --nocapture side_by_side | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
 
+# The container image, without pulling one; the last line is the path of the binary in it.
+image:
+    tools/image
+
 # Makes a book of docs/; the last line is its first page.
 docs: _mdbook
     {{mdbook}}/bin/mdbook build --dest-dir {{cache}}/book

@@ -116,10 +116,12 @@ pub fn drivers(settings: &Settings, service: &HttpService, may_leave: MayLeave) 
     }
     if let Some(server) = &settings.rfc2136_server {
         let secret = secret(&settings.rfc2136_tsig_secret_file, &settings.rfc2136_tsig_secret);
-        let key = settings.rfc2136_tsig_key_name.clone().zip(secret).map(|(name, secret)| Key {
+        // A key without its secret is told as an error of each message, and nothing goes out unsigned.
+        let missing = || tokens::missing("RFC2136_TSIG_SECRET");
+        let key = settings.rfc2136_tsig_key_name.clone().filter(|name| !name.is_empty()).map(|name| Key {
             name,
             algorithm: settings.rfc2136_tsig_algorithm.clone(),
-            secret,
+            secret: secret.unwrap_or_else(missing),
         });
         let service = rfc2136::network(server, may_leave);
         drivers.records.insert(DnsProvider::Rfc2136, Arc::new(Rfc2136::new(service, key, wall_seconds())));

@@ -47,7 +47,7 @@ impl ExternalDns {
         let RecordChange { name, object, old: _, new } = change;
         let api = self.api(object);
         let found = self.get(name, object).await?;
-        change.check(&found.as_ref().map(set).unwrap_or_default())?;
+        change.check(&found.as_ref().map(|found| set(found, name)).unwrap_or_default())?;
         if self.fence.remaining().is_none() {
             return Err(DriverError::Unavailable("not sent: we may not lead any more".into()));
         }
@@ -86,7 +86,11 @@ impl RecordDriver for ExternalDns {
         name: &'a RecordName,
         object: &'a PoolKey,
     ) -> BoxFuture<'a, Result<RecordSet, DriverError>> {
-        async { Ok(self.get(name, object).await?.as_ref().map(set).unwrap_or_default()) }.boxed()
+        async {
+            let found = self.get(name, object).await?;
+            Ok(found.as_ref().map(|found| set(found, name)).unwrap_or_default())
+        }
+        .boxed()
     }
 
     fn write<'a>(&'a self, change: &'a RecordChange) -> BoxFuture<'a, Result<(), DriverError>> {
@@ -112,10 +116,11 @@ fn spec(name: &RecordName, set: &RecordSet) -> Value {
     json!({"endpoints": [endpoint]})
 }
 
-/// What a `DNSEndpoint` says. One that is not ours has no owner.
-fn set(found: &DynamicObject) -> RecordSet {
+/// What a `DNSEndpoint` says of a name. One that is not ours has no owner, and one for another name has no values.
+fn set(found: &DynamicObject, name: &RecordName) -> RecordSet {
     let endpoint = &found.data["spec"]["endpoints"][0];
-    let targets = endpoint["targets"].as_array().into_iter().flatten();
+    let is_meant = endpoint["dnsName"] == *name.name;
+    let targets = endpoint["targets"].as_array().filter(|_| is_meant).into_iter().flatten();
     let is_ours = found.labels().get(MANAGED_BY).is_some_and(|by| by == US);
     let owner = found.annotations().get(OWNER).filter(|_| is_ours);
     RecordSet {

@@ -164,6 +164,12 @@ async fn lead(
     terms: &Terms,
     asked_to_stop: Shared<impl Future<Output = ()>>,
 ) -> Result<()> {
+    // Whoever can't read everything could hold the lease and do nothing with it.
+    tokio::select! {
+        biased;
+        () = rounds.until_complete() => {}
+        () = asked_to_stop.clone() => return Ok(()),
+    }
     let gained = tokio::select! {
         biased;
         gained = candidate.win() => gained,

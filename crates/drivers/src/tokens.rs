@@ -29,6 +29,21 @@ impl Tokens for Fixed {
     }
 }
 
+/// A secret that should be there and is not.
+struct Missing(&'static str);
+
+/// In place of a secret that the setting of this name should have given.
+pub fn missing(setting: &'static str) -> Arc<dyn Tokens> {
+    Arc::new(Missing(setting))
+}
+
+impl Tokens for Missing {
+    fn token(&self) -> BoxFuture<'_, Result<String, DriverError>> {
+        let message = format!("{} is not set, and nothing is sent unsigned", self.0);
+        futures::future::ready(Err(DriverError::Invalid(message))).boxed()
+    }
+}
+
 /// A token in a mounted file, read again for every call because a Secret's file changes when it is rotated.
 pub struct InFile(PathBuf);
 

@@ -134,7 +134,7 @@ impl Flipop {
             let object = match &tracked.object {
                 Object::Pool(object) => object,
                 Object::Records(object) => {
-                    self.describe_records(key, object);
+                    self.describe_records(index, key, object);
                     continue;
                 }
                 Object::Allocation(_) => continue,
@@ -155,7 +155,7 @@ impl Flipop {
         tallies: &BTreeMap<Address, Tally>,
     ) {
         let (namespace, name, provider) = (&*key.namespace, &*key.name, object.spec.provider.as_str());
-        let dns = object.spec.dns_record_set.as_ref().map(|records| records.full_name()).unwrap_or_default();
+        let dns = name_of(index, key);
         let mut assigned = 0;
         for (ip, said) in object.status.iter().flat_map(|status| &status.ips) {
             let labels = [namespace, name, ip.as_str(), provider, &dns];
@@ -181,11 +181,11 @@ impl Flipop {
         self.unfulfilled.with_label_values(&[namespace, name, provider, &dns]).set(lacking);
     }
 
-    fn describe_records(&self, key: &PoolKey, object: &NodeDNSRecordSet) {
+    fn describe_records(&self, index: &Index, key: &PoolKey, object: &NodeDNSRecordSet) {
         let spec = &object.spec;
         let published = object.status.as_ref().and_then(|status| status.dns.as_ref());
         let count = published.map_or(0, |published| published.values.len());
-        let dns = spec.dns_record_set.full_name();
+        let dns = name_of(index, key);
         let labels = [&*key.namespace, &*key.name, spec.dns_provider(), &dns];
         self.records.with_label_values(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
@@ -201,6 +201,12 @@ impl Flipop {
             let _ = self.call_seconds.remove_label_values(&[&*provider, call, kind, namespace, name]);
         }
     }
+}
+
+/// The full name of the DNS record that follows an object, or nothing.
+fn name_of(index: &Index, key: &PoolKey) -> String {
+    let publication = index.world.pool(key).and_then(|pool| pool.publication.as_ref());
+    publication.map(|publication| publication.name.to_string()).unwrap_or_default()
 }
 
 /// What labels say of an object.

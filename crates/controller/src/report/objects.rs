@@ -311,14 +311,16 @@ impl Speaker<'_> {
             }
             _ => (Standing::Ready, "Settled", format!("{attached} of {desired} addresses are on nodes")),
         };
-        let (standing, reason, message) = match self.worst_record().filter(is_worse) {
-            Some(record) if self.refusal.is_none() => record,
-            _ => (standing, reason, message),
-        };
+        let of_worst = self.worst_record().filter(|_| self.refusal.is_none());
+        let (standing, reason, message) =
+            of_worst.clone().filter(is_worse).unwrap_or((standing, reason, message));
         let without = self.index.without.get(&self.pool.scope).map(|permission| {
             format!("permission {permission} is missing, so every machine is asked for its address")
         });
+        let is_told = reason == of_worst.as_ref().map_or("", |(_, reason, _)| reason);
+        let name = of_worst.filter(|(standing, ..)| *standing != Standing::Ready && !is_told);
         let besides = self.astray.map(ToString::to_string).into_iter().chain(without);
+        let besides = besides.chain(name.map(|(.., message)| message));
         let message = besides.fold(message, |message, besides| format!("{message}; {besides}"));
         let would = |(_, said): &(Address, Verdict)| match said {
             Verdict::WouldStep(step) => Some(step.clone()),
@@ -695,10 +697,7 @@ mod tests {
         let two = json!(["203.0.113.1", "203.0.113.2"]);
         let mut without_pods = index(2, json!({"ips": two, "match": {"podLabel": "app=web"}}));
         listed(&mut without_pods, &[("203.0.113.1", one), ("203.0.113.2", free)]);
-        assert_eq!(
-            ips(&without_pods),
-            ["203.0.113.1 no-match n1 digitalocean://1", "203.0.113.2 unassigned"]
-        );
+        assert_eq!(ips(&without_pods), ["203.0.113.1 no-match", "203.0.113.2 unassigned"]);
         let as_of = without_pods.tick();
         let silence = DriverError::Unavailable("no answer".into());
         without_pods.see_listing(&scope(), Err(silence), as_of);
