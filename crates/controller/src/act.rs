@@ -257,13 +257,10 @@ impl Executor {
         });
     }
 
-    /// Asks for the id of the cluster, again after a pause where that failed before.
-    pub fn ask_cluster_id(&mut self, pause: Duration) {
+    /// Asks for the id of the cluster.
+    pub fn ask_cluster_id(&mut self) {
         let client = self.client.clone();
-        self.under_way.spawn(async move {
-            tokio::time::sleep(pause).await;
-            Ended::ClusterId(records::cluster_id(client).await)
-        });
+        self.under_way.spawn(async move { Ended::ClusterId(records::cluster_id(client).await) });
     }
 
     /// The next end. Waits for ever while nothing is under way.

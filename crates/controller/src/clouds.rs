@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use drivers::budget::{Limit, budgeted};
+use drivers::budget::{Limit, budgeted, with_urgency};
 use drivers::cloudflare::Cloudflare;
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
@@ -123,7 +123,8 @@ pub fn drivers(settings: &Settings, service: &HttpService, may_leave: MayLeave) 
             algorithm: settings.rfc2136_tsig_algorithm.clone(),
             secret: secret.unwrap_or_else(missing),
         });
-        let service = rfc2136::network(server, may_leave);
+        let linger = Duration::from_secs(settings.takeover_seconds);
+        let service = rfc2136::network(server, may_leave, linger);
         drivers.records.insert(DnsProvider::Rfc2136, Arc::new(Rfc2136::new(service, key, wall_seconds())));
     }
     if drivers.addresses.is_empty() {
@@ -182,7 +183,8 @@ impl Clouds {
                 let (tick, named) = begin(&scope, asked.is_denied);
                 self.asking.spawn(async move {
                     let listing = match driver {
-                        Some(driver) => list(&*driver, &scope, named).await,
+                        // Without it nothing can be moved, so it does not queue behind what could wait.
+                        Some(driver) => with_urgency(true, list(&*driver, &scope, named)).await,
                         None => Err(no_credentials(&scope)),
                     };
                     Told { scope, what: What::Addresses(tick, listing) }

@@ -22,6 +22,9 @@ const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const US: &str = "ip-address-controller";
 const OWNER: &str = "netinfra.darkbrains.com/owner";
 
+/// Whose an endpoint is that does not carry our mark: it is left alone, because it may say more than we can read.
+const SOMEBODY: &str = "somebody";
+
 /// Writes `DNSEndpoint`s.
 pub struct ExternalDns {
     client: Client,
@@ -116,17 +119,17 @@ fn spec(name: &RecordName, set: &RecordSet) -> Value {
     json!({"endpoints": [endpoint]})
 }
 
-/// What a `DNSEndpoint` says of a name. One that is not ours has no owner, and one for another name has no values.
+/// What a `DNSEndpoint` says of a name. One for another name has no values.
 fn set(found: &DynamicObject, name: &RecordName) -> RecordSet {
     let endpoint = &found.data["spec"]["endpoints"][0];
     let is_meant = endpoint["dnsName"] == *name.name;
     let targets = endpoint["targets"].as_array().filter(|_| is_meant).into_iter().flatten();
     let is_ours = found.labels().get(MANAGED_BY).is_some_and(|by| by == US);
-    let owner = found.annotations().get(OWNER).filter(|_| is_ours);
+    let owner = found.annotations().get(OWNER).map(String::as_str).filter(|_| is_ours);
     RecordSet {
         values: targets.filter_map(|target| target.as_str()?.parse().ok()).collect(),
-        ttl: endpoint["recordTTL"].as_u64().and_then(|ttl| u32::try_from(ttl).ok()),
-        owner: owner.map(|owner| owner.as_str().into()),
+        ttl: Some(endpoint["recordTTL"].as_u64().and_then(|ttl| u32::try_from(ttl).ok()).unwrap_or(0)),
+        owner: Some(owner.unwrap_or(SOMEBODY).into()),
     }
 }
 

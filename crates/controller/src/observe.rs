@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::policy;
-use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Moves};
+use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Moves, RecordStatus};
 use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 use drivers::{DriverError, Listing, Tags};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -166,6 +166,15 @@ impl Object {
         conditions.map(Vec::as_slice).unwrap_or_default()
     }
 
+    /// What its status says of its name in DNS.
+    pub fn dns(&self) -> Option<&RecordStatus> {
+        match self {
+            Self::Allocation(_) => None,
+            Self::Pool(object) => object.status.as_ref()?.dns.as_ref(),
+            Self::Records(object) => object.status.as_ref()?.dns.as_ref(),
+        }
+    }
+
     fn moves(&self) -> Option<&Moves> {
         match self {
             Self::Allocation(object) => object.status.as_ref()?.moves.as_ref(),
@@ -245,10 +254,15 @@ impl Index {
         Tick(self.tick)
     }
 
-    /// Whether everything that is watched is known: an object that was not read may own an address, and a node that was
-    /// not read may hold one.
+    /// Whether everything is known on which addresses depend: an object that was not read may own one, and a node that was
+    /// not read may hold one. Whoever only publishes names holds up nothing.
     pub fn is_complete(&self) -> bool {
-        Kind::ALL.iter().all(|kind| self.known.contains(kind))
+        Kind::ALL.iter().all(|kind| self.known.contains(kind) || *kind == Kind::NodeDNSRecordSets)
+    }
+
+    /// Whether every object is known that may own a name.
+    pub fn knows_names(&self) -> bool {
+        self.known.contains(&Kind::NodeDNSRecordSets)
     }
 
     /// Takes in what was seen.

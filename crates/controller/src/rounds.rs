@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use plan::{
-    Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, PENDING, Plan, Step, Timestamp,
-    Verdict, Waits,
+    Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, PENDING, Plan, Published, Step,
+    Timestamp, Verdict, Waits,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -69,8 +69,8 @@ pub struct Rounds {
     evictions: BTreeMap<plan::PoolKey, (u32, Instant)>,
     /// How often a set of records could not be read or written, one time after the other.
     failed_records: BTreeMap<plan::RecordName, u32>,
-    /// The cluster is being asked for its id.
-    is_asking_cluster: bool,
+    /// When the cluster is to be asked for its id; none while it is.
+    cluster_due: Option<Instant>,
     /// Pools that were told last that a pod was not evicted.
     not_evicted: BTreeSet<plan::PoolKey>,
     next_round: Instant,
@@ -117,7 +117,7 @@ impl Rounds {
             failed_creations: BTreeMap::new(),
             evictions: BTreeMap::new(),
             failed_records: BTreeMap::new(),
-            is_asking_cluster: false,
+            cluster_due: Some(Instant::now()),
             not_evicted: BTreeSet::new(),
             next_round: Instant::now(),
             machines_told: None,
@@ -435,14 +435,22 @@ impl Rounds {
     fn publish_names(&mut self, plan: &Plan) {
         let mut names = plan.published.values().flatten().map(|(name, _)| name).peekable();
         let world = &mut self.index.world;
-        if world.dns_owner.is_none() && names.peek().is_some() && !self.is_asking_cluster {
-            self.is_asking_cluster = true;
-            self.executor.ask_cluster_id(Duration::ZERO);
+        let is_due = self.cluster_due.is_some_and(|due| due <= Instant::now());
+        if world.dns_owner.is_none() && names.peek().is_some() && is_due {
+            self.cluster_due = None;
+            self.executor.ask_cluster_id();
         }
         let names: BTreeSet<_> = names.collect();
         world.records.retain(|name, _| names.contains(name));
-        self.failed_records.retain(|name, _| names.contains(name));
-        for step in &plan.records {
+        let well: BTreeSet<_> = plan
+            .published
+            .values()
+            .flatten()
+            .filter_map(|(name, said)| matches!(said, Published::Yes(_)).then_some(name))
+            .collect();
+        self.failed_records.retain(|name, _| names.contains(name) && !well.contains(name));
+        // An object that is not known may own a name.
+        for step in plan.records.iter().filter(|_| self.index.knows_names()) {
             if !self.reporter.is_writing(&step.pool) {
                 tracing::info!(object = %step.pool, "{step}");
                 self.executor.publish(step.clone());

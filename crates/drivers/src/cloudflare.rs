@@ -188,7 +188,8 @@ fn set(found: &[(Address, Record)]) -> RecordSet {
     };
     RecordSet {
         values: found.iter().map(|(value, _)| *value).collect(),
-        ttl: found.first().and_then(|(_, record)| record.ttl).filter(|ttl| *ttl != AUTOMATIC),
+        // What is proxied has no time to live that anybody could choose.
+        ttl: found.first().filter(|(_, record)| !record.proxied).and_then(|(_, record)| record.ttl),
         owner,
     }
 }

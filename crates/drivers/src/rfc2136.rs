@@ -149,7 +149,8 @@ impl Rfc2136 {
         let message = update(change)?;
         match self.exchange("update", message).await {
             Err(DriverError::Conflict(_)) => {
-                Err(DriverError::Conflict(format!("{} was changed by somebody else", change.name)))
+                let message = format!("{} was changed by somebody else, or is an alias (CNAME)", change.name);
+                Err(DriverError::Conflict(message))
             }
             answer => answer.map(|_| ()),
         }
@@ -189,11 +190,11 @@ fn update(change: &RecordChange) -> Result<Message, DriverError> {
         (named(&name.name)?, kind(name.kind), values(old), values(new)),
         (named(&mark_name(name))?, RecordType::TXT, text(old), text(new)),
     ];
+    // A server says yes to an address beside an alias, and does nothing.
+    message.add_pre_requisite(absent(named(&name.name)?, RecordType::CNAME));
     for (name, kind, old, new) in parts {
         if old.is_empty() {
-            let mut absent = Record::update0(name.clone(), 0, kind);
-            absent.dns_class = DNSClass::NONE;
-            message.add_pre_requisite(absent.into_record_of_rdata());
+            message.add_pre_requisite(absent(name.clone(), kind));
         }
         for value in &old {
             message.add_pre_requisite(Record::from_rdata(name.clone(), 0, value.clone()));
@@ -208,6 +209,13 @@ fn update(change: &RecordChange) -> Result<Message, DriverError> {
         }
     }
     Ok(message)
+}
+
+/// The prerequisite that a name has no record of a type.
+fn absent(name: Name, kind: RecordType) -> Record {
+    let mut absent = Record::update0(name, 0, kind);
+    absent.dns_class = DNSClass::NONE;
+    absent.into_record_of_rdata()
 }
 
 fn named(name: &str) -> Result<Name, DriverError> {
@@ -249,14 +257,17 @@ fn explain(what: &str, code: ResponseCode) -> Result<(), DriverError> {
     }
 }
 
-/// Messages to a server over TCP, a connection each. An update asks first whether it may leave.
-pub fn network(server: &str, may_leave: MayLeave) -> MessageService {
+/// Messages to a server over TCP, a connection each. An update asks first whether it may leave, and what the socket has taken is
+/// tried for `linger` at the most.
+pub fn network(server: &str, may_leave: MayLeave, linger: Duration) -> MessageService {
     let server: Arc<str> = server.into();
     let send = move |message: Bytes| {
         let (server, may_leave) = (Arc::clone(&server), Arc::clone(&may_leave));
         async move {
             let mut stream = TcpStream::connect(&*server).await?;
             stream.set_nodelay(true)?;
+            let milliseconds = u32::try_from(linger.as_millis()).unwrap_or(u32::MAX);
+            rustix::net::sockopt::set_tcp_user_timeout(&stream, milliseconds)?;
             let length = u16::try_from(message.len())?.to_be_bytes();
             let framed = [&length[..], &message[..]].concat();
             if is_update(&message) && !may_leave() {

@@ -133,6 +133,8 @@ pub struct Publication {
     pub adopts: bool,
     /// What it holds.
     pub source: Source,
+    /// What was published last, by the object's own status.
+    pub published: BTreeSet<Address>,
 }
 
 /// What a name holds.
@@ -307,13 +309,15 @@ impl Wanted {
 
 /// Adds to a plan what is to be done with the names that pools have, given what was decided for their addresses.
 pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: Timestamp) {
-    let mut taken: BTreeMap<RecordName, &PoolKey> = BTreeMap::new();
+    // A zone can be told in several ways, and a name can be in several zones' terms.
+    let mut taken: BTreeMap<(DnsProvider, Arc<str>, RecordKind), &PoolKey> = BTreeMap::new();
     for member in ranked {
         let pool = &*member.pool;
         let Some(publication) = &pool.publication else { continue };
         let wanted = wanted(world, member, publication, plan, now);
         plan.unmatched.extend(&wanted.unmatched);
-        let mut kinds: BTreeSet<_> = wanted.own.iter().copied().map(RecordKind::of).collect();
+        let known = wanted.own.iter().chain(&publication.published);
+        let mut kinds: BTreeSet<_> = known.copied().map(RecordKind::of).collect();
         if kinds.is_empty() {
             kinds.insert(RecordKind::A);
         }
@@ -322,12 +326,13 @@ pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: T
             let Publication { provider, zone, name, .. } = publication;
             let name =
                 RecordName { provider: *provider, zone: Arc::clone(zone), name: Arc::clone(name), kind };
-            let older = taken.get(&name).copied();
+            let key = (name.provider, Arc::clone(&name.name), name.kind);
+            let older = taken.get(&key).copied();
             let next = match older {
                 Some(older) => Next::say(Published::Conflict(older.clone())),
                 None => next(world, pool, publication, &name, &wanted, now),
             };
-            taken.entry(name.clone()).or_insert(&pool.key);
+            taken.entry(key).or_insert(&pool.key);
             due = due.into_iter().chain(next.ask_again).min();
             if let Some(action) = next.action {
                 plan.records.push(RecordStep { pool: pool.key.clone(), name: name.clone(), action });
@@ -485,9 +490,11 @@ fn of_nodes(world: &World, member: &Member) -> Wanted {
     let mut wanted = Wanted::default();
     let needs_pods = matches!(member.pool.tenancy, Tenancy::UntilDisplaced { needs_pods: true });
     for (slot, addresses) in &member.node_addresses {
-        wanted.own.extend(addresses.iter().copied());
-        let is_ready = world.at(*slot).is_some_and(|(_, node)| node.readiness == Readiness::Ready);
         let pods = member.pods(*slot);
+        if pods.is_some() {
+            wanted.own.extend(addresses.iter().copied());
+        }
+        let is_ready = world.at(*slot).is_some_and(|(_, node)| node.readiness == Readiness::Ready);
         let is_meant = match needs_pods {
             true => pods == Some(crate::Pods::Ready),
             false => pods.is_some(),

@@ -56,7 +56,8 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
     });
     let mut record_refusal = None;
     let publication = spec.dns_record_set.as_ref().and_then(|records| {
-        let read = publication(records, records.provider_or(None), Source::Addresses);
+        let told = object.status.as_ref().and_then(|status| status.dns.as_ref());
+        let read = publication(records, records.provider_or(None), Source::Addresses, told);
         let mut read = read.map_err(|why| record_refusal = Some(why)).ok()?;
         read.ttl = read.ttl.or(Some(TTL_DEFAULT));
         Some(read)

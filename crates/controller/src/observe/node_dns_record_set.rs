@@ -70,8 +70,9 @@ pub(super) fn front(object: &NodeDNSRecordSet) -> Front {
     let spec = &object.spec;
     let mut refusal = None;
     let mut refuse = |why| refusal = Some(why);
-    let publication =
-        publication(&spec.dns_record_set, spec.dns_provider(), Source::Nodes).map_err(&mut refuse).ok();
+    let told = object.status.as_ref().and_then(|status| status.dns.as_ref());
+    let publication = publication(&spec.dns_record_set, spec.dns_provider(), Source::Nodes, told);
+    let publication = publication.map_err(&mut refuse).ok();
     let publishes = NodeAddress::named(spec.address_type()).map_err(&mut refuse).ok();
     let matches = spec.matches.clone().unwrap_or_default();
     let mut read = |text: Option<&str>| {

@@ -1,6 +1,7 @@
 //! What an object says of its name in DNS, as the planner sees it.
 
 use api::records::DnsRecordSet;
+use api::status::RecordStatus;
 use plan::{DnsProvider, Publication, Source};
 
 use super::Refusal;
@@ -10,23 +11,46 @@ pub(super) fn publication(
     records: &DnsRecordSet,
     provider: &str,
     source: Source,
+    told: Option<&RecordStatus>,
 ) -> Result<Publication, Refusal> {
     let known = DnsProvider::ALL.into_iter().find(|known| known.name() == provider);
     let provider = known.ok_or_else(|| Refusal {
         reason: "UnsupportedProvider",
         message: format!("{provider} publishes no names: use {}", names()),
     })?;
+    let records = DnsRecordSet {
+        zone: records.zone.to_ascii_lowercase(),
+        record_name: records.record_name.to_ascii_lowercase(),
+        ..records.clone()
+    };
     // FLIPOP takes a zone's id at Cloudflare. An id is no part of a name, so the record's name is the full one then.
     let is_id = provider == DnsProvider::Cloudflare && is_cloudflare_id(&records.zone);
     let name = if is_id { records.record_name.trim_end_matches('.').to_owned() } else { records.full_name() };
+    let zone = records.zone.trim_end_matches('.').to_owned();
+    for name in [&zone, &name] {
+        if !is_name(name) {
+            return Err(Refusal {
+                reason: "InvalidName",
+                message: format!(
+                    "{name} is no name in DNS: letters, digits, dots, `-`, `_` and `*` make one"
+                ),
+            });
+        }
+    }
     Ok(Publication {
         provider,
-        zone: records.zone.trim_end_matches('.').to_ascii_lowercase().into(),
-        name: name.to_ascii_lowercase().into(),
+        zone: zone.into(),
+        name: name.into(),
         ttl: records.ttl.and_then(|seconds| u32::try_from(seconds).ok()).filter(|seconds| *seconds > 0),
         adopts: records.adopt.unwrap_or(false),
         source,
+        published: told.iter().flat_map(|told| &told.values).filter_map(|value| value.parse().ok()).collect(),
     })
+}
+
+/// Whether a text is a name that means the same to every provider, wherever it is put.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_*".contains(&byte))
 }
 
 /// Whether a zone is named by the id that Cloudflare gave it.

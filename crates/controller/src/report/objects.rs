@@ -81,7 +81,8 @@ pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Owed> {
         Journal::Known(moves) => {
             let is_unfinished = !moves.is_empty() || pool.creation.is_some() || !pool.adopted.is_empty();
             let published = plan.published.get(key).map(Vec::as_slice).unwrap_or_default();
-            let is_published = published.iter().any(|(_, said)| !is_over(said));
+            let was_published = index.objects.get(key)?.object.dns().is_some_and(|dns| dns.owner.is_some());
+            let is_published = published.iter().any(|(_, said)| !is_over(said, was_published));
             is_asking
                 || needs_finalizer(pool, plan.verdicts.get(key)?, is_unfinished, is_deleted, is_published)
         }
@@ -136,16 +137,18 @@ fn needs_finalizer(
     }
 }
 
-/// Whether nothing is left to do with a set of records of an object that is being deleted.
-fn is_over(said: &Published) -> bool {
-    matches!(
-        said,
+/// Whether nothing is left to do with a set of records of an object that is being deleted. One that can't be read and was never
+/// published holds up nothing.
+fn is_over(said: &Published, was_published: bool) -> bool {
+    match said {
         Published::Left
-            | Published::Gone
-            | Published::Conflict(_)
-            | Published::NotOurs(_)
-            | Published::OwnedByOther(_)
-    )
+        | Published::Gone
+        | Published::Conflict(_)
+        | Published::NotOurs(_)
+        | Published::OwnedByOther(_) => true,
+        Published::Failed(_) | Published::Unread => !was_published,
+        _ => false,
+    }
 }
 
 struct Speaker<'a> {

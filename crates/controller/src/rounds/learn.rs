@@ -143,8 +143,9 @@ impl Rounds {
         let now = self.clock.wall();
         match recorded.into_result() {
             Ok(set) => {
-                self.failed_records.remove(&name);
                 if action != RecordAction::Read {
+                    // Reading alone proves nothing: what can be read may still not be written.
+                    self.failed_records.remove(&name);
                     let values: Vec<_> = set.values.iter().map(ToString::to_string).collect();
                     tracing::info!(object = %key, %name, ?values, "published");
                     self.tell(&key, "Published", format!("{name} holds {}", values.join(", ")), false);
@@ -173,10 +174,13 @@ impl Rounds {
     pub(super) fn learn_cluster_id(&mut self, asked: Result<String, kube::Error>) {
         match asked {
             Ok(id) if !id.is_empty() => self.index.world.dns_owner = Some(id.into()),
-            Ok(_) => tracing::warn!("the namespace kube-system has no UID, so no name is published"),
+            Ok(_) => {
+                tracing::warn!("the namespace kube-system has no UID, so no name is published");
+                self.cluster_due = Some(Instant::now() + CLUSTER_RETRY);
+            }
             Err(error) => {
                 tracing::warn!(%error, "the cluster's id can't be read, so no name is published: set DNS_OWNER_ID");
-                self.executor.ask_cluster_id(CLUSTER_RETRY);
+                self.cluster_due = Some(Instant::now() + CLUSTER_RETRY);
             }
         }
     }

@@ -70,7 +70,8 @@ struct Sketch {
 
 fn publication(source: Source) -> Publication {
     let RecordName { provider, zone, name, .. } = record();
-    Publication { provider, zone, name, ttl: Some(30), adopts: false, source }
+    let published = BTreeSet::new();
+    Publication { provider, zone, name, ttl: Some(30), adopts: false, source, published }
 }
 
 fn record() -> RecordName {
