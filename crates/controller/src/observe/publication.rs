@@ -61,3 +61,39 @@ fn is_cloudflare_id(zone: &str) -> bool {
 fn names() -> String {
     DnsProvider::ALL.map(DnsProvider::name).join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(zone: &str, name: &str, provider: &str) -> Result<Publication, Refusal> {
+        let records = serde_json::from_value(json!({"zone": zone, "recordName": name})).unwrap();
+        publication(&records, provider, Source::Addresses, None)
+    }
+
+    #[test]
+    fn f8_names_are_compared_without_regard_to_case() {
+        let read = read("Example.com", "WWW.example.com", "digitalocean").unwrap();
+        assert_eq!((&*read.zone, &*read.name), ("example.com", "www.example.com"));
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused_before_it_reaches_a_provider() {
+        for name in ["www.example.com&x=", "www/../other", "a b", "www?type=TXT", "ümlaut"] {
+            assert_eq!(
+                read("example.com", name, "digitalocean").unwrap_err().reason,
+                "InvalidName",
+                "{name}"
+            );
+        }
+        assert!(read("example.com", "*.apps", "rfc2136").is_ok());
+    }
+
+    #[test]
+    fn a_zones_id_at_cloudflare_is_no_part_of_the_name() {
+        let id = "9e3779b97f4a7c15f39cc0605cedc835";
+        let read = read(id, "www.example.com", "cloudflare").unwrap();
+        assert_eq!((&*read.zone, &*read.name), (id, "www.example.com"));
+    }
+}
