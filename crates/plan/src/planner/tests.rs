@@ -1148,7 +1148,9 @@ fn f7_nodes_own_addresses_are_published_while_they_match_and_are_ready() {
     check(&format!("{nodes} | record ours"), expect!["publish A hello.example.com at digitalocean: a101"]);
     check(
         "floating | publishes nodes | n1 | n2 unmatched | record nobody a102 | a102 elsewhere",
-        expect!["name holds a102, which somebody else published: remove that, or set dnsRecordSet.adopt to take it over"],
+        expect![
+            "name holds a102, which somebody else published: remove that, or set dnsRecordSet.adopt to take it over"
+        ],
     );
     check(
         "floating | publishes nodes | n1 empty | record nobody",
