@@ -42,7 +42,7 @@ const READ_EVERY: Duration = Duration::from_secs(300);
 /// How long an address on its way stays published where the object does not say how long resolvers keep answers.
 const ON_ITS_WAY_DEFAULT: Duration = Duration::from_secs(30);
 
-/// How long an address that has lost its match stays published, unless resolvers keep answers for a shorter time.
+/// How long an address that has lost its match stays published, or half as long as resolvers keep answers if that is less.
 const UNMATCHED_STAYS: Duration = Duration::from_secs(2);
 
 /// A service in which names are published.
@@ -440,8 +440,9 @@ fn of_addresses(
     now: Timestamp,
 ) -> Wanted {
     let mut wanted = Wanted { own: pool.addresses.iter().copied().collect(), ..Wanted::default() };
-    let on_its_way =
-        publication.ttl.map_or(ON_ITS_WAY_DEFAULT, |seconds| Duration::from_secs(seconds.into()));
+    let ttl = publication.ttl.map_or(ON_ITS_WAY_DEFAULT, |seconds| Duration::from_secs(seconds.into()));
+    // Taking it out takes a moment, too.
+    let on_its_way = ttl * 9 / 10;
     for (address, said) in plan.verdicts.get(&pool.key).into_iter().flatten() {
         let is_going = |said: &Verdict| match said {
             Verdict::Moving(to) => to.is_some(),
@@ -468,7 +469,7 @@ fn of_addresses(
             Verdict::Lingers(..) | Verdict::NoNode | Verdict::Waits(_) => {
                 let since = world.unmatched.get(address).copied().unwrap_or(now);
                 wanted.unmatched.insert(*address, since);
-                wanted.keep(*address, since, UNMATCHED_STAYS.min(on_its_way), now);
+                wanted.keep(*address, since, UNMATCHED_STAYS.min(ttl / 2), now);
             }
             _ => {}
         }
