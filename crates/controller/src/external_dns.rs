@@ -1,8 +1,11 @@
 //! Names that external-dns publishes: we write a `DNSEndpoint`, and it does the rest.
 //!
 //! In: a set of records. Out: one `DNSEndpoint` for it in the namespace of the object that names it. external-dns keeps its
-//! own account of what is whose in the zone; what is whose in the cluster is said by a label and the object's UID. It never
+//! own account of what is whose in the zone; what is whose in the cluster is said by a label and an annotation. It never
 //! writes an endpoint without targets, for which external-dns would put others.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use drivers::DriverError;
 use drivers::records::{RecordChange, RecordDriver};
@@ -11,10 +14,8 @@ use futures::future::BoxFuture;
 use kube::api::{DeleteParams, DynamicObject, PostParams, Preconditions};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
-use plan::{PoolKey, RecordKind, RecordName, RecordSet};
+use plan::{PoolKey, RecordName, RecordSet};
 use serde_json::{Value, json};
-
-use std::sync::Arc;
 
 use crate::fence::Fence;
 
@@ -38,8 +39,7 @@ impl ExternalDns {
     }
 
     fn api(&self, object: &PoolKey) -> Api<DynamicObject> {
-        let kind = GroupVersionKind::gvk("externaldns.k8s.io", "v1alpha1", "DNSEndpoint");
-        Api::namespaced_with(self.client.clone(), &object.namespace, &ApiResource::from_gvk(&kind))
+        Api::namespaced_with(self.client.clone(), &object.namespace, &resource())
     }
 
     async fn get(&self, name: &RecordName, object: &PoolKey) -> Result<Option<DynamicObject>, DriverError> {
@@ -62,22 +62,20 @@ impl ExternalDns {
                 api.delete(&found.name_any(), &params).await.map(|_| ()).map_err(explain)
             }
             (None, None) => Ok(()),
-            (Some(mut found), Some(_)) => {
-                found.metadata.managed_fields = None;
-                found.labels_mut().insert(MANAGED_BY.into(), US.into());
-                found.annotations_mut().insert(OWNER.into(), new.owner.as_deref().unwrap_or_default().into());
-                found.data["spec"] = spec(name, new);
-                let name = found.name_any();
-                api.replace(&name, &PostParams::default(), &found).await.map(|_| ()).map_err(explain)
-            }
-            (None, Some(owner)) => {
-                let kind = GroupVersionKind::gvk("externaldns.k8s.io", "v1alpha1", "DNSEndpoint");
-                let mut made =
-                    DynamicObject::new(&endpoint_name(name, object), &ApiResource::from_gvk(&kind));
-                made.labels_mut().insert(MANAGED_BY.into(), US.into());
-                made.annotations_mut().insert(OWNER.into(), owner.to_string());
-                made.data = json!({"spec": spec(name, new)});
-                api.create(&PostParams::default(), &made).await.map(|_| ()).map_err(explain)
+            (found, Some(owner)) => {
+                let exists = found.is_some();
+                let made = || DynamicObject::new(&endpoint_name(name, object), &resource()).data(json!({}));
+                let mut endpoint = found.unwrap_or_else(made);
+                endpoint.metadata.managed_fields = None;
+                endpoint.labels_mut().insert(MANAGED_BY.into(), US.into());
+                endpoint.annotations_mut().insert(OWNER.into(), owner.to_string());
+                endpoint.data["spec"] = spec(name, new);
+                let params = PostParams::default();
+                let written = match exists {
+                    true => api.replace(&endpoint.name_any(), &params, &endpoint).await,
+                    false => api.create(&params, &endpoint).await,
+                };
+                written.map(|_| ()).map_err(explain)
             }
         }
     }
@@ -101,13 +99,13 @@ impl RecordDriver for ExternalDns {
     }
 }
 
+fn resource() -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("externaldns.k8s.io", "v1alpha1", "DNSEndpoint"))
+}
+
 /// A name that no other object of ours has: kinds may share theirs.
 fn endpoint_name(name: &RecordName, object: &PoolKey) -> String {
-    let kind = match name.kind {
-        RecordKind::A => "a",
-        RecordKind::Aaaa => "aaaa",
-    };
-    format!("{}-{}-{kind}", object.kind.to_ascii_lowercase(), object.name)
+    format!("{}-{}-{}", object.kind, object.name, name.kind.name()).to_ascii_lowercase()
 }
 
 fn spec(name: &RecordName, set: &RecordSet) -> Value {
@@ -140,7 +138,7 @@ fn explain(error: kube::Error) -> DriverError {
         404 => DriverError::NotFound(format!("{message}: is the CRD of external-dns installed?")),
         409 | 412 => DriverError::Conflict(message),
         403 => DriverError::Denied { permission: "dnsendpoints.externaldns.k8s.io".into(), message },
-        429 => DriverError::RateLimited { retry_after: std::time::Duration::from_secs(1), message },
+        429 => DriverError::RateLimited { retry_after: Duration::from_secs(1), message },
         400..500 => DriverError::Invalid(message),
         _ => DriverError::Unavailable(message),
     }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::policy;
+use api::selection::Match;
 use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Moves, RecordStatus};
 use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 use drivers::{DriverError, Listing, Tags};
@@ -194,6 +195,25 @@ pub(crate) struct Who {
     pub(crate) pods_otherwise: Pods,
     /// Which of the nodes' own addresses are published, if any.
     pub(crate) publishes: Option<NodeAddress>,
+}
+
+impl Who {
+    /// Those that a `match` means. What of it can't be read is told to `refuse`.
+    fn matching(matches: Match, publishes: Option<NodeAddress>, mut refuse: impl FnMut(Refusal)) -> Self {
+        let mut read = |text: Option<&str>| {
+            selector::parse(text.unwrap_or_default()).unwrap_or_else(|invalid| {
+                refuse(invalid);
+                Selector::default()
+            })
+        };
+        let nodes = read(matches.node_label.as_deref());
+        let pods = matches.needs_pods().then(|| PodsMeant::Labelled {
+            namespace: matches.pod_namespace.clone().filter(|namespace| !namespace.is_empty()),
+            labels: read(matches.pod_label.as_deref()),
+        });
+        let tolerations = Some(matches.tolerations.unwrap_or_default());
+        Self { nodes, tolerations, pods, pods_otherwise: Pods::Ready, publishes }
+    }
 }
 
 /// Which pods an object means.

@@ -25,7 +25,7 @@ use tokio::sync::Mutex;
 
 use crate::DriverError;
 use crate::http::{HttpService, JsonApi, Refused, unreadable};
-use crate::records::{RecordChange, RecordDriver};
+use crate::records::{Difference, RecordChange, RecordDriver};
 use crate::tokens::Tokens;
 
 /// Cloudflare's address where `CLOUDFLARE_API_URL` does not say otherwise.
@@ -135,21 +135,17 @@ fn batches(name: &RecordName, found: &[(Address, Record)], new: &RecordSet) -> V
     let is_proxied = found.iter().any(|(_, record)| record.proxied);
     // A record that is proxied has no time to live of its own.
     let ttl = if is_proxied { AUTOMATIC } else { new.ttl.unwrap_or(AUTOMATIC) };
-    let present = |value: &Address| found.iter().any(|(known, _)| known == value);
-    let mut added: Vec<&Address> = new.values.iter().filter(|value| !present(value)).collect();
-    let (stays, mut goes): (Vec<_>, Vec<_>) = found.iter().partition(|(value, _)| new.values.contains(value));
+    let Difference { stays, exchanged, added, gone } = Difference::new(found, &new.values);
     let is_right =
         |record: &Record| record.comment == comment && (new.ttl.is_none() || record.ttl == Some(ttl));
     let mut changes = Vec::new();
-    for (_, record) in stays.into_iter().filter(|(_, record)| !is_right(record)) {
+    for record in stays.into_iter().filter(|record| !is_right(record)) {
         changes.push(("patches", json!({"id": record.id, "comment": comment, "ttl": ttl})));
     }
-    while let (Some(value), Some((_, record))) = (added.last(), goes.last()) {
+    for (record, value) in exchanged {
         let content = value.to_string();
         changes
             .push(("patches", json!({"id": record.id, "content": content, "comment": comment, "ttl": ttl})));
-        added.pop();
-        goes.pop();
     }
     for value in added {
         changes.push((
@@ -160,7 +156,7 @@ fn batches(name: &RecordName, found: &[(Address, Record)], new: &RecordSet) -> V
             }),
         ));
     }
-    changes.extend(goes.into_iter().map(|(_, record)| ("deletes", json!({"id": record.id}))));
+    changes.extend(gone.into_iter().map(|record| ("deletes", json!({"id": record.id}))));
     let batch = |changes: &[(&str, Value)]| {
         let mut body = json!({});
         for (what, change) in changes {

@@ -3,10 +3,11 @@
 //! A driver reads and writes sets; it never chooses what is in one. It writes only where the set still is as it was read: by
 //! a precondition where the provider has one, otherwise by reading again right before.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use plan::{PoolKey, RecordKind, RecordName, RecordSet};
+use plan::{Address, PoolKey, RecordName, RecordSet};
 
 use crate::DriverError;
 
@@ -51,13 +52,35 @@ impl RecordChange {
     }
 }
 
+/// What tells a set of records, one for each value, from what it shall be.
+pub(crate) struct Difference<'a, R> {
+    /// Records whose value stays.
+    pub(crate) stays: Vec<&'a R>,
+    /// Records that get another value: at no moment is the name without one.
+    pub(crate) exchanged: Vec<(&'a R, Address)>,
+    /// Values that there is no record for.
+    pub(crate) added: Vec<Address>,
+    /// Records that are not needed any more.
+    pub(crate) gone: Vec<&'a R>,
+}
+
+impl<'a, R> Difference<'a, R> {
+    /// Between what was found and the values that are wanted.
+    pub(crate) fn new(found: &'a [(Address, R)], wanted: &BTreeSet<Address>) -> Self {
+        let is_found = |value: &Address| found.iter().any(|(known, _)| known == value);
+        let mut added: Vec<Address> = wanted.iter().copied().filter(|value| !is_found(value)).collect();
+        let (stays, gone): (Vec<_>, Vec<_>) = found.iter().partition(|(value, _)| wanted.contains(value));
+        let [stays, mut gone] =
+            [stays, gone].map(|records| records.into_iter().map(|(_, record)| record).collect::<Vec<_>>());
+        let pairs = added.len().min(gone.len());
+        let exchanged = gone.drain(..pairs).zip(added.drain(..pairs)).collect();
+        Self { stays, exchanged, added, gone }
+    }
+}
+
 /// The name of the record that carries our mark, beside the set.
 pub fn mark_name(name: &RecordName) -> String {
-    let kind = match name.kind {
-        RecordKind::A => "a",
-        RecordKind::Aaaa => "aaaa",
-    };
-    format!("_owner-{kind}.{}", name.name)
+    format!("_owner-{}.{}", name.kind.name().to_ascii_lowercase(), name.name)
 }
 
 const HERITAGE: &str = "heritage=ip-address-controller,owner=";

@@ -7,8 +7,8 @@
 //! For each set of records that an object names, the first line that applies:
 //!
 //! ```text
-//! the object can't be acted on                              leave it            Refused
 //! an older object names it too                              leave it            Conflict
+//! the object can't be acted on, or who we are is not known  leave it            Unread
 //! it is being read or written                               wait                Publishing
 //! the last try failed a short while ago                     wait                Failed
 //! it was never read                                         read it             Unread
@@ -18,7 +18,7 @@
 //! the object is being deleted: policy.onDelete is Detach    remove it           Publishing, Gone
 //!                              otherwise                    leave it            Left
 //! no address should be in it                                leave it            LastKept, Nothing
-//! it holds what it should, with our mark                    leave it            Published
+//! it holds what it should, with our mark                    leave it            Yes
 //! otherwise                                                 write it            Publishing, or Would
 //! ```
 //!

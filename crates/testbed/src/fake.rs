@@ -336,6 +336,23 @@ impl<M: Machine> tower::Service<Request<Bytes>> for FakeService<M> {
     }
 }
 
+/// The names in a table of calls.
+pub(crate) const fn names<const N: usize>(calls: &[(&str, &str, &'static str); N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut at = 0;
+    while at < N {
+        names[at] = calls[at].2;
+        at += 1;
+    }
+    names
+}
+
+/// The first call of a table of methods, patterns and names that a request is.
+pub(crate) fn route_in(calls: &[(&str, &str, &'static str)], method: &Method, path: &str) -> Option<Route> {
+    let mut of_method = calls.iter().filter(|(accepted, ..)| *accepted == method.as_str());
+    of_method.find_map(|(_, pattern, name)| matches(pattern, path).map(|params| Route { name, params }))
+}
+
 /// Matches a path against a pattern such as `v2/reserved_ips/{}/actions`, and gives the variable parts.
 pub fn matches(pattern: &str, path: &str) -> Option<Vec<String>> {
     let path: Vec<&str> = path.trim_matches('/').split('/').collect();

@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use api::FloatingIPPool;
 use kube::ResourceExt;
-use kube::core::Selector;
-use plan::{Pods, Pool, PoolKey, Provider, Scope, Source, Tenancy};
+use plan::{Pool, PoolKey, Provider, Scope, Source, Tenancy};
 
 use super::publication::publication;
-use super::selector::parse;
 use super::{
-    Front, PodsMeant, Refusal, Who, allowed, created, created_here, disowned, last_holders, lent,
-    losses_confirmed, moving_since, parse_addresses,
+    Front, Refusal, Who, allowed, created, created_here, disowned, last_holders, lent, losses_confirmed,
+    moving_since, parse_addresses,
 };
 
 /// The kind's name.
@@ -43,17 +41,8 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
     let (addresses, mut refusal) = parse_addresses(spec.ips.as_deref().unwrap_or_default());
     let provider = named(&spec.provider).map_err(|unsupported| refusal = Some(unsupported)).ok();
     let matches = spec.matches.clone().unwrap_or_default();
-    let mut read = |text: Option<&str>| {
-        parse(text.unwrap_or_default()).unwrap_or_else(|invalid| {
-            refusal = Some(invalid);
-            Selector::default()
-        })
-    };
-    let nodes = read(matches.node_label.as_deref());
-    let pods = matches.needs_pods().then(|| PodsMeant::Labelled {
-        namespace: matches.pod_namespace.clone().filter(|namespace| !namespace.is_empty()),
-        labels: read(matches.pod_label.as_deref()),
-    });
+    let needs_pods = matches.needs_pods();
+    let who = Who::matching(matches, None, |invalid| refusal = Some(invalid));
     let mut record_refusal = None;
     let publication = spec.dns_record_set.as_ref().and_then(|records| {
         let told = object.status.as_ref().and_then(|status| status.dns.as_ref());
@@ -71,7 +60,7 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         creates: object.uid().map(|uid| format!("{TAG_PREFIX}{uid}").into()),
         created_here: created_here(addresses_status),
         disowned: disowned(object),
-        tenancy: Tenancy::UntilDisplaced { needs_pods: matches.needs_pods() },
+        tenancy: Tenancy::UntilDisplaced { needs_pods },
         region: spec.region.as_deref().filter(|region| !region.is_empty()).map(Into::into),
         last_holders: last_holders(addresses_status),
         lent: lent(addresses_status),
@@ -82,8 +71,6 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, spec.assignment_cool_off()),
         ..Pool::new(key(object), scope, addresses)
     };
-    let tolerations = Some(matches.tolerations.unwrap_or_default());
-    let who = Who { nodes, tolerations, pods, pods_otherwise: Pods::Ready, publishes: None };
     Front { pool, provider, who, refusal, record_refusal, age_max: FACTS_AGE_MAX }
 }
 

@@ -6,12 +6,10 @@ use std::time::Duration;
 use api::node_dns_record_set::ADDRESS_TYPE_DEFAULT;
 use api::{NodeDNSRecordSet, RESERVED_IP_ANNOTATION};
 use kube::ResourceExt;
-use kube::core::Selector;
-use plan::{Address, Pods, Pool, PoolKey, Provider, Scope, Source, Tenancy};
+use plan::{Address, Pool, PoolKey, Provider, Scope, Source, Tenancy};
 
 use super::publication::publication;
-use super::selector::parse;
-use super::{Front, PodsMeant, Refusal, Who, created};
+use super::{Front, Refusal, Who, created};
 use crate::watch::SlimNode;
 
 /// The kind's name.
@@ -75,26 +73,15 @@ pub(super) fn front(object: &NodeDNSRecordSet) -> Front {
     let publication = publication.map_err(&mut refuse).ok();
     let publishes = NodeAddress::named(spec.address_type()).map_err(&mut refuse).ok();
     let matches = spec.matches.clone().unwrap_or_default();
-    let mut read = |text: Option<&str>| {
-        parse(text.unwrap_or_default()).unwrap_or_else(|invalid| {
-            refuse(invalid);
-            Selector::default()
-        })
-    };
-    let nodes = read(matches.node_label.as_deref());
-    let pods = matches.needs_pods().then(|| PodsMeant::Labelled {
-        namespace: matches.pod_namespace.clone().filter(|namespace| !namespace.is_empty()),
-        labels: read(matches.pod_label.as_deref()),
-    });
+    let needs_pods = matches.needs_pods();
+    let who = Who::matching(matches, publishes, refuse);
     // It is about no cloud, so this is never asked.
     let nowhere = Scope { provider: Provider::DigitalOcean, account: "".into() };
     let pool = Pool {
         created: created(object),
-        tenancy: Tenancy::UntilDisplaced { needs_pods: matches.needs_pods() },
+        tenancy: Tenancy::UntilDisplaced { needs_pods },
         publication,
         ..Pool::new(key(object), nowhere, Vec::new())
     };
-    let tolerations = Some(matches.tolerations.unwrap_or_default());
-    let who = Who { nodes, tolerations, pods, pods_otherwise: Pods::Ready, publishes };
     Front { pool, provider: None, who, refusal, record_refusal: None, age_max: Duration::MAX }
 }

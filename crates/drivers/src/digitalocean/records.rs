@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use super::{explain, list_pages};
 use crate::DriverError;
 use crate::http::{HttpService, JsonApi, unreadable};
-use crate::records::{RecordChange, RecordDriver, mark, mark_name, owner_in};
+use crate::records::{Difference, RecordChange, RecordDriver, mark, mark_name, owner_in};
 use crate::tokens::Tokens;
 
 /// Every call this driver makes.
@@ -76,29 +76,24 @@ impl Records {
             self.create(&name.zone, "TXT", &relative(&mark_name(name), &name.zone), &mark(owner), None)
                 .await?;
         }
-        let present = |value: &Address| found.values.iter().any(|(known, _)| known == value);
-        let mut added: Vec<&Address> = new.values.iter().filter(|value| !present(value)).collect();
-        let (stays, mut goes): (Vec<_>, Vec<_>) =
-            found.values.iter().partition(|(value, _)| new.values.contains(value));
-        for (_, record) in stays {
+        let Difference { stays, exchanged, added, gone } = Difference::new(&found.values, &new.values);
+        for record in stays {
             if new.ttl.is_some() && new.ttl != record.ttl {
                 self.edit(&name.zone, record.id, json!({"type": record.kind, "ttl": new.ttl})).await?;
             }
         }
-        while let (Some(value), Some((_, record))) = (added.last(), goes.last()) {
+        for (record, value) in exchanged {
             let mut body = json!({"type": record.kind, "data": value.to_string()});
             if let Some(ttl) = new.ttl {
                 body["ttl"] = ttl.into();
             }
             self.edit(&name.zone, record.id, body).await?;
-            added.pop();
-            goes.pop();
         }
         for value in added {
             let relative = relative(&name.name, &name.zone);
             self.create(&name.zone, name.kind.name(), &relative, &value.to_string(), new.ttl).await?;
         }
-        for (_, record) in goes {
+        for record in gone {
             self.delete(&name.zone, record.id).await?;
         }
         if new.owner.is_none() {

@@ -39,7 +39,7 @@ use serde_json::{Value, json};
 
 use super::ledger::{Deed, Ledger};
 use super::limits::{Headers, Limit, Quota};
-use super::{Answer, Call, Machine, Refusal, Route, matches};
+use super::{Answer, Call, Machine, Refusal, Route, names, route_in};
 use addresses::{Action, Address, Names};
 use domains::Domain;
 use droplets::Droplet;
@@ -83,16 +83,6 @@ const CALLS: [(&str, &str, &str); 32] = [
 
 /// The names of all calls, as the vendor's Python client spells them.
 pub const ROUTES: &[&str] = &names(&CALLS);
-
-const fn names<const N: usize>(calls: &[(&str, &str, &'static str); N]) -> [&'static str; N] {
-    let mut names = [""; N];
-    let mut at = 0;
-    while at < N {
-        names[at] = calls[at].2;
-        at += 1;
-    }
-    names
-}
 
 /// The most requests of all kinds in an hour.
 const REQUESTS_PER_HOUR_MAX: u32 = 5_000;
@@ -203,8 +193,7 @@ impl DigitalOcean {
 
 impl Machine for DigitalOcean {
     fn route(method: &Method, path: &str) -> Option<Route> {
-        let mut of_method = CALLS.iter().filter(|(accepted, ..)| *accepted == method.as_str());
-        of_method.find_map(|(_, pattern, name)| matches(pattern, path).map(|params| Route { name, params }))
+        route_in(&CALLS, method, path)
     }
 
     fn limits() -> Vec<Limit> {
