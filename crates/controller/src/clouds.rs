@@ -99,7 +99,7 @@ pub fn drivers(settings: &Settings, service: &HttpService, may_leave: MayLeave) 
     let token = secret(&settings.digitalocean_access_token_file, &settings.digitalocean_access_token);
     if let Some(tokens) = token {
         let hour = Duration::from_secs(3_600);
-        let per_hour = Limit { requests_max: settings.digitalocean_requests_per_hour, window: hour };
+        let per_hour = Limit::window(settings.digitalocean_requests_per_hour, hour);
         let limits = [per_minute(settings.digitalocean_requests_per_minute), per_hour];
         let service = budgeted(service.clone(), &limits);
         let url = &settings.digitalocean_api_url;
@@ -109,7 +109,7 @@ pub fn drivers(settings: &Settings, service: &HttpService, may_leave: MayLeave) 
     }
     if let Some(tokens) = secret(&settings.cloudflare_token_file, &settings.cloudflare_token) {
         let window = Duration::from_secs(300);
-        let limit = Limit { requests_max: settings.cloudflare_requests_per_five_minutes, window };
+        let limit = Limit::window(settings.cloudflare_requests_per_five_minutes, window);
         let driver =
             Cloudflare::new(budgeted(service.clone(), &[limit]), &settings.cloudflare_api_url, tokens);
         drivers.records.insert(DnsProvider::Cloudflare, Arc::new(driver));
@@ -145,7 +145,7 @@ fn wall_seconds() -> Seconds {
 }
 
 fn per_minute(requests_max: usize) -> Limit {
-    Limit { requests_max, window: Duration::from_secs(60) }
+    Limit::window(requests_max, Duration::from_secs(60))
 }
 
 impl Clouds {

@@ -1,28 +1,62 @@
 //! A provider's rate limits, kept by asking no faster than they allow.
 //!
-//! In: requests of all pools. Out: the same requests, no more than the limits allow in any window, wherever the provider's
-//! own windows begin. A part of each window is kept for what is urgent, so that a dead holder's address does not queue
-//! behind drained ones. A request that would have to wait for long is answered as the provider would answer it: too many.
+//! In: requests of all pools. Out: the same requests, no more than the limits allow, wherever the provider's own windows
+//! begin. A part of each limit is kept for what is urgent, so that a dead holder's address does not queue behind drained
+//! ones. A request that would have to wait for long is answered as the provider would answer it: too many.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ::http::Request;
+use bytes::Bytes;
 use tokio::time::Instant;
 use tower::{Service, ServiceExt};
 
 use crate::http::HttpService;
 
-/// At most so many requests in any window of this length.
+/// How fast requests of one kind may follow each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    /// The most requests.
-    pub requests_max: usize,
-    /// The window.
-    pub window: Duration,
+    /// Which requests count.
+    pub counts: fn(&Request<Bytes>) -> bool,
+    /// How fast they may follow each other.
+    pub rate: Rate,
 }
 
-/// The part of each window that only urgent requests may use, in percent.
+/// How fast requests may follow each other.
+#[derive(Clone, Copy, Debug)]
+pub enum Rate {
+    /// At most so many in any window of this length.
+    Window {
+        /// The most requests.
+        requests_max: usize,
+        /// The window.
+        window: Duration,
+    },
+    /// So many at once, and then one for each that has come back since.
+    Bucket {
+        /// The most requests at once.
+        burst: u32,
+        /// How long one takes to come back.
+        interval: Duration,
+    },
+}
+
+impl Limit {
+    /// At most so many requests of any kind in any window of this length.
+    pub fn window(requests_max: usize, window: Duration) -> Self {
+        Self { counts: |_| true, rate: Rate::Window { requests_max, window } }
+    }
+
+    /// So many requests of a kind at once, and then so many a second.
+    pub fn bucket(counts: fn(&Request<Bytes>) -> bool, burst: u32, per_second: u32) -> Self {
+        let interval = Duration::from_secs(1) / per_second.max(1);
+        Self { counts, rate: Rate::Bucket { burst, interval } }
+    }
+}
+
+/// The part of each limit that only urgent requests may use, in percent.
 const RESERVE_PERCENT: usize = 20;
 
 /// The longest that a request waits for its turn.
@@ -39,13 +73,12 @@ pub async fn with_urgency<F: Future>(is_urgent: bool, future: F) -> F::Output {
 
 /// Lets requests through no faster than the limits allow.
 pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
-    let windows = limits.iter().map(|limit| Window { limit: *limit, sent: VecDeque::new() }).collect();
-    let budget = Arc::new(Budget { windows: Mutex::new(windows) });
-    let send = move |request: http::Request<bytes::Bytes>| {
+    let budget = Arc::new(Budget::new(limits));
+    let send = move |request: Request<Bytes>| {
         let (mut service, budget) = (service.clone(), Arc::clone(&budget));
         async move {
             let is_urgent = IS_URGENT.try_with(|is_urgent| *is_urgent).unwrap_or(false);
-            if let Err(wait) = budget.take(is_urgent).await {
+            if let Err(wait) = budget.take(&request, is_urgent).await {
                 let answer = http::Response::builder().status(http::StatusCode::TOO_MANY_REQUESTS);
                 let seconds = wait.as_secs() + 1;
                 let body = r#"{"message": "not sent: our own budget of requests is used up"}"#;
@@ -58,21 +91,41 @@ pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
 }
 
 struct Budget {
-    windows: Mutex<Vec<Window>>,
+    limits: Mutex<Vec<Kept>>,
 }
 
-struct Window {
-    limit: Limit,
+/// A limit and what is used of it.
+struct Kept {
+    counts: fn(&Request<Bytes>) -> bool,
+    used: Used,
+}
+
+enum Used {
     /// When the requests of this window were sent, the oldest first.
-    sent: VecDeque<Instant>,
+    Window { requests_max: usize, window: Duration, sent: VecDeque<Instant> },
+    /// When everything has come back.
+    Bucket { burst: u32, interval: Duration, full_at: Instant },
 }
 
 impl Budget {
+    fn new(limits: &[Limit]) -> Self {
+        let kept = limits.iter().map(|Limit { counts, rate }| {
+            let used = match *rate {
+                Rate::Window { requests_max, window } => {
+                    Used::Window { requests_max, window, sent: VecDeque::new() }
+                }
+                Rate::Bucket { burst, interval } => Used::Bucket { burst, interval, full_at: Instant::now() },
+            };
+            Kept { counts: *counts, used }
+        });
+        Self { limits: Mutex::new(kept.collect()) }
+    }
+
     /// Waits until a request may be sent, and counts it; or says how long that would take, where it is too long. What was
     /// decided on must not be sent much later, when it may not be so any more.
-    async fn take(&self, is_urgent: bool) -> Result<(), Duration> {
+    async fn take(&self, request: &Request<Bytes>, is_urgent: bool) -> Result<(), Duration> {
         let latest = Instant::now() + WAIT_MAX;
-        while let Some(at) = self.try_take(is_urgent, Instant::now()) {
+        while let Some(at) = self.try_take(request, is_urgent, Instant::now()) {
             if at > latest {
                 return Err(at - Instant::now());
             }
@@ -82,27 +135,47 @@ impl Budget {
     }
 
     /// Counts a request, or says when to try again.
-    fn try_take(&self, is_urgent: bool, now: Instant) -> Option<Instant> {
-        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        for window in windows.iter_mut() {
-            while window.sent.front().is_some_and(|at| *at + window.limit.window <= now) {
-                window.sent.pop_front();
-            }
-        }
-        let wait = windows.iter().filter_map(|window| window.full_until(is_urgent)).max();
+    fn try_take(&self, request: &Request<Bytes>, is_urgent: bool, now: Instant) -> Option<Instant> {
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counting: Vec<_> = limits.iter_mut().filter(|kept| (kept.counts)(request)).collect();
+        let wait = counting.iter_mut().filter_map(|kept| kept.used.up_until(is_urgent, now)).max();
         if wait.is_none() {
-            windows.iter_mut().for_each(|window| window.sent.push_back(now));
+            counting.iter_mut().for_each(|kept| kept.used.count(now));
         }
         wait
     }
 }
 
-impl Window {
-    fn full_until(&self, is_urgent: bool) -> Option<Instant> {
-        let max = self.limit.requests_max;
-        let allowed = if is_urgent { max } else { max - max * RESERVE_PERCENT / 100 };
-        let over = (self.sent.len() + 1).checked_sub(allowed.max(1))?.checked_sub(1)?;
-        self.sent.get(over).map(|at| *at + self.limit.window)
+impl Used {
+    /// Until when it is used up, where it is.
+    fn up_until(&mut self, is_urgent: bool, now: Instant) -> Option<Instant> {
+        let allowed = |max: usize| {
+            let reserve = if is_urgent { 0 } else { max * RESERVE_PERCENT / 100 };
+            (max - reserve).max(1)
+        };
+        match self {
+            Self::Window { requests_max, window, sent } => {
+                while sent.front().is_some_and(|at| *at + *window <= now) {
+                    sent.pop_front();
+                }
+                let over = sent.len().checked_sub(allowed(*requests_max))?;
+                sent.get(over).map(|at| *at + *window)
+            }
+            Self::Bucket { burst, interval, full_at } => {
+                *full_at = (*full_at).max(now);
+                let taken = *full_at - now + *interval;
+                let may_be_taken = interval.saturating_mul(allowed(*burst as usize) as u32);
+                (taken > may_be_taken).then(|| now + (taken - may_be_taken))
+            }
+        }
+    }
+
+    /// Counts one that is sent now.
+    fn count(&mut self, now: Instant) {
+        match self {
+            Self::Window { sent, .. } => sent.push_back(now),
+            Self::Bucket { interval, full_at, .. } => *full_at += *interval,
+        }
     }
 }
 
@@ -110,21 +183,33 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn budget(requests_max: usize, seconds: u64) -> Budget {
-        let limit = Limit { requests_max, window: Duration::from_secs(seconds) };
-        Budget { windows: Mutex::new(vec![Window { limit, sent: VecDeque::new() }]) }
+    fn budget(limit: Limit) -> Budget {
+        Budget::new(&[limit])
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn no_window_ever_holds_more_than_the_limit() {
-        let budget = budget(10, 60);
+    fn per_minute(requests_max: usize) -> Budget {
+        budget(Limit::window(requests_max, Duration::from_secs(60)))
+    }
+
+    fn request(method: &str) -> Request<Bytes> {
+        Request::builder().method(method).body(Bytes::new()).unwrap()
+    }
+
+    /// When each of so many urgent requests may be sent, if each is sent as soon as it may.
+    async fn times(budget: &Budget, count: usize) -> Vec<Instant> {
         let mut times = Vec::new();
-        while times.len() < 40 {
-            match budget.take(true).await {
+        while times.len() < count {
+            match budget.take(&request("POST"), true).await {
                 Ok(()) => times.push(Instant::now()),
                 Err(wait) => tokio::time::sleep(wait).await,
             }
         }
+        times
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_window_ever_holds_more_than_the_limit() {
+        let times = times(&per_minute(10), 40).await;
         for (at, time) in times.iter().enumerate() {
             let within = times[at..].iter().filter(|other| **other < *time + Duration::from_secs(60)).count();
             assert!(within <= 10, "{within} requests within a minute");
@@ -133,16 +218,43 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_is_kept_for_what_is_urgent() {
-        let budget = budget(10, 60);
+    async fn a_bucket_gives_its_burst_at_once_and_then_as_much_as_comes_back() {
+        let budget = budget(Limit::bucket(|_| true, 50, 5));
         let started = Instant::now();
-        for _ in 0..8 {
-            budget.take(false).await.unwrap();
+        let times = times(&budget, 100).await;
+        assert_eq!(times[49] - started, Duration::ZERO);
+        assert_eq!(times[50] - started, Duration::from_millis(200));
+        assert_eq!(times[99] - started, Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+        for _ in 0..50 {
+            assert_eq!(budget.try_take(&request("POST"), true, Instant::now()), None);
         }
-        assert_eq!(started.elapsed(), Duration::ZERO);
-        assert!(budget.try_take(false, Instant::now()).is_some(), "the rest is not for everybody");
-        assert!(budget.try_take(true, Instant::now()).is_none());
-        assert!(budget.try_take(true, Instant::now()).is_none());
-        assert!(budget.try_take(true, Instant::now()).is_some(), "and even that has an end");
+        assert!(
+            budget.try_take(&request("POST"), true, Instant::now()).is_some(),
+            "it holds no more than that"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_limit_does_not_count_is_not_held_up_by_it() {
+        let budget = budget(Limit::bucket(|request| request.method() == "PUT", 1, 1));
+        let put = |is_urgent| budget.try_take(&request("PUT"), is_urgent, Instant::now());
+        assert_eq!(put(true), None);
+        assert!(put(true).is_some());
+        assert_eq!(budget.try_take(&request("GET"), false, Instant::now()), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_is_kept_for_what_is_urgent() {
+        for budget in [per_minute(10), budget(Limit::bucket(|_| true, 10, 1))] {
+            let take = |is_urgent| budget.try_take(&request("POST"), is_urgent, Instant::now());
+            for _ in 0..8 {
+                assert_eq!(take(false), None);
+            }
+            assert!(take(false).is_some(), "the rest is not for everybody");
+            assert!(take(true).is_none());
+            assert!(take(true).is_none());
+            assert!(take(true).is_some(), "and even that has an end");
+        }
     }
 }

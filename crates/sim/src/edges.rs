@@ -65,9 +65,8 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
 
 /// The drivers over the clouds' services, with the budgets that a controller has by default.
 pub fn drivers(compute: HttpService, ocean: HttpService, zones: HttpService) -> Drivers {
-    let minute = |requests_max| Limit { requests_max, window: Duration::from_secs(60) };
-    let hour =
-        Limit { requests_max: drivers::digitalocean::REQUESTS_PER_HOUR, window: Duration::from_secs(3_600) };
+    let minute = |requests_max| Limit::window(requests_max, Duration::from_secs(60));
+    let hour = Limit::window(drivers::digitalocean::REQUESTS_PER_HOUR, Duration::from_secs(3_600));
     let compute = budgeted(compute, &[minute(drivers::compute::REQUESTS_PER_MINUTE)]);
     let ocean = budgeted(ocean, &[minute(drivers::digitalocean::REQUESTS_PER_MINUTE), hour]);
     let token = || tokens::fixed(TOKEN);
@@ -76,10 +75,8 @@ pub fn drivers(compute: HttpService, ocean: HttpService, zones: HttpService) -> 
     let url = "http://digitalocean.invalid";
     let records: Arc<dyn RecordDriver> = Arc::new(Records::new(ocean.clone(), url, token()));
     let ocean: Arc<dyn AddressDriver> = Arc::new(DigitalOcean::new(ocean, url, token()));
-    let five_minutes = Limit {
-        requests_max: drivers::cloudflare::REQUESTS_PER_FIVE_MINUTES,
-        window: Duration::from_secs(300),
-    };
+    let five_minutes =
+        Limit::window(drivers::cloudflare::REQUESTS_PER_FIVE_MINUTES, Duration::from_secs(300));
     let zones = budgeted(zones, &[five_minutes]);
     let zones: Arc<dyn RecordDriver> =
         Arc::new(Cloudflare::new(zones, "http://cloudflare.invalid/client/v4", token()));

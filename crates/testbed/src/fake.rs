@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use ::http::{Method, Request, Response};
+use ::http::{HeaderMap, Request, Response};
 use bytes::Bytes;
 use tokio::time::Instant;
 use tower::BoxError;
@@ -38,7 +38,7 @@ use limits::{Limit, Limits};
 /// One API as a state machine. It sees one request at a time and never waits.
 pub trait Machine: Send + 'static {
     /// Which of the API's calls a request is, or nothing where the API has no such call.
-    fn route(method: &Method, path: &str) -> Option<Route>;
+    fn route(request: &Request<Bytes>) -> Option<Route>;
 
     /// The API's limits, enforced before a request is handled.
     fn limits() -> Vec<Limit>;
@@ -74,8 +74,12 @@ pub struct Call {
     pub route: Route,
     /// The query's parameters, decoded. A repeated parameter keeps its last value.
     pub query: BTreeMap<String, String>,
-    /// The body as JSON, or null where there is none.
+    /// The body as JSON, or null where it is none.
     pub body: serde_json::Value,
+    /// The body as it came.
+    pub raw: Bytes,
+    /// The request's headers.
+    pub headers: HeaderMap,
     /// Set by a [`Fault::FailLate`]: the operation that this call starts will fail when it ends.
     pub fails_late: bool,
     /// Set by a [`Fault::Overtake`]: the operation that this call starts ends at once, before those begun earlier.
@@ -220,7 +224,7 @@ impl<M: Machine> Inner<M> {
     fn exchange(&mut self, request: &Request<Bytes>) -> Exchange {
         let started = *self.started.get_or_insert_with(Instant::now);
         let now = started.elapsed();
-        let Some(route) = M::route(request.method(), request.uri().path()) else {
+        let Some(route) = M::route(request) else {
             self.ledger.asked(now, "unknown", request, 404);
             return Exchange::prompt(self.machine.refuse(&Refusal::NoSuchCall));
         };
@@ -253,6 +257,8 @@ impl<M: Machine> Inner<M> {
             route,
             query: query_of(request),
             body: serde_json::from_slice(request.body()).unwrap_or_default(),
+            raw: request.body().clone(),
+            headers: request.headers().clone(),
             fails_late: fault == Some(Fault::FailLate),
             overtakes: fault == Some(Fault::Overtake),
         };
@@ -348,8 +354,9 @@ pub(crate) const fn names<const N: usize>(calls: &[(&str, &str, &'static str); N
 }
 
 /// The first call of a table of methods, patterns and names that a request is.
-pub(crate) fn route_in(calls: &[(&str, &str, &'static str)], method: &Method, path: &str) -> Option<Route> {
-    let mut of_method = calls.iter().filter(|(accepted, ..)| *accepted == method.as_str());
+pub(crate) fn route_in(calls: &[(&str, &str, &'static str)], request: &Request<Bytes>) -> Option<Route> {
+    let mut of_method = calls.iter().filter(|(accepted, ..)| *accepted == request.method().as_str());
+    let path = request.uri().path();
     of_method.find_map(|(_, pattern, name)| matches(pattern, path).map(|params| Route { name, params }))
 }
 

@@ -35,13 +35,13 @@ mod zones;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ::http::{Method, Request, header};
+use ::http::{Request, header};
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::ledger::{Deed, Ledger};
-use super::limits::{Headers, Limit, Quota};
+use super::limits::{Headers, Limit, Quota, Rate};
 use super::{Answer, Call, Machine, Refusal, Route, names, route_in};
 use zones::Zone;
 
@@ -109,16 +109,14 @@ impl Cloudflare {
 }
 
 impl Machine for Cloudflare {
-    fn route(method: &Method, path: &str) -> Option<Route> {
-        route_in(&CALLS, method, path)
+    fn route(request: &Request<Bytes>) -> Option<Route> {
+        route_in(&CALLS, request)
     }
 
     fn limits() -> Vec<Limit> {
         vec![Limit {
             counts: |_| true,
-            max: REQUESTS_MAX,
-            window: WINDOW,
-            restarts: true,
+            rate: Rate::Window { max: REQUESTS_MAX, window: WINDOW, restarts: true },
             headers: Some(rate_headers),
         }]
     }

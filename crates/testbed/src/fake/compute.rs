@@ -23,14 +23,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use ::http::{Method, Request, header};
+use ::http::{Request, header};
 use bytes::Bytes;
 
 use self::operations::Operation;
 use self::problem::Problem;
 use self::resources::{Access, Address, Instance};
 use super::ledger::{Deed, Ledger};
-use super::limits::Limit;
+use super::limits::{Limit, Rate};
 use super::{Answer, Call, Machine, Refusal, Route};
 
 /// The names of all calls.
@@ -337,13 +337,14 @@ impl Compute {
 }
 
 impl Machine for Compute {
-    fn route(method: &Method, path: &str) -> Option<Route> {
-        routes::route(method, path)
+    fn route(request: &Request<Bytes>) -> Option<Route> {
+        routes::route(request.method(), request.uri().path())
     }
 
     fn limits() -> Vec<Limit> {
         let window = Duration::from_secs(60);
-        vec![Limit { counts: |_| true, max: REQUESTS_PER_MINUTE, window, restarts: false, headers: None }]
+        let rate = Rate::Window { max: REQUESTS_PER_MINUTE, window, restarts: false };
+        vec![Limit { counts: |_| true, rate, headers: None }]
     }
 
     fn handle(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Answer {

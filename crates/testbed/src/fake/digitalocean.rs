@@ -32,13 +32,13 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use ::http::{Method, Request, header};
+use ::http::{Request, header};
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::ledger::{Deed, Ledger};
-use super::limits::{Headers, Limit, Quota};
+use super::limits::{Headers, Limit, Quota, Rate};
 use super::{Answer, Call, Machine, Refusal, Route, names, route_in};
 use addresses::{Action, Address, Names};
 use domains::Domain;
@@ -192,8 +192,8 @@ impl DigitalOcean {
 }
 
 impl Machine for DigitalOcean {
-    fn route(method: &Method, path: &str) -> Option<Route> {
-        route_in(&CALLS, method, path)
+    fn route(request: &Request<Bytes>) -> Option<Route> {
+        route_in(&CALLS, request)
     }
 
     fn limits() -> Vec<Limit> {
@@ -201,9 +201,7 @@ impl Machine for DigitalOcean {
         vec![
             Limit {
                 counts: |_| true,
-                max: REQUESTS_PER_HOUR_MAX,
-                window: HOUR,
-                restarts: false,
+                rate: Rate::Window { max: REQUESTS_PER_HOUR_MAX, window: HOUR, restarts: false },
                 headers: Some(rate_headers),
             },
             per_minute(|_| true, REQUESTS_PER_MINUTE_MAX),
@@ -240,7 +238,7 @@ impl Machine for DigitalOcean {
 }
 
 fn per_minute(counts: fn(&Route) -> bool, max: u32) -> Limit {
-    Limit { counts, max, window: MINUTE, restarts: false, headers: None }
+    Limit { counts, rate: Rate::Window { max, window: MINUTE, restarts: false }, headers: None }
 }
 
 /// What is left of the hour. The vendor tells when it ends as a moment of the wall clock, the fake in seconds from now.

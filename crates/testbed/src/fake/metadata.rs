@@ -80,10 +80,11 @@ impl Metadata {
 }
 
 impl Machine for Metadata {
-    fn route(method: &Method, path: &str) -> Option<Route> {
-        if method != Method::GET {
+    fn route(request: &Request<Bytes>) -> Option<Route> {
+        if request.method() != Method::GET {
             return None;
         }
+        let path = request.uri().path();
         PATHS.iter().find_map(|(name, pattern)| matches(pattern, path).map(|params| Route { name, params }))
     }
 
