@@ -81,6 +81,10 @@ model:
 certify:
     cargo test --locked --workspace --test certify -- --nocapture --test-threads 1
 
+# What every address driver must do, on its server; prints the table of cases and drivers.
+contract:
+    cargo test --locked -p drivers --test contract -- --nocapture --include-ignored --test-threads 1
+
 # A measurement: `plan`, `failover`, `idle` or `flipop`; the last line is JSON.
 bench name:
     @just _bench-{{name}}

@@ -15,10 +15,16 @@
 //!                                                                     compute.addresses.use,
 //!                                                                     compute.subnetworks.useExternalIp
 //! zoneOperations.get            poll                                  compute.zoneOperations.get
+//! addresses.insert              create                                compute.addresses.create,
+//!                                                                     compute.addresses.setLabels
+//! addresses.get                 create: which address it became       compute.addresses.get
+//! addresses.delete              release                               compute.addresses.delete
+//! regionOperations.get          create, release                       compute.regionOperations.get
 //! ```
 //!
 //! Operations are polled with `get`, which answers at once. `wait` may take two minutes, and a call that outlives its
-//! deadline is one of which nothing is known.
+//! deadline is one of which nothing is known. A new address carries its tag as a label; only `create` waits for its
+//! operation, and not for long, because before that there is no address to tell of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,7 +39,7 @@ use serde_json::json;
 
 use crate::http::{HttpService, JsonApi, Refused, unreadable};
 use crate::tokens::Tokens;
-use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Traits};
+use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
 
 /// Compute Engine's address where `GOOGLE_COMPUTE_CUSTOM_ENDPOINT` does not say otherwise.
 pub const DEFAULT_URL: &str = "https://compute.googleapis.com/compute/v1";
@@ -46,6 +52,10 @@ pub const CALLS: &[&str] = &[
     "instances.addAccessConfig",
     "instances.aggregatedList",
     "zoneOperations.get",
+    "addresses.insert",
+    "addresses.get",
+    "addresses.delete",
+    "regionOperations.get",
 ];
 
 /// The quota of one group of calls. All our calls are counted together, which errs on the safe side.
@@ -64,51 +74,75 @@ const MACHINES_AT_ONCE: usize = 8;
 
 const ACCESS_CONFIG_NAME: &str = "external-nat";
 
+/// The label that a created address carries; its value is the tag. Without a tag, names begin with it.
+const LABEL: &str = "ip-address-controller";
+
+/// How often, and with which pauses, `create` looks whether its operation has ended.
+const CREATE_POLLS: usize = 16;
+const CREATE_POLL_PAUSE: Duration = Duration::from_millis(500);
+
 /// Moves static external addresses between instances.
 pub struct Compute {
     api: JsonApi,
     /// The network tier of each address, as last listed: an access config must be of the same.
     tiers: Mutex<BTreeMap<Address, String>>,
+    /// Names that addresses have or were asked for with, so that the next one gets another.
+    names: Mutex<BTreeSet<String>>,
 }
 
 impl Compute {
     /// A driver for all projects that the token may use.
     pub fn new(service: HttpService, url: &str, tokens: Arc<dyn Tokens>) -> Self {
-        Self { api: JsonApi::new(service, url, tokens, explain), tiers: Mutex::default() }
+        Self {
+            api: JsonApi::new(service, url, tokens, explain),
+            tiers: Mutex::default(),
+            names: Mutex::default(),
+        }
     }
 
     async fn list_project(&self, project: &str, filter: &str) -> Result<Listing, DriverError> {
+        let mut listing = Listing { tags: Tags::Told, ..Listing::default() };
+        let addresses = self.found(project, filter, &mut listing.untold).await?;
+        for (address, found) in addresses {
+            self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(found.name);
+            if let Some(tier) = found.network_tier {
+                self.tiers.lock().unwrap_or_else(PoisonError::into_inner).insert(address, tier);
+            }
+            let region = found.region.as_deref().and_then(last_part).map(Into::into);
+            let tag = found.labels.get(LABEL).map(|tag| tag.as_str().into());
+            listing.addresses.insert(address, Listed { holding: holding(&found.users), region, tag });
+        }
+        Ok(listing)
+    }
+
+    /// The external addresses of a project, and the places that did not answer.
+    async fn found(
+        &self,
+        project: &str,
+        filter: &str,
+        untold: &mut Vec<String>,
+    ) -> Result<Vec<(Address, AddressBody)>, DriverError> {
         let name = "addresses.aggregatedList";
-        let mut listing = Listing::default();
+        let mut addresses = Vec::new();
         let mut page_token = String::new();
         for _ in 0..PAGES_MAX {
             let path =
                 format!("projects/{project}/aggregated/addresses?maxResults={PAGE_SIZE}{filter}{page_token}");
             let page: AddressPage = self.api.call(name, Method::GET, &path, None).await?;
-            listing.untold.extend(page.unreachables);
+            untold.extend(page.unreachables);
             for (scope, list) in page.items {
                 if is_untold(list.warning.as_ref()) {
-                    listing.untold.push(scope);
+                    untold.push(scope);
                 }
                 // An internal address is held beside an external one and is nobody's business here.
                 for found in list.addresses.into_iter().filter(|found| found.address_type != "INTERNAL") {
-                    let Some(address) =
-                        found.address.as_deref().and_then(|text| text.parse::<Address>().ok())
-                    else {
-                        continue;
-                    };
-                    let region = found.region.as_deref().and_then(last_part).map(Into::into);
-                    if let Some(tier) = found.network_tier {
-                        self.tiers.lock().unwrap_or_else(PoisonError::into_inner).insert(address, tier);
-                    }
-                    listing
-                        .addresses
-                        .insert(address, Listed { holding: holding(&found.users), region, tag: None });
+                    let address = found.address.as_deref().and_then(|text| text.parse::<Address>().ok());
+                    addresses.extend(address.map(|address| (address, found)));
                 }
             }
             match page.next_page_token {
                 Some(token) if !token.is_empty() => page_token = format!("&pageToken={token}"),
-                _ => return Ok(listing),
+                _ => return Ok(addresses),
             }
         }
         Err(unreadable(name, &"it does not end"))
@@ -234,8 +268,7 @@ impl Compute {
     }
 
     async fn is_static(&self, scope: &Scope, address: Address) -> Result<bool, DriverError> {
-        let filter = format!("&filter=address%3D{address}");
-        let listing = match self.list_project(&scope.account, &filter).await {
+        let listing = match self.list_project(&scope.account, &filter_for(address)).await {
             // Another machine may have none, so this one is not waited for.
             Err(DriverError::Denied { permission, .. }) => {
                 let message = format!("without {permission} it can't be told whether {address} is static");
@@ -249,6 +282,69 @@ impl Compute {
             return Err(DriverError::Unavailable(message));
         }
         Ok(listing.addresses.contains_key(&address))
+    }
+
+    async fn ask_for_new(
+        &self,
+        scope: &Scope,
+        region: &str,
+        tag: Option<&str>,
+    ) -> Result<Address, DriverError> {
+        let name = self.new_name(tag.unwrap_or(LABEL));
+        let addresses = format!("projects/{}/regions/{region}/addresses", scope.account);
+        let mut body = json!({"name": name, "addressType": "EXTERNAL"});
+        if let Some(tag) = tag {
+            body["labels"] = json!({LABEL: tag});
+        }
+        let begun: OperationBody =
+            self.api.call("addresses.insert", Method::POST, &addresses, Some(body)).await?;
+        let operation = format!("projects/{}/regions/{region}/operations/{}", scope.account, begun.name);
+        for _ in 0..CREATE_POLLS {
+            match self.poll_path(&operation).await? {
+                Polled::StillUnderway => tokio::time::sleep(CREATE_POLL_PAUSE).await,
+                Polled::Failed(error) => return Err(error),
+                Polled::Ended => {
+                    let path = format!("{addresses}/{name}");
+                    let made: AddressBody = self.api.call("addresses.get", Method::GET, &path, None).await?;
+                    let address = made.address.as_deref().and_then(|text| text.parse().ok());
+                    return address.ok_or_else(|| unreadable("addresses.get", &"it has no address"));
+                }
+            }
+        }
+        Err(DriverError::Unavailable(format!("{name} is still being created; a listing will tell of it")))
+    }
+
+    /// A name that no address has, as far as is known, and that was not asked for before.
+    fn new_name(&self, prefix: &str) -> String {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = (1_u32..).map(|number| format!("{prefix}-{number}")).find(|name| !names.contains(name));
+        let name = free.unwrap_or_default();
+        names.insert(name.clone());
+        name
+    }
+
+    async fn give_back(&self, scope: &Scope, address: Address) -> Result<Progress, DriverError> {
+        let mut untold = Vec::new();
+        let found = self.found(&scope.account, &filter_for(address), &mut untold).await?;
+        let Some((_, found)) = found.into_iter().find(|(found, _)| *found == address) else {
+            if untold.is_empty() {
+                return Ok(Progress::Done);
+            }
+            let message = format!("whether {address} exists: {} did not answer", untold.join(", "));
+            return Err(DriverError::Unavailable(message));
+        };
+        if let Some(user) = found.users.first() {
+            return Err(DriverError::Conflict(format!("{address} is used by {user}")));
+        }
+        let region = found.region.as_deref().and_then(last_part).ok_or_else(|| {
+            DriverError::Invalid(format!(
+                "{address} is a global address, and only regional ones are released"
+            ))
+        })?;
+        let path = format!("projects/{}/regions/{region}/addresses/{}", scope.account, found.name);
+        let begun: OperationBody = self.api.call("addresses.delete", Method::DELETE, &path, None).await?;
+        let id = format!("projects/{}/regions/{region}/operations/{}", scope.account, begun.name);
+        Ok(Progress::Underway(Operation { id, scope: scope.clone(), address, target: None, completes: true }))
     }
 
     async fn first_interface(&self, vm: &VmId) -> Result<NetworkInterface, DriverError> {
@@ -299,9 +395,9 @@ impl Compute {
         underway(operation, scope, address, vm, target, target.is_none())
     }
 
-    async fn poll_one(&self, operation: &Operation) -> Result<Polled, DriverError> {
-        let name = "zoneOperations.get";
-        let found: OperationBody = match self.api.call(name, Method::GET, &operation.id, None).await {
+    async fn poll_path(&self, path: &str) -> Result<Polled, DriverError> {
+        let name = if path.contains("/regions/") { "regionOperations.get" } else { "zoneOperations.get" };
+        let found: OperationBody = match self.api.call(name, Method::GET, path, None).await {
             // The cloud forgets operations long after they have ended.
             Err(DriverError::NotFound(message)) => return Ok(Polled::Failed(DriverError::NotFound(message))),
             found => found?,
@@ -369,8 +465,25 @@ impl AddressDriver for Compute {
         self.advance_detach(scope, address, vm).boxed()
     }
 
+    fn create<'a>(
+        &'a self,
+        scope: &'a Scope,
+        region: &'a str,
+        tag: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Address, DriverError>> {
+        self.ask_for_new(scope, region, tag).boxed()
+    }
+
+    fn release<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.give_back(scope, address).boxed()
+    }
+
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {
-        join_all(operations.iter().map(|operation| self.poll_one(operation))).boxed()
+        join_all(operations.iter().map(|operation| self.poll_path(&operation.id))).boxed()
     }
 
     fn machines<'a>(
@@ -404,6 +517,11 @@ fn underway(
     let id = format!("projects/{project}/zones/{zone}/operations/{}", operation.name);
     let target = target.cloned();
     Ok(Progress::Underway(Operation { id, scope: scope.clone(), address, target, completes }))
+}
+
+/// Narrows a listing to one address.
+fn filter_for(address: Address) -> String {
+    format!("&filter=address%3D{address}")
 }
 
 /// A machine's project, zone and name.
@@ -470,6 +588,10 @@ fn permission_of(name: &str) -> &'static str {
         "instances.deleteAccessConfig" => "compute.instances.deleteAccessConfig",
         "instances.addAccessConfig" => "compute.instances.addAccessConfig",
         "instances.aggregatedList" => "compute.instances.list",
+        "addresses.insert" => "compute.addresses.create",
+        "addresses.get" => "compute.addresses.get",
+        "addresses.delete" => "compute.addresses.delete",
+        "regionOperations.get" => "compute.regionOperations.get",
         _ => "compute.zoneOperations.get",
     }
 }
@@ -499,7 +621,11 @@ struct Warning {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AddressBody {
+    #[serde(default)]
+    name: String,
     address: Option<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
     #[serde(default)]
     address_type: String,
     network_tier: Option<String>,

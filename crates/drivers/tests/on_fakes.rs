@@ -1,4 +1,5 @@
-//! The drivers, unchanged, on the fake clouds' state machines, in virtual time.
+//! What is special about each address driver, on the fake clouds' state machines, in virtual time. What they have in common is
+//! in `contract/`.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
 use std::time::Duration;
@@ -7,7 +8,7 @@ use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, DriverError, Polled, Progress, Tags, tokens};
-use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
+use plan::{Address, Holding, Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
 
@@ -127,18 +128,6 @@ mod at_digitalocean {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_an_address_that_nobody_holds_is_released() {
-        let (fake, driver, scope) = account();
-        fake.with(|account| account.assign_now(ADDRESS, 1));
-        assert!(matches!(driver.release(&scope, address(ADDRESS)).await, Err(DriverError::Conflict(_))));
-        finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm("1")).await).await.unwrap();
-        assert_eq!(driver.release(&scope, address(ADDRESS)).await.unwrap(), Progress::Done);
-        assert_eq!(driver.release(&scope, address(ADDRESS)).await.unwrap(), Progress::Done, "it is gone");
-        let listing = driver.list(&scope).await.unwrap();
-        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::Missing);
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn an_address_is_unknown_while_an_action_is_under_way() {
         let (_, driver, scope) = account();
         driver.attach(&scope, address(ADDRESS), &vm("1")).await.unwrap();
@@ -157,34 +146,6 @@ mod at_digitalocean {
         let listing = driver.list(&scope).await.unwrap();
         assert_eq!(listing.addresses.len(), 451);
         assert_eq!(fake.ledger().calls()["reserved_ips.list"], 3);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_machine_is_running_stopped_or_not_named() {
-        let (fake, driver, scope) = account();
-        fake.with(|account| account.remove_droplet(2));
-        let machines = driver.machines(&scope).await.unwrap();
-        assert_eq!(machines.get(&vm("1")), Some(&MachineState::Running));
-        assert_eq!(machines.get(&vm("2")), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_address_is_never_taken_off_another_droplet_than_the_one_meant() {
-        let (fake, driver, scope) = account();
-        fake.with(|account| account.assign_now(ADDRESS, 2));
-        assert_eq!(driver.detach(&scope, address(ADDRESS), &vm("1")).await.unwrap(), Progress::Done);
-        assert_eq!(fake.with(|account| account.holder(ADDRESS)), Some(2));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_page_that_is_missing_or_cut_makes_the_whole_listing_an_error() {
-        for fault in
-            [Fault::LoseReply, Fault::LoseRequest, Fault::Truncate, Fault::Refuse(Refusal::Unavailable(503))]
-        {
-            let (fake, driver, scope) = account();
-            fake.inject(Rule::next("reserved_ips.list", fault));
-            assert!(matches!(driver.list(&scope).await, Err(DriverError::Unavailable(_))));
-        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -212,15 +173,6 @@ mod at_digitalocean {
         );
         driver.attach(&scope, address(ADDRESS), &vm("1")).await.unwrap();
         assert!(matches!(attach("2").await, DriverError::Conflict(_)), "an action is pending");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_action_that_fails_late_is_an_error() {
-        let (fake, driver, scope) = account();
-        fake.inject(Rule::next("reserved_ips_actions.post", Fault::FailLate));
-        let attached =
-            finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm("1")).await).await;
-        assert!(matches!(attached, Err(DriverError::Conflict(_))));
     }
 }
 
@@ -271,38 +223,6 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_already_so_is_done_without_a_change() {
-        let (fake, driver, scope) = project();
-        assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
-        fake.with(|project| project.attach_now(ADDRESS, "us-west1-a", "two"));
-        assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap(), Progress::Done);
-        let gone = vm("demo/us-west1-a/gone");
-        assert_eq!(driver.detach(&scope, address(ADDRESS), &gone).await.unwrap(), Progress::Done);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_machine_is_running_stopped_or_not_named() {
-        let (fake, driver, scope) = project();
-        fake.with(|project| project.stop_instance("us-west1-a", "two"));
-        let machines = driver.machines(&scope).await.unwrap();
-        assert_eq!(machines.get(&vm(ONE)), Some(&MachineState::Running));
-        assert_eq!(machines.get(&vm(TWO)), Some(&MachineState::Stopped));
-        assert_eq!(machines.get(&vm("demo/us-west1-a/gone")), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn another_static_address_on_the_machine_is_never_removed() {
-        let (fake, driver, scope) = project();
-        fake.with(|project| {
-            project.add_address("us-west1", "theirs", "203.0.113.99");
-            project.attach_now("203.0.113.99", "us-west1-a", "two");
-        });
-        let refused = driver.attach(&scope, address(ADDRESS), &vm(TWO)).await;
-        assert!(matches!(refused, Err(DriverError::Conflict(_))));
-        assert_eq!(fake.with(|project| project.holder("203.0.113.99")).as_deref(), Some(TWO));
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn an_address_that_another_machine_holds_is_not_taken() {
         let (fake, driver, scope) = project();
         fake.with(|project| project.attach_now(ADDRESS, "us-west1-a", "two"));
@@ -348,35 +268,6 @@ mod at_compute_engine {
         assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(TWO)));
         assert_eq!(listing.told(address("203.0.113.98")).holding, Holding::Free);
         assert_eq!(listing.without.as_deref(), Some("compute.addresses.list"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_missing_permission_is_named() {
-        let (fake, driver, scope) = project();
-        fake.with(|project| _ = project.denied.insert("compute.instances.addAccessConfig".into()));
-        let refused = driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err();
-        assert!(
-            matches!(&refused, DriverError::Denied { permission, .. } if permission == "compute.instances.addAccessConfig"),
-            "{refused}"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn too_many_calls_are_told_from_a_missing_permission() {
-        let (fake, driver, scope) = project();
-        fake.inject(Rule::next("instances.get", Fault::Refuse(Refusal::RateLimited(Duration::from_secs(9)))));
-        let refused = driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err();
-        assert!(matches!(refused, DriverError::RateLimited { .. }), "{refused}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_operation_that_fails_late_is_an_error() {
-        let (fake, driver, scope) = project();
-        fake.inject(Rule::next("instances.addAccessConfig", Fault::FailLate));
-        let attached =
-            finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await;
-        assert!(attached.is_err());
-        assert_eq!(fake.with(|project| project.holder(ADDRESS)), None);
     }
 
     #[tokio::test(start_paused = true)]

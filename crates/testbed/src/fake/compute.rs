@@ -210,6 +210,14 @@ impl Compute {
         self.addresses.insert((region.to_owned(), name.to_owned()), address);
     }
 
+    /// Gives an address back at once. Whoever holds it is left without one.
+    pub fn remove_address(&mut self, ip: &str) {
+        let holder = self.holders().get(ip).map(|holder| (holder.zone.clone(), holder.name.clone()));
+        let left = holder.and_then(|key| self.take_off(&key));
+        self.unwritten.extend(left);
+        self.addresses.retain(|_, address| address.ip != ip);
+    }
+
     /// Puts an address on a machine at once, as a person would: it leaves the machine that has it, and whatever the new
     /// machine had leaves that one.
     pub fn attach_now(&mut self, ip: &str, zone: &str, name: &str) {

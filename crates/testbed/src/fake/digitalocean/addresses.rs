@@ -148,6 +148,13 @@ impl DigitalOcean {
         self.addresses.insert(ip.into(), address);
     }
 
+    /// Gives an address back at once. Its droplet is left without it.
+    pub fn remove_reserved_ip(&mut self, ip: &str) {
+        if let Some(droplet) = self.addresses.remove(ip).and_then(|address| address.holder) {
+            self.unwritten.push_back(Deed::Detached { address: ip.to_owned(), vm: droplet.to_string() });
+        }
+    }
+
     /// Makes an address one that the account's owner brought along: polling its actions answers 404 from now on.
     pub fn bring_your_own(&mut self, ip: &str) {
         if let Some(address) = self.addresses.get_mut(ip) {

@@ -35,6 +35,7 @@ pub(super) struct Droplet {
     pub(super) region: String,
     /// Its number in the account, from which its own addresses follow.
     number: u16,
+    is_off: bool,
 }
 
 impl Droplet {
@@ -54,8 +55,16 @@ impl DigitalOcean {
     /// Puts a running droplet into the account. One with the same id is replaced.
     pub fn add_droplet(&mut self, id: u64, name: impl Into<String>, region: impl Into<String>) {
         self.droplet_count += 1;
-        let droplet = Droplet { id, name: name.into(), region: region.into(), number: self.droplet_count };
+        let (name, region, number) = (name.into(), region.into(), self.droplet_count);
+        let droplet = Droplet { id, name, region, number, is_off: false };
         self.droplets.insert(id, droplet);
+    }
+
+    /// Switches a droplet off. It keeps its addresses.
+    pub fn power_off(&mut self, id: u64) {
+        if let Some(droplet) = self.droplets.get_mut(&id) {
+            droplet.is_off = true;
+        }
     }
 
     /// Destroys a droplet. Its reserved address stays in the account and has no holder any more.
@@ -96,7 +105,7 @@ impl DigitalOcean {
             "disk": 25,
             "disk_info": [{ "type": "local", "size": { "amount": 25, "unit": "gib" } }],
             "locked": self.has_pending_event(droplet.id),
-            "status": "active",
+            "status": if droplet.is_off { "off" } else { "active" },
             "kernel": null,
             "created_at": moment(Duration::ZERO),
             "features": ["droplet_agent", "private_networking"],
