@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use drivers::{DriverError, Progress, Tags};
+use drivers::{DriverError, Tags};
 use plan::{Holding, MachineState};
 use testbed::fake::Refusal;
 use testbed::fake::faults::Fault;
