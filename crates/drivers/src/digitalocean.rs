@@ -379,7 +379,8 @@ fn explain(name: &str, refused: &Refused) -> DriverError {
     }
 }
 
-fn permission_of(name: &str) -> &'static str {
+/// The scope that a token needs for a call.
+pub fn permission_of(name: &str) -> &'static str {
     match name {
         "reserved_ips.list" | "reserved_ips.get" => "reserved_ip:read",
         "droplets.list" => "droplet:read",

@@ -82,9 +82,22 @@ const USE_EXTERNAL_IP: &str = "compute.subnetworks.useExternalIp";
 const PREMIUM: &str = "PREMIUM";
 const DEFAULT_CONFIG: &str = "External NAT";
 
+/// Needed besides `insert` for an address that carries labels.
+const SET_LABELS: &str = "compute.addresses.setLabels";
+
+/// The permissions that a call needs in all that it may be used for.
+pub fn permissions_of(call: &str) -> Vec<&'static str> {
+    let besides: &[&str] = match call {
+        "instances.addAccessConfig" => &[USE_ADDRESS, USE_EXTERNAL_IP],
+        "addresses.insert" => &[SET_LABELS],
+        _ => &[],
+    };
+    routes::spec(call).map(|spec| spec.permission).into_iter().chain(besides.iter().copied()).collect()
+}
+
 /// Every permission that some call needs, to be put into [`Compute::denied`].
 pub fn permissions() -> impl Iterator<Item = &'static str> {
-    routes::SPECS.iter().map(|spec| spec.permission).chain([USE_ADDRESS, USE_EXTERNAL_IP])
+    routes::SPECS.iter().flat_map(|spec| permissions_of(spec.name))
 }
 
 /// One project of Compute Engine.

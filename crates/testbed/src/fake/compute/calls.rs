@@ -15,7 +15,7 @@ use super::operations::{Operation, Order};
 use super::problem::Problem;
 use super::resources::{Address, Instance, path, region_of};
 use super::routes::{self, Place, Spec};
-use super::{Compute, DEFAULT_CONFIG, PREMIUM, USE_ADDRESS, USE_EXTERNAL_IP};
+use super::{Compute, DEFAULT_CONFIG, PREMIUM, SET_LABELS, USE_ADDRESS, USE_EXTERNAL_IP};
 
 const INTERFACE: &str = "nic0";
 const NAME_RULE: &str = "Must be a match of regex '[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?'";
@@ -144,7 +144,7 @@ impl Compute {
         let tier = tier_of(&call.body)?;
         let labels = labels_of(&call.body);
         if !labels.is_empty() {
-            self.check_permission("compute.addresses.setLabels", &path)?;
+            self.check_permission(SET_LABELS, &path)?;
         }
         let (id, ip, description) = (self.next_id(), self.next_reserved(), text("description"));
         let address = Address { id, region, name, ip, tier, description, labels, created: now };

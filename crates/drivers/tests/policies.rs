@@ -1,0 +1,30 @@
+//! The policies in docs/policies/ grant what the drivers' calls need, and nothing else.
+#![allow(clippy::unwrap_used, missing_docs, reason = "this is a test")]
+
+use std::collections::BTreeSet;
+
+use drivers::{compute, digitalocean};
+
+/// The entries of a policy of one entry a line.
+fn granted<'a>(policy: &'a str, prefix: &str) -> BTreeSet<&'a str> {
+    policy
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.strip_prefix(prefix))
+        .collect()
+}
+
+#[test]
+fn the_role_for_google_cloud_grants_what_the_calls_need_and_nothing_else() {
+    let policy = include_str!("../../../docs/policies/google-cloud-role.yaml");
+    let needed: BTreeSet<_> =
+        compute::CALLS.iter().flat_map(|call| testbed::fake::compute::permissions_of(call)).collect();
+    assert_eq!(granted(policy, "- "), needed);
+}
+
+#[test]
+fn the_scopes_for_digitalocean_are_those_that_the_calls_need() {
+    let policy = include_str!("../../../docs/policies/digitalocean-scopes.txt");
+    let calls = digitalocean::CALLS.iter().chain(digitalocean::records::CALLS);
+    assert_eq!(granted(policy, ""), calls.map(|call| digitalocean::permission_of(call)).collect());
+}
