@@ -95,8 +95,8 @@ impl ControlPlane {
         let mut etcd = plan.etcd(folder.path())?;
         wait_until("etcd", &mut etcd, async || is_listening(plan.etcd_port)).await?;
         let mut apiserver = plan.apiserver(folder.path())?;
-        let certificate = folder.path().join("certificates/apiserver.crt");
-        wait_until("kube-apiserver", &mut apiserver, async || certificate.exists()).await?;
+        // It listens only once its certificate, which every client reads, is a whole file.
+        wait_until("kube-apiserver", &mut apiserver, async || is_listening(plan.apiserver_port)).await?;
         let mut this =
             Self { kwok: None, scheduler: None, controller_manager: None, apiserver, etcd, plan, folder };
         this.write_kubeconfig("admin", &this.plan.admin_token)?;
@@ -340,7 +340,12 @@ fn use_one_tls_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-async fn wait_until(name: &str, server: &mut Process, mut is_ready: impl AsyncFnMut() -> bool) -> Result<()> {
+/// Waits until a server is ready. The error is the end of its log, where it ended or took too long.
+pub(crate) async fn wait_until(
+    name: &str,
+    server: &mut Process,
+    mut is_ready: impl AsyncFnMut() -> bool,
+) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(READY_SECONDS_MAX);
     loop {
         server.ensure_running()?;
@@ -356,7 +361,8 @@ async fn wait_until(name: &str, server: &mut Process, mut is_ready: impl AsyncFn
     }
 }
 
-fn is_listening(port: u16) -> bool {
+/// Whether a server listens on this port of loopback.
+pub(crate) fn is_listening(port: u16) -> bool {
     std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 

@@ -25,7 +25,7 @@ pub fn binary_on_request(name: &str) -> Result<Option<PathBuf>> {
     Ok(path.is_file().then_some(path))
 }
 
-/// A file that came with a tool, such as one of kwok's stages.
+/// The files that came with a tool, such as kwok's stages.
 pub fn shared_files(tool: &str) -> Result<Vec<PathBuf>> {
     let folder = folder()?.join("../share").join(tool);
     let entries =
@@ -33,6 +33,13 @@ pub fn shared_files(tool: &str) -> Result<Vec<PathBuf>> {
     let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     files.sort();
     Ok(files)
+}
+
+/// The path of one file that came with a tool.
+pub fn shared_file(tool: &str, name: &str) -> Result<PathBuf> {
+    let path = folder()?.join("../share").join(tool).join(name);
+    ensure!(path.is_file(), "{tool} is not built: run `just tools` first");
+    Ok(path)
 }
 
 fn folder() -> Result<&'static Path> {

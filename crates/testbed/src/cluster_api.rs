@@ -1,0 +1,209 @@
+//! The real Cluster API and its in-cluster IPAM provider, on a control plane of ours.
+//!
+//! In: a control plane, and the managers and manifests that `just tools` built. Out: Cluster API's kinds, served in all of
+//! their versions; the core manager, with ClusterClasses and the runtime extensions; pools whose addresses can be claimed;
+//! and the tests' own provider of infrastructures and control planes. Everything but the machines is real. It ends with this
+//! value and with this process, and leaves its kinds behind in the control plane.
+//!
+//! What a release runs in pods, with a Service and a certificate in front, are processes here, which the apiserver calls on
+//! loopback. Their webhooks listen on every address nevertheless: neither manager can be told otherwise.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::future::try_join_all;
+use k8s_openapi::ByteString;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::runtime::wait::{await_condition, conditions};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::cluster::eventually;
+use crate::control_plane::{ControlPlane, free_ports, is_listening, wait_until};
+use crate::process::Process;
+use crate::tools;
+use provider::Provider;
+
+pub mod claims;
+pub mod clusterctl;
+pub mod fixtures;
+pub mod provider;
+
+/// What of a release is installed; the rest of it is there to run the manager in a pod.
+const KINDS_INSTALLED: [&str; 3] =
+    ["CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
+
+/// How long a kind may take until it is served, and a class until it is known.
+const SERVED_WITHIN: Duration = Duration::from_secs(30);
+
+const CORE: Manager = Manager {
+    module: "cluster-api",
+    program: "cluster-api-core-manager",
+    arguments: &[
+        "--health-addr=0",
+        "--diagnostics-address=0",
+        "--insecure-diagnostics",
+        "--feature-gates=ClusterTopology=true,RuntimeSDK=true",
+    ],
+};
+
+const IPAM: Manager = Manager {
+    module: "ipam-in-cluster",
+    program: "cluster-api-ipam-provider-in-cluster",
+    arguments: &["--health-probe-bind-address=0", "--diagnostics-address=0", "--insecure-diagnostics"],
+};
+
+/// A running Cluster API.
+#[derive(Debug)]
+pub struct ClusterApi {
+    // Fields are dropped in this order.
+    _provider: Provider,
+    ipam: Process,
+    core: Process,
+}
+
+impl ClusterApi {
+    /// Installs all kinds, starts the managers and the provider, and waits until they can be used.
+    pub async fn start(control_plane: &ControlPlane) -> Result<Self> {
+        let client = control_plane.client().await?;
+        let certificate = Certificate::generate()?;
+        let ports = free_ports(2)?;
+        let (core_port, ipam_port) = (ports[0], ports[1]);
+        let mut objects = CORE.objects(core_port, &certificate)?;
+        objects.extend(IPAM.objects(ipam_port, &certificate)?);
+        objects.extend(provider::definitions()?);
+        try_join_all(objects.into_iter().map(|object| install(&client, object))).await?;
+
+        let mut core = CORE.start(control_plane, core_port, &certificate)?;
+        let mut ipam = IPAM.start(control_plane, ipam_port, &certificate)?;
+        wait_until(CORE.program, &mut core, async || is_listening(core_port)).await?;
+        wait_until(IPAM.program, &mut ipam, async || is_listening(ipam_port)).await?;
+        Ok(Self { _provider: Provider::start(client), ipam, core })
+    }
+
+    /// Makes the ClusterClass of [`fixtures::class`], and waits until Cluster API knows it: until a new Cluster of it would get
+    /// its variable's default.
+    ///
+    /// Where a Cluster is created earlier than that, Cluster API fills in the default later, and overwrites what anyone else
+    /// wrote into the variable meanwhile.
+    pub async fn install_class(
+        &self,
+        client: &Client,
+        version: fixtures::Version,
+        namespace: &str,
+    ) -> Result<()> {
+        for object in fixtures::class(version, namespace) {
+            install(client, serde_json::from_value(object)?).await?;
+        }
+        let cluster: DynamicObject = serde_json::from_value(fixtures::cluster(version, namespace, "nobody"))?;
+        let clusters = api_of(client, &cluster)?;
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        eventually("Cluster API knows the class", SERVED_WITHIN, async || {
+            let defaulted = clusters.create(&dry_run, &cluster).await?;
+            Ok(defaulted.data["spec"]["topology"]["variables"][0]["name"] == "clusterVip")
+        })
+        .await
+        .with_context(|| self.log_tails())?;
+        Ok(())
+    }
+
+    /// The ends of both managers' logs, for error messages.
+    pub fn log_tails(&self) -> String {
+        format!("{}\n{}\n{}\n{}", CORE.program, self.core.log_tail(), IPAM.program, self.ipam.log_tail())
+    }
+}
+
+/// A self-signed certificate for loopback, which vouches for itself.
+struct Certificate {
+    public: String,
+    private: String,
+}
+
+impl Certificate {
+    fn generate() -> Result<Self> {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
+        Ok(Self { public: made.cert.pem(), private: made.signing_key.serialize_pem() })
+    }
+
+    /// Writes the files that a manager expects, under the names that it expects.
+    fn write(&self, folder: &Path) -> Result<()> {
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(folder.join("tls.crt"), &self.public)?;
+        std::fs::write(folder.join("tls.key"), &self.private)?;
+        Ok(())
+    }
+}
+
+/// A manager with webhooks: Cluster API's own, or the IPAM provider's.
+struct Manager {
+    module: &'static str,
+    program: &'static str,
+    arguments: &'static [&'static str],
+}
+
+impl Manager {
+    /// What of the manager's release is installed, with the apiserver sent to loopback instead of to a Service.
+    fn objects(&self, port: u16, certificate: &Certificate) -> Result<Vec<DynamicObject>> {
+        let path = tools::shared_file(self.module, "components.yaml")?;
+        let mut objects: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(path)?)?;
+        objects.retain(|object| object["kind"].as_str().is_some_and(|kind| KINDS_INSTALLED.contains(&kind)));
+        for caller in objects.iter_mut().flat_map(callers) {
+            let path = caller["service"]["path"].as_str().context("a webhook without a path")?;
+            let url = format!("https://127.0.0.1:{port}{path}");
+            *caller = json!({"url": url, "caBundle": ByteString(certificate.public.clone().into_bytes())});
+        }
+        Ok(serde_json::from_value(Value::Array(objects))?)
+    }
+
+    fn start(&self, control_plane: &ControlPlane, port: u16, certificate: &Certificate) -> Result<Process> {
+        let certificates = control_plane.folder().join(format!("certificates-{}", self.module));
+        certificate.write(&certificates)?;
+        let configure = |command: &mut Command| {
+            command
+                .arg(format!("--kubeconfig={}", control_plane.kubeconfig().display()))
+                .arg(format!("--webhook-port={port}"))
+                .arg(format!("--webhook-cert-dir={}", certificates.display()))
+                .args(self.arguments)
+                .env("HOME", control_plane.folder());
+        };
+        Process::start(self.program, &tools::binary(self.program)?, configure, control_plane.folder())
+    }
+}
+
+/// Creates an object, and waits until it is served where it defines a kind.
+async fn install(client: &Client, object: DynamicObject) -> Result<()> {
+    let name = object.name_any();
+    let ours = PatchParams::apply("testbed").force();
+    let applied = api_of(client, &object)?.patch(&name, &ours, &Patch::Apply(&object)).await;
+    applied.with_context(|| format!("installing {name}"))?;
+    if object.types.is_some_and(|types| types.kind == "CustomResourceDefinition") {
+        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let established = await_condition(definitions, &name, conditions::is_crd_established());
+        tokio::time::timeout(SERVED_WITHIN, established)
+            .await
+            .with_context(|| format!("{name} is still not served"))??;
+    }
+    Ok(())
+}
+
+/// The API of an object's kind and namespace.
+fn api_of(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObject>> {
+    let types = object.types.as_ref().with_context(|| format!("{} is of no kind", object.name_any()))?;
+    let resource = ApiResource::from_gvk(&types.try_into()?);
+    Ok(match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    })
+}
+
+/// Where an object says whom the apiserver is to call: to convert between versions, to fill in defaults, to judge.
+fn callers(object: &mut Value) -> Vec<&mut Value> {
+    if object["kind"] == "CustomResourceDefinition" {
+        return object.pointer_mut("/spec/conversion/webhook/clientConfig").into_iter().collect();
+    }
+    let webhooks = object["webhooks"].as_array_mut().into_iter().flatten();
+    webhooks.map(|webhook| &mut webhook["clientConfig"]).collect()
+}

@@ -1,0 +1,62 @@
+//! How long the IPAM provider takes by itself, which is what a controller that makes claims is held against.
+//!
+//! In: a pool. Out: the time from each claim's creation to its address. The claims stay.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use futures::StreamExt;
+use futures::future::try_join_all;
+use kube::api::{Api, DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+use serde_json::Value;
+
+use super::fixtures;
+
+/// The provider makes one address at a time, within the rate that its client keeps to.
+const LONGEST: Duration = Duration::from_secs(180);
+
+/// Creates so many claims at once, called `claim-0` and so on, and tells how long each waited for its address, the shortest
+/// first.
+pub async fn time_to_address(
+    client: &Client,
+    namespace: &str,
+    pool: &Value,
+    count: usize,
+) -> Result<Vec<Duration>> {
+    let resource =
+        ApiResource::from_gvk(&GroupVersionKind::gvk("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim"));
+    let claims: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+    let create = async |number: usize| {
+        let name = format!("claim-{number}");
+        let claim = serde_json::from_value(fixtures::claim(namespace, &name, pool))?;
+        let created = Instant::now();
+        claims.create(&PostParams::default(), &claim).await?;
+        anyhow::Ok((name, created))
+    };
+    let all_have_one = async {
+        let touched = watcher(claims.clone(), watcher::Config::default()).default_backoff().touched_objects();
+        let mut touched = std::pin::pin!(touched);
+        let mut since = BTreeMap::new();
+        while since.len() < count {
+            // Where the apiserver did not answer, the watcher begins anew, with every object that is there.
+            let Ok(claim) = touched.next().await.context("the watch ended")? else { continue };
+            if !claim.data["status"]["addressRef"]["name"].is_null() {
+                since.entry(claim.name_any()).or_insert_with(Instant::now);
+            }
+        }
+        anyhow::Ok(since)
+    };
+    let at_once = async { tokio::try_join!(all_have_one, try_join_all((0..count).map(create))) };
+    let (since, created) =
+        tokio::time::timeout(LONGEST, at_once).await.context("claims without an address")??;
+    let mut took: Vec<_> = created
+        .iter()
+        .filter_map(|(name, created)| Some(since.get(name)?.duration_since(*created)))
+        .collect();
+    took.sort();
+    Ok(took)
+}

@@ -1,0 +1,133 @@
+//! Objects of Cluster API, as a user of either version would write them.
+//!
+//! In: a version and names. Out: manifests as plain JSON, to be applied as they are or changed by the test first.
+
+use serde_json::{Value, json};
+
+use super::provider::GROUP;
+
+/// The Kubernetes version of all clusters; Cluster API wants one.
+const KUBERNETES_VERSION: &str = "v1.36.3";
+
+/// The class that [`class`] makes.
+pub const CLASS: &str = "edge";
+
+/// A version of Cluster API's own kinds that users write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// Served until Cluster API 1.16.
+    V1Beta1,
+    /// The one in which objects are stored.
+    V1Beta2,
+}
+
+impl Version {
+    /// As in a manifest, such as `cluster.x-k8s.io/v1beta2`.
+    pub const fn api_version(self) -> &'static str {
+        match self {
+            Self::V1Beta1 => "cluster.x-k8s.io/v1beta1",
+            Self::V1Beta2 => "cluster.x-k8s.io/v1beta2",
+        }
+    }
+}
+
+/// The templates of the ClusterClass [`CLASS`], and behind them the class. It has a variable `clusterVip`, which becomes the endpoint of the
+/// infrastructure as soon as it is not empty.
+pub fn class(version: Version, namespace: &str) -> [Value; 3] {
+    let reference = |kind: &str| json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind, "name": CLASS});
+    let word = match version {
+        Version::V1Beta1 => "ref",
+        Version::V1Beta2 => "templateRef",
+    };
+    let variable = json!({
+        "name": "clusterVip",
+        "required": false,
+        "schema": {"openAPIV3Schema": {"type": "string", "default": ""}},
+    });
+    let patch = json!({
+        "name": "endpoint",
+        "enabledIf": "{{ if .clusterVip }}true{{ end }}",
+        "definitions": [{
+            "selector": {
+                "apiVersion": format!("{GROUP}/v1"),
+                "kind": "TestClusterTemplate",
+                "matchResources": {"infrastructureCluster": true},
+            },
+            "jsonPatches": [{
+                "op": "add",
+                "path": "/spec/template/spec/controlPlaneEndpoint",
+                "valueFrom": {"template": "{host: '{{ .clusterVip }}', port: 6443}"},
+            }],
+        }],
+    });
+    let template = |kind: &str| {
+        json!({
+            "apiVersion": format!("{GROUP}/v1"),
+            "kind": kind,
+            "metadata": {"name": CLASS, "namespace": namespace},
+            "spec": {"template": {"spec": {}}},
+        })
+    };
+    let class = json!({
+        "apiVersion": version.api_version(),
+        "kind": "ClusterClass",
+        "metadata": {"name": CLASS, "namespace": namespace},
+        "spec": {
+            "infrastructure": {word: reference("TestClusterTemplate")},
+            "controlPlane": {word: reference("TestControlPlaneTemplate")},
+            "variables": [variable],
+            "patches": [patch],
+        },
+    });
+    [template("TestClusterTemplate"), template("TestControlPlaneTemplate"), class]
+}
+
+/// A Cluster of the class [`CLASS`], without an endpoint.
+pub fn cluster(version: Version, namespace: &str, name: &str) -> Value {
+    let mut topology = json!({"version": KUBERNETES_VERSION});
+    match version {
+        Version::V1Beta1 => topology["class"] = json!(CLASS),
+        Version::V1Beta2 => topology["classRef"] = json!({"name": CLASS}),
+    }
+    json!({
+        "apiVersion": version.api_version(),
+        "kind": "Cluster",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"topology": topology},
+    })
+}
+
+/// A pool of addresses for the whole cluster, such as `10.0.0.10-10.0.0.20`.
+pub fn global_pool(name: &str, addresses: &[&str]) -> Value {
+    json!({
+        "apiVersion": "ipam.cluster.x-k8s.io/v1alpha2",
+        "kind": "GlobalInClusterIPPool",
+        "metadata": {"name": name},
+        "spec": pool_spec(addresses),
+    })
+}
+
+/// The same for one namespace.
+pub fn namespaced_pool(namespace: &str, name: &str, addresses: &[&str]) -> Value {
+    json!({
+        "apiVersion": "ipam.cluster.x-k8s.io/v1alpha2",
+        "kind": "InClusterIPPool",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": pool_spec(addresses),
+    })
+}
+
+fn pool_spec(addresses: &[&str]) -> Value {
+    json!({"addresses": addresses, "prefix": 16, "gateway": "10.0.0.1"})
+}
+
+/// A claim of one address of a pool, which is given as its manifest.
+pub fn claim(namespace: &str, name: &str, pool: &Value) -> Value {
+    let (kind, pool) = (&pool["kind"], &pool["metadata"]["name"]);
+    json!({
+        "apiVersion": "ipam.cluster.x-k8s.io/v1beta2",
+        "kind": "IPAddressClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"poolRef": {"apiGroup": "ipam.cluster.x-k8s.io", "kind": kind, "name": pool}},
+    })
+}
