@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drivers::budget;
+use drivers::budget::{Haste, NotSent, with_haste};
 use drivers::records::RecordDriver;
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress};
 use kube::Client;
@@ -203,7 +203,8 @@ impl Executor {
         self.in_flight.machines.extend(step.action.machine().cloned());
         let echo = self.echo;
         self.under_way.spawn(async move {
-            let taken = budget::with_urgency(step.is_urgent, take(&*driver, &poller, &step));
+            let haste = if step.is_urgent { Haste::Urgent } else { Haste::Ordinary };
+            let taken = with_haste(haste, take(&*driver, &poller, &step));
             let result = for_object(step.pool.clone(), taken).await;
             outlast(echo, &result).await;
             Ended::Step(Outcome { step, result })
@@ -313,14 +314,23 @@ async fn outlast<T>(echo: Duration, result: &Result<T, DriverError>) {
 /// Takes one step to its end.
 async fn take(driver: &dyn AddressDriver, poller: &Poller, step: &Step) -> Result<Effect, DriverError> {
     let Step { scope, address, action, .. } = step;
-    for _ in 0..OPERATIONS_MAX {
-        let progress = match action {
-            Action::Attach(to) => driver.attach(scope, *address, &to.vm).await?,
-            Action::Replace(to) => driver.replace(scope, *address, &to.vm).await?,
-            Action::Restore(vm) => driver.restore(scope, *address, vm).await?,
-            Action::Detach(from) => driver.detach(scope, *address, from).await?,
-            Action::Release => driver.release(scope, *address).await?,
-            other => return Err(DriverError::Invalid(format!("{other:?} is no call"))),
+    let advance = async || match action {
+        Action::Attach(to) => driver.attach(scope, *address, &to.vm).await,
+        Action::Replace(to) => driver.replace(scope, *address, &to.vm).await,
+        Action::Restore(vm) => driver.restore(scope, *address, vm).await,
+        Action::Detach(from) => driver.detach(scope, *address, from).await,
+        Action::Release => driver.release(scope, *address).await,
+        other => Err(DriverError::Invalid(format!("{other:?} is no call"))),
+    };
+    for operation in 0..OPERATIONS_MAX {
+        let progress = loop {
+            match advance().await {
+                // What has begun is gone on with, whenever its turn comes; what has not is decided on again by then.
+                Err(DriverError::NotSent(NotSent { wait })) if operation > 0 => {
+                    tokio::time::sleep(wait).await;
+                }
+                progress => break progress?,
+            }
         };
         let is_done = match progress {
             Progress::Done => true,
@@ -366,7 +376,7 @@ async fn poll(
             waiting.push(new);
         }
         let operations: Vec<Operation> = waiting.iter().map(|(operation, _)| operation.clone()).collect();
-        let polled = driver.poll(&operations).await;
+        let polled = with_haste(Haste::Reading, driver.poll(&operations)).await;
         let mut still = Vec::new();
         let mut pause = Duration::ZERO;
         for ((operation, to), polled) in waiting.drain(..).zip(polled) {
@@ -380,7 +390,8 @@ async fn poll(
                 Err(error) => {
                     tracing::warn!(operation = operation.id, %error, "polling failed; the operation may still be under way");
                     pause = pause.max(match error {
-                        DriverError::RateLimited { retry_after, .. } => retry_after,
+                        DriverError::RateLimited { retry_after: wait, .. }
+                        | DriverError::NotSent(NotSent { wait }) => wait,
                         _ => POLL_RETRY,
                     });
                     still.push((operation, to));

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use drivers::budget::{Limit, budgeted, with_urgency};
+use drivers::budget::{Haste, Limit, NotSent, budgeted, with_haste};
 use drivers::cloudflare::Cloudflare;
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
@@ -183,8 +183,7 @@ impl Clouds {
                 let (tick, named) = begin(&scope, asked.is_denied);
                 self.asking.spawn(async move {
                     let listing = match driver {
-                        // Without it nothing can be moved, so it does not queue behind what could wait.
-                        Some(driver) => with_urgency(true, list(&*driver, &scope, named)).await,
+                        Some(driver) => with_haste(Haste::Reading, list(&*driver, &scope, named)).await,
                         None => Err(no_credentials(&scope)),
                     };
                     Told { scope, what: What::Addresses(tick, listing) }
@@ -209,7 +208,7 @@ impl Clouds {
             let (driver, scope) = (self.drivers.get(&scope.provider).cloned(), scope.clone());
             self.asking.spawn(async move {
                 let machines = match driver {
-                    Some(driver) => driver.machines(&scope).await,
+                    Some(driver) => with_haste(Haste::Reading, driver.machines(&scope)).await,
                     None => Err(no_credentials(&scope)),
                 };
                 Told { scope, what: What::Machines(machines) }
@@ -242,7 +241,9 @@ impl Clouds {
             Ok(listing) if listing.tags == Tags::Untold => LISTING_RETRY.min(asked.age_max),
             Ok(_) if asked.is_too_early => Duration::ZERO,
             Ok(_) => asked.age_max,
-            Err(DriverError::RateLimited { retry_after, .. }) => (*retry_after).min(LISTING_RETRY_MAX),
+            Err(
+                DriverError::RateLimited { retry_after: wait, .. } | DriverError::NotSent(NotSent { wait }),
+            ) => (*wait).min(LISTING_RETRY_MAX),
             Err(_) => LISTING_RETRY,
         };
         if let Err(error) = listing {

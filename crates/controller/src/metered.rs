@@ -71,8 +71,11 @@ impl Metered {
         async move {
             let began = Instant::now();
             let answer = answer.await;
-            self.count(call, answer.as_ref().err());
-            self.called(call, answer.is_ok(), began);
+            // What was not sent was no call.
+            if !matches!(answer, Err(DriverError::NotSent(_))) {
+                self.count(call, answer.as_ref().err());
+                self.called(call, answer.is_ok(), began);
+            }
             answer
         }
         .boxed()

@@ -2,7 +2,8 @@
 //!
 //! In: requests of all pools. Out: the same requests, no more than the limits allow, wherever the provider's own windows
 //! begin. A part of each limit is kept for what is urgent, so that a dead holder's address does not queue behind drained
-//! ones. A request that would have to wait for long is answered as the provider would answer it: too many.
+//! ones. A request that would have to wait for long is not sent at all, and is told when its turn comes: what was decided on
+//! must not leave much later, when it may not be so any more.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,18 +58,32 @@ impl Limit {
 }
 
 /// The part of each limit that only urgent requests may use, in percent.
-const RESERVE_PERCENT: usize = 20;
+const RESERVE_PERCENT: usize = 5;
 
 /// The longest that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
-tokio::task_local! {
-    static IS_URGENT: bool;
+/// How much of a hurry there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Haste {
+    /// What can wait does, so that the rest of each limit is there for what can't.
+    Ordinary,
+    /// A dead holder's address is on its way.
+    Urgent,
+    /// Nothing goes on without it, and it says what is when it is sent, however late that is: a listing, a look at operations.
+    Reading,
 }
 
-/// Marks all requests that a future makes as urgent or not.
-pub async fn with_urgency<F: Future>(is_urgent: bool, future: F) -> F::Output {
-    IS_URGENT.scope(is_urgent, future).await
+/// Requests don't arrive as evenly as they are sent: one that was held up for so long comes together with later ones.
+const JITTER: Duration = Duration::from_millis(500);
+
+tokio::task_local! {
+    static HASTE: Haste;
+}
+
+/// Says how much of a hurry there is for all requests that a future makes.
+pub async fn with_haste<F: Future>(haste: Haste, future: F) -> F::Output {
+    HASTE.scope(haste, future).await
 }
 
 /// Lets requests through no faster than the limits allow.
@@ -77,17 +92,20 @@ pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
     let send = move |request: Request<Bytes>| {
         let (mut service, budget) = (service.clone(), Arc::clone(&budget));
         async move {
-            let is_urgent = IS_URGENT.try_with(|is_urgent| *is_urgent).unwrap_or(false);
-            if let Err(wait) = budget.take(&request, is_urgent).await {
-                let answer = http::Response::builder().status(http::StatusCode::TOO_MANY_REQUESTS);
-                let seconds = wait.as_secs() + 1;
-                let body = r#"{"message": "not sent: our own budget of requests is used up"}"#;
-                return Ok(answer.header(http::header::RETRY_AFTER, seconds).body(body.into())?);
-            }
+            let haste = HASTE.try_with(|haste| *haste).unwrap_or(Haste::Ordinary);
+            budget.take(&request, haste).await?;
             service.ready().await?.call(request).await
         }
     };
     HttpService::new(tower::service_fn(send))
+}
+
+/// Why a request was not sent: its turn comes after so long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not sent: the cloud's rate limit allows it in {:.1} s", wait.as_secs_f64())]
+pub struct NotSent {
+    /// How long.
+    pub wait: Duration,
 }
 
 struct Budget {
@@ -98,6 +116,8 @@ struct Budget {
 struct Kept {
     counts: fn(&Request<Bytes>) -> bool,
     used: Used,
+    /// The turns that were told to requests that were not sent, the earliest first: those that are urgent, and the others.
+    told: [VecDeque<Instant>; 2],
 }
 
 enum Used {
@@ -112,22 +132,26 @@ impl Budget {
         let kept = limits.iter().map(|Limit { counts, rate }| {
             let used = match *rate {
                 Rate::Window { requests_max, window } => {
-                    Used::Window { requests_max, window, sent: VecDeque::new() }
+                    Used::Window { requests_max, window: window + JITTER, sent: VecDeque::new() }
                 }
-                Rate::Bucket { burst, interval } => Used::Bucket { burst, interval, full_at: Instant::now() },
+                Rate::Bucket { burst, interval } => {
+                    let together = JITTER.as_nanos() / interval.as_nanos().max(1);
+                    let burst = burst.saturating_sub(u32::try_from(together).unwrap_or(u32::MAX)).max(1);
+                    Used::Bucket { burst, interval, full_at: Instant::now() }
+                }
             };
-            Kept { counts: *counts, used }
+            Kept { counts: *counts, used, told: Default::default() }
         });
         Self { limits: Mutex::new(kept.collect()) }
     }
 
-    /// Waits until a request may be sent, and counts it; or says how long that would take, where it is too long. What was
-    /// decided on must not be sent much later, when it may not be so any more.
-    async fn take(&self, request: &Request<Bytes>, is_urgent: bool) -> Result<(), Duration> {
+    /// Waits until a request may be sent, and counts it; or tells it its turn, where that is too far away.
+    async fn take(&self, request: &Request<Bytes>, haste: Haste) -> Result<(), NotSent> {
+        let is_urgent = haste != Haste::Ordinary;
         let latest = Instant::now() + WAIT_MAX;
         while let Some(at) = self.try_take(request, is_urgent, Instant::now()) {
-            if at > latest {
-                return Err(at - Instant::now());
+            if at > latest && haste != Haste::Reading {
+                return Err(NotSent { wait: self.turn(request, is_urgent, Instant::now()) });
             }
             tokio::time::sleep_until(at).await;
         }
@@ -138,32 +162,61 @@ impl Budget {
     fn try_take(&self, request: &Request<Bytes>, is_urgent: bool, now: Instant) -> Option<Instant> {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let mut counting: Vec<_> = limits.iter_mut().filter(|kept| (kept.counts)(request)).collect();
-        let wait = counting.iter_mut().filter_map(|kept| kept.used.up_until(is_urgent, now)).max();
+        counting.iter_mut().for_each(|kept| kept.used.forget_before(now));
+        let wait = counting.iter().filter_map(|kept| kept.used.turn(0, is_urgent, now)).max();
         if wait.is_none() {
             counting.iter_mut().for_each(|kept| kept.used.count(now));
         }
         wait
     }
+
+    /// How long a request has to wait behind all those that were told to wait before it.
+    fn turn(&self, request: &Request<Bytes>, is_urgent: bool, now: Instant) -> Duration {
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let turns = limits.iter_mut().filter(|kept| (kept.counts)(request)).map(|kept| {
+            let told = &mut kept.told[usize::from(!is_urgent)];
+            while told.front().is_some_and(|at| *at <= now) {
+                told.pop_front();
+            }
+            let turn = kept.used.turn(told.len(), is_urgent, now).unwrap_or(now);
+            told.push_back(turn);
+            turn
+        });
+        turns.max().map_or(Duration::ZERO, |turn| turn - now)
+    }
 }
 
 impl Used {
-    /// Until when it is used up, where it is.
-    fn up_until(&mut self, is_urgent: bool, now: Instant) -> Option<Instant> {
+    /// Forgets what has come back by now.
+    fn forget_before(&mut self, now: Instant) {
+        match self {
+            Self::Window { window, sent, .. } => {
+                while sent.front().is_some_and(|at| *at + *window <= now) {
+                    sent.pop_front();
+                }
+            }
+            Self::Bucket { full_at, .. } => *full_at = (*full_at).max(now),
+        }
+    }
+
+    /// When one more may be sent, behind so many others that wait, where that is not now.
+    fn turn(&self, waiting: usize, is_urgent: bool, now: Instant) -> Option<Instant> {
         let allowed = |max: usize| {
             let reserve = if is_urgent { 0 } else { max * RESERVE_PERCENT / 100 };
             (max - reserve).max(1)
         };
         match self {
             Self::Window { requests_max, window, sent } => {
-                while sent.front().is_some_and(|at| *at + *window <= now) {
-                    sent.pop_front();
-                }
-                let over = sent.len().checked_sub(allowed(*requests_max))?;
-                sent.get(over).map(|at| *at + *window)
+                let allowed = allowed(*requests_max);
+                let over = (sent.len() + waiting).checked_sub(allowed)?;
+                // What is sent at a turn comes back a window later, and is the next one's turn.
+                let rounds = u32::try_from(over / allowed).unwrap_or(u32::MAX);
+                let first = sent.len().saturating_sub(allowed);
+                sent.get(first + over % allowed).map(|at| *at + window.saturating_mul(1 + rounds))
             }
             Self::Bucket { burst, interval, full_at } => {
-                *full_at = (*full_at).max(now);
-                let taken = *full_at - now + *interval;
+                let before = u32::try_from(waiting).unwrap_or(u32::MAX);
+                let taken = *full_at - now + interval.saturating_mul(before.saturating_add(1));
                 let may_be_taken = interval.saturating_mul(allowed(*burst as usize) as u32);
                 (taken > may_be_taken).then(|| now + (taken - may_be_taken))
             }
@@ -199,9 +252,9 @@ mod tests {
     async fn times(budget: &Budget, count: usize) -> Vec<Instant> {
         let mut times = Vec::new();
         while times.len() < count {
-            match budget.take(&request("POST"), true).await {
+            match budget.take(&request("POST"), Haste::Urgent).await {
                 Ok(()) => times.push(Instant::now()),
-                Err(wait) => tokio::time::sleep(wait).await,
+                Err(NotSent { wait }) => tokio::time::sleep(wait).await,
             }
         }
         times
@@ -214,7 +267,11 @@ mod tests {
             let within = times[at..].iter().filter(|other| **other < *time + Duration::from_secs(60)).count();
             assert!(within <= 10, "{within} requests within a minute");
         }
-        assert_eq!(times[39] - times[0], Duration::from_secs(180), "and not slower than needed");
+        assert_eq!(
+            times[39] - times[0],
+            3 * (Duration::from_secs(60) + JITTER),
+            "and not slower than needed"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -222,11 +279,11 @@ mod tests {
         let budget = budget(Limit::bucket(|_| true, 50, 5));
         let started = Instant::now();
         let times = times(&budget, 100).await;
-        assert_eq!(times[49] - started, Duration::ZERO);
-        assert_eq!(times[50] - started, Duration::from_millis(200));
-        assert_eq!(times[99] - started, Duration::from_secs(10));
+        assert_eq!(times[47] - started, Duration::ZERO, "all but what may come together with later ones");
+        assert_eq!(times[48] - started, Duration::from_millis(200));
+        assert_eq!(times[99] - started, Duration::from_millis(52 * 200));
         tokio::time::sleep(Duration::from_secs(3_600)).await;
-        for _ in 0..50 {
+        for _ in 0..48 {
             assert_eq!(budget.try_take(&request("POST"), true, Instant::now()), None);
         }
         assert!(
@@ -246,9 +303,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_part_is_kept_for_what_is_urgent() {
-        for budget in [per_minute(10), budget(Limit::bucket(|_| true, 10, 1))] {
+        for budget in [per_minute(40), budget(Limit::bucket(|_| true, 40, 1))] {
             let take = |is_urgent| budget.try_take(&request("POST"), is_urgent, Instant::now());
-            for _ in 0..8 {
+            for _ in 0..38 {
                 assert_eq!(take(false), None);
             }
             assert!(take(false).is_some(), "the rest is not for everybody");
@@ -256,5 +313,35 @@ mod tests {
             assert!(take(true).is_none());
             assert!(take(true).is_some(), "and even that has an end");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_that_wait_are_told_turns_of_their_own_and_all_are_sent_as_fast_as_it_is_allowed() {
+        for (budget, longest) in
+            [(per_minute(10), 4 * 60_500), (budget(Limit::bucket(|_| true, 10, 1)), 40_000)]
+        {
+            let started = Instant::now();
+            let one = async || {
+                let mut tries = 0;
+                while let Err(NotSent { wait }) = budget.take(&request("POST"), Haste::Urgent).await {
+                    tries += 1;
+                    tokio::time::sleep(wait).await;
+                }
+                tries
+            };
+            let tries = futures::future::join_all((0..50).map(|_| one())).await;
+            assert_eq!(started.elapsed(), Duration::from_millis(longest));
+            assert!(tries.iter().all(|tries| *tries <= 1), "each turn was kept: {tries:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listing_waits_for_its_turn_instead_of_beginning_again() {
+        let budget = per_minute(1);
+        budget.take(&request("POST"), Haste::Urgent).await.unwrap();
+        let started = Instant::now();
+        assert!(budget.take(&request("POST"), Haste::Urgent).await.is_err());
+        budget.take(&request("GET"), Haste::Reading).await.unwrap();
+        assert_eq!(started.elapsed(), Duration::from_secs(60) + JITTER);
     }
 }

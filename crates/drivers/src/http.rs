@@ -11,6 +11,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt};
 
 use crate::DriverError;
+use crate::budget::NotSent;
 use crate::tokens::Tokens;
 
 /// What drivers speak through: the network in production, a fake's state machine in tests.
@@ -74,7 +75,7 @@ impl JsonApi {
         body: Option<Value>,
     ) -> Result<T, DriverError> {
         let answer = self.exchange(method, path, body).await;
-        let answer = answer.map_err(|error| DriverError::Unavailable(format!("{name}: {error}")))?;
+        let answer = answer.map_err(|error| no_answer(name, &error))?;
         let status = answer.status();
         tracing::debug!(call = name, status = status.as_u16(), "asked the cloud");
         if !status.is_success() {
@@ -105,6 +106,14 @@ impl JsonApi {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)?;
         self.service.clone().oneshot(request).await
+    }
+}
+
+/// The error for a request without an answer. One that was not even sent has changed nothing.
+pub fn no_answer(name: &str, error: &BoxError) -> DriverError {
+    match error.downcast_ref::<NotSent>() {
+        Some(not_sent) => DriverError::NotSent(*not_sent),
+        None => DriverError::Unavailable(format!("{name}: {error}")),
     }
 }
 

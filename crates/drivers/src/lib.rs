@@ -234,6 +234,9 @@ pub enum DriverError {
         /// What the cloud said.
         message: String,
     },
+    /// It was not even asked: our own budget of calls is used up for so long.
+    #[error("{0}")]
+    NotSent(budget::NotSent),
     /// The credentials don't allow it. Trying again helps only after a person has changed something.
     #[error("permission {permission} is missing: {message}")]
     Denied {
@@ -257,6 +260,7 @@ impl DriverError {
             Self::NotFound(_) => "NotFound",
             Self::Conflict(_) => "Conflict",
             Self::RateLimited { .. } => "RateLimited",
+            Self::NotSent(_) => "NotSent",
             Self::Denied { .. } => "Denied",
             Self::Invalid(_) => "Invalid",
             Self::Unavailable(_) => "Unavailable",

@@ -79,6 +79,9 @@ pub(crate) fn next(
     if let Some(pause) = world.avoid_addresses.get(&address).filter(|pause| now < pause.until) {
         return Next::WaitUntil(pause.until);
     }
+    if let Some(turn) = world.turns.get(&address).filter(|turn| now < **turn) {
+        return Next::WaitUntil(*turn);
+    }
     let Some(fact) = world
         .fact(&pool.scope, address)
         .filter(|fact| fact.as_of > entry.written || crate::sabotaged!(StaleListingBelieved))

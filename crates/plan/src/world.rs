@@ -58,6 +58,8 @@ pub struct World {
     pub avoid_machines: BTreeMap<VmId, Timestamp>,
     /// Addresses whose last change failed are not tried again before then.
     pub avoid_addresses: BTreeMap<Address, Pause>,
+    /// Addresses on their way whose next call is held back by our own budget, and when its turn comes. Nothing has failed.
+    pub turns: BTreeMap<Address, Timestamp>,
     /// Pools whose last creation failed create nothing before then.
     pub avoid_creations: BTreeMap<PoolKey, Pause>,
     /// Pools for which a pod was evicted lately evict none before then.

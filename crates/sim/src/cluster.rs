@@ -534,7 +534,7 @@ impl Cluster {
     }
 }
 
-fn conditions(status: &str, since: &str) -> Value {
+pub(crate) fn conditions(status: &str, since: &str) -> Value {
     json!([{"type": "Ready", "status": status, "lastTransitionTime": since}])
 }
 

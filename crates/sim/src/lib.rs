@@ -19,5 +19,6 @@ pub mod judge;
 mod names;
 pub mod reduce;
 pub mod run;
+pub mod rush;
 pub mod script;
 pub mod universe;

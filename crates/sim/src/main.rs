@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand};
 use serde_json::json;
 use sim::reduce::reduce;
 use sim::run::run;
+use sim::rush::{Holders, PLACES, rush};
 use sim::script::{KILLS, creations, script};
 
 #[derive(Parser)]
@@ -42,6 +43,8 @@ enum Command {
     },
     /// Kills the leader eight times in each run while twenty addresses are created beside others'
     Creations,
+    /// Lets a thousand addresses fail over at once, under each cloud's real limits
+    Rush,
     /// Breaks the controller in every known way, and tells after how many seeds that was noticed
     Power,
 }
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Some(Command::Replay { seed }) => return replay(seed),
         Some(Command::Power) => return power(arguments.seeds),
+        Some(Command::Rush) => return rushes(),
         Some(Command::Creations) => println!("{} kills", arguments.seeds * KILLS),
         None => {}
     }
@@ -165,6 +169,41 @@ fn power(seeds: u64) -> ExitCode {
     }
     sabotage::choose(None);
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Lets a thousand addresses fail over in each cloud, and prints the table. The last line is JSON.
+fn rushes() -> ExitCode {
+    println!("| cloud | holders | arrived | took | floor | ratio | throttled | live before dead | calls |");
+    println!("|---|---|---:|---:|---:|---:|---:|---:|---|");
+    let (mut rows, mut is_well) = (Vec::new(), true);
+    for place in PLACES {
+        for holders in [Holders::Dead, Holders::Alive, Holders::Mixed] {
+            let Some(rush) = rush(place, holders) else {
+                println!("| {} | {holders:?} | it never ended | | | | | | |", place.provider);
+                is_well = false;
+                continue;
+            };
+            let (took, floor) = (rush.took.as_secs_f64(), rush.floor.as_secs_f64());
+            let calls: Vec<_> = rush.calls.iter().map(|(call, count)| format!("{count} {call}")).collect();
+            println!(
+                "| {} | {holders:?} | {} | {took:.0} s | {floor:.0} s | {:.2} | {} | {} | {} |",
+                place.provider,
+                rush.arrived,
+                took / floor,
+                rush.throttled,
+                rush.overtaken,
+                calls.join(", ")
+            );
+            is_well &= rush.doubled.is_empty();
+            rows.push(json!({
+                "cloud": place.provider, "holders": format!("{holders:?}"), "arrived": rush.arrived, "seconds": took,
+                "floor_seconds": floor, "throttled": rush.throttled, "live_before_dead": rush.overtaken,
+                "doubled": rush.doubled.len(),
+            }));
+        }
+    }
+    println!("{}", json!(rows));
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// A number that two stories share only if they are the same.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::DriverError;
+use drivers::budget::NotSent;
 use plan::{Action, Holding, Pause, RecordAction, RecordFact, RecordStep, Step, Timestamp};
 use tokio::time::Instant;
 
@@ -66,6 +67,12 @@ impl Rounds {
                     Effect::HasOwn => self.index.world.has_own.extend(action.machine().cloned()),
                 }
             }
+            Err(DriverError::NotSent(NotSent { wait })) => {
+                tracing::debug!(pool = %step.pool, id = self.move_id(*address), ?wait, "waits for its turn: {step}");
+                if let Ok(turn) = self.clock.wall().checked_add(wait) {
+                    self.index.world.turns.insert(*address, turn);
+                }
+            }
             Err(error) => {
                 tracing::warn!(pool = %step.pool, id = self.move_id(*address), %error, "failed: {step}");
                 let now = self.clock.wall();
@@ -124,7 +131,7 @@ impl Rounds {
                 tracing::warn!(pool = %key, %error, "creating an address failed");
                 let failures = self.failed_creations.entry(key.clone()).or_default();
                 let pause = self.retry.pause_after(&error, *failures);
-                *failures += 1;
+                *failures += u32::from(!matches!(error, DriverError::NotSent(_)));
                 if let Ok(until) = self.clock.wall().checked_add(pause) {
                     let why = error.to_string().into();
                     self.index.world.avoid_creations.insert(key.clone(), Pause { until, why });
@@ -156,8 +163,9 @@ impl Rounds {
                 tracing::warn!(object = %key, %name, %error, "reading or writing records failed");
                 let failures = self.failed_records.entry(name.clone()).or_default();
                 let pause = self.retry.pause_after(&error, *failures);
-                *failures += 1;
-                if *failures == 1 {
+                let is_failed = !matches!(error, DriverError::NotSent(_));
+                *failures += u32::from(is_failed);
+                if is_failed && *failures == 1 {
                     self.tell(&key, "RecordFailed", format!("{name}: {error}"), true);
                 }
                 if let Ok(until) = now.checked_add(pause) {
@@ -238,6 +246,7 @@ impl Retry {
         let grows = self.grown(failures);
         let pause = match error {
             DriverError::RateLimited { retry_after, .. } => (*retry_after).max(self.shortest),
+            DriverError::NotSent(NotSent { wait }) => (*wait).max(self.shortest),
             DriverError::Denied { .. } => grows.max(DENIED_RETRY),
             DriverError::NotFound(_)
             | DriverError::Conflict(_)

@@ -675,6 +675,18 @@ fn an_unfinished_move_waits_for_its_own_journal_entry_and_after_a_failure() {
 }
 
 #[test]
+fn a_move_that_the_budget_holds_back_waits_for_its_turn_and_nothing_has_failed() {
+    let mut held_back = world("n1 cordoned empty | n2 | a1 free | a1 moves n1 -> n2");
+    let turn = now() + Duration::from_secs(4);
+    held_back.turns.insert(address("a1"), turn);
+    let waiting = plan(&held_back, now());
+    assert_eq!((waiting.to_string().as_str(), waiting.ask_again), ("", Some(turn)));
+    let said = waiting.verdicts.values().flatten().next().map(|(_, said)| said);
+    assert!(matches!(said, Some(Verdict::Moving(_))), "{said:?}");
+    assert_eq!(plan(&held_back, turn).to_string(), "attach 203.0.113.1 -> n2");
+}
+
+#[test]
 fn an_unfinished_move_that_makes_no_sense_any_more_is_abandoned() {
     check("n1 holds a1 | n2 | a1 moves n1 -> n2", expect!["abandon a1"]);
     check("n1 cordoned empty holds a1 | n2 cordoned | a1 moves n1 -> n2", expect!["abandon a1"]);
