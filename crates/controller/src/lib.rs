@@ -16,6 +16,7 @@
 //! | [`act`] | carries out calls, and tells what became of each |
 //! | [`report`] | writes journals, status and marks |
 //! | [`rounds`] | the loop that calls them in this order |
+//! | [`vips`] | the same five for VIPs of Cluster API's Clusters |
 //! | [`metrics`], [`health`] | what Prometheus and probes are told |
 //! | [`lease`], [`fence`] | who may act, and until when |
 //! | [`run`] | puts them together |
@@ -37,4 +38,5 @@ pub mod rounds;
 pub mod run;
 pub mod settings;
 pub mod tasks;
+pub mod vips;
 pub mod watch;

@@ -186,6 +186,21 @@ pub struct Cluster {
     pub ingress_label: Option<Arc<str>>,
 }
 
+impl Cluster {
+    /// The Cluster as it will be once a VIP is written on it.
+    pub fn with(mut self, role: Role, vip: &Arc<str>, with_copy: bool) -> Self {
+        let (place, copy) = match role {
+            Role::ControlPlane => (&mut self.endpoint, &mut self.variable),
+            Role::Ingress => (&mut self.ingress, &mut self.ingress_label),
+        };
+        *place = Some(Arc::clone(vip));
+        if with_copy {
+            *copy = Some(Arc::clone(vip));
+        }
+        self
+    }
+}
+
 /// All that is known. What is not known is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct World {

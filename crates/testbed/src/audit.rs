@@ -17,7 +17,9 @@ kind: Policy
 omitStages: [RequestReceived]
 rules:
   - level: Metadata
-    users: ['system:serviceaccount:kube-system:ip-address-controller']
+    users:
+      - 'system:serviceaccount:kube-system:ip-address-controller'
+      - 'system:serviceaccount:capi-system:capi-vip-allocator-controller-manager'
   - level: None
 ";
 

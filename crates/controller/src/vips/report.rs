@@ -1,0 +1,152 @@
+//! What is written on a Cluster: its VIPs, and what is to be said of them.
+//!
+//! In: a Cluster, and what is planned for it. Out: one change of it, or none where it says all that already. The words are in an
+//! annotation of ours, because a Cluster's conditions are Cluster API's; an Event is told for each new reason. What is written in
+//! one change with a VIP is what is so from that moment on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::core::{ApiResource, ObjectMeta};
+use plan::vips::{self, Key, Role, Said, Step, World};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::observe::Tracked;
+use super::watch::Kind;
+use super::{INGRESS_VIP, STATUS, VARIABLE};
+use crate::report::events::News;
+
+/// What is said of one VIP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Words {
+    reason: String,
+    message: String,
+}
+
+/// A change of a Cluster.
+pub struct Amendment {
+    /// The change.
+    pub patch: Value,
+    /// The VIPs that it writes.
+    pub vips: Vec<(Role, Arc<str>)>,
+    /// What is to be told once it is written.
+    pub news: Vec<News>,
+}
+
+/// What to change of a Cluster; none where nothing is. A VIP for which something else is under way is not spoken of.
+pub fn amendment(
+    world: &World,
+    key: &Key,
+    tracked: &Tracked,
+    served: &ApiResource,
+    terms: &Terms,
+    is_under_way: impl Fn(Role) -> bool,
+) -> Option<Amendment> {
+    let cluster = world.clusters.get(key)?;
+    let mut after = cluster.clone();
+    let mut vips = Vec::new();
+    let mut patch = json!({"metadata": {"resourceVersion": tracked.metadata.resource_version}});
+    for (role, next) in vips::plan(world, key, cluster) {
+        let Some(Step::Write { vip, with_copy }) = next.step else { continue };
+        write(&mut patch, cluster, tracked, role, &vip, with_copy, terms.default_port);
+        after = after.with(role, &vip, with_copy);
+        vips.push((role, vip));
+    }
+    let said = vips::plan(world, key, &after);
+    let before = words(tracked.said.as_deref());
+    let mut now = before.clone();
+    for (role, next) in said.iter().filter(|(role, _)| !is_under_way(*role)) {
+        let name = role.name().to_owned();
+        match &next.said {
+            Said::Unknown(_) | Said::Paused | Said::Leaving => {}
+            Said::Manual(_) | Said::NotWanted => _ = now.remove(&name),
+            // What mostly is over in a moment is not worth a write, unless it takes long or something else was said.
+            Said::Allocating(_) if !terms.is_patient || now.contains_key(&name) => {
+                now.insert(name, speak(&next.said));
+            }
+            Said::Allocating(_) => {}
+            said => _ = now.insert(name, speak(said)),
+        }
+    }
+    if now != before {
+        let text = (!now.is_empty()).then(|| serde_json::to_string(&now).unwrap_or_default());
+        patch["metadata"]["annotations"][STATUS] = text.into();
+    }
+    if now == before && vips.is_empty() {
+        return None;
+    }
+    let is_new = |role: Role| {
+        let name = role.name();
+        now.get(name).is_some_and(|words| before.get(name).is_none_or(|old| old.reason != words.reason))
+    };
+    let told = said.iter().filter(|(role, _)| is_new(*role));
+    let news = told.map(|(role, next)| news(&tracked.metadata, served, *role, &next.said)).collect();
+    Some(Amendment { patch, vips, news })
+}
+
+/// What does not follow from the world.
+pub struct Terms {
+    /// The port of an endpoint that has none.
+    pub default_port: u16,
+    /// Whether the Cluster is so young that an address on its way is no news.
+    pub is_patient: bool,
+}
+
+fn write(
+    patch: &mut Value,
+    cluster: &vips::Cluster,
+    tracked: &Tracked,
+    role: Role,
+    vip: &str,
+    with_copy: bool,
+    default_port: u16,
+) {
+    match role {
+        Role::ControlPlane => {
+            // An endpoint that somebody set is not touched.
+            if cluster.endpoint.is_none() {
+                let port = tracked.port.unwrap_or(default_port);
+                patch["spec"]["controlPlaneEndpoint"] = json!({"host": vip, "port": port});
+            }
+            if with_copy {
+                let mut variables = tracked.variables.clone().unwrap_or_default();
+                match variables.iter_mut().find(|variable| variable["name"] == VARIABLE) {
+                    Some(variable) => variable["value"] = vip.into(),
+                    None => variables.push(json!({"name": VARIABLE, "value": vip})),
+                }
+                patch["spec"]["topology"] = json!({"variables": variables});
+            }
+        }
+        Role::Ingress => {
+            patch["metadata"]["annotations"][INGRESS_VIP] = vip.into();
+            if with_copy {
+                patch["metadata"]["labels"][INGRESS_VIP] = vip.into();
+            }
+        }
+    }
+}
+
+/// What an annotation says; nothing where it can't be read.
+fn words(text: Option<&str>) -> BTreeMap<String, Words> {
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+fn speak(said: &Said) -> Words {
+    Words { reason: said.reason().to_owned(), message: said.to_string() }
+}
+
+fn news(metadata: &ObjectMeta, served: &ApiResource, role: Role, said: &Said) -> News {
+    let regarding = ObjectReference {
+        api_version: Some(served.api_version.clone()),
+        kind: Some(Kind::Clusters.name().to_owned()),
+        name: metadata.name.clone(),
+        namespace: metadata.namespace.clone(),
+        uid: metadata.uid.clone(),
+        ..ObjectReference::default()
+    };
+    let is_warning = said.is_stuck() || matches!(said, Said::Assigned { undefined_in: Some(_), .. });
+    let note = format!("{role} VIP: {said}");
+    News { regarding, is_warning, reason: said.reason().to_owned(), action: "AllocateVIP", note }
+}
