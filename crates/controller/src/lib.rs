@@ -17,6 +17,7 @@
 //! | [`report`] | writes journals, status and marks |
 //! | [`rounds`] | the loop that calls them in this order |
 //! | [`vips`] | the same five for VIPs of Cluster API's Clusters |
+//! | [`runtime_extension`] | answers Cluster API's hooks with what `vips` knows |
 //! | [`metrics`], [`health`] | what Prometheus and probes are told |
 //! | [`lease`], [`fence`] | who may act, and until when |
 //! | [`run`] | puts them together |
@@ -36,6 +37,7 @@ pub mod observe;
 pub mod report;
 pub mod rounds;
 pub mod run;
+pub mod runtime_extension;
 pub mod settings;
 pub mod tasks;
 pub mod vips;

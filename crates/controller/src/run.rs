@@ -25,6 +25,7 @@ use crate::metered::metered;
 use crate::metrics::{Identity, Metrics};
 use crate::report::Reporter;
 use crate::rounds::{Retry, Rounds};
+use crate::runtime_extension;
 use crate::settings::Settings;
 use crate::vips::{self, Vips};
 use crate::watch::{self, SILENCE_SECONDS_MAX};
@@ -109,6 +110,7 @@ pub async fn run(settings: Settings) -> Result<()> {
         fence,
         vips: vips::Line::default(),
     };
+    let to_vips = edges.vips.to.clone();
     let (retry, lease, vips) = (settings.retry(), settings.lease(), settings.vips());
     let terms = Terms {
         // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
@@ -131,11 +133,19 @@ pub async fn run(settings: Settings) -> Result<()> {
         takeover_seconds = takeover.as_secs(),
         "started"
     );
+    let hooks = async {
+        let Some(name) = settings.enable_runtime_extension.then_some(settings.runtime_extension_name) else {
+            return std::future::pending().await;
+        };
+        let (port, certificates) = (settings.runtime_extension_port, &settings.runtime_extension_cert_dir);
+        runtime_extension::serve(port, name, certificates, to_vips).await
+    };
     tokio::select! {
         biased;
         ended = health::serve(&metrics, settings.health_port, settings.metrics_port) => {
             ended.context("the health server ended")
         }
+        ended = hooks => ended.context("the server for runtime hooks ended"),
         ended = control(edges, terms, metrics.clone(), asked_to_stop()) => ended,
     }
 }

@@ -97,9 +97,8 @@ impl Capi {
 
     /// The infrastructure of a Cluster; null where there is none.
     pub async fn infrastructure(&self, name: &str) -> Value {
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), "default", &provider::test_cluster());
-        api.get_opt(name).await.unwrap().map(|found| found.data).unwrap_or_default()
+        let found = provider::infrastructure_of(&self.client, "default", name).await.unwrap();
+        found.map(|found| found.data).unwrap_or_default()
     }
 
     /// The host of a Cluster's endpoint, once it has one.
