@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use testbed::cluster::eventually;
 use testbed::cluster_api::fixtures::{self, Version};
+use testbed::cluster_api::provider;
 
 use self::rig::{Capi, for_class};
 
@@ -93,7 +94,7 @@ fn plain(name: &str) -> Value {
             "namespace": "default",
             "annotations": {"vip.capi.gorizond.io/cluster-class": fixtures::CLASS},
         },
-        "spec": {"clusterNetwork": {"serviceDomain": "cluster.local"}},
+        "spec": {"infrastructureRef": {"apiGroup": provider::GROUP, "kind": "TestCluster", "name": name}},
     })
 }
 
@@ -180,11 +181,11 @@ async fn v8_an_ingress_vip_comes_from_a_namespaced_pool_and_neither_vip_waits_fo
 
 #[tokio::test(flavor = "multi_thread")]
 async fn v3_a_class_without_the_variable_still_gives_an_endpoint_and_an_event_says_what_is_missing() {
-    let (capi, _controller) = with_class().await;
+    let capi = Capi::start().await;
+    let _controller = capi.controller("vips", &[], &[]);
     let mut class = fixtures::class(Version::V1Beta2, "default");
-    let spec = &mut class["items"][2]["spec"];
-    spec["variables"] = json!([]);
-    spec["patches"] = json!([]);
+    let spec = class["items"][2]["spec"].as_object_mut().unwrap();
+    assert!(spec.remove("variables").is_some() && spec.remove("patches").is_some());
     capi.apply(&class);
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10"]));
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
