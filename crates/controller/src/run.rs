@@ -182,8 +182,21 @@ pub async fn control(
         Vips::new(line.seen, edges, metrics.clone(), &terms.identity, terms.retry, vips)
     });
     let mut parts = Parts { rounds, vips, metrics };
-    let mut candidate = Candidate::new(leasing, &terms, clock, fence);
     let asked_to_stop = asked_to_stop.shared();
+    if !terms.keeps_addresses && terms.vips.as_ref().is_none_or(|vips| !vips.allocates) {
+        // Who only answers questions must not keep another one from leading.
+        let answer = async {
+            parts.until_complete().await;
+            parts.stand_by().await;
+        };
+        tokio::select! {
+            biased;
+            () = answer => {}
+            () = asked_to_stop => {}
+        }
+        return Ok(());
+    }
+    let mut candidate = Candidate::new(leasing, &terms, clock, fence);
     lead(&mut candidate, &mut parts, &terms, asked_to_stop).await
 }
 

@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::core::ObjectMeta;
 use kube::{Client, ResourceExt};
 use plan::vips::{Key, Role, Said, Step};
 use tokio::sync::mpsc;
@@ -27,7 +26,7 @@ use tokio::time::Instant;
 
 use self::act::Ended;
 use self::observe::Index;
-use self::report::Amendment;
+use self::report::{Amendment, Manner};
 use self::watch::{Kind, Seen};
 use crate::clock::Clock;
 use crate::fence::Fence;
@@ -71,7 +70,7 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// The most requests under way at once, so that others are served too.
 const UNDER_WAY_MAX: usize = 64;
 
-/// An address that is on its way for longer than this since the Cluster was made is worth a word.
+/// What mostly is over in a moment is worth a word only when it takes longer than this.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Metrics about objects are set so often at the most.
@@ -211,6 +210,7 @@ impl Vips {
         if !self.terms.allocates {
             return self.stand_by().await;
         }
+        self.round();
         loop {
             let happened = self.next().await;
             let pause = if matches!(happened, Happened::Ended(_)) { Duration::ZERO } else { SETTLE };
@@ -236,8 +236,9 @@ impl Vips {
 
     async fn next(&mut self) -> Happened {
         let now = Instant::now();
-        let due = self.failures.values().map(|(_, until)| *until).filter(|until| *until > now).min();
-        let due = due.into_iter().chain([now + IDLE_MAX]).min().unwrap_or(now);
+        let retries = self.failures.values().map(|(_, until)| *until);
+        let words = self.missed.values().map(|since| *since + PATIENCE);
+        let due = retries.chain(words).filter(|due| *due > now).chain([now + IDLE_MAX]).min().unwrap_or(now);
         tokio::select! {
             biased;
             happened = self.next_now() => happened,
@@ -317,18 +318,11 @@ impl Vips {
         let class = cluster.class.clone();
         let planned = plan::vips::plan(&self.index.world, key, cluster);
         for (role, next) in &planned {
+            if matches!(next.said, Said::Allocating(_) | Said::Exhausted(_)) {
+                self.miss(key, *role);
+            }
             match &next.step {
-                Some(Step::Create(pool)) => {
-                    if *role == Role::ControlPlane && !self.missed.contains_key(&(key.clone(), *role)) {
-                        tracing::info!(
-                            target: LOG,
-                            cluster = %key,
-                            "controlPlaneEndpoint not set, controller will allocate VIP"
-                        );
-                    }
-                    self.missed.entry((key.clone(), *role)).or_insert(began);
-                    self.claim(key, *role, pool);
-                }
+                Some(Step::Create(pool)) => self.claim(key, *role, pool),
                 Some(Step::Delete) => self.give_up(key, *role),
                 Some(Step::Write { .. }) | None => {}
             }
@@ -337,6 +331,22 @@ impl Vips {
         if let Some(class) = class {
             let said = planned.iter().map(|(_, next)| &next.said);
             self.metrics.vips_considered(&class, said, began.elapsed());
+        }
+    }
+
+    /// Takes note of when a VIP was first missed.
+    fn miss(&mut self, key: &Key, role: Role) {
+        let missed = (key.clone(), role);
+        if self.missed.contains_key(&missed) {
+            return;
+        }
+        self.missed.insert(missed, Instant::now());
+        if role == Role::ControlPlane {
+            tracing::info!(
+                target: LOG,
+                cluster = %key,
+                "controlPlaneEndpoint not set, controller will allocate VIP"
+            );
         }
     }
 
@@ -389,12 +399,16 @@ impl Vips {
         else {
             return;
         };
-        let terms = report::Terms {
-            default_port: self.terms.default_port,
-            is_patient: is_younger(&tracked.metadata, self.clock.wall(), PATIENCE),
+        let manner = |role| {
+            let waits = self.missed.get(&(key.clone(), role)).map(|since| since.elapsed());
+            match waits {
+                _ if self.under_way.contains(&(key.clone(), Work::Claim(role))) => Manner::Silent,
+                Some(waits) if waits >= PATIENCE => Manner::Plain,
+                _ => Manner::Patient,
+            }
         };
-        let is_under_way = |role| self.under_way.contains(&(key.clone(), Work::Claim(role)));
-        let amendment = report::amendment(&self.index.world, key, tracked, &served, &terms, is_under_way);
+        let port = self.terms.default_port;
+        let amendment = report::amendment(&self.index.world, key, tracked, &served, port, manner);
         let Some(amendment) = amendment.filter(|_| self.begin(key, Work::Cluster)) else { return };
         let (client, key) = (self.client.clone(), key.clone());
         self.tasks.spawn(async move {
@@ -519,12 +533,6 @@ impl Vips {
 
 /// Where log lines are from that scripts look for.
 const LOG: &str = "controllers.Cluster";
-
-/// Whether an object was made less than this ago. The apiserver's clock may differ from ours: it decides about no more than words.
-fn is_younger(metadata: &ObjectMeta, now: plan::Timestamp, age: Duration) -> bool {
-    let created = metadata.creation_timestamp.as_ref().map(|created| created.0);
-    created.and_then(|created| created.checked_add(age).ok()).is_some_and(|until| now < until)
-}
 
 /// Whether a Cluster may be built with what is known of its VIP: it has one, or none is meant for it. The answer is otherwise what
 /// is waited for.

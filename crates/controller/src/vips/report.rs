@@ -35,14 +35,24 @@ pub struct Amendment {
     pub news: Vec<News>,
 }
 
-/// What to change of a Cluster; none where nothing is. A VIP for which something else is under way is not spoken of.
+/// How a VIP is spoken of.
+pub enum Manner {
+    /// Not at all: something is being changed, and what has become of it is told then.
+    Silent,
+    /// An address on its way is no news: mostly it is there in a moment.
+    Patient,
+    /// Everything is told.
+    Plain,
+}
+
+/// What to change of a Cluster; none where nothing is.
 pub fn amendment(
     world: &World,
     key: &Key,
     tracked: &Tracked,
     served: &ApiResource,
-    terms: &Terms,
-    is_under_way: impl Fn(Role) -> bool,
+    default_port: u16,
+    manner: impl Fn(Role) -> Manner,
 ) -> Option<Amendment> {
     let cluster = world.clusters.get(key)?;
     let mut after = cluster.clone();
@@ -50,24 +60,21 @@ pub fn amendment(
     let mut patch = json!({"metadata": {"resourceVersion": tracked.metadata.resource_version}});
     for (role, next) in vips::plan(world, key, cluster) {
         let Some(Step::Write { vip, with_copy }) = next.step else { continue };
-        write(&mut patch, cluster, tracked, role, &vip, with_copy, terms.default_port);
+        write(&mut patch, cluster, tracked, role, &vip, with_copy, default_port);
         after = after.with(role, &vip, with_copy);
         vips.push((role, vip));
     }
     let said = vips::plan(world, key, &after);
     let before = words(tracked.said.as_deref());
     let mut now = before.clone();
-    for (role, next) in said.iter().filter(|(role, _)| !is_under_way(*role)) {
+    for (role, next) in &said {
         let name = role.name().to_owned();
-        match &next.said {
-            Said::Unknown(_) | Said::Paused | Said::Leaving => {}
-            Said::Manual(_) | Said::NotWanted => _ = now.remove(&name),
-            // What mostly is over in a moment is not worth a write, unless it takes long or something else was said.
-            Said::Allocating(_) if !terms.is_patient || now.contains_key(&name) => {
-                now.insert(name, speak(&next.said));
+        match (&next.said, manner(*role)) {
+            (Said::Unknown(_) | Said::Paused | Said::Leaving, _) | (_, Manner::Silent) => {}
+            (Said::Manual(_) | Said::NotWanted, _) | (Said::Allocating(_), Manner::Patient) => {
+                now.remove(&name);
             }
-            Said::Allocating(_) => {}
-            said => _ = now.insert(name, speak(said)),
+            (said, _) => _ = now.insert(name, speak(said)),
         }
     }
     if now != before {
@@ -84,14 +91,6 @@ pub fn amendment(
     let told = said.iter().filter(|(role, _)| is_new(*role));
     let news = told.map(|(role, next)| news(&tracked.metadata, served, *role, &next.said)).collect();
     Some(Amendment { patch, vips, news })
-}
-
-/// What does not follow from the world.
-pub struct Terms {
-    /// The port of an endpoint that has none.
-    pub default_port: u16,
-    /// Whether the Cluster is so young that an address on its way is no news.
-    pub is_patient: bool,
 }
 
 fn write(

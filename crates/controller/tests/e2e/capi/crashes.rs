@@ -36,7 +36,7 @@ async fn dies_at(capi: &Capi, cluster: &str, failpoint: &str) -> bool {
     let found = capi.cluster(cluster).await;
     let ingress = &found["metadata"]["annotations"]["vip.capi.gorizond.io/ingress-vip"];
     for (claim, vip) in [("cp", &serde_json::json!(vip)), ("ingress", ingress)] {
-        let address = capi.get(&format!("ipaddress/vip-{claim}-{cluster}"));
+        let address = capi.get(&format!("ipaddresses.ipam.cluster.x-k8s.io/vip-{claim}-{cluster}"));
         assert_eq!(address["spec"]["address"], *vip, "{failpoint}");
     }
     healthy.process.signal(rustix::process::Signal::TERM).unwrap();
@@ -62,7 +62,7 @@ async fn killed_at_every_request_a_cluster_has_one_claim_for_each_vip() {
         }
     }
     let claims = capi.kubectl(&["get", "ipaddressclaims", "-o", "name"]);
-    let addresses = capi.kubectl(&["get", "ipaddresses", "-o", "name"]);
+    let addresses = capi.kubectl(&["get", "ipaddresses.ipam.cluster.x-k8s.io", "-o", "name"]);
     println!("{deaths} deaths, {clusters} Clusters, {} claims", claims.lines().count());
     assert!(deaths >= 8, "only {deaths} deaths: the failpoints are not where the work is");
     assert_eq!(claims.lines().count(), 2 * clusters);
