@@ -3,6 +3,7 @@
 mod crashes;
 mod hooks;
 mod many;
+mod packaging;
 mod rig;
 
 use std::time::Duration;
