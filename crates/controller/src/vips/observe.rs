@@ -331,3 +331,115 @@ fn pool(found: &Pool) -> vips::Pool {
         is_leaving: found.metadata.deletion_timestamp.is_some(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::de::DeserializeOwned;
+    use serde_json::json;
+
+    fn object<K: DeserializeOwned>(value: Value) -> K {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn cluster(version: &str, spec: Value) -> Cluster {
+        let metadata = json!({"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": version});
+        object(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn served(kind: Kind) -> Seen {
+        let named = kube::core::GroupVersionKind::gvk("any", "v1", kind.name());
+        Seen::Served(kind, ApiResource::from_gvk(&named))
+    }
+
+    #[test]
+    fn v1_a_pool_is_for_the_class_in_its_label_or_for_those_in_its_annotation() {
+        let classes = |labels: Value, annotations: Value| {
+            let metadata = json!({"name": "p", "labels": labels, "annotations": annotations});
+            pool(&object(json!({"metadata": metadata, "spec": {}}))).classes.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(classes(json!({CLASS: "k"}), json!({CLASS: "other"})), ["k".into()]);
+        assert_eq!(classes(json!({CLASS: "true"}), json!({CLASS: "k, l"})), ["k".into(), "l".into()]);
+        assert_eq!(classes(json!({CLASS: "true"}), json!({})), Vec::<Arc<str>>::new());
+        assert_eq!(classes(json!({}), json!({CLASS: "k"})), Vec::<Arc<str>>::new());
+    }
+
+    #[test]
+    fn a_class_is_known_by_the_words_of_both_versions_and_is_in_the_clusters_namespace() {
+        let class = |topology: Value| facts(&cluster("1", json!({"topology": topology}))).topology.unwrap();
+        assert_eq!(class(json!({"class": "k"})).to_string(), "ns/k");
+        assert_eq!(class(json!({"class": "k", "classNamespace": "shared"})).to_string(), "shared/k");
+        assert_eq!(class(json!({"classRef": {"name": "k"}})).to_string(), "ns/k");
+        assert_eq!(class(json!({"classRef": {"name": "k", "namespace": "shared"}})).to_string(), "shared/k");
+    }
+
+    #[test]
+    fn v3_empty_strings_count_as_unset() {
+        let variables = json!([{"name": VARIABLE, "value": ""}]);
+        let topology = json!({"class": "k", "variables": variables});
+        let endpoint = json!({"host": "", "port": 0});
+        let empty = facts(&cluster("1", json!({"controlPlaneEndpoint": endpoint, "topology": topology})));
+        assert_eq!((empty.endpoint, empty.variable), (None, None));
+    }
+
+    #[test]
+    fn a_variable_is_defined_by_the_classs_spec_or_by_its_status() {
+        let named = json!({"variables": [{"name": VARIABLE}]});
+        let class = |spec: &Value, status: &Value| {
+            defines(&object(json!({"metadata": {"name": "k"}, "spec": spec, "status": status})))
+        };
+        assert!(class(&named, &json!({})) && class(&json!({}), &named) && !class(&json!({}), &json!({})));
+    }
+
+    #[test]
+    fn an_older_version_of_a_cluster_does_not_replace_a_newer_one() {
+        let mut index = Index::default();
+        index.see_cluster(cluster("7", json!({"controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443}})));
+        index.see_cluster(cluster("6", json!({})));
+        assert!(index.world.clusters.values().next().unwrap().endpoint.is_some());
+    }
+
+    #[test]
+    fn claims_are_known_by_their_names_and_others_are_not_kept() {
+        let mut index = Index::default();
+        let claim = |name: &str| -> Claim {
+            let metadata = json!({"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"});
+            let spec = json!({"poolRef": {"kind": "GlobalInClusterIPPool", "name": "p"}});
+            object(json!({"metadata": metadata, "spec": spec, "status": {"addressRef": {"name": ""}}}))
+        };
+        index.see(Seen::Claims(Change::All(vec![claim("vip-cp-c"), claim("machine-7")])));
+        let claims = index.world.claims.unwrap();
+        let named: Vec<_> = claims.keys().map(ToString::to_string).collect();
+        assert_eq!(named, ["ns/vip-cp-c"]);
+        assert!(claims.values().all(|claim| claim.address.is_none()), "an empty name is none");
+    }
+
+    #[test]
+    fn a_kind_that_never_was_there_is_empty_and_one_that_was_is_not_known() {
+        let mut index = Index::default();
+        index.see(Seen::Absent(Kind::NamespacedPools));
+        assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
+        index.see(served(Kind::NamespacedPools));
+        assert_eq!(index.world.namespaced_pools, None, "nothing was told of them yet");
+        index.see(Seen::Pools(Kind::NamespacedPools, Change::All(Vec::new())));
+        assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
+        index.see(Seen::Absent(Kind::NamespacedPools));
+        assert_eq!(index.world.namespaced_pools, None);
+        index.see(Seen::Absent(Kind::Claims));
+        assert_eq!(index.world.claims, None, "without claims nothing can be done");
+    }
+
+    #[test]
+    fn everything_is_known_when_each_kind_is_or_is_known_to_be_absent() {
+        let mut index = Index::default();
+        assert!(!index.is_complete());
+        Kind::ALL.into_iter().for_each(|kind| index.see(Seen::Absent(kind)));
+        assert!(index.is_complete(), "a cluster without Cluster API");
+        index.see(served(Kind::Clusters));
+        assert!(!index.is_complete());
+        index.see(Seen::Clusters(Change::All(Vec::new())));
+        assert!(index.is_complete());
+        index.see(Seen::Unsure(Kind::Clusters, "gone".into()));
+        assert!(!index.is_complete());
+    }
+}

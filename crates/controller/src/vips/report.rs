@@ -149,3 +149,97 @@ fn news(metadata: &ObjectMeta, served: &ApiResource, role: Role, said: &Said) ->
     let note = format!("{role} VIP: {said}");
     News { regarding, is_warning, reason: said.reason().to_owned(), action: "AllocateVIP", note }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vips::observe::Index;
+    use crate::vips::watch::Seen;
+    use crate::watch::Change;
+    use kube::core::GroupVersionKind;
+
+    /// A Cluster whose claim has an address, with what else there is in its spec and annotations.
+    fn index(spec: Value, annotations: Value) -> Index {
+        let mut index = Index::default();
+        let object = |name: &str, rest: Value| {
+            let mut object = json!({"metadata": {
+                "name": name, "namespace": "ns", "uid": name, "resourceVersion": "7"}});
+            object.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+            object
+        };
+        let mut cluster = object("c", json!({"spec": spec}));
+        cluster["metadata"]["annotations"] = annotations;
+        let class = object("k", json!({"spec": {"variables": [{"name": VARIABLE}]}}));
+        let status = json!({"addressRef": {"name": "vip-cp-c"}});
+        let spec = json!({"poolRef": {"kind": "GlobalInClusterIPPool", "name": "p"}});
+        let mut claim = object("vip-cp-c", json!({"spec": spec, "status": status}));
+        let owner = json!({"apiVersion": "v1", "kind": "Cluster", "name": "c", "uid": "c"});
+        claim["metadata"]["ownerReferences"] = json!([owner]);
+        let address = object("vip-cp-c", json!({"spec": {"address": "10.0.0.1"}}));
+        index.see(Seen::Clusters(Change::All(vec![serde_json::from_value(cluster).unwrap()])));
+        index.see(Seen::Classes(Change::All(vec![serde_json::from_value(class).unwrap()])));
+        index.see(Seen::Claims(Change::All(vec![serde_json::from_value(claim).unwrap()])));
+        index.see(Seen::Addresses(Change::All(vec![serde_json::from_value(address).unwrap()])));
+        for kind in [Kind::GlobalPools, Kind::NamespacedPools] {
+            index.see(Seen::Pools(kind, Change::All(Vec::new())));
+        }
+        index
+    }
+
+    fn amended(index: &Index, manner: impl Fn(Role) -> Manner) -> Option<Amendment> {
+        let (key, tracked) = index.clusters.iter().next().unwrap();
+        let served = ApiResource::from_gvk(&GroupVersionKind::gvk("cluster.x-k8s.io", "v1beta2", "Cluster"));
+        amendment(&index.world, key, tracked, &served, 6443, manner)
+    }
+
+    const SAID: &str = r#"{"control-plane":{"reason":"Assigned","message":"10.0.0.1 from pool p"}}"#;
+
+    #[test]
+    fn v3_one_change_writes_endpoint_variable_and_words_on_the_version_that_was_planned_for() {
+        let variables = json!([{"name": "cni", "value": "calico"}, {"name": VARIABLE, "value": ""}]);
+        let index = index(json!({"topology": {"class": "k", "variables": variables}}), json!({}));
+        let Amendment { patch, vips, news } = amended(&index, |_| Manner::Patient).unwrap();
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        assert_eq!(patch["spec"]["controlPlaneEndpoint"], json!({"host": "10.0.0.1", "port": 6443}));
+        let variables = json!([{"name": "cni", "value": "calico"}, {"name": VARIABLE, "value": "10.0.0.1"}]);
+        assert_eq!(patch["spec"]["topology"], json!({"variables": variables}));
+        assert_eq!(patch["metadata"]["annotations"][STATUS], SAID);
+        assert_eq!(vips, [(Role::ControlPlane, "10.0.0.1".into())]);
+        assert_eq!(news[0].note, "control-plane VIP: 10.0.0.1 from pool p");
+    }
+
+    #[test]
+    fn v3_a_port_that_the_cluster_names_stays() {
+        let endpoint = json!({"host": "", "port": 8443});
+        let index = index(json!({"controlPlaneEndpoint": endpoint, "topology": {"class": "k"}}), json!({}));
+        let patch = amended(&index, |_| Manner::Patient).unwrap().patch;
+        assert_eq!(patch["spec"]["controlPlaneEndpoint"], json!({"host": "10.0.0.1", "port": 8443}));
+    }
+
+    #[test]
+    fn v4_an_endpoint_that_somebody_set_is_not_in_the_change() {
+        let endpoint = json!({"host": "10.9.9.9", "port": 1});
+        let index = index(json!({"controlPlaneEndpoint": endpoint, "topology": {"class": "k"}}), json!({}));
+        let patch = amended(&index, |_| Manner::Patient).unwrap().patch;
+        let filled = json!({"topology": {"variables": [{"name": VARIABLE, "value": "10.9.9.9"}]}});
+        assert_eq!(patch["spec"], filled);
+    }
+
+    #[test]
+    fn a_cluster_that_says_it_all_already_is_not_changed() {
+        let spec = json!({
+            "controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443},
+            "topology": {"class": "k", "variables": [{"name": VARIABLE, "value": "10.0.0.1"}]},
+        });
+        assert!(amended(&index(spec.clone(), json!({STATUS: SAID})), |_| Manner::Plain).is_none());
+        assert!(amended(&index(spec, json!({})), |_| Manner::Silent).is_none());
+    }
+
+    #[test]
+    fn what_is_not_so_any_more_is_taken_away() {
+        let spec = json!({"controlPlaneEndpoint": {"host": "10.9.9.9", "port": 1}});
+        let annotations = json!({STATUS: SAID, "vip.capi.gorizond.io/cluster-class": "k"});
+        let patch = amended(&index(spec, annotations), |_| Manner::Patient).unwrap().patch;
+        assert_eq!(patch["metadata"]["annotations"], json!({STATUS: null}));
+    }
+}
