@@ -71,7 +71,7 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 const UNDER_WAY_MAX: usize = 64;
 
 /// What mostly is over in a moment is worth a word only when it takes longer than this.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Metrics about objects are set so often at the most.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
