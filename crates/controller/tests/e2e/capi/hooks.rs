@@ -87,7 +87,7 @@ async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip
         tokio::time::sleep(DELAY).await;
         capi.controller("vips", &[], &[])
     };
-    let all = async { tokio::join!(born_without(&capi), create(&capi, CLUSTERS), allocate) };
+    let all = async { tokio::join!(born_without(&capi), create(&capi, CLUSTERS, None), allocate) };
     let (without, _, _controller) = tokio::time::timeout(LONGEST, all)
         .await
         .unwrap_or_else(|_| panic!("not all infrastructures have a VIP\n{}", capi.logs()));
@@ -99,7 +99,7 @@ async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip
 async fn v5_without_the_runtime_extension_every_infrastructure_gets_its_vip_in_the_end() {
     let capi = prepared().await;
     let _controller = capi.controller("vips", &[], &[]);
-    let all = async { tokio::join!(born_without(&capi), create(&capi, CLUSTERS)) };
+    let all = async { tokio::join!(born_without(&capi), create(&capi, CLUSTERS, None)) };
     let (without, _) = tokio::time::timeout(LONGEST, all)
         .await
         .unwrap_or_else(|_| panic!("not all infrastructures have a VIP\n{}", capi.logs()));

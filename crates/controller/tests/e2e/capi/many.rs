@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::{WatchStreamExt, watcher};
+use serde_json::json;
 use testbed::cluster::eventually;
 use testbed::cluster_api::claims;
 use testbed::cluster_api::fixtures::{self, Version};
@@ -44,12 +45,17 @@ async fn when(
     seen
 }
 
-/// Creates so many Clusters at once, and tells when each was created.
-pub async fn create(capi: &Capi, count: usize) -> BTreeMap<String, Instant> {
+/// Creates so many Clusters at once, with this endpoint or with none, and tells when each was created.
+pub async fn create(capi: &Capi, count: usize, endpoint: Option<&str>) -> BTreeMap<String, Instant> {
     let clusters = capi.clusters();
     let create = async |number: usize| {
         let name = format!("c{number}");
-        let cluster = serde_json::from_value(fixtures::cluster(Version::V1Beta2, "default", &name))?;
+        let mut cluster = fixtures::cluster(Version::V1Beta2, "default", &name);
+        if let Some(host) = endpoint {
+            cluster["spec"]["controlPlaneEndpoint"] = json!({"host": host, "port": 6443});
+            cluster["spec"]["topology"]["variables"] = json!([{"name": "clusterVip", "value": host}]);
+        }
+        let cluster = serde_json::from_value(cluster)?;
         let created = Instant::now();
         clusters.create(&PostParams::default(), &cluster).await?;
         anyhow::Ok((name, created))
@@ -68,6 +74,13 @@ async fn two_hundred_clusters_at_once_get_two_hundred_vips_and_give_them_back() 
     let (alone_p50, alone_p99) = percentiles(&mut alone);
     println!("the provider alone, {CLUSTERS} claims at once: p50 {alone_p50:?}, p99 {alone_p99:?}");
     capi.kubectl(&["delete", "ipaddressclaims", "--all"]);
+    // The same while Cluster API builds as many Clusters, which need no VIP: all of them share this machine.
+    let beside = claims::time_to_address(&capi.client, "default", &other, CLUSTERS);
+    let (beside, _) = tokio::join!(beside, create(&capi, CLUSTERS, Some("10.9.9.9")));
+    let (beside_p50, beside_p99) = percentiles(&mut beside.unwrap());
+    println!("the same beside {CLUSTERS} Clusters that are built: p50 {beside_p50:?}, p99 {beside_p99:?}");
+    capi.kubectl(&["delete", "ipaddressclaims", "--all"]);
+    capi.kubectl(&["delete", "clusters", "--all", "--timeout=300s"]);
 
     let pool = capi.pool("pool", "control-plane", &["10.0.1.0-10.0.2.0"]);
     capi.apply(&pool);
@@ -83,7 +96,7 @@ async fn two_hundred_clusters_at_once_get_two_hundred_vips_and_give_them_back() 
     let has_endpoint =
         |cluster: &DynamicObject| !cluster.data["spec"]["controlPlaneEndpoint"]["host"].is_null();
     let ended = when(capi.clusters(), CLUSTERS, has_endpoint);
-    let all = async { tokio::join!(create(&capi, CLUSTERS), claimed, given, ended) };
+    let all = async { tokio::join!(create(&capi, CLUSTERS, None), claimed, given, ended) };
     let (created, claimed, given, ended) = tokio::time::timeout(LONGEST, all)
         .await
         .unwrap_or_else(|_| panic!("not all Clusters have an endpoint\n{}", capi.logs()));
@@ -102,7 +115,11 @@ async fn two_hundred_clusters_at_once_get_two_hundred_vips_and_give_them_back() 
     println!("  the provider, claim to address: p50 {:?}, p99 {:?}", provider.0, provider.1);
     let last = took(&|name| given[&claim(name)], &|name| ended[name]);
     println!("  address to endpoint: p50 {:?}, p99 {:?}", last.0, last.1);
-    println!("on top of the provider alone, p99: {:?}", p99.saturating_sub(alone_p99));
+    let beside = p99.saturating_sub(beside_p99);
+    println!(
+        "p99 on top of the provider alone: {:?}; beside Clusters: {beside:?}",
+        p99.saturating_sub(alone_p99)
+    );
 
     let hosts = capi.kubectl(&[
         "get",
