@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(60);
 async fn a_cluster_gets_its_vip(version: Version) {
     let capi = Capi::start().await;
     let controller = capi.controller("vips", &[], &[]);
-    capi.apply(&fixtures::class(version, "default"));
+    capi.apply_all(&fixtures::class(version, "default"));
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10-10.0.1.19"]));
     capi.apply(&fixtures::cluster(version, "default", "a"));
     let vip = capi.endpoint("a").await;
@@ -81,7 +81,7 @@ async fn v3_a_cluster_gets_endpoint_variable_and_infrastructure_in_v1beta1() {
 async fn with_class() -> (Capi, crate::rig::Controller) {
     let capi = Capi::start().await;
     let controller = capi.controller("vips", &[], &[]);
-    capi.apply(&fixtures::class(Version::V1Beta2, "default"));
+    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
     (capi, controller)
 }
 
@@ -185,9 +185,9 @@ async fn v3_a_class_without_the_variable_still_gives_an_endpoint_and_an_event_sa
     let capi = Capi::start().await;
     let _controller = capi.controller("vips", &[], &[]);
     let mut class = fixtures::class(Version::V1Beta2, "default");
-    let spec = class["items"][2]["spec"].as_object_mut().unwrap();
+    let spec = class[2]["spec"].as_object_mut().unwrap();
     assert!(spec.remove("variables").is_some() && spec.remove("patches").is_some());
-    capi.apply(&class);
+    capi.apply_all(&class);
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10"]));
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
     assert_eq!(capi.endpoint("a").await, "10.0.1.10");
@@ -258,7 +258,7 @@ async fn a_cluster_without_cluster_api_never_notices_and_one_that_gets_it_later_
     assert_eq!(complaints, Vec::<String>::new());
 
     capi.install_cluster_api().await;
-    capi.apply(&fixtures::class(Version::V1Beta2, "default"));
+    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10"]));
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
     assert_eq!(capi.endpoint("a").await, "10.0.1.10");

@@ -47,7 +47,7 @@ async fn dies_at(capi: &Capi, cluster: &str, failpoint: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_request_a_cluster_has_one_claim_for_each_vip() {
     let capi = Capi::start().await;
-    capi.apply(&fixtures::class(Version::V1Beta2, "default"));
+    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10-10.0.1.200"]));
     capi.apply(&for_class(fixtures::global_pool("ingress", &["10.0.2.10-10.0.2.200"]), "ingress"));
     let (mut deaths, mut clusters) = (0, 0);

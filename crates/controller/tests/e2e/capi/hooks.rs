@@ -44,7 +44,7 @@ async fn born_without(capi: &Capi) -> usize {
 
 async fn prepared() -> Capi {
     let capi = Capi::start().await;
-    capi.apply(&fixtures::class(Version::V1Beta2, "default"));
+    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.0-10.0.2.0"]));
     capi
 }

@@ -66,7 +66,7 @@ pub async fn create(capi: &Capi, count: usize, endpoint: Option<&str>) -> BTreeM
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_clusters_at_once_get_two_hundred_vips_and_give_them_back() {
     let capi = Capi::start().await;
-    capi.apply(&fixtures::class(Version::V1Beta2, "default"));
+    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
     // What the provider takes by itself, on the same machine and a moment before.
     let other = fixtures::global_pool("other", &["10.0.8.0-10.0.9.0"]);
     capi.apply(&other);

@@ -69,6 +69,10 @@ impl Capi {
         self.control_plane.apply(&manifest.to_string()).unwrap();
     }
 
+    pub fn apply_all(&self, manifests: &[Value]) {
+        self.apply(&json!({"apiVersion": "v1", "kind": "List", "items": manifests}));
+    }
+
     /// A pool for the class of the fixtures.
     pub fn pool(&self, name: &str, role: &str, addresses: &[&str]) -> Value {
         for_class(fixtures::global_pool(name, addresses), role)
