@@ -20,7 +20,7 @@ pub async fn serve(metrics: &Metrics, health_port: u16, metrics_port: u16) -> Re
 }
 
 /// Listens in both families, where there are both: a cluster may have either.
-async fn listen(port: u16) -> std::io::Result<TcpListener> {
+pub async fn listen(port: u16) -> std::io::Result<TcpListener> {
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => Ok(listener),
         Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,

@@ -43,8 +43,8 @@ pub const HANDED_OVER_ANNOTATION: &str = "netinfra.darkbrains.com/handed-over-fr
 /// A candidate for leadership.
 pub struct Candidate {
     api: Api<Lease>,
-    /// The leases of our own namespace, where a FLIPOP that we replace has its own.
-    beside: Api<Lease>,
+    /// The leases of our own namespace, where a FLIPOP that we replace has its own; none where we do nothing that it does.
+    beside: Option<Api<Lease>>,
     name: String,
     identity: String,
     duration: Duration,
@@ -63,7 +63,9 @@ impl Candidate {
     pub fn new(client: Client, terms: &Terms, clock: Arc<dyn Clock>, fence: Arc<Fence>) -> Self {
         let (namespace, name) = &terms.lease;
         Self {
-            beside: Api::namespaced(client.clone(), terms.namespace.as_deref().unwrap_or(namespace)),
+            beside: terms
+                .keeps_addresses
+                .then(|| Api::namespaced(client.clone(), terms.namespace.as_deref().unwrap_or(namespace))),
             api: Api::namespaced(client, namespace),
             name: name.clone(),
             identity: terms.identity.clone(),
@@ -103,7 +105,8 @@ impl Candidate {
 
     /// Whether a FLIPOP in our namespace leads.
     async fn flipop_leads(&mut self) -> Result<bool> {
-        let Some(lease) = self.beside.get_opt(FLIPOP_LEASE).await? else {
+        let Some(beside) = &self.beside else { return Ok(false) };
+        let Some(lease) = beside.get_opt(FLIPOP_LEASE).await? else {
             self.flipop = None;
             return Ok(false);
         };

@@ -16,6 +16,8 @@
 //! | [`act`] | carries out calls, and tells what became of each |
 //! | [`report`] | writes journals, status and marks |
 //! | [`rounds`] | the loop that calls them in this order |
+//! | [`vips`] | the same five for VIPs of Cluster API's Clusters |
+//! | [`runtime_extension`] | answers Cluster API's hooks with what `vips` knows |
 //! | [`metrics`], [`health`] | what Prometheus and probes are told |
 //! | [`lease`], [`fence`] | who may act, and until when |
 //! | [`run`] | puts them together |
@@ -35,6 +37,8 @@ pub mod observe;
 pub mod report;
 pub mod rounds;
 pub mod run;
+pub mod runtime_extension;
 pub mod settings;
 pub mod tasks;
+pub mod vips;
 pub mod watch;

@@ -4,6 +4,7 @@
 //! the two never contradict each other, and only the leader has any. Nothing here decides, and nothing reads a metric.
 
 mod flipop;
+mod vips;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +15,7 @@ use api::net_ip_allocation::NetIPAllocation;
 use api::status::AddressState;
 use drivers::DriverError;
 use kube::ResourceExt;
+use plan::vips::{Role, Said};
 use plan::{Address, PoolKey, Provider};
 use prometheus::core::Collector;
 use prometheus::{
@@ -21,6 +23,7 @@ use prometheus::{
 };
 
 use self::flipop::Flipop;
+use self::vips::Vips;
 use crate::observe::{Index, Object, floating_ip_pool, net_ip_allocation};
 
 /// A round takes milliseconds; the alert on slow ones begins at half a minute.
@@ -69,6 +72,7 @@ struct Inner {
     evictions: IntCounterVec,
     move_seconds: HistogramVec,
     flipop: Flipop,
+    vips: Vips,
 }
 
 impl Metrics {
@@ -163,6 +167,7 @@ impl Metrics {
                 &MOVE_SECONDS,
             )?,
             flipop: Flipop::new(&new)?,
+            vips: Vips::new(&new)?,
             describing: Mutex::default(),
             registry: new.registry,
         })))
@@ -247,6 +252,32 @@ impl Metrics {
         took: Duration,
     ) {
         self.0.flipop.called(provider, call, object, is_done, took);
+    }
+
+    /// A VIP was written on a Cluster.
+    pub fn vip_assigned(&self, role: Role, class: &str, took: Option<Duration>) {
+        self.0.vips.assigned(role, class, took);
+    }
+
+    /// A step towards a VIP failed.
+    pub fn vip_failed(&self, role: Role, class: &str, reason: &str) {
+        self.0.vips.failed(role, class, reason);
+    }
+
+    /// A Cluster was looked at, and this is to be said of its VIPs.
+    pub fn vips_considered<'a>(
+        &self,
+        class: &str,
+        said: impl Iterator<Item = &'a Said> + Clone,
+        took: Duration,
+    ) {
+        self.0.vips.considered(class, said, took);
+    }
+
+    /// Sets the gauges about pools and claims of VIPs anew.
+    pub fn describe_vips(&self, world: &plan::vips::World) {
+        let _whole = self.0.describing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.vips.describe(world);
     }
 
     /// Sets the gauges about objects and nodes anew.

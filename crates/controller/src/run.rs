@@ -10,7 +10,7 @@ use futures::FutureExt;
 use futures::future::Shared;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use plan::{DnsProvider, NodeName, leadership};
+use plan::{DnsProvider, Epoch, NodeName, leadership};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -25,7 +25,9 @@ use crate::metered::metered;
 use crate::metrics::{Identity, Metrics};
 use crate::report::Reporter;
 use crate::rounds::{Retry, Rounds};
+use crate::runtime_extension;
 use crate::settings::Settings;
+use crate::vips::{self, Vips};
 use crate::watch::{self, SILENCE_SECONDS_MAX};
 
 /// The longest that a write of a status or of marks may take.
@@ -48,6 +50,8 @@ pub struct Edges {
     pub clock: Arc<dyn Clock>,
     /// What keeps changes in when we don't lead.
     pub fence: Arc<Fence>,
+    /// Where the part for VIPs hears of what happens, for others who tell or ask it something.
+    pub vips: vips::Line,
 }
 
 /// What a controller is told about itself.
@@ -69,6 +73,10 @@ pub struct Terms {
     pub retry: Retry,
     /// What our mark on DNS records says, where it is not the cluster's id.
     pub dns_owner: Option<Arc<str>>,
+    /// Whether public addresses and names are kept where they belong.
+    pub keeps_addresses: bool,
+    /// What the part for VIPs is told, where it is there.
+    pub vips: Option<vips::Terms>,
 }
 
 /// Runs until asked to stop, or until leadership is lost.
@@ -100,18 +108,22 @@ pub async fn run(settings: Settings) -> Result<()> {
         drivers,
         clock: Arc::clone(&clock),
         fence,
+        vips: vips::Line::default(),
     };
-    let retry = settings.retry();
+    let to_vips = edges.vips.to.clone();
+    let (retry, lease, vips) = (settings.retry(), settings.lease(), settings.vips());
     let terms = Terms {
         // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
         identity: format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond()),
         node: settings.node_name.filter(|name| !name.is_empty()).map(|name| name.as_str().into()),
         namespace: settings.pod_namespace.filter(|namespace| !namespace.is_empty()),
-        lease: (settings.lease_namespace, settings.lease_name),
+        lease,
         lease_duration: Duration::from_secs(settings.lease_duration),
         takeover,
         dns_owner: settings.dns_owner_id.filter(|id| !id.is_empty()).map(Into::into),
         retry,
+        keeps_addresses: settings.enable_addresses,
+        vips,
     };
     tracing::info!(
         version = settings.controller_version,
@@ -121,11 +133,19 @@ pub async fn run(settings: Settings) -> Result<()> {
         takeover_seconds = takeover.as_secs(),
         "started"
     );
+    let hooks = async {
+        let Some(name) = settings.enable_runtime_extension.then_some(settings.runtime_extension_name) else {
+            return std::future::pending().await;
+        };
+        let (port, certificates) = (settings.runtime_extension_port, &settings.runtime_extension_cert_dir);
+        runtime_extension::serve(port, name, certificates, to_vips).await
+    };
     tokio::select! {
         biased;
         ended = health::serve(&metrics, settings.health_port, settings.metrics_port) => {
             ended.context("the health server ended")
         }
+        ended = hooks => ended.context("the server for runtime hooks ended"),
         ended = control(edges, terms, metrics.clone(), asked_to_stop()) => ended,
     }
 }
@@ -137,49 +157,146 @@ pub async fn control(
     metrics: Metrics,
     asked_to_stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
-    let Edges { watching, writing, leasing, mut drivers, clock, fence } = edges;
+    let Edges { watching, writing, leasing, mut drivers, clock, fence, vips: line } = edges;
     let external_dns = ExternalDns::new(writing.clone(), Arc::clone(&fence));
     drivers.records.insert(DnsProvider::ExternalDns, Arc::new(external_dns));
-    let (to, seen) = mpsc::unbounded_channel();
-    let _watches = watch::start(&watching, &to);
-    let mut rounds = Rounds::new(
-        seen,
-        Clouds::new(drivers.addresses.clone()),
-        Executor::new(drivers, terms.takeover, writing.clone(), Arc::clone(&fence)),
-        Reporter::new(writing, Arc::clone(&fence), &terms.identity),
-        Arc::clone(&clock),
-        metrics,
-        terms.retry,
-    );
-    rounds.sign_records_as(terms.dns_owner.clone());
-    let mut candidate = Candidate::new(leasing, &terms, clock, fence);
+    let mut watches = Vec::new();
+    let rounds = terms.keeps_addresses.then(|| {
+        let (to, seen) = mpsc::unbounded_channel();
+        watches.push(watch::start(&watching, &to));
+        let mut rounds = Rounds::new(
+            seen,
+            Clouds::new(drivers.addresses.clone()),
+            Executor::new(drivers, terms.takeover, writing.clone(), Arc::clone(&fence)),
+            Reporter::new(writing.clone(), Arc::clone(&fence), &terms.identity),
+            Arc::clone(&clock),
+            metrics.clone(),
+            terms.retry,
+        );
+        rounds.sign_records_as(terms.dns_owner.clone());
+        rounds
+    });
+    let vips = terms.vips.clone().map(|vips| {
+        watches.push(vips::watch::start(&watching, &line.to));
+        let edges = vips::Edges { client: writing, fence: Arc::clone(&fence), clock: Arc::clone(&clock) };
+        Vips::new(line.seen, edges, metrics.clone(), &terms.identity, terms.retry, vips)
+    });
+    let mut parts = Parts { rounds, vips, metrics };
     let asked_to_stop = asked_to_stop.shared();
-    lead(&mut candidate, &mut rounds, &terms, asked_to_stop).await
+    if !terms.keeps_addresses && terms.vips.as_ref().is_none_or(|vips| !vips.allocates) {
+        // Who only answers questions must not keep another one from leading.
+        let answer = async {
+            parts.until_complete().await;
+            parts.stand_by().await;
+        };
+        tokio::select! {
+            biased;
+            () = answer => {}
+            () = asked_to_stop => {}
+        }
+        return Ok(());
+    }
+    let mut candidate = Candidate::new(leasing, &terms, clock, fence);
+    lead(&mut candidate, &mut parts, &terms, asked_to_stop).await
+}
+
+/// What is done under one leadership. A part that is not there never has anything to do.
+struct Parts {
+    rounds: Option<Rounds>,
+    vips: Option<Vips>,
+    metrics: Metrics,
+}
+
+impl Parts {
+    /// Watches without acting, as a standby does.
+    async fn stand_by(&mut self) {
+        let Self { rounds, vips, .. } = self;
+        futures::join!(
+            of(rounds, async |rounds| rounds.stand_by().await),
+            of(vips, async |vips| vips.stand_by().await)
+        );
+    }
+
+    /// Watches without acting until everything is known. Addresses don't wait for VIPs.
+    async fn until_complete(&mut self) {
+        match (&mut self.rounds, &mut self.vips) {
+            (Some(rounds), vips) => tokio::select! {
+                biased;
+                () = rounds.until_complete() => {}
+                () = of(vips, async |vips| vips.stand_by().await) => {}
+            },
+            (None, Some(vips)) => {
+                vips.until_complete().await;
+                self.metrics.set_ready(true);
+            }
+            (None, None) => self.metrics.set_ready(true),
+        }
+    }
+
+    /// The highest epoch in any journal that is known.
+    fn last_epoch(&self) -> Epoch {
+        self.rounds.as_ref().map(Rounds::last_epoch).unwrap_or_default()
+    }
+
+    /// Acts, as the leader of the given epoch, until somebody else should.
+    async fn lead(&mut self, epoch: Epoch) {
+        self.metrics.set_leader(true);
+        let Self { rounds, vips, .. } = self;
+        tokio::select! {
+            biased;
+            () = of(rounds, async |rounds| rounds.lead(epoch).await) => {}
+            () = of(vips, async |vips| vips.lead().await) => {}
+        }
+    }
+
+    /// Begins nothing new, and waits until nothing is under way.
+    async fn finish(&mut self) {
+        let Self { rounds, vips, .. } = self;
+        let finish_rounds = async {
+            if let Some(rounds) = rounds {
+                rounds.finish().await;
+            }
+        };
+        let finish_vips = async {
+            if let Some(vips) = vips {
+                vips.finish().await;
+            }
+        };
+        futures::join!(finish_rounds, finish_vips);
+    }
+}
+
+/// What a part does; for ever nothing where it is not there.
+async fn of<P>(part: &mut Option<P>, does: impl AsyncFnOnce(&mut P)) {
+    match part {
+        Some(part) => does(part).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Wins the lease and acts while it lasts.
 async fn lead(
     candidate: &mut Candidate,
-    rounds: &mut Rounds,
+    parts: &mut Parts,
     terms: &Terms,
     asked_to_stop: Shared<impl Future<Output = ()>>,
 ) -> Result<()> {
     // Whoever can't read everything could hold the lease and do nothing with it.
     tokio::select! {
         biased;
-        () = rounds.until_complete() => {}
+        () = parts.until_complete() => {}
         () = asked_to_stop.clone() => return Ok(()),
     }
     let gained = tokio::select! {
         biased;
         gained = candidate.win() => gained,
-        () = rounds.stand_by() => bail!("the watches ended"),
+        () = parts.stand_by() => bail!("the watches ended"),
         () = asked_to_stop.clone() => return Ok(()),
     };
     tokio::select! {
         biased;
         () = candidate.keep() => bail!("leadership was lost"),
-        () = rounds.until_complete() => {}
+        () = parts.until_complete() => {}
         // We hold the lease and have done nothing, but whoever held it before may still: it is left to run out.
         () = asked_to_stop.clone() => return Ok(()),
     }
@@ -189,20 +306,21 @@ async fn lead(
     tokio::select! {
         biased;
         () = candidate.keep() => bail!("leadership was lost"),
-        _ = tokio::time::timeout(wait, rounds.stand_by()) => {}
+        _ = tokio::time::timeout(wait, parts.stand_by()) => {}
         // Released in order, it would tell the next one that there is nothing to wait for.
         () = asked_to_stop.clone() => return Ok(()),
     }
     // Where nobody on another node has led since one here handed over, nobody else is there: it is done after all.
-    rounds.spare(terms.node.clone().filter(|node| !candidate.was_handed_over_from(node)));
+    let spared = terms.node.clone().filter(|node| !candidate.was_handed_over_from(node));
+    parts.rounds.iter_mut().for_each(|rounds| rounds.spare(spared.clone()));
     // Whoever led before has written its last, so this epoch is above all that were.
-    let epoch = leadership::next_epoch(candidate.last_epoch(), rounds.last_epoch());
+    let epoch = leadership::next_epoch(candidate.last_epoch(), parts.last_epoch());
     candidate.set_epoch(epoch).await.context("writing our epoch into the lease")?;
     tracing::info!(epoch = epoch.0, "leading");
     let handed_over_from = tokio::select! {
         biased;
         () = candidate.keep() => bail!("leadership was lost"),
-        () = rounds.lead(epoch) => {
+        () = parts.lead(epoch) => {
             tracing::info!("handing over: the next step would cut off the node that we run on");
             terms.node.as_ref()
         }
@@ -213,7 +331,7 @@ async fn lead(
     };
     tokio::select! {
         biased;
-        () = rounds.finish() => {}
+        () = parts.finish() => {}
         () = candidate.keep() => bail!("leadership was lost"),
     }
     candidate.release(handed_over_from).await.context("releasing the lease")

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 
 use crate::rounds::Retry;
+use crate::vips;
 
 /// Keeps IP addresses where workloads need them.
 #[derive(Clone, Debug, Parser)]
@@ -23,13 +24,14 @@ pub struct Settings {
     #[arg(long, env = "HEALTH_PORT", default_value_t = 8080)]
     pub health_port: u16,
 
-    /// The Lease that all copies share
-    #[arg(long, env = "LEASE_NAME", default_value = "ip-address-controller-leader")]
-    pub lease_name: String,
+    /// The Lease that all copies share. By default ip-address-controller-leader, and capi-vip-allocator.gorizond.io for those
+    /// that do VIPs alone
+    #[arg(long, env = "LEASE_NAME")]
+    pub lease_name: Option<String>,
 
-    /// The Lease's namespace
-    #[arg(long, env = "LEASE_NAMESPACE", default_value = "kube-system")]
-    pub lease_namespace: String,
+    /// The Lease's namespace. By default kube-system, and our own for those that do VIPs alone
+    #[arg(long, env = "LEASE_NAMESPACE")]
+    pub lease_namespace: Option<String>,
 
     /// How many seconds a leader that says nothing is still believed to lead
     #[arg(long, env = "LEASE_DURATION", default_value_t = 60, value_parser = clap::value_parser!(u64).range(3..=3600))]
@@ -65,8 +67,36 @@ pub struct Settings {
     pub cluster_name: Option<String>,
 
     /// Accepted for those who set it: the lease is always held, because the fence rests on it
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
     pub leader_elect: bool,
+
+    /// Whether public addresses and DNS names are kept where they belong; without it, VIPs are all that is done
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
+    pub enable_addresses: bool,
+
+    /// Whether Cluster API's Clusters get their VIPs
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
+    pub enable_reconciler: bool,
+
+    /// Whether Cluster API's runtime hooks are answered, so that nothing of a Cluster is built before it has its VIP
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false)]
+    pub enable_runtime_extension: bool,
+
+    /// The port at which runtime hooks are answered
+    #[arg(long, default_value_t = 9443)]
+    pub runtime_extension_port: u16,
+
+    /// How the names of our runtime hooks' handlers begin
+    #[arg(long, default_value = "vip-allocator")]
+    pub runtime_extension_name: String,
+
+    /// The folder with the certificate for runtime hooks, tls.crt and tls.key; both are read again when they change
+    #[arg(long, default_value = "/tmp/runtime-extension/serving-certs")]
+    pub runtime_extension_cert_dir: PathBuf,
+
+    /// The port of a Cluster's endpoint where the Cluster names none
+    #[arg(long, default_value_t = 6443, value_parser = clap::value_parser!(u16).range(1..))]
+    pub default_port: u16,
 
     /// The version that metrics tell; by default the build's
     #[arg(long, env = "CONTROLLER_VERSION", default_value = env!("CARGO_PKG_VERSION"))]
@@ -146,6 +176,24 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The Lease by which we lead, as namespace and name. Those that do VIPs alone have the one that capi-vip-allocator had, so
+    /// that it stands by while we lead, and we while it does.
+    pub fn lease(&self) -> (String, String) {
+        let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let (namespace, name) = match self.enable_addresses {
+            true => (None, "ip-address-controller-leader"),
+            false => (named(&self.pod_namespace), "capi-vip-allocator.gorizond.io"),
+        };
+        let namespace = named(&self.lease_namespace).or(namespace).unwrap_or_else(|| "kube-system".into());
+        (namespace, named(&self.lease_name).unwrap_or_else(|| name.into()))
+    }
+
+    /// What the part for VIPs is told, where it is there at all.
+    pub fn vips(&self) -> Option<vips::Terms> {
+        let is_there = self.enable_reconciler || self.enable_runtime_extension;
+        is_there.then_some(vips::Terms { allocates: self.enable_reconciler, default_port: self.default_port })
+    }
+
     /// Pauses after failures.
     pub fn retry(&self) -> Retry {
         let [shortest, longest] = [self.retry_seconds_min, self.retry_seconds_max].map(Duration::from_secs);
@@ -164,4 +212,53 @@ pub enum LogFormat {
 
 fn identity() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(arguments: &[&str]) -> Settings {
+        Settings::parse_from([&["ip-address-controller"], arguments].concat())
+    }
+
+    #[test]
+    fn v6_the_flags_of_the_vip_allocator_have_its_defaults() {
+        let settings = settings(&[]);
+        assert!(settings.enable_reconciler && !settings.enable_runtime_extension);
+        assert_eq!((settings.runtime_extension_port, settings.default_port), (9443, 6443));
+    }
+
+    #[test]
+    fn v6_the_flags_of_the_vip_allocator_are_taken_as_its_manifests_write_them() {
+        let as_written = [
+            "--leader-elect",
+            "--enable-runtime-extension=false",
+            "--runtime-extension-port=9443",
+            "--enable-reconciler=true",
+            "--default-port=6443",
+        ];
+        assert!(settings(&as_written).vips().is_some_and(|terms| terms.allocates));
+        let turned = ["--enable-reconciler=false", "--enable-runtime-extension", "--default-port=8443"];
+        let terms = settings(&turned).vips().unwrap();
+        assert_eq!((terms.allocates, terms.default_port), (false, 8443));
+    }
+
+    #[test]
+    fn v6_without_the_reconciler_only_vips_are_not_done() {
+        let settings = settings(&["--enable-reconciler=false"]);
+        assert!(settings.vips().is_none() && settings.enable_addresses);
+    }
+
+    #[test]
+    fn vips_alone_have_the_lease_that_the_vip_allocator_had() {
+        let lease = |arguments: &[&str]| {
+            let (namespace, name) = settings(arguments).lease();
+            format!("{namespace}/{name}")
+        };
+        let alone = ["--enable-addresses=false", "--pod-namespace=capi-system"];
+        assert_eq!(lease(&alone), "capi-system/capi-vip-allocator.gorizond.io");
+        assert_eq!(lease(&["--pod-namespace=flipop"]), "kube-system/ip-address-controller-leader");
+        assert_eq!(lease(&["--lease-name=mine", "--lease-namespace=here"]), "here/mine");
+    }
 }

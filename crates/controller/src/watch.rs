@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use crate::tasks::Tasks;
 
 /// The pause after a watch failed, so that an absent resource costs a request now and then and is found when it comes.
-const WATCH_RETRY: Duration = Duration::from_secs(2);
+pub const WATCH_RETRY: Duration = Duration::from_secs(2);
 
 /// The apiserver ends each watch after so long, so that something comes over a living connection at least as often.
 const WATCH_SECONDS: u32 = 4;
@@ -198,7 +198,7 @@ pub enum Change<K> {
 
 impl<K> Change<K> {
     /// The same of something else.
-    fn map<L>(self, change: impl Fn(K) -> L) -> Change<L> {
+    pub fn map<L>(self, change: impl Fn(K) -> L) -> Change<L> {
         match self {
             Self::All(all) => Change::All(all.into_iter().map(change).collect()),
             Self::Applied(one) => Change::Applied(Box::new(change(*one))),
@@ -238,18 +238,37 @@ fn spawn<K>(
     K::DynamicType: Default,
 {
     let (api, to) = (Api::<K>::all(client.clone()), to.clone());
+    let tell = move |heard| match heard {
+        Heard::Changed(change) => seen(change),
+        Heard::Lost(error) => {
+            let is_absent = is_not_found(&error);
+            tracing::warn!(?kind, %error, is_absent, "a watch failed");
+            match is_absent {
+                _ if plan::sabotaged!(FailedWatchReadAsEmpty) => seen(Change::All(Vec::new())),
+                true => Seen::Absent(kind),
+                false => Seen::Unsure(kind),
+            }
+        }
+    };
     // A watcher that resumes after an error says nothing until something changes, so one that failed is begun anew: its
     // relist says that all is known again.
-    tasks.spawn(async move { while follow(api.clone(), &to, kind, seen).await {} });
+    tasks.spawn(async move {
+        while follow(api.clone(), &to, tell).await {
+            tokio::time::sleep(WATCH_RETRY).await;
+        }
+    });
 }
 
-/// Tells of everything until the watch fails; the answer is whether to begin anew.
-async fn follow<K>(
-    api: Api<K>,
-    to: &mpsc::UnboundedSender<Seen>,
-    kind: Kind,
-    seen: impl Fn(Change<K>) -> Seen,
-) -> bool
+/// What a watch tells.
+pub enum Heard<K> {
+    /// Something changed.
+    Changed(Change<K>),
+    /// It has failed, and is over.
+    Lost(watcher::Error),
+}
+
+/// Tells of everything until the watch fails; the answer is whether somebody still listens.
+pub async fn follow<K, S>(api: Api<K>, to: &mpsc::UnboundedSender<S>, tell: impl Fn(Heard<K>) -> S) -> bool
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
 {
@@ -257,7 +276,7 @@ where
     futures::pin_mut!(events);
     let mut relisted = Vec::new();
     while let Some(event) = events.next().await {
-        let told = match event {
+        let change = match event {
             Ok(Event::Init) => {
                 relisted.clear();
                 continue;
@@ -266,24 +285,12 @@ where
                 relisted.push(slimmed(object));
                 continue;
             }
-            Ok(Event::InitDone) => seen(Change::All(std::mem::take(&mut relisted))),
-            Ok(Event::Apply(object)) => seen(Change::Applied(Box::new(slimmed(object)))),
-            Ok(Event::Delete(object)) => seen(Change::Deleted(Box::new(object))),
-            Err(error) => {
-                let is_absent = is_not_found(&error);
-                tracing::warn!(?kind, %error, is_absent, "a watch failed");
-                let told = if is_absent { Seen::Absent(kind) } else { Seen::Unsure(kind) };
-                let told = if plan::sabotaged!(FailedWatchReadAsEmpty) {
-                    seen(Change::All(Vec::new()))
-                } else {
-                    told
-                };
-                let is_heard = to.send(told).is_ok();
-                tokio::time::sleep(WATCH_RETRY).await;
-                return is_heard;
-            }
+            Ok(Event::InitDone) => Change::All(std::mem::take(&mut relisted)),
+            Ok(Event::Apply(object)) => Change::Applied(Box::new(slimmed(object))),
+            Ok(Event::Delete(object)) => Change::Deleted(Box::new(object)),
+            Err(error) => return to.send(tell(Heard::Lost(error))).is_ok(),
         };
-        if to.send(told).is_err() {
+        if to.send(tell(Heard::Changed(change))).is_err() {
             return false;
         }
     }
@@ -296,7 +303,8 @@ fn slimmed<K: Resource>(mut object: K) -> K {
     object
 }
 
-fn is_not_found(error: &watcher::Error) -> bool {
+/// Whether the cluster does not have what is watched.
+pub fn is_not_found(error: &watcher::Error) -> bool {
     let status = match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status,

@@ -7,22 +7,31 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use testbed::audit::{self, Use};
 
-/// Everything that the rules in the manifest allow.
+/// The manifests, and the ServiceAccount that each gives rights to.
+const MANIFESTS: [(&str, &str); 2] = [
+    ("k8s/rbac.yaml", "ip-address-controller"),
+    ("k8s/cluster-api/capi-vip-allocator.yaml", "capi-vip-allocator-controller-manager"),
+];
+
+/// Everything that the rules in the manifests allow.
 fn granted() -> BTreeSet<Use> {
-    let text =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../k8s/rbac.yaml")).unwrap();
-    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
-    let rules = objects.iter().filter_map(|object| object["rules"].as_array()).flatten();
-    let texts = |list: &Value| -> Vec<String> {
-        list.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
-    };
     let mut granted = BTreeSet::new();
-    for rule in rules {
-        for group in texts(&rule["apiGroups"]) {
-            for resource in texts(&rule["resources"]) {
-                for verb in texts(&rule["verbs"]) {
-                    let (group, resource) = (group.clone(), resource.clone());
-                    granted.insert(Use { group, resource, verb, is_allowed: true });
+    for (path, account) in MANIFESTS {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+        let objects: Vec<Value> =
+            serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let rules = objects.iter().filter_map(|object| object["rules"].as_array()).flatten();
+        let texts = |list: &Value| -> Vec<String> {
+            list.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+        };
+        for rule in rules {
+            for group in texts(&rule["apiGroups"]) {
+                for resource in texts(&rule["resources"]) {
+                    for verb in texts(&rule["verbs"]) {
+                        let (account, group, resource) =
+                            (account.to_owned(), group.clone(), resource.clone());
+                        granted.insert(Use { account, group, resource, verb, is_allowed: true });
+                    }
                 }
             }
         }

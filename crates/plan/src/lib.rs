@@ -47,6 +47,7 @@ mod records;
 pub mod sabotage;
 mod standing;
 mod steps;
+pub mod vips;
 mod world;
 
 pub use creation::{Account, Creation, CreationAction, CreationStep, Lacking};

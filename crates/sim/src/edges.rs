@@ -60,6 +60,7 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
         drivers: drivers(compute, ocean, zones),
         clock: Arc::clone(process) as Arc<dyn controller::clock::Clock>,
         fence,
+        vips: controller::vips::Line::default(),
     }
 }
 

@@ -140,6 +140,8 @@ impl Fleet {
             takeover: TAKEOVER,
             retry: Retry { shortest: RETRY_SHORTEST, longest: Duration::from_secs(60) },
             dns_owner: Some(DNS_OWNER.into()),
+            keeps_addresses: true,
+            vips: None,
         };
         let edges = edges(&self.universe, &process);
         let (universe, number, stop) = (Arc::clone(&self.universe), self.started, process.stop.clone());

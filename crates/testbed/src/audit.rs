@@ -17,13 +17,17 @@ kind: Policy
 omitStages: [RequestReceived]
 rules:
   - level: Metadata
-    users: ['system:serviceaccount:kube-system:ip-address-controller']
+    users:
+      - 'system:serviceaccount:kube-system:ip-address-controller'
+      - 'system:serviceaccount:capi-system:capi-vip-allocator-controller-manager'
   - level: None
 ";
 
 /// A kind of request, as rules name it, and whether it was allowed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Use {
+    /// The ServiceAccount's name.
+    pub account: String,
     /// Such as `apps`; empty for the core.
     pub group: String,
     /// Such as `pods` or `pods/eviction`.
@@ -44,7 +48,9 @@ fn read(entry: &Value) -> Option<Use> {
     let about = &entry["objectRef"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let subresource = about["subresource"].as_str().map(|name| format!("/{name}")).unwrap_or_default();
+    let user = entry["user"]["username"].as_str()?;
     Some(Use {
+        account: user.rsplit(':').next()?.to_owned(),
         group: text(&about["apiGroup"]),
         resource: format!("{}{subresource}", about["resource"].as_str()?),
         verb: text(&entry["verb"]),
@@ -57,7 +63,9 @@ pub(crate) fn leave(log: &Path, name: &str) {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let lines: Vec<_> = used(log)
         .iter()
-        .map(|used| format!("{} {}.{} {}", used.verb, used.resource, used.group, used.is_allowed))
+        .map(|Use { account, group, resource, verb, is_allowed }| {
+            format!("{verb} {resource}.{group} {is_allowed} {account}")
+        })
         .collect();
     let _ = std::fs::write(Path::new(&folder).join(name), lines.join("\n"));
 }
@@ -69,10 +77,11 @@ pub fn left(folder: &Path) -> std::io::Result<BTreeSet<Use>> {
         let text = std::fs::read_to_string(entry?.path())?;
         all.extend(text.lines().filter_map(|line| {
             let mut parts = line.split(' ');
-            let (verb, what, allowed) = (parts.next()?, parts.next()?, parts.next()?);
+            let (verb, what, allowed, account) =
+                (parts.next()?, parts.next()?, parts.next()?, parts.next()?.to_owned());
             let (resource, group) = what.split_once('.')?;
             let (group, resource, verb) = (group.to_owned(), resource.to_owned(), verb.to_owned());
-            Some(Use { group, resource, verb, is_allowed: allowed == "true" })
+            Some(Use { account, group, resource, verb, is_allowed: allowed == "true" })
         }));
     }
     Ok(all)

@@ -117,19 +117,21 @@ impl ClusterApi {
 }
 
 /// A self-signed certificate for loopback, which vouches for itself.
-struct Certificate {
-    public: String,
+pub struct Certificate {
+    /// What others are shown, in PEM.
+    pub public: String,
     private: String,
 }
 
 impl Certificate {
-    fn generate() -> Result<Self> {
+    /// A new one.
+    pub fn generate() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
         Ok(Self { public: made.cert.pem(), private: made.signing_key.serialize_pem() })
     }
 
     /// Writes the files that a manager expects, under the names that it expects.
-    fn write(&self, folder: &Path) -> Result<()> {
+    pub fn write(&self, folder: &Path) -> Result<()> {
         std::fs::create_dir_all(folder)?;
         std::fs::write(folder.join("tls.crt"), &self.public)?;
         std::fs::write(folder.join("tls.key"), &self.private)?;

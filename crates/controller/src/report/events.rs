@@ -121,7 +121,7 @@ pub(super) fn of_deprecation(object: &Object) -> Option<News> {
     Some(News::of_object(object, "DeprecatedField", "Reconcile", note).as_warning())
 }
 
-pub(super) async fn tell(
+pub(crate) async fn tell(
     client: Client,
     news: News,
     number: u64,

@@ -234,7 +234,7 @@ impl Rounds {
 
 impl Retry {
     /// A pause that is longer each time.
-    fn grown(self, failures: u32) -> Duration {
+    pub(crate) fn grown(self, failures: u32) -> Duration {
         self.shortest.saturating_mul(1 << failures.min(16)).min(self.longest)
     }
 

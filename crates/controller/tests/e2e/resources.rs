@@ -93,8 +93,9 @@ async fn f1_every_example_inside_flipops_module_is_accepted_and_loses_no_field()
 async fn n21_every_example_of_the_docs_is_accepted() {
     let control_plane = apiserver().await;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let file = entry.unwrap().path();
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    // Those for Cluster API need its definitions, and have a folder and a test of their own.
+    for file in entries.filter(|path| path.is_file()) {
         let text = std::fs::read_to_string(&file).unwrap();
         control_plane.apply(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         println!("accepted: {}", file.file_name().unwrap().display());

@@ -1,0 +1,361 @@
+//! Answers Cluster API's runtime hooks, so that nothing of a Cluster is built before it has its VIP.
+//!
+//! In: requests of Cluster API's manager over TLS, and what the part for VIPs knows. Out: whether the building of a Cluster has to
+//! wait, and the endpoint for its infrastructure where a class asks for that. It only reads, so every copy answers, also those
+//! that don't lead. It never allocates: a hook that allocates has to be right about a Cluster that may never come to be.
+//!
+//! The certificate is read again when its files change, as those of a mounted Secret do.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, anyhow};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::serve::Listener;
+use k8s_openapi::ByteString;
+use plan::vips::{Key, Next, Role, Said};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::health::listen;
+use crate::vips::may_be_built;
+use crate::vips::watch::Seen;
+
+const HOOKS: &str = "hooks.runtime.cluster.x-k8s.io/v1alpha1";
+
+/// The most that a request may hold: all templates of a Cluster.
+const REQUEST_BYTES_MAX: usize = 32 << 20;
+
+/// The longest that a client may take to agree on a connection.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// The most connections that are being agreed on at once.
+const HANDSHAKES_MAX: usize = 100;
+
+/// The longest that the part for VIPs may take to answer; Cluster API gives up after ten seconds.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// When Cluster API shall ask again for a VIP that is on its way.
+const RETRY_SOON_SECONDS: i32 = 1;
+
+/// When it shall ask again for one that a person has to see to.
+const RETRY_LATER_SECONDS: i32 = 10;
+
+/// Answers hooks, for ever.
+pub async fn serve(
+    port: u16,
+    name: String,
+    certificates: &Path,
+    to: mpsc::UnboundedSender<Seen>,
+) -> Result<()> {
+    let certificates = Certificates::read(certificates)?;
+    let mut config =
+        rustls::ServerConfig::builder().with_no_client_auth().with_cert_resolver(Arc::new(certificates));
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let tcp = listen(port).await.with_context(|| format!("listening for runtime hooks at port {port}"))?;
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    tracing::info!(port, name, "answering runtime hooks");
+    let listener = TlsListener { tcp, acceptor, handshakes: JoinSet::new() };
+    Ok(axum::serve(listener, routes(&name, to)).await?)
+}
+
+fn routes(name: &str, to: mpsc::UnboundedSender<Seen>) -> Router {
+    let (creating, patching) = (format!("{name}-before-create"), format!("{name}-generate-patches"));
+    let discovered = discovered(&creating, &patching);
+    let of_creating = to.clone();
+    Router::new()
+        .route(&format!("/{HOOKS}/discovery"), post(async move || answer(&discovered)))
+        .route(
+            &format!("/{HOOKS}/beforeclustercreate/{creating}"),
+            post(async move |body: Bytes| answer(&before_create(&body, &of_creating).await)),
+        )
+        .route(
+            &format!("/{HOOKS}/generatepatches/{patching}"),
+            post(async move |body: Bytes| answer(&generate_patches(&body, &to).await)),
+        )
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+}
+
+fn answer(value: &Value) -> Response {
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+}
+
+fn response(kind: &str, rest: Value) -> Value {
+    let mut response = json!({"apiVersion": HOOKS, "kind": kind, "status": "Success"});
+    if let (Some(response), Value::Object(rest)) = (response.as_object_mut(), rest) {
+        response.extend(rest);
+    }
+    response
+}
+
+/// Our handlers. Cluster API waits where they can't be reached: going on without them is what they are there to prevent.
+fn discovered(creating: &str, patching: &str) -> Value {
+    let handler = |name: &str, hook: &str| {
+        json!({
+            "name": name,
+            "requestHook": {"apiVersion": HOOKS, "hook": hook},
+            "timeoutSeconds": 10,
+            "failurePolicy": "Fail",
+        })
+    };
+    let handlers = [handler(creating, "BeforeClusterCreate"), handler(patching, "GeneratePatches")];
+    response("DiscoveryResponse", json!({"handlers": handlers}))
+}
+
+async fn before_create(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
+    let kind = "BeforeClusterCreateResponse";
+    let wait = |seconds: i32, message: String| {
+        response(kind, json!({"retryAfterSeconds": seconds, "message": message}))
+    };
+    let cluster = serde_json::from_slice::<Value>(body)
+        .and_then(|mut request| serde_json::from_value(request["cluster"].take()));
+    let cluster = match cluster {
+        Ok(cluster) => cluster,
+        Err(error) => {
+            let message = format!("the Cluster can't be read: {error}");
+            return response(kind, json!({"status": "Failure", "message": message, "retryAfterSeconds": 0}));
+        }
+    };
+    let (tell, told) = oneshot::channel();
+    match ask(to, Seen::Asked(Box::new(cluster), tell), told).await {
+        Ok(planned) => match may_be_built(&planned) {
+            Ok(()) => wait(0, String::new()),
+            Err(message) => wait(retry_after(&planned), format!("control-plane VIP: {message}")),
+        },
+        Err(error) => wait(RETRY_SOON_SECONDS, error.to_string()),
+    }
+}
+
+fn retry_after(planned: &[(Role, Next); 2]) -> i32 {
+    let [(_, control_plane), _] = planned;
+    let is_stuck = control_plane.said.is_stuck() && !matches!(control_plane.said, Said::Failed(_));
+    if is_stuck { RETRY_LATER_SECONDS } else { RETRY_SOON_SECONDS }
+}
+
+/// The endpoint of each Cluster for the template of its infrastructure. One without an endpoint gets no patch.
+async fn generate_patches(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
+    let kind = "GeneratePatchesResponse";
+    let fail = |message: String| response(kind, json!({"status": "Failure", "message": message}));
+    let request: Value = match serde_json::from_slice(body) {
+        Ok(request) => request,
+        Err(error) => return fail(format!("the request can't be read: {error}")),
+    };
+    let mut items = Vec::new();
+    for item in request["items"].as_array().into_iter().flatten() {
+        let holder = &item["holderReference"];
+        if holder["kind"] != "Cluster" || holder["fieldPath"] != "spec.infrastructureRef" {
+            continue;
+        }
+        let text = |value: &Value| value.as_str().unwrap_or_default().into();
+        let key = Key { namespace: text(&holder["namespace"]), name: text(&holder["name"]) };
+        let (tell, told) = oneshot::channel();
+        match ask(to, Seen::AskedEndpoint(key, tell), told).await {
+            Ok(Some((host, port))) => {
+                let endpoint = json!({"host": host, "port": port});
+                let patch = json!({"spec": {"template": {"spec": {"controlPlaneEndpoint": endpoint}}}});
+                let patch = ByteString(patch.to_string().into_bytes());
+                items.push(json!({"uid": item["uid"], "patchType": "JSONMergePatch", "patch": patch}));
+            }
+            Ok(None) => {}
+            Err(error) => return fail(error.to_string()),
+        }
+    }
+    response(kind, json!({"items": items}))
+}
+
+async fn ask<T>(to: &mpsc::UnboundedSender<Seen>, question: Seen, answer: oneshot::Receiver<T>) -> Result<T> {
+    to.send(question).map_err(|_| anyhow!("the part for VIPs has ended"))?;
+    let answered = tokio::time::timeout(ANSWER_MAX, answer).await;
+    answered.context("the part for VIPs does not answer")?.context("the part for VIPs has ended")
+}
+
+/// A certificate in files that may change.
+#[derive(Debug)]
+struct Certificates {
+    folder: PathBuf,
+    known: Mutex<(Option<SystemTime>, Arc<CertifiedKey>)>,
+}
+
+impl Certificates {
+    fn read(folder: &Path) -> Result<Self> {
+        let known = load(folder).with_context(|| {
+            format!("reading tls.crt and tls.key in {} for runtime hooks", folder.display())
+        })?;
+        Ok(Self { folder: folder.to_owned(), known: Mutex::new((changed(folder), known)) })
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = changed(&self.folder);
+        if changed != known.0 {
+            match load(&self.folder) {
+                Ok(certificate) => *known = (changed, certificate),
+                // Half of a change may have been read; the old one does until the other half is there.
+                Err(error) => tracing::warn!(%error, "the certificate for runtime hooks can't be read"),
+            }
+        }
+        Some(Arc::clone(&known.1))
+    }
+}
+
+/// When either file was last changed.
+fn changed(folder: &Path) -> Option<SystemTime> {
+    let of = |name: &str| std::fs::metadata(folder.join(name)).and_then(|file| file.modified()).ok();
+    of("tls.crt").max(of("tls.key"))
+}
+
+fn load(folder: &Path) -> Result<Arc<CertifiedKey>> {
+    let chain = CertificateDer::pem_file_iter(folder.join("tls.crt"))?.collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_file(folder.join("tls.key"))?;
+    let key = rustls::crypto::ring::sign::any_supported_type(&key)?;
+    let certificate = CertifiedKey::new(chain, key);
+    certificate.keys_match()?;
+    Ok(Arc::new(certificate))
+}
+
+/// Takes connections on which TLS has been agreed. One client that is slow at that does not hold up the others.
+struct TlsListener {
+    tcp: TcpListener,
+    acceptor: TlsAcceptor,
+    handshakes: JoinSet<io::Result<(TlsStream<TcpStream>, SocketAddr)>>,
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let has_room = self.handshakes.len() < HANDSHAKES_MAX;
+            tokio::select! {
+                biased;
+                Some(agreed) = self.handshakes.join_next() => match agreed {
+                    Ok(Ok(connection)) => return connection,
+                    Ok(Err(error)) => tracing::debug!(%error, "a client of the runtime hooks went away"),
+                    Err(error) => tracing::error!(%error, "a connection was cut off"),
+                },
+                (stream, from) = Listener::accept(&mut self.tcp), if has_room => {
+                    let acceptor = self.acceptor.clone();
+                    self.handshakes.spawn(async move {
+                        let agreed = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await;
+                        Ok((agreed.map_err(io::Error::other)??, from))
+                    });
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.tcp.local_addr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vips::watch::Cluster;
+
+    /// Answers one question as the part for VIPs would, with this plan.
+    fn with(planned: [(Role, Next); 2]) -> mpsc::UnboundedSender<Seen> {
+        let (to, mut seen) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            if let Some(Seen::Asked(_, answer)) = seen.recv().await {
+                let _ = answer.send(planned);
+            }
+        });
+        to
+    }
+
+    fn planned(said: Said, step: Option<plan::vips::Step>) -> [(Role, Next); 2] {
+        let ingress = Next { step: None, said: Said::NotWanted };
+        [(Role::ControlPlane, Next { step, said }), (Role::Ingress, ingress)]
+    }
+
+    fn pool() -> plan::vips::PoolRef {
+        plan::vips::PoolRef { name: "p".into(), namespace: None }
+    }
+
+    async fn asked(said: Said, step: Option<plan::vips::Step>) -> Value {
+        let cluster = json!({"metadata": {"name": "c", "namespace": "ns"}, "spec": {}});
+        let request = json!({"cluster": cluster}).to_string();
+        before_create(request.as_bytes(), &with(planned(said, step))).await["retryAfterSeconds"].clone()
+    }
+
+    #[tokio::test]
+    async fn v5_a_cluster_is_built_when_it_has_its_vip_and_not_before() {
+        let step = Some(plan::vips::Step::Create(pool()));
+        assert_eq!(asked(Said::Allocating(pool()), step).await, 1);
+        assert_eq!(asked(Said::Exhausted(vec![pool()]), None).await, 10);
+        assert_eq!(asked(Said::Unknown("pools"), None).await, 1, "what is not known is waited for");
+        let (vip, pool) = ("10.0.0.1".into(), pool());
+        assert_eq!(asked(Said::Assigned { vip, pool, undefined_in: None }, None).await, 0);
+    }
+
+    #[tokio::test]
+    async fn v5_an_endpoint_without_its_variable_is_waited_for_too() {
+        let step = plan::vips::Step::Write { vip: "10.0.0.1".into(), with_copy: true };
+        assert_eq!(asked(Said::Manual("10.0.0.1".into()), Some(step)).await, 1);
+        assert_eq!(asked(Said::Manual("10.0.0.1".into()), None).await, 0);
+    }
+
+    #[tokio::test]
+    async fn v5_a_cluster_that_no_pool_is_meant_for_is_not_held_up() {
+        assert_eq!(asked(Said::NoPool("k".into()), None).await, 0);
+        assert_eq!(asked(Said::NotWanted, None).await, 0);
+    }
+
+    #[tokio::test]
+    async fn v5_the_patch_hook_tells_the_endpoint_that_is_there_and_nothing_else() {
+        let (to, mut seen) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(seen) = seen.recv().await {
+                if let Seen::AskedEndpoint(key, answer) = seen {
+                    let is_there = &*key.name == "c";
+                    let _ = answer.send(is_there.then(|| ("10.0.0.1".to_owned(), 6443)));
+                }
+            }
+        });
+        let item = |uid: &str, name: &str, path: &str| {
+            let holder = json!({"kind": "Cluster", "namespace": "ns", "name": name, "fieldPath": path});
+            json!({"uid": uid, "holderReference": holder, "object": {}})
+        };
+        let request = json!({"items": [
+            item("1", "c", "spec.infrastructureRef"),
+            item("2", "c", "spec.controlPlaneRef"),
+            item("3", "without", "spec.infrastructureRef"),
+        ]});
+        let answered = generate_patches(request.to_string().as_bytes(), &to).await;
+        let patch = json!({"spec": {"template": {"spec": {
+            "controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443}}}}});
+        let patch = ByteString(patch.to_string().into_bytes());
+        assert_eq!(answered["items"], json!([{"uid": "1", "patchType": "JSONMergePatch", "patch": patch}]));
+    }
+
+    #[test]
+    fn a_cluster_of_either_version_can_be_read() {
+        let read = |topology: Value| {
+            let cluster = json!({"metadata": {"name": "c"}, "spec": {"topology": topology}});
+            serde_json::from_value::<Cluster>(cluster).unwrap().spec.topology.unwrap()
+        };
+        assert_eq!(read(json!({"class": "k"})).class, "k");
+        assert_eq!(read(json!({"classRef": {"name": "k"}})).class_ref.name, "k");
+    }
+}

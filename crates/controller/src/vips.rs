@@ -1,0 +1,546 @@
+//! VIPs for Cluster API: the loop of this part, beside that of addresses and under the same leadership.
+//!
+//! ```text
+//! watches ──▶ observe ──▶ plan ──▶ act (claims) and report (Clusters, Events)
+//!    ▲                                          │
+//!    └──────────── what has ended ◀─────────────┘
+//! ```
+//!
+//! In: Clusters, classes, pools, claims and addresses. Out: claims, endpoints and what is said of them. There is no journal but
+//! the claims themselves, and every change is a compare-and-swap in one store, so a change that was cut off, or that two copies
+//! make, ends as if it had been made once.
+
+mod act;
+mod observe;
+mod report;
+pub mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::{Client, ResourceExt};
+use plan::vips::{Key, Role, Said, Step};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use self::act::Ended;
+use self::observe::Index;
+use self::report::{Amendment, Manner};
+use self::watch::{Kind, Seen};
+use crate::clock::Clock;
+use crate::fence::Fence;
+use crate::metrics::Metrics;
+use crate::report::events;
+use crate::rounds::Retry;
+use crate::tasks::Tasks;
+use crate::watch::version;
+
+/// On a pool, the class that it is for, or `true` where an annotation of this name lists them; on a Cluster without a topology,
+/// an annotation with the class that pools are chosen by.
+pub const CLASS: &str = "vip.capi.gorizond.io/cluster-class";
+
+/// The label on a pool or claim that says what its addresses are for.
+pub const ROLE: &str = "vip.capi.gorizond.io/role";
+
+/// The label on a pool by which it comes before others.
+pub const PRIORITY: &str = "vip.capi.gorizond.io/priority";
+
+/// The annotation on a Cluster that asks for an ingress VIP, or for none.
+pub const INGRESS_ENABLED: &str = "vip.capi.gorizond.io/ingress-enabled";
+
+/// The annotation and label on a Cluster that hold its ingress VIP.
+pub const INGRESS_VIP: &str = "vip.capi.gorizond.io/ingress-vip";
+
+/// The annotation on a Cluster that says how its VIPs stand.
+pub const STATUS: &str = "vip.capi.gorizond.io/status";
+
+/// The annotation on a Cluster that nobody is to touch.
+const PAUSED: &str = "cluster.x-k8s.io/paused";
+
+/// The variable of a class that holds the control plane's VIP.
+const VARIABLE: &str = "clusterVip";
+
+/// Changes that come together are looked at together.
+const SETTLE: Duration = Duration::from_millis(5);
+
+/// The longest pause between two rounds.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// The most requests under way at once, so that others are served too.
+const UNDER_WAY_MAX: usize = 64;
+
+/// What mostly is over in a moment is worth a word only when it takes longer than this.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Metrics about objects are set so often at the most.
+const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
+
+/// The most Events under way at once.
+const TELLING_MAX: usize = 32;
+
+/// What this part is told about itself.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Whether VIPs are allocated; without it, what is known is only told to those who ask.
+    pub allocates: bool,
+    /// The port of an endpoint that has none.
+    pub default_port: u16,
+}
+
+/// What is under way for a Cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Work {
+    Claim(Role),
+    Cluster,
+}
+
+/// Everything that takes part.
+pub struct Vips {
+    index: Index,
+    seen: mpsc::UnboundedReceiver<Seen>,
+    client: Client,
+    fence: Arc<Fence>,
+    clock: Arc<dyn Clock>,
+    metrics: Metrics,
+    /// Who tells Events.
+    identity: String,
+    retry: Retry,
+    terms: Terms,
+    tasks: Tasks<Ended>,
+    under_way: BTreeSet<(Key, Work)>,
+    /// Clusters of which the apiserver has a newer version than this: nothing is written on them before that is seen.
+    outdated: BTreeMap<Key, u64>,
+    /// How often something failed for a Cluster, and until when nothing is tried for it.
+    failures: BTreeMap<Key, (u32, Instant)>,
+    /// When each VIP was first missed.
+    missed: BTreeMap<(Key, Role), Instant>,
+    told: u64,
+    telling: usize,
+    described: Option<Instant>,
+}
+
+/// What happened.
+enum Happened {
+    Seen(Seen),
+    Ended(Box<Ended>),
+    TimeWentBy,
+}
+
+/// How a [`Vips`] hears of what happens: watches tell it, and others may ask.
+pub struct Line {
+    /// To tell or ask it something.
+    pub to: mpsc::UnboundedSender<Seen>,
+    /// What it was told and asked.
+    pub seen: mpsc::UnboundedReceiver<Seen>,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        let (to, seen) = mpsc::unbounded_channel();
+        Self { to, seen }
+    }
+}
+
+/// Where a [`Vips`] touches the world.
+pub struct Edges {
+    /// A client for writes.
+    pub client: Client,
+    /// What keeps changes in when we don't lead.
+    pub fence: Arc<Fence>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Vips {
+    /// Nothing has happened yet.
+    pub fn new(
+        seen: mpsc::UnboundedReceiver<Seen>,
+        edges: Edges,
+        metrics: Metrics,
+        identity: &str,
+        retry: Retry,
+        terms: Terms,
+    ) -> Self {
+        let Edges { client, fence, clock } = edges;
+        Self {
+            index: Index::default(),
+            seen,
+            client,
+            fence,
+            clock,
+            metrics,
+            identity: identity.to_owned(),
+            retry,
+            terms,
+            tasks: Tasks::default(),
+            under_way: BTreeSet::new(),
+            outdated: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            missed: BTreeMap::new(),
+            told: 0,
+            telling: 0,
+            described: None,
+        }
+    }
+
+    /// Watches without acting, as a standby does.
+    pub async fn stand_by(&mut self) {
+        loop {
+            self.see_next().await;
+        }
+    }
+
+    /// Watches without acting until each kind is known, or known to be absent.
+    pub async fn until_complete(&mut self) {
+        while !self.index.is_complete() {
+            self.see_next().await;
+        }
+    }
+
+    async fn see_next(&mut self) {
+        match self.seen.recv().await {
+            Some(seen) => self.see(seen),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Acts, for as long as we lead.
+    pub async fn lead(&mut self) {
+        if !self.terms.allocates {
+            return self.stand_by().await;
+        }
+        self.round();
+        loop {
+            let happened = self.next().await;
+            let pause = if matches!(happened, Happened::Ended(_)) { Duration::ZERO } else { SETTLE };
+            self.take_in(happened);
+            let settled = Instant::now() + pause;
+            while let Ok(more) = tokio::time::timeout_at(settled, self.next_now()).await {
+                self.take_in(more);
+                if Instant::now() >= settled {
+                    break;
+                }
+            }
+            self.round();
+        }
+    }
+
+    /// Begins nothing new, and waits until nothing is under way.
+    pub async fn finish(&mut self) {
+        while !self.tasks.is_empty() {
+            let happened = self.next_now().await;
+            self.take_in(happened);
+        }
+    }
+
+    async fn next(&mut self) -> Happened {
+        let now = Instant::now();
+        let retries = self.failures.values().map(|(_, until)| *until);
+        let words = self.missed.values().map(|since| *since + PATIENCE);
+        let due = retries.chain(words).filter(|due| *due > now).chain([now + IDLE_MAX]).min().unwrap_or(now);
+        tokio::select! {
+            biased;
+            happened = self.next_now() => happened,
+            () = tokio::time::sleep_until(due) => Happened::TimeWentBy,
+        }
+    }
+
+    async fn next_now(&mut self) -> Happened {
+        let is_idle = self.tasks.is_empty();
+        tokio::select! {
+            biased;
+            Some(ended) = self.tasks.next(), if !is_idle => match ended {
+                Ok(ended) => Happened::Ended(Box::new(ended)),
+                Err(error) => {
+                    tracing::error!(%error, "a write was cut off");
+                    Happened::TimeWentBy
+                }
+            },
+            seen = self.seen.recv() => match seen {
+                Some(seen) => Happened::Seen(seen),
+                None => std::future::pending().await,
+            },
+        }
+    }
+
+    fn take_in(&mut self, happened: Happened) {
+        match happened {
+            Happened::Seen(seen) => self.see(seen),
+            Happened::Ended(ended) => self.learn(*ended),
+            Happened::TimeWentBy => {}
+        }
+    }
+
+    /// Takes in what was seen, and answers who asks. Somebody who asks may be gone by then.
+    fn see(&mut self, seen: Seen) {
+        match seen {
+            Seen::Asked(cluster, answer) => {
+                let key = observe::key(&cluster.metadata);
+                let _ = answer.send(plan::vips::plan(&self.index.world, &key, &observe::facts(&cluster)));
+            }
+            Seen::AskedEndpoint(key, answer) => {
+                let host = self.index.world.clusters.get(&key).and_then(|cluster| cluster.endpoint.clone());
+                let port = self.index.clusters.get(&key).and_then(|tracked| tracked.port);
+                let _ =
+                    answer.send(host.map(|host| (host.to_string(), port.unwrap_or(self.terms.default_port))));
+            }
+            seen => self.index.see(seen),
+        }
+    }
+
+    /// Plans for each Cluster, and begins what follows from it.
+    fn round(&mut self) {
+        let began = Instant::now();
+        self.failures.retain(|key, _| self.index.clusters.contains_key(key));
+        let failures = &self.failures;
+        let is_resting = |key: &Key| failures.get(key).is_some_and(|(_, until)| *until > began);
+        self.index.world.failed.retain(|key, _| is_resting(key));
+        let clusters = &self.index.clusters;
+        self.missed.retain(|(key, _), _| clusters.contains_key(key));
+        let is_behind = |key: &Key, known: &u64| {
+            clusters.get(key).is_some_and(|tracked| version(&tracked.metadata) <= *known)
+        };
+        self.outdated.retain(|key, known| is_behind(key, known));
+        let keys: Vec<_> = self.index.world.clusters.keys().cloned().collect();
+        for key in keys {
+            self.consider(&key);
+        }
+        if self.described.is_none_or(|last| last.elapsed() >= DESCRIBE_EVERY) {
+            self.metrics.describe_vips(&self.index.world);
+            self.described = Some(Instant::now());
+        }
+    }
+
+    fn consider(&mut self, key: &Key) {
+        let began = Instant::now();
+        let Some(cluster) = self.index.world.clusters.get(key) else { return };
+        let class = cluster.class.clone();
+        let planned = plan::vips::plan(&self.index.world, key, cluster);
+        for (role, next) in &planned {
+            if matches!(next.said, Said::Allocating(_) | Said::Exhausted(_)) {
+                self.miss(key, *role);
+            }
+            match &next.step {
+                Some(Step::Create(pool)) => self.claim(key, *role, pool),
+                Some(Step::Delete) => self.give_up(key, *role),
+                Some(Step::Write { .. }) | None => {}
+            }
+        }
+        self.amend(key);
+        if let Some(class) = class {
+            let said = planned.iter().map(|(_, next)| &next.said);
+            self.metrics.vips_considered(&class, said, began.elapsed());
+        }
+    }
+
+    /// Takes note of when a VIP was first missed.
+    fn miss(&mut self, key: &Key, role: Role) {
+        let missed = (key.clone(), role);
+        if self.missed.contains_key(&missed) {
+            return;
+        }
+        self.missed.insert(missed, Instant::now());
+        if role == Role::ControlPlane {
+            tracing::info!(
+                target: LOG,
+                cluster = %key,
+                "controlPlaneEndpoint not set, controller will allocate VIP"
+            );
+        }
+    }
+
+    /// Whether something may be begun for a Cluster, of which it is the only one then.
+    fn begin(&mut self, key: &Key, work: Work) -> bool {
+        self.under_way.len() < UNDER_WAY_MAX
+            && self.fence.remaining().is_some()
+            && self.under_way.insert((key.clone(), work))
+    }
+
+    fn claim(&mut self, key: &Key, role: Role, pool: &plan::vips::PoolRef) {
+        let (Some(tracked), Some(clusters), Some(claims)) = (
+            self.index.clusters.get(key),
+            self.index.served.get(&Kind::Clusters),
+            self.index.served.get(&Kind::Claims).cloned(),
+        ) else {
+            return;
+        };
+        let claim = act::claim(&tracked.metadata, clusters, key, role, pool);
+        if !self.begin(key, Work::Claim(role)) {
+            return;
+        }
+        tracing::info!(cluster = %key, %role, %pool, "claiming an address");
+        let (client, key) = (self.client.clone(), key.clone());
+        self.tasks.spawn(async move { Ended::Claimed(key, role, act::create(client, claims, claim).await) });
+    }
+
+    fn give_up(&mut self, key: &Key, role: Role) {
+        let claim = role.claim(key);
+        let (Some(seen), Some(served)) =
+            (self.index.claims.get(&claim).cloned(), self.index.served.get(&Kind::Claims).cloned())
+        else {
+            return;
+        };
+        if !self.begin(key, Work::Claim(role)) {
+            return;
+        }
+        tracing::info!(cluster = %key, %role, %claim, "giving a claim up that got no address, for one from another pool");
+        let (client, key) = (self.client.clone(), key.clone());
+        self.tasks
+            .spawn(async move { Ended::GivenUp(key, role, act::delete(client, served, claim, seen).await) });
+    }
+
+    fn amend(&mut self, key: &Key) {
+        if self.outdated.contains_key(key) || self.under_way.contains(&(key.clone(), Work::Cluster)) {
+            return;
+        }
+        let (Some(tracked), Some(served)) =
+            (self.index.clusters.get(key), self.index.served.get(&Kind::Clusters).cloned())
+        else {
+            return;
+        };
+        let manner = |role| {
+            let waits = self.missed.get(&(key.clone(), role)).map(|since| since.elapsed());
+            match waits {
+                _ if self.under_way.contains(&(key.clone(), Work::Claim(role))) => Manner::Silent,
+                Some(waits) if waits >= PATIENCE => Manner::Plain,
+                _ => Manner::Patient,
+            }
+        };
+        let port = self.terms.default_port;
+        let amendment = report::amendment(&self.index.world, key, tracked, &served, port, manner);
+        let Some(amendment) = amendment.filter(|_| self.begin(key, Work::Cluster)) else { return };
+        let (client, key) = (self.client.clone(), key.clone());
+        self.tasks.spawn(async move {
+            let amended = act::amend(client, served, key.clone(), amendment.patch.clone()).await;
+            Ended::Amended(key, amendment, amended)
+        });
+    }
+
+    /// Takes note of what became of something.
+    fn learn(&mut self, ended: Ended) {
+        match ended {
+            Ended::Claimed(key, role, result) => {
+                self.under_way.remove(&(key.clone(), Work::Claim(role)));
+                match result {
+                    Ok(claim) => self.index.see_claim(claim),
+                    Err(error) => self.failed(&key, Some(role), "claim_creation_failed", error),
+                }
+            }
+            Ended::GivenUp(key, role, result) => {
+                self.under_way.remove(&(key.clone(), Work::Claim(role)));
+                match result {
+                    Ok(()) => {}
+                    // It is gone, or has changed: the watch tells.
+                    Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+                    Err(error) => self.failed(&key, Some(role), "claim_deletion_failed", error),
+                }
+            }
+            Ended::Amended(key, amendment, result) => {
+                self.under_way.remove(&(key.clone(), Work::Cluster));
+                match result {
+                    Ok(cluster) => self.amended(&key, amendment, cluster),
+                    Err(kube::Error::Api(status)) if status.code == 409 => {
+                        let planned_for = self.index.clusters.get(&key).map(|known| version(&known.metadata));
+                        let sent = &amendment.patch["metadata"]["resourceVersion"];
+                        let sent = sent.as_str().and_then(|version| version.parse().ok());
+                        // One that was seen meanwhile is newer than what was refused.
+                        if let (Some(sent), Some(known)) = (sent, planned_for)
+                            && known <= sent
+                        {
+                            self.outdated.insert(key, sent);
+                        }
+                    }
+                    // The Cluster is gone.
+                    Err(kube::Error::Api(status)) if status.code == 404 => {}
+                    Err(error) => {
+                        let role = amendment.vips.first().map(|(role, _)| *role);
+                        self.failed(&key, role, "cluster_patch_failed", error);
+                    }
+                }
+            }
+            Ended::Told(result) => {
+                self.telling -= 1;
+                if let Err(error) = result {
+                    tracing::debug!(%error, "an Event was not told");
+                }
+            }
+        }
+    }
+
+    fn amended(&mut self, key: &Key, amendment: Amendment, cluster: watch::Cluster) {
+        self.failures.remove(key);
+        let created = cluster.creation_timestamp().map(|created| created.0);
+        self.index.see_cluster(cluster);
+        let class = self.index.world.clusters.get(key).and_then(|cluster| cluster.class.clone());
+        for (role, vip) in &amendment.vips {
+            let missed = self.missed.remove(&(key.clone(), *role));
+            let took = missed.map(|since| since.elapsed());
+            let since_created =
+                created.map(|created| self.clock.wall().duration_since(created).as_secs_f64());
+            match role {
+                Role::ControlPlane => tracing::info!(
+                    target: LOG,
+                    ip = %vip,
+                    cluster = %key,
+                    seconds_since_created = since_created,
+                    "control-plane VIP assigned"
+                ),
+                Role::Ingress => tracing::info!(
+                    target: LOG,
+                    ip = %vip,
+                    cluster = %key,
+                    "ingress VIP assigned to annotation and label"
+                ),
+            }
+            if let Some(class) = &class {
+                self.metrics.vip_assigned(*role, class, took);
+            }
+        }
+        for news in amendment.news {
+            if news.is_warning {
+                tracing::warn!(target: LOG, cluster = %key, reason = news.reason, "{}", news.note);
+            }
+            if self.telling >= TELLING_MAX {
+                tracing::debug!(note = news.note, "too much happens at once for an Event");
+                continue;
+            }
+            self.telling += 1;
+            self.told += 1;
+            let (client, number, identity) = (self.client.clone(), self.told, self.identity.clone());
+            let now = self.clock.wall();
+            self.tasks
+                .spawn(async move { Ended::Told(events::tell(client, news, number, &identity, now).await) });
+        }
+    }
+
+    fn failed(&mut self, key: &Key, role: Option<Role>, reason: &'static str, error: kube::Error) {
+        let (failures, _) = self.failures.get(key).copied().unwrap_or((0, Instant::now()));
+        let until = Instant::now() + self.retry.grown(failures);
+        self.failures.insert(key.clone(), (failures + 1, until));
+        tracing::warn!(target: LOG, cluster = %key, %error, reason, "trying again later");
+        let what = match error {
+            kube::Error::Api(status) => status.message.clone(),
+            other => other.to_string(),
+        };
+        self.index.world.failed.insert(key.clone(), what.into());
+        let class = self.index.world.clusters.get(key).and_then(|cluster| cluster.class.clone());
+        if let (Some(role), Some(class)) = (role, class) {
+            self.metrics.vip_failed(role, &class, reason);
+        }
+    }
+}
+
+/// Where log lines are from that scripts look for.
+const LOG: &str = "controllers.Cluster";
+
+/// Whether a Cluster may be built with what is known of its VIP: it has one, or none is meant for it. The answer is otherwise what
+/// is waited for.
+pub fn may_be_built(planned: &[(Role, plan::vips::Next); 2]) -> Result<(), String> {
+    let [(_, control_plane), _] = planned;
+    match (&control_plane.said, &control_plane.step) {
+        (Said::Assigned { .. } | Said::Manual(_), None)
+        | (Said::NotWanted | Said::NoPool(_) | Said::Leaving | Said::Paused, _) => Ok(()),
+        (said, _) => Err(said.to_string()),
+    }
+}

@@ -1,0 +1,445 @@
+//! Keeps what was seen of Clusters, pools and claims as a `World`: plain data.
+//!
+//! In: [`Seen`] events, and the answers to our own writes. Out: the world that is planned for, and what is needed beside it to
+//! write. What the user says in labels and annotations is read here and nowhere else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::core::{ApiResource, ObjectMeta};
+use plan::vips::{self, Count, Key, PoolRef, Role, World};
+use serde_json::Value;
+
+use super::watch::{Address, Claim, Class, Cluster, Kind, Pool, Seen, Topology};
+use super::{CLASS, INGRESS_ENABLED, INGRESS_VIP, PAUSED, PRIORITY, ROLE, STATUS, VARIABLE};
+use crate::watch::{Change, version};
+
+/// What is known of a Cluster beside what decisions need.
+#[derive(Clone, Debug)]
+pub struct Tracked {
+    /// Its name, UID and version.
+    pub metadata: ObjectMeta,
+    /// The port of its endpoint.
+    pub port: Option<u16>,
+    /// Its variables as they are; none where it has no topology.
+    pub variables: Option<Vec<Value>>,
+    /// What we last said of it.
+    pub said: Option<String>,
+}
+
+/// Everything that was seen.
+#[derive(Default)]
+pub struct Index {
+    /// What decisions need.
+    pub world: World,
+    /// What else is known of each Cluster.
+    pub clusters: BTreeMap<Key, Tracked>,
+    /// What is needed to give a claim up: its UID and version.
+    pub claims: BTreeMap<Key, ObjectMeta>,
+    /// The version in which each kind is served.
+    pub served: BTreeMap<Kind, ApiResource>,
+    /// Kinds that are not known, and why; nobody is told the same twice.
+    unsure: BTreeMap<Kind, String>,
+    absent: BTreeSet<Kind>,
+}
+
+impl Index {
+    /// Whether each kind is known, or known to be absent.
+    pub fn is_complete(&self) -> bool {
+        let is_known = |kind| self.served.contains_key(&kind) && !self.unsure.contains_key(&kind);
+        Kind::ALL.into_iter().all(|kind| self.absent.contains(&kind) || is_known(kind))
+    }
+
+    /// Takes in what was seen. Questions are not for here.
+    pub fn see(&mut self, seen: Seen) {
+        match seen {
+            Seen::Clusters(change) => self.see_clusters(change),
+            Seen::Classes(change) => {
+                self.sure(Kind::Classes);
+                apply(
+                    &mut self.world.classes,
+                    change.map(|class| (key(&class.metadata), Some(defines(&class)))),
+                );
+            }
+            Seen::Pools(kind, change) => {
+                self.sure(kind);
+                let pools = match kind {
+                    Kind::NamespacedPools => &mut self.world.namespaced_pools,
+                    _ => &mut self.world.global_pools,
+                };
+                apply(pools, change.map(|found| (pool_ref(&found.metadata), Some(pool(&found)))));
+            }
+            Seen::Claims(change) => self.see_claims(change),
+            Seen::Addresses(change) => {
+                self.sure(Kind::Addresses);
+                let read = |found: Address| (key(&found.metadata), found.spec.address.parse().ok());
+                apply(&mut self.world.addresses, change.map(read));
+            }
+            Seen::Served(kind, resource) => {
+                let version = &resource.version;
+                if self.served.get(&kind).is_none_or(|known| known.version != *version) {
+                    tracing::info!(kind = kind.name(), version, "watching");
+                }
+                self.absent.remove(&kind);
+                self.served.insert(kind, resource);
+                // It is known as soon as it has told of all.
+                self.unsure.entry(kind).or_default();
+                self.forget(kind);
+            }
+            Seen::Unsure(kind, error) => {
+                if self.unsure.get(&kind) != Some(&error) {
+                    tracing::warn!(kind = kind.name(), error, "a watch failed");
+                }
+                self.unsure.insert(kind, error);
+                self.forget(kind);
+            }
+            Seen::Absent(kind) => self.see_absent(kind),
+            Seen::Asked(..) | Seen::AskedEndpoint(..) => {}
+        }
+    }
+
+    /// A kind that never was there has no objects; one that was and is not any more is not known.
+    fn see_absent(&mut self, kind: Kind) {
+        self.absent.insert(kind);
+        if self.served.contains_key(&kind) {
+            tracing::warn!(kind = kind.name(), "the cluster does not serve this kind any more");
+            self.served.remove(&kind);
+            return self.forget(kind);
+        }
+        match kind {
+            Kind::GlobalPools => _ = self.world.global_pools.get_or_insert_default(),
+            Kind::NamespacedPools => _ = self.world.namespaced_pools.get_or_insert_default(),
+            _ => {}
+        }
+    }
+
+    fn sure(&mut self, kind: Kind) {
+        self.unsure.remove(&kind);
+    }
+
+    fn forget(&mut self, kind: Kind) {
+        match kind {
+            // What is planned for a Cluster names its version, so an old one does no harm.
+            Kind::Clusters => {}
+            Kind::Classes => self.world.classes = None,
+            Kind::GlobalPools => self.world.global_pools = None,
+            Kind::NamespacedPools => self.world.namespaced_pools = None,
+            Kind::Claims => self.world.claims = None,
+            Kind::Addresses => self.world.addresses = None,
+        }
+    }
+
+    fn see_clusters(&mut self, change: Change<Cluster>) {
+        self.sure(Kind::Clusters);
+        match change {
+            Change::All(all) => {
+                let present: BTreeSet<_> = all.iter().map(|cluster| key(&cluster.metadata)).collect();
+                self.clusters.retain(|key, _| present.contains(key));
+                self.world.clusters.retain(|key, _| present.contains(key));
+                all.into_iter().for_each(|cluster| self.see_cluster(cluster));
+            }
+            Change::Applied(cluster) => self.see_cluster(*cluster),
+            Change::Deleted(cluster) => {
+                let key = key(&cluster.metadata);
+                self.clusters.remove(&key);
+                self.world.clusters.remove(&key);
+            }
+        }
+    }
+
+    /// Takes in a Cluster, unless a newer version of it is known: the answer to a write can come before the watch does.
+    pub fn see_cluster(&mut self, cluster: Cluster) {
+        let key = key(&cluster.metadata);
+        let known = self.clusters.get(&key).filter(|known| known.metadata.uid == cluster.metadata.uid);
+        if known.is_some_and(|known| version(&known.metadata) > version(&cluster.metadata)) {
+            return;
+        }
+        let annotations = cluster.annotations();
+        let tracked = Tracked {
+            port: cluster.spec.control_plane_endpoint.as_ref().map(|at| at.port).filter(|port| *port != 0),
+            variables: cluster.spec.topology.as_ref().map(|topology| topology.variables.clone()),
+            said: annotations.get(STATUS).cloned(),
+            metadata: ObjectMeta {
+                name: cluster.metadata.name.clone(),
+                namespace: cluster.metadata.namespace.clone(),
+                uid: cluster.metadata.uid.clone(),
+                resource_version: cluster.metadata.resource_version.clone(),
+                creation_timestamp: cluster.metadata.creation_timestamp.clone(),
+                ..ObjectMeta::default()
+            },
+        };
+        self.world.clusters.insert(key.clone(), facts(&cluster));
+        self.clusters.insert(key, tracked);
+    }
+
+    fn see_claims(&mut self, change: Change<Claim>) {
+        self.sure(Kind::Claims);
+        match change {
+            Change::All(all) => {
+                self.world.claims = Some(BTreeMap::new());
+                self.claims.clear();
+                all.into_iter().for_each(|claim| self.see_claim(claim));
+            }
+            Change::Applied(claim) => self.see_claim(*claim),
+            Change::Deleted(claim) => {
+                let key = key(&claim.metadata);
+                let is_same = self.claims.get(&key).is_some_and(|known| known.uid == claim.metadata.uid);
+                if is_same {
+                    self.claims.remove(&key);
+                    self.world.claims.as_mut().map(|claims| claims.remove(&key));
+                }
+            }
+        }
+    }
+
+    /// Takes in a claim under a name that is ours, unless a newer version of it is known.
+    pub fn see_claim(&mut self, claim: Claim) {
+        let key = key(&claim.metadata);
+        if role_of_claim(&key).is_none() {
+            return;
+        }
+        let known = self.claims.get(&key).filter(|known| known.uid == claim.metadata.uid);
+        if known.is_some_and(|known| version(known) > version(&claim.metadata)) {
+            return;
+        }
+        let Some(claims) = &mut self.world.claims else { return };
+        let owners = claim.owner_references().iter().map(|owner| owner.uid.as_str().into()).collect();
+        let is_namespaced = claim.spec.pool_ref.kind == Kind::NamespacedPools.name();
+        let address = claim.status.as_ref().map(|status| status.address_ref.name.as_str());
+        let facts = vips::Claim {
+            owners,
+            pool: PoolRef {
+                name: claim.spec.pool_ref.name.as_str().into(),
+                namespace: is_namespaced.then(|| Arc::clone(&key.namespace)),
+            },
+            address: address
+                .filter(|name| !name.is_empty())
+                .map(|name| Key { namespace: Arc::clone(&key.namespace), name: name.into() }),
+            is_leaving: claim.metadata.deletion_timestamp.is_some(),
+        };
+        claims.insert(key.clone(), facts);
+        self.claims.insert(
+            key,
+            ObjectMeta {
+                uid: claim.metadata.uid.clone(),
+                resource_version: claim.metadata.resource_version.clone(),
+                ..ObjectMeta::default()
+            },
+        );
+    }
+}
+
+/// What a claim is for, by its name.
+pub fn role_of_claim(key: &Key) -> Option<Role> {
+    Role::ALL.into_iter().find(|role| key.name.starts_with(role.claim_prefix()))
+}
+
+/// Takes in what changed. What can't be read is as good as absent.
+fn apply<K: Ord, V>(known: &mut Option<BTreeMap<K, V>>, change: Change<(K, Option<V>)>) {
+    match (change, known) {
+        (Change::All(all), known) => {
+            *known = Some(all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect());
+        }
+        // What changes of something that is not known comes with the rest.
+        (_, None) => {}
+        (Change::Applied(one), Some(known)) => match *one {
+            (key, Some(value)) => _ = known.insert(key, value),
+            (key, None) => _ = known.remove(&key),
+        },
+        (Change::Deleted(one), Some(known)) => _ = known.remove(&one.0),
+    }
+}
+
+/// An object's namespace and name.
+pub fn key(metadata: &ObjectMeta) -> Key {
+    let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
+    Key { namespace: text(&metadata.namespace), name: text(&metadata.name) }
+}
+
+fn pool_ref(metadata: &ObjectMeta) -> PoolRef {
+    let Key { namespace, name } = key(metadata);
+    PoolRef { name, namespace: Some(namespace).filter(|namespace| !namespace.is_empty()) }
+}
+
+/// A Cluster, as decisions see it.
+pub fn facts(cluster: &Cluster) -> vips::Cluster {
+    let text = |text: &str| (!text.is_empty()).then(|| Arc::<str>::from(text));
+    let annotation = |name: &str| cluster.annotations().get(name).and_then(|value| text(value));
+    let topology = cluster.spec.topology.as_ref().and_then(|topology| class_of(topology, cluster));
+    let class = match &topology {
+        Some(class) => Some(Arc::clone(&class.name)),
+        None => annotation(CLASS),
+    };
+    let wants_ingress = match annotation(INGRESS_ENABLED).as_deref() {
+        Some("true") => Some(true),
+        Some("false") => Some(false),
+        _ => None,
+    };
+    vips::Cluster {
+        uid: cluster.metadata.uid.as_deref().unwrap_or_default().into(),
+        class,
+        topology,
+        is_paused: cluster.spec.paused == Some(true) || cluster.annotations().contains_key(PAUSED),
+        is_leaving: cluster.metadata.deletion_timestamp.is_some(),
+        endpoint: cluster.spec.control_plane_endpoint.as_ref().and_then(|endpoint| text(&endpoint.host)),
+        variable: cluster.spec.topology.as_ref().and_then(variable),
+        wants_ingress,
+        ingress: annotation(INGRESS_VIP),
+        ingress_label: cluster.labels().get(INGRESS_VIP).and_then(|value| text(value)),
+    }
+}
+
+fn class_of(topology: &Topology, cluster: &Cluster) -> Option<Key> {
+    let Topology { class, class_namespace, class_ref, .. } = topology;
+    let first = |one: &str, other: &str| -> Arc<str> { if one.is_empty() { other } else { one }.into() };
+    let name = first(&class_ref.name, class);
+    let namespace = first(&class_ref.namespace, class_namespace);
+    let namespace = first(&namespace, cluster.metadata.namespace.as_deref().unwrap_or_default());
+    (!name.is_empty()).then_some(Key { namespace, name })
+}
+
+fn variable(topology: &Topology) -> Option<Arc<str>> {
+    let value = &topology.variables.iter().find(|variable| variable["name"] == VARIABLE)?["value"];
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.as_str().into()),
+        other => Some(other.to_string().into()),
+    }
+    .filter(|text: &Arc<str>| !text.is_empty())
+}
+
+fn defines(class: &Class) -> bool {
+    let of_status = class.status.iter().flat_map(|status| &status.variables);
+    class.spec.variables.iter().chain(of_status).any(|variable| variable.name == VARIABLE)
+}
+
+fn pool(found: &Pool) -> vips::Pool {
+    let label = |name: &str| found.labels().get(name).map(String::as_str).unwrap_or_default();
+    // A label's value can't be long and can't hold a comma; then an annotation says it.
+    let classes = match label(CLASS) {
+        "true" => found.annotations().get(CLASS).map(String::as_str).unwrap_or_default(),
+        class => class,
+    };
+    let classes = classes.split(',').map(str::trim).filter(|class| !class.is_empty());
+    let count = found.status.as_ref().and_then(|status| status.ip_addresses);
+    vips::Pool {
+        classes: classes.map(Into::into).collect(),
+        role: label(ROLE).into(),
+        priority: label(PRIORITY).parse().unwrap_or(0),
+        count: count.map(|count| Count { total: count.total, used: count.used, free: count.free }),
+        is_leaving: found.metadata.deletion_timestamp.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::de::DeserializeOwned;
+    use serde_json::json;
+
+    fn object<K: DeserializeOwned>(value: Value) -> K {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn cluster(version: &str, spec: Value) -> Cluster {
+        let metadata = json!({"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": version});
+        object(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn served(kind: Kind) -> Seen {
+        let named = kube::core::GroupVersionKind::gvk("any", "v1", kind.name());
+        Seen::Served(kind, ApiResource::from_gvk(&named))
+    }
+
+    #[test]
+    fn v1_a_pool_is_for_the_class_in_its_label_or_for_those_in_its_annotation() {
+        let classes = |labels: Value, annotations: Value| {
+            let metadata = json!({"name": "p", "labels": labels, "annotations": annotations});
+            pool(&object(json!({"metadata": metadata, "spec": {}}))).classes.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(classes(json!({CLASS: "k"}), json!({CLASS: "other"})), ["k".into()]);
+        assert_eq!(classes(json!({CLASS: "true"}), json!({CLASS: "k, l"})), ["k".into(), "l".into()]);
+        assert_eq!(classes(json!({CLASS: "true"}), json!({})), Vec::<Arc<str>>::new());
+        assert_eq!(classes(json!({}), json!({CLASS: "k"})), Vec::<Arc<str>>::new());
+    }
+
+    #[test]
+    fn a_class_is_known_by_the_words_of_both_versions_and_is_in_the_clusters_namespace() {
+        let class = |topology: Value| facts(&cluster("1", json!({"topology": topology}))).topology.unwrap();
+        assert_eq!(class(json!({"class": "k"})).to_string(), "ns/k");
+        assert_eq!(class(json!({"class": "k", "classNamespace": "shared"})).to_string(), "shared/k");
+        assert_eq!(class(json!({"classRef": {"name": "k"}})).to_string(), "ns/k");
+        assert_eq!(class(json!({"classRef": {"name": "k", "namespace": "shared"}})).to_string(), "shared/k");
+    }
+
+    #[test]
+    fn v3_empty_strings_count_as_unset() {
+        let variables = json!([{"name": VARIABLE, "value": ""}]);
+        let topology = json!({"class": "k", "variables": variables});
+        let endpoint = json!({"host": "", "port": 0});
+        let empty = facts(&cluster("1", json!({"controlPlaneEndpoint": endpoint, "topology": topology})));
+        assert_eq!((empty.endpoint, empty.variable), (None, None));
+    }
+
+    #[test]
+    fn a_variable_is_defined_by_the_classs_spec_or_by_its_status() {
+        let named = json!({"variables": [{"name": VARIABLE}]});
+        let class = |spec: &Value, status: &Value| {
+            defines(&object(json!({"metadata": {"name": "k"}, "spec": spec, "status": status})))
+        };
+        assert!(class(&named, &json!({})) && class(&json!({}), &named) && !class(&json!({}), &json!({})));
+    }
+
+    #[test]
+    fn an_older_version_of_a_cluster_does_not_replace_a_newer_one() {
+        let mut index = Index::default();
+        index.see_cluster(cluster("7", json!({"controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443}})));
+        index.see_cluster(cluster("6", json!({})));
+        assert!(index.world.clusters.values().next().unwrap().endpoint.is_some());
+    }
+
+    #[test]
+    fn claims_are_known_by_their_names_and_others_are_not_kept() {
+        let mut index = Index::default();
+        let claim = |name: &str| -> Claim {
+            let metadata = json!({"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"});
+            let spec = json!({"poolRef": {"kind": "GlobalInClusterIPPool", "name": "p"}});
+            object(json!({"metadata": metadata, "spec": spec, "status": {"addressRef": {"name": ""}}}))
+        };
+        index.see(Seen::Claims(Change::All(vec![claim("vip-cp-c"), claim("machine-7")])));
+        let claims = index.world.claims.unwrap();
+        let named: Vec<_> = claims.keys().map(ToString::to_string).collect();
+        assert_eq!(named, ["ns/vip-cp-c"]);
+        assert!(claims.values().all(|claim| claim.address.is_none()), "an empty name is none");
+    }
+
+    #[test]
+    fn a_kind_that_never_was_there_is_empty_and_one_that_was_is_not_known() {
+        let mut index = Index::default();
+        index.see(Seen::Absent(Kind::NamespacedPools));
+        assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
+        index.see(served(Kind::NamespacedPools));
+        assert_eq!(index.world.namespaced_pools, None, "nothing was told of them yet");
+        index.see(Seen::Pools(Kind::NamespacedPools, Change::All(Vec::new())));
+        assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
+        index.see(Seen::Absent(Kind::NamespacedPools));
+        assert_eq!(index.world.namespaced_pools, None);
+        index.see(Seen::Absent(Kind::Claims));
+        assert_eq!(index.world.claims, None, "without claims nothing can be done");
+    }
+
+    #[test]
+    fn everything_is_known_when_each_kind_is_or_is_known_to_be_absent() {
+        let mut index = Index::default();
+        assert!(!index.is_complete());
+        Kind::ALL.into_iter().for_each(|kind| index.see(Seen::Absent(kind)));
+        assert!(index.is_complete(), "a cluster without Cluster API");
+        index.see(served(Kind::Clusters));
+        assert!(!index.is_complete());
+        index.see(Seen::Clusters(Change::All(Vec::new())));
+        assert!(index.is_complete());
+        index.see(Seen::Unsure(Kind::Clusters, "gone".into()));
+        assert!(!index.is_complete());
+    }
+}

@@ -1,0 +1,245 @@
+//! What is written on a Cluster: its VIPs, and what is to be said of them.
+//!
+//! In: a Cluster, and what is planned for it. Out: one change of it, or none where it says all that already. The words are in an
+//! annotation of ours, because a Cluster's conditions are Cluster API's; an Event is told for each new reason. What is written in
+//! one change with a VIP is what is so from that moment on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::core::{ApiResource, ObjectMeta};
+use plan::vips::{self, Key, Role, Said, Step, World};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::observe::Tracked;
+use super::watch::Kind;
+use super::{INGRESS_VIP, STATUS, VARIABLE};
+use crate::report::events::News;
+
+/// What is said of one VIP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Words {
+    reason: String,
+    message: String,
+}
+
+/// A change of a Cluster.
+pub struct Amendment {
+    /// The change.
+    pub patch: Value,
+    /// The VIPs that it writes.
+    pub vips: Vec<(Role, Arc<str>)>,
+    /// What is to be told once it is written.
+    pub news: Vec<News>,
+}
+
+/// How a VIP is spoken of.
+pub enum Manner {
+    /// Not at all: something is being changed, and what has become of it is told then.
+    Silent,
+    /// An address on its way is no news: mostly it is there in a moment.
+    Patient,
+    /// Everything is told.
+    Plain,
+}
+
+/// What to change of a Cluster; none where nothing is.
+pub fn amendment(
+    world: &World,
+    key: &Key,
+    tracked: &Tracked,
+    served: &ApiResource,
+    default_port: u16,
+    manner: impl Fn(Role) -> Manner,
+) -> Option<Amendment> {
+    let cluster = world.clusters.get(key)?;
+    let mut after = cluster.clone();
+    let mut vips = Vec::new();
+    let mut patch = json!({"metadata": {"resourceVersion": tracked.metadata.resource_version}});
+    for (role, next) in vips::plan(world, key, cluster) {
+        let Some(Step::Write { vip, with_copy }) = next.step else { continue };
+        write(&mut patch, cluster, tracked, role, &vip, with_copy, default_port);
+        after = after.with(role, &vip, with_copy);
+        vips.push((role, vip));
+    }
+    let said = vips::plan(world, key, &after);
+    let before = words(tracked.said.as_deref());
+    let mut now = before.clone();
+    for (role, next) in &said {
+        let name = role.name().to_owned();
+        match (&next.said, manner(*role)) {
+            (Said::Unknown(_) | Said::Paused | Said::Leaving, _) | (_, Manner::Silent) => {}
+            (Said::Manual(_) | Said::NotWanted, _) | (Said::Allocating(_), Manner::Patient) => {
+                now.remove(&name);
+            }
+            (said, _) => _ = now.insert(name, speak(said)),
+        }
+    }
+    if now != before {
+        let text = (!now.is_empty()).then(|| serde_json::to_string(&now).unwrap_or_default());
+        patch["metadata"]["annotations"][STATUS] = text.into();
+    }
+    if now == before && vips.is_empty() {
+        return None;
+    }
+    let is_new = |role: Role| {
+        let name = role.name();
+        now.get(name).is_some_and(|words| before.get(name).is_none_or(|old| old.reason != words.reason))
+    };
+    let told = said.iter().filter(|(role, _)| is_new(*role));
+    let news = told.map(|(role, next)| news(&tracked.metadata, served, *role, &next.said)).collect();
+    Some(Amendment { patch, vips, news })
+}
+
+fn write(
+    patch: &mut Value,
+    cluster: &vips::Cluster,
+    tracked: &Tracked,
+    role: Role,
+    vip: &str,
+    with_copy: bool,
+    default_port: u16,
+) {
+    match role {
+        Role::ControlPlane => {
+            // An endpoint that somebody set is not touched.
+            if cluster.endpoint.is_none() {
+                let port = tracked.port.unwrap_or(default_port);
+                patch["spec"]["controlPlaneEndpoint"] = json!({"host": vip, "port": port});
+            }
+            if with_copy {
+                let mut variables = tracked.variables.clone().unwrap_or_default();
+                match variables.iter_mut().find(|variable| variable["name"] == VARIABLE) {
+                    Some(variable) => variable["value"] = vip.into(),
+                    None => variables.push(json!({"name": VARIABLE, "value": vip})),
+                }
+                patch["spec"]["topology"] = json!({"variables": variables});
+            }
+        }
+        Role::Ingress => {
+            patch["metadata"]["annotations"][INGRESS_VIP] = vip.into();
+            if with_copy {
+                patch["metadata"]["labels"][INGRESS_VIP] = vip.into();
+            }
+        }
+    }
+}
+
+/// What an annotation says; nothing where it can't be read.
+fn words(text: Option<&str>) -> BTreeMap<String, Words> {
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+fn speak(said: &Said) -> Words {
+    Words { reason: said.reason().to_owned(), message: said.to_string() }
+}
+
+fn news(metadata: &ObjectMeta, served: &ApiResource, role: Role, said: &Said) -> News {
+    let regarding = ObjectReference {
+        api_version: Some(served.api_version.clone()),
+        kind: Some(Kind::Clusters.name().to_owned()),
+        name: metadata.name.clone(),
+        namespace: metadata.namespace.clone(),
+        uid: metadata.uid.clone(),
+        ..ObjectReference::default()
+    };
+    let is_warning = said.is_stuck() || matches!(said, Said::Assigned { undefined_in: Some(_), .. });
+    let note = format!("{role} VIP: {said}");
+    News { regarding, is_warning, reason: said.reason().to_owned(), action: "AllocateVIP", note }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vips::observe::Index;
+    use crate::vips::watch::Seen;
+    use crate::watch::Change;
+    use kube::core::GroupVersionKind;
+
+    /// A Cluster whose claim has an address, with what else there is in its spec and annotations.
+    fn index(spec: Value, annotations: Value) -> Index {
+        let mut index = Index::default();
+        let object = |name: &str, rest: Value| {
+            let mut object = json!({"metadata": {
+                "name": name, "namespace": "ns", "uid": name, "resourceVersion": "7"}});
+            object.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+            object
+        };
+        let mut cluster = object("c", json!({"spec": spec}));
+        cluster["metadata"]["annotations"] = annotations;
+        let class = object("k", json!({"spec": {"variables": [{"name": VARIABLE}]}}));
+        let status = json!({"addressRef": {"name": "vip-cp-c"}});
+        let spec = json!({"poolRef": {"kind": "GlobalInClusterIPPool", "name": "p"}});
+        let mut claim = object("vip-cp-c", json!({"spec": spec, "status": status}));
+        let owner = json!({"apiVersion": "v1", "kind": "Cluster", "name": "c", "uid": "c"});
+        claim["metadata"]["ownerReferences"] = json!([owner]);
+        let address = object("vip-cp-c", json!({"spec": {"address": "10.0.0.1"}}));
+        index.see(Seen::Clusters(Change::All(vec![serde_json::from_value(cluster).unwrap()])));
+        index.see(Seen::Classes(Change::All(vec![serde_json::from_value(class).unwrap()])));
+        index.see(Seen::Claims(Change::All(vec![serde_json::from_value(claim).unwrap()])));
+        index.see(Seen::Addresses(Change::All(vec![serde_json::from_value(address).unwrap()])));
+        for kind in [Kind::GlobalPools, Kind::NamespacedPools] {
+            index.see(Seen::Pools(kind, Change::All(Vec::new())));
+        }
+        index
+    }
+
+    fn amended(index: &Index, manner: impl Fn(Role) -> Manner) -> Option<Amendment> {
+        let (key, tracked) = index.clusters.iter().next().unwrap();
+        let served = ApiResource::from_gvk(&GroupVersionKind::gvk("cluster.x-k8s.io", "v1beta2", "Cluster"));
+        amendment(&index.world, key, tracked, &served, 6443, manner)
+    }
+
+    const SAID: &str = r#"{"control-plane":{"reason":"Assigned","message":"10.0.0.1 from pool p"}}"#;
+
+    #[test]
+    fn v3_one_change_writes_endpoint_variable_and_words_on_the_version_that_was_planned_for() {
+        let variables = json!([{"name": "cni", "value": "calico"}, {"name": VARIABLE, "value": ""}]);
+        let index = index(json!({"topology": {"class": "k", "variables": variables}}), json!({}));
+        let Amendment { patch, vips, news } = amended(&index, |_| Manner::Patient).unwrap();
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        assert_eq!(patch["spec"]["controlPlaneEndpoint"], json!({"host": "10.0.0.1", "port": 6443}));
+        let variables = json!([{"name": "cni", "value": "calico"}, {"name": VARIABLE, "value": "10.0.0.1"}]);
+        assert_eq!(patch["spec"]["topology"], json!({"variables": variables}));
+        assert_eq!(patch["metadata"]["annotations"][STATUS], SAID);
+        assert_eq!(vips, [(Role::ControlPlane, "10.0.0.1".into())]);
+        assert_eq!(news[0].note, "control-plane VIP: 10.0.0.1 from pool p");
+    }
+
+    #[test]
+    fn v3_a_port_that_the_cluster_names_stays() {
+        let endpoint = json!({"host": "", "port": 8443});
+        let index = index(json!({"controlPlaneEndpoint": endpoint, "topology": {"class": "k"}}), json!({}));
+        let patch = amended(&index, |_| Manner::Patient).unwrap().patch;
+        assert_eq!(patch["spec"]["controlPlaneEndpoint"], json!({"host": "10.0.0.1", "port": 8443}));
+    }
+
+    #[test]
+    fn v4_an_endpoint_that_somebody_set_is_not_in_the_change() {
+        let endpoint = json!({"host": "10.9.9.9", "port": 1});
+        let index = index(json!({"controlPlaneEndpoint": endpoint, "topology": {"class": "k"}}), json!({}));
+        let patch = amended(&index, |_| Manner::Patient).unwrap().patch;
+        let filled = json!({"topology": {"variables": [{"name": VARIABLE, "value": "10.9.9.9"}]}});
+        assert_eq!(patch["spec"], filled);
+    }
+
+    #[test]
+    fn a_cluster_that_says_it_all_already_is_not_changed() {
+        let spec = json!({
+            "controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443},
+            "topology": {"class": "k", "variables": [{"name": VARIABLE, "value": "10.0.0.1"}]},
+        });
+        assert!(amended(&index(spec.clone(), json!({STATUS: SAID})), |_| Manner::Plain).is_none());
+        assert!(amended(&index(spec, json!({})), |_| Manner::Silent).is_none());
+    }
+
+    #[test]
+    fn what_is_not_so_any_more_is_taken_away() {
+        let spec = json!({"controlPlaneEndpoint": {"host": "10.9.9.9", "port": 1}});
+        let annotations = json!({STATUS: SAID, "vip.capi.gorizond.io/cluster-class": "k"});
+        let patch = amended(&index(spec, annotations), |_| Manner::Patient).unwrap().patch;
+        assert_eq!(patch["metadata"]["annotations"], json!({STATUS: null}));
+    }
+}

@@ -1,0 +1,267 @@
+//! VIPs on the real Cluster API and its real in-cluster IPAM provider, with the rights of `capi-vip-allocator.yaml`.
+
+mod crashes;
+mod hooks;
+mod many;
+mod packaging;
+mod rig;
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testbed::cluster::eventually;
+use testbed::cluster_api::fixtures::{self, Version};
+use testbed::cluster_api::provider;
+
+use self::rig::{Capi, for_class};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// A Cluster of a class in one of the versions gets all that it is promised.
+async fn a_cluster_gets_its_vip(version: Version) {
+    let capi = Capi::start().await;
+    let controller = capi.controller("vips", &[], &[]);
+    capi.apply_all(&fixtures::class(version, "default"));
+    capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10-10.0.1.19"]));
+    capi.apply(&fixtures::cluster(version, "default", "a"));
+    let vip = capi.endpoint("a").await;
+    assert_eq!(vip, "10.0.1.10");
+
+    let cluster = capi.cluster("a").await;
+    assert_eq!(cluster["spec"]["controlPlaneEndpoint"], json!({"host": vip, "port": 6443}));
+    let variables = json!([{"name": "clusterVip", "value": vip}]);
+    assert_eq!(cluster["spec"]["topology"]["variables"], variables);
+    let claim = capi.get("ipaddressclaim/vip-cp-a");
+    let owner = &claim["metadata"]["ownerReferences"][0];
+    assert_eq!(owner["uid"], cluster["metadata"]["uid"]);
+    assert_eq!((&owner["controller"], &owner["blockOwnerDeletion"]), (&json!(true), &json!(true)));
+    assert_eq!(claim["spec"]["clusterName"], "a");
+    eventually("the infrastructure has the VIP", SOON, async || {
+        Ok(capi.infrastructure("a").await["spec"]["controlPlaneEndpoint"]["host"] == *vip)
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
+
+    let said = cluster["metadata"]["annotations"]["vip.capi.gorizond.io/status"].as_str().unwrap();
+    assert_eq!(said, r#"{"control-plane":{"reason":"Assigned","message":"10.0.1.10 from pool pool"}}"#);
+    let log = std::fs::read_to_string(controller.process.log()).unwrap();
+    for line in ["controlPlaneEndpoint not set, controller will allocate VIP", "control-plane VIP assigned"] {
+        let found = log.lines().find(|found| found.contains(line)).unwrap_or_else(|| panic!("{log}"));
+        assert!(found.contains("INFO controllers.Cluster"), "{found}");
+    }
+    assert!(log.contains("control-plane VIP assigned ip=10.0.1.10"), "{log}");
+    eventually("an Event tells of it", SOON, async || {
+        Ok(capi.kubectl(&["get", "events"]).contains("control-plane VIP: 10.0.1.10 from pool pool"))
+    })
+    .await
+    .unwrap();
+
+    // A settled Cluster is not written.
+    let version = || async { capi.cluster("a").await["metadata"]["generation"].clone() };
+    let before = version().await;
+    capi.kubectl(&["label", "globalinclusterippool/pool", "example.com/anything=else"]);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(version().await, before);
+}
+
+// V1 V2 V7
+#[tokio::test(flavor = "multi_thread")]
+async fn v3_a_cluster_gets_endpoint_variable_and_infrastructure_in_v1beta2() {
+    a_cluster_gets_its_vip(Version::V1Beta2).await;
+}
+
+// V1 V2 V7
+#[tokio::test(flavor = "multi_thread")]
+async fn v3_a_cluster_gets_endpoint_variable_and_infrastructure_in_v1beta1() {
+    a_cluster_gets_its_vip(Version::V1Beta1).await;
+}
+
+/// A control plane with the class of the fixtures, and a controller.
+async fn with_class() -> (Capi, crate::rig::Controller) {
+    let capi = Capi::start().await;
+    let controller = capi.controller("vips", &[], &[]);
+    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
+    (capi, controller)
+}
+
+/// A Cluster without a topology, which names a class for its VIP.
+fn plain(name: &str) -> Value {
+    json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "Cluster",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "annotations": {"vip.capi.gorizond.io/cluster-class": fixtures::CLASS},
+        },
+        "spec": {"infrastructureRef": {"apiGroup": provider::GROUP, "kind": "TestCluster", "name": name}},
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn v4_what_somebody_set_is_left_alone_and_who_is_paused_too() {
+    let (capi, _controller) = with_class().await;
+    capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10-10.0.1.19"]));
+    let mut manual = fixtures::cluster(Version::V1Beta2, "default", "manual");
+    manual["spec"]["controlPlaneEndpoint"] = json!({"host": "10.9.9.9", "port": 8443});
+    capi.apply(&manual);
+    let mut paused = fixtures::cluster(Version::V1Beta2, "default", "paused");
+    paused["metadata"]["annotations"] = json!({"cluster.x-k8s.io/paused": ""});
+    capi.apply(&paused);
+    capi.apply(&plain("plain"));
+
+    assert_eq!(capi.endpoint("plain").await, "10.0.1.10");
+    eventually("the variable of the manual one is filled", SOON, async || {
+        let variables = &capi.cluster("manual").await["spec"]["topology"]["variables"];
+        Ok(*variables == json!([{"name": "clusterVip", "value": "10.9.9.9"}]))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
+    let manual = capi.cluster("manual").await;
+    assert_eq!(manual["spec"]["controlPlaneEndpoint"], json!({"host": "10.9.9.9", "port": 8443}));
+    let claims = capi.kubectl(&["get", "ipaddressclaims", "-o", "name"]);
+    assert_eq!(claims.trim(), "ipaddressclaim.ipam.cluster.x-k8s.io/vip-cp-plain");
+    assert!(capi.cluster("paused").await["spec"]["controlPlaneEndpoint"].is_null());
+
+    capi.kubectl(&["annotate", "cluster/paused", "cluster.x-k8s.io/paused-"]);
+    assert_eq!(capi.endpoint("paused").await, "10.0.1.11");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn v8_an_ingress_vip_comes_from_a_namespaced_pool_and_neither_vip_waits_for_the_other() {
+    let (capi, controller) = with_class().await;
+    let ingress = fixtures::namespaced_pool("default", "ingress", &["10.0.2.10"]);
+    capi.apply(&for_class(ingress, "ingress"));
+    capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
+    eventually("a has an ingress VIP", SOON, async || {
+        let metadata = capi.cluster("a").await["metadata"].clone();
+        let of = |place: &str| metadata[place]["vip.capi.gorizond.io/ingress-vip"].clone();
+        Ok(of("annotations") == "10.0.2.10" && of("labels") == "10.0.2.10")
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
+    capi.until_said("a", "control-plane", "NoPool").await;
+
+    let mut pool = capi.pool("pool", "control-plane", &["10.0.1.10"]);
+    pool["metadata"]["labels"]["vip.capi.gorizond.io/cluster-class"] = json!("true");
+    let classes = format!("another, {}", fixtures::CLASS);
+    pool["metadata"]["annotations"] = json!({"vip.capi.gorizond.io/cluster-class": classes});
+    capi.apply(&pool);
+    assert_eq!(capi.endpoint("a").await, "10.0.1.10");
+    capi.until_said("a", "control-plane", "Assigned").await;
+
+    let mut unwanted = fixtures::cluster(Version::V1Beta2, "default", "b");
+    unwanted["metadata"]["annotations"] = json!({"vip.capi.gorizond.io/ingress-enabled": "false"});
+    capi.apply(&unwanted);
+    capi.until_said("b", "control-plane", "PoolExhausted").await;
+    assert!(!capi.kubectl(&["get", "ipaddressclaims", "-o", "name"]).contains("vip-ingress-b"));
+
+    let expected = [
+        r#"capi_vip_allocator_allocations_total{cluster_class="edge",role="control-plane"} 1"#,
+        r#"capi_vip_allocator_allocations_total{cluster_class="edge",role="ingress"} 1"#,
+        r#"capi_vip_allocator_pools_available{cluster_class="edge",role="ingress"} 1"#,
+        r#"capi_vip_allocator_pool_addresses_free{pool_name="default/ingress"} 0"#,
+        r#"capi_vip_allocator_pool_addresses_used{pool_name="pool"} 1"#,
+        r#"capi_vip_allocator_pool_addresses_total{pool_name="pool"} 1"#,
+        r#"capi_vip_allocator_claims_total{namespace="default",role="control-plane"} 2"#,
+        r#"capi_vip_allocator_claims_ready{namespace="default",role="control-plane"} 1"#,
+        r#"capi_vip_allocator_claims_pending{namespace="default",role="control-plane"} 1"#,
+        r#"capi_vip_allocator_allocation_duration_seconds_count{cluster_class="edge",role="ingress"} 1"#,
+    ];
+    let url = format!("http://127.0.0.1:{}/metrics", controller.metrics_port);
+    eventually("the metrics tell all that", SOON, async || {
+        let text = reqwest::get(&url).await?.text().await?;
+        let missing: Vec<_> = expected.iter().filter(|line| !text.contains(**line)).collect();
+        anyhow::ensure!(missing.is_empty(), "{missing:?} is not in\n{text}");
+        Ok(true)
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn v3_a_class_without_the_variable_still_gives_an_endpoint_and_an_event_says_what_is_missing() {
+    let capi = Capi::start().await;
+    let _controller = capi.controller("vips", &[], &[]);
+    let mut class = fixtures::class(Version::V1Beta2, "default");
+    let spec = class[2]["spec"].as_object_mut().unwrap();
+    assert!(spec.remove("variables").is_some() && spec.remove("patches").is_some());
+    capi.apply_all(&class);
+    capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10"]));
+    capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
+    assert_eq!(capi.endpoint("a").await, "10.0.1.10");
+    eventually("an Event says what is missing", SOON, async || {
+        let told = capi.kubectl(&["get", "events", "--field-selector", "type=Warning"]);
+        Ok(told.contains("ClusterClass variable 'clusterVip' not found"))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exhausted_pool_is_reported_and_heals_by_itself_and_the_next_pool_is_used() {
+    let (capi, _controller) = with_class().await;
+    capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10"]));
+    capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
+    assert_eq!(capi.endpoint("a").await, "10.0.1.10");
+    capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "b"));
+    let said = capi.until_said("b", "control-plane", "PoolExhausted").await;
+    assert_eq!(said["message"], "no address is free in pool: add addresses, or another pool");
+
+    capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10", "10.0.1.20"]));
+    assert_eq!(capi.endpoint("b").await, "10.0.1.20");
+    capi.until_said("b", "control-plane", "Assigned").await;
+
+    capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "c"));
+    capi.until_said("c", "control-plane", "PoolExhausted").await;
+    capi.apply(&capi.pool("spare", "control-plane", &["10.0.3.10"]));
+    assert_eq!(capi.endpoint("c").await, "10.0.3.10");
+    assert_eq!(capi.get("ipaddressclaim/vip-cp-c")["spec"]["poolRef"]["name"], "spare");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn v2_a_cluster_waits_for_the_claim_of_its_predecessor_and_never_takes_it_over() {
+    let (capi, _controller) = with_class().await;
+    let mut pool = capi.pool("pool", "control-plane", &["10.0.1.10-10.0.1.19"]);
+    // So long an address is kept back after its claim was deleted.
+    pool["spec"]["addressReuseGracePeriodSeconds"] = json!(8);
+    capi.apply(&pool);
+    capi.apply(&plain("a"));
+    capi.endpoint("a").await;
+    let first = capi.get("ipaddressclaim/vip-cp-a")["metadata"]["uid"].clone();
+    capi.kubectl(&["delete", "cluster/a"]);
+    capi.apply(&plain("a"));
+    let said = capi.until_said("a", "control-plane", "ClaimNotOurs").await;
+    println!("{said}");
+    capi.endpoint("a").await;
+    let second = capi.get("ipaddressclaim/vip-cp-a")["metadata"].clone();
+    assert_ne!(second["uid"], first);
+    assert_eq!(second["ownerReferences"][0]["uid"], capi.cluster("a").await["metadata"]["uid"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_without_cluster_api_never_notices_and_one_that_gets_it_later_needs_no_restart() {
+    let mut capi = Capi::without_cluster_api().await;
+    let mut controller = capi.controller("vips", &[], &[]);
+    let url = format!("http://127.0.0.1:{}/readyz", controller.health_port);
+    let is_ready = async || Ok(reqwest::get(&url).await?.status().is_success());
+    eventually("the controller is ready", SOON, is_ready).await.unwrap();
+    let log = || std::fs::read_to_string(controller.process.log()).unwrap();
+    eventually("it leads", SOON, async || Ok(log().contains("leading epoch"))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let complaints: Vec<_> = log()
+        .lines()
+        .filter(|line| line.contains("WARN") || line.contains("ERROR"))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(complaints, Vec::<String>::new());
+
+    capi.install_cluster_api().await;
+    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
+    capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10"]));
+    capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
+    assert_eq!(capi.endpoint("a").await, "10.0.1.10");
+    controller.process.signal(Signal::TERM).unwrap();
+    assert!(controller.process.wait(Duration::from_secs(10)).unwrap().success());
+}

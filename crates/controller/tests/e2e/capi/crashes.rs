@@ -1,0 +1,70 @@
+//! Killed at every request, the controller leaves nothing twice and nothing behind.
+
+use std::time::{Duration, Instant};
+
+use testbed::cluster_api::fixtures::{self, Version};
+
+use super::rig::{Capi, for_class};
+
+/// More requests than it takes to lead and to give a Cluster both VIPs.
+const REQUESTS_MAX: u32 = 40;
+
+/// Gives a new Cluster to a controller that dies at the given request of its own, and sees that the next one ends the work. Tells
+/// whether the first one died.
+async fn dies_at(capi: &Capi, cluster: &str, failpoint: &str) -> bool {
+    let mut doomed = capi.controller("doomed", &[], &[("FAILPOINT", failpoint)]);
+    capi.apply(&fixtures::cluster(Version::V1Beta2, "default", cluster));
+    let has_both = async || {
+        let found = capi.cluster(cluster).await;
+        !found["spec"]["controlPlaneEndpoint"].is_null()
+            && !found["metadata"]["annotations"]["vip.capi.gorizond.io/ingress-vip"].is_null()
+    };
+    let deadline = Instant::now() + Duration::from_secs(40);
+    let mut died = false;
+    while Instant::now() < deadline && !died && !has_both().await {
+        died = doomed.process.try_wait().unwrap().is_some();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // It may die at a write after the last that is looked for, such as an Event.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    died |= doomed.process.try_wait().unwrap().is_some();
+    drop(doomed);
+    let mut healthy = capi.controller("healthy", &[], &[]);
+    let vip = capi.endpoint(cluster).await;
+    capi.until_said(cluster, "ingress", "Assigned").await;
+    capi.until_said(cluster, "control-plane", "Assigned").await;
+    let found = capi.cluster(cluster).await;
+    let ingress = &found["metadata"]["annotations"]["vip.capi.gorizond.io/ingress-vip"];
+    for (claim, vip) in [("cp", &serde_json::json!(vip)), ("ingress", ingress)] {
+        let address = capi.get(&format!("ipaddresses.ipam.cluster.x-k8s.io/vip-{claim}-{cluster}"));
+        assert_eq!(address["spec"]["address"], *vip, "{failpoint}");
+    }
+    healthy.process.signal(rustix::process::Signal::TERM).unwrap();
+    healthy.process.wait(Duration::from_secs(10)).unwrap();
+    died
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_every_request_a_cluster_has_one_claim_for_each_vip() {
+    let capi = Capi::start().await;
+    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
+    capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10-10.0.1.200"]));
+    capi.apply(&for_class(fixtures::global_pool("ingress", &["10.0.2.10-10.0.2.200"]), "ingress"));
+    let (mut deaths, mut clusters) = (0, 0);
+    for when in ["before", "after"] {
+        for request in 1..=REQUESTS_MAX {
+            let cluster = format!("{when}-{request}");
+            clusters += 1;
+            if !dies_at(&capi, &cluster, &format!("kill-{when}:{request}")).await {
+                break;
+            }
+            deaths += 1;
+        }
+    }
+    let claims = capi.kubectl(&["get", "ipaddressclaims", "-o", "name"]);
+    let addresses = capi.kubectl(&["get", "ipaddresses.ipam.cluster.x-k8s.io", "-o", "name"]);
+    println!("{deaths} deaths, {clusters} Clusters, {} claims", claims.lines().count());
+    assert!(deaths >= 8, "only {deaths} deaths: the failpoints are not where the work is");
+    assert_eq!(claims.lines().count(), 2 * clusters);
+    assert_eq!(addresses.lines().count(), 2 * clusters);
+}

@@ -1,0 +1,107 @@
+//! The race with Cluster API's topology controller: infrastructures that are built before their Cluster has its VIP.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::ByteString;
+use kube::ResourceExt;
+use kube::api::{Api, DynamicObject};
+use kube::runtime::{WatchStreamExt, watcher};
+use serde_json::json;
+use testbed::cluster::eventually;
+use testbed::cluster_api::fixtures::{self, Version};
+use testbed::cluster_api::{Certificate, provider};
+use testbed::control_plane::free_ports;
+
+use super::many::{CLUSTERS, create};
+use super::rig::Capi;
+
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// How long the one that allocates is late.
+const DELAY: Duration = Duration::from_secs(10);
+
+/// How many infrastructures were without an endpoint when they were first seen; ends when all have one.
+async fn born_without(capi: &Capi) -> usize {
+    let infrastructures: Api<DynamicObject> =
+        Api::namespaced_with(capi.client.clone(), "default", &provider::test_cluster());
+    let touched = watcher(infrastructures, watcher::Config::default()).default_backoff().touched_objects();
+    let mut touched = std::pin::pin!(touched);
+    let (mut born, mut have) = (BTreeMap::new(), BTreeMap::new());
+    while have.len() < CLUSTERS {
+        let Ok(infrastructure) = touched.next().await.unwrap() else { continue };
+        let has_endpoint = !infrastructure.data["spec"]["controlPlaneEndpoint"]["host"].is_null();
+        // The first generation is the one with which it was made, however late it is seen.
+        let is_as_made = infrastructure.metadata.generation == Some(1);
+        born.entry(infrastructure.name_any()).or_insert(has_endpoint && is_as_made);
+        if has_endpoint {
+            have.insert(infrastructure.name_any(), ());
+        }
+    }
+    born.values().filter(|with| !**with).count()
+}
+
+async fn prepared() -> Capi {
+    let capi = Capi::start().await;
+    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
+    capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.0-10.0.2.0"]));
+    capi
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip() {
+    let capi = prepared().await;
+    let folder = capi.control_plane.folder().join("certificates-hooks");
+    let certificate = Certificate::generate().unwrap();
+    certificate.write(&folder).unwrap();
+    let port = free_ports(1).unwrap()[0].to_string();
+    let folder = folder.display().to_string();
+    let arguments = [
+        "--enable-reconciler=false",
+        "--enable-runtime-extension=true",
+        "--runtime-extension-port",
+        &port,
+        "--runtime-extension-cert-dir",
+        &folder,
+    ];
+    let _hooks = capi.controller("hooks", &arguments, &[]);
+    let authority = ByteString(certificate.public.clone().into_bytes());
+    capi.apply(&json!({
+        "apiVersion": "runtime.cluster.x-k8s.io/v1beta2",
+        "kind": "ExtensionConfig",
+        "metadata": {"name": "vip-allocator"},
+        "spec": {
+            "clientConfig": {"url": format!("https://127.0.0.1:{port}"), "caBundle": authority},
+            "namespaceSelector": {},
+        },
+    }));
+    eventually("Cluster API has found the hooks", LONGEST, async || {
+        let found = capi.get("extensionconfig/vip-allocator")["status"]["handlers"].clone();
+        Ok(found.as_array().is_some_and(|handlers| handlers.len() == 2))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
+
+    let allocate = async {
+        tokio::time::sleep(DELAY).await;
+        capi.controller("vips", &[], &[])
+    };
+    let all = async { tokio::join!(born_without(&capi), create(&capi, CLUSTERS, None), allocate) };
+    let (without, _, _controller) = tokio::time::timeout(LONGEST, all)
+        .await
+        .unwrap_or_else(|_| panic!("not all infrastructures have a VIP\n{}", capi.logs()));
+    println!("with the extension, VIPs {DELAY:?} late: {without} of {CLUSTERS} were born without");
+    assert_eq!(without, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn v5_without_the_runtime_extension_every_infrastructure_gets_its_vip_in_the_end() {
+    let capi = prepared().await;
+    let _controller = capi.controller("vips", &[], &[]);
+    let all = async { tokio::join!(born_without(&capi), create(&capi, CLUSTERS, None)) };
+    let (without, _) = tokio::time::timeout(LONGEST, all)
+        .await
+        .unwrap_or_else(|_| panic!("not all infrastructures have a VIP\n{}", capi.logs()));
+    println!("without the extension: {without} of {CLUSTERS} were born without, and all have theirs now");
+}

@@ -1,0 +1,114 @@
+//! What VIPs are installed with, and what their users apply.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use testbed::cluster_api::clusterctl::{Kind, Release};
+use testbed::tools;
+
+use super::rig::Capi;
+use crate::rig::{read, root};
+
+const NAME: &str = "capi-vip-allocator-controller-manager";
+
+/// Products whose definitions no registry carries: their objects are read and not applied.
+const NOT_APPLIED: [&str; 2] = ["cert-manager.io", "turtles-capi.cattle.io"];
+
+fn objects(text: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(text).unwrap()
+}
+
+fn group(object: &Value) -> &str {
+    object["apiVersion"].as_str().unwrap().split('/').next().unwrap()
+}
+
+/// Applies every object of a file whose definitions are there, and tells how many were only read.
+fn apply(capi: &Capi, text: &str) -> usize {
+    let (read, applied): (Vec<_>, Vec<_>) =
+        objects(text).into_iter().partition(|object| NOT_APPLIED.contains(&group(object)));
+    applied.iter().for_each(|object| capi.apply(object));
+    read.len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn v9_v10_every_manifest_is_accepted_by_the_real_definitions() {
+    let capi = Capi::start().await;
+    assert_eq!(apply(&capi, &read("k8s/cluster-api/capi-vip-allocator.yaml")), 0);
+    // An Issuer and a Certificate are cert-manager's.
+    assert_eq!(apply(&capi, &read("k8s/cluster-api/capi-vip-allocator-with-runtime-extension.yaml")), 2);
+    let selector = "jsonpath={.spec.selector.matchLabels}";
+    let deployment = ["get", "deployment", NAME, "-n", "capi-system", "-o", selector];
+    assert_eq!(capi.kubectl(&deployment), json!({"control-plane": NAME}).to_string());
+    capi.kubectl(&["get", "extensionconfig", "vip-allocator"]);
+
+    let (mut accepted, mut only_read) = (0, 0);
+    for folder in ["examples/cluster-api", "crates/controller/tests/fixtures/seeds-cluster-api"] {
+        let mut paths: Vec<_> =
+            std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path()).collect();
+        // A Cluster is accepted once its class is there.
+        paths.sort_by_key(|path| (!path.ends_with("clusterclass.yaml"), path.clone()));
+        for path in paths {
+            accepted += 1;
+            only_read += apply(&capi, &std::fs::read_to_string(&path).unwrap());
+            println!("accepted: {}", path.strip_prefix(root()).unwrap().display());
+        }
+    }
+    assert_eq!((accepted, only_read), (10, 2));
+}
+
+#[test]
+fn v9_clusterctl_takes_the_components() {
+    let (components, metadata) =
+        (read("k8s/cluster-api/components.yaml"), read("k8s/cluster-api/metadata.yaml"));
+    let version = format!("v{}", env!("CARGO_PKG_VERSION"));
+    let release = Release {
+        kind: Kind::Addon,
+        name: "capi-vip-allocator",
+        version: &version,
+        components: &components,
+        metadata: &metadata,
+    };
+    let rendered = objects(&release.render().unwrap());
+    let deployment = rendered.iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let image = format!("docker.io/library/ip-address-controller:{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], image);
+    assert_eq!(deployment["metadata"]["labels"]["cluster.x-k8s.io/provider"], "addon-capi-vip-allocator");
+}
+
+/// The chart's objects, rendered with these values set.
+fn rendered(values: &str) -> Vec<Value> {
+    let mut helm = Command::new(tools::binary("helm").unwrap());
+    let output =
+        helm.args(["template", "any", "chart", "--set", values]).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    objects(&String::from_utf8(output.stdout).unwrap())
+}
+
+fn rights(objects: &[Value]) -> Vec<String> {
+    let role = objects.iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    let groups = role["rules"].as_array().unwrap().iter().map(|rule| rule["apiGroups"][0].as_str().unwrap());
+    let mut groups: Vec<_> = groups.map(ToOwned::to_owned).collect();
+    groups.dedup();
+    groups
+}
+
+#[test]
+fn v8_the_chart_runs_vips_alone_and_then_asks_for_nothing_else() {
+    let alone = rendered("addresses.enabled=false,clusterApi.enabled=true");
+    assert_eq!(rights(&alone), ["cluster.x-k8s.io", "ipam.cluster.x-k8s.io", "events.k8s.io"]);
+    assert!(alone.iter().all(|object| object["kind"] != "CustomResourceDefinition"));
+    let deployment = alone.iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let arguments = json!(["--enable-addresses=false", "--enable-reconciler=true", "--default-port=6443"]);
+    assert_eq!(container["args"], arguments);
+    assert!(!container["env"].to_string().contains("TOKEN"), "{}", container["env"]);
+}
+
+#[test]
+fn v8_the_chart_gives_no_right_about_clusters_unless_vips_are_on() {
+    let without = rendered("replicas=2");
+    assert!(!rights(&without).iter().any(|group| group.ends_with("cluster.x-k8s.io")));
+    let both = rendered("clusterApi.enabled=true");
+    assert!(rights(&both).contains(&"cluster.x-k8s.io".to_owned()));
+    assert!(rights(&both).contains(&"netinfra.darkbrains.com".to_owned()));
+}

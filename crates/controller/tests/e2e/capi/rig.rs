@@ -1,0 +1,159 @@
+//! A control plane with the real Cluster API, and the controller's own binary that does VIPs alone.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::{Api, DynamicObject};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+use testbed::cluster::eventually;
+use testbed::cluster_api::{ClusterApi, fixtures, provider};
+use testbed::control_plane::{ControlPlane, Options, free_ports};
+use testbed::process::Process;
+
+use crate::rig::{Controller, read};
+
+/// Cluster API asks again after up to this long where it had to wait for something.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// A control plane with Cluster API.
+pub struct Capi {
+    pub client: Client,
+    pub kubeconfig: PathBuf,
+    cluster_api: Option<ClusterApi>,
+    pub control_plane: ControlPlane,
+}
+
+impl Capi {
+    /// A control plane with Cluster API, and the rights of the manifest.
+    pub async fn start() -> Self {
+        let mut capi = Self::without_cluster_api().await;
+        capi.install_cluster_api().await;
+        capi
+    }
+
+    /// The same without Cluster API.
+    pub async fn without_cluster_api() -> Self {
+        let options = Options { controller_manager: true, ..Options::api_only() };
+        let control_plane = ControlPlane::start(options).await.unwrap();
+        control_plane.kubectl().args(["create", "namespace", "capi-system"]).output().unwrap();
+        control_plane.apply(&read("k8s/cluster-api/capi-vip-allocator.yaml")).unwrap();
+        let client = control_plane.client().await.unwrap();
+        let account = "capi-vip-allocator-controller-manager";
+        let kubeconfig = control_plane.kubeconfig_for("capi-system", account).unwrap();
+        Self { client, kubeconfig, cluster_api: None, control_plane }
+    }
+
+    pub async fn install_cluster_api(&mut self) {
+        self.cluster_api = Some(ClusterApi::start(&self.control_plane).await.unwrap());
+    }
+
+    /// Starts a controller that does VIPs alone.
+    pub fn controller(&self, name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Controller {
+        let ports = free_ports(2).unwrap();
+        let configure = |command: &mut Command| {
+            command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--enable-addresses=false").args(arguments);
+            command.env("HEALTH_PORT", ports[0].to_string()).env("METRICS_PORT", ports[1].to_string());
+            command.env("POD_NAME", name).env("POD_NAMESPACE", "capi-system");
+            command.env("LEASE_DURATION", "3").env("TAKEOVER_SECONDS", "1").envs(environment.iter().copied());
+        };
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_ip-address-controller"));
+        let name = format!("ip-address-controller-{name}");
+        let process = Process::start(&name, &program, configure, self.control_plane.folder()).unwrap();
+        Controller { process, health_port: ports[0], metrics_port: ports[1] }
+    }
+
+    pub fn apply(&self, manifest: &Value) {
+        self.control_plane.apply(&manifest.to_string()).unwrap();
+    }
+
+    pub fn apply_all(&self, manifests: &[Value]) {
+        self.apply(&json!({"apiVersion": "v1", "kind": "List", "items": manifests}));
+    }
+
+    /// A pool for the class of the fixtures.
+    pub fn pool(&self, name: &str, role: &str, addresses: &[&str]) -> Value {
+        for_class(fixtures::global_pool(name, addresses), role)
+    }
+
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        let output = self.control_plane.kubectl().args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kubectl {arguments:?}: {said}\n{}", self.logs());
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn get(&self, what: &str) -> Value {
+        serde_json::from_str(&self.kubectl(&["get", what, "-o", "json"])).unwrap()
+    }
+
+    pub fn clusters(&self) -> Api<DynamicObject> {
+        let resource =
+            ApiResource::from_gvk(&GroupVersionKind::gvk("cluster.x-k8s.io", "v1beta2", "Cluster"));
+        Api::namespaced_with(self.client.clone(), "default", &resource)
+    }
+
+    pub async fn cluster(&self, name: &str) -> Value {
+        serde_json::to_value(self.clusters().get(name).await.unwrap()).unwrap()
+    }
+
+    /// The infrastructure of a Cluster; null where there is none.
+    pub async fn infrastructure(&self, name: &str) -> Value {
+        let found = provider::infrastructure_of(&self.client, "default", name).await.unwrap();
+        found.map(|found| found.data).unwrap_or_default()
+    }
+
+    /// The host of a Cluster's endpoint, once it has one.
+    pub async fn endpoint(&self, name: &str) -> String {
+        let host = async || {
+            let cluster = self.clusters().get(name).await?;
+            anyhow::Ok(cluster.data["spec"]["controlPlaneEndpoint"]["host"].as_str().map(ToOwned::to_owned))
+        };
+        eventually(&format!("{name} has an endpoint"), LONGEST, async || Ok(host().await?.is_some()))
+            .await
+            .unwrap_or_else(|error| panic!("{error}\n{}", self.logs()));
+        host().await.unwrap().unwrap()
+    }
+
+    /// What is said of a Cluster's VIP.
+    pub async fn said(&self, name: &str, role: &str) -> Value {
+        let cluster = self.cluster(name).await;
+        let text = cluster["metadata"]["annotations"]["vip.capi.gorizond.io/status"].as_str();
+        let said: Value = text.map(|text| serde_json::from_str(text).unwrap()).unwrap_or_default();
+        said[role].clone()
+    }
+
+    /// Waits until this is the reason that is said.
+    pub async fn until_said(&self, name: &str, role: &str, reason: &str) -> Value {
+        eventually(&format!("{name} says {reason}"), LONGEST, async || {
+            Ok(self.said(name, role).await["reason"] == reason)
+        })
+        .await
+        .unwrap_or_else(|error| panic!("{error}\n{}", self.logs()));
+        self.said(name, role).await
+    }
+
+    /// The ends of all logs.
+    pub fn logs(&self) -> String {
+        let managers = self.cluster_api.as_ref().map(ClusterApi::log_tails).unwrap_or_default();
+        let files = std::fs::read_dir(self.control_plane.folder()).unwrap();
+        let ours = files
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("ip-address"));
+        let tail = |path: PathBuf| {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let lines: Vec<_> = text.lines().collect();
+            lines[lines.len().saturating_sub(40)..].join("\n")
+        };
+        format!("{managers}\n{}", ours.map(tail).collect::<Vec<_>>().join("\n"))
+    }
+}
+
+/// A pool with the labels that make it one for VIPs of the class of the fixtures.
+pub fn for_class(mut pool: Value, role: &str) -> Value {
+    pool["metadata"]["labels"] =
+        json!({"vip.capi.gorizond.io/cluster-class": fixtures::CLASS, "vip.capi.gorizond.io/role": role});
+    pool
+}

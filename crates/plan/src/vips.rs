@@ -1,0 +1,499 @@
+//! VIPs for Cluster API's Clusters: one for the control plane, one for ingress.
+//!
+//! In: Clusters, the pools and claims of their IPAM provider, and the addresses that it gave. Out: claims to be made or given
+//! up, what is to be written on each Cluster, and what is to be said of it. An address is never chosen here: the provider does
+//! that. A claim that belongs to somebody else is never touched, one that has an address is never given up, a VIP that is there
+//! already is never replaced, and what is not known changes nothing.
+//!
+//! A claim's name follows from the Cluster's, and so is all that has to be remembered: whoever looks at the same Cluster again,
+//! after a crash or in another process, finds the claim that was made before and goes on from there.
+//!
+//! For each of the two VIPs of each Cluster, on its own, the first line that applies:
+//!
+//! ```text
+//! the Cluster is being deleted, or paused                      leave it              Leaving, Paused
+//! it has no class, or its annotation wants no ingress VIP      leave it              NotWanted
+//! claims, addresses, pools, or its class are not known         leave it              Unknown, NoClass
+//! the last try failed a short while ago                        wait                  Failed
+//! it has a VIP, and that is not where else it belongs          write it there too    Assigned, Manual
+//! it has a VIP: the one of our claim, or another               leave it              Assigned, Manual
+//! the claim under our name
+//!   has another owner                                          wait until it is gone NotOurs
+//!   is being deleted                                           wait until it is gone Allocating
+//!   has an address                                             write it              Allocating
+//!   waits in a pool that is full or is not meant any more,
+//!     and another pool is neither                              give the claim up     Allocating
+//!   waits in a pool that is full                               wait                  Exhausted
+//!   waits                                                      wait                  Allocating
+//! there is no claim, and a pool is meant and not full          claim from it         Allocating
+//! there is no claim, and all that are meant are full           claim from the first  Exhausted
+//! there is no claim, and no pool is meant                      leave it              NoPool, or NotWanted (ingress)
+//! ```
+//!
+//! A pool is meant by its class and role, and by its namespace where it has one. Those with a higher priority come first, then
+//! those whose name does.
+//!
+//! The control plane's VIP is the host of the Cluster's endpoint, and belongs into the variable `clusterVip` too, where the class
+//! defines one. The ingress VIP is an annotation, and belongs into a label too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+#[cfg(test)]
+mod tests;
+
+/// What a VIP is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Role {
+    ControlPlane,
+    Ingress,
+}
+
+impl Role {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::ControlPlane, Self::Ingress];
+
+    /// As users write it in a label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ControlPlane => "control-plane",
+            Self::Ingress => "ingress",
+        }
+    }
+
+    /// How the name of a claim for it begins; the Cluster's follows.
+    pub fn claim_prefix(self) -> &'static str {
+        match self {
+            Self::ControlPlane => "vip-cp-",
+            Self::Ingress => "vip-ingress-",
+        }
+    }
+
+    /// The claim of a Cluster for it.
+    pub fn claim(self, cluster: &Key) -> Key {
+        let name = format!("{}{}", self.claim_prefix(), cluster.name);
+        Key { namespace: Arc::clone(&cluster.namespace), name: name.into() }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A namespaced object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Where.
+    pub namespace: Arc<str>,
+    /// Its name there.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A pool, by the name that a claim calls it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolRef {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where it is; none where it is for all namespaces.
+    pub namespace: Option<Arc<str>>,
+}
+
+impl fmt::Display for PoolRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// A pool of addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// The classes that it is for.
+    pub classes: BTreeSet<Arc<str>>,
+    /// What its addresses are for, as its label says.
+    pub role: Arc<str>,
+    /// Those with a higher one are used first.
+    pub priority: u32,
+    /// How many addresses it has in all, in use and left, where it tells.
+    pub count: Option<Count>,
+    /// Whether it is being deleted.
+    pub is_leaving: bool,
+}
+
+/// How many addresses a pool has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Count {
+    pub total: i64,
+    pub used: i64,
+    pub free: i64,
+}
+
+impl Pool {
+    fn is_full(&self) -> bool {
+        self.count.is_some_and(|count| count.free <= 0)
+    }
+}
+
+/// A claim under a name that is ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The UIDs of its owners.
+    pub owners: BTreeSet<Arc<str>>,
+    /// Where it claims from.
+    pub pool: PoolRef,
+    /// The object that holds its address, where it has one.
+    pub address: Option<Key>,
+    /// Whether it is being deleted.
+    pub is_leaving: bool,
+}
+
+/// A Cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// Tells it from others that had its name.
+    pub uid: Arc<str>,
+    /// The class that pools are chosen by.
+    pub class: Option<Arc<str>>,
+    /// The class of its topology, where it has one.
+    pub topology: Option<Key>,
+    /// Whether nobody is to touch it.
+    pub is_paused: bool,
+    /// Whether it is being deleted.
+    pub is_leaving: bool,
+    /// The host of its endpoint.
+    pub endpoint: Option<Arc<str>>,
+    /// The variable `clusterVip`.
+    pub variable: Option<Arc<str>>,
+    /// Whether an ingress VIP is wanted, where that is said.
+    pub wants_ingress: Option<bool>,
+    /// The annotation that holds the ingress VIP.
+    pub ingress: Option<Arc<str>>,
+    /// The label that does.
+    pub ingress_label: Option<Arc<str>>,
+}
+
+impl Cluster {
+    /// The Cluster as it will be once a VIP is written on it.
+    pub fn with(mut self, role: Role, vip: &Arc<str>, with_copy: bool) -> Self {
+        let (place, copy) = match role {
+            Role::ControlPlane => (&mut self.endpoint, &mut self.variable),
+            Role::Ingress => (&mut self.ingress, &mut self.ingress_label),
+        };
+        *place = Some(Arc::clone(vip));
+        if with_copy {
+            *copy = Some(Arc::clone(vip));
+        }
+        self
+    }
+}
+
+/// All that is known. What is not known is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct World {
+    /// Clusters.
+    pub clusters: BTreeMap<Key, Cluster>,
+    /// Classes, and whether each defines the variable `clusterVip`.
+    pub classes: Option<BTreeMap<Key, bool>>,
+    /// Pools for all namespaces.
+    pub global_pools: Option<BTreeMap<PoolRef, Pool>>,
+    /// Pools for one namespace each.
+    pub namespaced_pools: Option<BTreeMap<PoolRef, Pool>>,
+    /// Claims under names that are ours.
+    pub claims: Option<BTreeMap<Key, Claim>>,
+    /// Addresses that the provider gave.
+    pub addresses: Option<BTreeMap<Key, IpAddr>>,
+    /// Clusters for which something failed a short while ago, and what was said.
+    pub failed: BTreeMap<Key, Arc<str>>,
+}
+
+/// What to do for a VIP of a Cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Claim an address from a pool.
+    Create(PoolRef),
+    /// Give the claim up, if it still is as it was seen.
+    Delete,
+    /// Write this VIP on the Cluster, if that still is as it was seen.
+    Write {
+        /// The VIP.
+        vip: Arc<str>,
+        /// Whether it goes into the variable or label too.
+        with_copy: bool,
+    },
+}
+
+/// What is to be said of a VIP of a Cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// The Cluster has the VIP that we claimed.
+    Assigned {
+        /// The VIP.
+        vip: Arc<str>,
+        /// Where it is from.
+        pool: PoolRef,
+        /// The class that does not define the variable in which patches look for the VIP.
+        undefined_in: Option<Key>,
+    },
+    /// The Cluster has a VIP that we did not claim.
+    Manual(Arc<str>),
+    /// An address is on its way.
+    Allocating(PoolRef),
+    /// Every pool that is meant is full.
+    Exhausted(Vec<PoolRef>),
+    /// No pool is meant.
+    NoPool(Arc<str>),
+    /// The class of the Cluster does not exist.
+    NoClass(Key),
+    /// The claim under our name belongs to somebody else.
+    NotOurs(Key),
+    /// The last try failed a short while ago.
+    Failed(Arc<str>),
+    /// Something is not known.
+    Unknown(&'static str),
+    /// Nobody is to touch the Cluster.
+    Paused,
+    /// The Cluster is being deleted.
+    Leaving,
+    /// Nobody asks for it.
+    NotWanted,
+}
+
+impl Said {
+    /// One word.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Assigned { .. } => "Assigned",
+            Self::Manual(_) => "Manual",
+            Self::Allocating(_) => "Allocating",
+            Self::Exhausted(_) => "PoolExhausted",
+            Self::NoPool(_) => "NoPool",
+            Self::NoClass(_) => "NoClass",
+            Self::NotOurs(_) => "ClaimNotOurs",
+            Self::Failed(_) => "Failed",
+            Self::Unknown(_) => "Unknown",
+            Self::Paused => "Paused",
+            Self::Leaving => "Leaving",
+            Self::NotWanted => "NotWanted",
+        }
+    }
+
+    /// Whether a person has to do something.
+    pub fn is_stuck(&self) -> bool {
+        matches!(
+            self,
+            Self::Exhausted(_) | Self::NoPool(_) | Self::NoClass(_) | Self::NotOurs(_) | Self::Failed(_)
+        )
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Assigned { vip, pool, undefined_in: None } => write!(f, "{vip} from pool {pool}"),
+            Self::Assigned { vip, pool, undefined_in: Some(class) } => write!(
+                f,
+                "{vip} from pool {pool}; ClusterClass variable 'clusterVip' not found: add it to the class {class} for \
+                 patches that need the VIP"
+            ),
+            Self::Manual(vip) => write!(f, "{vip}, which was set by somebody else"),
+            Self::Allocating(pool) => write!(f, "waiting for an address from pool {pool}"),
+            Self::Exhausted(pools) => {
+                let names: Vec<_> = pools.iter().map(ToString::to_string).collect();
+                write!(f, "no address is free in {}: add addresses, or another pool", names.join(", "))
+            }
+            Self::NoPool(class) => write!(
+                f,
+                "no pool is for class {class} and this role: label one with vip.capi.gorizond.io/cluster-class and \
+                 vip.capi.gorizond.io/role"
+            ),
+            Self::NoClass(class) => write!(f, "the class {class} does not exist"),
+            Self::NotOurs(claim) => write!(
+                f,
+                "the IPAddressClaim {claim} belongs to somebody else, or to an earlier Cluster of this name: waiting until \
+                 it is gone"
+            ),
+            Self::Failed(error) => write!(f, "trying again soon: {error}"),
+            Self::Unknown(what) => write!(f, "{what} can't be read, so nothing is done"),
+            Self::Paused => write!(f, "the Cluster is paused"),
+            Self::Leaving => write!(f, "the Cluster is being deleted"),
+            Self::NotWanted => write!(f, "nobody asks for it"),
+        }
+    }
+}
+
+/// What should happen for one VIP of one Cluster, and what is to be said of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// What should happen.
+    pub step: Option<Step>,
+    /// What is to be said.
+    pub said: Said,
+}
+
+impl Next {
+    fn say(said: Said) -> Self {
+        Self { step: None, said }
+    }
+
+    fn take(step: Step, said: Said) -> Self {
+        Self { step: Some(step), said }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create(pool) => write!(f, "claim from {pool}"),
+            Self::Delete => write!(f, "give the claim up"),
+            Self::Write { vip, with_copy: false } => write!(f, "write {vip}"),
+            Self::Write { vip, with_copy: true } => write!(f, "write {vip} in both places"),
+        }
+    }
+}
+
+/// Where else a VIP belongs.
+enum Copy {
+    /// Nowhere.
+    NotMeant,
+    /// Into a variable that this class does not define.
+    Undefined(Key),
+    /// There, where nothing is yet.
+    Missing,
+    /// There, where something is already.
+    Present,
+}
+
+/// What should happen for both VIPs of a Cluster.
+pub fn plan(world: &World, key: &Key, cluster: &Cluster) -> [(Role, Next); 2] {
+    Role::ALL.map(|role| (role, next(world, key, cluster, role)))
+}
+
+fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
+    if cluster.is_leaving {
+        return Next::say(Said::Leaving);
+    }
+    if cluster.is_paused {
+        return Next::say(Said::Paused);
+    }
+    let is_declined = role == Role::Ingress && cluster.wants_ingress == Some(false);
+    let Some(class) = cluster.class.as_ref().filter(|_| !is_declined) else {
+        return Next::say(Said::NotWanted);
+    };
+    let Some(claims) = &world.claims else { return Next::say(Said::Unknown("IPAddressClaims")) };
+    let Some(addresses) = &world.addresses else { return Next::say(Said::Unknown("IPAddresses")) };
+    let (Some(global), Some(namespaced)) = (&world.global_pools, &world.namespaced_pools) else {
+        return Next::say(Said::Unknown("pools"));
+    };
+    let claim = claims.get(&role.claim(key));
+    let ours = claim.filter(|claim| claim.owners.contains(&cluster.uid));
+    let given = ours.and_then(|claim| addresses.get(claim.address.as_ref()?));
+    let copy = match copy(world, cluster, role, given) {
+        Ok(copy) => copy,
+        Err(said) => return Next::say(said),
+    };
+    if let Some(error) = world.failed.get(key) {
+        return Next::say(Said::Failed(Arc::clone(error)));
+    }
+    let present = match role {
+        Role::ControlPlane => &cluster.endpoint,
+        Role::Ingress => &cluster.ingress,
+    };
+    if let Some(vip) = present {
+        let said = match ours.filter(|_| given.is_some_and(|given| given.to_string() == **vip)) {
+            Some(claim) => {
+                let undefined_in = match &copy {
+                    Copy::Undefined(class) => Some(class.clone()),
+                    _ => None,
+                };
+                Said::Assigned { vip: Arc::clone(vip), pool: claim.pool.clone(), undefined_in }
+            }
+            None => Said::Manual(Arc::clone(vip)),
+        };
+        let step =
+            matches!(copy, Copy::Missing).then(|| Step::Write { vip: Arc::clone(vip), with_copy: true });
+        return Next { step, said };
+    }
+    let pools = meant(global.iter().chain(namespaced), key, class, role);
+    let has_room = pools.iter().find(|(_, pool)| !pool.is_full()).map(|(name, _)| (*name).clone());
+    let exhausted = || Said::Exhausted(pools.iter().map(|(name, _)| (*name).clone()).collect());
+    match (claim, has_room) {
+        (Some(_), _) if ours.is_none() => Next::say(Said::NotOurs(role.claim(key))),
+        (Some(claim), _) if claim.is_leaving => Next::say(Said::Allocating(claim.pool.clone())),
+        (Some(claim), has_room) => {
+            let allocating = Said::Allocating(claim.pool.clone());
+            if let Some(address) = given {
+                let with_copy = matches!(copy, Copy::Missing | Copy::Present);
+                return Next::take(Step::Write { vip: address.to_string().into(), with_copy }, allocating);
+            }
+            let is_lost = !pools.iter().any(|(name, pool)| **name == claim.pool && !pool.is_full());
+            match has_room {
+                // Its address is on its way to us.
+                _ if claim.address.is_some() || !is_lost => Next::say(allocating),
+                Some(_) => Next::take(Step::Delete, allocating),
+                None if pools.is_empty() => Next::say(Said::NoPool(Arc::clone(class))),
+                None => Next::say(exhausted()),
+            }
+        }
+        (None, Some(room)) => Next::take(Step::Create(room.clone()), Said::Allocating(room)),
+        (None, None) => match pools.first() {
+            // The provider serves it as soon as the pool has grown.
+            Some((first, _)) => Next::take(Step::Create((*first).clone()), exhausted()),
+            None if role == Role::Ingress && cluster.wants_ingress.is_none() => Next::say(Said::NotWanted),
+            None => Next::say(Said::NoPool(Arc::clone(class))),
+        },
+    }
+}
+
+/// Where else a VIP of the Cluster belongs; or why that is not known.
+fn copy(world: &World, cluster: &Cluster, role: Role, given: Option<&IpAddr>) -> Result<Copy, Said> {
+    let is_there = |copy: &Option<Arc<str>>| if copy.is_some() { Copy::Present } else { Copy::Missing };
+    match (role, &cluster.topology) {
+        (Role::Ingress, _) => {
+            // A label can't hold a colon.
+            let is_v6 = match &cluster.ingress {
+                Some(vip) => vip.contains(':'),
+                None => given.is_some_and(IpAddr::is_ipv6),
+            };
+            Ok(if is_v6 { Copy::NotMeant } else { is_there(&cluster.ingress_label) })
+        }
+        (Role::ControlPlane, None) => Ok(Copy::NotMeant),
+        (Role::ControlPlane, Some(class)) => {
+            let classes = world.classes.as_ref().ok_or(Said::Unknown("ClusterClasses"))?;
+            match classes.get(class) {
+                None => Err(Said::NoClass(class.clone())),
+                Some(false) => Ok(Copy::Undefined(class.clone())),
+                Some(true) => Ok(is_there(&cluster.variable)),
+            }
+        }
+    }
+}
+
+/// The pools that are meant, the first one first.
+fn meant<'a>(
+    pools: impl Iterator<Item = (&'a PoolRef, &'a Pool)>,
+    key: &Key,
+    class: &Arc<str>,
+    role: Role,
+) -> Vec<(&'a PoolRef, &'a Pool)> {
+    let is_meant = |name: &PoolRef, pool: &Pool| {
+        let is_near = name.namespace.as_ref().is_none_or(|namespace| *namespace == key.namespace);
+        is_near && !pool.is_leaving && *pool.role == *role.name() && pool.classes.contains(class)
+    };
+    let mut meant: Vec<_> = pools.filter(|(name, pool)| is_meant(name, pool)).collect();
+    meant.sort_by_key(|(name, pool)| (std::cmp::Reverse(pool.priority), *name));
+    meant
+}

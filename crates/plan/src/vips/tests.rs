@@ -1,0 +1,355 @@
+//! One line of world in, one line of plan out.
+//!
+//! A world is clauses between bars. The Cluster is `c` in the namespace `ns`, its class is `k` and defines the variable
+//! `clusterVip`; `plain`, `paused`, `leaving`, `undefined`, `classless` and `nowhere` (no topology but a class by annotation, the
+//! variable is not defined, the class does not exist, no class at all) change that, `endpoint 10.0.0.9`, `variable 10.0.0.9`,
+//! `ingress 10.0.0.9` and `label 10.0.0.9` are what it has, `ingress wanted` and `ingress unwanted` what its annotation says.
+//! `pool p …` is a pool for its class and the control plane: `full`, `free` (it tells so), `leaving`, `ingress` (its role),
+//! `of other` (another class), `first` (a higher priority), `in ns` (its namespace). `claim …` is the claim for the control plane,
+//! `ingress-claim …` the other: `from p`, `has 10.0.0.1`, `named` (its address was not seen yet), `foreign`, `orphan`, `leaving`.
+//! `no claims` and the like say what is not known, and `failed` that the last try did.
+
+use expect_test::{Expect, expect};
+
+use super::*;
+
+fn key(namespace: &str, name: &str) -> Key {
+    Key { namespace: namespace.into(), name: name.into() }
+}
+
+fn pool_ref(words: &[&str]) -> PoolRef {
+    let namespace = words.iter().position(|word| *word == "in").map(|at| words[at + 1].into());
+    PoolRef { name: words[0].into(), namespace }
+}
+
+fn world(text: &str) -> World {
+    let cluster = Cluster {
+        uid: "uid".into(),
+        class: Some("k".into()),
+        topology: Some(key("ns", "k")),
+        is_paused: false,
+        is_leaving: false,
+        endpoint: None,
+        variable: None,
+        wants_ingress: None,
+        ingress: None,
+        ingress_label: None,
+    };
+    let mut world = World {
+        clusters: BTreeMap::from([(key("ns", "c"), cluster)]),
+        classes: Some(BTreeMap::from([(key("ns", "k"), true)])),
+        global_pools: Some(BTreeMap::new()),
+        namespaced_pools: Some(BTreeMap::new()),
+        claims: Some(BTreeMap::new()),
+        addresses: Some(BTreeMap::new()),
+        failed: BTreeMap::new(),
+    };
+    // What is not known is said last.
+    let clauses: Vec<_> = text.split('|').map(str::trim).filter(|clause| !clause.is_empty()).collect();
+    let (unknown, known): (Vec<_>, Vec<_>) = clauses.iter().partition(|clause| clause.starts_with("no "));
+    known.into_iter().chain(unknown).for_each(|clause| read(&mut world, clause));
+    world
+}
+
+fn read(world: &mut World, clause: &str) {
+    let words: Vec<_> = clause.split_whitespace().collect();
+    let has = |word: &str| words.contains(&word);
+    let cluster = world.clusters.values_mut().next().unwrap();
+    match *words.as_slice() {
+        ["plain"] => cluster.topology = None,
+        ["classless"] => (cluster.topology, cluster.class) = (None, None),
+        ["paused"] => cluster.is_paused = true,
+        ["leaving"] => cluster.is_leaving = true,
+        ["undefined"] => world.classes = Some(BTreeMap::from([(key("ns", "k"), false)])),
+        ["nowhere"] => world.classes = Some(BTreeMap::new()),
+        ["endpoint", vip] => cluster.endpoint = Some(vip.into()),
+        ["variable", vip] => cluster.variable = Some(vip.into()),
+        ["ingress", "wanted"] => cluster.wants_ingress = Some(true),
+        ["ingress", "unwanted"] => cluster.wants_ingress = Some(false),
+        ["ingress", vip] => cluster.ingress = Some(vip.into()),
+        ["label", vip] => cluster.ingress_label = Some(vip.into()),
+        ["failed"] => _ = world.failed.insert(key("ns", "c"), "refused".into()),
+        ["no", "claims"] => world.claims = None,
+        ["no", "addresses"] => world.addresses = None,
+        ["no", "classes"] => world.classes = None,
+        ["no", "pools"] => world.global_pools = None,
+        ["no", "namespaced", "pools"] => world.namespaced_pools = None,
+        ["pool", ..] => {
+            let name = pool_ref(&words[1..]);
+            let free = if has("full") { Some(0) } else { has("free").then_some(1) };
+            let pool = Pool {
+                classes: BTreeSet::from([if has("of") { "other".into() } else { "k".into() }]),
+                role: if has("ingress") { "ingress".into() } else { "control-plane".into() },
+                priority: has("first").into(),
+                count: free.map(|free| Count { total: 8, used: 8 - free, free }),
+                is_leaving: has("leaving"),
+            };
+            let pools =
+                if name.namespace.is_some() { &mut world.namespaced_pools } else { &mut world.global_pools };
+            pools.as_mut().unwrap().insert(name, pool);
+        }
+        [kind @ ("claim" | "ingress-claim"), ..] => {
+            let role = if kind == "claim" { Role::ControlPlane } else { Role::Ingress };
+            let name = role.claim(&key("ns", "c"));
+            let after = |word: &str| words.iter().position(|found| *found == word).map(|at| &words[at + 1..]);
+            let owner = if has("foreign") { "another" } else { "uid" };
+            let address = (has("has") || has("named")).then(|| name.clone());
+            if let Some(given) = after("has") {
+                world.addresses.as_mut().unwrap().insert(name.clone(), given[0].parse().unwrap());
+            }
+            let claim = Claim {
+                owners: if has("orphan") { BTreeSet::new() } else { BTreeSet::from([owner.into()]) },
+                pool: pool_ref(after("from").unwrap()),
+                address,
+                is_leaving: has("leaving"),
+            };
+            world.claims.as_mut().unwrap().insert(name, claim);
+        }
+        _ => panic!("{clause} means nothing"),
+    }
+}
+
+/// What is planned; what nobody asks for is left out.
+fn planned(text: &str) -> String {
+    let world = world(text);
+    let (key, cluster) = world.clusters.iter().next().unwrap();
+    let lines = plan(&world, key, cluster).into_iter().filter_map(|(role, Next { step, said })| {
+        let step = step.map(|step| format!("{step} ")).unwrap_or_default();
+        let said = format!("{role}: {step}({})", said.reason());
+        (said != "ingress: (NotWanted)").then_some(said)
+    });
+    lines.collect::<Vec<_>>().join("; ")
+}
+
+fn check(text: &str, expected: Expect) {
+    expected.assert_eq(&planned(text));
+}
+
+#[test]
+fn v1_a_cluster_claims_from_the_pool_of_its_class_and_role() {
+    check(
+        "pool p | pool q of other | pool r ingress",
+        expect!["control-plane: claim from p (Allocating); ingress: claim from r (Allocating)"],
+    );
+}
+
+#[test]
+fn v1_a_pool_with_a_higher_priority_comes_first_and_then_the_name_decides() {
+    check("pool b | pool a", expect!["control-plane: claim from a (Allocating)"]);
+    check("pool b first | pool a", expect!["control-plane: claim from b (Allocating)"]);
+}
+
+#[test]
+fn v8_a_namespaced_pool_is_for_the_clusters_of_its_namespace() {
+    check("pool p in ns", expect!["control-plane: claim from ns/p (Allocating)"]);
+    check("pool p in elsewhere", expect!["control-plane: (NoPool)"]);
+}
+
+#[test]
+fn without_a_pool_nothing_is_done_and_that_is_said() {
+    check("", expect!["control-plane: (NoPool)"]);
+    check("pool p leaving", expect!["control-plane: (NoPool)"]);
+}
+
+#[test]
+fn v8_a_missing_ingress_pool_is_said_only_where_an_ingress_vip_was_asked_for() {
+    check("pool p | ingress wanted", expect!["control-plane: claim from p (Allocating); ingress: (NoPool)"]);
+    check("pool p | pool r ingress | ingress unwanted", expect!["control-plane: claim from p (Allocating)"]);
+}
+
+#[test]
+fn v3_an_address_goes_into_the_endpoint_and_into_the_variable_where_the_class_defines_it() {
+    check(
+        "pool p | claim from p has 10.0.0.1",
+        expect!["control-plane: write 10.0.0.1 in both places (Allocating)"],
+    );
+    check(
+        "undefined | pool p | claim from p has 10.0.0.1",
+        expect!["control-plane: write 10.0.0.1 (Allocating)"],
+    );
+}
+
+#[test]
+fn v3_a_value_that_the_variable_has_is_replaced_with_the_address_of_a_new_endpoint() {
+    check(
+        "variable 192.0.2.1 | pool p | claim from p has 10.0.0.1",
+        expect!["control-plane: write 10.0.0.1 in both places (Allocating)"],
+    );
+}
+
+#[test]
+fn a_cluster_that_has_its_vip_is_left_alone() {
+    check(
+        "endpoint 10.0.0.1 | variable 10.0.0.1 | pool p | claim from p has 10.0.0.1",
+        expect!["control-plane: (Assigned)"],
+    );
+}
+
+#[test]
+fn v4_an_endpoint_that_somebody_set_is_left_alone_and_its_variable_is_filled() {
+    check("endpoint 10.9.9.9 | pool p", expect!["control-plane: write 10.9.9.9 in both places (Manual)"]);
+    check("endpoint 10.9.9.9 | variable 10.9.9.8 | pool p", expect!["control-plane: (Manual)"]);
+    check("endpoint 10.9.9.9 | undefined | pool p", expect!["control-plane: (Manual)"]);
+}
+
+#[test]
+fn v4_an_endpoint_that_differs_from_our_claims_address_is_somebody_elses() {
+    check(
+        "endpoint 10.9.9.9 | variable 10.9.9.9 | pool p | claim from p has 10.0.0.1",
+        expect!["control-plane: (Manual)"],
+    );
+}
+
+#[test]
+fn v8_an_ingress_vip_goes_into_annotation_and_label() {
+    check(
+        "endpoint e | variable e | pool r ingress | ingress-claim from r has 10.0.0.2",
+        expect!["control-plane: (Manual); ingress: write 10.0.0.2 in both places (Allocating)"],
+    );
+    check(
+        "endpoint e | variable e | ingress 10.0.0.2 | ingress-claim from r has 10.0.0.2",
+        expect!["control-plane: (Manual); ingress: write 10.0.0.2 in both places (Assigned)"],
+    );
+    check(
+        "endpoint e | variable e | ingress 10.0.0.2 | label 10.0.0.2 | ingress-claim from r has 10.0.0.2",
+        expect!["control-plane: (Manual); ingress: (Assigned)"],
+    );
+    check(
+        "endpoint e | variable e | pool r ingress | ingress-claim from r has fd00::2",
+        expect!["control-plane: (Manual); ingress: write fd00::2 (Allocating)"],
+    );
+    check(
+        "endpoint e | variable e | ingress fd00::2 | ingress-claim from r has fd00::2",
+        expect!["control-plane: (Manual); ingress: (Assigned)"],
+    );
+}
+
+#[test]
+fn v8_neither_vip_waits_for_the_other() {
+    check(
+        "pool p full | pool r ingress | claim from p | ingress-claim from r has 10.0.0.2",
+        expect!["control-plane: (PoolExhausted); ingress: write 10.0.0.2 in both places (Allocating)"],
+    );
+    check(
+        "pool p | pool r ingress full | claim from p has 10.0.0.1 | ingress-claim from r",
+        expect!["control-plane: write 10.0.0.1 in both places (Allocating); ingress: (PoolExhausted)"],
+    );
+}
+
+#[test]
+fn a_claim_without_an_address_is_waited_for() {
+    check("pool p | claim from p", expect!["control-plane: (Allocating)"]);
+    check("pool p full | claim from p named", expect!["control-plane: (Allocating)"]);
+}
+
+#[test]
+fn a_claim_in_a_full_pool_is_given_up_for_one_in_the_next_pool() {
+    check(
+        "pool p full | pool q free | claim from p",
+        expect!["control-plane: give the claim up (Allocating)"],
+    );
+    check("pool p full | pool q free | claim from p leaving", expect!["control-plane: (Allocating)"]);
+    check("pool p full | pool q free", expect!["control-plane: claim from q (Allocating)"]);
+}
+
+#[test]
+fn a_claim_in_a_pool_that_is_not_meant_any_more_is_given_up_for_one_that_is() {
+    check(
+        "pool p of other | pool q | claim from p",
+        expect!["control-plane: give the claim up (Allocating)"],
+    );
+    check("pool q | claim from p", expect!["control-plane: give the claim up (Allocating)"]);
+    check("claim from p", expect!["control-plane: (NoPool)"]);
+}
+
+#[test]
+fn a_claim_with_an_address_is_never_given_up() {
+    check(
+        "pool p full | pool q free | claim from p has 10.0.0.1",
+        expect!["control-plane: write 10.0.0.1 in both places (Allocating)"],
+    );
+    check("pool p full | pool q free | claim from p named", expect!["control-plane: (Allocating)"]);
+}
+
+#[test]
+fn where_all_pools_are_full_the_first_one_is_waited_for() {
+    check("pool p full | pool q full", expect!["control-plane: claim from p (PoolExhausted)"]);
+    check("pool p full | pool q full | claim from q", expect!["control-plane: (PoolExhausted)"]);
+    check("pool p full | pool q free | claim from q", expect!["control-plane: (Allocating)"]);
+}
+
+#[test]
+fn v2_a_claim_of_another_owner_is_waited_for_and_never_used() {
+    check("pool p | claim from p foreign has 10.0.0.1", expect!["control-plane: (ClaimNotOurs)"]);
+    check("pool p | claim from p orphan has 10.0.0.1", expect!["control-plane: (ClaimNotOurs)"]);
+    check(
+        "pool p full | pool q free | claim from p foreign leaving",
+        expect!["control-plane: (ClaimNotOurs)"],
+    );
+}
+
+#[test]
+fn a_plain_cluster_gets_a_vip_by_the_class_in_its_annotation_and_otherwise_nothing() {
+    check("plain | pool p", expect!["control-plane: claim from p (Allocating)"]);
+    check(
+        "plain | no classes | pool p | claim from p has 10.0.0.1",
+        expect!["control-plane: write 10.0.0.1 (Allocating)"],
+    );
+    check("classless | pool p", expect!["control-plane: (NotWanted)"]);
+}
+
+#[test]
+fn a_paused_cluster_and_one_that_is_being_deleted_are_left_alone() {
+    let rest = "pool p | pool r ingress | claim from p has 10.0.0.1";
+    check(&format!("paused | {rest}"), expect!["control-plane: (Paused); ingress: (Paused)"]);
+    check(&format!("leaving | {rest}"), expect!["control-plane: (Leaving); ingress: (Leaving)"]);
+}
+
+#[test]
+fn what_is_not_known_changes_nothing() {
+    let rest = "ingress unwanted | pool p | claim from p has 10.0.0.1";
+    for unknown in ["claims", "addresses", "pools", "namespaced pools", "classes"] {
+        assert_eq!(planned(&format!("no {unknown} | {rest}")), "control-plane: (Unknown)", "{unknown}");
+    }
+    check(&format!("nowhere | {rest}"), expect!["control-plane: (NoClass)"]);
+}
+
+#[test]
+fn after_a_failure_nothing_is_tried_for_a_while() {
+    check("failed | ingress unwanted | pool p", expect!["control-plane: (Failed)"]);
+}
+
+#[test]
+fn whoever_looks_again_goes_on_where_the_last_one_stopped() {
+    // Each world is what the step planned for the one before has made.
+    let steps = [
+        "pool p full | pool q free | claim from p",
+        "pool p full | pool q free | claim from p leaving",
+        "pool p full | pool q free",
+        "pool p full | pool q free | claim from q",
+        "pool p full | pool q free | claim from q has 10.0.0.1",
+        "pool p full | pool q full | claim from q has 10.0.0.1 | endpoint 10.0.0.1 | variable 10.0.0.1",
+    ];
+    let told: Vec<_> = steps.iter().map(|world| planned(world).replace("control-plane: ", "")).collect();
+    expect![[r#"
+        give the claim up (Allocating)
+        (Allocating)
+        claim from q (Allocating)
+        (Allocating)
+        write 10.0.0.1 in both places (Allocating)
+        (Assigned)"#]]
+    .assert_eq(&told.join("\n"));
+}
+
+#[test]
+fn what_is_said_tells_a_person_what_to_do() {
+    let said = |text: &str| {
+        let world = world(text);
+        let (key, cluster) = world.clusters.iter().next().unwrap();
+        plan(&world, key, cluster)[0].1.said.to_string()
+    };
+    expect!["no address is free in p, q: add addresses, or another pool"]
+        .assert_eq(&said("pool p full | pool q full"));
+    expect!["10.0.0.1 from pool p; ClusterClass variable 'clusterVip' not found: add it to the class ns/k for patches that need the VIP"]
+        .assert_eq(&said("undefined | endpoint 10.0.0.1 | claim from p has 10.0.0.1"));
+}
