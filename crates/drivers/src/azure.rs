@@ -22,6 +22,7 @@
 //! somebody made, and is never taken off. What an address is called is remembered from the last listing, and the address
 //! is read before every change, so that one that has got another's name in the meantime is not touched.
 
+pub mod identity;
 mod ids;
 mod interface;
 
