@@ -16,6 +16,7 @@ pub mod http;
 pub mod ledger;
 pub mod limits;
 
+pub mod azure;
 pub mod cloudflare;
 pub mod compute;
 pub mod digitalocean;
