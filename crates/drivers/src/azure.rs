@@ -164,11 +164,16 @@ impl Azure {
             interfaces.iter().map(|interface| (interface.id().to_lowercase(), interface)).collect();
         let mut listing = Listing { tags: Tags::Told, ..Listing::default() };
         for found in addresses {
-            // One that has no number yet can't be anybody's.
-            let Some(address) = found.address() else { continue };
+            let Some(address) = found.address() else {
+                // One that is being created for somebody has a tag and no number yet.
+                if found.tag().is_some() && found.state() == State::Changing {
+                    listing.tags = Tags::Untold;
+                }
+                continue;
+            };
             let holding = found.holding(|id| by_id.get(&id.to_lowercase()).copied());
             let region = found.location.as_deref().map(|location| location.to_lowercase().into());
-            let tag = found.tags.as_ref().and_then(|tags| tags.get(TAG)).map(|tag| tag.as_str().into());
+            let tag = found.tag().map(Into::into);
             listing.addresses.insert(address, Listed { holding, region, tag });
             known.addresses.insert(address, found.id);
         }
@@ -240,7 +245,7 @@ impl Azure {
             Some(present) if !is_same(present, &public.id) => {
                 return Err(DriverError::Conflict(format!("{vm} already has the address {present}")));
             }
-            // A change that has failed is asked for again: what is told then is what was wanted, not what is.
+            // A change that has failed is asked for again: what is told then may be what was wanted, and not what is.
             Some(_) if interface.state() == State::Settled => return Ok(Progress::Done),
             Some(_) => {}
             None => {
@@ -404,7 +409,9 @@ impl Azure {
             let name = tag.unwrap_or(TAG);
             format!("{parent}/providers/Microsoft.Network/publicIPAddresses/{name}-{number}")
         };
-        let is_taken = |id: &String| listed.iter().any(|found| is_same(&found.id, id));
+        // One that could not be created has no number, and is tried again under its name.
+        let has_name = |found: &&PublicIp| found.state() != State::Failed || found.address().is_some();
+        let is_taken = |id: &String| listed.iter().filter(has_name).any(|found| is_same(&found.id, id));
         let id = (1..).map(id).find(|id| !is_taken(id)).unwrap_or_default();
         let mut body = json!({
             "location": region,
@@ -647,6 +654,10 @@ enum HolderId {
 impl PublicIp {
     fn address(&self) -> Option<Address> {
         self.properties.ip_address.as_deref()?.parse().ok()
+    }
+
+    fn tag(&self) -> Option<&str> {
+        self.tags.as_ref()?.get(TAG).map(String::as_str)
     }
 
     fn state(&self) -> State {

@@ -86,7 +86,7 @@ impl Interface {
 pub(super) enum State {
     Settled,
     Changing,
-    /// What is told is what was asked for, which is not what is.
+    /// What is told may be what was asked for, and not what is.
     Failed,
 }
 

@@ -48,10 +48,10 @@ pub const ROUTES: &[&str] = &[
 const RANGES: &[(Ipv4Addr, u32)] =
     &[(Ipv4Addr::new(198, 51, 100, 1), 254), (Ipv4Addr::new(198, 19, 0, 0), 65_536)];
 
-/// Every action that some call takes, to be put into [`Azure::denied`].
-pub fn actions() -> impl Iterator<Item = &'static str> {
-    let links = routes::LINKS.iter().map(|(_, action)| *action);
-    routes::SPECS.iter().map(|spec| spec.action).chain(links)
+/// The actions that a role must allow for a call, and for what it may refer to.
+pub fn actions_of(call: &str) -> impl Iterator<Item = &'static str> {
+    let links = routes::LINKS.iter().filter(move |_| call == "NetworkInterfaces_CreateOrUpdate");
+    [routes::action_of(call)].into_iter().chain(links.map(|(_, action)| *action))
 }
 
 /// One subscription, with everything in one resource group unless said otherwise.
