@@ -20,6 +20,7 @@ pub mod azure;
 pub mod cloudflare;
 pub mod compute;
 pub mod digitalocean;
+pub mod entra;
 pub mod metadata;
 
 use std::collections::BTreeMap;
