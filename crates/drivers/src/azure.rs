@@ -8,7 +8,7 @@
 //! call                               used for                          action in a role
 //! PublicIPAddresses_ListAll          list, create (names in use)       Microsoft.Network/publicIPAddresses/read
 //! PublicIPAddresses_Get              attach, detach, release, create   Microsoft.Network/publicIPAddresses/read
-//! NetworkInterfaces_ListAll          list: whose interface it is       Microsoft.Network/networkInterfaces/read
+//! NetworkInterfaces_ListAll          list, machines                    Microsoft.Network/networkInterfaces/read
 //! NetworkInterfaces_Get              attach, detach                    Microsoft.Network/networkInterfaces/read
 //! NetworkInterfaces_CreateOrUpdate   attach, detach                    Microsoft.Network/networkInterfaces/write,
 //!                                                                      and to join what the interface refers to
@@ -144,12 +144,15 @@ impl Azure {
         self.list_pages("PublicIPAddresses_ListAll", path).await
     }
 
+    async fn list_interfaces(&self, scope: &Scope) -> Result<Vec<Interface>, DriverError> {
+        let path = network_path(&format!("subscriptions/{}", scope.account), "networkInterfaces");
+        let listed: Vec<Value> = self.list_pages("NetworkInterfaces_ListAll", path).await?;
+        Ok(listed.into_iter().map(Interface).collect())
+    }
+
     async fn list_subscription(&self, scope: &Scope) -> Result<Listing, DriverError> {
         let addresses = self.list_addresses(scope).await?;
-        let path = network_path(&format!("subscriptions/{}", scope.account), "networkInterfaces");
-        let interfaces: Vec<Value> = self.list_pages("NetworkInterfaces_ListAll", path).await?;
-        let interfaces: Vec<_> = interfaces.into_iter().map(Interface).collect();
-
+        let interfaces = self.list_interfaces(scope).await?;
         let mut known = Known::default();
         for interface in &interfaces {
             // Any interface is better than none, and the primary one better than any.
@@ -441,13 +444,17 @@ impl Azure {
         }
     }
 
+    /// Azure lists what the role covers, so a machine that is not listed may be there all the same. One that has an
+    /// interface is.
     async fn list_machines(&self, scope: &Scope) -> Result<BTreeMap<VmId, MachineState>, DriverError> {
         let name = "VirtualMachines_ListAll";
         let path = format!(
             "subscriptions/{}/providers/Microsoft.Compute/virtualMachines?{COMPUTE_API}&statusOnly=true",
             scope.account
         );
-        let mut machines = BTreeMap::new();
+        let interfaces = self.list_interfaces(scope).await?;
+        let present = interfaces.iter().filter_map(Interface::machine);
+        let mut machines: BTreeMap<_, _> = present.map(|vm| (vm, MachineState::Running)).collect();
         for found in self.list_pages::<Machine>(name, path).await? {
             let id = ResourceId::parse(&found.id).ok_or_else(|| unreadable(name, &found.id))?;
             machines.insert(id.as_holder(), found.state());

@@ -9,7 +9,7 @@ use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, DriverError, Polled, Progress, Tags, tokens};
-use plan::{Address, Holding, Provider, Scope, VmId};
+use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
 
@@ -552,6 +552,18 @@ mod at_azure {
         assert!(matches!(failed, DriverError::Invalid(_)), "{failed}");
         driver.create(&scope, "westeurope", Some("pool")).await.unwrap();
         assert_eq!(fake.with(|subscription| subscription.tagged("pool")), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_the_role_does_not_show_is_not_gone_while_it_has_an_interface() {
+        let (fake, driver, scope) = subscription();
+        fake.with(|subscription| {
+            subscription.hides_machines = true;
+            subscription.remove_machine("two");
+        });
+        let machines = driver.machines(&scope).await.unwrap();
+        assert_eq!(machines.get(&vm(ONE)), Some(&MachineState::Running));
+        assert_eq!(machines.get(&vm(TWO)), None);
     }
 
     #[tokio::test(start_paused = true)]

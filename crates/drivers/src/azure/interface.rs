@@ -26,10 +26,15 @@ impl Interface {
         self.0["location"].as_str()
     }
 
+    /// The machine that it belongs to.
+    pub(super) fn machine(&self) -> Option<VmId> {
+        let machine = self.0["properties"]["virtualMachine"]["id"].as_str()?;
+        ResourceId::parse(machine).map(|id| id.as_holder())
+    }
+
     /// The machine that it belongs to, or else itself.
     pub(super) fn holder(&self) -> Option<VmId> {
-        let machine = self.0["properties"]["virtualMachine"]["id"].as_str();
-        ResourceId::parse(machine.unwrap_or(self.id())).map(|id| id.as_holder())
+        self.machine().or_else(|| ResourceId::parse(self.id()).map(|id| id.as_holder()))
     }
 
     /// Whether it is the one of several that a machine is reached by. One that is alone is not always said to be.

@@ -65,6 +65,8 @@ pub struct Azure {
     pub page_size: usize,
     /// Actions that the caller may not take, such as `Microsoft.Network/networkInterfaces/write`.
     pub denied: BTreeSet<String>,
+    /// Whether the caller's role covers no machine, of which Azure then lists none.
+    pub hides_machines: bool,
     /// Whether the resource group has a lock on it that forbids changes.
     pub is_locked: bool,
     subscription: String,
@@ -126,6 +128,7 @@ impl Azure {
             poll_seconds: 10,
             page_size: 100,
             denied: BTreeSet::new(),
+            hides_machines: false,
             is_locked: false,
             subscription: subscription.to_owned(),
             group: group.to_owned(),

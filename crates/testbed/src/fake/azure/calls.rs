@@ -50,7 +50,8 @@ impl Azure {
             "NetworkInterfaces_CreateOrUpdate" => self.write_interface(call, now, ledger),
             "VirtualMachines_ListAll" => {
                 let with_status = call.query.get("statusOnly").is_some_and(|only| only == "true");
-                let items = self.machines.values().map(|machine| self.machine_json(machine, with_status));
+                let shown = self.machines.values().filter(|_| !self.hides_machines);
+                let items = shown.map(|machine| self.machine_json(machine, with_status));
                 self.page(call, items.collect())
             }
             _ => self.operation(call),
