@@ -224,8 +224,10 @@ impl Azure {
         for id in gone {
             let Some(interface) = self.interfaces.remove(&id) else { continue };
             for public in interface.publics() {
-                if let Some(ip) = self.ip_of(&public) {
-                    self.unwritten.push(Deed::Detached { address: ip, vm: vm.clone() });
+                // What was on its way there does not arrive any more.
+                if let Some(address) = self.ip_of(&public) {
+                    self.unwritten.push(Deed::Failed { address: address.clone(), vm: vm.clone() });
+                    self.unwritten.push(Deed::Detached { address, vm: vm.clone() });
                 }
             }
         }
@@ -288,18 +290,26 @@ impl Azure {
         }
     }
 
-    /// Puts an address on a machine's primary interface at once, as a person would: it leaves the machine that has it.
+    /// Puts an address on a machine's primary interface at once, as a person would: it leaves the machine that has it, and
+    /// what the machine had leaves that one. Where Azure is changing one of the interfaces, a person can't.
     pub fn attach_now(&mut self, ip: &str, machine: &str) {
-        self.detach_now(ip);
         let machine_id = self.id(&format!("Microsoft.Compute/virtualMachines/{machine}"));
         let Some(public) = self.id_of(ip) else { return };
-        let etag = self.next_etag();
-        let vm = self.vm(machine);
-        let is_meant = |interface: &&mut Interface| {
+        let is_meant = |interface: &Interface| {
             interface.is_primary
                 && interface.machine.as_deref().is_some_and(|id| id.eq_ignore_ascii_case(&machine_id))
         };
-        let Some(interface) = self.interfaces.values_mut().find(is_meant) else { return };
+        let is_changing = |interface: &Interface| interface.state == "Updating";
+        let mut involved = self.interfaces.values().filter(|found| is_meant(found) || found.has(&public));
+        let Some(interface) = self.interfaces.values().find(|found| is_meant(found)) else { return };
+        if involved.any(is_changing) {
+            return;
+        }
+        let had: Vec<_> = interface.publics().iter().filter_map(|public| self.ip_of(public)).collect();
+        had.iter().chain([&ip.to_owned()]).for_each(|ip| self.detach_now(ip));
+        let etag = self.next_etag();
+        let vm = self.vm(machine);
+        let Some(interface) = self.interfaces.values_mut().find(|found| is_meant(found)) else { return };
         interface.etag = etag;
         for configuration in interface.configurations_mut() {
             if configuration["properties"]["primary"] == true {
