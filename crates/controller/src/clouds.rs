@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use drivers::azure::Azure;
+use drivers::azure::identity::{self, Identity};
 use drivers::budget::{Haste, Limit, NotSent, budgeted, with_haste};
 use drivers::cloudflare::Cloudflare;
 use drivers::compute::Compute;
@@ -85,8 +87,14 @@ pub struct Drivers {
     pub records: BTreeMap<DnsProvider, Arc<dyn RecordDriver>>,
 }
 
-/// Drivers for everything that has credentials, over the given service. Messages to a name server ask `may_leave` themselves.
-pub fn drivers(settings: &Settings, service: &HttpService, may_leave: MayLeave) -> Drivers {
+/// Drivers for everything that has credentials, over the given service. What changes nothing, such as the exchange of a
+/// token, goes over `open`, which is not fenced. Messages to a name server ask `may_leave` themselves.
+pub fn drivers(
+    settings: &Settings,
+    service: &HttpService,
+    open: &HttpService,
+    may_leave: MayLeave,
+) -> Drivers {
     let mut drivers = Drivers::default();
     match tokens::google() {
         Ok(tokens) => {
@@ -96,6 +104,7 @@ pub fn drivers(settings: &Settings, service: &HttpService, may_leave: MayLeave) 
         }
         Err(error) => tracing::warn!(%error, "Google Cloud is not available"),
     }
+    drivers.addresses.insert(Provider::Azure, Arc::new(azure(settings, service, open)));
     let token = secret(&settings.digitalocean_access_token_file, &settings.digitalocean_access_token);
     if let Some(tokens) = token {
         let hour = Duration::from_secs(3_600);
@@ -127,10 +136,26 @@ pub fn drivers(settings: &Settings, service: &HttpService, may_leave: MayLeave) 
         let service = rfc2136::network(server, may_leave, linger);
         drivers.records.insert(DnsProvider::Rfc2136, Arc::new(Rfc2136::new(service, key, wall_seconds())));
     }
-    if drivers.addresses.is_empty() {
-        tracing::warn!("no cloud has credentials, so no address is moved");
-    }
     drivers
+}
+
+/// Azure's driver. A machine's own identity needs no setting, so whether there is one is known when it is asked for.
+fn azure(settings: &Settings, service: &HttpService, open: &HttpService) -> Azure {
+    let given = |setting: &Option<String>| setting.clone().filter(|text| !text.is_empty());
+    let identity = Identity {
+        tenant: settings.azure_tenant_id.clone(),
+        client: given(&settings.azure_client_id),
+        secret: given(&settings.azure_client_secret),
+        federated_token_file: settings
+            .azure_federated_token_file
+            .clone()
+            .filter(|file| !file.as_os_str().is_empty()),
+        authority: given(&settings.azure_authority_host),
+    };
+    let url = &settings.azure_resource_manager_endpoint;
+    let tokens = identity::tokens(identity, open.clone(), url);
+    let service = budgeted(service.clone(), &drivers::azure::limits());
+    Azure::new(service, url, tokens, given(&settings.azure_resource_group))
 }
 
 /// A secret in a file that may change, or else in a variable.
@@ -297,18 +322,35 @@ fn no_credentials(scope: &Scope) -> DriverError {
 mod tests {
     use super::*;
     use clap::{CommandFactory, Parser};
-    use testbed::fake::{Fake, digitalocean};
+    use testbed::fake::{Fake, azure, digitalocean, entra};
 
     /// DigitalOcean's driver as these settings make it, at an account that accepts the given token alone.
     fn digitalocean(arguments: &[&str], accepted: &str) -> Arc<dyn AddressDriver> {
         let settings = Settings::try_parse_from([&["controller"], arguments].concat()).unwrap();
         let account = Fake::new(digitalocean::DigitalOcean::new(accepted));
-        let drivers = drivers(&settings, &HttpService::new(account.service()), Arc::new(|| true));
+        let service = HttpService::new(account.service());
+        let drivers = drivers(&settings, &service, &service, Arc::new(|| true));
         Arc::clone(&drivers.addresses[&Provider::DigitalOcean])
     }
 
     fn scope() -> Scope {
         Scope { provider: Provider::DigitalOcean, account: "".into() }
+    }
+
+    #[tokio::test]
+    async fn a_token_for_azure_is_asked_for_outside_of_the_fence() {
+        let arguments =
+            ["--azure-tenant-id=tenant", "--azure-client-id=client", "--azure-client-secret=secret"];
+        let arguments =
+            [&["controller", "--azure-authority-host=https://entra.invalid"], &arguments[..]].concat();
+        let settings = Settings::try_parse_from(arguments).unwrap();
+        let subscription = Fake::new(azure::Azure::new("s", "g", "token"));
+        let tenant = Fake::new(entra::Entra::new("tenant", "client", "secret", "token"));
+        let (service, open) = (HttpService::new(subscription.service()), HttpService::new(tenant.service()));
+        let drivers = drivers(&settings, &service, &open, Arc::new(|| false));
+        let scope = Scope { provider: Provider::Azure, account: "s".into() };
+        drivers.addresses[&Provider::Azure].list(&scope).await.unwrap();
+        assert_eq!(tenant.ledger().calls()["entra.token"], 1);
     }
 
     #[tokio::test]

@@ -67,6 +67,8 @@ pub struct Index {
     owners: Owners,
     /// Permissions without which a cloud tells less than it could.
     pub without: BTreeMap<Scope, String>,
+    /// Nodes whose machines can't get an address, and why.
+    unsupported: BTreeMap<NodeName, &'static str>,
     known: BTreeSet<Kind>,
     ever_known: BTreeSet<Kind>,
     tick: u64,
@@ -267,6 +269,13 @@ pub struct Refusal {
     pub message: String,
 }
 
+impl Refusal {
+    /// Whether it is for want of a node that says which account is meant.
+    fn lacks_scope(&self) -> bool {
+        [NO_NODES, UNSUPPORTED_NODE].contains(&self.reason)
+    }
+}
+
 impl Index {
     /// The next moment in the order of listings and writes.
     pub fn tick(&mut self) -> Tick {
@@ -335,12 +344,17 @@ impl Index {
         let name = name_of(&node);
         self.world.set_node(&name, observed(&node));
         let machine = machine_of(&node);
+        let unsupported = node.spec.provider_id.as_deref().and_then(drivers::unsupported);
+        match unsupported {
+            Some(why) => _ = self.unsupported.insert(name.clone(), why),
+            None => _ = self.unsupported.remove(&name),
+        }
         let mut without_scope = Vec::new();
         for (key, tracked) in &self.objects {
             let pods = tracked.membership(&name, &node);
             tracked.tell(&mut self.world, key, &name, &node, pods);
-            let lacks_scope = tracked.refusal.as_ref().is_some_and(|refusal| refusal.reason == NO_NODES);
-            if lacks_scope && pods.is_some() && machine.is_some() {
+            let lacks_scope = tracked.refusal.as_ref().is_some_and(Refusal::lacks_scope);
+            if lacks_scope && pods.is_some() && (machine.is_some() || unsupported.is_some()) {
                 without_scope.push(key.clone());
             }
         }
@@ -353,6 +367,21 @@ impl Index {
     fn remove_node(&mut self, name: &NodeName) {
         self.world.remove_node(name);
         self.nodes.remove(name);
+        if self.unsupported.remove(name).is_some() {
+            let lacks_scope = |tracked: &Tracked| tracked.refusal.as_ref().is_some_and(Refusal::lacks_scope);
+            let objects = self.objects.iter().filter(|(_, tracked)| lacks_scope(tracked));
+            let keys: Vec<_> = objects.map(|(key, _)| key.clone()).collect();
+            keys.iter().for_each(|key| self.rebuild(key));
+        }
+    }
+
+    /// The first node that an object means and whose machine can't get an address, and why.
+    pub fn unsupported(&self, key: &PoolKey) -> Option<(&NodeName, &'static str)> {
+        let tracked = self.objects.get(key)?;
+        let is_member = |name: &NodeName| {
+            self.nodes.get(name).is_some_and(|node| tracked.membership(name, node).is_some())
+        };
+        self.unsupported.iter().find(|(name, _)| is_member(name)).map(|(name, why)| (name, *why))
     }
 
     fn see_pods(&mut self, change: Change<SlimPod>) {
@@ -625,10 +654,22 @@ impl Index {
             match scope_of(provider, matching, holders) {
                 Some(scope) => pool.scope = scope,
                 None => {
-                    let message = format!(
-                        "no matching node has a providerID of {provider}, so its account is not known"
-                    );
-                    refusal = Some(Refusal { reason: NO_NODES, message });
+                    let is_meant = |name: &NodeName| {
+                        members.iter().any(|(member, pods)| member == name && pods.is_some())
+                    };
+                    let unsupported = self.unsupported.iter().find(|(name, _)| is_meant(name));
+                    refusal = Some(match unsupported {
+                        Some((node, why)) => Refusal {
+                            reason: UNSUPPORTED_NODE,
+                            message: format!("node {node} can't get an address: {why}"),
+                        },
+                        None => Refusal {
+                            reason: NO_NODES,
+                            message: format!(
+                                "no matching node has a providerID of {provider}, so its account is not known"
+                            ),
+                        },
+                    });
                 }
             }
         }
@@ -838,6 +879,7 @@ pub const VOLUNTARY: &str = "Voluntary";
 pub const URGENT: &str = "Urgent";
 
 const NO_NODES: &str = "NoNodes";
+const UNSUPPORTED_NODE: &str = "UnsupportedNode";
 
 fn kind_name(kind: Kind) -> &'static str {
     match kind {
@@ -1144,6 +1186,45 @@ mod tests {
         let (_, tracked) = index.objects.first_key_value().unwrap();
         let (name, node) = index.nodes.first_key_value().unwrap();
         tracked.membership(name, node).unwrap()
+    }
+
+    #[test]
+    fn a_machine_that_can_get_no_address_is_told_until_there_are_only_others() {
+        let node = |name: &str, machine: &str| {
+            let id =
+                format!("azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/{machine}");
+            Box::new(read::<SlimNode>(json!({"metadata": {"name": name}, "spec": {"providerID": id}})))
+        };
+        let uniform = node("n1", "virtualMachineScaleSets/set/virtualMachines/0");
+        let spec = json!({"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "azure"}});
+        let allocation =
+            json!({"metadata": {"name": "edge", "uid": "a1", "resourceVersion": "1"}, "spec": spec});
+        let mut index = Index::default();
+        index.see(Seen::Allocations(Change::All(vec![read(allocation.clone())])));
+        let refusal = |index: &Index| {
+            let (_, tracked) = index.objects.first_key_value().unwrap();
+            tracked.refusal.as_ref().map(|refusal| (refusal.reason, refusal.message.clone()))
+        };
+        index.see(Seen::Nodes(Change::Applied(uniform.clone())));
+        let (reason, message) = refusal(&index).unwrap();
+        assert_eq!(reason, "UnsupportedNode");
+        assert!(
+            message.starts_with("node n1 can't get an address") && message.contains("Flexible"),
+            "{message}"
+        );
+        index.see(Seen::Nodes(Change::Applied(node("n2", "virtualMachines/two"))));
+        assert_eq!(refusal(&index), None);
+        let key = index.objects.keys().next().unwrap().clone();
+        assert_eq!(index.unsupported(&key).map(|(node, _)| node.as_str()), Some("n1"));
+        index.see(Seen::Nodes(Change::Deleted(uniform.clone())));
+        assert_eq!(index.unsupported(&key), None);
+
+        let mut index = Index::default();
+        index.see(Seen::Nodes(Change::Applied(uniform.clone())));
+        index.see(Seen::Allocations(Change::All(vec![read(allocation)])));
+        assert_eq!(refusal(&index).unwrap().0, "UnsupportedNode");
+        index.see(Seen::Nodes(Change::Deleted(uniform)));
+        assert_eq!(refusal(&index).unwrap().0, "NoNodes");
     }
 
     #[test]

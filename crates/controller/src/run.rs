@@ -94,11 +94,12 @@ pub async fn run(settings: Settings) -> Result<()> {
         let fence = Arc::clone(&fence);
         move || fence.remaining().is_some()
     });
+    let open = network(Arc::new(|| true), takeover).map_err(|error| anyhow!(error))?;
     let network = network(Arc::clone(&may_leave), takeover).map_err(|error| anyhow!(error))?;
     let service = with_deadline(fenced(network, Arc::clone(&fence)));
     #[cfg(feature = "failpoints")]
     let service = crate::failpoints::around(service);
-    let drivers = metered(clouds::drivers(&settings, &service, may_leave), &metrics);
+    let drivers = metered(clouds::drivers(&settings, &service, &with_deadline(open), may_leave), &metrics);
     let edges = Edges {
         // Over the watches' connections something must come all the time, asked for or not; others may be silent between
         // two requests.

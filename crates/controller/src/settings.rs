@@ -173,6 +173,34 @@ pub struct Settings {
     /// Where Compute Engine's API is
     #[arg(long, env = "GOOGLE_COMPUTE_CUSTOM_ENDPOINT", default_value = drivers::compute::DEFAULT_URL)]
     pub google_compute_custom_endpoint: String,
+
+    /// The tenant of our identity at Azure
+    #[arg(long, env = "AZURE_TENANT_ID", default_value = "")]
+    pub azure_tenant_id: String,
+
+    /// The client id of our identity at Azure: an application, or one of several managed identities
+    #[arg(long, env = "AZURE_CLIENT_ID")]
+    pub azure_client_id: Option<String>,
+
+    /// The secret of an application at Azure. Without it: workload identity or a managed identity
+    #[arg(long, env = "AZURE_CLIENT_SECRET", hide_env_values = true)]
+    pub azure_client_secret: Option<String>,
+
+    /// A file with the pod's own token, which is exchanged for one of Azure's; workload identity sets it
+    #[arg(long, env = "AZURE_FEDERATED_TOKEN_FILE")]
+    pub azure_federated_token_file: Option<PathBuf>,
+
+    /// Where tokens for Azure are exchanged, where that is not the public cloud
+    #[arg(long, env = "AZURE_AUTHORITY_HOST")]
+    pub azure_authority_host: Option<String>,
+
+    /// Where Azure Resource Manager is
+    #[arg(long, env = "AZURE_RESOURCE_MANAGER_ENDPOINT", default_value = drivers::azure::DEFAULT_URL)]
+    pub azure_resource_manager_endpoint: String,
+
+    /// The resource group in which addresses are created at Azure
+    #[arg(long, env = "AZURE_RESOURCE_GROUP")]
+    pub azure_resource_group: Option<String>,
 }
 
 impl Settings {

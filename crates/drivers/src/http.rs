@@ -74,37 +74,54 @@ impl JsonApi {
         path: &str,
         body: Option<Value>,
     ) -> Result<T, DriverError> {
-        let answer = self.exchange(method, path, body).await;
+        Ok(self.call_with_headers(name, method, path, HeaderMap::new(), body).await?.1)
+    }
+
+    /// The same with headers that say more about the call, and with those that say more about the answer.
+    pub async fn call_with_headers<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        body: Option<Value>,
+    ) -> Result<(HeaderMap, T), DriverError> {
+        let answer = self.exchange(method, path, headers, body).await;
         let answer = answer.map_err(|error| no_answer(name, &error))?;
         let status = answer.status();
         tracing::debug!(call = name, status = status.as_u16(), "asked the cloud");
+        let (head, body) = answer.into_parts();
         if !status.is_success() {
-            let body = serde_json::from_slice(answer.body()).unwrap_or_default();
-            let refused = Refused { status: status.as_u16(), headers: answer.headers().clone(), body };
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let refused = Refused { status: status.as_u16(), headers: head.headers, body };
             return Err((self.explain)(name, &refused));
         }
-        // A success whose body can't be read may have changed something, and says nothing about what is. One without a
+        // A success whose body can't be read may have changed something, and says nothing about what is. One that needs no
         // body says nothing more than that.
-        let body = if status == StatusCode::NO_CONTENT { b"null" } else { &answer.body()[..] };
-        serde_json::from_slice(body).map_err(|error| unreadable(name, &error))
+        let needs_none = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) && body.is_empty();
+        let body = if needs_none { b"null" } else { &body[..] };
+        let body = serde_json::from_slice(body).map_err(|error| unreadable(name, &error))?;
+        Ok((head.headers, body))
     }
 
     async fn exchange(
         &self,
         method: Method,
         path: &str,
+        headers: HeaderMap,
         body: Option<Value>,
     ) -> Result<Response<Bytes>, BoxError> {
         let token =
             tokio::time::timeout(Duration::from_secs(CALL_SECONDS_MAX), self.tokens.token()).await??;
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(format!("{}/{path}", self.base))
             .header(header::AUTHORIZATION, format!("Bearer {token}"))
             .header(header::USER_AGENT, USER_AGENT)
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)?;
+        request.headers_mut().extend(headers);
         self.service.clone().oneshot(request).await
     }
 }
@@ -125,7 +142,12 @@ pub fn unreadable(name: &str, why: &dyn std::fmt::Display) -> DriverError {
 impl Refused {
     /// How long the `Retry-After` header asks to wait.
     pub fn retry_after(&self) -> Option<Duration> {
-        let seconds = self.headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-        Some(Duration::from_secs(seconds))
+        retry_after(&self.headers)
     }
+}
+
+/// How long an answer's `Retry-After` header asks to wait.
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }

@@ -7,6 +7,7 @@
 //! Every driver speaks through one injected tower service, so tests put a fake cloud's state machine in its place and
 //! run the driver itself unchanged.
 
+pub mod azure;
 pub mod budget;
 pub mod cloudflare;
 pub mod compute;
@@ -270,7 +271,14 @@ impl DriverError {
 
 /// The scope and the machine that a node's `spec.providerID` names, where its cloud is one we know.
 pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
-    compute::machine_of(provider_id).or_else(|| digitalocean::machine_of(provider_id))
+    compute::machine_of(provider_id)
+        .or_else(|| azure::machine_of(provider_id))
+        .or_else(|| digitalocean::machine_of(provider_id))
+}
+
+/// Why the machine that a node's `spec.providerID` names can't get an address, where its cloud has machines that can't.
+pub fn unsupported(provider_id: &str) -> Option<&'static str> {
+    azure::unsupported(provider_id)
 }
 
 #[cfg(test)]
@@ -289,6 +297,15 @@ mod tests {
             machine_of("digitalocean://1001"),
             Some((scope(Provider::DigitalOcean, ""), "1001".into()))
         );
+        let group = "azure:///subscriptions/S-1/resourceGroups/MC_Group";
+        assert_eq!(
+            machine_of(&format!("{group}/providers/Microsoft.Compute/virtualMachines/Node-1")),
+            Some((scope(Provider::Azure, "s-1"), "s-1/mc_group/node-1".into()))
+        );
+        let uniform =
+            format!("{group}/providers/Microsoft.Compute/virtualMachineScaleSets/set/virtualMachines/0");
+        assert_eq!(machine_of(&uniform), None);
+        assert!(unsupported(&uniform).is_some_and(|why| why.contains("Flexible")));
         assert_eq!(machine_of("kind://docker/kind/worker"), None);
         assert_eq!(machine_of("digitalocean://not-a-number"), None);
         assert_eq!(machine_of(""), None);

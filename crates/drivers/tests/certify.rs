@@ -9,10 +9,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use testbed::fake::azure::{self, Azure};
 use testbed::fake::cloudflare::{self, Cloudflare};
 use testbed::fake::compute::{self, Compute};
 use testbed::fake::digitalocean::{self, DigitalOcean};
-use testbed::fake::http::serve;
+use testbed::fake::entra::{self, Entra};
+use testbed::fake::http::{Certificate, serve, serve_tls};
 use testbed::fake::metadata::{self, Metadata};
 use testbed::fake::{Fake, Machine};
 
@@ -118,6 +120,42 @@ async fn googles_own_clients_agree_with_the_fakes_on_every_call_of_the_driver() 
     script.args([project.url(), metadata_server.address.to_string(), restricted.url()]);
     let names = certified(&mut script, &[compute::ROUTES, metadata::ROUTES].concat());
     for call in drivers::compute::CALLS {
+        assert!(names.contains(*call), "the driver makes {call}, which is not certified");
+    }
+}
+
+fn subscription() -> Azure {
+    let mut subscription = Azure::new("certified", "Group", TOKEN);
+    subscription.page_size = 2;
+    subscription.poll_seconds = 1;
+    for machine in ["one", "two", "three"] {
+        subscription.add_machine(machine, "westeurope");
+    }
+    subscription.stop_machine("two");
+    subscription.add_address("first", "westeurope", "203.0.113.1");
+    subscription.add_address("second", "westeurope", "203.0.113.3");
+    subscription.add_address("far", "eastus", "203.0.113.2");
+    subscription
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn azures_own_clients_agree_with_the_fakes_on_every_call_of_the_driver() {
+    let certificate = Certificate::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let trusted = folder.path().join("certificate.pem");
+    std::fs::write(&trusted, &certificate.pem).unwrap();
+    let mut restricted = subscription();
+    restricted.denied =
+        azure::ROUTES.iter().flat_map(|call| azure::actions_of(call)).map(ToOwned::to_owned).collect();
+    let allowed = serve_tls(&Fake::new(subscription()), 0, &certificate).await.unwrap();
+    let restricted = serve_tls(&Fake::new(restricted), 0, &certificate).await.unwrap();
+    let tenant = Fake::new(Entra::new("tenant", "client", "secret", TOKEN));
+    let tenant = serve_tls(&tenant, 0, &certificate).await.unwrap();
+    let mut script = Command::new(python("azure"));
+    script.arg(certify_folder().join("azure_network.py"));
+    script.args([allowed.url(), tenant.url(), restricted.url()]).arg(trusted);
+    let names = certified(&mut script, &[azure::ROUTES, entra::ROUTES].concat());
+    for call in drivers::azure::CALLS {
         assert!(names.contains(*call), "the driver makes {call}, which is not certified");
     }
 }

@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
+use drivers::azure::Azure;
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, DriverError, Polled, Progress, Tags, tokens};
-use plan::{Address, Holding, Provider, Scope, VmId};
+use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
 
@@ -281,5 +282,363 @@ mod at_compute_engine {
         });
         assert_eq!(driver.list(&scope).await.unwrap().addresses.len(), 1_201);
         assert_eq!(fake.ledger().calls()["addresses.aggregatedList"], 3);
+    }
+}
+
+mod at_azure {
+    use super::*;
+    use testbed::fake::azure;
+
+    const ADDRESS: &str = "203.0.113.20";
+    const ONE: &str = "sub/group/one";
+    const TWO: &str = "sub/group/two";
+
+    /// Two machines and an address in one region, in a subscription whose names are written in more than one way.
+    fn subscription() -> (Fake<azure::Azure>, Azure, Scope) {
+        let mut subscription = azure::Azure::new("sub", "Group", TOKEN);
+        subscription.add_machine("one", "westeurope");
+        subscription.add_machine("two", "westeurope");
+        subscription.add_address("address", "westeurope", ADDRESS);
+        let fake = Fake::new(subscription);
+        let driver = driver(&fake);
+        (fake, driver, Scope { provider: Provider::Azure, account: "sub".into() })
+    }
+
+    fn driver(fake: &Fake<azure::Azure>) -> Azure {
+        let tokens = tokens::fixed(TOKEN);
+        Azure::new(service(fake), "http://azure.invalid/", tokens, Some("Group".into()))
+    }
+
+    fn holder(fake: &Fake<azure::Azure>) -> Option<String> {
+        fake.with(|subscription| subscription.holder(ADDRESS))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_else_of_an_interface_is_lost() {
+        let (fake, driver, scope) = subscription();
+        let settable = |fake: &Fake<azure::Azure>| {
+            let mut read = fake.with(|subscription| subscription.interface("one-nic"));
+            read["etag"].take();
+            read["properties"]["ipConfigurations"].as_array_mut().unwrap().iter_mut().for_each(|found| {
+                found["etag"].take();
+            });
+            read
+        };
+        let before = settable(&fake);
+        assert!(!before["properties"]["networkSecurityGroup"]["id"].is_null());
+        finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        let held = settable(&fake);
+        let primary = &held["properties"]["ipConfigurations"][1];
+        assert!(primary["properties"]["publicIPAddress"]["id"].as_str().unwrap().ends_with("/address"));
+        finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        assert_eq!(settable(&fake), before);
+        let ledger = fake.ledger();
+        assert!(ledger.done.iter().all(|done| !done.deed.to_string().contains("something else")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_changes_an_interface_in_between_is_not_overwritten() {
+        let (fake, driver, scope) = subscription();
+        driver.list(&scope).await.unwrap();
+        // The other change comes between our reading of the interface and our writing it.
+        let racing = RacingWriter { inner: service(&fake), fake: fake.clone() };
+        let tokens = tokens::fixed(TOKEN);
+        let service = HttpService::new(racing);
+        let racer = Azure::new(service, "http://azure.invalid/", tokens, None);
+        let refused = racer.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+        assert!(
+            matches!(&refused, DriverError::Conflict(message) if message.contains("PreconditionFailed")),
+            "{refused}"
+        );
+        assert_eq!(fake.with(|subscription| subscription.holder("203.0.113.21")).as_deref(), Some(ONE));
+        assert_eq!(holder(&fake), None);
+    }
+
+    /// Puts another address on the interface right before it is written.
+    #[derive(Clone)]
+    struct RacingWriter {
+        inner: HttpService,
+        fake: Fake<azure::Azure>,
+    }
+
+    impl tower::Service<http::Request<bytes::Bytes>> for RacingWriter {
+        type Response = http::Response<bytes::Bytes>;
+        type Error = tower::BoxError;
+        type Future = futures::future::BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+        fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+            std::task::Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: http::Request<bytes::Bytes>) -> Self::Future {
+            if request.method() == http::Method::PUT {
+                self.fake.with(|subscription| {
+                    subscription.add_address("theirs", "westeurope", "203.0.113.21");
+                    subscription.attach_now("203.0.113.21", "one");
+                });
+            }
+            self.inner.call(request)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_another_machine_or_a_load_balancer_holds_is_not_taken() {
+        let (fake, driver, scope) = subscription();
+        fake.with(|subscription| subscription.attach_now(ADDRESS, "two"));
+        let refused = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+        assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
+        fake.with(|subscription| {
+            subscription.detach_now(ADDRESS);
+            subscription.give_to_balancer(ADDRESS);
+        });
+        let balancer = vm("sub/group/loadbalancers/lb");
+        let listing = driver.list(&scope).await.unwrap();
+        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(balancer.clone()));
+        let refused = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+        assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
+        assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
+        let refused = driver.detach(&scope, address(ADDRESS), &balancer).await.unwrap_err();
+        assert!(refused.to_string().contains("take it off there"), "{refused}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_address_on_the_machine_is_never_removed() {
+        let (fake, driver, scope) = subscription();
+        fake.with(|subscription| {
+            subscription.add_address("theirs", "westeurope", "203.0.113.21");
+            subscription.attach_now("203.0.113.21", "one");
+        });
+        for refused in [
+            driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err(),
+            driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err(),
+        ] {
+            assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
+        }
+        assert_eq!(fake.with(|subscription| subscription.holder("203.0.113.21")).as_deref(), Some(ONE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_interface_that_has_outlived_its_machine_is_a_stranger_that_can_be_relieved() {
+        let (fake, driver, scope) = subscription();
+        fake.with(|subscription| {
+            subscription.attach_now(ADDRESS, "one");
+            subscription.remove_machine_but_not_its_interface("one");
+        });
+        let stranger = vm("sub/group/networkinterfaces/one-nic");
+        let listing = driver.list(&scope).await.unwrap();
+        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(stranger.clone()));
+        assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
+        finish(&driver, async || driver.detach(&scope, address(ADDRESS), &stranger).await).await.unwrap();
+        assert_eq!(driver.list(&scope).await.unwrap().told(address(ADDRESS)).holding, Holding::Free);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_several_interfaces_the_primary_one_gets_the_address() {
+        let (fake, driver, scope) = subscription();
+        fake.with(|subscription| subscription.add_interface("a-further-one", "one"));
+        finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        let asked = fake.ledger().asked;
+        let written = asked.iter().find(|asked| asked.line.starts_with("PUT")).unwrap();
+        assert!(written.line.contains("/one-nic"), "{}", written.line);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_something_changes_nobody_is_known_to_hold_it() {
+        let (fake, driver, scope) = subscription();
+        fake.with(|subscription| subscription.attach_now(ADDRESS, "one"));
+        let Progress::Underway(_) = driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap() else {
+            panic!("it takes its time")
+        };
+        let listing = driver.list(&scope).await.unwrap();
+        assert!(matches!(listing.told(address(ADDRESS)).holding, Holding::Unknown(_)));
+        for refused in [
+            driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err(),
+            driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err(),
+        ] {
+            assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operation_is_asked_for_no_sooner_than_azure_wants() {
+        let (fake, driver, scope) = subscription();
+        let started = tokio::time::Instant::now();
+        finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        assert_eq!(fake.ledger().calls()["Operations_Get"], 1);
+        assert_eq!(started.elapsed().as_secs(), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_gone_or_elsewhere_is_told_as_that() {
+        let (fake, driver, scope) = subscription();
+        let refused = driver.attach(&scope, address(ADDRESS), &vm("sub/group/gone")).await.unwrap_err();
+        assert!(matches!(refused, DriverError::NotFound(_)), "{refused}");
+        let refused = driver.attach(&scope, address("203.0.113.99"), &vm(ONE)).await.unwrap_err();
+        assert!(matches!(refused, DriverError::NotFound(_)), "{refused}");
+        fake.with(|subscription| subscription.add_machine("far", "eastus"));
+        let refused = driver.attach(&scope, address(ADDRESS), &vm("sub/group/far")).await.unwrap_err();
+        assert!(matches!(&refused, DriverError::Invalid(message) if message.contains("eastus")), "{refused}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_has_got_anothers_name_is_not_touched() {
+        let (fake, driver, scope) = subscription();
+        driver.list(&scope).await.unwrap();
+        fake.with(|subscription| {
+            subscription.remove_address(ADDRESS);
+            subscription.add_address("address", "westeurope", "203.0.113.66");
+        });
+        let refused = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+        assert!(matches!(refused, DriverError::NotFound(_)), "{refused}");
+        assert_eq!(driver.release(&scope, address(ADDRESS)).await.unwrap(), Progress::Done);
+        let listing = driver.list(&scope).await.unwrap();
+        assert_eq!(listing.told(address("203.0.113.66")).holding, Holding::Free, "it is still there");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_action_is_named_also_that_of_something_linked() {
+        for action in [
+            "Microsoft.Network/networkInterfaces/write",
+            "Microsoft.Network/publicIPAddresses/join/action",
+            "Microsoft.Network/virtualNetworks/subnets/join/action",
+            "Microsoft.Network/networkSecurityGroups/join/action",
+            "Microsoft.Network/loadBalancers/backendAddressPools/join/action",
+        ] {
+            let (fake, driver, scope) = subscription();
+            fake.with(|subscription| _ = subscription.denied.insert(action.into()));
+            let refused = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+            assert!(
+                matches!(&refused, DriverError::Denied { permission, .. } if permission == action),
+                "{action}: {refused}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_locked_resource_group_is_told_as_that_and_not_as_something_to_wait_for() {
+        let (fake, driver, scope) = subscription();
+        fake.with(|subscription| subscription.is_locked = true);
+        let refused = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+        assert!(matches!(&refused, DriverError::Invalid(message) if message.contains("locked")), "{refused}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_addresses_that_are_asked_for_at_once_get_two_names() {
+        let (fake, driver, scope) = subscription();
+        let (one, two) = futures::join!(
+            driver.create(&scope, "westeurope", Some("pool")),
+            driver.create(&scope, "westeurope", Some("pool")),
+        );
+        assert_ne!(one.unwrap(), two.unwrap());
+        assert_eq!(fake.with(|subscription| subscription.tagged("pool")), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_a_new_address_has_no_number_yet_nothing_more_is_asked_for() {
+        let (fake, driver, scope) = subscription();
+        fake.inject(Rule::next("PublicIPAddresses_CreateOrUpdate", Fault::LoseReply));
+        assert!(driver.create(&scope, "westeurope", Some("pool")).await.is_err());
+        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Untold);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let listing = driver.list(&scope).await.unwrap();
+        assert_eq!((listing.tags, listing.addresses.len()), (Tags::Told, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_could_not_be_created_is_tried_again_under_its_name() {
+        let (fake, driver, scope) = subscription();
+        fake.inject(Rule::next("PublicIPAddresses_CreateOrUpdate", Fault::FailLate));
+        let failed = driver.create(&scope, "westeurope", Some("pool")).await.unwrap_err();
+        assert!(matches!(failed, DriverError::Invalid(_)), "{failed}");
+        driver.create(&scope, "westeurope", Some("pool")).await.unwrap();
+        assert_eq!(fake.with(|subscription| subscription.tagged("pool")), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_the_role_does_not_show_is_not_gone_while_it_has_an_interface() {
+        let (fake, driver, scope) = subscription();
+        fake.with(|subscription| {
+            subscription.hides_machines = true;
+            subscription.remove_machine("two");
+        });
+        let machines = driver.machines(&scope).await.unwrap();
+        assert_eq!(machines.get(&vm(ONE)), Some(&MachineState::Running));
+        assert_eq!(machines.get(&vm(TWO)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_listing_whose_second_page_fails_tells_nothing() {
+        let (fake, driver, scope) = subscription();
+        fake.with(|subscription| {
+            for at in 0..250 {
+                subscription.add_address(&format!("a{at}"), "westeurope", &format!("198.18.0.{at}"));
+            }
+        });
+        let fault = Fault::Refuse(Refusal::Unavailable(503));
+        fake.inject(Rule { skip: 1, ..Rule::next("PublicIPAddresses_ListAll", fault) });
+        assert!(matches!(driver.list(&scope).await, Err(DriverError::Unavailable(_))));
+    }
+}
+
+mod with_an_identity_of_azure {
+    use super::*;
+    use drivers::azure::identity::{Identity, tokens};
+    use testbed::fake::entra::Entra;
+
+    fn tenant() -> (Fake<Entra>, Identity) {
+        let fake = Fake::new(Entra::new("tenant", "client", "secret", TOKEN));
+        let identity = Identity {
+            tenant: "tenant".into(),
+            client: Some("client".into()),
+            authority: Some("https://entra.invalid".into()),
+            ..Identity::default()
+        };
+        (fake, identity)
+    }
+
+    async fn token(fake: &Fake<Entra>, identity: Identity) -> Result<String, DriverError> {
+        tokens(identity, service(fake), "https://management.azure.com/").token().await
+    }
+
+    #[tokio::test]
+    async fn an_applications_secret_is_exchanged_for_a_token_once() {
+        let (fake, identity) = tenant();
+        let identity = Identity { secret: Some("secret".into()), ..identity };
+        let tokens = tokens(identity, service(&fake), "https://management.azure.com/");
+        for _ in 0..2 {
+            assert_eq!(tokens.token().await.unwrap(), TOKEN);
+        }
+        assert_eq!(fake.ledger().calls()["entra.token"], 1);
+    }
+
+    #[tokio::test]
+    async fn the_pods_own_token_is_exchanged_for_one_of_azure() {
+        let (fake, identity) = tenant();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let identity = Identity { federated_token_file: Some(file.clone()), ..identity };
+        let missing = token(&fake, identity.clone()).await.unwrap_err().to_string();
+        assert!(missing.contains(&file.display().to_string()), "{missing}");
+        std::fs::write(&file, "secret").unwrap();
+        assert_eq!(token(&fake, identity).await.unwrap(), TOKEN);
+    }
+
+    #[tokio::test]
+    async fn without_either_the_machine_has_an_identity_of_its_own() {
+        let (fake, identity) = tenant();
+        assert_eq!(token(&fake, identity).await.unwrap(), TOKEN);
+        assert_eq!(fake.ledger().calls()["managedIdentity.token"], 1);
+        assert_eq!(token(&fake, Identity::default()).await.unwrap(), TOKEN);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_told_in_azures_words_and_without_the_secret() {
+        let (fake, identity) = tenant();
+        let identity = Identity { secret: Some("not-the-right-one".into()), ..identity };
+        let refused = token(&fake, identity).await.unwrap_err();
+        assert!(matches!(refused, DriverError::Unavailable(_)));
+        let refused = format!("{refused} {refused:?}");
+        assert!(refused.contains("AADSTS7000215"), "{refused}");
+        assert!(!refused.contains("not-the-right-one"), "{refused}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use drivers::{compute, digitalocean};
+use drivers::{azure, compute, digitalocean};
 
 /// The entries of a policy of one entry a line.
 fn granted<'a>(policy: &'a str, prefix: &str) -> BTreeSet<&'a str> {
@@ -27,4 +27,13 @@ fn the_scopes_for_digitalocean_are_those_that_the_calls_need() {
     let policy = include_str!("../../../docs/policies/digitalocean-scopes.txt");
     let calls = digitalocean::CALLS.iter().chain(digitalocean::records::CALLS);
     assert_eq!(granted(policy, ""), calls.map(|call| digitalocean::permission_of(call)).collect());
+}
+
+#[test]
+fn the_role_for_azure_allows_what_the_calls_need_and_nothing_else() {
+    let policy = include_str!("../../../docs/policies/azure-role.json");
+    let policy: serde_json::Value = serde_json::from_str(policy).unwrap();
+    let allowed = policy["Actions"].as_array().unwrap().iter().map(|action| action.as_str().unwrap());
+    let needed = azure::CALLS.iter().flat_map(|call| testbed::fake::azure::actions_of(call));
+    assert_eq!(allowed.collect::<BTreeSet<_>>(), needed.collect());
 }

@@ -21,7 +21,7 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::cluster::{STRANGER, STRANGER_DROPLET};
+use crate::cluster::{STRANGER, STRANGER_DROPLET, azure_address, azure_name};
 use crate::judge::Violation;
 use crate::names;
 use crate::run::RETRY_SHORTEST;
@@ -110,7 +110,8 @@ impl Request {
     }
 
     fn is_listing(&self) -> bool {
-        !self.is_change() && (self.path.ends_with("/reserved_ips") || self.path.ends_with("/addresses"))
+        let listings = ["/reserved_ips", "/addresses", "/publicIPAddresses"];
+        !self.is_change() && listings.iter().any(|end| self.path.ends_with(end))
     }
 
     /// What it is about: an address, or else what its path names. New addresses have no name yet, and several are asked
@@ -120,7 +121,8 @@ impl Request {
             return None;
         }
         let of_body = serde_json::from_str::<Value>(&self.body).ok();
-        let of_body = of_body.and_then(|body| Some(body["natIP"].as_str()?.to_owned()));
+        let of_body =
+            of_body.and_then(|body| body["natIP"].as_str().map(ToOwned::to_owned).or_else(|| put_on(&body)));
         let of_path = self.path.split_once("/reserved_ips/").and_then(|(_, rest)| rest.split('/').next());
         of_body.or_else(|| of_path.map(ToOwned::to_owned)).or_else(|| Some(self.path.clone()))
     }
@@ -130,11 +132,23 @@ impl Request {
         let is_creation = entry["kind"] == "Create" && self.path.ends_with("/v2/reserved_ips");
         let machine = |end: &str| {
             let vm = entry[end]["vm"].as_str().unwrap_or("none/none/none");
-            vm.splitn(3, '/').nth(2).is_some_and(|name| self.path.contains(&format!("/instances/{name}/")))
+            vm.splitn(3, '/').nth(2).is_some_and(|name| {
+                let is_instance = self.path.contains(&format!("/instances/{name}/"));
+                is_instance || self.path.ends_with(&format!("/networkInterfaces/{name}-nic"))
+            })
         };
         let is_named = self.subject().is_some_and(|subject| entry["address"] == subject.as_str());
         is_creation || is_named || machine("from") || machine("to")
     }
+}
+
+/// The address of Azure's that the body of an interface puts on it.
+fn put_on(body: &Value) -> Option<String> {
+    let configurations = body["properties"]["ipConfigurations"].as_array()?;
+    let mut ids =
+        configurations.iter().filter_map(|found| found["properties"]["publicIPAddress"]["id"].as_str());
+    let id = ids.next()?;
+    (0..ADDRESSES).find(|number| id.ends_with(&azure_name(*number))).map(azure_address)
 }
 
 impl Universe {
@@ -268,11 +282,8 @@ impl Universe {
         }
         let objects = self.api.all("netipallocations");
         let listed = objects.iter().filter_map(|object| object["spec"]["reservedIPs"].as_array()).flatten();
-        let holds = |ip: &&str| {
-            self.compute
-                .with(|compute| compute.holder(ip))
-                .is_some_and(|holder| vm == format!("gce://{holder}"))
-        };
+        let machine = drivers::machine_of(vm).map(|(_, machine)| machine);
+        let holds = |ip: &&str| machine.is_some() && self.holder(ip).map(Into::into) == machine;
         let held = listed.filter_map(Value::as_str).find(holds);
         if let Some(ip) = held.filter(|ip| self.is_quiet(&[name, ip, "objects"])) {
             let what = format!("{name} lost its label though it holds {ip}");
@@ -312,7 +323,8 @@ impl Universe {
 
     /// When somebody gave the address that a request takes to a machine outside of the cluster, if so.
     fn takes_from_a_stranger(&self, request: &Request) -> Option<Timestamp> {
-        if request.path.contains(&format!("/instances/{STRANGER}/")) {
+        let of_stranger = [format!("/instances/{STRANGER}/"), format!("/networkInterfaces/{STRANGER}-nic")];
+        if of_stranger.iter().any(|part| request.path.contains(part)) {
             return Some(Timestamp::MIN);
         }
         let ip = request.subject().filter(|_| request.cloud == Cloud::Ocean)?;
@@ -355,6 +367,20 @@ impl Universe {
                 })?;
                 (ip, format!("gce://{vm}"))
             }
+            [.., "networkInterfaces", interface] => {
+                let machine = interface.trim_end_matches("-nic");
+                let (vm, id) = self.azure.with(|azure| {
+                    (azure.vm(machine), azure.id(&format!("Microsoft.Compute/virtualMachines/{machine}")))
+                });
+                let mut ips = (0..ADDRESSES).map(azure_address);
+                let ip = ips.find(|ip| self.holder(ip).as_deref() == Some(vm.as_str()))?;
+                // What stays where it is loses nothing.
+                let stays = serde_json::from_str(&request.body).ok().and_then(|body| put_on(&body));
+                if stays.as_ref() == Some(&ip) {
+                    return None;
+                }
+                (ip, format!("azure://{id}"))
+            }
             _ => return None,
         };
         let nodes = self.api.all("nodes");
@@ -362,7 +388,7 @@ impl Universe {
         let name = node["metadata"]["name"].as_str()?;
         let is_well =
             node["status"]["conditions"][0]["status"] == "True" && node["spec"]["unschedulable"] != true;
-        let has_pod = request.cloud == Cloud::Compute
+        let has_pod = request.cloud != Cloud::Ocean
             || self.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == name);
         let is_quiet = self.is_quiet(&[name, ip.as_str(), "objects"]);
         let machine = provider_id.rsplit('/').next().unwrap_or_default();

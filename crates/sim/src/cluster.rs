@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testbed::fake::azure::Azure;
 use testbed::fake::cloudflare::Cloudflare;
 use testbed::fake::compute::Compute;
 use testbed::fake::digitalocean::DigitalOcean;
@@ -15,11 +16,12 @@ use testbed::fake::{Fake, Refusal};
 use crate::dice::Dice;
 use crate::names;
 use crate::script::{self, ADDRESSES, Cloud, CloudFault, Event, NODES};
-use crate::universe::{PROJECT, TOKEN, Universe};
+use crate::universe::{GROUP, PROJECT, SUBSCRIPTION, TOKEN, Universe};
 
 const ZONES: [&str; 3] = ["us-west1-a", "us-west1-b", "us-west1-c"];
 const REGION: &str = "us-west1";
 const OCEAN_REGION: &str = "nyc3";
+const AZURE_REGION: &str = "westeurope";
 
 /// A machine outside of the cluster.
 pub const STRANGER: &str = "stranger";
@@ -31,7 +33,7 @@ pub struct Cluster {
     universe: Arc<Universe>,
     dice: Dice,
     /// How often each node came back: each time on another machine.
-    lives: BTreeMap<(bool, u64), u64>,
+    lives: BTreeMap<(Cloud, u64), u64>,
     /// Addresses that a person put on a machine outside of the cluster.
     pub given_away: BTreeMap<String, String>,
     /// Addresses of DigitalOcean that are not ours: there from the beginning, or created by others.
@@ -56,6 +58,8 @@ pub struct Clouds {
     pub ocean: Fake<DigitalOcean>,
     /// Cloudflare.
     pub zones: Fake<Cloudflare>,
+    /// Azure.
+    pub azure: Fake<Azure>,
 }
 
 /// The clouds of a run.
@@ -73,7 +77,19 @@ pub fn clouds() -> Clouds {
     ocean.add_domain(names::ZONE);
     let mut zones = Cloudflare::new(TOKEN);
     zones.add_zone(names::ZONE);
-    Clouds { compute: Fake::new(compute), ocean: Fake::new(ocean), zones: Fake::new(zones) }
+    let mut azure = Azure::new(SUBSCRIPTION, GROUP, TOKEN);
+    // Azure asks for ten seconds, in which there would be time for little else.
+    azure.poll_seconds = 1;
+    azure.add_machine(STRANGER, AZURE_REGION);
+    for number in 0..ADDRESSES {
+        azure.add_address(&azure_name(number), AZURE_REGION, &azure_address(number));
+    }
+    Clouds {
+        compute: Fake::new(compute),
+        ocean: Fake::new(ocean),
+        zones: Fake::new(zones),
+        azure: Fake::new(azure),
+    }
 }
 
 /// An address at Compute Engine.
@@ -83,6 +99,24 @@ pub fn compute_address(number: u64) -> String {
 
 fn ocean_address(number: u64) -> String {
     format!("198.51.100.{}", number + 1)
+}
+
+/// An address at Azure.
+pub fn azure_address(number: u64) -> String {
+    format!("10.1.0.{}", number + 1)
+}
+
+/// What an address at Azure is called there.
+pub fn azure_name(number: u64) -> String {
+    format!("address-{number}")
+}
+
+fn address_at(cloud: Cloud, number: u64) -> String {
+    match cloud {
+        Cloud::Compute => compute_address(number),
+        Cloud::Ocean => ocean_address(number),
+        Cloud::Azure => azure_address(number),
+    }
 }
 
 fn pod_name(node: u64) -> String {
@@ -112,12 +146,10 @@ impl Cluster {
         names::prepare(&cluster.universe);
         cluster.universe.api.create("nodednsrecordsets", &names::node_names(), cluster.universe.now());
         for node in 0..NODES {
-            cluster.returns(Cloud::Compute, node);
-            cluster.returns(Cloud::Ocean, node);
+            Cloud::ALL.into_iter().for_each(|cloud| cluster.returns(cloud, node));
             cluster.pod(node, true);
         }
-        cluster.recreate(Cloud::Compute);
-        cluster.recreate(Cloud::Ocean);
+        Cloud::ALL.into_iter().for_each(|cloud| cluster.recreate(cloud));
         cluster
     }
 
@@ -133,11 +165,12 @@ impl Cluster {
         match cloud {
             Cloud::Compute => format!("edge-{node}"),
             Cloud::Ocean => format!("worker-{node}"),
+            Cloud::Azure => format!("azure-{node}"),
         }
     }
 
     fn machine(&self, cloud: Cloud, node: u64) -> (u64, String) {
-        let life = self.lives.get(&(cloud == Cloud::Ocean, node)).copied().unwrap_or(0);
+        let life = self.lives.get(&(cloud, node)).copied().unwrap_or(0);
         (1_000 + node * 100 + life, format!("vm-{node}-{life}"))
     }
 
@@ -179,6 +212,7 @@ impl Cluster {
                 self.forgotten.extend((0..ADDRESSES).map(compute_address));
             }
             Event::Delete { cloud: Cloud::Ocean } => api.delete("floatingippools", "default", "pool", now),
+            Event::Delete { cloud: Cloud::Azure } => api.delete("netipallocations", "", "azure", now),
             Event::Recreate { cloud } => self.recreate(*cloud),
             Event::DeleteLease => {
                 api.delete("leases", "kube-system", "lease", now);
@@ -208,7 +242,7 @@ impl Cluster {
 
     fn mend(&mut self) {
         for node in 0..NODES {
-            for cloud in [Cloud::Compute, Cloud::Ocean] {
+            for cloud in Cloud::ALL {
                 let before = self.universe.api.changes();
                 self.returns(cloud, node);
                 self.ready(cloud, node, true);
@@ -224,16 +258,13 @@ impl Cluster {
         }
         self.universe.compute.with(|compute| compute.unreachable_regions.clear());
         let before = self.universe.api.changes();
-        self.recreate(Cloud::Compute);
-        self.recreate(Cloud::Ocean);
+        Cloud::ALL.into_iter().for_each(|cloud| self.recreate(cloud));
         if self.universe.api.changes() > before {
             self.universe.disturb("objects");
         }
         self.confirm_losses(Duration::ZERO);
         for address in 0..ADDRESSES {
-            for (cloud, ip) in
-                [(Cloud::Compute, compute_address(address)), (Cloud::Ocean, ocean_address(address))]
-            {
+            for (cloud, ip) in Cloud::ALL.map(|cloud| (cloud, address_at(cloud, address))) {
                 if self.given_away.contains_key(&ip) {
                     self.universe.disturb(&ip);
                     self.person_moves(cloud, address, Some(address));
@@ -249,6 +280,7 @@ impl Cluster {
         for (plural, namespace, name) in [
             ("netipallocations", "", "edge"),
             ("netipallocations", "", "other"),
+            ("netipallocations", "", "azure"),
             ("floatingippools", "default", "pool"),
         ] {
             self.universe.api.edit(plural, namespace, name, now, |object| {
@@ -269,10 +301,9 @@ impl Cluster {
             | Event::Removed { cloud, node }
             | Event::Returns { cloud, node } => self.universe.disturb(&Self::name(*cloud, *node)),
             Event::Pod { node, .. } => self.universe.disturb(&Self::name(Cloud::Ocean, *node)),
-            Event::PersonMoves { cloud, address, .. } => self.universe.disturb(&match cloud {
-                Cloud::Compute => compute_address(*address),
-                Cloud::Ocean => ocean_address(*address),
-            }),
+            Event::PersonMoves { cloud, address, .. } => {
+                self.universe.disturb(&address_at(*cloud, *address));
+            }
             Event::Edit { .. } | Event::Desire { .. } | Event::Delete { .. } | Event::Recreate { .. } => {
                 self.universe.disturb("objects");
             }
@@ -305,7 +336,7 @@ impl Cluster {
             return;
         }
         self.remove_machine(cloud, node);
-        *self.lives.entry((cloud == Cloud::Ocean, node)).or_default() += 1;
+        *self.lives.entry((cloud, node)).or_default() += 1;
         let (droplet, machine) = self.machine(cloud, node);
         let zone = Self::zone(node);
         let (provider_id, labels) = match cloud {
@@ -326,8 +357,21 @@ impl Cluster {
                 let labels = json!({"role": "worker", "topology.kubernetes.io/region": OCEAN_REGION});
                 (format!("digitalocean://{droplet}"), labels)
             }
+            Cloud::Azure => {
+                self.universe.azure.with(|azure| azure.add_machine(&machine, AZURE_REGION));
+                let id = self
+                    .universe
+                    .azure
+                    .with(|azure| azure.id(&format!("Microsoft.Compute/virtualMachines/{machine}")));
+                let labels = json!({"role": "azure", "topology.kubernetes.io/region": AZURE_REGION});
+                (format!("azure://{id}"), labels)
+            }
         };
-        let second = if cloud == Cloud::Compute { 64 } else { 65 };
+        let second = match cloud {
+            Cloud::Compute => 64,
+            Cloud::Ocean => 65,
+            Cloud::Azure => 66,
+        };
         let external = format!("100.{second}.{}.{}", droplet / 100, droplet % 100);
         let object = json!({
             "metadata": {"name": name, "labels": labels},
@@ -347,6 +391,7 @@ impl Cluster {
                 self.universe.compute.with(|compute| compute.remove_instance(Self::zone(node), &machine));
             }
             Cloud::Ocean => self.universe.ocean.with(|ocean| ocean.remove_droplet(droplet)),
+            Cloud::Azure => self.universe.azure.with(|azure| azure.remove_machine(&machine)),
         }
     }
 
@@ -367,9 +412,11 @@ impl Cluster {
     /// A person moves an address, but not one that is just being moved: that would be two orders at the same time, and not
     /// our doing.
     fn person_moves(&mut self, cloud: Cloud, address: u64, node: Option<u64>) {
-        let (ip, ledger) = match cloud {
-            Cloud::Compute => (compute_address(address), self.universe.compute.ledger()),
-            Cloud::Ocean => (ocean_address(address), self.universe.ocean.ledger()),
+        let ip = address_at(cloud, address);
+        let ledger = match cloud {
+            Cloud::Compute => self.universe.compute.ledger(),
+            Cloud::Ocean => self.universe.ocean.ledger(),
+            Cloud::Azure => self.universe.azure.ledger(),
         };
         if is_ordered(&ledger, &ip) {
             return;
@@ -402,11 +449,13 @@ impl Cluster {
                     }
                 });
             }
+            Cloud::Azure => self.universe.azure.with(|azure| azure.attach_now(&ip, &machine)),
         }
         self.given_away.remove(&ip);
         let stranger = match cloud {
             Cloud::Compute => format!("{PROJECT}/{}/{STRANGER}", ZONES[0]),
             Cloud::Ocean => STRANGER_DROPLET.to_string(),
+            Cloud::Azure => self.universe.azure.with(|azure| azure.vm(STRANGER)),
         };
         if self.universe.holder(&ip).as_ref() == Some(&stranger) {
             self.given_away.insert(ip, stranger);
@@ -417,10 +466,12 @@ impl Cluster {
 
     fn edit(&mut self, cloud: Cloud, address: u64) {
         let now = self.universe.now();
-        let (plural, namespace, name, field, ip) = match cloud {
-            Cloud::Compute => ("netipallocations", "", "edge", "reservedIPs", compute_address(address)),
-            Cloud::Ocean => ("floatingippools", "default", "pool", "ips", ocean_address(address)),
+        let (plural, namespace, name, field) = match cloud {
+            Cloud::Compute => ("netipallocations", "", "edge", "reservedIPs"),
+            Cloud::Ocean => ("floatingippools", "default", "pool", "ips"),
+            Cloud::Azure => ("netipallocations", "", "azure", "reservedIPs"),
         };
+        let ip = address_at(cloud, address);
         self.forgotten.insert(ip.clone());
         self.universe.api.edit(plural, namespace, name, now, |object| {
             let mut listed: Vec<Value> = object["spec"][field].as_array().cloned().unwrap_or_default();
@@ -467,6 +518,17 @@ impl Cluster {
                 }
                 self.universe.api.create("floatingippools", &object, now);
             }
+            Cloud::Azure => {
+                let ips: Vec<_> = (0..3).map(azure_address).collect();
+                let object = json!({
+                    "metadata": {"name": "azure"},
+                    "spec": {
+                        "reservedIPs": ips, "nodeSelector": {"role": "azure"}, "cloud": {"provider": "azure"},
+                        "policy": {"failoverGraceSeconds": self.grace},
+                    },
+                });
+                self.universe.api.create("netipallocations", &object, now);
+            }
         }
     }
 
@@ -495,6 +557,7 @@ impl Cluster {
                 self.universe.zones.inject(rule.clone());
                 self.universe.ocean.inject(rule);
             }
+            Cloud::Azure => self.universe.azure.inject(rule),
         }
     }
 
@@ -503,12 +566,12 @@ impl Cluster {
         self.universe.compute.heal();
         self.universe.ocean.heal();
         self.universe.zones.heal();
+        self.universe.azure.heal();
         self.universe.compute.with(|compute| compute.unreachable_regions.clear());
         self.universe.set_weather(|weather| (weather.kubernetes, weather.clouds) = (0, 0));
         self.hide_projects();
         self.universe.disturb("objects");
-        self.recreate(Cloud::Compute);
-        self.recreate(Cloud::Ocean);
+        Cloud::ALL.into_iter().for_each(|cloud| self.recreate(cloud));
         self.confirm_losses(Duration::from_secs(86_400));
     }
 

@@ -12,6 +12,7 @@ use controller::clouds::Drivers;
 use controller::fence::{Fence, fenced};
 use controller::run::Edges;
 use controller::watch::SILENCE_SECONDS_MAX;
+use drivers::azure::Azure;
 use drivers::budget::{Limit, budgeted};
 use drivers::cloudflare::Cloudflare;
 use drivers::compute::Compute;
@@ -33,7 +34,7 @@ use tower::{BoxError, ServiceExt};
 
 use crate::apiserver::{self, Kind};
 use crate::script::Cloud;
-use crate::universe::{Fate, Process, TOKEN, Universe};
+use crate::universe::{Fate, GROUP, Process, TOKEN, Universe};
 
 /// What comes back: a whole body, or a watch.
 type Answer = UnsyncBoxBody<Bytes, BoxError>;
@@ -53,11 +54,12 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
     let ocean = reach(Cloud::Ocean, HttpService::new(universe.ocean.service()));
     // What is judged of a cloud is judged of addresses, and Cloudflare has none.
     let zones = reach(Cloud::Ocean, HttpService::new(universe.zones.service()));
+    let azure = reach(Cloud::Azure, HttpService::new(universe.azure.service()));
     Edges {
         watching: client(8),
         writing: client(3),
         leasing: client(3),
-        drivers: drivers(compute, ocean, zones),
+        drivers: drivers(compute, ocean, zones, azure),
         clock: Arc::clone(process) as Arc<dyn controller::clock::Clock>,
         fence,
         vips: controller::vips::Line::default(),
@@ -65,7 +67,7 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
 }
 
 /// The drivers over the clouds' services, with the budgets that a controller has by default.
-pub fn drivers(compute: HttpService, ocean: HttpService, zones: HttpService) -> Drivers {
+pub fn drivers(compute: HttpService, ocean: HttpService, zones: HttpService, azure: HttpService) -> Drivers {
     let minute = |requests_max| Limit::window(requests_max, Duration::from_secs(60));
     let hour = Limit::window(drivers::digitalocean::REQUESTS_PER_HOUR, Duration::from_secs(3_600));
     let compute = budgeted(compute, &[minute(drivers::compute::REQUESTS_PER_MINUTE)]);
@@ -81,8 +83,15 @@ pub fn drivers(compute: HttpService, ocean: HttpService, zones: HttpService) -> 
     let zones = budgeted(zones, &[five_minutes]);
     let zones: Arc<dyn RecordDriver> =
         Arc::new(Cloudflare::new(zones, "http://cloudflare.invalid/client/v4", token()));
+    let azure = budgeted(azure, &drivers::azure::limits());
+    let azure: Arc<dyn AddressDriver> =
+        Arc::new(Azure::new(azure, "http://azure.invalid", token(), Some(GROUP.into())));
     Drivers {
-        addresses: BTreeMap::from([(Provider::Gcp, compute), (Provider::DigitalOcean, ocean)]),
+        addresses: BTreeMap::from([
+            (Provider::Gcp, compute),
+            (Provider::DigitalOcean, ocean),
+            (Provider::Azure, azure),
+        ]),
         records: BTreeMap::from([(DnsProvider::DigitalOcean, records), (DnsProvider::Cloudflare, zones)]),
     }
 }

@@ -32,7 +32,7 @@ use crate::cluster::Cluster;
 use crate::edges;
 use crate::names;
 use crate::run::DNS_OWNER;
-use crate::universe::{PROJECT, Universe};
+use crate::universe::{PROJECT, SUBSCRIPTION, Universe};
 
 /// Something that must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,11 +63,16 @@ pub fn written(universe: &Universe) -> (usize, usize) {
     (universe.api.changes(), universe.landed().len())
 }
 
+/// What was asked of each cloud that has addresses, and what it did.
+fn ledgers(universe: &Universe) -> [Ledger; 3] {
+    [universe.compute.ledger(), universe.ocean.ledger(), universe.azure.ledger()]
+}
+
 /// How many addresses went to a machine.
 pub fn attached(universe: &Universe) -> usize {
     let count =
         |ledger: Ledger| ledger.done.iter().filter(|done| matches!(done.deed, Deed::Attached { .. })).count();
-    count(universe.compute.ledger()) + count(universe.ocean.ledger())
+    ledgers(universe).into_iter().map(count).sum()
 }
 
 /// Everything that is wrong after so many events. `before` is what had been written when the run should have been settled.
@@ -79,7 +84,7 @@ pub async fn judge(
 ) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut add = |invariant, what: String| found.push(Violation { invariant, what });
-    for ledger in [universe.compute.ledger(), universe.ocean.ledger()] {
+    for ledger in ledgers(universe) {
         ledger.double_holders().into_iter().for_each(|what| add("I1", what));
     }
     for (ip, vm) in &cluster.given_away {
@@ -118,7 +123,7 @@ pub async fn judge(
     if changes > CHANGES_OTHERWISE_MAX + events * CHANGES_PER_EVENT_MAX {
         add("I7", format!("{changes} changes after {events} events"));
     }
-    let reads: usize = [universe.compute.ledger(), universe.ocean.ledger()]
+    let reads: usize = ledgers(universe)
         .iter()
         .map(|ledger| ledger.asked.iter().filter(|asked| asked.line.starts_with("GET")).count())
         .sum();
@@ -226,8 +231,11 @@ async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
     let compute = HttpService::new(universe.compute.service());
     let [ocean, zones] =
         [HttpService::new(universe.ocean.service()), HttpService::new(universe.zones.service())];
-    let drivers = edges::drivers(compute, ocean, zones);
-    for (provider, account) in [(Provider::Gcp, PROJECT), (Provider::DigitalOcean, "")] {
+    let azure = HttpService::new(universe.azure.service());
+    let drivers = edges::drivers(compute, ocean, zones, azure);
+    for (provider, account) in
+        [(Provider::Gcp, PROJECT), (Provider::DigitalOcean, ""), (Provider::Azure, SUBSCRIPTION)]
+    {
         let scope = Scope { provider, account: account.into() };
         let listing = drivers.addresses[&provider].list(&scope).await;
         let tick = index.tick();

@@ -33,6 +33,12 @@ pub const CHAOS: Duration = Duration::from_secs(600);
 pub enum Cloud {
     Compute,
     Ocean,
+    Azure,
+}
+
+impl Cloud {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Compute, Self::Ocean, Self::Azure];
 }
 
 /// Something that happens.
@@ -250,7 +256,7 @@ pub fn grace(seed: u64) -> u64 {
 
 /// Something that goes wrong while the leader is at work.
 fn trouble(dice: &mut Dice, mood: Mood) -> Event {
-    let (replica, cloud) = (Replica::Leader, *dice.pick(&[Cloud::Compute, Cloud::Ocean]));
+    let (replica, cloud) = (Replica::Leader, *dice.pick(&Cloud::ALL));
     let kind = match mood {
         Mood::Stops if !dice.one_in(4) => 2,
         Mood::Crashes if !dice.one_in(4) => 0,
@@ -287,7 +293,7 @@ fn cloud_fault(dice: &mut Dice, cloud: Cloud) -> Event {
 }
 
 fn event(dice: &mut Dice, mood: Mood) -> Event {
-    let cloud = *dice.pick(&[Cloud::Compute, Cloud::Ocean]);
+    let cloud = *dice.pick(&Cloud::ALL);
     let node = dice.roll(NODES);
     let replica = Replica::Number(dice.roll(REPLICAS_MAX));
     // The first are what happens to nodes, the others are what happens to the controller.

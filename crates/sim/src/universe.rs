@@ -7,6 +7,7 @@ use controller::clock::Clock;
 use controller::tasks::stop::Stop;
 use jiff::Timestamp;
 use testbed::fake::Fake;
+use testbed::fake::azure::Azure;
 use testbed::fake::cloudflare::Cloudflare;
 use testbed::fake::compute::Compute;
 use testbed::fake::digitalocean::DigitalOcean;
@@ -17,11 +18,16 @@ use crate::arrivals::Arrivals;
 use crate::cluster::Clouds;
 use crate::dice::Dice;
 
-/// The token that both clouds accept.
+/// The token that all clouds accept.
 pub const TOKEN: &str = "sim-token";
 
 /// The project at Compute Engine.
 pub const PROJECT: &str = "sim";
+
+/// The subscription at Azure, and its resource group.
+pub const SUBSCRIPTION: &str = "sim";
+/// See [`SUBSCRIPTION`].
+pub const GROUP: &str = "group";
 
 /// When every run begins, by the true time of day.
 const BEGINNING: i64 = 1_800_000_000;
@@ -39,6 +45,8 @@ pub struct Universe {
     pub ocean: Fake<DigitalOcean>,
     /// Cloudflare.
     pub zones: Fake<Cloudflare>,
+    /// Azure.
+    pub azure: Fake<Azure>,
     started: Instant,
     weather: Mutex<Weather>,
     story: Mutex<Vec<String>>,
@@ -76,7 +84,7 @@ pub enum Fate {
 impl Universe {
     /// Nothing has happened yet.
     pub fn new(seed: u64, clouds: Clouds) -> Arc<Self> {
-        let Clouds { compute, ocean, zones } = clouds;
+        let Clouds { compute, ocean, zones, azure } = clouds;
         let weather = Weather {
             dice: Dice::new(seed, "weather"),
             kubernetes: 0,
@@ -88,6 +96,7 @@ impl Universe {
             compute,
             ocean,
             zones,
+            azure,
             started: Instant::now(),
             weather: Mutex::new(weather),
             story: Mutex::default(),
@@ -161,7 +170,8 @@ impl Universe {
     /// The machine that has an address, at whichever cloud.
     pub fn holder(&self, ip: &str) -> Option<String> {
         let droplet = || self.ocean.with(|ocean| ocean.holder(ip)).map(|id| id.to_string());
-        self.compute.with(|compute| compute.holder(ip)).or_else(droplet)
+        let at_azure = || self.azure.with(|azure| azure.holder(ip));
+        self.compute.with(|compute| compute.holder(ip)).or_else(droplet).or_else(at_azure)
     }
 }
 

@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 
 use crate::cluster::{NodeFixture, node};
+use crate::fake::azure::Azure;
 use crate::fake::cloudflare::Cloudflare;
 use crate::fake::compute::Compute;
 use crate::fake::digitalocean::DigitalOcean;
+use crate::fake::entra::Entra;
 use crate::fake::http::{Server, serve};
 use crate::fake::ledger::Deed;
 use crate::fake::metadata::Metadata;
@@ -17,6 +19,12 @@ pub const TOKEN: &str = "demo-token";
 
 /// The project of the demonstration's Compute Engine.
 pub const PROJECT: &str = "demo";
+
+/// The subscription of the demonstration's Azure, and the resource group that everything is in.
+pub const SUBSCRIPTION: (&str, &str) = ("demo", "Demo");
+
+/// Names of the machines at Azure.
+pub const AZURE_MACHINES: [&str; 3] = ["azure-1", "azure-2", "azure-3"];
 
 /// The DNS zone of the demonstration's Cloudflare.
 pub const ZONE: &str = "example.com";
@@ -52,6 +60,16 @@ pub fn worker_node(name: &str, droplet: u64) -> NodeFixture {
         .label("topology.kubernetes.io/region", "nyc3")
 }
 
+/// A node at Azure, labelled `role=azure`. None of them is among the demonstration's.
+pub fn azure_node(name: &str) -> NodeFixture {
+    let (subscription, group) = SUBSCRIPTION;
+    let group = format!("azure:///subscriptions/{subscription}/resourceGroups/{group}");
+    node(name)
+        .provider_id(&format!("{group}/providers/Microsoft.Compute/virtualMachines/{name}"))
+        .label("role", "azure")
+        .label("topology.kubernetes.io/region", "westeurope")
+}
+
 /// The fake clouds that the demonstration's nodes live in.
 pub struct Clouds {
     /// Compute Engine, with two reserved addresses in us-west1.
@@ -62,6 +80,10 @@ pub struct Clouds {
     pub digitalocean: Fake<DigitalOcean>,
     /// Cloudflare, with the zone [`ZONE`] and no records in it.
     pub cloudflare: Fake<Cloudflare>,
+    /// Azure, with two addresses in westeurope.
+    pub azure: Fake<Azure>,
+    /// The identity that hands out Azure's tokens.
+    pub entra: Fake<Entra>,
 }
 
 impl Default for Clouds {
@@ -80,11 +102,19 @@ impl Default for Clouds {
         digitalocean.add_reserved_ip("203.0.113.11", "nyc3");
         let mut cloudflare = Cloudflare::new(TOKEN);
         cloudflare.add_zone(ZONE);
+        let mut azure = Azure::new(SUBSCRIPTION.0, SUBSCRIPTION.1, TOKEN);
+        AZURE_MACHINES.iter().for_each(|name| azure.add_machine(name, "westeurope"));
+        azure.add_address("azure-address-1", "westeurope", "203.0.113.30");
+        azure.add_address("azure-address-2", "westeurope", "203.0.113.31");
+        // Azure asks for ten, and nobody who tries things out wants to wait so long.
+        azure.poll_seconds = 1;
         Self {
             compute: Fake::new(compute),
             metadata: Fake::new(Metadata::new(PROJECT, TOKEN)),
             digitalocean: Fake::new(digitalocean),
             cloudflare: Fake::new(cloudflare),
+            azure: Fake::new(azure),
+            entra: Fake::new(Entra::new("demo", "demo", TOKEN, TOKEN)),
         }
     }
 }
@@ -98,6 +128,8 @@ impl Clouds {
             metadata: serve(&self.metadata, port(1)).await?,
             digitalocean: serve(&self.digitalocean, port(2)).await?,
             cloudflare: serve(&self.cloudflare, port(3)).await?,
+            azure: serve(&self.azure, port(4)).await?,
+            entra: serve(&self.entra, port(5)).await?,
         })
     }
 
@@ -111,6 +143,7 @@ impl Clouds {
             of("compute", &self.compute),
             of("digitalocean", &self.digitalocean),
             of("cloudflare", &self.cloudflare),
+            of("azure", &self.azure),
         ]
         .concat();
         deeds.sort_by_key(|(at, _)| *at);
@@ -124,6 +157,8 @@ pub struct Servers {
     metadata: Server,
     digitalocean: Server,
     cloudflare: Server,
+    azure: Server,
+    entra: Server,
 }
 
 impl Servers {
@@ -137,6 +172,11 @@ impl Servers {
             ("DIGITALOCEAN_ACCESS_TOKEN", TOKEN.to_owned()),
             ("CLOUDFLARE_API_URL", format!("{}/client/v4", self.cloudflare.url())),
             ("CLOUDFLARE_TOKEN", TOKEN.to_owned()),
+            ("AZURE_RESOURCE_MANAGER_ENDPOINT", self.azure.url()),
+            ("AZURE_RESOURCE_GROUP", SUBSCRIPTION.1.to_owned()),
+            // The way of a managed identity that lets the place be chosen that tokens come from.
+            ("IDENTITY_ENDPOINT", format!("{}/metadata/identity/oauth2/token", self.entra.url())),
+            ("IDENTITY_HEADER", TOKEN.to_owned()),
         ]
     }
 }

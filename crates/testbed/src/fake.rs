@@ -16,9 +16,11 @@ pub mod http;
 pub mod ledger;
 pub mod limits;
 
+pub mod azure;
 pub mod cloudflare;
 pub mod compute;
 pub mod digitalocean;
+pub mod entra;
 pub mod metadata;
 
 use std::collections::BTreeMap;

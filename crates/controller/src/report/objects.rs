@@ -320,9 +320,11 @@ impl Speaker<'_> {
         let without = self.index.without.get(&self.pool.scope).map(|permission| {
             format!("permission {permission} is missing, so every machine is asked for its address")
         });
+        let unsupported = self.index.unsupported(&self.pool.key).filter(|_| self.refusal.is_none());
+        let unsupported = unsupported.map(|(node, why)| format!("node {node} can't get an address: {why}"));
         let is_told = reason == of_worst.as_ref().map_or("", |(_, reason, _)| reason);
         let name = of_worst.filter(|(standing, ..)| *standing != Standing::Ready && !is_told);
-        let besides = self.astray.map(ToString::to_string).into_iter().chain(without);
+        let besides = self.astray.map(ToString::to_string).into_iter().chain(without).chain(unsupported);
         let besides = besides.chain(name.map(|(.., message)| message));
         let message = besides.fold(message, |message, besides| format!("{message}; {besides}"));
         let would = |(_, said): &(Address, Verdict)| match said {

@@ -277,6 +277,8 @@ fn n11_every_setting_has_a_value_in_the_chart() {
         "NODE_NAME",
         "DIGITALOCEAN_ACCESS_TOKEN",
         "DIGITALOCEAN_ACCESS_TOKEN_FILE",
+        "AZURE_CLIENT_SECRET",
+        "AZURE_FEDERATED_TOKEN_FILE",
         "CLOUDFLARE_TOKEN",
         "CLOUDFLARE_TOKEN_FILE",
         "RFC2136_TSIG_SECRET",

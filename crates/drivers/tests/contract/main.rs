@@ -11,6 +11,7 @@
     reason = "this is a test"
 )]
 
+mod azure;
 mod cases;
 mod compute;
 mod digitalocean;
@@ -152,7 +153,11 @@ fn judge(columns: &[Column]) {
 
 #[tokio::test(start_paused = true)]
 async fn every_driver_keeps_the_contract_on_its_fake() {
-    judge(&[cases::column::<digitalocean::Ours>().await, cases::column::<compute::Ours>().await]);
+    judge(&[
+        cases::column::<digitalocean::Ours>().await,
+        cases::column::<compute::Ours>().await,
+        cases::column::<azure::Ours>().await,
+    ]);
 }
 
 fn address(text: &str) -> Address {

@@ -400,7 +400,7 @@ impl Machine for Compute {
 }
 
 /// The n-th address of some ranges taken together, starting over when they are used up.
-fn nth_of(ranges: &[(Ipv4Addr, u32)], n: u32) -> String {
+pub(super) fn nth_of(ranges: &[(Ipv4Addr, u32)], n: u32) -> String {
     let total: u32 = ranges.iter().map(|(_, size)| size).sum();
     let mut left = n % total;
     for (first, size) in ranges {

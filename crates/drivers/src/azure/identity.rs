@@ -1,0 +1,158 @@
+//! Tokens for Azure, from Azure's own library and over our own connections.
+//!
+//! In: what the environment says of who we are, under the names that Azure's libraries know, and an HTTP service. Out: a
+//! [`Tokens`]. The first line that applies:
+//!
+//! ```text
+//! AZURE_FEDERATED_TOKEN_FILE   workload identity: the pod's own token is exchanged for one of Azure's
+//! AZURE_CLIENT_SECRET          an application and its secret
+//! neither                      the managed identity of the machine; AZURE_CLIENT_ID says which, where there are several
+//! ```
+//!
+//! The library keeps a token until shortly before it ends. It never gets a connection that is fenced: asking for a token
+//! changes nothing, and whoever does not lead yet reads already.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ::http::Request;
+use azure_core::Error;
+use azure_core::cloud::CustomConfiguration;
+use azure_core::credentials::{Secret, TokenCredential};
+use azure_core::error::ErrorKind;
+use azure_core::http::headers::Headers;
+use azure_core::http::{AsyncRawResponse, Body, ClientOptions, HttpClient, RetryOptions, Transport};
+use azure_identity::{
+    ClientAssertionCredentialOptions, ClientSecretCredential, ClientSecretCredentialOptions,
+    ManagedIdentityCredential, ManagedIdentityCredentialOptions, UserAssignedId, WorkloadIdentityCredential,
+    WorkloadIdentityCredentialOptions,
+};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::OnceCell;
+use tower::ServiceExt;
+
+use crate::DriverError;
+use crate::http::HttpService;
+use crate::tokens::Tokens;
+
+/// Who we are at Azure.
+#[derive(Clone, Default)]
+pub struct Identity {
+    /// The tenant that the identity belongs to.
+    pub tenant: String,
+    /// The application's or managed identity's client id.
+    pub client: Option<String>,
+    /// The application's secret.
+    pub secret: Option<String>,
+    /// A file with the token that Kubernetes gives the pod.
+    pub federated_token_file: Option<PathBuf>,
+    /// Where tokens are exchanged, where that is not Azure's public cloud.
+    pub authority: Option<String>,
+}
+
+/// The tokens of an identity.
+struct FromIdentity {
+    identity: Identity,
+    service: HttpService,
+    /// What the token is for.
+    audience: String,
+    /// Made when the first token is asked for, so that whoever has nothing at Azure never hears of it.
+    credential: OnceCell<Arc<dyn TokenCredential>>,
+}
+
+/// The tokens of an identity for the API at a URL, asked for over a service that is not fenced.
+pub fn tokens(identity: Identity, service: HttpService, url: &str) -> Arc<dyn Tokens> {
+    let audience = format!("{}/.default", url.trim_end_matches('/'));
+    Arc::new(FromIdentity { identity, service, audience, credential: OnceCell::new() })
+}
+
+impl FromIdentity {
+    fn credential(&self) -> azure_core::Result<Arc<dyn TokenCredential>> {
+        let Identity { tenant, client, secret, federated_token_file, authority } = self.identity.clone();
+        let cloud = authority.map(|authority_host| {
+            let mut cloud = CustomConfiguration::default();
+            cloud.authority_host = authority_host;
+            Arc::new(cloud.into())
+        });
+        let client_options = ClientOptions {
+            // Whoever needs a token asks again.
+            retry: RetryOptions::none(),
+            transport: Some(Transport::new(Arc::new(OurConnections(self.service.clone())))),
+            cloud,
+            ..ClientOptions::default()
+        };
+        if let Some(file) = federated_token_file {
+            let options = WorkloadIdentityCredentialOptions {
+                credential_options: ClientAssertionCredentialOptions { client_options },
+                client_id: client,
+                tenant_id: Some(tenant),
+                token_file_path: Some(file),
+            };
+            return Ok(WorkloadIdentityCredential::new(Some(options))?);
+        }
+        if let Some(secret) = secret {
+            let options = ClientSecretCredentialOptions { client_options };
+            let client = client.unwrap_or_default();
+            return Ok(ClientSecretCredential::new(&tenant, client, Secret::new(secret), Some(options))?);
+        }
+        let user_assigned_id = client.map(UserAssignedId::ClientId);
+        let options = ManagedIdentityCredentialOptions { user_assigned_id, client_options };
+        Ok(ManagedIdentityCredential::new(Some(options))?)
+    }
+}
+
+impl Tokens for FromIdentity {
+    fn token(&self) -> BoxFuture<'_, Result<String, DriverError>> {
+        async {
+            let unavailable =
+                |error: Error| DriverError::Unavailable(format!("no credentials for Azure: {error}"));
+            let credential = self.credential.get_or_try_init(async || self.credential()).await;
+            let credential = credential.map_err(unavailable)?;
+            let token = credential.get_token(&[&self.audience], None).await.map_err(unavailable)?;
+            Ok(token.token.secret().to_owned())
+        }
+        .boxed()
+    }
+}
+
+/// Our connections, for Azure's library.
+struct OurConnections(HttpService);
+
+impl std::fmt::Debug for OurConnections {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OurConnections")
+    }
+}
+
+impl HttpClient for OurConnections {
+    fn execute_request<'a, 'b, 'c>(
+        &'a self,
+        request: &'b azure_core::http::Request,
+    ) -> BoxFuture<'c, azure_core::Result<AsyncRawResponse>>
+    where
+        'a: 'c,
+        'b: 'c,
+        Self: 'c,
+    {
+        async move {
+            let failed = |error: tower::BoxError| Error::new(ErrorKind::Io, error);
+            let mut sent = Request::builder().method(request.method().as_str()).uri(request.url().as_str());
+            for (name, value) in request.headers().iter() {
+                sent = sent.header(name.as_str(), value.as_str());
+            }
+            let Body::Bytes(body) = request.body() else {
+                return Err(failed("a token is never asked for with a stream".into()));
+            };
+            let sent = sent.body(body.clone()).map_err(|error| failed(error.into()))?;
+            let (head, body) = self.0.clone().oneshot(sent).await.map_err(failed)?.into_parts();
+            let mut headers = Headers::new();
+            for (name, value) in &head.headers {
+                let value = value.to_str().unwrap_or_default().to_owned();
+                headers.insert(name.as_str().to_owned(), value);
+            }
+            Ok(AsyncRawResponse::from_bytes(head.status.as_u16().into(), headers, body))
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,206 @@
+//! A network interface, read and written as a whole.
+//!
+//! In: what Azure says of an interface. Out: the same, with one public address put in or left out. A write replaces the
+//! whole interface, so whatever is not sent back is lost: security groups, the pools of load balancers, further
+//! configurations. Therefore the body is kept as it was read, whatever is in it, and only one field of it is ever changed.
+
+use plan::{Address, VmId};
+use serde_json::{Value, json};
+
+use super::ids::{ResourceId, is_same};
+
+/// An interface as Azure told it.
+pub(super) struct Interface(pub(super) Value);
+
+impl Interface {
+    pub(super) fn id(&self) -> &str {
+        self.0["id"].as_str().unwrap_or_default()
+    }
+
+    /// What must still be so when it is written.
+    pub(super) fn etag(&self) -> Option<&str> {
+        self.0["etag"].as_str()
+    }
+
+    pub(super) fn location(&self) -> Option<&str> {
+        self.0["location"].as_str()
+    }
+
+    /// The machine that it belongs to.
+    pub(super) fn machine(&self) -> Option<VmId> {
+        let machine = self.0["properties"]["virtualMachine"]["id"].as_str()?;
+        ResourceId::parse(machine).map(|id| id.as_holder())
+    }
+
+    /// The machine that it belongs to, or else itself.
+    pub(super) fn holder(&self) -> Option<VmId> {
+        self.machine().or_else(|| ResourceId::parse(self.id()).map(|id| id.as_holder()))
+    }
+
+    /// Whether it is the one of several that a machine is reached by. One that is alone is not always said to be.
+    pub(super) fn is_primary(&self) -> bool {
+        self.0["properties"]["primary"] == true
+    }
+
+    /// How its last change stands.
+    pub(super) fn state(&self) -> State {
+        State::of(self.0["properties"]["provisioningState"].as_str())
+    }
+
+    /// The configuration that an address belongs into: of its version, and the primary one where there are several.
+    pub(super) fn place_for(&self, address: Address) -> Option<usize> {
+        let wanted = if address.0.is_ipv6() { "IPv6" } else { "IPv4" };
+        let is_meant = |configuration: &Value| {
+            let version = configuration["properties"]["privateIPAddressVersion"].as_str();
+            version.unwrap_or("IPv4").eq_ignore_ascii_case(wanted)
+        };
+        let of_version = || self.configurations().iter().enumerate().filter(|(_, found)| is_meant(found));
+        let primary = of_version().find(|(_, found)| found["properties"]["primary"] == true);
+        primary.or_else(|| of_version().next()).map(|(at, _)| at)
+    }
+
+    /// The configuration that has an address, by the address's id.
+    pub(super) fn place_of(&self, public: &str) -> Option<usize> {
+        let has = |at: &usize| self.public_at(*at).is_some_and(|found| is_same(found, public));
+        (0..self.configurations().len()).find(has)
+    }
+
+    /// The id of the address that a configuration has.
+    pub(super) fn public_at(&self, at: usize) -> Option<&str> {
+        self.configurations().get(at)?["properties"]["publicIPAddress"]["id"].as_str()
+    }
+
+    /// The same interface with another address in one configuration, or with none.
+    pub(super) fn with_public(mut self, at: usize, public: Option<&str>) -> Value {
+        let properties = &mut self.0["properties"]["ipConfigurations"][at]["properties"];
+        match (public, properties) {
+            (Some(id), properties) => properties["publicIPAddress"] = json!({ "id": id }),
+            (None, Value::Object(properties)) => _ = properties.remove("publicIPAddress"),
+            (None, _) => {}
+        }
+        self.0
+    }
+
+    fn configurations(&self) -> &[Value] {
+        self.0["properties"]["ipConfigurations"].as_array().map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+/// How the last change of a resource stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Settled,
+    Changing,
+    /// What is told may be what was asked for, and not what is.
+    Failed,
+}
+
+impl State {
+    pub(super) fn of(provisioning: Option<&str>) -> Self {
+        match provisioning {
+            Some("Failed" | "Canceled") => Self::Failed,
+            None | Some("Succeeded") => Self::Settled,
+            Some(_) => Self::Changing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::{btree_map, vec};
+    use proptest::prelude::*;
+
+    /// Any JSON, as Azure may add fields that nobody here has heard of.
+    fn anything() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            "[ -~]{0,12}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                vec(inner.clone(), 0..4).prop_map(Value::from),
+                btree_map("[a-zA-Z]{1,10}", inner, 0..4).prop_map(|map| map.into_iter().collect()),
+            ]
+        })
+    }
+
+    fn object() -> impl Strategy<Value = Value> {
+        btree_map("[a-zA-Z]{1,10}", anything(), 0..5).prop_map(|map| map.into_iter().collect())
+    }
+
+    /// A configuration with whatever in it, with or without an address.
+    fn configuration() -> impl Strategy<Value = Value> {
+        (object(), object(), proptest::option::of("[a-z]{3}"), any::<bool>()).prop_map(
+            |(mut around, mut properties, public, primary)| {
+                if let Some(name) = public {
+                    properties["publicIPAddress"] = json!({"id": format!("/public/{name}"), "sku": "x"});
+                }
+                properties["primary"] = primary.into();
+                around["properties"] = properties;
+                around
+            },
+        )
+    }
+
+    fn interface() -> impl Strategy<Value = Value> {
+        (object(), object(), vec(configuration(), 1..4)).prop_map(|(mut around, mut properties, all)| {
+            properties["ipConfigurations"] = all.into();
+            around["properties"] = properties;
+            around
+        })
+    }
+
+    /// Every value in a body, by where it is; an empty list or object is one.
+    fn leaves(at: String, body: &Value, into: &mut Vec<(String, Value)>) {
+        match body {
+            Value::Object(fields) if !fields.is_empty() => {
+                fields.iter().for_each(|(name, inner)| leaves(format!("{at}/{name}"), inner, into));
+            }
+            Value::Array(items) if !items.is_empty() => {
+                items
+                    .iter()
+                    .enumerate()
+                    .for_each(|(name, inner)| leaves(format!("{at}/{name}"), inner, into));
+            }
+            leaf => into.push((at, leaf.clone())),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_of_an_interface_changes_but_the_one_address(read in interface(), at in 0usize..4, puts in any::<bool>()) {
+            let count = read["properties"]["ipConfigurations"].as_array().map_or(0, Vec::len);
+            let at = at % count;
+            let public = puts.then_some("/public/new");
+            let written = Interface(read.clone()).with_public(at, public);
+            let rewritten = Interface(written.clone());
+            prop_assert_eq!(rewritten.public_at(at), public);
+            let field = format!("/properties/ipConfigurations/{at}/properties/publicIPAddress");
+            let others = |body: &Value| {
+                let mut all = Vec::new();
+                leaves(String::new(), body, &mut all);
+                all.retain(|(path, _)| !path.starts_with(&field));
+                all
+            };
+            prop_assert_eq!(others(&written), others(&read));
+        }
+    }
+
+    #[test]
+    fn an_address_belongs_into_the_primary_configuration_of_its_version() {
+        let read = json!({"properties": {"ipConfigurations": [
+            {"properties": {"primary": false, "privateIPAddressVersion": "IPv4"}},
+            {"properties": {"primary": true}},
+            {"properties": {"primary": false, "privateIPAddressVersion": "IPv6"}},
+        ]}});
+        let place = |address: &str| Interface(read.clone()).place_for(address.parse().unwrap());
+        assert_eq!(place("203.0.113.7"), Some(1));
+        assert_eq!(place("2001:db8::7"), Some(2));
+        let no_ipv6 = Interface(json!({"properties": {"ipConfigurations": [{"properties": {}}]}}));
+        assert_eq!(no_ipv6.place_for("2001:db8::7".parse().unwrap()), None);
+        assert_eq!(no_ipv6.place_for("203.0.113.7".parse().unwrap()), Some(0));
+    }
+}

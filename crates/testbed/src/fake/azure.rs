@@ -1,0 +1,492 @@
+//! Azure Resource Manager, as far as moving public addresses between machines needs it: public IP addresses, network
+//! interfaces, virtual machines, and operations.
+//!
+//! In: requests under `/subscriptions/…` with a bearer token. Out: answers in the shapes that Azure documents. A change is
+//! accepted as an operation and takes effect when `operation_time` has passed; until then an interface shows what was asked
+//! for and that it is `Updating`, an address counts as held by both where it comes from and where it goes, and nothing else is
+//! accepted for either. An operation that fails leaves its interface as it was before.
+//!
+//! A write replaces an interface: what the body does not say is gone, apart from what only Azure itself can set. So a client
+//! that forgets something loses it here as it does there. It never gives an address to two machines, and never gives a
+//! machine one unasked.
+
+mod calls;
+mod operations;
+mod problem;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use ::http::{Request, header};
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use self::operations::Operation;
+use self::problem::Problem;
+use super::ledger::{Deed, Ledger};
+use super::limits::{Limit, Quota, Rate};
+use super::{Answer, Call, Machine, Refusal, Route};
+
+/// The names of all calls.
+pub const ROUTES: &[&str] = &[
+    "PublicIPAddresses_ListAll",
+    "PublicIPAddresses_Get",
+    "PublicIPAddresses_CreateOrUpdate",
+    "PublicIPAddresses_Delete",
+    "NetworkInterfaces_ListAll",
+    "NetworkInterfaces_Get",
+    "NetworkInterfaces_CreateOrUpdate",
+    "VirtualMachines_ListAll",
+    "Operations_Get",
+];
+
+/// Where new addresses come from: two of the documentation's networks, then half of the benchmarks' network.
+const RANGES: &[(Ipv4Addr, u32)] =
+    &[(Ipv4Addr::new(198, 51, 100, 1), 254), (Ipv4Addr::new(198, 19, 0, 0), 65_536)];
+
+/// The actions that a role must allow for a call, and for what it may refer to.
+pub fn actions_of(call: &str) -> impl Iterator<Item = &'static str> {
+    let links = routes::LINKS.iter().filter(move |_| call == "NetworkInterfaces_CreateOrUpdate");
+    [routes::action_of(call)].into_iter().chain(links.map(|(_, action)| *action))
+}
+
+/// One subscription, with everything in one resource group unless said otherwise.
+#[derive(Debug)]
+pub struct Azure {
+    /// How long an operation takes.
+    pub operation_time: Duration,
+    /// After how many seconds Azure wants to be asked for an operation again.
+    pub poll_seconds: u64,
+    /// How many items a page of a listing has.
+    pub page_size: usize,
+    /// Actions that the caller may not take, such as `Microsoft.Network/networkInterfaces/write`.
+    pub denied: BTreeSet<String>,
+    /// Whether the caller's role covers no machine, of which Azure then lists none.
+    pub hides_machines: bool,
+    /// Whether the resource group has a lock on it that forbids changes.
+    pub is_locked: bool,
+    subscription: String,
+    group: String,
+    token: String,
+    /// By id in lower case, as everything is.
+    addresses: BTreeMap<String, PublicIp>,
+    interfaces: BTreeMap<String, Interface>,
+    machines: BTreeMap<String, VirtualMachine>,
+    operations: Vec<Operation>,
+    /// When which operation is due.
+    pending: BTreeSet<(Duration, usize)>,
+    /// What people did since the ledger was last written.
+    unwritten: Vec<Deed>,
+    ips_used: u32,
+    etags_used: u64,
+}
+
+#[derive(Clone, Debug)]
+struct PublicIp {
+    id: String,
+    location: String,
+    /// None until it has been created.
+    ip: Option<String>,
+    sku: String,
+    tags: Value,
+    etag: u64,
+    state: &'static str,
+    /// What holds it that is no interface, such as a load balancer's frontend.
+    other_holder: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Interface {
+    id: String,
+    /// The machine it belongs to, by id.
+    machine: Option<String>,
+    is_primary: bool,
+    etag: u64,
+    state: &'static str,
+    /// Everything that a client can set.
+    body: Value,
+    /// The addresses that it loses when the operation under way has ended, by id, and the configurations that had them.
+    leaving: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug)]
+struct VirtualMachine {
+    id: String,
+    location: String,
+    is_running: bool,
+}
+
+impl Azure {
+    /// An empty subscription that accepts one token.
+    pub fn new(subscription: &str, group: &str, token: &str) -> Self {
+        Self {
+            operation_time: Duration::from_secs(2),
+            poll_seconds: 10,
+            page_size: 100,
+            denied: BTreeSet::new(),
+            hides_machines: false,
+            is_locked: false,
+            subscription: subscription.to_owned(),
+            group: group.to_owned(),
+            token: token.to_owned(),
+            addresses: BTreeMap::new(),
+            interfaces: BTreeMap::new(),
+            machines: BTreeMap::new(),
+            operations: Vec::new(),
+            pending: BTreeSet::new(),
+            unwritten: Vec::new(),
+            ips_used: 0,
+            etags_used: 0,
+        }
+    }
+
+    /// The id of something in the resource group, such as `Microsoft.Compute/virtualMachines/one`.
+    pub fn id(&self, resource: &str) -> String {
+        format!("/subscriptions/{}/resourceGroups/{}/providers/{resource}", self.subscription, self.group)
+    }
+
+    /// What a machine is called as a holder: subscription, group and name, in lower case.
+    pub fn vm(&self, machine: &str) -> String {
+        format!("{}/{}/{machine}", self.subscription, self.group).to_lowercase()
+    }
+
+    /// Makes a running machine with one interface, which has a security group, a load balancer's pool, a second
+    /// configuration, and no public address.
+    pub fn add_machine(&mut self, name: &str, location: &str) {
+        let id = self.id(&format!("Microsoft.Compute/virtualMachines/{name}"));
+        self.machines.insert(
+            id.to_lowercase(),
+            VirtualMachine { id: id.clone(), location: location.to_owned(), is_running: true },
+        );
+        self.make_interface(&format!("{name}-nic"), location, Some(id), true);
+    }
+
+    /// Gives a machine a further interface, which is not its primary one.
+    pub fn add_interface(&mut self, name: &str, machine: &str) {
+        let machine = self.id(&format!("Microsoft.Compute/virtualMachines/{machine}"));
+        let Some(found) = self.machines.get(&machine.to_lowercase()) else { return };
+        let location = found.location.clone();
+        self.make_interface(name, &location, Some(machine), false);
+    }
+
+    fn make_interface(&mut self, name: &str, location: &str, machine: Option<String>, is_primary: bool) {
+        let id = self.id(&format!("Microsoft.Network/networkInterfaces/{name}"));
+        let network = |kind: &str| json!({ "id": self.id(&format!("Microsoft.Network/{kind}")) });
+        let host = self.interfaces.len() + 4;
+        let configuration = |name: &str, number: usize, is_primary: bool| {
+            json!({
+                "name": name,
+                "properties": {
+                    "privateIPAddress": format!("10.{number}.{}.{}", host / 250, host % 250),
+                    "privateIPAllocationMethod": "Dynamic",
+                    "privateIPAddressVersion": "IPv4",
+                    "primary": is_primary,
+                    "subnet": network("virtualNetworks/net/subnets/nodes"),
+                    "loadBalancerBackendAddressPools": [network("loadBalancers/lb/backendAddressPools/nodes")],
+                },
+            })
+        };
+        let body = json!({
+            "location": location,
+            "tags": { "made-by": "the cluster" },
+            "properties": {
+                "enableIPForwarding": true,
+                "enableAcceleratedNetworking": true,
+                "dnsSettings": { "dnsServers": ["10.0.0.10"] },
+                "networkSecurityGroup": network("networkSecurityGroups/nodes"),
+                "ipConfigurations": [configuration("pods", 1, false), configuration("primary", 0, true)],
+            },
+        });
+        let etag = self.next_etag();
+        let leaving = BTreeMap::new();
+        let interface =
+            Interface { id: id.clone(), machine, is_primary, etag, state: "Succeeded", body, leaving };
+        self.interfaces.insert(id.to_lowercase(), interface);
+    }
+
+    /// Deletes a machine with its interfaces. Addresses that were on them are free again.
+    pub fn remove_machine(&mut self, name: &str) {
+        let machine = self.id(&format!("Microsoft.Compute/virtualMachines/{name}")).to_lowercase();
+        let vm = self.vm(name);
+        let of_machine = |interface: &Interface| {
+            interface.machine.as_deref().is_some_and(|id| id.eq_ignore_ascii_case(&machine))
+        };
+        let gone: Vec<String> = self
+            .interfaces
+            .iter()
+            .filter(|(_, interface)| of_machine(interface))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in gone {
+            let Some(interface) = self.interfaces.remove(&id) else { continue };
+            for public in interface.publics() {
+                // What was on its way there does not arrive any more.
+                if let Some(address) = self.ip_of(&public) {
+                    self.unwritten.push(Deed::Failed { address: address.clone(), vm: vm.clone() });
+                    self.unwritten.push(Deed::Detached { address, vm: vm.clone() });
+                }
+            }
+        }
+        self.machines.remove(&machine);
+    }
+
+    /// Deletes a machine and leaves its interfaces, with what is on them, as Azure does unless told otherwise.
+    pub fn remove_machine_but_not_its_interface(&mut self, name: &str) {
+        let machine = self.id(&format!("Microsoft.Compute/virtualMachines/{name}")).to_lowercase();
+        self.machines.remove(&machine);
+        for interface in self.interfaces.values_mut() {
+            interface.machine.take_if(|id| id.eq_ignore_ascii_case(&machine));
+        }
+    }
+
+    /// Stops a machine. It keeps its addresses.
+    pub fn stop_machine(&mut self, name: &str) {
+        self.set_running(name, false);
+    }
+
+    /// Starts it again.
+    pub fn start_machine(&mut self, name: &str) {
+        self.set_running(name, true);
+    }
+
+    fn set_running(&mut self, name: &str, is_running: bool) {
+        let id = self.id(&format!("Microsoft.Compute/virtualMachines/{name}")).to_lowercase();
+        if let Some(machine) = self.machines.get_mut(&id) {
+            machine.is_running = is_running;
+        }
+    }
+
+    /// Makes a static address.
+    pub fn add_address(&mut self, name: &str, location: &str, ip: &str) {
+        let id = self.id(&format!("Microsoft.Network/publicIPAddresses/{name}"));
+        let public = PublicIp {
+            id: id.clone(),
+            location: location.to_owned(),
+            ip: Some(ip.to_owned()),
+            sku: "Standard".to_owned(),
+            tags: Value::Null,
+            etag: self.next_etag(),
+            state: "Succeeded",
+            other_holder: None,
+        };
+        self.addresses.insert(id.to_lowercase(), public);
+    }
+
+    /// Deletes an address that nothing holds.
+    pub fn remove_address(&mut self, ip: &str) {
+        self.addresses.retain(|_, public| public.ip.as_deref() != Some(ip));
+    }
+
+    /// Puts an address on a load balancer.
+    pub fn give_to_balancer(&mut self, ip: &str) {
+        let frontend = self.id("Microsoft.Network/loadBalancers/lb/frontendIPConfigurations/front");
+        let found = self.addresses.values_mut().find(|public| public.ip.as_deref() == Some(ip));
+        if let Some(public) = found {
+            public.other_holder = Some(frontend);
+        }
+    }
+
+    /// Puts an address on a machine's primary interface at once, as a person would: it leaves the machine that has it, and
+    /// what the machine had leaves that one. Where Azure is changing one of the interfaces, a person can't.
+    pub fn attach_now(&mut self, ip: &str, machine: &str) {
+        let machine_id = self.id(&format!("Microsoft.Compute/virtualMachines/{machine}"));
+        let Some(public) = self.id_of(ip) else { return };
+        let is_meant = |interface: &Interface| {
+            interface.is_primary
+                && interface.machine.as_deref().is_some_and(|id| id.eq_ignore_ascii_case(&machine_id))
+        };
+        let is_changing = |interface: &Interface| interface.state == "Updating";
+        let mut involved = self.interfaces.values().filter(|found| is_meant(found) || found.has(&public));
+        let Some(interface) = self.interfaces.values().find(|found| is_meant(found)) else { return };
+        if involved.any(is_changing) {
+            return;
+        }
+        let had: Vec<_> = interface.publics().iter().filter_map(|public| self.ip_of(public)).collect();
+        had.iter().chain([&ip.to_owned()]).for_each(|ip| self.detach_now(ip));
+        let etag = self.next_etag();
+        let vm = self.vm(machine);
+        let Some(interface) = self.interfaces.values_mut().find(|found| is_meant(found)) else { return };
+        interface.etag = etag;
+        for configuration in interface.configurations_mut() {
+            if configuration["properties"]["primary"] == true {
+                configuration["properties"]["publicIPAddress"] = json!({ "id": public });
+            }
+        }
+        self.unwritten.push(Deed::Attached { address: ip.to_owned(), vm });
+    }
+
+    /// Takes an address off whatever interface has it at once, as a person would.
+    pub fn detach_now(&mut self, ip: &str) {
+        let Some(public) = self.id_of(ip) else { return };
+        let vm = self.holder(ip);
+        let etag = self.next_etag();
+        for interface in self.interfaces.values_mut() {
+            if interface.publics().iter().any(|id| id.eq_ignore_ascii_case(&public)) {
+                interface.etag = etag;
+                interface.leaving.remove(&public.to_lowercase());
+                for configuration in interface.configurations_mut() {
+                    let properties = configuration["properties"].as_object_mut();
+                    if let Some(properties) = properties
+                        && properties.get("publicIPAddress").is_some_and(|link| is_link_to(link, &public))
+                    {
+                        properties.remove("publicIPAddress");
+                    }
+                }
+            }
+        }
+        self.unwritten.extend(vm.map(|vm| Deed::Detached { address: ip.to_owned(), vm }));
+    }
+
+    /// Which machine has an address, as `subscription/group/name`. One that is on its way is with nobody yet.
+    pub fn holder(&self, ip: &str) -> Option<String> {
+        let public = self.id_of(ip)?;
+        let settled = |interface: &&Interface| {
+            let is_coming =
+                interface.state == "Updating" && !interface.leaving.contains_key(&public.to_lowercase());
+            let has = interface.has(&public);
+            has && !is_coming
+        };
+        let interface = self.interfaces.values().find(settled)?;
+        Some(self.holder_name(interface))
+    }
+
+    /// Whether there is such a machine.
+    pub fn exists(&self, name: &str) -> bool {
+        let id = self.id(&format!("Microsoft.Compute/virtualMachines/{name}")).to_lowercase();
+        self.machines.contains_key(&id)
+    }
+
+    /// The number of addresses that carry a tag of this value.
+    pub fn tagged(&self, value: &str) -> usize {
+        let has = |public: &&PublicIp| {
+            public.tags.as_object().is_some_and(|tags| tags.values().any(|found| found == value))
+        };
+        self.addresses.values().filter(has).count()
+    }
+
+    /// An interface as Azure tells it, by its name.
+    pub fn interface(&self, name: &str) -> Value {
+        let id = self.id(&format!("Microsoft.Network/networkInterfaces/{name}")).to_lowercase();
+        self.interfaces.get(&id).map(Interface::to_json).unwrap_or_default()
+    }
+
+    fn holder_name(&self, interface: &Interface) -> String {
+        let id = interface.machine.as_ref().unwrap_or(&interface.id);
+        let name = id.rsplit('/').next().unwrap_or_default();
+        match &interface.machine {
+            Some(_) => self.vm(name),
+            None => self.vm(&format!("networkinterfaces/{name}")),
+        }
+    }
+
+    fn id_of(&self, ip: &str) -> Option<String> {
+        let found = self.addresses.values().find(|public| public.ip.as_deref() == Some(ip))?;
+        Some(found.id.clone())
+    }
+
+    fn ip_of(&self, public: &str) -> Option<String> {
+        self.addresses.get(&public.to_lowercase())?.ip.clone()
+    }
+
+    fn next_etag(&mut self) -> u64 {
+        self.etags_used += 1;
+        self.etags_used
+    }
+
+    /// The next address that is nobody's.
+    fn next_ip(&mut self) -> String {
+        loop {
+            self.ips_used += 1;
+            let ip = super::compute::nth_of(RANGES, self.ips_used - 1);
+            if self.id_of(&ip).is_none() {
+                return ip;
+            }
+        }
+    }
+}
+
+fn is_link_to(link: &Value, id: &str) -> bool {
+    link["id"].as_str().is_some_and(|found| found.eq_ignore_ascii_case(id))
+}
+
+impl Interface {
+    fn configurations(&self) -> &[Value] {
+        self.body["properties"]["ipConfigurations"].as_array().map(Vec::as_slice).unwrap_or_default()
+    }
+
+    fn configurations_mut(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.body["properties"]["ipConfigurations"].as_array_mut().into_iter().flatten()
+    }
+
+    /// The configuration that has an address, or that is losing it.
+    fn configuration_of(&self, public: &str) -> Option<String> {
+        let link =
+            |configuration: &&Value| is_link_to(&configuration["properties"]["publicIPAddress"], public);
+        let present = self.configurations().iter().find(link).and_then(|found| found["name"].as_str());
+        let name = present.or_else(|| self.leaving.get(&public.to_lowercase()).map(String::as_str))?;
+        Some(format!("{}/ipConfigurations/{name}", self.id))
+    }
+
+    fn has(&self, public: &str) -> bool {
+        self.configuration_of(public).is_some()
+    }
+
+    /// The ids of all addresses that it has or is losing.
+    fn publics(&self) -> Vec<String> {
+        let links = self.configurations().iter();
+        let present = links.filter_map(|found| found["properties"]["publicIPAddress"]["id"].as_str());
+        present.map(ToOwned::to_owned).chain(self.leaving.keys().cloned()).collect()
+    }
+}
+
+impl Machine for Azure {
+    fn route(request: &Request<Bytes>) -> Option<Route> {
+        routes::route(request)
+    }
+
+    fn limits() -> Vec<Limit> {
+        let is_read = |route: &Route| routes::is_read(route.name);
+        let is_write = |route: &Route| !routes::is_read(route.name);
+        let bucket =
+            |burst, per_second| Rate::Bucket { burst, interval: Duration::from_secs(1) / per_second };
+        let reads = |quota: Quota| left("x-ms-ratelimit-remaining-subscription-reads", quota);
+        let writes = |quota: Quota| left("x-ms-ratelimit-remaining-subscription-writes", quota);
+        vec![
+            Limit { counts: is_read, rate: bucket(250, 25), headers: Some(reads) },
+            Limit { counts: is_write, rate: bucket(200, 10), headers: Some(writes) },
+        ]
+    }
+
+    fn handle(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Answer {
+        self.settle(now, ledger);
+        self.answer(call, now, ledger).unwrap_or_else(|problem| problem.answer())
+    }
+
+    fn advance(&mut self, now: Duration, ledger: &mut Ledger) {
+        self.settle(now, ledger);
+    }
+
+    fn refuse(&self, refusal: &Refusal) -> Answer {
+        let problem = match refusal {
+            Refusal::NoSuchCall => Problem::no_such_call("the path"),
+            Refusal::Unauthorized => Problem::unauthorized(),
+            Refusal::RateLimited(wait) => Problem::rate_limited(*wait),
+            Refusal::Forbidden(action) => Problem::forbidden(action, &self.id("")),
+            Refusal::Unavailable(status) => Problem::unavailable(*status),
+        };
+        problem.answer()
+    }
+
+    fn is_authorized(&self, request: &Request<Bytes>) -> bool {
+        let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        header.and_then(|value| value.strip_prefix("Bearer ")).is_some_and(|token| token == self.token)
+    }
+}
+
+fn left(name: &'static str, quota: Quota) -> Vec<(&'static str, String)> {
+    vec![(name, quota.left.to_string())]
+}

@@ -1,0 +1,141 @@
+//! Operations: what was accepted and takes its time.
+//!
+//! In: an order that passed the checks at the door. Out: its effect on the state and the ledger at the moment it is due.
+//! Orders take effect in the order of their due times.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::ledger::{Deed, Ledger};
+use super::super::{Answer, Call};
+use super::problem::Problem;
+use super::{Azure, Interface};
+
+/// A change that was accepted.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    pub(super) id: String,
+    order: Order,
+    fails_late: bool,
+    pub(super) outcome: Option<Result<(), Problem>>,
+}
+
+/// What an operation is to do.
+#[derive(Clone, Debug)]
+pub(super) enum Order {
+    /// Make an interface what it already says that it is.
+    Write {
+        interface: String,
+        before: Box<Interface>,
+        /// Whose interface it is.
+        vm: String,
+        /// The addresses that come onto it.
+        coming: Vec<String>,
+    },
+    /// Give a new address its number.
+    Create { address: String },
+    /// Give an address back.
+    Delete { address: String },
+}
+
+impl Operation {
+    pub(super) fn to_json(&self) -> Value {
+        match &self.outcome {
+            None => json!({ "status": "InProgress" }),
+            Some(Ok(())) => json!({ "status": "Succeeded" }),
+            Some(Err(problem)) => json!({ "status": "Failed", "error": problem.to_json() }),
+        }
+    }
+}
+
+impl Azure {
+    /// Accepts an order, and answers with the way to its operation.
+    pub(super) fn begin(&mut self, order: Order, call: &Call, now: Duration, ledger: &mut Ledger) -> Answer {
+        let index = self.operations.len();
+        let id = format!("00000000-0000-0000-0001-{index:012}");
+        let ends = if call.overtakes { now } else { now + self.operation_time };
+        let link = self.operation_link(call, &id);
+        self.operations.push(Operation { id, order, fails_late: call.fails_late, outcome: None });
+        self.pending.insert((ends, index));
+        self.settle(now, ledger);
+        let mut answer = Answer::json(200, Value::Null);
+        answer.headers.push(("azure-asyncoperation", link));
+        answer.headers.push(("retry-after", self.poll_seconds.to_string()));
+        answer
+    }
+
+    /// Lets everything happen that is due, the earliest first.
+    pub(super) fn settle(&mut self, now: Duration, ledger: &mut Ledger) {
+        for deed in std::mem::take(&mut self.unwritten) {
+            ledger.did(now, deed);
+        }
+        while let Some((at, index)) = self.pending.first().copied().filter(|(at, _)| *at <= now) {
+            self.pending.remove(&(at, index));
+            let Operation { order, fails_late, .. } = self.operations[index].clone();
+            let (deeds, outcome) = match order {
+                Order::Write { interface, before, vm, coming } => {
+                    self.end_write(&interface, *before, &vm, coming, fails_late)
+                }
+                Order::Create { address } => self.end_creation(&address, fails_late),
+                Order::Delete { address } => self.end_deletion(&address, fails_late),
+            };
+            deeds.into_iter().for_each(|deed| ledger.did(at, deed));
+            self.operations[index].outcome = Some(outcome);
+        }
+    }
+
+    fn end_write(
+        &mut self,
+        key: &str,
+        before: Interface,
+        vm: &str,
+        coming: Vec<String>,
+        fails: bool,
+    ) -> (Vec<Deed>, Result<(), Problem>) {
+        let failed = |address: String| Deed::Failed { address, vm: vm.to_owned() };
+        let etag = self.next_etag();
+        let Some(interface) = self.interfaces.get_mut(key) else {
+            // Whoever deleted it has taken everything off it.
+            return (coming.into_iter().map(failed).collect(), Err(Problem::internal()));
+        };
+        interface.etag = etag;
+        if fails {
+            (interface.body, interface.state) = (before.body, "Failed");
+            interface.leaving.clear();
+            return (coming.into_iter().map(failed).collect(), Err(Problem::internal()));
+        }
+        interface.state = "Succeeded";
+        let left = std::mem::take(&mut interface.leaving);
+        let left: Vec<String> = left.into_keys().filter_map(|public| self.ip_of(&public)).collect();
+        let detached = left.into_iter().map(|address| Deed::Detached { address, vm: vm.to_owned() });
+        let attached = coming.into_iter().map(|address| Deed::Attached { address, vm: vm.to_owned() });
+        (detached.chain(attached).collect(), Ok(()))
+    }
+
+    fn end_creation(&mut self, key: &str, fails: bool) -> (Vec<Deed>, Result<(), Problem>) {
+        let ip = self.next_ip();
+        let Some(public) = self.addresses.get_mut(key) else {
+            return (Vec::new(), Err(Problem::internal()));
+        };
+        if fails {
+            public.state = "Failed";
+            return (Vec::new(), Err(Problem::internal()));
+        }
+        public.state = "Succeeded";
+        let is_new = public.ip.is_none();
+        let address = public.ip.get_or_insert(ip).clone();
+        (is_new.then_some(Deed::Created { address }).into_iter().collect(), Ok(()))
+    }
+
+    fn end_deletion(&mut self, key: &str, fails: bool) -> (Vec<Deed>, Result<(), Problem>) {
+        if fails {
+            if let Some(public) = self.addresses.get_mut(key) {
+                public.state = "Succeeded";
+            }
+            return (Vec::new(), Err(Problem::internal()));
+        }
+        let released = self.addresses.remove(key).and_then(|public| public.ip);
+        (released.map(|address| Deed::Released { address }).into_iter().collect(), Ok(()))
+    }
+}
