@@ -379,7 +379,11 @@ impl Azure {
         let id = self.ask_for_address(scope, region, tag).await?;
         for _ in 0..CREATE_LOOKS_MAX {
             let path = resource_path(&id);
-            let found: PublicIp = self.api.call("PublicIPAddresses_Get", Method::GET, &path, None).await?;
+            let found = self.api.call("PublicIPAddresses_Get", Method::GET, &path, None).await;
+            // Whatever is wrong now, what was asked for may have been made.
+            let found: PublicIp = found.map_err(|error: DriverError| {
+                DriverError::Unavailable(format!("{id} was asked for, and can't be looked at: {error}"))
+            })?;
             match (found.state(), found.address()) {
                 (State::Settled, Some(address)) => return Ok(address),
                 (State::Failed, _) => {
@@ -567,11 +571,9 @@ fn failure(status: &str, error: &Value) -> DriverError {
 
 fn explain(name: &str, refused: &Refused) -> DriverError {
     let error = &refused.body["error"];
-    // What our own budget says has no code.
-    let said =
-        error["message"].as_str().or_else(|| refused.body["message"].as_str()).unwrap_or("no explanation");
-    let code = error["code"].as_str().unwrap_or_default();
-    let message = if code.is_empty() { format!("{name}: {said}") } else { format!("{name}: {code}: {said}") };
+    let said = error["message"].as_str().unwrap_or("no explanation");
+    let code = error["code"].as_str().unwrap_or("no code");
+    let message = format!("{name}: {code}: {said}");
     match (refused.status, code) {
         (
             _,

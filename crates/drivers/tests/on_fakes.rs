@@ -545,6 +545,15 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_can_not_be_looked_at_after_it_was_asked_for_may_have_been_made() {
+        let (fake, driver, scope) = subscription();
+        let refusal = Fault::Refuse(Refusal::RateLimited(Duration::from_secs(7)));
+        fake.inject(Rule::next("PublicIPAddresses_Get", refusal));
+        let unknown = driver.create(&scope, "westeurope", Some("pool")).await.unwrap_err();
+        assert!(matches!(unknown, DriverError::Unavailable(_)), "{unknown}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_could_not_be_created_is_tried_again_under_its_name() {
         let (fake, driver, scope) = subscription();
         fake.inject(Rule::next("PublicIPAddresses_CreateOrUpdate", Fault::FailLate));
