@@ -83,7 +83,7 @@ certify:
 
 # What every address driver must do, on its server; prints the table of cases and drivers.
 contract:
-    cargo test --locked -p drivers --test contract -- --nocapture --include-ignored --test-threads 1
+    cargo test --locked --workspace --test contract --test records -- --nocapture --include-ignored --test-threads 1
 
 # A measurement: `plan`, `failover`, `idle` or `flipop`; the last line is JSON.
 bench name:

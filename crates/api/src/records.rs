@@ -10,7 +10,7 @@ pub const DEFAULT_DNS_PROVIDER: &str = "digitalocean";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DnsRecordSet {
-    /// The DNS provider: `digitalocean` (the default), `cloudflare`, `rfc2136` or `external-dns`.
+    /// The DNS provider: `digitalocean` (the default), `cloudflare`, `route53`, `rfc2136` or `external-dns`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
 

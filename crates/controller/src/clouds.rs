@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+#[cfg(feature = "aws")]
+use drivers::aws::{Aws, Identity};
 use drivers::azure::Azure;
 use drivers::azure::identity::{self, Identity};
 use drivers::budget::{Haste, Limit, NotSent, budgeted, with_haste};
@@ -15,12 +17,16 @@ use drivers::cloudflare::Cloudflare;
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::digitalocean::records::Records;
+#[cfg(feature = "aws")]
+use drivers::ec2::Ec2;
 use drivers::http::HttpService;
 use drivers::network::MayLeave;
 use drivers::records::RecordDriver;
-use drivers::rfc2136::{self, Key, Rfc2136, Seconds};
+use drivers::rfc2136::{self, Key, Rfc2136};
+#[cfg(feature = "aws")]
+use drivers::route53::Route53;
 use drivers::tokens::{self, Tokens};
-use drivers::{AddressDriver, DriverError, Listing, Tags};
+use drivers::{AddressDriver, DriverError, Listing, Seconds, Tags};
 use plan::{Address, DnsProvider, MachineState, Provider, Scope, Tick, VmId};
 use tokio::time::Instant;
 
@@ -122,6 +128,15 @@ pub fn drivers(
         let driver =
             Cloudflare::new(budgeted(service.clone(), &[limit]), &settings.cloudflare_api_url, tokens);
         drivers.records.insert(DnsProvider::Cloudflare, Arc::new(driver));
+    }
+    #[cfg(feature = "aws")]
+    {
+        // Whether there are credentials is known only when somebody asks for them.
+        let aws = Aws::new(service.clone(), Identity::Found, &settings.aws_region, wall_seconds());
+        let aws = Arc::new(aws.at(settings.aws_endpoint_url.as_deref()));
+        let names = Route53::new(Arc::clone(&aws), ::drivers::route53::limits());
+        drivers.addresses.insert(Provider::Aws, Arc::new(Ec2::new(aws, ::drivers::ec2::limits())));
+        drivers.records.insert(DnsProvider::Route53, Arc::new(names));
     }
     if let Some(server) = &settings.rfc2136_server {
         let secret = secret(&settings.rfc2136_tsig_secret_file, &settings.rfc2136_tsig_secret);

@@ -111,7 +111,7 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        if request.method() == http::Method::GET {
+        if drivers::http::is_read(&request) {
             return Box::pin(self.0.call(request));
         }
         let number = before(&format!("{} {}", request.method(), request.uri()));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use drivers::http::HttpService;
+use drivers::http::{HttpService, is_read};
 use plan::leadership;
 use tower::{BoxError, Service, ServiceExt};
 
@@ -56,7 +56,7 @@ pub fn fenced(service: HttpService, fence: Arc<Fence>) -> HttpService {
     let send = move |request: http::Request<bytes::Bytes>| {
         let (mut service, fence) = (service.clone(), Arc::clone(&fence));
         async move {
-            if request.method() == http::Method::GET {
+            if is_read(&request) {
                 return service.ready().await?.call(request).await;
             }
             let service = service.ready().await?;

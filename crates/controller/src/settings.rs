@@ -162,6 +162,14 @@ pub struct Settings {
     #[arg(long, env = "RFC2136_TSIG_ALGORITHM", default_value = "hmac-sha256")]
     pub rfc2136_tsig_algorithm: String,
 
+    /// The region that requests to Amazon are signed for that have none of their own. Addresses are where their nodes are
+    #[arg(long, env = "AWS_REGION", default_value = "")]
+    pub aws_region: String,
+
+    /// Where Amazon's services are, where they are not at Amazon
+    #[arg(long, env = "AWS_ENDPOINT_URL")]
+    pub aws_endpoint_url: Option<String>,
+
     /// What our mark on DNS records says. By default the UID of the namespace kube-system, which is the cluster's
     #[arg(long, env = "DNS_OWNER_ID")]
     pub dns_owner_id: Option<String>,

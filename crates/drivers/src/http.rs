@@ -20,7 +20,16 @@ pub type HttpService = BoxCloneSyncService<Request<Bytes>, Response<Bytes>, BoxE
 /// The longest that one call may take. A call without an answer by then has an unknown outcome.
 pub const CALL_SECONDS_MAX: u64 = 10;
 
-const USER_AGENT: &str = concat!("ip-address-controller/", env!("CARGO_PKG_VERSION"));
+pub(crate) const USER_AGENT: &str = concat!("ip-address-controller/", env!("CARGO_PKG_VERSION"));
+
+/// Marks a request that changes nothing, though its method does not say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadOnly;
+
+/// Whether a request changes nothing: its method says so, or whoever made it. Everything else may be a change.
+pub fn is_read<B>(request: &Request<B>) -> bool {
+    request.method() == Method::GET || request.extensions().get::<ReadOnly>().is_some()
+}
 
 /// Gives every request a deadline. What waits for its turn before it is sent does not count.
 pub fn with_deadline(service: HttpService) -> HttpService {

@@ -7,15 +7,21 @@
 //! Every driver speaks through one injected tower service, so tests put a fake cloud's state machine in its place and
 //! run the driver itself unchanged.
 
+#[cfg(feature = "aws")]
+pub mod aws;
 pub mod azure;
 pub mod budget;
 pub mod cloudflare;
 pub mod compute;
 pub mod digitalocean;
+#[cfg(feature = "aws")]
+pub mod ec2;
 pub mod http;
 pub mod network;
 pub mod records;
 pub mod rfc2136;
+#[cfg(feature = "aws")]
+pub mod route53;
 pub mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +30,9 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use plan::{Address, Holding, MachineState, Scope, VmId};
+
+/// The present time in seconds since 1970, which signatures carry.
+pub type Seconds = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Moves addresses between the machines of one cloud.
 ///
@@ -271,9 +280,12 @@ impl DriverError {
 
 /// The scope and the machine that a node's `spec.providerID` names, where its cloud is one we know.
 pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
-    compute::machine_of(provider_id)
+    let known = compute::machine_of(provider_id)
         .or_else(|| azure::machine_of(provider_id))
-        .or_else(|| digitalocean::machine_of(provider_id))
+        .or_else(|| digitalocean::machine_of(provider_id));
+    #[cfg(feature = "aws")]
+    let known = known.or_else(|| ec2::machine_of(provider_id));
+    known
 }
 
 /// Why the machine that a node's `spec.providerID` names can't get an address, where its cloud has machines that can't.
@@ -306,6 +318,18 @@ mod tests {
             format!("{group}/providers/Microsoft.Compute/virtualMachineScaleSets/set/virtualMachines/0");
         assert_eq!(machine_of(&uniform), None);
         assert!(unsupported(&uniform).is_some_and(|why| why.contains("Flexible")));
+        #[cfg(feature = "aws")]
+        for (zone, region) in [
+            ("us-east-1a", "us-east-1"),
+            ("us-gov-west-1b", "us-gov-west-1"),
+            ("us-west-2-lax-1a", "us-west-2"),
+        ] {
+            assert_eq!(
+                machine_of(&format!("aws:///{zone}/i-0a1b")),
+                Some((scope(Provider::Aws, region), format!("{region}/i-0a1b").as_str().into()))
+            );
+        }
+        assert_eq!(machine_of("aws:///us-east-1a/0f9d-2a/fargate-ip-10-0-0-1.ec2.internal"), None);
         assert_eq!(machine_of("kind://docker/kind/worker"), None);
         assert_eq!(machine_of("digitalocean://not-a-number"), None);
         assert_eq!(machine_of(""), None);

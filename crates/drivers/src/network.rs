@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use ::http::{Method, Request, Response, Uri, uri::Scheme};
+use ::http::{Request, Response, Uri, uri::Scheme};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -24,7 +24,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tower::{BoxError, ServiceExt};
 
-use crate::http::{CALL_SECONDS_MAX, HttpService};
+use crate::http::{CALL_SECONDS_MAX, HttpService, is_read};
 
 /// Whether a change may leave now.
 pub type MayLeave = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -34,7 +34,7 @@ pub fn network(may_leave: MayLeave, linger: Duration) -> Result<HttpService, Box
     let reads = connections(Arc::new(|| true), linger)?;
     let changes = connections(may_leave, linger)?;
     let send = move |request: Request<Bytes>| {
-        let service = if request.method() == Method::GET { &reads } else { &changes };
+        let service = if is_read(&request) { &reads } else { &changes };
         service.clone().oneshot(request)
     };
     Ok(HttpService::new(tower::service_fn(send)))
@@ -168,6 +168,7 @@ impl Connection for Asking {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::ReadOnly;
     use std::sync::atomic::{AtomicBool, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -215,6 +216,10 @@ mod tests {
         }
         assert!(send("GET").await.is_ok(), "reading is always allowed");
         assert!(heard.recv().await.unwrap().starts_with("GET"), "the change before it was heard");
+        let mut marked = Request::post(&url).body(Bytes::from("{}")).unwrap();
+        marked.extensions_mut().insert(ReadOnly);
+        assert!(network.clone().oneshot(marked).await.is_ok(), "so is what is marked as reading");
+        assert!(heard.recv().await.unwrap().starts_with("POST"));
 
         may.store(true, Ordering::SeqCst);
         assert!(send("POST").await.is_ok());

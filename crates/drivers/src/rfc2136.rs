@@ -28,17 +28,14 @@ use tokio::net::TcpStream;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt};
 
-use crate::DriverError;
 use crate::http::CALL_SECONDS_MAX;
 use crate::network::MayLeave;
 use crate::records::{RecordChange, RecordDriver, mark, mark_name, owner_in};
 use crate::tokens::Tokens;
+use crate::{DriverError, Seconds};
 
 /// What the driver speaks through: a DNS message goes in, the answer comes out.
 pub type MessageService = BoxCloneSyncService<Bytes, Bytes, BoxError>;
-
-/// The present time in seconds since 1970, which signatures carry.
-pub type Seconds = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Where the object does not say how long resolvers may keep an answer: a server of one's own has no default.
 const TTL_DEFAULT: u32 = 300;

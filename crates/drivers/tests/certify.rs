@@ -1,59 +1,28 @@
 //! Holds the fake clouds against the vendors' own clients, and the drivers against the table that comes out: `just certify`.
 //!
-//! The clients come from PyPI into a folder of the user's cache, named by the hash of what is pinned, so that it is filled
-//! once. A call that a driver makes and that no vendor's client has made is a failure.
+//! The clients come from PyPI. A call that a driver makes and that no vendor's client has made is a failure.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use testbed::fake::azure::{self, Azure};
 use testbed::fake::cloudflare::{self, Cloudflare};
 use testbed::fake::compute::{self, Compute};
 use testbed::fake::digitalocean::{self, DigitalOcean};
+use testbed::fake::ec2::{self, Ec2};
 use testbed::fake::entra::{self, Entra};
 use testbed::fake::http::{Certificate, serve, serve_tls};
 use testbed::fake::metadata::{self, Metadata};
+use testbed::fake::route53::{self, Route53};
 use testbed::fake::{Fake, Machine};
+use testbed::python::{certify_folder, run, with_packages};
 
 const TOKEN: &str = "certified-token";
 
-fn certify_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testbed/certify")
-}
-
-/// A Python with the pinned packages of one vendor.
-fn python(vendor: &str) -> PathBuf {
-    let requirements = certify_folder().join(format!("requirements-{vendor}.txt"));
-    let pinned = std::fs::read_to_string(&requirements).unwrap();
-    let mut hasher = DefaultHasher::new();
-    pinned.hash(&mut hasher);
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.unwrap_or_else(|| Path::new(&std::env::var_os("HOME").unwrap()).join(".cache"));
-    let folder = cache.join(format!("ip-address-controller/certify-{vendor}-{:016x}", hasher.finish()));
-    let python = folder.join("bin/python");
-    if !folder.join("complete").exists() {
-        println!("installing the client of {vendor}");
-        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder));
-        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"];
-        run(Command::new(&python).args(pip).arg(&requirements));
-        std::fs::write(folder.join("complete"), "").unwrap();
-    }
-    python
-}
-
-fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?} failed:\n{out}\n{err}");
-    out.into_owned()
-}
-
 /// Prints the script's table, and gives the names of the calls in it.
 fn certified(script: &mut Command, calls: &[&str]) -> BTreeSet<String> {
-    let table = run(script);
+    let table = run(script).unwrap();
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split('\t').collect()).collect();
     let names: BTreeSet<String> = rows.iter().filter_map(|row| Some((*row.get(1)?).to_owned())).collect();
     for row in &rows {
@@ -81,7 +50,7 @@ async fn digitaloceans_own_client_agrees_with_the_fake_on_every_call_of_the_driv
     account.add_reserved_ip("192.0.2.77", "fra1");
     account.bring_your_own("192.0.2.77");
     let server = served(account).await;
-    let mut script = Command::new(python("digitalocean"));
+    let mut script = Command::new(with_packages("digitalocean").unwrap());
     script.arg(certify_folder().join("digitalocean.py")).args([&server.url(), TOKEN]);
     let names = certified(&mut script, digitalocean::ROUTES);
     for call in drivers::digitalocean::CALLS.iter().chain(drivers::digitalocean::records::CALLS) {
@@ -95,7 +64,7 @@ async fn cloudflares_own_client_agrees_with_the_fake_on_every_call_of_the_driver
     account.add_zone("example.com");
     (1..=20).for_each(|number| drop(account.add_zone(format!("zone-{number}.example"))));
     let server = served(account).await;
-    let mut script = Command::new(python("cloudflare"));
+    let mut script = Command::new(with_packages("cloudflare").unwrap());
     let base_url = format!("{}/client/v4", server.url());
     script.arg(certify_folder().join("cloudflare_dns.py")).args([&base_url, TOKEN]);
     let names = certified(&mut script, cloudflare::ROUTES);
@@ -115,7 +84,7 @@ async fn googles_own_clients_agree_with_the_fakes_on_every_call_of_the_driver() 
     let project = served(project).await;
     let restricted = served(restricted).await;
     let metadata_server = served(Metadata::new("certified", TOKEN)).await;
-    let mut script = Command::new(python("compute"));
+    let mut script = Command::new(with_packages("compute").unwrap());
     script.arg(certify_folder().join("compute.py"));
     script.args([project.url(), metadata_server.address.to_string(), restricted.url()]);
     let names = certified(&mut script, &[compute::ROUTES, metadata::ROUTES].concat());
@@ -151,11 +120,30 @@ async fn azures_own_clients_agree_with_the_fakes_on_every_call_of_the_driver() {
     let restricted = serve_tls(&Fake::new(restricted), 0, &certificate).await.unwrap();
     let tenant = Fake::new(Entra::new("tenant", "client", "secret", TOKEN));
     let tenant = serve_tls(&tenant, 0, &certificate).await.unwrap();
-    let mut script = Command::new(python("azure"));
+    let mut script = Command::new(with_packages("azure").unwrap());
     script.arg(certify_folder().join("azure_network.py"));
     script.args([allowed.url(), tenant.url(), restricted.url()]).arg(trusted);
     let names = certified(&mut script, &[azure::ROUTES, entra::ROUTES].concat());
     for call in drivers::azure::CALLS {
+        assert!(names.contains(*call), "the driver makes {call}, which is not certified");
+    }
+}
+
+#[cfg(feature = "aws")]
+#[tokio::test(flavor = "multi_thread")]
+async fn amazons_own_client_agrees_with_the_fakes_on_every_call_of_the_drivers() {
+    let mut account = Ec2::new(TOKEN);
+    account.add_instance("us-east-1", "i-1");
+    account.add_interface("us-east-1", Some("i-1"));
+    account.add_instance_without_address("us-east-1", "i-2");
+    account.add_address("us-east-1", "203.0.113.10");
+    let mut zones = Route53::new(TOKEN);
+    zones.add_zone("example.com");
+    let (account, zones) = (served(account).await, served(zones).await);
+    let mut script = Command::new(with_packages("aws").unwrap());
+    script.arg(certify_folder().join("aws.py")).args([&account.url(), &zones.url(), TOKEN]);
+    let names = certified(&mut script, &[ec2::ROUTES, route53::ROUTES].concat());
+    for call in drivers::ec2::CALLS.iter().chain(drivers::route53::CALLS) {
         assert!(names.contains(*call), "the driver makes {call}, which is not certified");
     }
 }

@@ -37,3 +37,18 @@ fn the_role_for_azure_allows_what_the_calls_need_and_nothing_else() {
     let needed = azure::CALLS.iter().flat_map(|call| testbed::fake::azure::actions_of(call));
     assert_eq!(allowed.collect::<BTreeSet<_>>(), needed.collect());
 }
+
+#[cfg(feature = "aws")]
+#[test]
+fn the_policy_for_amazon_allows_what_the_calls_need_and_nothing_else() {
+    let policy: serde_json::Value =
+        serde_json::from_str(include_str!("../../../docs/policies/aws.json")).unwrap();
+    let statements = policy["Statement"].as_array().unwrap().iter();
+    let actions = statements.flat_map(|statement| statement["Action"].as_array().unwrap());
+    let granted: BTreeSet<String> = actions.map(|action| action.as_str().unwrap().to_owned()).collect();
+    let addresses = drivers::ec2::CALLS.iter().map(|call| format!("ec2:{call}"));
+    let names = drivers::route53::CALLS.iter().map(|call| format!("route53:{call}"));
+    // What is created carries a tag from its first moment on.
+    let needed = addresses.chain(names).chain(["ec2:CreateTags".to_owned()]);
+    assert_eq!(granted, needed.collect());
+}

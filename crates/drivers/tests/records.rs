@@ -165,3 +165,139 @@ mod at_cloudflare {
         assert_eq!(found.values.len(), 2);
     }
 }
+
+#[cfg(feature = "aws")]
+mod at_route53 {
+    use super::*;
+
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use drivers::aws::{Aws, Identity};
+    use drivers::network::network;
+    use drivers::route53::{Route53, limits};
+    use testbed::fake::route53;
+    use testbed::moto::{KEY, Moto};
+
+    fn driver(service: HttpService) -> Route53 {
+        let identity = Identity::Keys { id: KEY.into(), secret: "secret".into() };
+        Route53::new(Arc::new(Aws::new(service, identity, "", Arc::new(|| 1_767_225_600))), limits())
+    }
+
+    fn account() -> (Fake<route53::Route53>, String, Route53) {
+        let mut account = route53::Route53::new(KEY);
+        account.add_zone("a.example");
+        let zone = account.add_zone("example.com");
+        account.add_zone("z.example");
+        let fake = Fake::new(account);
+        let driver = driver(service(&fake));
+        (fake, zone, driver)
+    }
+
+    fn name() -> RecordName {
+        hello(DnsProvider::Route53, RecordKind::A)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_set_is_read_and_written_as_a_whole() {
+        let (_fake, _, driver) = account();
+        keeps_the_contract(&driver, DnsProvider::Route53).await;
+    }
+
+    #[tokio::test]
+    #[ignore = "needs Python packages: `just contract` runs it"]
+    async fn a_set_is_read_and_written_as_a_whole_on_moto() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let moto = Moto::start(network(Arc::new(|| true), Duration::from_secs(5)).unwrap()).await.unwrap();
+        moto.add_zone("example.com").await.unwrap();
+        keeps_the_contract(&driver(with_deadline(moto.service())), DnsProvider::Route53).await;
+        let called: Vec<_> = moto.calls().into_keys().collect();
+        assert_eq!(called, ["ChangeResourceRecordSets", "ListHostedZonesByName", "ListResourceRecordSets"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_set_that_somebody_changed_at_the_last_moment_is_left_as_it_is() {
+        let (fake, zone, driver) = account();
+        publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
+        let old = driver.read(&name(), &object()).await.unwrap();
+        for (ttl, value) in [(60, "203.0.113.9"), (61, "203.0.113.1")] {
+            fake.with(|account| account.set_record(&zone, "hello.example.com", "A", ttl, &[value]));
+            let new = set(Some("us"), &["203.0.113.2"]);
+            let change = RecordChange { name: name(), object: object(), old: old.clone(), new };
+            let refused = driver.write(&change).await.unwrap_err();
+            assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
+            let left = fake.with(|account| account.values(&zone, "hello.example.com", "A"));
+            assert_eq!(left.into_iter().collect::<Vec<_>>(), [value]);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_name_never_lacks_a_value_while_all_of_them_are_exchanged() {
+        let (fake, _, driver) = account();
+        publish(&driver, &name(), set(Some("us"), &["203.0.113.1", "203.0.113.2"])).await.unwrap();
+        publish(&driver, &name(), set(Some("us"), &["203.0.113.3"])).await.unwrap();
+        let states = fake.ledger().values_of("hello.example.com");
+        assert!(states.iter().all(|(_, values)| !values.is_empty()), "{states:?}");
+        assert_eq!(fake.ledger().calls()["ChangeResourceRecordSets"], 2, "one for each change");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mark_that_is_not_as_we_write_it_is_not_ours() {
+        let (fake, zone, driver) = account();
+        publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
+        let mark = "_owner-a.hello.example.com";
+        let text = fake.with(|account| account.values(&zone, mark, "TXT")).pop_first().unwrap();
+        fake.with(|account| account.set_record(&zone, mark, "TXT", 60, &[&text]));
+        assert_eq!(driver.read(&name(), &object()).await.unwrap().owner, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_star_and_a_neighbour_are_told_apart() {
+        let (_fake, _, driver) = account();
+        let star = RecordName { name: "*.example.com".into(), ..name() };
+        publish(&driver, &star, set(Some("us"), &["203.0.113.1"])).await.unwrap();
+        assert_eq!(driver.read(&star, &object()).await.unwrap(), set(Some("us"), &["203.0.113.1"]));
+        let neighbour = RecordName { name: "hell.example.com".into(), ..name() };
+        publish(&driver, &name(), set(Some("us"), &["203.0.113.2"])).await.unwrap();
+        let found = driver.read(&neighbour, &object()).await.unwrap();
+        assert!(found.values.is_empty() && found.owner.is_none(), "{found:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_a_public_and_a_private_zone_the_public_one_is_meant_and_of_two_neither() {
+        let (fake, zone, driver) = account();
+        fake.with(|account| account.add_private_zone("example.com"));
+        publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
+        assert_eq!(fake.with(|account| account.values(&zone, "hello.example.com", "A")).len(), 1);
+        fake.with(|account| account.add_zone("example.com"));
+        // Another driver has a budget of its own, and the account does not.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let driver = super::at_route53::driver(service(&fake));
+        let refused = driver.read(&name(), &object()).await.unwrap_err();
+        assert!(matches!(refused, DriverError::Invalid(_)), "{refused}");
+        let unknown = RecordName { zone: "nowhere.example".into(), ..name() };
+        let refused = driver.read(&unknown, &object()).await.unwrap_err();
+        assert!(matches!(refused, DriverError::NotFound(_)), "{refused}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_keep_their_meaning() {
+        let (fake, _, driver) = account();
+        fake.with(|account| _ = account.denied.insert("route53:ChangeResourceRecordSets".into()));
+        let publish =
+            async || publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap_err();
+        let refused = publish().await;
+        assert!(
+            matches!(&refused, DriverError::Denied { permission, .. } if permission == "route53:ChangeResourceRecordSets"),
+            "{refused}"
+        );
+        fake.with(|account| account.denied.clear());
+        let throttled = Fault::Refuse(Refusal::RateLimited(Duration::from_secs(9)));
+        fake.inject(Rule::next("ChangeResourceRecordSets", throttled));
+        let refused = publish().await;
+        assert!(matches!(refused, DriverError::RateLimited { .. }), "{refused}");
+        fake.inject(Rule::next("ChangeResourceRecordSets", Fault::LoseReply));
+        let refused = publish().await;
+        assert!(matches!(refused, DriverError::Unavailable(_)), "{refused}");
+    }
+}

@@ -51,19 +51,22 @@ const UNMATCHED_STAYS: Duration = Duration::from_secs(2);
 pub enum DnsProvider {
     DigitalOcean,
     Cloudflare,
+    Route53,
     Rfc2136,
     ExternalDns,
 }
 
 impl DnsProvider {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::DigitalOcean, Self::Cloudflare, Self::Rfc2136, Self::ExternalDns];
+    pub const ALL: [Self; 5] =
+        [Self::DigitalOcean, Self::Cloudflare, Self::Route53, Self::Rfc2136, Self::ExternalDns];
 
     /// The provider's name as users write it.
     pub fn name(self) -> &'static str {
         match self {
             Self::DigitalOcean => "digitalocean",
             Self::Cloudflare => "cloudflare",
+            Self::Route53 => "route53",
             Self::Rfc2136 => "rfc2136",
             Self::ExternalDns => "external-dns",
         }

@@ -18,7 +18,7 @@ use drivers::cloudflare::Cloudflare;
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::digitalocean::records::Records;
-use drivers::http::{HttpService, with_deadline};
+use drivers::http::{HttpService, is_read, with_deadline};
 use drivers::records::RecordDriver;
 use drivers::{AddressDriver, tokens};
 use futures::stream;
@@ -109,7 +109,7 @@ fn reach(
         let (universe, process, fence, server) =
             (Arc::clone(&universe), Arc::clone(&process), Arc::clone(&wire), server.clone());
         async move {
-            let is_change = request.method() != Method::GET;
+            let is_change = !is_read(&request);
             // A request waits in the client for a moment before it is on the wire.
             tokio::time::sleep(universe.in_client()).await;
             if is_change && fence.remaining().is_none() && !plan::sabotaged!(FenceOnlyAtTheStart) {

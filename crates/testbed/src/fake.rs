@@ -15,13 +15,17 @@ pub mod faults;
 pub mod http;
 pub mod ledger;
 pub mod limits;
+pub mod signature;
+pub(crate) mod xml;
 
 pub mod azure;
 pub mod cloudflare;
 pub mod compute;
 pub mod digitalocean;
+pub mod ec2;
 pub mod entra;
 pub mod metadata;
+pub mod route53;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -381,7 +385,12 @@ pub fn matches(pattern: &str, path: &str) -> Option<Vec<String>> {
 }
 
 fn query_of(request: &Request<Bytes>) -> BTreeMap<String, String> {
-    let pairs = request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+    pairs_of(request.uri().query().unwrap_or_default())
+}
+
+/// Names and values as a query or a form has them, decoded. A repeated name keeps its last value.
+pub(crate) fn pairs_of(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.split('&').filter(|pair| !pair.is_empty());
     pairs
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
         .map(|(name, value)| (percent_decoded(name), percent_decoded(&value.replace('+', " "))))

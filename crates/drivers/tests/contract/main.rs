@@ -15,6 +15,8 @@ mod azure;
 mod cases;
 mod compute;
 mod digitalocean;
+#[cfg(feature = "aws")]
+mod ec2;
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -157,7 +159,17 @@ async fn every_driver_keeps_the_contract_on_its_fake() {
         cases::column::<digitalocean::Ours>().await,
         cases::column::<compute::Ours>().await,
         cases::column::<azure::Ours>().await,
+        #[cfg(feature = "aws")]
+        cases::column::<ec2::Ours>().await,
     ]);
+}
+
+#[cfg(feature = "aws")]
+#[tokio::test]
+#[ignore = "needs Python packages: `just contract` runs it"]
+async fn amazons_driver_keeps_the_contract_on_moto() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    judge(&[cases::column::<ec2::OnMoto>().await]);
 }
 
 fn address(text: &str) -> Address {

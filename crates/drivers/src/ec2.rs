@@ -1,0 +1,510 @@
+//! Amazon EC2's Elastic IP addresses.
+//!
+//! An address is on a machine as the association of its first network interface. A call is over when it is answered, so there
+//! is nothing to poll. Associating never takes an address off its holder: `AllowReassociation` is always sent, and is always
+//! false. It would, though, silently drop another Elastic IP of the same interface, so that is read right before.
+//!
+//! ```text
+//! call                             used for                                permission
+//! DescribeAddresses                list; whom to take it from, before      ec2:DescribeAddresses
+//!                                    detach and release
+//! DescribeInstances                machines; a machine's first interface,  ec2:DescribeInstances
+//!                                    before attach and restore
+//! AssociateAddress                 attach                                  ec2:AssociateAddress
+//! DisassociateAddress              detach                                  ec2:DisassociateAddress
+//! AllocateAddress                  create                                  ec2:AllocateAddress, ec2:CreateTags
+//! ReleaseAddress                   release                                 ec2:ReleaseAddress
+//! ModifyNetworkInterfaceAttribute  restore                                 ec2:ModifyNetworkInterfaceAttribute
+//! ```
+//!
+//! **A machine's own address.** One that was assigned when the machine started goes when an Elastic IP comes. When that
+//! leaves, Amazon assigns another by itself, but not to a machine with several interfaces, which a node often is. So it is
+//! asked for.
+//!
+//! **Reads are late.** A listing may show what was before a change that has been answered. For a while after such an answer
+//! the driver does not take a listing's word for what its own change has ended.
+
+mod recent;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ::http::Request;
+use aws_sdk_ec2::Client;
+use aws_sdk_ec2::types::{
+    Address as ElasticIp, DomainType, Filter, Instance, InstanceNetworkInterface,
+    InstanceNetworkInterfaceAssociation, InstanceStateName, ResourceType, Tag, TagSpecification,
+};
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
+
+use crate::aws::{Aws, explain};
+use crate::budget::{Limit, budgeted};
+use crate::http::unreadable;
+use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
+use recent::Recent;
+
+/// Every call this driver makes.
+pub const CALLS: &[&str] = &[
+    "DescribeAddresses",
+    "DescribeInstances",
+    "AssociateAddress",
+    "DisassociateAddress",
+    "AllocateAddress",
+    "ReleaseAddress",
+    "ModifyNetworkInterfaceAttribute",
+];
+
+/// The key of the tag that addresses are created with. Its value is the tag.
+pub const TAG_KEY: &str = "ip-address-controller";
+
+/// Who owns the addresses that machines get when they start.
+const AMAZON: &str = "amazon";
+
+const PAGE_SIZE: i32 = 1_000;
+
+/// A listing that has not ended after so many pages is broken, not long.
+const PAGES_MAX: usize = 200;
+
+/// What an account may do in one region: each call has a bucket of its own.
+pub fn limits() -> Vec<Limit> {
+    macro_rules! bucket {
+        ($call:literal, $burst:literal, $per_second:literal) => {
+            Limit::bucket(|request| action(request) == Some($call), $burst, $per_second)
+        };
+    }
+    vec![
+        // What has no pages counts double.
+        bucket!("DescribeAddresses", 50, 10),
+        bucket!("DescribeInstances", 100, 20),
+        bucket!("AssociateAddress", 50, 5),
+        bucket!("DisassociateAddress", 50, 5),
+        bucket!("AllocateAddress", 50, 5),
+        bucket!("ReleaseAddress", 50, 5),
+        bucket!("ModifyNetworkInterfaceAttribute", 50, 5),
+    ]
+}
+
+/// Which call a request is.
+pub fn action(request: &Request<Bytes>) -> Option<&str> {
+    let mut pairs = request.body().split(|byte| *byte == b'&');
+    let action = pairs.find_map(|pair| pair.strip_prefix(b"Action="))?;
+    std::str::from_utf8(action).ok()
+}
+
+/// Every call is a POST, and only its name tells whether it changes something.
+fn is_read(request: &Request<Bytes>) -> bool {
+    action(request).is_some_and(|action| action.starts_with("Describe"))
+}
+
+/// Moves Elastic IP addresses between instances.
+pub struct Ec2 {
+    aws: Arc<Aws>,
+    limits: Vec<Limit>,
+    clients: tokio::sync::Mutex<BTreeMap<Arc<str>, Client>>,
+    /// What Amazon calls each address, as last listed. An address that is given back and comes again has another.
+    allocations: Mutex<BTreeMap<Address, String>>,
+    recent: Mutex<Recent>,
+}
+
+impl Ec2 {
+    /// A driver for all regions of an account, each with these limits.
+    pub fn new(aws: Arc<Aws>, limits: Vec<Limit>) -> Self {
+        Self {
+            aws,
+            limits,
+            clients: Default::default(),
+            allocations: Mutex::default(),
+            recent: Mutex::default(),
+        }
+    }
+
+    async fn client(&self, scope: &Scope) -> Client {
+        let mut clients = self.clients.lock().await;
+        if let Some(client) = clients.get(&scope.account) {
+            return client.clone();
+        }
+        let around = |service| budgeted(service, &self.limits);
+        let client = Client::new(&self.aws.client(Some(&scope.account), is_read, around).await);
+        clients.insert(Arc::clone(&scope.account), client.clone());
+        client
+    }
+
+    async fn list_region(&self, scope: &Scope) -> Result<Listing, DriverError> {
+        let name = "ec2:DescribeAddresses";
+        let found = self.client(scope).await.describe_addresses().send().await;
+        let found = found.map_err(|error| explain(name, error))?;
+        let mut listing = Listing { tags: Tags::Told, ..Listing::default() };
+        for elastic in found.addresses() {
+            let (address, allocation) = named(name, elastic)?;
+            self.allocations
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(address, allocation.to_owned());
+            listing.addresses.insert(address, listed(scope, elastic));
+        }
+        self.recent().correct(&scope.account, &mut listing);
+        Ok(listing)
+    }
+
+    /// One address as it is now.
+    async fn read(&self, scope: &Scope, address: Address) -> Result<ElasticIp, DriverError> {
+        let name = "ec2:DescribeAddresses";
+        // An address that is not there is no error here.
+        let filter = Filter::builder().name("public-ip").values(address.to_string()).build();
+        let found = self.client(scope).await.describe_addresses().filters(filter).send().await;
+        let mut found = found.map_err(|error| explain(name, error))?.addresses.unwrap_or_default();
+        match (found.pop(), found.is_empty()) {
+            (Some(elastic), true) => Ok(elastic),
+            (None, _) => {
+                Err(DriverError::NotFound(format!("{address} is no Elastic IP in {}", scope.account)))
+            }
+            _ => Err(unreadable(name, &"it tells of several")),
+        }
+    }
+
+    async fn allocation(&self, scope: &Scope, address: Address) -> Result<String, DriverError> {
+        let known = self.allocations.lock().unwrap_or_else(PoisonError::into_inner).get(&address).cloned();
+        match known {
+            Some(allocation) => Ok(allocation),
+            None => {
+                let elastic = self.read(scope, address).await?;
+                named("ec2:DescribeAddresses", &elastic).map(|(_, allocation)| allocation.to_owned())
+            }
+        }
+    }
+
+    /// A machine's first interface: the one that it was started with.
+    async fn first_interface(
+        &self,
+        scope: &Scope,
+        vm: &VmId,
+    ) -> Result<InstanceNetworkInterface, DriverError> {
+        let name = "ec2:DescribeInstances";
+        let instance = instance_of(vm)?;
+        let found = self.client(scope).await.describe_instances().instance_ids(instance).send().await;
+        let found = found.map_err(|error| explain(name, error))?.reservations.unwrap_or_default();
+        let instances = found.into_iter().flat_map(|reservation| reservation.instances.unwrap_or_default());
+        let Some(found) = instances.into_iter().find(|found| found.instance_id() == Some(instance)) else {
+            return Err(DriverError::NotFound(format!("{vm} does not exist")));
+        };
+        if matches!(state_of(&found), Some(InstanceStateName::Terminated | InstanceStateName::ShuttingDown)) {
+            return Err(DriverError::NotFound(format!("{vm} is being terminated")));
+        }
+        let is_first = |interface: &InstanceNetworkInterface| {
+            interface.attachment().is_some_and(|attachment| attachment.device_index() == Some(0))
+        };
+        let interface = found.network_interfaces.unwrap_or_default().into_iter().find(is_first);
+        interface.ok_or_else(|| DriverError::Invalid(format!("{vm} has no network interface")))
+    }
+
+    async fn associate(
+        &self,
+        scope: &Scope,
+        address: Address,
+        vm: &VmId,
+        may_replace: bool,
+    ) -> Result<Progress, DriverError> {
+        let name = "ec2:AssociateAddress";
+        let interface = self.first_interface(scope, vm).await?;
+        match association(&interface) {
+            Some(present) if parsed(present.public_ip()) == Some(address) => return Ok(Progress::Done),
+            Some(present) if present.ip_owner_id() != Some(AMAZON) => {
+                let other = present.public_ip().unwrap_or("another one");
+                return Err(DriverError::Conflict(format!("{vm} already holds the Elastic IP {other}")));
+            }
+            Some(_) if !may_replace => return Ok(Progress::Occupied),
+            _ => {}
+        }
+        let allocation = self.allocation(scope, address).await?;
+        let associated = self
+            .client(scope)
+            .await
+            .associate_address()
+            .allocation_id(allocation)
+            .set_network_interface_id(interface.network_interface_id().map(Into::into))
+            .set_private_ip_address(interface.private_ip_address().map(Into::into))
+            .allow_reassociation(false);
+        match associated.send().await.map_err(|error| explain(name, error)) {
+            Ok(_) => {
+                let (holding, region) = (Holding::By(vm.clone()), Some(Arc::clone(&scope.account)));
+                let held = Listed { holding, region, tag: None };
+                self.recent().note(&scope.account, address, Holding::Free, Some(held));
+                Ok(Progress::Done)
+            }
+            Err(error) => {
+                // It may have been given back and have come again under another name.
+                if matches!(error, DriverError::NotFound(_)) {
+                    self.allocations.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// An association that has ended does not come again, so what is taken off is what was read and nothing else.
+    async fn disassociate(
+        &self,
+        scope: &Scope,
+        address: Address,
+        vm: &VmId,
+    ) -> Result<Progress, DriverError> {
+        let name = "ec2:DisassociateAddress";
+        let elastic = match self.read(scope, address).await {
+            Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
+            elastic => elastic?,
+        };
+        let held = Holding::By(vm.clone());
+        let association = match elastic.association_id() {
+            Some(association) if holding(scope, &elastic) == held => association,
+            _ => return Ok(Progress::Done),
+        };
+        let gone = self.client(scope).await.disassociate_address().association_id(association).send().await;
+        match gone.map_err(|error| explain(name, error)) {
+            // What was read was late, or is ahead of what changes it: only another look can tell.
+            Err(DriverError::NotFound(message)) => Err(DriverError::Conflict(message)),
+            Err(error) => Err(error),
+            Ok(_) => {
+                let free = Listed { holding: Holding::Free, ..listed(scope, &elastic) };
+                self.recent().note(&scope.account, address, held, Some(free));
+                Ok(Progress::Done)
+            }
+        }
+    }
+
+    async fn assign_own(&self, scope: &Scope, vm: &VmId) -> Result<Progress, DriverError> {
+        let name = "ec2:ModifyNetworkInterfaceAttribute";
+        let interface = match self.first_interface(scope, vm).await {
+            Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
+            interface => interface?,
+        };
+        if association(&interface).is_some() {
+            return Ok(Progress::Done);
+        }
+        let assigned = self.client(scope).await.modify_network_interface_attribute();
+        let assigned = assigned.set_network_interface_id(interface.network_interface_id().map(Into::into));
+        let assigned = assigned.associate_public_ip_address(true).send().await;
+        assigned.map(|_| Progress::Done).map_err(|error| explain(name, error))
+    }
+
+    async fn allocate(&self, scope: &Scope, region: &str, tag: Option<&str>) -> Result<Address, DriverError> {
+        let name = "ec2:AllocateAddress";
+        if *region != *scope.account {
+            let message = format!("the nodes are in {}, so no address is created in {region}", scope.account);
+            return Err(DriverError::Invalid(message));
+        }
+        let tags = tag.map(|tag| {
+            let tag = Tag::builder().key(TAG_KEY).value(tag).build();
+            TagSpecification::builder().resource_type(ResourceType::ElasticIp).tags(tag).build()
+        });
+        let made = self.client(scope).await.allocate_address().domain(DomainType::Vpc);
+        let made = made.set_tag_specifications(tags.map(|tags| vec![tags])).send().await;
+        let made = made.map_err(|error| explain(name, error))?;
+        let Some(address) = parsed(made.public_ip()) else {
+            return Err(unreadable(name, &"it names no address"));
+        };
+        let new = Listed { holding: Holding::Free, region: Some(region.into()), tag: tag.map(Into::into) };
+        self.recent().note(&scope.account, address, Holding::Missing, Some(new));
+        Ok(address)
+    }
+
+    /// Amazon refuses to release what is associated. That it is not is read first, for an answer that says who has it.
+    async fn give_back(&self, scope: &Scope, address: Address) -> Result<Progress, DriverError> {
+        let name = "ec2:ReleaseAddress";
+        let elastic = match self.read(scope, address).await {
+            Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
+            elastic => elastic?,
+        };
+        if let Holding::By(holder) = holding(scope, &elastic) {
+            return Err(DriverError::Conflict(format!("{address} is on {holder}, and was not released")));
+        }
+        let (_, allocation) = named(name, &elastic)?;
+        let released = self.client(scope).await.release_address().allocation_id(allocation).send().await;
+        match released.map_err(|error| explain(name, error)) {
+            Ok(_) | Err(DriverError::NotFound(_)) => {
+                self.allocations.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
+                self.recent().note(&scope.account, address, Holding::Free, None);
+                Ok(Progress::Done)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn list_machines(&self, scope: &Scope) -> Result<BTreeMap<VmId, MachineState>, DriverError> {
+        let name = "ec2:DescribeInstances";
+        let mut machines = BTreeMap::new();
+        let mut token = None;
+        for _ in 0..PAGES_MAX {
+            let page = self.client(scope).await.describe_instances().max_results(PAGE_SIZE);
+            let page = page.set_next_token(token).send().await.map_err(|error| explain(name, error))?;
+            for found in page.reservations().iter().flat_map(|reservation| reservation.instances()) {
+                let Some(id) = found.instance_id() else {
+                    return Err(unreadable(name, &"it names no instance"));
+                };
+                let state = match state_of(found) {
+                    Some(InstanceStateName::Terminated) => continue,
+                    Some(InstanceStateName::Stopped) => MachineState::Stopped,
+                    // One that is about to stop still has what it has.
+                    _ => MachineState::Running,
+                };
+                machines.insert(vm_of(&scope.account, id), state);
+            }
+            token = page.next_token().filter(|token| !token.is_empty()).map(Into::into);
+            if token.is_none() {
+                return Ok(machines);
+            }
+        }
+        Err(unreadable(name, &"it does not end"))
+    }
+
+    fn recent(&self) -> std::sync::MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AddressDriver for Ec2 {
+    fn list<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>> {
+        self.list_region(scope).boxed()
+    }
+
+    fn attach<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.associate(scope, address, vm, false).boxed()
+    }
+
+    fn replace<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.associate(scope, address, vm, true).boxed()
+    }
+
+    fn restore<'a>(
+        &'a self,
+        scope: &'a Scope,
+        _: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.assign_own(scope, vm).boxed()
+    }
+
+    fn detach<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.disassociate(scope, address, vm).boxed()
+    }
+
+    fn create<'a>(
+        &'a self,
+        scope: &'a Scope,
+        region: &'a str,
+        tag: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Address, DriverError>> {
+        self.allocate(scope, region, tag).boxed()
+    }
+
+    fn release<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.give_back(scope, address).boxed()
+    }
+
+    fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {
+        let ended = operations.iter().map(|_| Ok(Polled::Ended)).collect();
+        futures::future::ready(ended).boxed()
+    }
+
+    fn machines<'a>(
+        &'a self,
+        scope: &'a Scope,
+    ) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>> {
+        self.list_machines(scope).boxed()
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { moves_in_one_call: false }
+    }
+}
+
+/// The machine that a providerID of the form `aws:///zone/instance` names. What runs without an instance, as on Fargate, has
+/// no interface of its own.
+pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
+    let (zone, instance) = provider_id.strip_prefix("aws:///")?.split_once('/')?;
+    let region = region_of(zone)?;
+    if !instance.starts_with("i-") || instance.contains('/') {
+        return None;
+    }
+    Some((Scope { provider: Provider::Aws, account: region.as_str().into() }, vm_of(&region, instance)))
+}
+
+/// The region of a zone: `us-west-2` of `us-west-2a`, and of the local zone `us-west-2-lax-1a`.
+fn region_of(zone: &str) -> Option<String> {
+    let mut region = Vec::new();
+    for part in zone.split('-') {
+        let number = part.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+        if !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()) {
+            region.push(number);
+            return (region.len() > 2).then(|| region.join("-"));
+        }
+        region.push(part);
+    }
+    None
+}
+
+/// Ids of instances don't tell their region, and what holds an address tells where to look for it.
+fn vm_of(region: &str, id: &str) -> VmId {
+    format!("{region}/{id}").into()
+}
+
+fn instance_of(vm: &VmId) -> Result<&str, DriverError> {
+    let instance = vm.as_str().split_once('/').map(|(_, id)| id).filter(|id| id.starts_with("i-"));
+    instance.ok_or_else(|| DriverError::Invalid(format!("{vm} is not of the form region/i-…")))
+}
+
+fn state_of(instance: &Instance) -> Option<&InstanceStateName> {
+    instance.state()?.name()
+}
+
+fn parsed(text: Option<&str>) -> Option<Address> {
+    text?.parse::<IpAddr>().ok().map(Address)
+}
+
+/// The address on an interface, whosever it is. One that names no address is none.
+fn association(interface: &InstanceNetworkInterface) -> Option<&InstanceNetworkInterfaceAssociation> {
+    interface.association().filter(|association| association.public_ip().is_some_and(|ip| !ip.is_empty()))
+}
+
+/// An address, and what Amazon calls it.
+fn named<'a>(name: &str, elastic: &'a ElasticIp) -> Result<(Address, &'a str), DriverError> {
+    let address = parsed(elastic.public_ip()).ok_or_else(|| unreadable(name, &"it names no address"))?;
+    let allocation = elastic.allocation_id().ok_or_else(|| unreadable(name, &"it names no allocation"))?;
+    Ok((address, allocation))
+}
+
+/// What is told of an address.
+fn listed(scope: &Scope, elastic: &ElasticIp) -> Listed {
+    let tag = elastic.tags().iter().find(|tag| tag.key() == Some(TAG_KEY));
+    let tag = tag.and_then(Tag::value).map(Into::into);
+    Listed { holding: holding(scope, elastic), region: Some(Arc::clone(&scope.account)), tag }
+}
+
+/// Who holds an address. What is on an interface without an instance, such as a NAT gateway's, is somebody's too.
+fn holding(scope: &Scope, elastic: &ElasticIp) -> Holding {
+    let told = [elastic.instance_id(), elastic.network_interface_id(), elastic.association_id()];
+    let holder = told.into_iter().flatten().find(|id| !id.is_empty());
+    holder.map_or(Holding::Free, |id| Holding::By(vm_of(&scope.account, id)))
+}

@@ -1,0 +1,225 @@
+//! Names in Amazon's Route 53.
+//!
+//! A set is one record with all of its values. A batch of changes takes effect as a whole or not at all, and deleting takes the
+//! very values and time to live that are there. So the old set and its mark are deleted and the new ones made in one batch,
+//! which does nothing where somebody else was faster. Our mark is a TXT record beside the set.
+//!
+//! ```text
+//! call                        used for                   permission
+//! ListHostedZonesByName       the id of a zone, once     route53:ListHostedZonesByName
+//! ListResourceRecordSets      read: the set, its mark    route53:ListResourceRecordSets
+//! ChangeResourceRecordSets    write                      route53:ChangeResourceRecordSets
+//! ```
+//!
+//! It never touches an alias or a set with a routing policy, and never overwrites: nothing is sent with `UPSERT`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use aws_sdk_route53::Client;
+use aws_sdk_route53::error::BuildError;
+use aws_sdk_route53::types::{
+    Change, ChangeAction, ChangeBatch, HostedZone, ResourceRecord, ResourceRecordSet, RrType,
+};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use plan::{Address, PoolKey, RecordKind, RecordName, RecordSet};
+use tokio::sync::{Mutex, OnceCell};
+
+use crate::DriverError;
+use crate::aws::{Aws, explain};
+use crate::budget::{Limit, budgeted};
+use crate::http::unreadable;
+use crate::records::{RecordChange, RecordDriver, mark, mark_name, owner_in};
+
+/// Every call this driver makes.
+pub const CALLS: &[&str] = &["ListHostedZonesByName", "ListResourceRecordSets", "ChangeResourceRecordSets"];
+
+/// Where the object does not say how long resolvers may keep an answer: Route 53 has no default.
+const TTL_DEFAULT: u32 = 300;
+
+/// A mark's time to live. One that has another was not made by us as it is.
+const MARK_TTL: i64 = 300;
+
+/// What an account may do, all calls together.
+pub fn limits() -> Vec<Limit> {
+    vec![Limit::bucket(|_| true, 5, 5)]
+}
+
+/// Publishes names in the hosted zones of an account.
+pub struct Route53 {
+    aws: Arc<Aws>,
+    limits: Vec<Limit>,
+    client: OnceCell<Client>,
+    zones: Mutex<BTreeMap<Arc<str>, String>>,
+}
+
+impl Route53 {
+    /// A driver for an account with these limits.
+    pub fn new(aws: Arc<Aws>, limits: Vec<Limit>) -> Self {
+        Self { aws, limits, client: OnceCell::new(), zones: Mutex::default() }
+    }
+
+    async fn client(&self) -> &Client {
+        let around = |service| budgeted(service, &self.limits);
+        // Here the method says what a request is.
+        let client = async || Client::new(&self.aws.client(None, |_| false, around).await);
+        self.client.get_or_init(client).await
+    }
+
+    /// The id of a zone. It never changes, so it is asked for once.
+    async fn zone(&self, zone: &Arc<str>) -> Result<String, DriverError> {
+        let name = "route53:ListHostedZonesByName";
+        let mut zones = self.zones.lock().await;
+        if let Some(id) = zones.get(zone) {
+            return Ok(id.clone());
+        }
+        let found = self.client().await.list_hosted_zones_by_name().dns_name(&**zone).send().await;
+        let found = found.map_err(|error| explain(name, error))?;
+        let is_private = |zone: &HostedZone| zone.config().is_some_and(|config| config.private_zone());
+        let mut named: Vec<_> =
+            found.hosted_zones().iter().filter(|found| is_same(found.name(), zone)).collect();
+        // Of a zone that is told to the world and one that is told inside, the first is meant.
+        named.sort_by_key(|zone| is_private(zone));
+        match named.as_slice() {
+            [] => Err(DriverError::NotFound(format!("the account has no hosted zone {zone}"))),
+            [one, another, ..] if is_private(one) == is_private(another) => {
+                let message = format!(
+                    "the account has several hosted zones {zone}, and it can't be told which is meant"
+                );
+                Err(DriverError::Invalid(message))
+            }
+            [one, ..] => {
+                zones.insert(Arc::clone(zone), one.id().to_owned());
+                Ok(one.id().to_owned())
+            }
+        }
+    }
+
+    /// The set of a name and a type, where there is one.
+    async fn find(
+        &self,
+        zone: &str,
+        name: &str,
+        kind: RrType,
+    ) -> Result<Option<ResourceRecordSet>, DriverError> {
+        let call = "route53:ListResourceRecordSets";
+        let found = self.client().await.list_resource_record_sets().hosted_zone_id(zone);
+        // The listing begins there, whether or not there is something.
+        let found = found.start_record_name(name).start_record_type(kind.clone()).max_items(1);
+        let found = found.send().await.map_err(|error| explain(call, error))?;
+        let set = found.resource_record_sets.into_iter().next();
+        let set = set.filter(|set| is_same(set.name(), name) && *set.r#type() == kind);
+        match set {
+            Some(set) if set.alias_target().is_some() || set.set_identifier().is_some() => {
+                let message =
+                    format!("{name} is an alias or has a routing policy: remove that, or use another name");
+                Err(DriverError::Invalid(message))
+            }
+            set => Ok(set),
+        }
+    }
+
+    async fn set(&self, name: &RecordName) -> Result<RecordSet, DriverError> {
+        let call = "route53:ListResourceRecordSets";
+        let zone = self.zone(&name.zone).await?;
+        let Some(set) = self.find(&zone, &name.name, kind(name.kind)).await? else {
+            return Ok(RecordSet { owner: self.owner(&zone, name).await?, ..RecordSet::default() });
+        };
+        let parsed = |record: &ResourceRecord| {
+            record.value().parse::<Address>().map_err(|_| unreadable(call, &record.value()))
+        };
+        let values: BTreeSet<Address> =
+            set.resource_records().iter().map(parsed).collect::<Result<_, _>>()?;
+        let ttl = set.ttl().and_then(|seconds| u32::try_from(seconds).ok());
+        Ok(RecordSet { values, ttl, owner: self.owner(&zone, name).await? })
+    }
+
+    /// Whose mark is beside a set.
+    async fn owner(&self, zone: &str, name: &RecordName) -> Result<Option<Arc<str>>, DriverError> {
+        let found = self.find(zone, &mark_name(name), RrType::Txt).await?;
+        let found = found.filter(|found| found.ttl() == Some(MARK_TTL));
+        Ok(match found.as_ref().map(ResourceRecordSet::resource_records) {
+            Some([one]) => owner_in(one.value()),
+            _ => None,
+        })
+    }
+
+    async fn change(&self, change: &RecordChange) -> Result<(), DriverError> {
+        let call = "route53:ChangeResourceRecordSets";
+        let zone = self.zone(&change.name.zone).await?;
+        let batch =
+            batch(change).map_err(|error| DriverError::Invalid(format!("{}: {error}", change.name)))?;
+        let changed = self.client().await.change_resource_record_sets().hosted_zone_id(zone);
+        match changed.change_batch(batch).send().await.map_err(|error| explain(call, error)) {
+            Ok(_) => Ok(()),
+            Err(DriverError::Conflict(said)) => {
+                let message =
+                    format!("{} was changed by somebody else, or is an alias (CNAME): {said}", change.name);
+                Err(DriverError::Conflict(message))
+            }
+            Err(error) => {
+                // A zone that was made anew has another id.
+                if matches!(error, DriverError::NotFound(_)) {
+                    self.zones.lock().await.remove(&change.name.zone);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl RecordDriver for Route53 {
+    fn read<'a>(
+        &'a self,
+        name: &'a RecordName,
+        _: &'a PoolKey,
+    ) -> BoxFuture<'a, Result<RecordSet, DriverError>> {
+        self.set(name).boxed()
+    }
+
+    fn write<'a>(&'a self, change: &'a RecordChange) -> BoxFuture<'a, Result<(), DriverError>> {
+        self.change(change).boxed()
+    }
+}
+
+/// The batch that deletes a set and its mark as they were read, and makes the new ones. What stays is deleted and made too, so
+/// that it must be as it was.
+fn batch(change: &RecordChange) -> Result<ChangeBatch, BuildError> {
+    let RecordChange { name, old, new, .. } = change;
+    let ttl = new.ttl.or(old.ttl).unwrap_or(TTL_DEFAULT);
+    let mut batch = ChangeBatch::builder();
+    for (action, RecordSet { values, owner, .. }, ttl) in
+        [(ChangeAction::Delete, old, old.ttl.unwrap_or(TTL_DEFAULT)), (ChangeAction::Create, new, ttl)]
+    {
+        let values = values.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let marks = owner.iter().map(|owner| format!("\"{}\"", mark(owner))).collect::<Vec<_>>();
+        for (name, kind, ttl, values) in [
+            (name.name.to_string(), kind(name.kind), i64::from(ttl), values),
+            (mark_name(name), RrType::Txt, MARK_TTL, marks),
+        ] {
+            if values.is_empty() {
+                continue;
+            }
+            let record = |value: &String| ResourceRecord::builder().value(value).build();
+            let records = values.iter().map(record).collect::<Result<_, _>>()?;
+            let set = ResourceRecordSet::builder().name(name).r#type(kind).ttl(ttl);
+            let set = set.set_resource_records(Some(records)).build()?;
+            batch = batch.changes(Change::builder().action(action.clone()).resource_record_set(set).build()?);
+        }
+    }
+    batch.build()
+}
+
+fn kind(kind: RecordKind) -> RrType {
+    match kind {
+        RecordKind::A => RrType::A,
+        RecordKind::Aaaa => RrType::Aaaa,
+    }
+}
+
+/// Whether Route 53 means this name: it writes a dot at the end, and a star as a number.
+fn is_same(told: &str, name: &str) -> bool {
+    let told = told.replace("\\052", "*");
+    told.trim_end_matches('.').eq_ignore_ascii_case(name.trim_end_matches('.'))
+}

@@ -1,0 +1,388 @@
+//! Amazon's drivers, unchanged, on a state machine in virtual time.
+#![cfg(feature = "aws")]
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use drivers::aws::{Aws, Identity};
+use drivers::ec2::{self, Ec2};
+use drivers::http::{HttpService, is_read, with_deadline};
+use drivers::{AddressDriver, DriverError, Progress, Seconds, Tags};
+use http::Request;
+use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
+use testbed::fake::faults::{Fault, Rule};
+use testbed::fake::{Fake, Refusal, ec2 as cloud};
+use tokio::time::Instant;
+use tower::ServiceExt;
+
+const KEY: &str = "AKIDEXAMPLE";
+const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+const REGION: &str = "us-east-1";
+const ADDRESS: &str = "203.0.113.10";
+const ONE: &str = "us-east-1/i-1";
+const TWO: &str = "us-east-1/i-2";
+
+/// A clock that stands at the beginning of 2026 when it is made, and goes with tokio's.
+fn clock() -> Seconds {
+    let started = Instant::now();
+    Arc::new(move || 1_767_225_600 + started.elapsed().as_secs())
+}
+
+fn driver_over(service: HttpService) -> Ec2 {
+    let identity = Identity::Keys { id: KEY.into(), secret: SECRET.into() };
+    Ec2::new(Arc::new(Aws::new(with_deadline(service), identity, "", clock())), ec2::limits())
+}
+
+fn scope() -> Scope {
+    Scope { provider: Provider::Aws, account: REGION.into() }
+}
+
+fn address(text: &str) -> Address {
+    text.parse().unwrap()
+}
+
+fn vm(text: &str) -> VmId {
+    text.into()
+}
+
+/// An account with a machine that has an address of its own, one that has none, and a free address.
+fn account() -> (Fake<cloud::Ec2>, Ec2, Scope) {
+    let mut account = cloud::Ec2::new(KEY);
+    account.add_instance(REGION, "i-1");
+    account.add_instance_without_address(REGION, "i-2");
+    account.add_address(REGION, ADDRESS);
+    let fake = Fake::new(account);
+    let driver = driver_over(HttpService::new(fake.service()));
+    (fake, driver, scope())
+}
+
+/// Every byte that leaves while an address is listed, put on a machine, and taken off again.
+async fn trace() -> Vec<String> {
+    let (fake, ..) = account();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let to = Arc::clone(&heard);
+    let record = move |request: Request<Bytes>| {
+        let (head, body) = (request.headers().clone(), String::from_utf8_lossy(request.body()).into_owned());
+        to.lock().unwrap().push(format!("{} {} {head:?} {body}", request.method(), request.uri()));
+        HttpService::new(fake.service()).oneshot(request)
+    };
+    let driver = driver_over(HttpService::new(tower::service_fn(record)));
+    let scope = scope();
+    driver.list(&scope).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
+    driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
+    driver.create(&scope, REGION, Some("pool")).await.unwrap();
+    let heard = heard.lock().unwrap().clone();
+    heard
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_calls_through_the_sdk_leave_the_same_bytes_twice() {
+    let (once, twice) = (trace().await, trace().await);
+    assert_eq!(once.len(), 6, "{once:#?}");
+    assert!(once[0].contains("Signature=") && once[0].contains("20260101T000000Z"), "{}", once[0]);
+    assert!(once[1].contains("20260101T000003Z"), "the clock is ours: {}", once[1]);
+    assert_eq!(once, twice);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_describes_is_marked_as_a_read() {
+    let (fake, ..) = account();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let to = Arc::clone(&heard);
+    let record = move |request: Request<Bytes>| {
+        to.lock().unwrap().push((ec2::action(&request).unwrap().to_owned(), is_read(&request)));
+        HttpService::new(fake.service()).oneshot(request)
+    };
+    let driver = driver_over(HttpService::new(tower::service_fn(record)));
+    let scope = scope();
+    driver.list(&scope).await.unwrap();
+    driver.machines(&scope).await.unwrap();
+    driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    driver.release(&scope, address(ADDRESS)).await.unwrap();
+    driver.create(&scope, REGION, None).await.unwrap();
+    for (action, is_read) in heard.lock().unwrap().iter() {
+        assert_eq!(*is_read, action.starts_with("Describe"), "{action}");
+    }
+}
+
+/// The policy in docs/policies/ is held against this list.
+#[tokio::test(start_paused = true)]
+async fn the_calls_that_are_made_are_those_that_are_listed() {
+    let (fake, driver, scope) = account();
+    fake.with(|account| account.add_interface(REGION, Some("i-1")));
+    driver.list(&scope).await.unwrap();
+    driver.machines(&scope).await.unwrap();
+    driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    driver.restore(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    driver.release(&scope, address(ADDRESS)).await.unwrap();
+    driver.create(&scope, REGION, None).await.unwrap();
+    let made: BTreeSet<_> = fake.ledger().calls().into_keys().collect();
+    assert_eq!(made, ec2::CALLS.iter().copied().collect());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_is_attached_and_moves_by_detaching_first() {
+    let (fake, driver, scope) = account();
+    let holder = async || driver.list(&scope).await.unwrap().told(address(ADDRESS)).holding;
+    assert_eq!(holder().await, Holding::Free);
+    assert_eq!(driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
+    assert_eq!(holder().await, Holding::By(vm(ONE)));
+    let refused = driver.attach(&scope, address(ADDRESS), &vm(TWO)).await;
+    assert!(matches!(refused, Err(DriverError::Conflict(_))), "{refused:?}");
+    assert_eq!(holder().await, Holding::By(vm(ONE)), "it is never taken");
+    assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
+    assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap(), Progress::Done);
+    assert_eq!(holder().await, Holding::By(vm(TWO)));
+    assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_already_so_is_done_without_a_change() {
+    let (fake, driver, scope) = account();
+    assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
+    assert_eq!(driver.detach(&scope, address("203.0.113.99"), &vm(ONE)).await.unwrap(), Progress::Done);
+    fake.with(|account| account.attach_now(ADDRESS, "i-2"));
+    assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap(), Progress::Done);
+    assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
+    assert_eq!(fake.with(|account| account.holder(ADDRESS)).as_deref(), Some(TWO), "it is another's");
+    let calls = fake.ledger().calls();
+    assert!(calls.keys().all(|call| call.starts_with("Describe")), "{calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machines_own_address_is_replaced_only_on_request_and_given_back() {
+    let (fake, driver, scope) = account();
+    let has_own = || fake.with(|account| account.has_own("i-1"));
+    fake.with(|account| account.add_interface(REGION, Some("i-1")));
+    assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Occupied);
+    assert!(has_own(), "nothing was done");
+    driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    assert!(!has_own(), "a machine with two interfaces gets none by itself");
+    for _ in 0..2 {
+        assert_eq!(driver.restore(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
+        assert!(has_own());
+    }
+    assert_eq!(fake.ledger().calls()["ModifyNetworkInterfaceAttribute"], 1);
+    let gone = vm("us-east-1/i-9");
+    assert_eq!(driver.restore(&scope, address(ADDRESS), &gone).await.unwrap(), Progress::Done);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_elastic_ip_of_the_machine_is_never_dropped() {
+    let (fake, driver, scope) = account();
+    fake.with(|account| {
+        account.add_address(REGION, "203.0.113.99");
+        account.attach_now("203.0.113.99", "i-2");
+    });
+    for refused in [
+        driver.attach(&scope, address(ADDRESS), &vm(TWO)).await,
+        driver.replace(&scope, address(ADDRESS), &vm(TWO)).await,
+    ] {
+        assert!(
+            matches!(&refused, Err(DriverError::Conflict(why)) if why.contains("203.0.113.99")),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(fake.with(|account| account.holder("203.0.113.99")).as_deref(), Some(TWO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_is_put_on_the_first_of_several_interfaces() {
+    let (fake, driver, scope) = account();
+    fake.with(|account| account.add_interface(REGION, Some("i-2")));
+    driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
+    assert_eq!(fake.with(|account| account.holder(ADDRESS)).as_deref(), Some(TWO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_on_no_machine_is_held_all_the_same() {
+    let (fake, driver, scope) = account();
+    let gateway = fake.with(|account| {
+        let gateway = account.add_interface(REGION, None);
+        account.attach_to(ADDRESS, &gateway);
+        gateway
+    });
+    let holding = driver.list(&scope).await.unwrap().told(address(ADDRESS)).holding;
+    assert_eq!(holding, Holding::By(vm(&format!("{REGION}/{gateway}"))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_region_does_not_see_another() {
+    let (fake, driver, scope) = account();
+    let elsewhere = Scope { account: "eu-west-1".into(), ..scope.clone() };
+    fake.with(|account| account.add_address("eu-west-1", "203.0.113.77"));
+    assert_eq!(driver.list(&scope).await.unwrap().told(address("203.0.113.77")).holding, Holding::Missing);
+    let listed = driver.list(&elsewhere).await.unwrap().told(address("203.0.113.77"));
+    assert_eq!((listed.holding, listed.region.as_deref()), (Holding::Free, Some("eu-west-1")));
+    let refused = driver.attach(&scope, address("203.0.113.77"), &vm(TWO)).await;
+    assert!(matches!(refused, Err(DriverError::NotFound(_))), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_address_carries_its_tag_from_its_first_moment_on() {
+    let (fake, driver, scope) = account();
+    fake.inject(Rule::next("AllocateAddress", Fault::LoseReply));
+    assert!(matches!(driver.create(&scope, REGION, Some("pool-1")).await, Err(DriverError::Unavailable(_))));
+    let made = driver.create(&scope, REGION, Some("pool-1")).await.unwrap();
+    let listing = driver.list(&scope).await.unwrap();
+    assert_eq!(listing.tags, Tags::Told);
+    let is_tagged = |listed: &&drivers::Listed| listed.tag.as_deref() == Some("pool-1");
+    assert_eq!(listing.addresses.values().filter(is_tagged).count(), 2, "also the one that nobody heard of");
+    assert!(listing.addresses.contains_key(&made));
+    let elsewhere = driver.create(&scope, "eu-west-1", None).await;
+    assert!(matches!(elsewhere, Err(DriverError::Invalid(_))), "{elsewhere:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_an_address_that_nobody_holds_is_released() {
+    let (fake, driver, scope) = account();
+    fake.with(|account| account.attach_now(ADDRESS, "i-2"));
+    assert!(matches!(driver.release(&scope, address(ADDRESS)).await, Err(DriverError::Conflict(_))));
+    driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(driver.release(&scope, address(ADDRESS)).await.unwrap(), Progress::Done);
+    }
+    assert_eq!(driver.list(&scope).await.unwrap().told(address(ADDRESS)).holding, Holding::Missing);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_came_again_under_another_name_is_found_after_one_refusal() {
+    let (fake, driver, scope) = account();
+    driver.list(&scope).await.unwrap();
+    fake.with(|account| account.add_address(REGION, ADDRESS));
+    assert!(matches!(driver.attach(&scope, address(ADDRESS), &vm(TWO)).await, Err(DriverError::NotFound(_))));
+    driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_running_stopped_or_not_named() {
+    let (fake, driver, scope) = account();
+    fake.with(|account| {
+        (3..2_500).for_each(|number| account.add_instance_without_address(REGION, &format!("i-{number}")));
+        account.stop_instance("i-2");
+        account.terminate_instance("i-3");
+    });
+    let machines = driver.machines(&scope).await.unwrap();
+    assert_eq!(machines.get(&vm(ONE)), Some(&MachineState::Running));
+    assert_eq!(machines.get(&vm(TWO)), Some(&MachineState::Stopped));
+    assert_eq!(machines.get(&vm("us-east-1/i-3")), None);
+    assert_eq!(machines.len(), 2_498);
+    assert_eq!(fake.ledger().calls()["DescribeInstances"], 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_is_gone_or_ending_is_not_found() {
+    let (fake, driver, scope) = account();
+    fake.with(|account| account.terminate_instance("i-2"));
+    for machine in [TWO, "us-east-1/i-9"] {
+        let refused = driver.attach(&scope, address(ADDRESS), &vm(machine)).await;
+        assert!(matches!(refused, Err(DriverError::NotFound(_))), "{refused:?}");
+    }
+    let refused = driver.attach(&scope, address(ADDRESS), &vm("us-east-1/eni-1")).await;
+    assert!(matches!(refused, Err(DriverError::Invalid(_))), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_is_late_is_not_believed_over_an_answer() {
+    let (fake, driver, scope) = account();
+    fake.with(|account| account.lag = Duration::from_secs(10));
+    let listed = async || driver.list(&scope).await.unwrap();
+    assert_eq!(listed().await.told(address(ADDRESS)).holding, Holding::Free);
+    driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
+    let made = driver.create(&scope, REGION, Some("pool-1")).await.unwrap();
+    let late = listed().await;
+    assert_eq!(late.told(address(ADDRESS)).holding, Holding::By(vm(TWO)));
+    assert_eq!(late.told(made).tag.as_deref(), Some("pool-1"));
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    assert_eq!(listed().await, late, "by then it shows the same");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_missing_or_cut_makes_the_whole_listing_an_error() {
+    for fault in [
+        Fault::LoseReply,
+        Fault::LoseRequest,
+        Fault::Truncate,
+        Fault::Delay(Duration::from_secs(60)),
+        Fault::Refuse(Refusal::Unavailable(503)),
+        Fault::Refuse(Refusal::Unavailable(500)),
+    ] {
+        let (fake, driver, scope) = account();
+        fake.inject(Rule::next("DescribeAddresses", fault.clone()));
+        let listed = driver.list(&scope).await;
+        assert!(matches!(listed, Err(DriverError::Unavailable(_))), "{fault:?}: {listed:?}");
+        assert_eq!(fake.ledger().calls()["DescribeAddresses"], 1, "nothing is tried twice");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_is_lost_is_found_by_looking_again() {
+    let (fake, driver, scope) = account();
+    fake.inject(Rule::next("AssociateAddress", Fault::LoseReply));
+    let lost = driver.attach(&scope, address(ADDRESS), &vm(TWO)).await;
+    assert!(matches!(lost, Err(DriverError::Unavailable(_))), "{lost:?}");
+    assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap(), Progress::Done);
+    fake.inject(Rule::next("DisassociateAddress", Fault::LoseReply));
+    assert!(driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.is_err());
+    assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap(), Progress::Done);
+    assert_eq!(fake.ledger().calls()["AssociateAddress"], 1);
+    assert_eq!(fake.ledger().calls()["DisassociateAddress"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_permission_is_named() {
+    for (denied, named) in [
+        ("ec2:AssociateAddress", "ec2:AssociateAddress"),
+        ("ec2:DescribeInstances", "ec2:DescribeInstances"),
+        ("ec2:AllocateAddress", "ec2:AllocateAddress"),
+        ("ec2:CreateTags", "ec2:CreateTags"),
+    ] {
+        let (fake, driver, scope) = account();
+        fake.with(|account| _ = account.denied.insert(denied.into()));
+        let refused = match denied {
+            "ec2:AllocateAddress" | "ec2:CreateTags" => {
+                driver.create(&scope, REGION, Some("pool")).await.unwrap_err()
+            }
+            _ => driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err(),
+        };
+        assert!(
+            matches!(&refused, DriverError::Denied { permission, .. } if permission == named),
+            "{refused}"
+        );
+        assert!(!refused.to_string().contains("c2VjcmV0"), "what is encoded is for Amazon: {refused}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_amazon_does_not_know_are_told_as_such_and_no_secret_is() {
+    let (fake, driver, scope) = account();
+    fake.with(|account| account.key = "another".into());
+    let refused = driver.list(&scope).await.unwrap_err();
+    assert!(matches!(refused, DriverError::Denied { .. }), "{refused}");
+    assert!(!format!("{refused:?}").contains(SECRET));
+}
+
+#[tokio::test(start_paused = true)]
+async fn throttling_is_told_whether_it_is_amazons_or_our_own() {
+    let (fake, driver, scope) = account();
+    let throttled = Fault::Refuse(Refusal::RateLimited(Duration::from_secs(9)));
+    fake.inject(Rule::next("AssociateAddress", throttled));
+    let refused = driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err();
+    assert!(matches!(refused, DriverError::RateLimited { .. }), "{refused}");
+    let create = || driver.create(&scope, REGION, None);
+    let made = futures::future::join_all((0..200).map(|_| create())).await;
+    let not_sent = made.iter().filter(|made| matches!(made, Err(DriverError::NotSent(_)))).count();
+    let made = made.iter().filter(|made| made.is_ok()).count();
+    assert_eq!(made + not_sent, 200);
+    assert!((40..=60).contains(&made), "{made} went through");
+    let refused = fake.ledger().asked.iter().filter(|asked| asked.status == 503).count();
+    assert_eq!(refused, 1, "Amazon itself has refused the one that it was told to");
+}
