@@ -7,6 +7,7 @@ use crate::fake::azure::Azure;
 use crate::fake::cloudflare::Cloudflare;
 use crate::fake::compute::Compute;
 use crate::fake::digitalocean::DigitalOcean;
+use crate::fake::ec2::Ec2;
 use crate::fake::entra::Entra;
 use crate::fake::http::{Server, serve};
 use crate::fake::ledger::Deed;
@@ -25,6 +26,9 @@ pub const SUBSCRIPTION: (&str, &str) = ("demo", "Demo");
 
 /// Names of the machines at Azure.
 pub const AZURE_MACHINES: [&str; 3] = ["azure-1", "azure-2", "azure-3"];
+
+/// Names of machines at AWS; the instances are called `i-` and the name.
+pub const AWS_MACHINES: [&str; 3] = ["aws-1", "aws-2", "aws-3"];
 
 /// The DNS zone of the demonstration's Cloudflare.
 pub const ZONE: &str = "example.com";
@@ -60,6 +64,14 @@ pub fn worker_node(name: &str, droplet: u64) -> NodeFixture {
         .label("topology.kubernetes.io/region", "nyc3")
 }
 
+/// A node at AWS, labelled `role=aws`, on the instance `i-name`. None of them is among the demonstration's.
+pub fn aws_node(name: &str) -> NodeFixture {
+    node(name)
+        .provider_id(&format!("aws:///us-east-1a/i-{name}"))
+        .label("role", "aws")
+        .label("topology.kubernetes.io/region", "us-east-1")
+}
+
 /// A node at Azure, labelled `role=azure`. None of them is among the demonstration's.
 pub fn azure_node(name: &str) -> NodeFixture {
     let (subscription, group) = SUBSCRIPTION;
@@ -80,6 +92,8 @@ pub struct Clouds {
     pub digitalocean: Fake<DigitalOcean>,
     /// Cloudflare, with the zone [`ZONE`] and no records in it.
     pub cloudflare: Fake<Cloudflare>,
+    /// EC2, with two addresses in us-east-1.
+    pub ec2: Fake<Ec2>,
     /// Azure, with two addresses in westeurope.
     pub azure: Fake<Azure>,
     /// The identity that hands out Azure's tokens.
@@ -102,6 +116,12 @@ impl Default for Clouds {
         digitalocean.add_reserved_ip("203.0.113.11", "nyc3");
         let mut cloudflare = Cloudflare::new(TOKEN);
         cloudflare.add_zone(ZONE);
+        let mut ec2 = Ec2::new(TOKEN);
+        for name in AWS_MACHINES {
+            ec2.add_instance_without_address("us-east-1", &format!("i-{name}"));
+        }
+        ec2.add_address("us-east-1", "203.0.113.40");
+        ec2.add_address("us-east-1", "203.0.113.41");
         let mut azure = Azure::new(SUBSCRIPTION.0, SUBSCRIPTION.1, TOKEN);
         AZURE_MACHINES.iter().for_each(|name| azure.add_machine(name, "westeurope"));
         azure.add_address("azure-address-1", "westeurope", "203.0.113.30");
@@ -113,6 +133,7 @@ impl Default for Clouds {
             metadata: Fake::new(Metadata::new(PROJECT, TOKEN)),
             digitalocean: Fake::new(digitalocean),
             cloudflare: Fake::new(cloudflare),
+            ec2: Fake::new(ec2),
             azure: Fake::new(azure),
             entra: Fake::new(Entra::new("demo", "demo", TOKEN, TOKEN)),
         }
@@ -130,6 +151,7 @@ impl Clouds {
             cloudflare: serve(&self.cloudflare, port(3)).await?,
             azure: serve(&self.azure, port(4)).await?,
             entra: serve(&self.entra, port(5)).await?,
+            ec2: serve(&self.ec2, port(6)).await?,
         })
     }
 
@@ -144,6 +166,7 @@ impl Clouds {
             of("digitalocean", &self.digitalocean),
             of("cloudflare", &self.cloudflare),
             of("azure", &self.azure),
+            of("ec2", &self.ec2),
         ]
         .concat();
         deeds.sort_by_key(|(at, _)| *at);
@@ -159,6 +182,7 @@ pub struct Servers {
     cloudflare: Server,
     azure: Server,
     entra: Server,
+    ec2: Server,
 }
 
 impl Servers {
@@ -172,6 +196,10 @@ impl Servers {
             ("DIGITALOCEAN_ACCESS_TOKEN", TOKEN.to_owned()),
             ("CLOUDFLARE_API_URL", format!("{}/client/v4", self.cloudflare.url())),
             ("CLOUDFLARE_TOKEN", TOKEN.to_owned()),
+            ("AWS_ENDPOINT_URL", self.ec2.url()),
+            ("AWS_REGION", "us-east-1".to_owned()),
+            ("AWS_ACCESS_KEY_ID", TOKEN.to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", TOKEN.to_owned()),
             ("AZURE_RESOURCE_MANAGER_ENDPOINT", self.azure.url()),
             ("AZURE_RESOURCE_GROUP", SUBSCRIPTION.1.to_owned()),
             // The way of a managed identity that lets the place be chosen that tokens come from.

@@ -1,8 +1,8 @@
 //! Tests on the real control plane: `just e2e [filter]`. They need the servers that `just tools` builds.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
-mod azure;
 mod capi;
+mod clouds;
 mod creation;
 mod deletion;
 mod differential;

@@ -14,7 +14,7 @@ use testbed::cluster_api::fixtures::{self, Version};
 use testbed::cluster_api::{Certificate, provider};
 use testbed::control_plane::free_ports;
 
-use super::many::{CLUSTERS, create};
+use super::many::{count, create};
 use super::rig::Capi;
 
 const LONGEST: Duration = Duration::from_secs(300);
@@ -29,7 +29,7 @@ async fn born_without(capi: &Capi) -> usize {
     let touched = watcher(infrastructures, watcher::Config::default()).default_backoff().touched_objects();
     let mut touched = std::pin::pin!(touched);
     let (mut born, mut have) = (BTreeMap::new(), BTreeMap::new());
-    while have.len() < CLUSTERS {
+    while have.len() < count() {
         let Ok(infrastructure) = touched.next().await.unwrap() else { continue };
         let has_endpoint = !infrastructure.data["spec"]["controlPlaneEndpoint"]["host"].is_null();
         // The first generation is the one with which it was made, however late it is seen.
@@ -87,11 +87,11 @@ async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip
         tokio::time::sleep(DELAY).await;
         capi.controller("vips", &[], &[])
     };
-    let all = async { tokio::join!(born_without(&capi), create(&capi, CLUSTERS, None), allocate) };
+    let all = async { tokio::join!(born_without(&capi), create(&capi, count(), None), allocate) };
     let (without, _, _controller) = tokio::time::timeout(LONGEST, all)
         .await
         .unwrap_or_else(|_| panic!("not all infrastructures have a VIP\n{}", capi.logs()));
-    println!("with the extension, VIPs {DELAY:?} late: {without} of {CLUSTERS} were born without");
+    println!("with the extension, VIPs {DELAY:?} late: {without} of {} were born without", count());
     assert_eq!(without, 0);
 }
 
@@ -99,9 +99,9 @@ async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip
 async fn v5_without_the_runtime_extension_every_infrastructure_gets_its_vip_in_the_end() {
     let capi = prepared().await;
     let _controller = capi.controller("vips", &[], &[]);
-    let all = async { tokio::join!(born_without(&capi), create(&capi, CLUSTERS, None)) };
+    let all = async { tokio::join!(born_without(&capi), create(&capi, count(), None)) };
     let (without, _) = tokio::time::timeout(LONGEST, all)
         .await
         .unwrap_or_else(|_| panic!("not all infrastructures have a VIP\n{}", capi.logs()));
-    println!("without the extension: {without} of {CLUSTERS} were born without, and all have theirs now");
+    println!("without the extension: {without} of {} were born without, and all have theirs now", count());
 }

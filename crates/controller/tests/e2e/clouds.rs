@@ -1,0 +1,194 @@
+//! Both kinds of objects on each of the four clouds: `just e2e clouds`.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testbed::cluster::{NodeFixture, eventually};
+use testbed::demo::{AWS_MACHINES, AZURE_MACHINES, EDGE_NODES, WORKER_NODES};
+use testbed::demo::{aws_node, azure_node, edge_node, worker_node};
+use testbed::fake::ledger::Ledger;
+
+use crate::rig::Rig;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// A cloud with three nodes and two addresses.
+struct Cloud {
+    provider: &'static str,
+    region: &'static str,
+    addresses: [&'static str; 2],
+    /// The label that its nodes have.
+    label: (&'static str, &'static str),
+    nodes: fn() -> Vec<NodeFixture>,
+    /// The node whose machine has an address.
+    holder: fn(&Rig, &str) -> Option<String>,
+    /// Destroys the machine of a node.
+    destroy: fn(&Rig, &str),
+    ledger: fn(&Rig) -> Ledger,
+}
+
+const GCP: Cloud = Cloud {
+    provider: "gcp",
+    region: "us-west1",
+    addresses: ["34.123.45.67", "34.123.45.68"],
+    label: ("role", "external-ip-node"),
+    nodes: || EDGE_NODES.iter().map(|(name, zone)| edge_node(name, zone)).collect(),
+    holder: |rig, ip| last_part(rig.clouds.compute.with(|compute| compute.holder(ip))),
+    destroy: |rig, node| {
+        let zone = EDGE_NODES.iter().find(|(name, _)| *name == node).unwrap().1;
+        rig.clouds.compute.with(|compute| compute.remove_instance(zone, node));
+    },
+    ledger: |rig| rig.clouds.compute.ledger(),
+};
+
+const AWS: Cloud = Cloud {
+    provider: "aws",
+    region: "us-east-1",
+    addresses: ["203.0.113.40", "203.0.113.41"],
+    label: ("role", "aws"),
+    nodes: || AWS_MACHINES.iter().map(|name| aws_node(name)).collect(),
+    holder: |rig, ip| {
+        let instance = last_part(rig.clouds.ec2.with(|ec2| ec2.holder(ip)))?;
+        Some(instance.trim_start_matches("i-").to_owned())
+    },
+    destroy: |rig, node| rig.clouds.ec2.with(|ec2| ec2.terminate_instance(&format!("i-{node}"))),
+    ledger: |rig| rig.clouds.ec2.ledger(),
+};
+
+const AZURE: Cloud = Cloud {
+    provider: "azure",
+    region: "westeurope",
+    addresses: ["203.0.113.30", "203.0.113.31"],
+    label: ("role", "azure"),
+    nodes: || AZURE_MACHINES.iter().map(|name| azure_node(name)).collect(),
+    holder: |rig, ip| last_part(rig.clouds.azure.with(|azure| azure.holder(ip))),
+    destroy: |rig, node| rig.clouds.azure.with(|azure| azure.remove_machine(node)),
+    ledger: |rig| rig.clouds.azure.ledger(),
+};
+
+const DIGITALOCEAN: Cloud = Cloud {
+    provider: "digitalocean",
+    region: "nyc3",
+    addresses: ["203.0.113.10", "203.0.113.11"],
+    label: ("doks.digitalocean.com/node-pool", "work"),
+    nodes: || WORKER_NODES.iter().map(|(name, droplet)| worker_node(name, *droplet)).collect(),
+    holder: |rig, ip| {
+        let droplet = rig.clouds.digitalocean.with(|account| account.holder(ip))?;
+        WORKER_NODES.iter().find(|(_, known)| *known == droplet).map(|(name, _)| (*name).to_owned())
+    },
+    destroy: |rig, node| {
+        let droplet = WORKER_NODES.iter().find(|(name, _)| *name == node).unwrap().1;
+        rig.clouds.digitalocean.with(|account| account.remove_droplet(droplet));
+    },
+    ledger: |rig| rig.clouds.digitalocean.ledger(),
+};
+
+fn last_part(holder: Option<String>) -> Option<String> {
+    holder?.rsplit('/').next().map(ToOwned::to_owned)
+}
+
+impl Cloud {
+    async fn rig(&self) -> Rig {
+        let rig = Rig::with(testbed::control_plane::Options::everything()).await;
+        for node in (self.nodes)() {
+            node.create(&rig.client).await.unwrap();
+        }
+        rig
+    }
+
+    /// Waits until an address is on another node than this one, and all is settled.
+    async fn leaves(&self, rig: &Rig, node: &str, object: &str) {
+        let address = self.addresses[0];
+        let has_left = async || Ok((self.holder)(rig, address).is_some_and(|holder| holder != node));
+        let took = eventually("the address is on another node", SOON, has_left)
+            .await
+            .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(object)["status"], rig.logs()));
+        rig.settled(object).await;
+        println!("{}: {object}: on another node after {:.1} s", self.provider, took.as_secs_f64());
+        assert_eq!((self.ledger)(rig).double_holders(), Vec::<String>::new());
+    }
+
+    /// A cordoned node without pods of the workload gives its address to another.
+    async fn an_allocation_follows_its_nodes(&self) {
+        let rig = self.rig().await;
+        let _controller = rig.controller("ip-address-controller", &[]);
+        let object: Value = json!({
+            "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation", "metadata": {"name": "edge"},
+            "spec": {
+                "reservedIPs": self.addresses, "cloud": {"provider": self.provider},
+                "nodeSelector": {self.label.0: self.label.1},
+            },
+        });
+        rig.control_plane.apply(&object.to_string()).unwrap();
+        rig.settled("nia/edge").await;
+        assert_eq!(rig.ready_nodes().len(), 2);
+        let node = (self.holder)(&rig, self.addresses[0]).unwrap();
+        rig.kubectl(&["cordon", &node]);
+        self.leaves(&rig, &node, "nia/edge").await;
+        assert!(!rig.ready_nodes().contains(&node));
+    }
+
+    /// A pool creates what it lacks, and an address leaves a machine that is gone.
+    async fn a_pool_creates_what_it_lacks_and_survives_a_node(&self) {
+        let rig = self.rig().await;
+        let _controller = rig.controller("ip-address-controller", &[]);
+        let object: Value = json!({
+            "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
+            "metadata": {"name": "pool", "namespace": "default"},
+            "spec": {
+                "provider": self.provider, "region": self.region, "ips": [self.addresses[0]], "desiredIPs": 2,
+                "match": {"nodeLabel": format!("{}={}", self.label.0, self.label.1)},
+            },
+        });
+        rig.control_plane.apply(&object.to_string()).unwrap();
+        let two_active = async || {
+            let ips = rig.get("floatingippool/pool")["status"]["ips"].clone();
+            let is_active = |ip: &Value| ip["state"] == "active";
+            Ok(ips.as_object().is_some_and(|ips| ips.len() == 2 && ips.values().all(is_active)))
+        };
+        eventually("one more is there, and both are on nodes", SOON, two_active)
+            .await
+            .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get("floatingippool/pool"), rig.logs()));
+        let node = (self.holder)(&rig, self.addresses[0]).unwrap();
+        (self.destroy)(&rig, &node);
+        rig.kubectl(&["delete", "node", &node]);
+        self.leaves(&rig, &node, "floatingippool/pool").await;
+    }
+}
+
+/// Tests of a cloud.
+macro_rules! on {
+    ($name:ident, $cloud:expr) => {
+        mod $name {
+            #[tokio::test(flavor = "multi_thread")]
+            async fn an_allocation_follows_its_nodes() {
+                super::$cloud.an_allocation_follows_its_nodes().await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn a_pool_creates_what_it_lacks_and_survives_a_node() {
+                super::$cloud.a_pool_creates_what_it_lacks_and_survives_a_node().await;
+            }
+        }
+    };
+}
+
+on!(gcp, GCP);
+on!(aws, AWS);
+on!(azure, AZURE);
+on!(digitalocean, DIGITALOCEAN);
+
+/// Only addresses were changed in any interface at Azure, where each change sends the whole interface.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_else_of_an_interface_changes_at_azure() {
+    let rig = AZURE.rig().await;
+    let _controller = rig.controller("ip-address-controller", &[]);
+    let object = json!({
+        "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation", "metadata": {"name": "edge"},
+        "spec": {"reservedIPs": AZURE.addresses, "cloud": {"provider": "azure"}, "nodeSelector": {"role": "azure"}},
+    });
+    rig.control_plane.apply(&object.to_string()).unwrap();
+    rig.settled("nia/edge").await;
+    let ledger = rig.clouds.azure.ledger();
+    assert!(ledger.done.iter().all(|done| !done.deed.to_string().contains("something else")), "{ledger:?}");
+}
