@@ -78,8 +78,6 @@ pub fn clouds() -> Clouds {
     let mut zones = Cloudflare::new(TOKEN);
     zones.add_zone(names::ZONE);
     let mut azure = Azure::new(SUBSCRIPTION, GROUP, TOKEN);
-    // Azure asks for ten seconds, in which there would be time for little else.
-    azure.poll_seconds = 1;
     azure.add_machine(STRANGER, AZURE_REGION);
     for number in 0..ADDRESSES {
         azure.add_address(&azure_name(number), AZURE_REGION, &azure_address(number));

@@ -108,6 +108,47 @@ pub const PLACES: &[Place] = &[
         ],
         page: ("addresses.aggregatedList", 500),
     },
+    Place {
+        provider: "azure",
+        region: "westeurope",
+        add_machine: |universe, number| {
+            universe.azure.with(|azure| {
+                let name = format!("m-{number}");
+                azure.add_machine(&name, "westeurope");
+                format!("azure://{}", azure.id(&format!("Microsoft.Compute/virtualMachines/{name}")))
+            })
+        },
+        remove_machine: |universe, number| {
+            universe.azure.with(|azure| azure.remove_machine(&format!("m-{number}")));
+        },
+        add_address: |universe, ip, holder| {
+            universe.azure.with(|azure| {
+                azure.add_address(&format!("a-{holder}"), "westeurope", ip);
+                azure.attach_now(ip, &format!("m-{holder}"));
+            });
+        },
+        ledger: |universe| universe.azure.ledger(),
+        limits: testbed::fake::azure::Azure::limits,
+        calls: [
+            &[
+                "PublicIPAddresses_Get",
+                "NetworkInterfaces_Get",
+                "NetworkInterfaces_CreateOrUpdate",
+                "Operations_Get",
+            ],
+            &[
+                "PublicIPAddresses_Get",
+                "NetworkInterfaces_Get",
+                "NetworkInterfaces_CreateOrUpdate",
+                "Operations_Get",
+                "PublicIPAddresses_Get",
+                "NetworkInterfaces_Get",
+                "NetworkInterfaces_CreateOrUpdate",
+                "Operations_Get",
+            ],
+        ],
+        page: ("PublicIPAddresses_ListAll", 100),
+    },
 ];
 
 /// What a failover came to.
