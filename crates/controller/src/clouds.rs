@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 #[cfg(feature = "aws")]
-use drivers::aws::{Aws, Identity};
+use drivers::aws::{self, Aws};
 use drivers::azure::Azure;
 use drivers::azure::identity::{self, Identity};
 use drivers::budget::{Haste, Limit, NotSent, budgeted, with_haste};
@@ -132,7 +132,7 @@ pub fn drivers(
     #[cfg(feature = "aws")]
     {
         // Whether there are credentials is known only when somebody asks for them.
-        let aws = Aws::new(service.clone(), Identity::Found, &settings.aws_region, wall_seconds());
+        let aws = Aws::new(service.clone(), aws::Identity::Found, &settings.aws_region, wall_seconds());
         let aws = Arc::new(aws.at(settings.aws_endpoint_url.as_deref()));
         let names = Route53::new(Arc::clone(&aws), ::drivers::route53::limits());
         drivers.addresses.insert(Provider::Aws, Arc::new(Ec2::new(aws, ::drivers::ec2::limits())));
