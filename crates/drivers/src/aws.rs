@@ -177,7 +177,7 @@ impl HttpConnector for Connector {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let (Transport { service, is_read }, longest) = (self.transport.clone(), self.longest);
         HttpConnectorFuture::new(async move {
-            let request = ours(request, is_read).map_err(|error| ConnectorError::user(error))?;
+            let request = ours(request, is_read).map_err(ConnectorError::user)?;
             let answer = service.oneshot(request);
             let answer = match longest {
                 None => answer.await,

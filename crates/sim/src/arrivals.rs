@@ -17,11 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use drivers::http::is_read;
 use http::Method;
 use jiff::Timestamp;
 use serde_json::Value;
+use testbed::fake::pairs_of;
 
-use crate::cluster::{STRANGER, STRANGER_DROPLET, azure_address, azure_name};
+use crate::cluster::{AWS_ZONE, STRANGER, STRANGER_DROPLET, STRANGER_INSTANCE, azure_address, azure_name};
 use crate::judge::Violation;
 use crate::names;
 use crate::run::RETRY_SHORTEST;
@@ -123,7 +125,8 @@ impl Request {
         let of_body = serde_json::from_str::<Value>(&self.body).ok();
         let of_body =
             of_body.and_then(|body| body["natIP"].as_str().map(ToOwned::to_owned).or_else(|| put_on(&body)));
-        let of_path = self.path.split_once("/reserved_ips/").and_then(|(_, rest)| rest.split('/').next());
+        let parts = ["/reserved_ips/", "/ec2/addresses/"];
+        let of_path = parts.iter().find_map(|part| self.path.split_once(part)?.1.split('/').next());
         of_body.or_else(|| of_path.map(ToOwned::to_owned)).or_else(|| Some(self.path.clone()))
     }
 
@@ -131,8 +134,8 @@ impl Request {
     fn is_told_by(&self, entry: &Value) -> bool {
         let is_creation = entry["kind"] == "Create" && self.path.ends_with("/v2/reserved_ips");
         let machine = |end: &str| {
-            let vm = entry[end]["vm"].as_str().unwrap_or("none/none/none");
-            vm.splitn(3, '/').nth(2).is_some_and(|name| {
+            let vm = entry[end]["vm"].as_str().and_then(|vm| vm.rsplit_once('/'));
+            vm.is_some_and(|(_, name)| {
                 let is_instance = self.path.contains(&format!("/instances/{name}/"));
                 is_instance || self.path.ends_with(&format!("/networkInterfaces/{name}-nic"))
             })
@@ -154,16 +157,43 @@ fn put_on(body: &Value) -> Option<String> {
 impl Universe {
     /// A request is about to be sent.
     pub fn sends(&self, process: u64, cloud: Cloud, request: &http::Request<bytes::Bytes>) -> Request {
+        let path = match cloud {
+            Cloud::Aws => self.path_at_ec2(request),
+            _ => request.uri().path().to_owned(),
+        };
         let mut seen = lock(&self.arrivals.seen);
         seen.sent += 1;
         Request {
             read: seen.read.get(&(process, cloud)).copied(),
             process,
             cloud,
-            method: request.method().clone(),
-            path: request.uri().path().to_owned(),
+            method: if is_read(request) { Method::GET } else { request.method().clone() },
+            path,
             body: String::from_utf8_lossy(request.body()).into_owned(),
             number: seen.sent,
+        }
+    }
+
+    /// What a request to EC2 is about, as a path: there it is in a form, under names that Amazon has given.
+    fn path_at_ec2(&self, request: &http::Request<bytes::Bytes>) -> String {
+        let form = pairs_of(&String::from_utf8_lossy(request.body()));
+        let get = |name: &str| form.get(name).map(String::as_str).unwrap_or_default();
+        let address = |id: &str| self.ec2.with(|ec2| ec2.address_of(id)).unwrap_or_default();
+        let instance = self.ec2.with(|ec2| ec2.instance_of(get("NetworkInterfaceId"))).unwrap_or_default();
+        match get("Action") {
+            "DescribeAddresses" if form.keys().all(|name| !name.starts_with("Filter")) => {
+                "/ec2/addresses".into()
+            }
+            "AssociateAddress" => {
+                format!("/ec2/addresses/{}/associate/{instance}", address(get("AllocationId")))
+            }
+            "DisassociateAddress" => {
+                let ip = address(get("AssociationId"));
+                let holder = self.ec2.with(|ec2| ec2.holder(&ip)).unwrap_or_default();
+                format!("/ec2/addresses/{ip}/disassociate/{}", holder.rsplit('/').next().unwrap_or_default())
+            }
+            "ModifyNetworkInterfaceAttribute" => format!("/ec2/instances/{instance}/assign"),
+            action => format!("/ec2/{action}"),
         }
     }
 
@@ -323,7 +353,11 @@ impl Universe {
 
     /// When somebody gave the address that a request takes to a machine outside of the cluster, if so.
     fn takes_from_a_stranger(&self, request: &Request) -> Option<Timestamp> {
-        let of_stranger = [format!("/instances/{STRANGER}/"), format!("/networkInterfaces/{STRANGER}-nic")];
+        let of_stranger = [
+            format!("/instances/{STRANGER}/"),
+            format!("/networkInterfaces/{STRANGER}-nic"),
+            format!("/disassociate/{STRANGER_INSTANCE}"),
+        ];
         if of_stranger.iter().any(|part| request.path.contains(part)) {
             return Some(Timestamp::MIN);
         }
@@ -380,6 +414,14 @@ impl Universe {
                     return None;
                 }
                 (ip, format!("azure://{id}"))
+            }
+            [.., "ec2", "addresses", ip, "disassociate", instance] => {
+                ((*ip).to_owned(), format!("aws:///{AWS_ZONE}/{instance}"))
+            }
+            // What the machine has would be dropped without a word.
+            [.., "ec2", "addresses", ip, "associate", instance] => {
+                let held = self.ec2.with(|ec2| ec2.held_by(instance));
+                (held.into_iter().find(|held| held != ip)?, format!("aws:///{AWS_ZONE}/{instance}"))
             }
             _ => return None,
         };

@@ -9,8 +9,10 @@ use testbed::fake::azure::Azure;
 use testbed::fake::cloudflare::Cloudflare;
 use testbed::fake::compute::Compute;
 use testbed::fake::digitalocean::DigitalOcean;
+use testbed::fake::ec2::Ec2;
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::{Deed, Ledger};
+use testbed::fake::route53::Route53;
 use testbed::fake::{Fake, Refusal};
 
 use crate::dice::Dice;
@@ -22,9 +24,17 @@ const ZONES: [&str; 3] = ["us-west1-a", "us-west1-b", "us-west1-c"];
 const REGION: &str = "us-west1";
 const OCEAN_REGION: &str = "nyc3";
 const AZURE_REGION: &str = "westeurope";
+/// The region at Amazon.
+pub const AWS_REGION: &str = "us-east-1";
+/// Its zone.
+pub const AWS_ZONE: &str = "us-east-1a";
+/// How late reads are at Amazon while they are.
+const AWS_LAG: Duration = Duration::from_millis(1_500);
 
 /// A machine outside of the cluster.
 pub const STRANGER: &str = "stranger";
+/// Its instance at Amazon.
+pub const STRANGER_INSTANCE: &str = "i-stranger";
 /// Its droplet at DigitalOcean.
 pub const STRANGER_DROPLET: u64 = 9_999;
 
@@ -40,10 +50,10 @@ pub struct Cluster {
     pub foreign: BTreeSet<String>,
     /// Addresses that were created for pools that are gone: they stay in the account, as their pools were told.
     pub orphans: BTreeSet<String>,
-    /// Machines at Compute Engine, as zone and name, and whether each had an address of its own, as far as people have not
-    /// meddled with it.
+    /// Machines at Compute Engine and Amazon, as zone and name, and whether each had an address of its own, as far as people
+    /// have not meddled with it.
     pub had_own: BTreeMap<(&'static str, String), bool>,
-    /// Addresses at Compute Engine that some object stopped listing.
+    /// Addresses at Compute Engine and Amazon that some object stopped listing.
     pub forgotten: BTreeSet<String>,
     grace: u64,
     creates: bool,
@@ -60,6 +70,10 @@ pub struct Clouds {
     pub zones: Fake<Cloudflare>,
     /// Azure.
     pub azure: Fake<Azure>,
+    /// EC2.
+    pub ec2: Fake<Ec2>,
+    /// Route 53.
+    pub route53: Fake<Route53>,
 }
 
 /// The clouds of a run.
@@ -82,11 +96,18 @@ pub fn clouds() -> Clouds {
     for number in 0..ADDRESSES {
         azure.add_address(&azure_name(number), AZURE_REGION, &azure_address(number));
     }
+    let mut ec2 = Ec2::new(TOKEN);
+    ec2.add_instance_without_address(AWS_REGION, STRANGER_INSTANCE);
+    (0..ADDRESSES).for_each(|number| ec2.add_address(AWS_REGION, &aws_address(number)));
+    let mut route53 = Route53::new(TOKEN);
+    route53.add_zone(names::ZONE);
     Clouds {
         compute: Fake::new(compute),
         ocean: Fake::new(ocean),
         zones: Fake::new(zones),
         azure: Fake::new(azure),
+        ec2: Fake::new(ec2),
+        route53: Fake::new(route53),
     }
 }
 
@@ -109,11 +130,17 @@ pub fn azure_name(number: u64) -> String {
     format!("address-{number}")
 }
 
+/// An address at Amazon.
+pub fn aws_address(number: u64) -> String {
+    format!("10.2.0.{}", number + 1)
+}
+
 fn address_at(cloud: Cloud, number: u64) -> String {
     match cloud {
         Cloud::Compute => compute_address(number),
         Cloud::Ocean => ocean_address(number),
         Cloud::Azure => azure_address(number),
+        Cloud::Aws => aws_address(number),
     }
 }
 
@@ -142,7 +169,9 @@ impl Cluster {
         };
         cluster.hide_projects();
         names::prepare(&cluster.universe);
-        cluster.universe.api.create("nodednsrecordsets", &names::node_names(), cluster.universe.now());
+        for object in names::node_names() {
+            cluster.universe.api.create("nodednsrecordsets", &object, cluster.universe.now());
+        }
         for node in 0..NODES {
             Cloud::ALL.into_iter().for_each(|cloud| cluster.returns(cloud, node));
             cluster.pod(node, true);
@@ -164,12 +193,14 @@ impl Cluster {
             Cloud::Compute => format!("edge-{node}"),
             Cloud::Ocean => format!("worker-{node}"),
             Cloud::Azure => format!("azure-{node}"),
+            Cloud::Aws => format!("aws-{node}"),
         }
     }
 
     fn machine(&self, cloud: Cloud, node: u64) -> (u64, String) {
         let life = self.lives.get(&(cloud, node)).copied().unwrap_or(0);
-        (1_000 + node * 100 + life, format!("vm-{node}-{life}"))
+        let kind = if cloud == Cloud::Aws { "i" } else { "vm" };
+        (1_000 + node * 100 + life, format!("{kind}-{node}-{life}"))
     }
 
     fn zone(node: u64) -> &'static str {
@@ -210,6 +241,10 @@ impl Cluster {
                 self.forgotten.extend((0..ADDRESSES).map(compute_address));
             }
             Event::Delete { cloud: Cloud::Ocean } => api.delete("floatingippools", "default", "pool", now),
+            Event::Delete { cloud: Cloud::Aws } => {
+                api.delete("netipallocations", "", "aws", now);
+                self.forgotten.extend((0..ADDRESSES).map(aws_address));
+            }
             Event::Delete { cloud: Cloud::Azure } => api.delete("netipallocations", "", "azure", now),
             Event::Recreate { cloud } => self.recreate(*cloud),
             Event::DeleteLease => {
@@ -255,6 +290,7 @@ impl Cluster {
             }
         }
         self.universe.compute.with(|compute| compute.unreachable_regions.clear());
+        self.universe.ec2.with(|ec2| ec2.lag = Duration::ZERO);
         let before = self.universe.api.changes();
         Cloud::ALL.into_iter().for_each(|cloud| self.recreate(cloud));
         if self.universe.api.changes() > before {
@@ -279,6 +315,7 @@ impl Cluster {
             ("netipallocations", "", "edge"),
             ("netipallocations", "", "other"),
             ("netipallocations", "", "azure"),
+            ("netipallocations", "", "aws"),
             ("floatingippools", "default", "pool"),
         ] {
             self.universe.api.edit(plural, namespace, name, now, |object| {
@@ -364,11 +401,26 @@ impl Cluster {
                 let labels = json!({"role": "azure", "topology.kubernetes.io/region": AZURE_REGION});
                 (format!("azure://{id}"), labels)
             }
+            Cloud::Aws => {
+                let has_own = node.is_multiple_of(2);
+                self.universe.ec2.with(|ec2| match has_own {
+                    true => {
+                        ec2.add_instance(AWS_REGION, &machine);
+                        // With two interfaces it gets none back by itself.
+                        ec2.add_interface(AWS_REGION, Some(&machine));
+                    }
+                    false => ec2.add_instance_without_address(AWS_REGION, &machine),
+                });
+                self.had_own.insert((AWS_ZONE, machine.clone()), has_own);
+                let labels = json!({"role": "aws", "topology.kubernetes.io/region": AWS_REGION});
+                (format!("aws:///{AWS_ZONE}/{machine}"), labels)
+            }
         };
         let second = match cloud {
             Cloud::Compute => 64,
             Cloud::Ocean => 65,
             Cloud::Azure => 66,
+            Cloud::Aws => 67,
         };
         let external = format!("100.{second}.{}.{}", droplet / 100, droplet % 100);
         let object = json!({
@@ -390,6 +442,7 @@ impl Cluster {
             }
             Cloud::Ocean => self.universe.ocean.with(|ocean| ocean.remove_droplet(droplet)),
             Cloud::Azure => self.universe.azure.with(|azure| azure.remove_machine(&machine)),
+            Cloud::Aws => self.universe.ec2.with(|ec2| ec2.terminate_instance(&machine)),
         }
     }
 
@@ -415,6 +468,7 @@ impl Cluster {
             Cloud::Compute => self.universe.compute.ledger(),
             Cloud::Ocean => self.universe.ocean.ledger(),
             Cloud::Azure => self.universe.azure.ledger(),
+            Cloud::Aws => self.universe.ec2.ledger(),
         };
         if is_ordered(&ledger, &ip) {
             return;
@@ -448,12 +502,23 @@ impl Cluster {
                 });
             }
             Cloud::Azure => self.universe.azure.with(|azure| azure.attach_now(&ip, &machine)),
+            Cloud::Aws => {
+                let machine = if node.is_some() { machine } else { STRANGER_INSTANCE.to_owned() };
+                let holder = self.universe.ec2.with(|ec2| ec2.holder(&ip)).unwrap_or_default();
+                self.had_own
+                    .retain(|(_, name), _| *name != machine && !holder.ends_with(&format!("/{name}")));
+                // What is there already is dropped for it, which is the person's doing too.
+                let dropped = self.universe.ec2.with(|ec2| ec2.held_by(&machine));
+                dropped.iter().for_each(|ip| self.universe.disturb(ip));
+                self.universe.ec2.with(|ec2| ec2.attach_now(&ip, &machine));
+            }
         }
         self.given_away.remove(&ip);
         let stranger = match cloud {
             Cloud::Compute => format!("{PROJECT}/{}/{STRANGER}", ZONES[0]),
             Cloud::Ocean => STRANGER_DROPLET.to_string(),
             Cloud::Azure => self.universe.azure.with(|azure| azure.vm(STRANGER)),
+            Cloud::Aws => format!("{AWS_REGION}/{STRANGER_INSTANCE}"),
         };
         if self.universe.holder(&ip).as_ref() == Some(&stranger) {
             self.given_away.insert(ip, stranger);
@@ -468,6 +533,7 @@ impl Cluster {
             Cloud::Compute => ("netipallocations", "", "edge", "reservedIPs"),
             Cloud::Ocean => ("floatingippools", "default", "pool", "ips"),
             Cloud::Azure => ("netipallocations", "", "azure", "reservedIPs"),
+            Cloud::Aws => ("netipallocations", "", "aws", "reservedIPs"),
         };
         let ip = address_at(cloud, address);
         self.forgotten.insert(ip.clone());
@@ -516,12 +582,13 @@ impl Cluster {
                 }
                 self.universe.api.create("floatingippools", &object, now);
             }
-            Cloud::Azure => {
-                let ips: Vec<_> = (0..3).map(azure_address).collect();
+            Cloud::Azure | Cloud::Aws => {
+                let name = if cloud == Cloud::Azure { "azure" } else { "aws" };
+                let ips: Vec<_> = (0..3).map(|number| address_at(cloud, number)).collect();
                 let object = json!({
-                    "metadata": {"name": "azure"},
+                    "metadata": {"name": name},
                     "spec": {
-                        "reservedIPs": ips, "nodeSelector": {"role": "azure"}, "cloud": {"provider": "azure"},
+                        "reservedIPs": ips, "nodeSelector": {"role": name}, "cloud": {"provider": name},
                         "policy": {"failoverGraceSeconds": self.grace},
                     },
                 });
@@ -540,10 +607,13 @@ impl Cluster {
             CloudFault::Overtake => Fault::Overtake,
             CloudFault::Slow => Fault::Delay(Duration::from_millis(1_500)),
             CloudFault::Partial => {
-                if cloud == Cloud::Compute {
-                    self.universe
+                match cloud {
+                    Cloud::Compute => self
+                        .universe
                         .compute
-                        .with(|compute| _ = compute.unreachable_regions.insert(REGION.into()));
+                        .with(|compute| _ = compute.unreachable_regions.insert(REGION.into())),
+                    Cloud::Aws => self.universe.ec2.with(|ec2| ec2.lag = AWS_LAG),
+                    Cloud::Ocean | Cloud::Azure => {}
                 }
                 return;
             }
@@ -556,6 +626,10 @@ impl Cluster {
                 self.universe.ocean.inject(rule);
             }
             Cloud::Azure => self.universe.azure.inject(rule),
+            Cloud::Aws => {
+                self.universe.route53.inject(rule.clone());
+                self.universe.ec2.inject(rule);
+            }
         }
     }
 
@@ -565,6 +639,9 @@ impl Cluster {
         self.universe.ocean.heal();
         self.universe.zones.heal();
         self.universe.azure.heal();
+        self.universe.ec2.heal();
+        self.universe.route53.heal();
+        self.universe.ec2.with(|ec2| ec2.lag = Duration::ZERO);
         self.universe.compute.with(|compute| compute.unreachable_regions.clear());
         self.universe.set_weather(|weather| (weather.kubernetes, weather.clouds) = (0, 0));
         self.hide_projects();

@@ -8,19 +8,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use controller::clock::Clock;
 use controller::clouds::Drivers;
 use controller::fence::{Fence, fenced};
 use controller::run::Edges;
 use controller::watch::SILENCE_SECONDS_MAX;
+use drivers::aws::{Aws, Identity};
 use drivers::azure::Azure;
 use drivers::budget::{Limit, budgeted};
 use drivers::cloudflare::Cloudflare;
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::digitalocean::records::Records;
+use drivers::ec2::Ec2;
 use drivers::http::{HttpService, is_read, with_deadline};
 use drivers::records::RecordDriver;
-use drivers::{AddressDriver, tokens};
+use drivers::route53::Route53;
+use drivers::{AddressDriver, Seconds, tokens};
 use futures::stream;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -47,27 +51,43 @@ const WATCH_SECONDS: u64 = 240;
 
 /// The edges of a process.
 pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
-    let fence = Fence::new(Arc::clone(process) as Arc<dyn controller::clock::Clock>);
+    let fence = Fence::new(Arc::clone(process) as Arc<dyn Clock>);
     let client = |seconds| kubernetes(universe, Duration::from_secs(seconds));
     let reach = |cloud, server| reach(universe, process, &fence, cloud, server);
     let compute = reach(Cloud::Compute, HttpService::new(universe.compute.service()));
     let ocean = reach(Cloud::Ocean, HttpService::new(universe.ocean.service()));
-    // What is judged of a cloud is judged of addresses, and Cloudflare has none.
+    // What is judged of a cloud is judged of addresses, and these have none.
     let zones = reach(Cloud::Ocean, HttpService::new(universe.zones.service()));
+    let route53 = reach(Cloud::Ocean, HttpService::new(universe.route53.service()));
     let azure = reach(Cloud::Azure, HttpService::new(universe.azure.service()));
+    let ec2 = reach(Cloud::Aws, HttpService::new(universe.ec2.service()));
+    let clock = Arc::clone(process);
+    let now: Seconds = Arc::new(move || u64::try_from(clock.wall().as_second()).unwrap_or(0));
     Edges {
         watching: client(8),
         writing: client(3),
         leasing: client(3),
-        drivers: drivers(compute, ocean, zones, azure),
-        clock: Arc::clone(process) as Arc<dyn controller::clock::Clock>,
+        drivers: drivers(Services { compute, ocean, zones, azure, ec2, route53 }, &now),
+        clock: Arc::clone(process) as Arc<dyn Clock>,
         fence,
         vips: controller::vips::Line::default(),
     }
 }
 
+/// The clouds' services.
+#[allow(missing_docs, reason = "the fields are what their names say")]
+pub struct Services {
+    pub compute: HttpService,
+    pub ocean: HttpService,
+    pub zones: HttpService,
+    pub azure: HttpService,
+    pub ec2: HttpService,
+    pub route53: HttpService,
+}
+
 /// The drivers over the clouds' services, with the budgets that a controller has by default.
-pub fn drivers(compute: HttpService, ocean: HttpService, zones: HttpService, azure: HttpService) -> Drivers {
+pub fn drivers(services: Services, now: &Seconds) -> Drivers {
+    let Services { compute, ocean, zones, azure, ec2, route53 } = services;
     let minute = |requests_max| Limit::window(requests_max, Duration::from_secs(60));
     let hour = Limit::window(drivers::digitalocean::REQUESTS_PER_HOUR, Duration::from_secs(3_600));
     let compute = budgeted(compute, &[minute(drivers::compute::REQUESTS_PER_MINUTE)]);
@@ -86,13 +106,24 @@ pub fn drivers(compute: HttpService, ocean: HttpService, zones: HttpService, azu
     let azure = budgeted(azure, &drivers::azure::limits());
     let azure: Arc<dyn AddressDriver> =
         Arc::new(Azure::new(azure, "http://azure.invalid", token(), Some(GROUP.into())));
+    let aws = |service| {
+        let keys = Identity::Keys { id: TOKEN.into(), secret: "secret".into() };
+        Arc::new(Aws::new(service, keys, "", Arc::clone(now)))
+    };
+    let ec2: Arc<dyn AddressDriver> = Arc::new(Ec2::new(aws(ec2), drivers::ec2::limits()));
+    let route53: Arc<dyn RecordDriver> = Arc::new(Route53::new(aws(route53), drivers::route53::limits()));
     Drivers {
         addresses: BTreeMap::from([
             (Provider::Gcp, compute),
             (Provider::DigitalOcean, ocean),
             (Provider::Azure, azure),
+            (Provider::Aws, ec2),
         ]),
-        records: BTreeMap::from([(DnsProvider::DigitalOcean, records), (DnsProvider::Cloudflare, zones)]),
+        records: BTreeMap::from([
+            (DnsProvider::DigitalOcean, records),
+            (DnsProvider::Cloudflare, zones),
+            (DnsProvider::Route53, route53),
+        ]),
     }
 }
 

@@ -26,9 +26,9 @@ use drivers::http::HttpService;
 use plan::{Epoch, Plan, Provider, RecordFact, Scope, Timestamp, Verdict};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use testbed::fake::ledger::{Deed, Ledger};
+use testbed::fake::ledger::{Asked, Deed, Ledger};
 
-use crate::cluster::Cluster;
+use crate::cluster::{AWS_REGION, AWS_ZONE, Cluster};
 use crate::edges;
 use crate::names;
 use crate::run::DNS_OWNER;
@@ -64,8 +64,8 @@ pub fn written(universe: &Universe) -> (usize, usize) {
 }
 
 /// What was asked of each cloud that has addresses, and what it did.
-fn ledgers(universe: &Universe) -> [Ledger; 3] {
-    [universe.compute.ledger(), universe.ocean.ledger(), universe.azure.ledger()]
+fn ledgers(universe: &Universe) -> [Ledger; 4] {
+    [universe.compute.ledger(), universe.ocean.ledger(), universe.azure.ledger(), universe.ec2.ledger()]
 }
 
 /// How many addresses went to a machine.
@@ -123,10 +123,9 @@ pub async fn judge(
     if changes > CHANGES_OTHERWISE_MAX + events * CHANGES_PER_EVENT_MAX {
         add("I7", format!("{changes} changes after {events} events"));
     }
-    let reads: usize = ledgers(universe)
-        .iter()
-        .map(|ledger| ledger.asked.iter().filter(|asked| asked.line.starts_with("GET")).count())
-        .sum();
+    let is_read = |asked: &&Asked| asked.line.starts_with("GET") || asked.call.starts_with("Describe");
+    let reads: usize =
+        ledgers(universe).iter().map(|ledger| ledger.asked.iter().filter(is_read).count()).sum();
     if reads as f64 > universe.elapsed().as_secs_f64() * READS_PER_SECOND_MAX {
         add("I7", format!("{reads} reads in {:?}", universe.elapsed()));
     }
@@ -193,9 +192,14 @@ fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
 /// What has an address of its own must have had one, and what had one must have one or one of ours.
 fn own(universe: &Universe, cluster: &Cluster) -> Vec<String> {
     let wrong = |((zone, name), had): (&(&str, String), &bool)| {
-        let (exists, has, holds) = universe.compute.with(|compute| {
-            (compute.exists(zone, name), compute.has_own(zone, name), compute.has_address(zone, name))
-        });
+        let (exists, has, holds) = match *zone {
+            AWS_ZONE => {
+                universe.ec2.with(|ec2| (ec2.exists(name), ec2.has_own(name), !ec2.held_by(name).is_empty()))
+            }
+            zone => universe.compute.with(|compute| {
+                (compute.exists(zone, name), compute.has_own(zone, name), compute.has_address(zone, name))
+            }),
+        };
         match (had, has) {
             (true, false) if exists && !holds => {
                 Some(format!("{name} has no address at all, and had one of its own"))
@@ -206,8 +210,8 @@ fn own(universe: &Universe, cluster: &Cluster) -> Vec<String> {
     };
     // Whoever stops listing an address forgets what its holder had.
     let held_forgotten = |(_, name): &&(&str, String)| {
-        let ledger = universe.compute.ledger();
-        ledger.done.iter().any(|done| match &done.deed {
+        let ledgers = [universe.compute.ledger(), universe.ec2.ledger()];
+        ledgers.iter().flat_map(|ledger| &ledger.done).any(|done| match &done.deed {
             Deed::Attached { address, vm } => {
                 cluster.forgotten.contains(address) && vm.ends_with(&format!("/{name}"))
             }
@@ -228,14 +232,24 @@ async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
     index.see(Seen::RecordSets(Change::All(read(universe.api.all("nodednsrecordsets")))));
     universe.ocean.heal();
     universe.zones.heal();
-    let compute = HttpService::new(universe.compute.service());
-    let [ocean, zones] =
-        [HttpService::new(universe.ocean.service()), HttpService::new(universe.zones.service())];
-    let azure = HttpService::new(universe.azure.service());
-    let drivers = edges::drivers(compute, ocean, zones, azure);
-    for (provider, account) in
-        [(Provider::Gcp, PROJECT), (Provider::DigitalOcean, ""), (Provider::Azure, SUBSCRIPTION)]
-    {
+    universe.route53.heal();
+    universe.route53.enforce_limits(false);
+    let services = edges::Services {
+        compute: HttpService::new(universe.compute.service()),
+        ocean: HttpService::new(universe.ocean.service()),
+        zones: HttpService::new(universe.zones.service()),
+        azure: HttpService::new(universe.azure.service()),
+        ec2: HttpService::new(universe.ec2.service()),
+        route53: HttpService::new(universe.route53.service()),
+    };
+    let seconds = u64::try_from(universe.now().as_second()).unwrap_or(0);
+    let drivers = edges::drivers(services, &(Arc::new(move || seconds) as drivers::Seconds));
+    for (provider, account) in [
+        (Provider::Gcp, PROJECT),
+        (Provider::DigitalOcean, ""),
+        (Provider::Azure, SUBSCRIPTION),
+        (Provider::Aws, AWS_REGION),
+    ] {
         let scope = Scope { provider, account: account.into() };
         let listing = drivers.addresses[&provider].list(&scope).await;
         let tick = index.tick();

@@ -1,6 +1,6 @@
 //! The names in DNS of a run: who publishes what, and what must never happen to them.
 //!
-//! The pool's name is at DigitalOcean and holds its addresses, that of the nodes is at Cloudflare and holds theirs. Beside each
+//! The pool's name is at DigitalOcean and holds its addresses. Those of the nodes are at Cloudflare and at Route 53, and hold theirs. Beside each
 //! there is one that somebody else made. In some runs a person takes the pool's name over, mark and all.
 //!
 //! ```text
@@ -22,8 +22,12 @@ use crate::universe::Universe;
 pub const ZONE: &str = "example.com";
 /// The pool's name.
 const POOL: &str = "pool.example.com";
-/// The nodes' name.
+/// The name of the nodes at Compute Engine.
 const NODES: &str = "nodes.example.com";
+/// The name of the nodes at Amazon.
+const AWS_NODES: &str = "aws-nodes.example.com";
+/// The zone at Route 53.
+const AWS_ZONE_ID: &str = "Z0000000000001";
 /// A name that somebody else made.
 const STRANGERS: &str = "other.example.com";
 /// What it holds.
@@ -39,21 +43,26 @@ pub fn of_pool() -> Value {
     json!({"recordName": "pool", "zone": ZONE, "ttl": 30, "provider": "digitalocean"})
 }
 
-/// The object that publishes nodes.
-pub fn node_names() -> Value {
-    json!({
-        "metadata": {"name": "nodes", "namespace": "default"},
-        "spec": {
-            "provider": "cloudflare", "dnsRecordSet": {"recordName": "nodes", "zone": ZONE, "ttl": 60},
-            "match": {"nodeLabel": "role=edge"},
+/// The objects that publish nodes.
+pub fn node_names() -> [Value; 2] {
+    [("nodes", "cloudflare", "role=edge"), ("aws-nodes", "route53", "role=aws")].map(
+        |(name, provider, nodes)| {
+            json!({
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {
+                    "provider": provider, "dnsRecordSet": {"recordName": name, "zone": ZONE, "ttl": 60},
+                    "match": {"nodeLabel": nodes},
+                },
+            })
         },
-    })
+    )
 }
 
 /// Lets somebody else have a name at each provider.
 pub fn prepare(universe: &Universe) {
     universe.ocean.with(|ocean| ocean.replace_records(ZONE, "A", "other", &[STRANGERS_VALUE]));
     universe.zones.with(|zones| _ = zones.add_record(ZONE, "A", STRANGERS, STRANGERS_VALUE));
+    universe.route53.with(|names| names.set_record(AWS_ZONE_ID, STRANGERS, "A", 60, &[STRANGERS_VALUE]));
 }
 
 /// A person takes the pool's name over for another controller.
@@ -67,14 +76,21 @@ pub fn take(universe: &Universe) {
 
 /// Whether a request is about names.
 pub fn is_about(path: &str) -> bool {
-    path.contains("/domains/") || path.contains("/dns_records")
+    ["/domains/", "/dns_records", "/rrset"].iter().any(|part| path.contains(part))
 }
 
 /// What is wrong with a change of names that arrives now.
 pub fn wrong(universe: &Universe, path: &str, body: &str) -> Option<Violation> {
     let violation = |what: String| Some(Violation { invariant: "I10", what });
+    let batch = body;
     let body: Value = serde_json::from_str(body).unwrap_or_default();
     let gone: Vec<(String, String)> = match path.rsplit_once("/records/") {
+        None if path.contains("/rrset") => {
+            let held = universe.route53.with(|names| names.values(AWS_ZONE_ID, AWS_NODES, "A"));
+            // What is deleted and not made again is named once.
+            let is_gone = |value: &String| batch.matches(&format!("<Value>{value}</Value>")).count() == 1;
+            held.into_iter().filter(is_gone).map(|value| (AWS_NODES.to_owned(), value)).collect()
+        }
         Some((_, id)) => {
             let known = universe.ocean.with(|ocean| ocean.record_of(ZONE, id.parse().unwrap_or(0)));
             let stays =
@@ -118,7 +134,7 @@ fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
     let nodes = universe.api.all("nodes");
     let droplet = universe.ocean.with(|ocean| ocean.holder(value)).map(|id| format!("digitalocean://{id}"));
     let is_meant = |node: &&Value| match name {
-        NODES => node["status"]["addresses"][0]["address"] == value,
+        NODES | AWS_NODES => node["status"]["addresses"][0]["address"] == value,
         POOL => droplet.as_deref() == node["spec"]["providerID"].as_str(),
         _ => false,
     };
@@ -127,7 +143,7 @@ fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
     let is_well =
         node["status"]["conditions"][0]["status"] == "True" && node["spec"]["unschedulable"] != true;
     let has_pod =
-        name == NODES || universe.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == node_name);
+        name != POOL || universe.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == node_name);
     let is_quiet = universe.is_quiet(&[node_name, value, "objects", "the name"]);
     (is_well && has_pod && is_quiet).then(|| node_name.to_owned())
 }
@@ -135,7 +151,11 @@ fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
 /// What is wrong with names in the end.
 pub fn judge(universe: &Universe) -> Vec<String> {
     let mut found = Vec::new();
-    for (ledger, name) in [(universe.ocean.ledger(), POOL), (universe.zones.ledger(), NODES)] {
+    for (ledger, name) in [
+        (universe.ocean.ledger(), POOL),
+        (universe.zones.ledger(), NODES),
+        (universe.route53.ledger(), AWS_NODES),
+    ] {
         if let Some(at) = emptied(&ledger, name) {
             found.push(format!("{name} was emptied at {at:?}"));
         }
@@ -143,6 +163,7 @@ pub fn judge(universe: &Universe) -> Vec<String> {
     let strangers = [
         universe.ocean.with(|ocean| ocean.record_values(ZONE, "A", "other")),
         universe.zones.with(|zones| zones.values(STRANGERS, "A")),
+        universe.route53.with(|names| names.values(AWS_ZONE_ID, STRANGERS, "A")).into_iter().collect(),
     ];
     for values in strangers.iter().filter(|values| **values != [STRANGERS_VALUE]) {
         found.push(format!("{STRANGERS}, which is somebody else's, holds {values:?}"));

@@ -17,7 +17,7 @@ use testbed::fake::ledger::{Deed, Ledger};
 use testbed::fake::limits::{Limit, Rate};
 
 use crate::apiserver::moment;
-use crate::cluster::{clouds, conditions};
+use crate::cluster::{AWS_REGION, AWS_ZONE, clouds, conditions};
 use crate::edges::edges;
 use crate::universe::{PROJECT, Process, Universe};
 
@@ -148,6 +148,31 @@ pub const PLACES: &[Place] = &[
             ],
         ],
         page: ("PublicIPAddresses_ListAll", 100),
+    },
+    Place {
+        provider: "aws",
+        region: AWS_REGION,
+        add_machine: |universe, number| {
+            let id = format!("i-{number}");
+            universe.ec2.with(|ec2| ec2.add_instance_without_address(AWS_REGION, &id));
+            format!("aws:///{AWS_ZONE}/{id}")
+        },
+        remove_machine: |universe, number| {
+            universe.ec2.with(|ec2| ec2.terminate_instance(&format!("i-{number}")));
+        },
+        add_address: |universe, ip, holder| {
+            universe.ec2.with(|ec2| {
+                ec2.add_address(AWS_REGION, ip);
+                ec2.attach_now(ip, &format!("i-{holder}"));
+            });
+        },
+        ledger: |universe| universe.ec2.ledger(),
+        limits: testbed::fake::ec2::Ec2::limits,
+        calls: [
+            &["DescribeInstances", "AssociateAddress"],
+            &["DescribeAddresses", "DisassociateAddress", "DescribeInstances", "AssociateAddress"],
+        ],
+        page: ("DescribeAddresses", u64::MAX),
     },
 ];
 

@@ -34,11 +34,12 @@ pub enum Cloud {
     Compute,
     Ocean,
     Azure,
+    Aws,
 }
 
 impl Cloud {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Compute, Self::Ocean, Self::Azure];
+    pub const ALL: [Self; 4] = [Self::Compute, Self::Ocean, Self::Azure, Self::Aws];
 }
 
 /// Something that happens.
@@ -156,7 +157,7 @@ pub enum CloudFault {
     FailLate,
     Overtake,
     Slow,
-    /// A region does not answer.
+    /// A region does not answer, or answers late.
     Partial,
 }
 

@@ -11,6 +11,8 @@ use testbed::fake::azure::Azure;
 use testbed::fake::cloudflare::Cloudflare;
 use testbed::fake::compute::Compute;
 use testbed::fake::digitalocean::DigitalOcean;
+use testbed::fake::ec2::Ec2;
+use testbed::fake::route53::Route53;
 use tokio::time::Instant;
 
 use crate::apiserver::ApiServer;
@@ -18,7 +20,7 @@ use crate::arrivals::Arrivals;
 use crate::cluster::Clouds;
 use crate::dice::Dice;
 
-/// The token that all clouds accept.
+/// The token or the key that all clouds accept.
 pub const TOKEN: &str = "sim-token";
 
 /// The project at Compute Engine.
@@ -47,6 +49,10 @@ pub struct Universe {
     pub zones: Fake<Cloudflare>,
     /// Azure.
     pub azure: Fake<Azure>,
+    /// EC2.
+    pub ec2: Fake<Ec2>,
+    /// Route 53.
+    pub route53: Fake<Route53>,
     started: Instant,
     weather: Mutex<Weather>,
     story: Mutex<Vec<String>>,
@@ -84,7 +90,7 @@ pub enum Fate {
 impl Universe {
     /// Nothing has happened yet.
     pub fn new(seed: u64, clouds: Clouds) -> Arc<Self> {
-        let Clouds { compute, ocean, zones, azure } = clouds;
+        let Clouds { compute, ocean, zones, azure, ec2, route53 } = clouds;
         let weather = Weather {
             dice: Dice::new(seed, "weather"),
             kubernetes: 0,
@@ -97,6 +103,8 @@ impl Universe {
             ocean,
             zones,
             azure,
+            ec2,
+            route53,
             started: Instant::now(),
             weather: Mutex::new(weather),
             story: Mutex::default(),
@@ -171,7 +179,8 @@ impl Universe {
     pub fn holder(&self, ip: &str) -> Option<String> {
         let droplet = || self.ocean.with(|ocean| ocean.holder(ip)).map(|id| id.to_string());
         let at_azure = || self.azure.with(|azure| azure.holder(ip));
-        self.compute.with(|compute| compute.holder(ip)).or_else(droplet).or_else(at_azure)
+        let at_amazon = || self.ec2.with(|ec2| ec2.holder(ip));
+        self.compute.with(|compute| compute.holder(ip)).or_else(droplet).or_else(at_azure).or_else(at_amazon)
     }
 }
 

@@ -389,7 +389,7 @@ fn query_of(request: &Request<Bytes>) -> BTreeMap<String, String> {
 }
 
 /// Names and values as a query or a form has them, decoded. A repeated name keeps its last value.
-pub(crate) fn pairs_of(text: &str) -> BTreeMap<String, String> {
+pub fn pairs_of(text: &str) -> BTreeMap<String, String> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
     pairs
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))

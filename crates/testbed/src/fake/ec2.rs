@@ -60,8 +60,8 @@ pub struct Ec2 {
     state: State,
     /// What reads were told from when on, the oldest first, while they are late.
     history: VecDeque<(Duration, State)>,
-    /// Associations that have ended. Ending one twice is no error.
-    ended: BTreeSet<String>,
+    /// Associations that have ended, and their addresses. Ending one twice is no error.
+    ended: BTreeMap<String, String>,
     number: u32,
     /// What a person did with the console and the ledger does not know yet.
     unwritten: VecDeque<Deed>,
@@ -221,6 +221,32 @@ impl Ec2 {
         of_instance.any(|interface| interface.own.is_some())
     }
 
+    /// The address that an allocation or an association is about, be it over or not.
+    pub fn address_of(&self, id: &str) -> Option<String> {
+        let is_it = |address: &Address| {
+            address.allocation == id
+                || address.association.as_ref().is_some_and(|(association, _)| association == id)
+        };
+        let found = self.state.addresses.iter().find(|(_, address)| is_it(address)).map(|(ip, _)| ip.clone());
+        found.or_else(|| self.ended.get(id).cloned())
+    }
+
+    /// The instance of an interface.
+    pub fn instance_of(&self, interface: &str) -> Option<String> {
+        self.state.interfaces.get(interface)?.instance.clone()
+    }
+
+    /// Whether an instance has not ended.
+    pub fn exists(&self, instance: &str) -> bool {
+        self.state.instances.get(instance).is_some_and(|instance| instance.state != "terminated")
+    }
+
+    /// The Elastic IPs that an instance holds.
+    pub fn held_by(&self, instance: &str) -> Vec<String> {
+        let is_its = |interface: &Interface| interface.instance.as_deref() == Some(instance);
+        self.interfaces_where(is_its).iter().filter_map(|interface| self.on(interface)).collect()
+    }
+
     /// The addresses of a region.
     pub fn addresses(&self, region: &str) -> Vec<String> {
         let here = self.state.addresses.iter().filter(|(_, address)| address.region == region);
@@ -249,7 +275,7 @@ impl Ec2 {
 
     fn take_off(&mut self, ip: &str) -> Option<Deed> {
         let (association, interface) = self.state.addresses.get_mut(ip)?.association.take()?;
-        self.ended.insert(association);
+        self.ended.insert(association, ip.to_owned());
         let vm = self.state.holder(&interface);
         if let Some(instance) = self.state.interfaces.get(&interface).and_then(|found| found.instance.clone())
         {

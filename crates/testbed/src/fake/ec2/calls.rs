@@ -206,7 +206,7 @@ impl Ec2 {
         let ip = self.state.addresses.iter().find(|(_, address)| is_it(address)).map(|(ip, _)| ip.clone());
         match ip {
             Some(ip) => self.detach_now(&ip),
-            None if self.ended.contains(association) => {}
+            None if self.ended.contains_key(association) => {}
             None => {
                 let text = format!("The association ID '{association}' does not exist");
                 return Err(error(400, "InvalidAssociationID.NotFound", &text));
