@@ -17,6 +17,7 @@ use crate::dice::Dice;
 use crate::names;
 use crate::script::{self, ADDRESSES, Cloud, CloudFault, Event, NODES};
 use crate::universe::{GROUP, PROJECT, SUBSCRIPTION, TOKEN, Universe};
+use crate::vips;
 
 const ZONES: [&str; 3] = ["us-west1-a", "us-west1-b", "us-west1-c"];
 const REGION: &str = "us-west1";
@@ -144,6 +145,7 @@ impl Cluster {
         };
         cluster.hide_projects();
         names::prepare(&cluster.universe);
+        vips::prepare(&cluster.universe);
         cluster.universe.api.create("nodednsrecordsets", &names::node_names(), cluster.universe.now());
         for node in 0..NODES {
             Cloud::ALL.into_iter().for_each(|cloud| cluster.returns(cloud, node));
@@ -231,6 +233,7 @@ impl Cluster {
                 self.foreign.insert(address);
             }
             Event::CloudFault { cloud, fault, times } => self.cloud_fault(*cloud, *fault, *times),
+            Event::Vips(event) => vips::happen(&self.universe, event),
             Event::Crash { .. }
             | Event::Terminate { .. }
             | Event::Stop { .. }
@@ -572,6 +575,7 @@ impl Cluster {
         self.hide_projects();
         self.universe.disturb("objects");
         Cloud::ALL.into_iter().for_each(|cloud| self.recreate(cloud));
+        vips::heal(&self.universe);
         self.confirm_losses(Duration::from_secs(86_400));
     }
 
