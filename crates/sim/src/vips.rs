@@ -410,12 +410,10 @@ fn amended(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
             vip(before, role) == text(&address["spec"]["address"])
                 && [before, claim, address].into_iter().all(|object| is_known(universe, object))
         });
-        if let (Some(was), is) = &said
-            && is_as_it_was
-            && was == "Assigned"
-            && is.as_deref() != Some("Assigned")
-        {
-            found.push(format!("{is:?} is said of the {role} VIP, which is assigned as it was"));
+        // That the last try of something for the Cluster failed is said of both its VIPs.
+        let is_denied = !matches!(said.1.as_deref(), Some("Assigned" | "Failed"));
+        if said.0.as_deref() == Some("Assigned") && is_denied && is_as_it_was {
+            found.push(format!("{:?} is said of the {role} VIP, which is assigned as it was", said.1));
         }
         if said.0 != said.1 && said.1.as_deref().is_some_and(|word| is_untrue(universe, role, word)) {
             found.push(format!("{:?} is said of the {role} VIP, and that is not so", said.1));
