@@ -37,11 +37,17 @@ pub enum Sabotage {
     RecordOwnerIgnored,
     UnknownUnpublished,
     RecordBlindlyWritten,
+    ClaimAdopted,
+    VipBlindlyWritten,
+    ClaimBlindlyGivenUp,
+    VipReplaced,
+    PausedTouched,
+    UnknownVipsReadAsEmpty,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 36] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -72,6 +78,12 @@ impl Sabotage {
         Self::RecordOwnerIgnored,
         Self::UnknownUnpublished,
         Self::RecordBlindlyWritten,
+        Self::ClaimAdopted,
+        Self::VipBlindlyWritten,
+        Self::ClaimBlindlyGivenUp,
+        Self::VipReplaced,
+        Self::PausedTouched,
+        Self::UnknownVipsReadAsEmpty,
     ];
 }
 

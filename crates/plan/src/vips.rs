@@ -386,7 +386,7 @@ fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
     if cluster.is_leaving {
         return Next::say(Said::Leaving);
     }
-    if cluster.is_paused {
+    if cluster.is_paused && !crate::sabotaged!(PausedTouched) {
         return Next::say(Said::Paused);
     }
     let is_declined = role == Role::Ingress && cluster.wants_ingress == Some(false);
@@ -399,7 +399,7 @@ fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
         return Next::say(Said::Unknown("pools"));
     };
     let claim = claims.get(&role.claim(key));
-    let ours = claim.filter(|claim| claim.owners.contains(&cluster.uid));
+    let ours = claim.filter(|claim| claim.owners.contains(&cluster.uid) || crate::sabotaged!(ClaimAdopted));
     let given = ours.and_then(|claim| addresses.get(claim.address.as_ref()?));
     let copy = match copy(world, cluster, role, given) {
         Ok(copy) => copy,
@@ -412,7 +412,10 @@ fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
         Role::ControlPlane => &cluster.endpoint,
         Role::Ingress => &cluster.ingress,
     };
-    if let Some(vip) = present {
+    let is_replaced = |vip: &Arc<str>| {
+        crate::sabotaged!(VipReplaced) && given.is_some_and(|given| given.to_string() != **vip)
+    };
+    if let Some(vip) = present.as_ref().filter(|vip| !is_replaced(vip)) {
         let said = match ours.filter(|_| given.is_some_and(|given| given.to_string() == **vip)) {
             Some(claim) => {
                 let undefined_in = match &copy {

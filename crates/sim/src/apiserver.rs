@@ -36,10 +36,15 @@ impl Kind {
     fn is_replaced_blindly(&self) -> bool {
         matches!(self.plural, "nodes" | "pods")
     }
+
+    /// Whether its objects are in namespaces.
+    fn is_namespaced(&self) -> bool {
+        !matches!(self.plural, "nodes" | "netipallocations" | "globalinclusterippools")
+    }
 }
 
 /// Every kind that the twin knows.
-pub const KINDS: [Kind; 11] = [
+pub const KINDS: [Kind; 17] = [
     Kind { plural: "nodes", kind: "Node", api_version: "v1", has_status: false },
     Kind { plural: "pods", kind: "Pod", api_version: "v1", has_status: false },
     Kind { plural: "deployments", kind: "Deployment", api_version: "apps/v1", has_status: false },
@@ -64,6 +69,37 @@ pub const KINDS: [Kind; 11] = [
         plural: "nodednsrecordsets",
         kind: "NodeDNSRecordSet",
         api_version: "flipop.digitalocean.com/v1alpha1",
+        has_status: true,
+    },
+    Kind { plural: "clusters", kind: "Cluster", api_version: "cluster.x-k8s.io/v1beta2", has_status: true },
+    Kind {
+        plural: "clusterclasses",
+        kind: "ClusterClass",
+        api_version: "cluster.x-k8s.io/v1beta2",
+        has_status: true,
+    },
+    Kind {
+        plural: "ipaddressclaims",
+        kind: "IPAddressClaim",
+        api_version: "ipam.cluster.x-k8s.io/v1beta2",
+        has_status: true,
+    },
+    Kind {
+        plural: "ipaddresses",
+        kind: "IPAddress",
+        api_version: "ipam.cluster.x-k8s.io/v1beta2",
+        has_status: false,
+    },
+    Kind {
+        plural: "inclusterippools",
+        kind: "InClusterIPPool",
+        api_version: "ipam.cluster.x-k8s.io/v1alpha2",
+        has_status: true,
+    },
+    Kind {
+        plural: "globalinclusterippools",
+        kind: "GlobalInClusterIPPool",
+        api_version: "ipam.cluster.x-k8s.io/v1alpha2",
         has_status: true,
     },
 ];
@@ -168,7 +204,7 @@ impl ApiServer {
     pub fn delete(&self, plural: &str, namespace: &str, name: &str, now: Timestamp) {
         self.by_hand(plural, now, |store, kind| {
             let (namespace, name) = (namespace.to_owned(), Some(name.to_owned()));
-            _ = store.delete(&Target { kind, namespace, name, is_status: false });
+            _ = store.delete(&Target { kind, namespace, name, is_status: false }, &Value::Null);
         });
     }
 
@@ -183,8 +219,29 @@ impl ApiServer {
 
     /// All objects of a kind.
     pub fn all(&self, plural: &str) -> Vec<Value> {
+        let Some(kind) = Kind::named(plural) else { return Vec::new() };
+        self.lock().of_kind(kind).map(|(_, object)| object.clone()).collect()
+    }
+
+    /// One object.
+    pub fn one(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        let kind = Kind::named(plural)?;
+        self.lock().objects.get(&(kind.plural, namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// When an object became what it is.
+    pub fn changed_at(&self, object: &Value) -> Option<Timestamp> {
+        let version: u64 = text(object, &["metadata", "resourceVersion"]).parse().ok()?;
         let store = self.lock();
-        store.objects.iter().filter(|((of, ..), _)| *of == plural).map(|(_, object)| object.clone()).collect()
+        let at = store.events.binary_search_by_key(&version, |event| event.version).ok()?;
+        Some(store.events[at].at)
+    }
+
+    /// Whether something happened to an object of these kinds after a version; and the version up to which that is known.
+    pub fn has_changed(&self, plurals: &[&str], version: u64) -> (bool, u64) {
+        let store = self.lock();
+        let first = store.events.partition_point(|event| event.version <= version);
+        (store.events[first..].iter().any(|event| plurals.contains(&event.plural)), store.version)
     }
 
     /// Since when something is true of some object of a kind without a break.
@@ -293,8 +350,55 @@ fn text<'a>(value: &'a Value, path: &[&str]) -> &'a str {
     path.iter().fold(value, |value, key| &value[*key]).as_str().unwrap_or_default()
 }
 
+/// What the server says of the kinds that it has: which groups in which versions, or the kinds of one of them.
+fn discovery(path: &str) -> Option<Value> {
+    let parts: Vec<_> = path.trim_matches('/').split('/').collect();
+    match parts[..] {
+        ["apis"] => {
+            let mut groups: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+            for kind in KINDS {
+                let Some((group, version)) = kind.api_version.split_once('/') else { continue };
+                let versions = groups.entry(group).or_default();
+                let named = json!({"groupVersion": kind.api_version, "version": version});
+                if !versions.contains(&named) {
+                    versions.push(named);
+                }
+            }
+            let groups: Vec<_> = groups
+                .iter()
+                .map(|(name, versions)| json!({"name": name, "versions": versions, "preferredVersion": versions[0]}))
+                .collect();
+            Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+        }
+        ["apis", group, version] => {
+            let named = format!("{group}/{version}");
+            let resource = |kind: &Kind| {
+                json!({
+                    "name": kind.plural, "singularName": kind.kind.to_lowercase(), "kind": kind.kind,
+                    "namespaced": kind.is_namespaced(), "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
+                })
+            };
+            let kinds = KINDS.iter().filter(|kind| kind.api_version == named);
+            let resources: Vec<_> = kinds.map(resource).collect();
+            Some(json!({
+                "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": named, "resources": resources,
+            }))
+            .filter(|_| !resources.is_empty())
+        }
+        _ => None,
+    }
+}
+
 impl Store {
+    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&(&'static str, String, String), &Value)> {
+        let first = (kind.plural, String::new(), String::new());
+        self.objects.range(first..).take_while(move |((plural, ..), _)| *plural == kind.plural)
+    }
+
     fn handle(&mut self, request: &Request<Bytes>) -> Result<(StatusCode, Value), Refused> {
+        if let Some(kinds) = discovery(request.uri().path()) {
+            return Ok((StatusCode::OK, kinds));
+        }
         let invalid = || (StatusCode::BAD_REQUEST, "BadRequest", "the request can't be read".to_owned());
         let target = target(request.uri().path()).ok_or_else(invalid)?;
         let body = || serde_json::from_slice::<Value>(request.body()).map_err(|_| invalid());
@@ -307,19 +411,22 @@ impl Store {
             (Method::POST, None) => self.create(&target, body()?).map(|object| (StatusCode::CREATED, object)),
             (Method::PUT, Some(_)) => self.replace(&target, body()?).map(ok),
             (Method::PATCH, Some(_)) => self.patch(&target, &body()?).map(ok),
-            (Method::DELETE, Some(_)) => self.delete(&target).map(ok),
+            (Method::DELETE, Some(_)) if request.body().is_empty() => {
+                self.delete(&target, &Value::Null).map(ok)
+            }
+            (Method::DELETE, Some(_)) => self.delete(&target, &body()?["preconditions"]).map(ok),
             _ => Err((StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", String::new())),
         }
     }
 
     fn list(&self, target: &Target, name: Option<&str>) -> Value {
-        let is_meant = |(plural, namespace, named): &(&str, String, String)| {
-            *plural == target.kind.plural
-                && (target.namespace.is_empty() || *namespace == target.namespace)
+        let is_meant = |(_, namespace, named): &(&str, String, String)| {
+            (target.namespace.is_empty() || *namespace == target.namespace)
                 && name.is_none_or(|name| named == name)
         };
+        let of_kind = self.of_kind(target.kind);
         let items: Vec<_> =
-            self.objects.iter().filter(|(key, _)| is_meant(key)).map(|(_, object)| object.clone()).collect();
+            of_kind.filter(|(key, _)| is_meant(key)).map(|(_, object)| object.clone()).collect();
         json!({
             "kind": format!("{}List", target.kind.kind), "apiVersion": target.kind.api_version,
             "metadata": {"resourceVersion": self.version.to_string()}, "items": items,
@@ -418,8 +525,16 @@ impl Store {
         self.happened(kind, key, "MODIFIED", object)
     }
 
-    fn delete(&mut self, target: &Target) -> Result<Value, Refused> {
+    /// Deletes an object, if it still is the one that the preconditions name.
+    fn delete(&mut self, target: &Target, preconditions: &Value) -> Result<Value, Refused> {
         let mut object = self.objects.get(&key(target)).cloned().ok_or_else(|| not_found(target))?;
+        for field in ["uid", "resourceVersion"] {
+            let meant = &preconditions[field];
+            if !meant.is_null() && *meant != object["metadata"][field] {
+                let message = format!("Precondition failed: {field} in precondition: {meant}");
+                return Err((StatusCode::CONFLICT, "Conflict", message));
+            }
+        }
         let has_finalizers = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
         if !has_finalizers {
             self.happened(target.kind, key(target), "DELETED", object);

@@ -316,13 +316,17 @@ impl Universe {
         let holds = |ip: &&str| machine.is_some() && self.holder(ip).map(Into::into) == machine;
         let held = listed.filter_map(Value::as_str).find(holds);
         if let Some(ip) = held.filter(|ip| self.is_quiet(&[name, ip, "objects"])) {
-            let what = format!("{name} lost its label though it holds {ip}");
-            self.tell(&what);
-            lock(&self.arrivals.seen).untrue.push(Violation { invariant: "I5", what });
+            self.condemn("I5", format!("{name} lost its label though it holds {ip}"));
         }
     }
 
-    /// What was written into Kubernetes in the course of the run that was not so.
+    /// Something was written into Kubernetes just now that must not be.
+    pub fn condemn(&self, invariant: &'static str, what: String) {
+        self.tell(&what);
+        lock(&self.arrivals.seen).untrue.push(Violation { invariant, what });
+    }
+
+    /// What was written into Kubernetes in the course of the run that must not be.
     pub fn untrue(&self) -> Vec<Violation> {
         lock(&self.arrivals.seen).untrue.clone()
     }

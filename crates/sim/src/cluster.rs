@@ -19,6 +19,7 @@ use crate::dice::Dice;
 use crate::names;
 use crate::script::{self, ADDRESSES, Cloud, CloudFault, Event, NODES};
 use crate::universe::{GROUP, PROJECT, SUBSCRIPTION, TOKEN, Universe};
+use crate::vips;
 
 const ZONES: [&str; 3] = ["us-west1-a", "us-west1-b", "us-west1-c"];
 const REGION: &str = "us-west1";
@@ -169,6 +170,7 @@ impl Cluster {
         };
         cluster.hide_projects();
         names::prepare(&cluster.universe);
+        vips::prepare(&cluster.universe);
         for object in names::node_names() {
             cluster.universe.api.create("nodednsrecordsets", &object, cluster.universe.now());
         }
@@ -264,6 +266,7 @@ impl Cluster {
                 self.foreign.insert(address);
             }
             Event::CloudFault { cloud, fault, times } => self.cloud_fault(*cloud, *fault, *times),
+            Event::Vips(event) => vips::happen(&self.universe, event),
             Event::Crash { .. }
             | Event::Terminate { .. }
             | Event::Stop { .. }
@@ -647,6 +650,7 @@ impl Cluster {
         self.hide_projects();
         self.universe.disturb("objects");
         Cloud::ALL.into_iter().for_each(|cloud| self.recreate(cloud));
+        vips::heal(&self.universe);
         self.confirm_losses(Duration::from_secs(86_400));
     }
 

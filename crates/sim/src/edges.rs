@@ -39,6 +39,7 @@ use tower::{BoxError, ServiceExt};
 use crate::apiserver::{self, Kind};
 use crate::script::Cloud;
 use crate::universe::{Fate, GROUP, Process, TOKEN, Universe};
+use crate::vips;
 
 /// What comes back: a whole body, or a watch.
 type Answer = UnsyncBoxBody<Bytes, BoxError>;
@@ -249,7 +250,7 @@ fn carried_out(universe: &Universe, request: &Request<Bytes>) -> Response<Bytes>
     };
     let node = || universe.api.all("nodes").iter().find(marks).cloned();
     let before = (request.method() == Method::PATCH).then(node).flatten();
-    let answer = universe.api.answer(request, universe.now());
+    let answer = vips::carried_out(universe, request);
     if let (Some(before), Some(after)) = (&before, before.as_ref().and_then(|_| node())) {
         universe.marked(before, &after);
     }

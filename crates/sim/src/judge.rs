@@ -12,6 +12,7 @@
 //! I8  an address that is well where it is stays there
 //! I9  in the end a machine has an address of its own if it had one and holds none of ours, and never if it had none
 //! I10 names in DNS are never emptied, and those of others are left alone: see `names`
+//! I11 a VIP is on one Cluster, from a claim of its own, and nothing of anybody else is touched: see `vips`
 //! ```
 //!
 //! What is settled is judged by the planner on the true facts, read without any weather: it must have nothing left to do.
@@ -33,6 +34,7 @@ use crate::edges;
 use crate::names;
 use crate::run::DNS_OWNER;
 use crate::universe::{PROJECT, SUBSCRIPTION, Universe};
+use crate::vips;
 
 /// Something that must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +109,7 @@ pub async fn judge(
     created(universe, cluster).into_iter().for_each(|what| add("I4", what));
     own(universe, cluster).into_iter().for_each(|what| add("I9", what));
     names::judge(universe).into_iter().for_each(|what| add("I10", what));
+    vips::judge(universe).into_iter().for_each(|what| add("I11", what));
     let (index, plan) = truth(universe).await;
     if !plan.to_string().is_empty() {
         add("I3", format!("not settled, there is still to do: {plan}"));

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use crate::cluster::{Cluster, clouds};
 use crate::dice::Dice;
 use crate::edges::edges;
+use crate::ipam::Ipam;
 use crate::judge::{self, Violation};
 use crate::script::{self, CHAOS, Event, Replica};
 use crate::universe::{Process, Universe};
@@ -67,6 +68,7 @@ async fn play(seed: u64, script: &[(Duration, Event)]) -> Outcome {
     let universe = Universe::new(seed, clouds());
     let mut cluster = Cluster::new(seed, Arc::clone(&universe));
     let mut fleet = Fleet::new(seed, Arc::clone(&universe));
+    let ipam = tokio::spawn(Ipam::new(seed, Arc::clone(&universe)).work());
     for (at, event) in script {
         fleet.look_after_until(*at).await;
         cluster.happen(event);
@@ -85,6 +87,7 @@ async fn play(seed: u64, script: &[(Duration, Event)]) -> Outcome {
     fleet.look_after_until(settled_at + QUIET).await;
     let violations = judge::judge(&universe, &cluster, before, script.len()).await;
     fleet.end();
+    ipam.abort();
     let attached = judge::attached(&universe);
     Outcome { violations, story: universe.story(), attached, simulated: universe.elapsed() }
 }
@@ -141,7 +144,7 @@ impl Fleet {
             retry: Retry { shortest: RETRY_SHORTEST, longest: Duration::from_secs(60) },
             dns_owner: Some(DNS_OWNER.into()),
             keeps_addresses: true,
-            vips: None,
+            vips: Some(controller::vips::Terms { allocates: true, default_port: 6443 }),
         };
         let edges = edges(&self.universe, &process);
         let (universe, number, stop) = (Arc::clone(&self.universe), self.started, process.stop.clone());

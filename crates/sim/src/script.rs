@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::dice::Dice;
+use crate::vips;
 
 /// Nodes at each cloud.
 pub const NODES: u64 = 6;
@@ -144,6 +145,8 @@ pub enum Event {
         fault: CloudFault,
         times: u64,
     },
+    /// Something happens to Clusters and their VIPs.
+    Vips(vips::Event),
 }
 
 /// What a cloud itself does wrong.
@@ -212,6 +215,17 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
             events.push((at, trouble));
         }
     }
+    let is_trouble = |event: &Event| {
+        matches!(
+            event,
+            Event::Crash { .. }
+                | Event::Terminate { .. }
+                | Event::Stop { .. }
+                | Event::KubernetesStorm { .. }
+        )
+    };
+    let troubles: Vec<_> = events.iter().filter(|(_, event)| is_trouble(event)).map(|(at, _)| *at).collect();
+    events.extend(vips::script(seed, &troubles).into_iter().map(|(at, event)| (at, Event::Vips(event))));
     events.sort_by_key(|(at, _)| *at);
     events
 }

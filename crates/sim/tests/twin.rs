@@ -93,6 +93,12 @@ impl Side {
                 self.send(&Method::PATCH, &one, Some(&patch)).await
             }
             What::Delete => self.send(&Method::DELETE, &one, None).await,
+            What::DeleteVersion => {
+                let preconditions = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+                let options =
+                    json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
+                self.send(&Method::DELETE, &one, Some(&options)).await
+            }
         };
         let now = body["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
         let changed = if now.is_empty() || now == last { "" } else { " changed" };
@@ -158,6 +164,7 @@ enum What {
     ReplaceStatus,
     Patch,
     Delete,
+    DeleteVersion,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -168,7 +175,7 @@ enum Version {
 }
 
 fn step(dice: &mut Dice) -> Step {
-    const WHATS: [What; 8] = [
+    const WHATS: [What; 9] = [
         What::Create,
         What::Create,
         What::Get,
@@ -177,6 +184,7 @@ fn step(dice: &mut Dice) -> Step {
         What::Patch,
         What::Patch,
         What::Delete,
+        What::DeleteVersion,
     ];
     let ips = ["203.0.113.1", "203.0.113.2"];
     Step {

@@ -84,7 +84,8 @@ pub async fn delete(
 ) -> Result<(), kube::Error> {
     let api = Api::<DynamicObject>::namespaced_with(client, &claim.namespace, &served);
     let preconditions = Preconditions { uid: seen.uid, resource_version: seen.resource_version };
-    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    let preconditions = Some(preconditions).filter(|_| !plan::sabotaged!(ClaimBlindlyGivenUp));
+    let params = DeleteParams { preconditions, ..DeleteParams::default() };
     api.delete(&claim.name, &params).await.map(|_| ())
 }
 

@@ -57,7 +57,9 @@ pub fn amendment(
     let cluster = world.clusters.get(key)?;
     let mut after = cluster.clone();
     let mut vips = Vec::new();
-    let mut patch = json!({"metadata": {"resourceVersion": tracked.metadata.resource_version}});
+    let version = tracked.metadata.resource_version.as_ref();
+    let version = version.filter(|_| !plan::sabotaged!(VipBlindlyWritten));
+    let mut patch = json!({"metadata": {"resourceVersion": version}});
     for (role, next) in vips::plan(world, key, cluster) {
         let Some(Step::Write { vip, with_copy }) = next.step else { continue };
         write(&mut patch, cluster, tracked, role, &vip, with_copy, default_port);
@@ -105,7 +107,7 @@ fn write(
     match role {
         Role::ControlPlane => {
             // An endpoint that somebody set is not touched.
-            if cluster.endpoint.is_none() {
+            if cluster.endpoint.is_none() || plan::sabotaged!(VipReplaced) {
                 let port = tracked.port.unwrap_or(default_port);
                 patch["spec"]["controlPlaneEndpoint"] = json!({"host": vip, "port": port});
             }

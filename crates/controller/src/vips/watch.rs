@@ -338,6 +338,7 @@ where
     let api = Api::<Object<P, U>>::all_with(client.clone(), resource);
     follow(api, to, |heard| match heard {
         Heard::Changed(change) => seen(change),
+        Heard::Lost(_) if plan::sabotaged!(UnknownVipsReadAsEmpty) => seen(Change::All(Vec::new())),
         Heard::Lost(error) if is_not_found(&error) => Seen::Absent(kind),
         Heard::Lost(error) => Seen::Unsure(kind, error.to_string()),
     })
