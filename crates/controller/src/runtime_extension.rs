@@ -4,10 +4,9 @@
 //! wait, and the endpoint for its infrastructure where a class asks for that. It only reads, so every copy answers, also those
 //! that don't lead. It never allocates: a hook that allocates has to be right about a Cluster that may never come to be.
 //!
-//! The certificate is read again when its files change, as those of a mounted Secret do.
+//! The certificate is read again when its files change, as those of a mounted Secret do. Whoever can reach the port may ask, so each
+//! request is bounded in size and time, and so is what is held for all of them.
 
-use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -15,40 +14,57 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, anyhow};
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{StatusCode, header};
+use axum::middleware::{Next as Handler, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use k8s_openapi::ByteString;
 use plan::vips::{Key, Next, Role, Said};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
+use tower::BoxError;
 
 use crate::health::listen;
 use crate::vips::may_be_built;
-use crate::vips::watch::Seen;
+use crate::vips::watch::{Cluster, Seen};
 
 const HOOKS: &str = "hooks.runtime.cluster.x-k8s.io/v1alpha1";
 
 /// The most that a request may hold: all templates of a Cluster.
-const REQUEST_BYTES_MAX: usize = 32 << 20;
+const REQUEST_BYTES_MAX: usize = 8 << 20;
+
+/// The most requests that are held at once, which is a quarter of the memory that a copy may have.
+const REQUESTS_MAX: usize = 8;
+
+/// The longest that a request may take, its turn included; Cluster API gives up after ten seconds.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
 
 /// The longest that a client may take to agree on a connection.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// The most connections that are being agreed on at once.
-const HANDSHAKES_MAX: usize = 100;
+/// The longest that a client may take to begin a request.
+const HEADERS_MAX: Duration = Duration::from_secs(30);
 
-/// The longest that the part for VIPs may take to answer; Cluster API gives up after ten seconds.
+/// The most connections at once.
+const CONNECTIONS_MAX: usize = 100;
+
+/// The pause before a certificate that can't be read is looked for again.
+const CERTIFICATE_RETRY: Duration = Duration::from_secs(5);
+
+/// The longest that the part for VIPs may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// When Cluster API shall ask again for a VIP that is on its way.
@@ -64,21 +80,48 @@ pub async fn serve(
     certificates: &Path,
     to: mpsc::UnboundedSender<Seen>,
 ) -> Result<()> {
-    let certificates = Certificates::read(certificates)?;
+    let certificates = Certificates::once_readable(certificates).await;
     let mut config =
         rustls::ServerConfig::builder().with_no_client_auth().with_cert_resolver(Arc::new(certificates));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let tcp = listen(port).await.with_context(|| format!("listening for runtime hooks at port {port}"))?;
+    let mut tcp =
+        listen(port).await.with_context(|| format!("listening for runtime hooks at port {port}"))?;
     let acceptor = TlsAcceptor::from(Arc::new(config));
+    let routes = routes(&name, to, REQUEST_MAX);
     tracing::info!(port, name, "answering runtime hooks");
-    let listener = TlsListener { tcp, acceptor, handshakes: JoinSet::new() };
-    Ok(axum::serve(listener, routes(&name, to)).await?)
+    let mut connections = JoinSet::new();
+    loop {
+        let has_room = connections.len() < CONNECTIONS_MAX;
+        tokio::select! {
+            biased;
+            Some(ended) = connections.join_next() => match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(error, "a client of the runtime hooks went away"),
+                Err(error) => tracing::error!(%error, "a connection was cut off"),
+            },
+            (stream, _) = Listener::accept(&mut tcp), if has_room => {
+                let (acceptor, routes) = (acceptor.clone(), routes.clone());
+                connections.spawn(async move {
+                    talk(acceptor, stream, routes).await.map_err(|error| error.to_string())
+                });
+            }
+        }
+    }
 }
 
-fn routes(name: &str, to: mpsc::UnboundedSender<Seen>) -> Router {
+/// Answers a client until it goes away, or takes too long.
+async fn talk(acceptor: TlsAcceptor, stream: TcpStream, routes: Router) -> Result<(), BoxError> {
+    let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await??;
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADERS_MAX);
+    Ok(http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).await?)
+}
+
+fn routes(name: &str, to: mpsc::UnboundedSender<Seen>, longest: Duration) -> Router {
     let (creating, patching) = (format!("{name}-before-create"), format!("{name}-generate-patches"));
     let discovered = discovered(&creating, &patching);
     let of_creating = to.clone();
+    let turns = Arc::new(Semaphore::new(REQUESTS_MAX));
     Router::new()
         .route(&format!("/{HOOKS}/discovery"), post(async move || answer(&discovered)))
         .route(
@@ -90,6 +133,17 @@ fn routes(name: &str, to: mpsc::UnboundedSender<Seen>) -> Router {
             post(async move |body: Bytes| answer(&generate_patches(&body, &to).await)),
         )
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .layer(from_fn(move |request, handler| in_turn(Arc::clone(&turns), longest, request, handler)))
+}
+
+/// Reads and answers a request when it is its turn.
+async fn in_turn(turns: Arc<Semaphore>, longest: Duration, request: Request, handler: Handler) -> Response {
+    let answered = async {
+        let _turn = turns.acquire().await;
+        handler.run(request).await
+    };
+    let answered = tokio::time::timeout(longest, answered).await;
+    answered.unwrap_or_else(|_| StatusCode::SERVICE_UNAVAILABLE.into_response())
 }
 
 fn answer(value: &Value) -> Response {
@@ -118,15 +172,43 @@ fn discovered(creating: &str, patching: &str) -> Value {
     response("DiscoveryResponse", json!({"handlers": handlers}))
 }
 
+/// What is asked before a Cluster is built, as far as the answer needs it.
+#[derive(Deserialize)]
+struct BeforeCreate {
+    cluster: Cluster,
+}
+
+/// What is asked when templates are filled, as far as the answer needs it.
+#[derive(Deserialize)]
+struct GeneratePatches {
+    items: Vec<Template>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Template {
+    uid: String,
+    #[serde(default)]
+    holder_reference: Holder,
+}
+
+/// Who refers to a template, and in which field.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Holder {
+    kind: String,
+    namespace: String,
+    name: String,
+    field_path: String,
+}
+
 async fn before_create(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
     let kind = "BeforeClusterCreateResponse";
     let wait = |seconds: i32, message: String| {
         response(kind, json!({"retryAfterSeconds": seconds, "message": message}))
     };
-    let cluster = serde_json::from_slice::<Value>(body)
-        .and_then(|mut request| serde_json::from_value(request["cluster"].take()));
-    let cluster = match cluster {
-        Ok(cluster) => cluster,
+    let BeforeCreate { cluster } = match serde_json::from_slice(body) {
+        Ok(request) => request,
         Err(error) => {
             let message = format!("the Cluster can't be read: {error}");
             return response(kind, json!({"status": "Failure", "message": message, "retryAfterSeconds": 0}));
@@ -148,31 +230,31 @@ fn retry_after(planned: &[(Role, Next); 2]) -> i32 {
     if is_stuck { RETRY_LATER_SECONDS } else { RETRY_SOON_SECONDS }
 }
 
-/// The endpoint of each Cluster for the template of its infrastructure. One without an endpoint gets no patch.
+/// The endpoint of each Cluster for the template of its infrastructure. One that may be built without an endpoint gets no patch, and
+/// where that is not known, Cluster API has to ask again.
 async fn generate_patches(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
     let kind = "GeneratePatchesResponse";
     let fail = |message: String| response(kind, json!({"status": "Failure", "message": message}));
-    let request: Value = match serde_json::from_slice(body) {
+    let request: GeneratePatches = match serde_json::from_slice(body) {
         Ok(request) => request,
         Err(error) => return fail(format!("the request can't be read: {error}")),
     };
     let mut items = Vec::new();
-    for item in request["items"].as_array().into_iter().flatten() {
-        let holder = &item["holderReference"];
-        if holder["kind"] != "Cluster" || holder["fieldPath"] != "spec.infrastructureRef" {
+    for Template { uid, holder_reference: holder } in request.items {
+        if holder.kind != "Cluster" || holder.field_path != "spec.infrastructureRef" {
             continue;
         }
-        let text = |value: &Value| value.as_str().unwrap_or_default().into();
-        let key = Key { namespace: text(&holder["namespace"]), name: text(&holder["name"]) };
+        let key = Key { namespace: holder.namespace.into(), name: holder.name.into() };
         let (tell, told) = oneshot::channel();
         match ask(to, Seen::AskedEndpoint(key, tell), told).await {
-            Ok(Some((host, port))) => {
+            Ok(Ok(Some((host, port)))) => {
                 let endpoint = json!({"host": host, "port": port});
                 let patch = json!({"spec": {"template": {"spec": {"controlPlaneEndpoint": endpoint}}}});
                 let patch = ByteString(patch.to_string().into_bytes());
-                items.push(json!({"uid": item["uid"], "patchType": "JSONMergePatch", "patch": patch}));
+                items.push(json!({"uid": uid, "patchType": "JSONMergePatch", "patch": patch}));
             }
-            Ok(None) => {}
+            Ok(Ok(None)) => {}
+            Ok(Err(waits)) => return fail(format!("control-plane VIP: {waits}")),
             Err(error) => return fail(error.to_string()),
         }
     }
@@ -193,6 +275,17 @@ struct Certificates {
 }
 
 impl Certificates {
+    /// The certificate as soon as it can be read: addresses and VIPs must not wait for a Secret that only hooks need.
+    async fn once_readable(folder: &Path) -> Self {
+        loop {
+            match Self::read(folder) {
+                Ok(certificates) => return certificates,
+                Err(error) => tracing::error!("no runtime hook is answered: {error:#}"),
+            }
+            tokio::time::sleep(CERTIFICATE_RETRY).await;
+        }
+    }
+
     fn read(folder: &Path) -> Result<Self> {
         let known = load(folder).with_context(|| {
             format!("reading tls.crt and tls.key in {} for runtime hooks", folder.display())
@@ -231,47 +324,11 @@ fn load(folder: &Path) -> Result<Arc<CertifiedKey>> {
     Ok(Arc::new(certificate))
 }
 
-/// Takes connections on which TLS has been agreed. One client that is slow at that does not hold up the others.
-struct TlsListener {
-    tcp: TcpListener,
-    acceptor: TlsAcceptor,
-    handshakes: JoinSet<io::Result<(TlsStream<TcpStream>, SocketAddr)>>,
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            let has_room = self.handshakes.len() < HANDSHAKES_MAX;
-            tokio::select! {
-                biased;
-                Some(agreed) = self.handshakes.join_next() => match agreed {
-                    Ok(Ok(connection)) => return connection,
-                    Ok(Err(error)) => tracing::debug!(%error, "a client of the runtime hooks went away"),
-                    Err(error) => tracing::error!(%error, "a connection was cut off"),
-                },
-                (stream, from) = Listener::accept(&mut self.tcp), if has_room => {
-                    let acceptor = self.acceptor.clone();
-                    self.handshakes.spawn(async move {
-                        let agreed = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await;
-                        Ok((agreed.map_err(io::Error::other)??, from))
-                    });
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.tcp.local_addr()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vips::watch::Cluster;
+    use axum::body::Body;
+    use tower::ServiceExt;
 
     /// Answers one question as the part for VIPs would, with this plan.
     fn with(planned: [(Role, Next); 2]) -> mpsc::UnboundedSender<Seen> {
@@ -328,8 +385,11 @@ mod tests {
         tokio::spawn(async move {
             while let Some(seen) = seen.recv().await {
                 if let Seen::AskedEndpoint(key, answer) = seen {
-                    let is_there = &*key.name == "c";
-                    let _ = answer.send(is_there.then(|| ("10.0.0.1".to_owned(), 6443)));
+                    let _ = answer.send(match &*key.name {
+                        "c" => Ok(Some(("10.0.0.1".to_owned(), 6443))),
+                        "without" => Ok(None),
+                        _ => Err("not known yet".to_owned()),
+                    });
                 }
             }
         });
@@ -347,13 +407,45 @@ mod tests {
             "controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443}}}}});
         let patch = ByteString(patch.to_string().into_bytes());
         assert_eq!(answered["items"], json!([{"uid": "1", "patchType": "JSONMergePatch", "patch": patch}]));
+        let request = json!({"items": [item("4", "unknown", "spec.infrastructureRef")]});
+        let answered = generate_patches(request.to_string().as_bytes(), &to).await;
+        assert_eq!(answered["status"], "Failure", "Cluster API asks again");
+        assert_eq!(answered["message"], "control-plane VIP: not known yet");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_request_is_refused_with_a_word() {
+        let (to, _seen) = mpsc::unbounded_channel();
+        for request in ["", "[]", "1", "\"x\"", "null", "{\"cluster\": 1, \"items\": 1}"] {
+            let request = request.as_bytes();
+            for answered in [before_create(request, &to).await, generate_patches(request, &to).await] {
+                assert_eq!(answered["status"], "Failure");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_never_ends_gives_way_to_others() {
+        let (to, _seen) = mpsc::unbounded_channel();
+        let routes = routes("vips", to, Duration::from_millis(20));
+        let endless = || {
+            let body = Body::from_stream(futures::stream::pending::<Result<Bytes, BoxError>>());
+            let path = format!("/{HOOKS}/generatepatches/vips-generate-patches");
+            routes.clone().oneshot(Request::post(path).body(body).unwrap())
+        };
+        let held = futures::future::join_all((0..=REQUESTS_MAX).map(|_| endless())).await;
+        for answer in held {
+            assert_eq!(answer.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
+        }
+        let discovery = Request::post(format!("/{HOOKS}/discovery")).body(Body::empty()).unwrap();
+        assert_eq!(routes.oneshot(discovery).await.unwrap().status(), StatusCode::OK);
     }
 
     #[test]
     fn a_cluster_of_either_version_can_be_read() {
         let read = |topology: Value| {
             let cluster = json!({"metadata": {"name": "c"}, "spec": {"topology": topology}});
-            serde_json::from_value::<Cluster>(cluster).unwrap().spec.topology.unwrap()
+            serde_json::from_value::<Cluster>(cluster).unwrap().spec.0.topology.unwrap()
         };
         assert_eq!(read(json!({"class": "k"})).class, "k");
         assert_eq!(read(json!({"classRef": {"name": "k"}})).class_ref.name, "k");

@@ -13,12 +13,15 @@
 mod act;
 mod observe;
 mod report;
+#[cfg(test)]
+mod tests;
 pub mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::core::ObjectMeta;
 use kube::{Client, ResourceExt};
 use plan::vips::{Key, Role, Said, Step};
 use tokio::sync::mpsc;
@@ -26,7 +29,7 @@ use tokio::time::Instant;
 
 use self::act::Ended;
 use self::observe::Index;
-use self::report::{Amendment, Manner};
+use self::report::{Amendment, Manner, Written};
 use self::watch::{Kind, Seen};
 use crate::clock::Clock;
 use crate::fence::Fence;
@@ -73,6 +76,9 @@ const UNDER_WAY_MAX: usize = 64;
 /// What mostly is over in a moment is worth a word only when it takes longer than this.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A watch tells of a change much sooner than this, or has missed that there was one.
+const WATCH_MAX: Duration = Duration::from_secs(10);
+
 /// Metrics about objects are set so often at the most.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 
@@ -111,8 +117,11 @@ pub struct Vips {
     under_way: BTreeSet<(Key, Work)>,
     /// Clusters of which the apiserver has a newer version than this: nothing is written on them before that is seen.
     outdated: BTreeMap<Key, u64>,
-    /// How often something failed for a Cluster, and until when nothing is tried for it.
-    failures: BTreeMap<Key, (u32, Instant)>,
+    /// Claims that the apiserver has otherwise than they were seen, or not seen, here: nothing is done with them before the watch
+    /// tells how, or has had the time to.
+    outdated_claims: BTreeMap<Key, (Option<ObjectMeta>, Instant)>,
+    /// How often something failed for a VIP of a Cluster, or for what is said of it, and until when that is not tried again.
+    failures: BTreeMap<(Key, Option<Role>), (u32, Instant)>,
     /// When each VIP was first missed.
     missed: BTreeMap<(Key, Role), Instant>,
     told: u64,
@@ -176,6 +185,7 @@ impl Vips {
             tasks: Tasks::default(),
             under_way: BTreeSet::new(),
             outdated: BTreeMap::new(),
+            outdated_claims: BTreeMap::new(),
             failures: BTreeMap::new(),
             missed: BTreeMap::new(),
             told: 0,
@@ -238,7 +248,14 @@ impl Vips {
         let now = Instant::now();
         let retries = self.failures.values().map(|(_, until)| *until);
         let words = self.missed.values().map(|since| *since + PATIENCE);
-        let due = retries.chain(words).filter(|due| *due > now).chain([now + IDLE_MAX]).min().unwrap_or(now);
+        let claims = self.outdated_claims.values().map(|(_, until)| *until);
+        let due = retries
+            .chain(words)
+            .chain(claims)
+            .filter(|due| *due > now)
+            .chain([now + IDLE_MAX])
+            .min()
+            .unwrap_or(now);
         tokio::select! {
             biased;
             happened = self.next_now() => happened,
@@ -280,23 +297,36 @@ impl Vips {
                 let _ = answer.send(plan::vips::plan(&self.index.world, &key, &observe::facts(&cluster)));
             }
             Seen::AskedEndpoint(key, answer) => {
-                let host = self.index.world.clusters.get(&key).and_then(|cluster| cluster.endpoint.clone());
-                let port = self.index.clusters.get(&key).and_then(|tracked| tracked.port);
-                let _ =
-                    answer.send(host.map(|host| (host.to_string(), port.unwrap_or(self.terms.default_port))));
+                let _ = answer.send(self.endpoint(&key));
             }
             seen => self.index.see(seen),
         }
     }
 
+    /// The endpoint of a Cluster, or none where it may be built without one; otherwise what is waited for.
+    fn endpoint(&self, key: &Key) -> Result<Option<(String, u16)>, String> {
+        let world = &self.index.world;
+        let cluster = world.clusters.get(key).filter(|_| world.are_clusters_known);
+        let cluster = cluster.ok_or_else(|| format!("the Cluster {key} is not known yet"))?;
+        let Some(host) = &cluster.endpoint else {
+            return may_be_built(&plan::vips::plan(world, key, cluster)).map(|()| None);
+        };
+        let port = self.index.clusters.get(key).and_then(|tracked| tracked.port);
+        Ok(Some((host.to_string(), port.unwrap_or(self.terms.default_port))))
+    }
+
     /// Plans for each Cluster, and begins what follows from it.
     fn round(&mut self) {
         let began = Instant::now();
-        self.failures.retain(|key, _| self.index.clusters.contains_key(key));
+        let (clusters, claims) = (&self.index.clusters, &self.index.claims);
+        self.failures.retain(|(key, _), _| clusters.contains_key(key));
         let failures = &self.failures;
-        let is_resting = |key: &Key| failures.get(key).is_some_and(|(_, until)| *until > began);
-        self.index.world.failed.retain(|key, _| is_resting(key));
-        let clusters = &self.index.clusters;
+        let is_resting = |key: &Key, role: Role| {
+            failures.get(&(key.clone(), Some(role))).is_some_and(|(_, until)| *until > began)
+        };
+        self.index.world.failed.retain(|(key, role), _| is_resting(key, *role));
+        self.outdated_claims
+            .retain(|claim, (seen, until)| claims.get(claim) == seen.as_ref() && *until > began);
         self.missed.retain(|(key, _), _| clusters.contains_key(key));
         let is_behind = |key: &Key, known: &u64| {
             clusters.get(key).is_some_and(|tracked| version(&tracked.metadata) <= *known)
@@ -366,12 +396,15 @@ impl Vips {
             return;
         };
         let claim = act::claim(&tracked.metadata, clusters, key, role, pool);
-        if !self.begin(key, Work::Claim(role)) {
+        if self.outdated_claims.contains_key(&role.claim(key)) || !self.begin(key, Work::Claim(role)) {
             return;
         }
         tracing::info!(cluster = %key, %role, %pool, "claiming an address");
-        let (client, key) = (self.client.clone(), key.clone());
-        self.tasks.spawn(async move { Ended::Claimed(key, role, act::create(client, claims, claim).await) });
+        let (client, fence, key) = (self.client.clone(), Arc::clone(&self.fence), key.clone());
+        self.tasks.spawn(async move {
+            let created = act::while_leading(&fence, act::create(client, claims, claim)).await;
+            Ended::Claimed(key, role, created)
+        });
     }
 
     fn give_up(&mut self, key: &Key, role: Role) {
@@ -381,17 +414,21 @@ impl Vips {
         else {
             return;
         };
-        if !self.begin(key, Work::Claim(role)) {
+        if self.outdated_claims.contains_key(&claim) || !self.begin(key, Work::Claim(role)) {
             return;
         }
-        tracing::info!(cluster = %key, %role, %claim, "giving a claim up that got no address, for one from another pool");
-        let (client, key) = (self.client.clone(), key.clone());
-        self.tasks
-            .spawn(async move { Ended::GivenUp(key, role, act::delete(client, served, claim, seen).await) });
+        tracing::info!(cluster = %key, %role, %claim, "giving a claim up that got no address");
+        let (client, fence, key) = (self.client.clone(), Arc::clone(&self.fence), key.clone());
+        self.tasks.spawn(async move {
+            let deleted = act::while_leading(&fence, act::delete(client, served, claim, &seen)).await;
+            Ended::GivenUp(key, role, seen, deleted)
+        });
     }
 
     fn amend(&mut self, key: &Key) {
-        if self.outdated.contains_key(key) || self.under_way.contains(&(key.clone(), Work::Cluster)) {
+        let rests = self.failures.get(&(key.clone(), None)).is_some_and(|(_, until)| *until > Instant::now());
+        let is_busy = self.under_way.contains(&(key.clone(), Work::Cluster));
+        if rests || is_busy || self.outdated.contains_key(key) {
             return;
         }
         let (Some(tracked), Some(served)) =
@@ -410,9 +447,10 @@ impl Vips {
         let port = self.terms.default_port;
         let amendment = report::amendment(&self.index.world, key, tracked, &served, port, manner);
         let Some(amendment) = amendment.filter(|_| self.begin(key, Work::Cluster)) else { return };
-        let (client, key) = (self.client.clone(), key.clone());
+        let (client, fence, key) = (self.client.clone(), Arc::clone(&self.fence), key.clone());
         self.tasks.spawn(async move {
-            let amended = act::amend(client, served, key.clone(), amendment.patch.clone()).await;
+            let change = act::amend(client, served, key.clone(), amendment.patch.clone());
+            let amended = act::while_leading(&fence, change).await;
             Ended::Amended(key, amendment, amended)
         });
     }
@@ -423,17 +461,26 @@ impl Vips {
             Ended::Claimed(key, role, result) => {
                 self.under_way.remove(&(key.clone(), Work::Claim(role)));
                 match result {
-                    Ok(claim) => self.index.see_claim(claim),
-                    Err(error) => self.failed(&key, Some(role), "claim_creation_failed", error),
+                    Ok(()) => {
+                        self.failures.remove(&(key.clone(), Some(role)));
+                        self.await_claim(role.claim(&key), None);
+                    }
+                    // It is there already.
+                    Err(kube::Error::Api(status)) if status.code == 409 => {
+                        self.await_claim(role.claim(&key), None);
+                    }
+                    Err(error) => self.failed(&key, Some(role), "claim_creation_failed", &error),
                 }
             }
-            Ended::GivenUp(key, role, result) => {
+            Ended::GivenUp(key, role, seen, result) => {
                 self.under_way.remove(&(key.clone(), Work::Claim(role)));
                 match result {
-                    Ok(()) => {}
-                    // It is gone, or has changed: the watch tells.
-                    Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-                    Err(error) => self.failed(&key, Some(role), "claim_deletion_failed", error),
+                    Ok(()) => self.await_claim(role.claim(&key), Some(seen)),
+                    // It is gone, or has changed.
+                    Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                        self.await_claim(role.claim(&key), Some(seen));
+                    }
+                    Err(error) => self.failed(&key, Some(role), "claim_deletion_failed", &error),
                 }
             }
             Ended::Amended(key, amendment, result) => {
@@ -453,9 +500,13 @@ impl Vips {
                     }
                     // The Cluster is gone.
                     Err(kube::Error::Api(status)) if status.code == 404 => {}
+                    Err(error) if amendment.vips.is_empty() => {
+                        self.failed(&key, None, "cluster_patch_failed", &error);
+                    }
                     Err(error) => {
-                        let role = amendment.vips.first().map(|(role, _)| *role);
-                        self.failed(&key, role, "cluster_patch_failed", error);
+                        for Written { role, .. } in &amendment.vips {
+                            self.failed(&key, Some(*role), "cluster_patch_failed", &error);
+                        }
                     }
                 }
             }
@@ -468,13 +519,22 @@ impl Vips {
         }
     }
 
+    /// Waits for the watch to tell of a claim that is not as it was seen any more.
+    fn await_claim(&mut self, claim: Key, seen: Option<ObjectMeta>) {
+        self.outdated_claims.insert(claim, (seen, Instant::now() + WATCH_MAX));
+    }
+
     fn amended(&mut self, key: &Key, amendment: Amendment, cluster: watch::Cluster) {
-        self.failures.remove(key);
+        self.failures.remove(&(key.clone(), None));
         let created = cluster.creation_timestamp().map(|created| created.0);
-        self.index.see_cluster(cluster);
+        self.index.see_answer(cluster);
         let class = self.index.world.clusters.get(key).and_then(|cluster| cluster.class.clone());
-        for (role, vip) in &amendment.vips {
+        for Written { role, vip, is_new } in &amendment.vips {
+            self.failures.remove(&(key.clone(), Some(*role)));
             let missed = self.missed.remove(&(key.clone(), *role));
+            if !is_new {
+                continue;
+            }
             let took = missed.map(|since| since.elapsed());
             let since_created =
                 created.map(|created| self.clock.wall().duration_since(created).as_secs_f64());
@@ -514,18 +574,20 @@ impl Vips {
         }
     }
 
-    fn failed(&mut self, key: &Key, role: Option<Role>, reason: &'static str, error: kube::Error) {
-        let (failures, _) = self.failures.get(key).copied().unwrap_or((0, Instant::now()));
-        let until = Instant::now() + self.retry.grown(failures);
-        self.failures.insert(key.clone(), (failures + 1, until));
+    /// Takes note of what failed for a VIP, or for what is said of a Cluster.
+    fn failed(&mut self, key: &Key, role: Option<Role>, reason: &'static str, error: &kube::Error) {
+        let (failures, until) = self.failures.entry((key.clone(), role)).or_insert((0, Instant::now()));
+        *until = Instant::now() + self.retry.grown(*failures);
+        *failures += 1;
         tracing::warn!(target: LOG, cluster = %key, %error, reason, "trying again later");
+        let Some(role) = role else { return };
         let what = match error {
             kube::Error::Api(status) => status.message.clone(),
             other => other.to_string(),
         };
-        self.index.world.failed.insert(key.clone(), what.into());
+        self.index.world.failed.insert((key.clone(), role), what.into());
         let class = self.index.world.clusters.get(key).and_then(|cluster| cluster.class.clone());
-        if let (Some(role), Some(class)) = (role, class) {
+        if let Some(class) = class {
             self.metrics.vip_failed(role, &class, reason);
         }
     }

@@ -12,15 +12,18 @@
 //!
 //! ```text
 //! the Cluster is being deleted, or paused                      leave it              Leaving, Paused
-//! it has no class, or its annotation wants no ingress VIP      leave it              NotWanted
+//! it has no class                                              leave it              NotWanted
+//! its annotation wants no ingress VIP, it has none, and
+//!   our claim waits for an address                             give the claim up     NotWanted
+//! its annotation wants no ingress VIP                          leave it              NotWanted
 //! claims, addresses, pools, or its class are not known         leave it              Unknown, NoClass
-//! the last try failed a short while ago                        wait                  Failed
 //! it has a VIP, and that is not where else it belongs          write it there too    Assigned, Manual
 //! it has a VIP: the one of our claim, or another               leave it              Assigned, Manual
 //! the claim under our name
 //!   has another owner                                          wait until it is gone NotOurs
 //!   is being deleted                                           wait until it is gone Allocating
-//!   has an address                                             write it              Allocating
+//!   has an address, and that is the claim's own                write it              Allocating
+//!   has the address of a claim that had its name before        wait                  Allocating
 //!   waits in a pool that is full or is not meant any more,
 //!     and another pool is neither                              give the claim up     Allocating
 //!   waits in a pool that is full                               wait                  Exhausted
@@ -29,6 +32,16 @@
 //! there is no claim, and all that are meant are full           claim from the first  Exhausted
 //! there is no claim, and no pool is meant                      leave it              NoPool, or NotWanted (ingress)
 //! ```
+//!
+//! What would be done is not, where it
+//!
+//! ```text
+//! failed a short while ago                                     wait                  Failed
+//! makes or gives up a claim, and Clusters are not known        wait                  Unknown
+//! ```
+//!
+//! A Cluster with an endpoint keeps a claim that waits: one that was moved between management clusters looks like that until the
+//! provider has seen its claim there, and the endpoint may be that claim's address.
 //!
 //! A pool is meant by its class and role, and by its namespace where it has one. Those with a higher priority come first, then
 //! those whose name does.
@@ -151,6 +164,8 @@ impl Pool {
 /// A claim under a name that is ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
+    /// Tells it from others that had its name.
+    pub uid: Arc<str>,
     /// The UIDs of its owners.
     pub owners: BTreeSet<Arc<str>>,
     /// Where it claims from.
@@ -159,6 +174,15 @@ pub struct Claim {
     pub address: Option<Key>,
     /// Whether it is being deleted.
     pub is_leaving: bool,
+}
+
+/// An address that the provider gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The address.
+    pub ip: IpAddr,
+    /// The UID of the claim that it was given to. The name alone may be that of an earlier one.
+    pub claim: Option<Arc<str>>,
 }
 
 /// A Cluster.
@@ -204,8 +228,10 @@ impl Cluster {
 /// All that is known. What is not known is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct World {
-    /// Clusters.
+    /// Clusters, as they were last seen.
     pub clusters: BTreeMap<Key, Cluster>,
+    /// Whether each Cluster still is as it was last seen.
+    pub are_clusters_known: bool,
     /// Classes, and whether each defines the variable `clusterVip`.
     pub classes: Option<BTreeMap<Key, bool>>,
     /// Pools for all namespaces.
@@ -215,9 +241,9 @@ pub struct World {
     /// Claims under names that are ours.
     pub claims: Option<BTreeMap<Key, Claim>>,
     /// Addresses that the provider gave.
-    pub addresses: Option<BTreeMap<Key, IpAddr>>,
-    /// Clusters for which something failed a short while ago, and what was said.
-    pub failed: BTreeMap<Key, Arc<str>>,
+    pub addresses: Option<BTreeMap<Key, Address>>,
+    /// VIPs of Clusters for which something failed a short while ago, and what was said.
+    pub failed: BTreeMap<(Key, Role), Arc<str>>,
 }
 
 /// What to do for a VIP of a Cluster.
@@ -383,31 +409,49 @@ pub fn plan(world: &World, key: &Key, cluster: &Cluster) -> [(Role, Next); 2] {
 }
 
 fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
+    let wish = wish(world, key, cluster, role);
+    match (&wish.step, world.failed.get(&(key.clone(), role))) {
+        (Some(_), Some(error)) => Next::say(Said::Failed(Arc::clone(error))),
+        // What is written on a Cluster names its version, so there an old one does no harm.
+        (Some(Step::Create(_) | Step::Delete), _) if !world.are_clusters_known => {
+            Next::say(Said::Unknown("Clusters"))
+        }
+        _ => wish,
+    }
+}
+
+/// What should happen if nothing stood in its way.
+fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
     if cluster.is_leaving {
         return Next::say(Said::Leaving);
     }
     if cluster.is_paused && !crate::sabotaged!(PausedTouched) {
         return Next::say(Said::Paused);
     }
-    let is_declined = role == Role::Ingress && cluster.wants_ingress == Some(false);
-    let Some(class) = cluster.class.as_ref().filter(|_| !is_declined) else {
-        return Next::say(Said::NotWanted);
-    };
+    let Some(class) = &cluster.class else { return Next::say(Said::NotWanted) };
+    let is_ours =
+        |claim: &&Claim| claim.owners.contains(&cluster.uid) || crate::sabotaged!(ClaimAdopted);
+    if role == Role::Ingress && cluster.wants_ingress == Some(false) {
+        let claim = world.claims.as_ref().and_then(|claims| claims.get(&role.claim(key))).filter(is_ours);
+        let waits = claim.is_some_and(|claim| claim.address.is_none() && !claim.is_leaving);
+        let step = (waits && cluster.ingress.is_none()).then_some(Step::Delete);
+        return Next { step, said: Said::NotWanted };
+    }
     let Some(claims) = &world.claims else { return Next::say(Said::Unknown("IPAddressClaims")) };
     let Some(addresses) = &world.addresses else { return Next::say(Said::Unknown("IPAddresses")) };
     let (Some(global), Some(namespaced)) = (&world.global_pools, &world.namespaced_pools) else {
         return Next::say(Said::Unknown("pools"));
     };
     let claim = claims.get(&role.claim(key));
-    let ours = claim.filter(|claim| claim.owners.contains(&cluster.uid) || crate::sabotaged!(ClaimAdopted));
-    let given = ours.and_then(|claim| addresses.get(claim.address.as_ref()?));
+    let ours = claim.filter(is_ours);
+    let given = ours.and_then(|claim| {
+        let address = addresses.get(claim.address.as_ref()?)?;
+        (address.claim.as_ref() == Some(&claim.uid)).then_some(&address.ip)
+    });
     let copy = match copy(world, cluster, role, given) {
         Ok(copy) => copy,
         Err(said) => return Next::say(said),
     };
-    if let Some(error) = world.failed.get(key) {
-        return Next::say(Said::Failed(Arc::clone(error)));
-    }
     let present = match role {
         Role::ControlPlane => &cluster.endpoint,
         Role::Ingress => &cluster.ingress,

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::ROLE;
 use super::report::Amendment;
-use super::watch::{Claim, Cluster, IPAM, Kind};
+use super::watch::{Cluster, IPAM, Kind};
+use crate::fence::Fence;
 
 /// The label by which others find what belongs to a Cluster.
 const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
@@ -26,13 +27,23 @@ const MANAGER: &str = "ip-address-controller";
 /// What became of something.
 pub enum Ended {
     /// A claim was made, or was not.
-    Claimed(Key, Role, Result<Claim, kube::Error>),
-    /// A claim was given up, or was not.
-    GivenUp(Key, Role, Result<(), kube::Error>),
+    Claimed(Key, Role, Result<(), kube::Error>),
+    /// A claim was given up as it was seen, or was not.
+    GivenUp(Key, Role, ObjectMeta, Result<(), kube::Error>),
     /// A Cluster was changed, or was not.
     Amended(Key, Amendment, Result<Cluster, kube::Error>),
     /// An Event was told, or was not.
     Told(Result<(), kube::Error>),
+}
+
+/// Makes a change while we lead. A process that was stopped after it had begun does not send it when it goes on as no leader.
+pub async fn while_leading<T>(
+    fence: &Fence,
+    change: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, kube::Error> {
+    let not_leading = || kube::Error::Service("we may not be the leader by then".into());
+    let left = fence.remaining().ok_or_else(not_leading)?;
+    tokio::time::timeout(left, change).await.unwrap_or_else(|_| Err(not_leading()))
 }
 
 /// A claim from a pool, owned by its Cluster.
@@ -64,15 +75,14 @@ pub fn claim(cluster: &ObjectMeta, served: &ApiResource, key: &Key, role: Role, 
 }
 
 /// Makes a claim.
-pub async fn create(client: Client, served: ApiResource, claim: Value) -> Result<Claim, kube::Error> {
+pub async fn create(client: Client, served: ApiResource, claim: Value) -> Result<(), kube::Error> {
     let metadata: ObjectMeta =
         serde_json::from_value(claim["metadata"].clone()).map_err(kube::Error::SerdeError)?;
     let namespace = metadata.namespace.clone().unwrap_or_default();
     let mut object = DynamicObject::new("", &served).data(json!({"spec": claim["spec"]}));
     object.metadata = metadata;
     let api = Api::<DynamicObject>::namespaced_with(client, &namespace, &served);
-    let made = api.create(&PostParams::default(), &object).await?;
-    made.try_parse().map_err(|error| kube::Error::SerdeError(serde::de::Error::custom(error)))
+    api.create(&PostParams::default(), &object).await.map(|_| ())
 }
 
 /// Gives a claim up, if it still is the one that was seen.
@@ -80,11 +90,12 @@ pub async fn delete(
     client: Client,
     served: ApiResource,
     claim: Key,
-    seen: ObjectMeta,
+    seen: &ObjectMeta,
 ) -> Result<(), kube::Error> {
     let api = Api::<DynamicObject>::namespaced_with(client, &claim.namespace, &served);
-    let preconditions = Preconditions { uid: seen.uid, resource_version: seen.resource_version };
-    let preconditions = Some(preconditions).filter(|_| !plan::sabotaged!(ClaimBlindlyGivenUp));
+    let ObjectMeta { uid, resource_version, .. } = seen.clone();
+    let preconditions = Some(Preconditions { uid, resource_version });
+    let preconditions = preconditions.filter(|_| !plan::sabotaged!(ClaimBlindlyGivenUp));
     let params = DeleteParams { preconditions, ..DeleteParams::default() };
     api.delete(&claim.name, &params).await.map(|_| ())
 }

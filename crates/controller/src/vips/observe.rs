@@ -11,7 +11,7 @@ use kube::core::{ApiResource, ObjectMeta};
 use plan::vips::{self, Count, Key, PoolRef, Role, World};
 use serde_json::Value;
 
-use super::watch::{Address, Claim, Class, Cluster, Kind, Pool, Seen, Topology};
+use super::watch::{Address, Claim, Class, Cluster, Endpoint, Kind, Lenient, Pool, Seen, Topology};
 use super::{CLASS, INGRESS_ENABLED, INGRESS_VIP, PAUSED, PRIORITY, ROLE, STATUS, VARIABLE};
 use crate::watch::{Change, version};
 
@@ -42,6 +42,8 @@ pub struct Index {
     /// Kinds that are not known, and why; nobody is told the same twice.
     unsure: BTreeMap<Kind, String>,
     absent: BTreeSet<Kind>,
+    /// Kinds that were there at some time.
+    ever_served: BTreeSet<Kind>,
 }
 
 impl Index {
@@ -73,8 +75,7 @@ impl Index {
             Seen::Claims(change) => self.see_claims(change),
             Seen::Addresses(change) => {
                 self.sure(Kind::Addresses);
-                let read = |found: Address| (key(&found.metadata), found.spec.address.parse().ok());
-                apply(&mut self.world.addresses, change.map(read));
+                apply(&mut self.world.addresses, change.map(|found| (key(&found.metadata), address(&found))));
             }
             Seen::Served(kind, resource) => {
                 let version = &resource.version;
@@ -82,6 +83,7 @@ impl Index {
                     tracing::info!(kind = kind.name(), version, "watching");
                 }
                 self.absent.remove(&kind);
+                self.ever_served.insert(kind);
                 self.served.insert(kind, resource);
                 // It is known as soon as it has told of all.
                 self.unsure.entry(kind).or_default();
@@ -102,9 +104,10 @@ impl Index {
     /// A kind that never was there has no objects; one that was and is not any more is not known.
     fn see_absent(&mut self, kind: Kind) {
         self.absent.insert(kind);
-        if self.served.contains_key(&kind) {
+        if self.served.remove(&kind).is_some() {
             tracing::warn!(kind = kind.name(), "the cluster does not serve this kind any more");
-            self.served.remove(&kind);
+        }
+        if self.ever_served.contains(&kind) {
             return self.forget(kind);
         }
         match kind {
@@ -120,8 +123,7 @@ impl Index {
 
     fn forget(&mut self, kind: Kind) {
         match kind {
-            // What is planned for a Cluster names its version, so an old one does no harm.
-            Kind::Clusters => {}
+            Kind::Clusters => self.world.are_clusters_known = false,
             Kind::Classes => self.world.classes = None,
             Kind::GlobalPools => self.world.global_pools = None,
             Kind::NamespacedPools => self.world.namespaced_pools = None,
@@ -134,6 +136,7 @@ impl Index {
         self.sure(Kind::Clusters);
         match change {
             Change::All(all) => {
+                self.world.are_clusters_known = true;
                 let present: BTreeSet<_> = all.iter().map(|cluster| key(&cluster.metadata)).collect();
                 self.clusters.retain(|key, _| present.contains(key));
                 self.world.clusters.retain(|key, _| present.contains(key));
@@ -148,17 +151,25 @@ impl Index {
         }
     }
 
+    /// Takes in the answer to a write. One that comes late may be of a Cluster that is gone by now.
+    pub fn see_answer(&mut self, cluster: Cluster) {
+        let known = self.clusters.get(&key(&cluster.metadata));
+        if known.is_some_and(|known| known.metadata.uid == cluster.metadata.uid) {
+            self.see_cluster(cluster);
+        }
+    }
+
     /// Takes in a Cluster, unless a newer version of it is known: the answer to a write can come before the watch does.
-    pub fn see_cluster(&mut self, cluster: Cluster) {
+    fn see_cluster(&mut self, cluster: Cluster) {
         let key = key(&cluster.metadata);
         let known = self.clusters.get(&key).filter(|known| known.metadata.uid == cluster.metadata.uid);
         if known.is_some_and(|known| version(&known.metadata) > version(&cluster.metadata)) {
             return;
         }
-        let annotations = cluster.annotations();
+        let (annotations, Lenient(spec)) = (cluster.annotations(), &cluster.spec);
         let tracked = Tracked {
-            port: cluster.spec.control_plane_endpoint.as_ref().map(|at| at.port).filter(|port| *port != 0),
-            variables: cluster.spec.topology.as_ref().map(|topology| topology.variables.clone()),
+            port: spec.control_plane_endpoint.as_ref().and_then(port),
+            variables: spec.topology.as_ref().map(|topology| topology.variables.clone()),
             said: annotations.get(STATUS).cloned(),
             metadata: ObjectMeta {
                 name: cluster.metadata.name.clone(),
@@ -194,7 +205,7 @@ impl Index {
     }
 
     /// Takes in a claim under a name that is ours, unless a newer version of it is known.
-    pub fn see_claim(&mut self, claim: Claim) {
+    fn see_claim(&mut self, claim: Claim) {
         let key = key(&claim.metadata);
         if role_of_claim(&key).is_none() {
             return;
@@ -208,6 +219,7 @@ impl Index {
         let is_namespaced = claim.spec.pool_ref.kind == Kind::NamespacedPools.name();
         let address = claim.status.as_ref().map(|status| status.address_ref.name.as_str());
         let facts = vips::Claim {
+            uid: claim.metadata.uid.as_deref().unwrap_or_default().into(),
             owners,
             pool: PoolRef {
                 name: claim.spec.pool_ref.name.as_str().into(),
@@ -262,11 +274,25 @@ fn pool_ref(metadata: &ObjectMeta) -> PoolRef {
     PoolRef { name, namespace: Some(namespace).filter(|namespace| !namespace.is_empty()) }
 }
 
+/// An address, and the claim that it was given to, which the provider names as its controller.
+fn address(found: &Address) -> Option<vips::Address> {
+    let owner = found.owner_references().iter().find(|owner| owner.controller == Some(true));
+    Some(vips::Address {
+        ip: found.spec.address.parse().ok()?,
+        claim: owner.map(|owner| owner.uid.as_str().into()),
+    })
+}
+
+fn port(endpoint: &Endpoint) -> Option<u16> {
+    u16::try_from(endpoint.port).ok().filter(|port| *port != 0)
+}
+
 /// A Cluster, as decisions see it.
 pub fn facts(cluster: &Cluster) -> vips::Cluster {
+    let Lenient(spec) = &cluster.spec;
     let text = |text: &str| (!text.is_empty()).then(|| Arc::<str>::from(text));
     let annotation = |name: &str| cluster.annotations().get(name).and_then(|value| text(value));
-    let topology = cluster.spec.topology.as_ref().and_then(|topology| class_of(topology, cluster));
+    let topology = spec.topology.as_ref().and_then(|topology| class_of(topology, cluster));
     let class = match &topology {
         Some(class) => Some(Arc::clone(&class.name)),
         None => annotation(CLASS),
@@ -280,10 +306,10 @@ pub fn facts(cluster: &Cluster) -> vips::Cluster {
         uid: cluster.metadata.uid.as_deref().unwrap_or_default().into(),
         class,
         topology,
-        is_paused: cluster.spec.paused == Some(true) || cluster.annotations().contains_key(PAUSED),
+        is_paused: spec.paused == Some(true) || cluster.annotations().contains_key(PAUSED),
         is_leaving: cluster.metadata.deletion_timestamp.is_some(),
-        endpoint: cluster.spec.control_plane_endpoint.as_ref().and_then(|endpoint| text(&endpoint.host)),
-        variable: cluster.spec.topology.as_ref().and_then(variable),
+        endpoint: spec.control_plane_endpoint.as_ref().and_then(|endpoint| text(&endpoint.host)),
+        variable: spec.topology.as_ref().and_then(variable),
         wants_ingress,
         ingress: annotation(INGRESS_VIP),
         ingress_label: cluster.labels().get(INGRESS_VIP).and_then(|value| text(value)),
@@ -311,7 +337,7 @@ fn variable(topology: &Topology) -> Option<Arc<str>> {
 
 fn defines(class: &Class) -> bool {
     let of_status = class.status.iter().flat_map(|status| &status.variables);
-    class.spec.variables.iter().chain(of_status).any(|variable| variable.name == VARIABLE)
+    class.spec.0.variables.iter().chain(of_status).any(|variable| variable.name == VARIABLE)
 }
 
 fn pool(found: &Pool) -> vips::Pool {
@@ -423,10 +449,53 @@ mod tests {
         assert_eq!(index.world.namespaced_pools, None, "nothing was told of them yet");
         index.see(Seen::Pools(Kind::NamespacedPools, Change::All(Vec::new())));
         assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
-        index.see(Seen::Absent(Kind::NamespacedPools));
-        assert_eq!(index.world.namespaced_pools, None);
+        for _ in 0..2 {
+            index.see(Seen::Absent(Kind::NamespacedPools));
+            assert_eq!(index.world.namespaced_pools, None, "however often it is looked for");
+        }
         index.see(Seen::Absent(Kind::Claims));
         assert_eq!(index.world.claims, None, "without claims nothing can be done");
+    }
+
+    #[test]
+    fn clusters_are_known_from_when_all_were_told_until_their_watch_fails() {
+        let mut index = Index::default();
+        index.see(served(Kind::Clusters));
+        assert!(!index.world.are_clusters_known);
+        index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({}))])));
+        assert!(index.world.are_clusters_known);
+        index.see(Seen::Unsure(Kind::Clusters, "gone".into()));
+        assert!(!index.world.are_clusters_known);
+        assert_eq!(index.world.clusters.len(), 1, "what was seen of them stays");
+    }
+
+    #[test]
+    fn a_late_answer_does_not_bring_back_a_cluster_that_is_gone() {
+        let mut index = Index::default();
+        index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({}))])));
+        index.see(Seen::Clusters(Change::Deleted(Box::new(cluster("1", json!({}))))));
+        index.see_answer(cluster("2", json!({})));
+        assert!(index.clusters.is_empty() && index.world.clusters.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_port_counts_as_none() {
+        let port = |port: i64| super::port(&Endpoint { host: String::new(), port });
+        assert_eq!([port(6443), port(0), port(-1), port(100_000)], [Some(6443), None, None, None]);
+        let endpoint = json!({"host": "10.0.0.1", "port": 100_000});
+        let read = facts(&cluster("1", json!({"controlPlaneEndpoint": endpoint})));
+        assert_eq!(read.endpoint.as_deref(), Some("10.0.0.1"), "and its Cluster can be read");
+    }
+
+    #[test]
+    fn an_address_is_of_the_claim_that_controls_it() {
+        let owner = |uid: &str, controller: bool| json!({"apiVersion": "v1", "kind": "k", "name": "n", "uid": uid, "controller": controller});
+        let of = |owners: Value| {
+            let metadata = json!({"name": "a", "namespace": "ns", "ownerReferences": owners});
+            address(&object(json!({"metadata": metadata, "spec": {"address": "10.0.0.1"}}))).unwrap().claim
+        };
+        assert_eq!(of(json!([owner("pool", false), owner("claim", true)])), Some("claim".into()));
+        assert_eq!(of(json!([])), None);
     }
 
     #[test]

@@ -30,9 +30,20 @@ pub struct Amendment {
     /// The change.
     pub patch: Value,
     /// The VIPs that it writes.
-    pub vips: Vec<(Role, Arc<str>)>,
+    pub vips: Vec<Written>,
     /// What is to be told once it is written.
     pub news: Vec<News>,
+}
+
+/// A VIP that is written on a Cluster.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Written {
+    /// What it is for.
+    pub role: Role,
+    /// The VIP.
+    pub vip: Arc<str>,
+    /// Whether the Cluster had none, and does not only get it in one more place.
+    pub is_new: bool,
 }
 
 /// How a VIP is spoken of.
@@ -64,7 +75,11 @@ pub fn amendment(
         let Some(Step::Write { vip, with_copy }) = next.step else { continue };
         write(&mut patch, cluster, tracked, role, &vip, with_copy, default_port);
         after = after.with(role, &vip, with_copy);
-        vips.push((role, vip));
+        let present = match role {
+            Role::ControlPlane => &cluster.endpoint,
+            Role::Ingress => &cluster.ingress,
+        };
+        vips.push(Written { role, vip, is_new: present.is_none() });
     }
     let said = vips::plan(world, key, &after);
     let before = words(tracked.said.as_deref());
@@ -73,8 +88,10 @@ pub fn amendment(
         let name = role.name().to_owned();
         match (&next.said, manner(*role)) {
             (Said::Unknown(_) | Said::Paused | Said::Leaving, _) | (_, Manner::Silent) => {}
-            (Said::Manual(_) | Said::NotWanted, _) | (Said::Allocating(_), Manner::Patient) => {
-                now.remove(&name);
+            (Said::Manual(_) | Said::NotWanted, _) => _ = now.remove(&name),
+            // Another copy may have been waiting for longer, and have said so.
+            (Said::Allocating(_), Manner::Patient) => {
+                now.retain(|told, words| *told != name || words.reason == next.said.reason())
             }
             (said, _) => _ = now.insert(name, speak(said)),
         }
@@ -177,7 +194,10 @@ mod tests {
         let mut claim = object("vip-cp-c", json!({"spec": spec, "status": status}));
         let owner = json!({"apiVersion": "v1", "kind": "Cluster", "name": "c", "uid": "c"});
         claim["metadata"]["ownerReferences"] = json!([owner]);
-        let address = object("vip-cp-c", json!({"spec": {"address": "10.0.0.1"}}));
+        let mut address = object("vip-cp-c", json!({"spec": {"address": "10.0.0.1"}}));
+        let owner = json!({
+            "apiVersion": "v1", "kind": "IPAddressClaim", "name": "vip-cp-c", "uid": "vip-cp-c", "controller": true});
+        address["metadata"]["ownerReferences"] = json!([owner]);
         index.see(Seen::Clusters(Change::All(vec![serde_json::from_value(cluster).unwrap()])));
         index.see(Seen::Classes(Change::All(vec![serde_json::from_value(class).unwrap()])));
         index.see(Seen::Claims(Change::All(vec![serde_json::from_value(claim).unwrap()])));
@@ -206,7 +226,7 @@ mod tests {
         let variables = json!([{"name": "cni", "value": "calico"}, {"name": VARIABLE, "value": "10.0.0.1"}]);
         assert_eq!(patch["spec"]["topology"], json!({"variables": variables}));
         assert_eq!(patch["metadata"]["annotations"][STATUS], SAID);
-        assert_eq!(vips, [(Role::ControlPlane, "10.0.0.1".into())]);
+        assert_eq!(vips, [Written { role: Role::ControlPlane, vip: "10.0.0.1".into(), is_new: true }]);
         assert_eq!(news[0].note, "control-plane VIP: 10.0.0.1 from pool p");
     }
 
@@ -222,7 +242,8 @@ mod tests {
     fn v4_an_endpoint_that_somebody_set_is_not_in_the_change() {
         let endpoint = json!({"host": "10.9.9.9", "port": 1});
         let index = index(json!({"controlPlaneEndpoint": endpoint, "topology": {"class": "k"}}), json!({}));
-        let patch = amended(&index, |_| Manner::Patient).unwrap().patch;
+        let Amendment { patch, vips, .. } = amended(&index, |_| Manner::Patient).unwrap();
+        assert!(!vips[0].is_new, "which is no VIP that was assigned");
         let filled = json!({"topology": {"variables": [{"name": VARIABLE, "value": "10.9.9.9"}]}});
         assert_eq!(patch["spec"], filled);
     }
@@ -235,6 +256,19 @@ mod tests {
         });
         assert!(amended(&index(spec.clone(), json!({STATUS: SAID})), |_| Manner::Plain).is_none());
         assert!(amended(&index(spec, json!({})), |_| Manner::Silent).is_none());
+    }
+
+    #[test]
+    fn a_copy_that_has_just_begun_to_wait_leaves_what_another_said_of_it() {
+        let said = |reason: &str| {
+            let words = json!({"control-plane": {"reason": reason, "message": "waiting"}}).to_string();
+            let mut index = index(json!({"topology": {"class": "k"}}), json!({STATUS: words}));
+            index.world.addresses = Some(BTreeMap::new());
+            amended(&index, |_| Manner::Patient)
+                .map(|amendment| amendment.patch["metadata"]["annotations"].clone())
+        };
+        assert_eq!(said("Allocating"), None);
+        assert_eq!(said("Failed"), Some(json!({STATUS: null})));
     }
 
     #[test]

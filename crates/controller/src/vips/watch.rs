@@ -9,8 +9,8 @@ use std::time::Duration;
 use kube::core::{ApiResource, GroupVersionKind, NotUsed, Object};
 use kube::{Api, Client};
 use plan::vips::{Key, Next, Role};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
@@ -72,8 +72,18 @@ impl Kind {
     }
 }
 
+/// What an object may lack. One that lacks it must not keep all others from being read.
+#[derive(Clone, Debug, Default)]
+pub struct Lenient<T>(pub T);
+
+impl<'de, T: Deserialize<'de> + Default> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Option::<T>::deserialize(from).map(|found| Self(found.unwrap_or_default()))
+    }
+}
+
 /// A Cluster, as far as decisions need it.
-pub type Cluster = Object<ClusterSpec, NotUsed>;
+pub type Cluster = Object<Lenient<ClusterSpec>, NotUsed>;
 
 /// What a Cluster's spec says.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -93,8 +103,8 @@ pub struct ClusterSpec {
 pub struct Endpoint {
     /// Empty counts as none.
     pub host: String,
-    /// Zero counts as none.
-    pub port: u16,
+    /// What is no port counts as none: the API takes more than there are.
+    pub port: i64,
 }
 
 /// A Cluster's class, in the words of both versions, and its variables as they are.
@@ -122,7 +132,7 @@ pub struct ClassRef {
 }
 
 /// A class, as far as decisions need it.
-pub type Class = Object<Variables, Variables>;
+pub type Class = Object<Lenient<Variables>, Variables>;
 
 /// The variables that a class defines, by its spec or, those of extensions included, by its status.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -141,7 +151,7 @@ pub struct Named {
 }
 
 /// A pool, as far as decisions need it.
-pub type Pool = Object<NotUsed, PoolStatus>;
+pub type Pool = Object<Lenient<NotUsed>, PoolStatus>;
 
 /// What a pool's status says.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -219,8 +229,8 @@ pub enum Seen {
     Absent(Kind),
     /// Somebody asks what is planned for a Cluster as they know it.
     Asked(Box<Cluster>, oneshot::Sender<[(Role, Next); 2]>),
-    /// Somebody asks for the endpoint of a Cluster.
-    AskedEndpoint(Key, oneshot::Sender<Option<(String, u16)>>),
+    /// Somebody asks for the endpoint of a Cluster. Where that is not known yet, the answer is what is waited for.
+    AskedEndpoint(Key, oneshot::Sender<Result<Option<(String, u16)>, String>>),
 }
 
 /// Starts watching. The watches end when the set is dropped.
@@ -238,24 +248,21 @@ async fn watch(client: Client, to: mpsc::UnboundedSender<Seen>) {
         if !waiting.is_empty() {
             let served = served(&client, &waiting).await;
             for kind in std::mem::take(&mut waiting) {
-                let seen = match &served {
-                    Ok(served) => match served.iter().find(|(found, _)| *found == kind) {
-                        Some((_, resource)) => {
-                            following.spawn(follow_kind(client.clone(), to.clone(), kind, resource.clone()));
-                            Seen::Served(kind, resource.clone())
-                        }
-                        None => {
-                            waiting.insert(kind);
-                            Seen::Absent(kind)
-                        }
-                    },
-                    Err(error) => {
-                        waiting.insert(kind);
-                        Seen::Unsure(kind, error.to_string())
-                    }
+                let found = served.as_ref().map(|served| served.iter().find(|(found, _)| *found == kind));
+                let seen = match &found {
+                    Ok(Some((_, resource))) => Seen::Served(kind, resource.clone()),
+                    Ok(None) => Seen::Absent(kind),
+                    Err(error) => Seen::Unsure(kind, error.to_string()),
                 };
+                // Told before anything of its kind is, which would otherwise be forgotten again.
                 if to.send(seen).is_err() {
                     return;
+                }
+                match found {
+                    Ok(Some((_, resource))) => {
+                        following.spawn(follow_kind(client.clone(), to.clone(), kind, resource.clone()));
+                    }
+                    Ok(None) | Err(_) => _ = waiting.insert(kind),
                 }
             }
         }
@@ -343,4 +350,18 @@ where
         Heard::Lost(error) => Seen::Unsure(kind, error.to_string()),
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_object_without_a_spec_can_be_read() {
+        let bare = json!({"metadata": {"name": "c"}});
+        assert!(serde_json::from_value::<Cluster>(bare.clone()).unwrap().spec.0.topology.is_none());
+        assert!(serde_json::from_value::<Class>(bare.clone()).unwrap().spec.0.variables.is_empty());
+        assert!(serde_json::from_value::<Pool>(bare).unwrap().status.is_none());
+    }
 }

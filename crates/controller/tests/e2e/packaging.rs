@@ -325,6 +325,11 @@ fn n16_the_files_for_prometheus_and_grafana_are_where_and_what_they_were() {
     let endpoint = json!({"port": "metrics", "path": "/metrics", "interval": "30s"});
     assert_eq!(monitor["spec"]["podMetricsEndpoints"], json!([endpoint]));
     assert_eq!(monitor["spec"]["selector"]["matchLabels"], json!({"app": "ip-address-controller"}));
+    let of_vips = object("monitoring/podmonitor-vips.yaml");
+    assert_eq!(named(&of_vips), expected("PodMonitor", "capi-vip-allocator"));
+    assert_eq!(of_vips["spec"]["podMetricsEndpoints"], json!([endpoint]));
+    let label = json!({"control-plane": "capi-vip-allocator-controller-manager"});
+    assert_eq!(of_vips["spec"]["selector"]["matchLabels"], label);
     let rules = object("monitoring/prometheusrule.yaml");
     assert_eq!(named(&rules), expected("PrometheusRule", "ip-address-controller"));
     let dashboard = object("monitoring/grafana-dashboard-configmap.yaml");

@@ -6,8 +6,9 @@
 //! `ingress 10.0.0.9` and `label 10.0.0.9` are what it has, `ingress wanted` and `ingress unwanted` what its annotation says.
 //! `pool p …` is a pool for its class and the control plane: `full`, `free` (it tells so), `leaving`, `ingress` (its role),
 //! `of other` (another class), `first` (a higher priority), `in ns` (its namespace). `claim …` is the claim for the control plane,
-//! `ingress-claim …` the other: `from p`, `has 10.0.0.1`, `named` (its address was not seen yet), `foreign`, `orphan`, `leaving`.
-//! `no claims` and the like say what is not known, and `failed` that the last try did.
+//! `ingress-claim …` the other: `from p`, `has 10.0.0.1`, `named` (its address was not seen yet), `reborn` (its name had another claim before, whose address is
+//! still seen), `foreign`, `orphan`, `leaving`. `no claims` and the like say what is not known, and `failed` or `ingress-failed` that
+//! the last try did.
 
 use expect_test::{Expect, expect};
 
@@ -37,6 +38,7 @@ fn world(text: &str) -> World {
     };
     let mut world = World {
         clusters: BTreeMap::from([(key("ns", "c"), cluster)]),
+        are_clusters_known: true,
         classes: Some(BTreeMap::from([(key("ns", "k"), true)])),
         global_pools: Some(BTreeMap::new()),
         namespaced_pools: Some(BTreeMap::new()),
@@ -68,7 +70,9 @@ fn read(world: &mut World, clause: &str) {
         ["ingress", "unwanted"] => cluster.wants_ingress = Some(false),
         ["ingress", vip] => cluster.ingress = Some(vip.into()),
         ["label", vip] => cluster.ingress_label = Some(vip.into()),
-        ["failed"] => _ = world.failed.insert(key("ns", "c"), "refused".into()),
+        ["failed"] => _ = world.failed.insert((key("ns", "c"), Role::ControlPlane), "refused".into()),
+        ["ingress-failed"] => _ = world.failed.insert((key("ns", "c"), Role::Ingress), "refused".into()),
+        ["no", "clusters"] => world.are_clusters_known = false,
         ["no", "claims"] => world.claims = None,
         ["no", "addresses"] => world.addresses = None,
         ["no", "classes"] => world.classes = None,
@@ -95,9 +99,12 @@ fn read(world: &mut World, clause: &str) {
             let owner = if has("foreign") { "another" } else { "uid" };
             let address = (has("has") || has("named")).then(|| name.clone());
             if let Some(given) = after("has") {
-                world.addresses.as_mut().unwrap().insert(name.clone(), given[0].parse().unwrap());
+                let claim = if has("reborn") { "earlier" } else { "claim" };
+                let address = Address { ip: given[0].parse().unwrap(), claim: Some(claim.into()) };
+                world.addresses.as_mut().unwrap().insert(name.clone(), address);
             }
             let claim = Claim {
+                uid: "claim".into(),
                 owners: if has("orphan") { BTreeSet::new() } else { BTreeSet::from([owner.into()]) },
                 pool: pool_ref(after("from").unwrap()),
                 address,
@@ -315,8 +322,64 @@ fn what_is_not_known_changes_nothing() {
 }
 
 #[test]
+fn while_clusters_are_not_known_no_claim_is_made_or_given_up() {
+    check("no clusters | pool p", expect!["control-plane: (Unknown)"]);
+    check("no clusters | pool p full | pool q free | claim from p", expect!["control-plane: (Unknown)"]);
+    check(
+        "no clusters | pool p | claim from p has 10.0.0.1",
+        expect!["control-plane: write 10.0.0.1 in both places (Allocating)"],
+    );
+}
+
+#[test]
 fn after_a_failure_nothing_is_tried_for_a_while() {
-    check("failed | ingress unwanted | pool p", expect!["control-plane: (Failed)"]);
+    check("failed | pool p", expect!["control-plane: (Failed)"]);
+    check("failed | pool p full | pool q free | claim from p", expect!["control-plane: (Failed)"]);
+    check("failed | pool p | claim from p has 10.0.0.1", expect!["control-plane: (Failed)"]);
+    check("failed | endpoint 10.9.9.9", expect!["control-plane: (Failed)"]);
+}
+
+#[test]
+fn a_failure_is_no_word_where_there_is_nothing_to_do() {
+    check("failed | ingress-failed | pool p | claim from p", expect!["control-plane: (Allocating)"]);
+    check("failed | ingress-failed", expect!["control-plane: (NoPool)"]);
+    check("failed | endpoint 10.9.9.9 | variable 10.9.9.9", expect!["control-plane: (Manual)"]);
+}
+
+#[test]
+fn a_failure_for_one_vip_does_not_hold_up_the_other() {
+    check(
+        "ingress-failed | pool p | pool r ingress",
+        expect!["control-plane: claim from p (Allocating); ingress: (Failed)"],
+    );
+}
+
+#[test]
+fn the_address_of_an_earlier_claim_of_that_name_is_never_written() {
+    check("pool p | claim from p reborn has 10.0.0.1", expect!["control-plane: (Allocating)"]);
+}
+
+#[test]
+fn a_claim_that_waits_is_given_up_when_nobody_wants_its_ingress_vip_any_more() {
+    let given_up = |rest: &str| planned(&format!("endpoint e | variable e | ingress unwanted | {rest}"));
+    let gives_up = "control-plane: (Manual); ingress: give the claim up (NotWanted)";
+    assert_eq!(given_up("ingress-claim from r"), gives_up);
+    for stays in ["from r leaving", "from r foreign", "from r named", "from r has 10.0.0.2"] {
+        assert_eq!(given_up(&format!("ingress-claim {stays}")), "control-plane: (Manual)", "{stays}");
+    }
+    let used = given_up("ingress-claim from r | ingress 10.0.0.2");
+    assert_eq!(
+        used, "control-plane: (Manual)",
+        "the claim may be the VIP's, and not be served yet after a move"
+    );
+}
+
+#[test]
+fn a_claim_that_waits_beside_an_endpoint_is_kept_because_the_endpoint_may_be_its_address() {
+    check(
+        "endpoint 10.0.0.1 | variable 10.0.0.1 | pool p | claim from p",
+        expect!["control-plane: (Manual)"],
+    );
 }
 
 #[test]

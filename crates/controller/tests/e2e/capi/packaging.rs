@@ -38,7 +38,9 @@ async fn v9_v10_every_manifest_is_accepted_by_the_real_definitions() {
     assert_eq!(apply(&capi, &read("k8s/cluster-api/capi-vip-allocator-with-runtime-extension.yaml")), 2);
     let selector = "jsonpath={.spec.selector.matchLabels}";
     let deployment = ["get", "deployment", NAME, "-n", "capi-system", "-o", selector];
-    assert_eq!(capi.kubectl(&deployment), json!({"control-plane": NAME}).to_string());
+    // A selector can't be changed, so it is the one that capi-vip-allocator's Deployment has.
+    let labels = json!({"cluster.x-k8s.io/provider": "vip-allocator", "control-plane": NAME});
+    assert_eq!(capi.kubectl(&deployment), labels.to_string());
     capi.kubectl(&["get", "extensionconfig", "vip-allocator"]);
 
     let (mut accepted, mut only_read) = (0, 0);
@@ -73,7 +75,10 @@ fn v9_clusterctl_takes_the_components() {
     let rendered = objects(&release.render().unwrap());
     let deployment = rendered.iter().find(|object| object["kind"] == "Deployment").unwrap();
     let image = format!("docker.io/library/ip-address-controller:{}", env!("CARGO_PKG_VERSION"));
-    assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], image);
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!((&container["image"], &container["name"]), (&json!(image), &json!("manager")));
+    let lease = "LEASE_NAMESPACE";
+    assert!(!container["env"].to_string().contains(lease), "clusterctl may put it into another namespace");
     assert_eq!(deployment["metadata"]["labels"]["cluster.x-k8s.io/provider"], "addon-capi-vip-allocator");
 }
 
