@@ -429,8 +429,7 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
         return Next::say(Said::Paused);
     }
     let Some(class) = &cluster.class else { return Next::say(Said::NotWanted) };
-    let is_ours =
-        |claim: &&Claim| claim.owners.contains(&cluster.uid) || crate::sabotaged!(ClaimAdopted);
+    let is_ours = |claim: &&Claim| claim.owners.contains(&cluster.uid) || crate::sabotaged!(ClaimAdopted);
     if role == Role::Ingress && cluster.wants_ingress == Some(false) {
         let claim = world.claims.as_ref().and_then(|claims| claims.get(&role.claim(key))).filter(is_ours);
         let waits = claim.is_some_and(|claim| claim.address.is_none() && !claim.is_leaving);
