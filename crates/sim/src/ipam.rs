@@ -130,8 +130,12 @@ impl Ipam {
         let Some(pool) = pool.filter(|pool| !is_leaving(pool)) else { return };
         let given = self.given();
         let Some(free) = listed(&pool).into_iter().find(|address| !given.contains(address)) else { return };
+        let owner = json!({
+            "apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": name,
+            "uid": claim["metadata"]["uid"], "controller": true,
+        });
         let address = json!({
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace, "ownerReferences": [owner]},
             "spec": {"address": free, "claimRef": {"name": name}, "poolRef": meant},
         });
         self.universe.api.create("ipaddresses", &address, self.universe.now());
