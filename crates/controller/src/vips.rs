@@ -421,7 +421,7 @@ impl Vips {
         let (client, fence, key) = (self.client.clone(), Arc::clone(&self.fence), key.clone());
         self.tasks.spawn(async move {
             let deleted = act::while_leading(&fence, act::delete(client, served, claim, &seen)).await;
-            Ended::GivenUp(key, role, seen, deleted)
+            Ended::GivenUp(key, role, Box::new(seen), deleted)
         });
     }
 
@@ -451,7 +451,7 @@ impl Vips {
         self.tasks.spawn(async move {
             let change = act::amend(client, served, key.clone(), amendment.patch.clone());
             let amended = act::while_leading(&fence, change).await;
-            Ended::Amended(key, amendment, amended)
+            Ended::Amended(key, amendment, amended.map(Box::new))
         });
     }
 
@@ -475,10 +475,10 @@ impl Vips {
             Ended::GivenUp(key, role, seen, result) => {
                 self.under_way.remove(&(key.clone(), Work::Claim(role)));
                 match result {
-                    Ok(()) => self.await_claim(role.claim(&key), Some(seen)),
+                    Ok(()) => self.await_claim(role.claim(&key), Some(*seen)),
                     // It is gone, or has changed.
                     Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                        self.await_claim(role.claim(&key), Some(seen));
+                        self.await_claim(role.claim(&key), Some(*seen));
                     }
                     Err(error) => self.failed(&key, Some(role), "claim_deletion_failed", &error),
                 }
@@ -486,7 +486,7 @@ impl Vips {
             Ended::Amended(key, amendment, result) => {
                 self.under_way.remove(&(key.clone(), Work::Cluster));
                 match result {
-                    Ok(cluster) => self.amended(&key, amendment, cluster),
+                    Ok(cluster) => self.amended(&key, amendment, *cluster),
                     Err(kube::Error::Api(status)) if status.code == 409 => {
                         let planned_for = self.index.clusters.get(&key).map(|known| version(&known.metadata));
                         let sent = &amendment.patch["metadata"]["resourceVersion"];

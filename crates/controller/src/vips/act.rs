@@ -29,9 +29,9 @@ pub enum Ended {
     /// A claim was made, or was not.
     Claimed(Key, Role, Result<(), kube::Error>),
     /// A claim was given up as it was seen, or was not.
-    GivenUp(Key, Role, ObjectMeta, Result<(), kube::Error>),
+    GivenUp(Key, Role, Box<ObjectMeta>, Result<(), kube::Error>),
     /// A Cluster was changed, or was not.
-    Amended(Key, Amendment, Result<Cluster, kube::Error>),
+    Amended(Key, Amendment, Result<Box<Cluster>, kube::Error>),
     /// An Event was told, or was not.
     Told(Result<(), kube::Error>),
 }
