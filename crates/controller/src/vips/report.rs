@@ -86,8 +86,11 @@ pub fn amendment(
     let mut now = before.clone();
     for (role, next) in &said {
         let name = role.name().to_owned();
+        let is_written = vips.iter().any(|written: &Written| written.role == *role);
         match (&next.said, manner(*role)) {
-            (Said::Unknown(_) | Said::Paused | Said::Leaving, _) | (_, Manner::Silent) => {}
+            (Said::Unknown(_) | Said::Paused | Said::Leaving, _) => {}
+            // The watch may have told of a claim and its address before the claim's creation was answered.
+            (_, Manner::Silent) if !is_written => {}
             (Said::Manual(_) | Said::NotWanted, _) => _ = now.remove(&name),
             // Another copy may have been waiting for longer, and have said so.
             (Said::Allocating(_), Manner::Patient) => {
@@ -228,6 +231,13 @@ mod tests {
         assert_eq!(patch["metadata"]["annotations"][STATUS], SAID);
         assert_eq!(vips, [Written { role: Role::ControlPlane, vip: "10.0.0.1".into(), is_new: true }]);
         assert_eq!(news[0].note, "control-plane VIP: 10.0.0.1 from pool p");
+    }
+
+    #[test]
+    fn words_come_with_their_vip_also_where_the_claim_seems_to_be_under_way_still() {
+        let index = index(json!({"topology": {"class": "k"}}), json!({}));
+        let patch = amended(&index, |_| Manner::Silent).unwrap().patch;
+        assert_eq!(patch["metadata"]["annotations"][STATUS], SAID);
     }
 
     #[test]
