@@ -36,14 +36,16 @@ pub enum Ended {
     Told(Result<(), kube::Error>),
 }
 
-/// Makes a change while we lead. A process that was stopped after it had begun does not send it when it goes on as no leader.
+/// Makes a change if we still lead. A process that was stopped after it had begun does not send it when it goes on as no leader. What is
+/// sent is not cut off: a slow apiserver would be asked the same again and again, and a second try ends as if it were the first.
 pub async fn while_leading<T>(
     fence: &Fence,
     change: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, kube::Error> {
-    let not_leading = || kube::Error::Service("we may not be the leader by then".into());
-    let left = fence.remaining().ok_or_else(not_leading)?;
-    tokio::time::timeout(left, change).await.unwrap_or_else(|_| Err(not_leading()))
+    match fence.remaining() {
+        Some(_) => change.await,
+        None => Err(kube::Error::Service("not sent: we may not be the leader by then".into())),
+    }
 }
 
 /// A claim from a pool, owned by its Cluster.
