@@ -219,7 +219,7 @@ where
     };
     let retry_after = answer.and_then(|answer| answer.headers().get("retry-after")?.parse().ok());
     let said = error.as_service_error().map(ProvideErrorMetadata::meta);
-    // A refusal that has no code has its name at the beginning.
+    // By Route 53's reference a refused batch has no code, but its name at the beginning.
     let body = answer.and_then(|answer| answer.body().bytes()).unwrap_or_default();
     let code = said.and_then(|said| said.code()).or_else(|| root_of(body)).unwrap_or_default();
     let text = said.and_then(|said| said.message()).unwrap_or("no explanation");
@@ -305,6 +305,13 @@ mod tests {
         assert!(!is_cut(b"<?xml version=\"1.0\"?><Done xmlns=\"x\"/>"));
         assert!(!is_cut(b"{\"Code\": \"Success\"}"), "credentials come in another form");
         assert!(!is_cut(b""));
+    }
+
+    #[test]
+    fn a_refusal_without_a_code_is_named_by_its_outermost_element() {
+        let refused =
+            b"<?xml version=\"1.0\"?><InvalidChangeBatch xmlns=\"x\"><Messages/></InvalidChangeBatch>";
+        assert_eq!(root_of(refused), Some("InvalidChangeBatch"));
     }
 
     #[test]

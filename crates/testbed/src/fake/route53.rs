@@ -313,11 +313,9 @@ fn no_zone(id: &str) -> Answer {
     error(404, "NoSuchHostedZone", &format!("No hosted zone found with ID: {id}"))
 }
 
-/// The refusal of a batch has a form of its own.
+/// The refusal of a batch, in which there may be several things wrong.
 fn invalid(message: &str) -> Answer {
-    let messages = xml::element("Messages", &xml::text("Message", message));
-    let body = xml::element("InvalidChangeBatch", &(messages + &xml::text("RequestId", "fake")));
-    Answer::text(400, CONTENT_TYPE, &body)
+    error(400, "InvalidChangeBatch", &format!("[{message}]"))
 }
 
 /// The vendor's error body.
