@@ -27,8 +27,8 @@ const MANAGER: &str = "ip-address-controller";
 pub enum Ended {
     /// A claim was made, or was not.
     Claimed(Key, Role, Result<Claim, kube::Error>),
-    /// A claim was given up, or was not.
-    GivenUp(Key, Role, Result<(), kube::Error>),
+    /// A claim was given up in this version, or was not.
+    GivenUp(Key, Role, u64, Result<(), kube::Error>),
     /// A Cluster was changed, or was not.
     Amended(Key, Amendment, Result<Cluster, kube::Error>),
     /// An Event was told, or was not.
