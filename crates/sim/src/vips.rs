@@ -367,10 +367,12 @@ pub fn carried_out(universe: &Universe, request: &Request<Bytes>) -> Response<By
     let before = universe.api.one(plural, NAMESPACE, &name);
     let answered = answer();
     universe.tell(&format!("{method} {plural} {name} -> {}", answered.status().as_u16()));
-    if universe.is_repeated(format!("{method} {name} {}", String::from_utf8_lossy(request.body()))) {
-        universe.condemn(I11, format!("{name}: {method} was answered, and tried again at once"));
-    }
+    let is_repeated =
+        universe.is_repeated(format!("{method} {name} {}", String::from_utf8_lossy(request.body())));
     if !answered.status().is_success() {
+        if is_repeated {
+            universe.condemn(I11, format!("{name}: {method} was answered, and tried again at once"));
+        }
         return answered;
     }
     let after = universe.api.one(plural, NAMESPACE, &name);
