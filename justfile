@@ -129,7 +129,7 @@ _picture: tools
 
 # Installs cargo-deny into the cache.
 _deny:
-    @[ -x {{deny}}/bin/cargo-deny ] || CARGO_TARGET_DIR={{cache}}/cargo-deny-build cargo install --quiet --locked --root {{deny}} cargo-deny@{{deny_version}}
+    @[ -x {{deny}}/bin/cargo-deny ] || CARGO_TARGET_DIR={{cache}}/cargo-deny-build cargo install --debug --quiet --locked --root {{deny}} cargo-deny@{{deny_version}}
     @rm -rf {{cache}}/cargo-deny-build
 
 # Installs mdbook into the cache.

@@ -332,6 +332,9 @@ impl Vips {
             clusters.get(key).is_some_and(|tracked| version(&tracked.metadata) <= *known)
         };
         self.outdated.retain(|key, known| is_behind(key, known));
+        let claims = &self.index.claims;
+        let is_same = |key: &Key, meant: &u64| claims.get(key).is_some_and(|claim| version(claim) == *meant);
+        self.answered.retain(|key, meant| is_same(key, meant));
         let keys: Vec<_> = self.index.world.clusters.keys().cloned().collect();
         for key in keys {
             self.consider(&key);
@@ -475,6 +478,7 @@ impl Vips {
             Ended::GivenUp(key, role, seen, result) => {
                 self.under_way.remove(&(key.clone(), Work::Claim(role)));
                 match result {
+                    Ok(()) if plan::sabotaged!(AnswerRepeated) => {}
                     Ok(()) => self.await_claim(role.claim(&key), Some(*seen)),
                     // It is gone, or has changed.
                     Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {

@@ -43,11 +43,12 @@ pub enum Sabotage {
     VipReplaced,
     PausedTouched,
     UnknownVipsReadAsEmpty,
+    AnswerRepeated,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -84,6 +85,7 @@ impl Sabotage {
         Self::VipReplaced,
         Self::PausedTouched,
         Self::UnknownVipsReadAsEmpty,
+        Self::AnswerRepeated,
     ];
 }
 

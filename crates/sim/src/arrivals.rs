@@ -56,6 +56,8 @@ struct Seen {
     disturbed: BTreeMap<String, Duration>,
     /// Addresses that were taken from a machine outside of the cluster, and nobody could know that they were there.
     raced: BTreeSet<String>,
+    /// When a change of Kubernetes, word for word, last arrived.
+    repeated: BTreeMap<String, Duration>,
     /// What was written into Kubernetes that is not so.
     untrue: Vec<Violation>,
     /// The epoch that each process led in.
@@ -318,6 +320,13 @@ impl Universe {
         if let Some(ip) = held.filter(|ip| self.is_quiet(&[name, ip, "objects"])) {
             self.condemn("I5", format!("{name} lost its label though it holds {ip}"));
         }
+    }
+
+    /// Whether a change of Kubernetes, word for word, has arrived before, and sooner ago than the shortest pause.
+    pub fn is_repeated(&self, change: String) -> bool {
+        let now = self.elapsed();
+        let before = lock(&self.arrivals.seen).repeated.insert(change, now);
+        before.is_some_and(|before| now - before + INEXACTNESS < RETRY_SHORTEST)
     }
 
     /// Something was written into Kubernetes just now that must not be.

@@ -95,8 +95,8 @@ impl Ipam {
     }
 
     /// One step for each claim: it is taken care of, gets an address, is told of it; or its address is released, and it is gone.
-    fn serve_claims(&self) {
-        let api = &self.universe.api;
+    fn serve_claims(&mut self) {
+        let api = self.universe.api.clone();
         for claim in api.all("ipaddressclaims") {
             let (namespace, name) = named(&claim);
             let address = api.one("ipaddresses", &namespace, &name);
@@ -109,27 +109,38 @@ impl Ipam {
                 (false, _) if !is_cared_for => self.edit("ipaddressclaims", &claim, |claim| {
                     claim["metadata"]["finalizers"] = json!([RELEASE]);
                 }),
-                (false, None) => self.give(&claim),
-                (false, Some(_)) if claim["status"]["addressRef"].is_null() => {
-                    self.edit("ipaddressclaims", &claim, |claim| {
-                        claim["status"]["addressRef"] = json!({"name": name});
-                    });
+                (false, None) => {
+                    // Mostly one follows the other in a moment.
+                    if self.give(&claim) && !self.dice.one_in(4) {
+                        self.tell(&claim);
+                    }
                 }
+                (false, Some(_)) if claim["status"]["addressRef"].is_null() => self.tell(&claim),
                 (false, Some(_)) => {}
             }
         }
     }
 
-    /// Gives a claim the first address of its pool that nobody has, if there is one.
-    fn give(&self, claim: &Value) {
+    /// Tells a claim of its address.
+    fn tell(&self, claim: &Value) {
+        let (_, name) = named(claim);
+        self.edit("ipaddressclaims", claim, |claim| claim["status"]["addressRef"] = json!({"name": name}));
+    }
+
+    /// Gives a claim the first address of its pool that nobody has; the answer is whether there is one.
+    fn give(&self, claim: &Value) -> bool {
         let (namespace, name) = named(claim);
         let meant = &claim["spec"]["poolRef"];
-        let Some((kind, plural)) = POOLS.iter().find(|(kind, _)| meant["kind"] == *kind) else { return };
+        let Some((kind, plural)) = POOLS.iter().find(|(kind, _)| meant["kind"] == *kind) else {
+            return false;
+        };
         let home = if *kind == "InClusterIPPool" { namespace.as_str() } else { "" };
         let pool = self.universe.api.one(plural, home, &text(&meant["name"]));
-        let Some(pool) = pool.filter(|pool| !is_leaving(pool)) else { return };
+        let Some(pool) = pool.filter(|pool| !is_leaving(pool)) else { return false };
         let given = self.given();
-        let Some(free) = listed(&pool).into_iter().find(|address| !given.contains(address)) else { return };
+        let Some(free) = listed(&pool).into_iter().find(|address| !given.contains(address)) else {
+            return false;
+        };
         let owner = json!({
             "apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": name,
             "uid": claim["metadata"]["uid"], "controller": true,
@@ -139,6 +150,7 @@ impl Ipam {
             "spec": {"address": free, "claimRef": {"name": name}, "poolRef": meant},
         });
         self.universe.api.create("ipaddresses", &address, self.universe.now());
+        true
     }
 
     fn given(&self) -> BTreeSet<String> {

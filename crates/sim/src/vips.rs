@@ -8,7 +8,7 @@
 //! I11 a VIP is the address of the Cluster's own claim, and no other Cluster has it
 //!     an endpoint or VIP that is there is never replaced
 //!     there is one claim for each VIP; one of somebody else is never touched, one with an address never given up
-//!     a Cluster that is paused is left alone
+//!     a Cluster that is paused is left alone, and nothing is tried again without a pause
 //!     what is said of a VIP does not change because something is not known
 //!     in the end every Cluster has its VIPs wherever they belong, and nothing is left of those that are gone
 //! ```
@@ -367,7 +367,12 @@ pub fn carried_out(universe: &Universe, request: &Request<Bytes>) -> Response<By
     let before = universe.api.one(plural, NAMESPACE, &name);
     let answered = answer();
     universe.tell(&format!("{method} {plural} {name} -> {}", answered.status().as_u16()));
+    let is_repeated =
+        universe.is_repeated(format!("{method} {name} {}", String::from_utf8_lossy(request.body())));
     if !answered.status().is_success() {
+        if is_repeated {
+            universe.condemn(I11, format!("{name}: {method} was answered, and tried again at once"));
+        }
         return answered;
     }
     let after = universe.api.one(plural, NAMESPACE, &name);

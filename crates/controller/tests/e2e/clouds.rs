@@ -158,7 +158,7 @@ impl Cloud {
 
 /// Tests of a cloud.
 macro_rules! on {
-    ($name:ident, $cloud:expr) => {
+    ($name:ident, $cloud:ident) => {
         mod $name {
             #[tokio::test(flavor = "multi_thread")]
             async fn an_allocation_follows_its_nodes() {
