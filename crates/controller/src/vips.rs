@@ -332,9 +332,6 @@ impl Vips {
             clusters.get(key).is_some_and(|tracked| version(&tracked.metadata) <= *known)
         };
         self.outdated.retain(|key, known| is_behind(key, known));
-        let claims = &self.index.claims;
-        let is_same = |key: &Key, meant: &u64| claims.get(key).is_some_and(|claim| version(claim) == *meant);
-        self.answered.retain(|key, meant| is_same(key, meant));
         let keys: Vec<_> = self.index.world.clusters.keys().cloned().collect();
         for key in keys {
             self.consider(&key);
