@@ -76,8 +76,7 @@ async fn trace() -> Vec<String> {
     driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
     driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
     driver.create(&scope, REGION, Some("pool")).await.unwrap();
-    let heard = heard.lock().unwrap().clone();
-    heard
+    heard.lock().unwrap().clone()
 }
 
 #[tokio::test(start_paused = true)]
