@@ -127,12 +127,14 @@ impl Capi {
 
     /// Waits until this is the reason that is said.
     pub async fn until_said(&self, name: &str, role: &str, reason: &str) -> Value {
+        let mut said = Value::Null;
         eventually(&format!("{name} says {reason}"), LONGEST, async || {
-            Ok(self.said(name, role).await["reason"] == reason)
+            said = self.said(name, role).await;
+            Ok(said["reason"] == reason)
         })
         .await
         .unwrap_or_else(|error| panic!("{error}\n{}", self.logs()));
-        self.said(name, role).await
+        said
     }
 
     /// The ends of all logs.
