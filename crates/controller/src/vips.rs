@@ -488,7 +488,8 @@ impl Vips {
                 self.under_way.remove(&(key.clone(), Work::Cluster));
                 match result {
                     Ok(cluster) => self.amended(&key, amendment, *cluster),
-                    Err(kube::Error::Api(status)) if status.code == 409 => {
+                    // It has changed, or is gone.
+                    Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                         let planned_for = self.index.clusters.get(&key).map(|known| version(&known.metadata));
                         let sent = &amendment.patch["metadata"]["resourceVersion"];
                         let sent = sent.as_str().and_then(|version| version.parse().ok());
@@ -499,8 +500,6 @@ impl Vips {
                             self.outdated.insert(key, sent);
                         }
                     }
-                    // The Cluster is gone.
-                    Err(kube::Error::Api(status)) if status.code == 404 => {}
                     Err(error) if amendment.vips.is_empty() => {
                         self.failed(&key, None, "cluster_patch_failed", &error);
                     }
