@@ -427,7 +427,9 @@ impl Interface {
         let link =
             |configuration: &&Value| is_link_to(&configuration["properties"]["publicIPAddress"], public);
         let present = self.configurations().iter().find(link).and_then(|found| found["name"].as_str());
-        let name = present.or_else(|| self.leaving.get(&public.to_lowercase()).map(String::as_str))?;
+        let is_leaving = |(id, _): &(&String, &String)| id.eq_ignore_ascii_case(public);
+        let leaving = || self.leaving.iter().find(is_leaving).map(|(_, name)| name.as_str());
+        let name = present.or_else(leaving)?;
         Some(format!("{}/ipConfigurations/{name}", self.id))
     }
 

@@ -34,25 +34,21 @@ impl Azure {
         match call.route.name {
             "PublicIPAddresses_ListAll" => {
                 let holders = self.holders();
-                let items = self.addresses.values().map(|public| public.to_json(holders.get(&public.id)));
-                self.page(call, items.collect())
+                self.page(call, self.addresses.values(), |public| public.to_json(holders.get(&public.id)))
             }
             "PublicIPAddresses_Get" => {
                 let public = self.address(call)?;
-                Ok(Answer::json(200, public.to_json(self.holders().get(&public.id))))
+                Ok(Answer::json(200, public.to_json(self.holder_of(public).as_ref())))
             }
             "PublicIPAddresses_CreateOrUpdate" => self.write_address(call, now, ledger),
             "PublicIPAddresses_Delete" => self.delete_address(call, now, ledger),
-            "NetworkInterfaces_ListAll" => {
-                self.page(call, self.interfaces.values().map(Interface::to_json).collect())
-            }
+            "NetworkInterfaces_ListAll" => self.page(call, self.interfaces.values(), Interface::to_json),
             "NetworkInterfaces_Get" => Ok(Answer::json(200, self.found_interface(call)?.to_json())),
             "NetworkInterfaces_CreateOrUpdate" => self.write_interface(call, now, ledger),
             "VirtualMachines_ListAll" => {
                 let with_status = call.query.get("statusOnly").is_some_and(|only| only == "true");
                 let shown = self.machines.values().filter(|_| !self.hides_machines);
-                let items = shown.map(|machine| self.machine_json(machine, with_status));
-                self.page(call, items.collect())
+                self.page(call, shown, |machine| self.machine_json(machine, with_status))
             }
             _ => self.operation(call),
         }
@@ -79,13 +75,18 @@ impl Azure {
     }
 
     /// One page of a listing.
-    fn page(&self, call: &Call, items: Vec<Value>) -> Result<Answer, Problem> {
+    fn page<T>(
+        &self,
+        call: &Call,
+        items: impl Iterator<Item = T> + Clone,
+        to_json: impl Fn(T) -> Value,
+    ) -> Result<Answer, Problem> {
         let skipped = call.query.get("$skiptoken").map_or(Ok(0), |token| token.parse::<usize>());
         let skipped = skipped.map_err(|_| Problem::malformed("$skiptoken"))?;
-        let page: Vec<_> = items.iter().skip(skipped).take(self.page_size).cloned().collect();
+        let page: Vec<_> = items.clone().skip(skipped).take(self.page_size).map(to_json).collect();
         let mut body = json!({ "value": page });
         let next = skipped + self.page_size;
-        if next < items.len() {
+        if next < items.count() {
             let kind = match call.route.name {
                 "PublicIPAddresses_ListAll" => "Microsoft.Network/publicIPAddresses",
                 "NetworkInterfaces_ListAll" => "Microsoft.Network/networkInterfaces",
@@ -114,6 +115,13 @@ impl Azure {
             holders.extend(public.other_holder.clone().map(|other| (public.id.clone(), other)));
         }
         holders
+    }
+
+    /// What an address is part of.
+    fn holder_of(&self, public: &PublicIp) -> Option<String> {
+        let mut of_interfaces =
+            self.interfaces.values().filter_map(|found| found.configuration_of(&public.id));
+        of_interfaces.next().or_else(|| public.other_holder.clone())
     }
 
     fn address(&self, call: &Call) -> Result<&PublicIp, Problem> {
@@ -152,27 +160,24 @@ impl Azure {
         self.addresses.insert(key.clone(), public);
         let order = Order::Create { address: key.clone() };
         let mut answer = self.begin(order, call, now, ledger);
-        let holders = self.holders();
         let public = self.addresses.get(&key).ok_or_else(Problem::internal)?;
-        (answer.status, answer.body) = (status, public.to_json(holders.get(&public.id)));
+        (answer.status, answer.body) = (status, public.to_json(self.holder_of(public).as_ref()));
         Ok(answer)
     }
 
     fn delete_address(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Result<Answer, Problem> {
         let key = id_of(call).to_lowercase();
-        let Some(public) = self.addresses.get_mut(&key) else {
+        let Some(public) = self.addresses.get(&key) else {
             return Ok(Answer::json(204, Value::Null));
         };
-        let id = public.id.clone();
+        if let Some(holder) = self.holder_of(public) {
+            return Err(Problem::cannot_be_deleted(&public.id, &holder));
+        }
+        let Some(public) = self.addresses.get_mut(&key) else { return Err(Problem::internal()) };
         if public.state != "Succeeded" {
             return Err(Problem::another_operation());
         }
-        if let Some(holder) = self.holders().get(&id) {
-            return Err(Problem::cannot_be_deleted(&id, holder));
-        }
-        if let Some(public) = self.addresses.get_mut(&key) {
-            public.state = "Deleting";
-        }
+        public.state = "Deleting";
         let mut answer = self.begin(Order::Delete { address: key }, call, now, ledger);
         answer.status = 202;
         Ok(answer)
@@ -246,7 +251,6 @@ impl Azure {
                 return Err(Problem::forbidden_link(action, &interface.id, linked_action, linked));
             }
         }
-        let holders = self.holders();
         let mut seen = Vec::new();
         for public in interface.publics() {
             let known = self.addresses.get(&public.to_lowercase());
@@ -257,12 +261,12 @@ impl Azure {
             let Some(known) = known.filter(is_near) else {
                 return Err(Problem::invalid_reference(&public, &interface.id));
             };
-            let holder = holders.get(&known.id).filter(|holder| {
+            let holder = self.holder_of(known).filter(|holder| {
                 let own = format!("{}/", interface.id).to_lowercase();
                 !holder.to_lowercase().starts_with(&own)
             });
-            if let Some(holder) = holder.or_else(|| seen.contains(&known.id).then_some(&interface.id)) {
-                return Err(Problem::in_use(&interface.id, &known.id, holder));
+            if let Some(holder) = holder.or_else(|| seen.contains(&known.id).then(|| interface.id.clone())) {
+                return Err(Problem::in_use(&interface.id, &known.id, &holder));
             }
             if known.state == "Deleting" {
                 return Err(Problem::another_operation());
