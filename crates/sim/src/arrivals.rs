@@ -56,8 +56,8 @@ struct Seen {
     disturbed: BTreeMap<String, Duration>,
     /// Addresses that were taken from a machine outside of the cluster, and nobody could know that they were there.
     raced: BTreeSet<String>,
-    /// When a change of Kubernetes, word for word, last arrived.
-    repeated: BTreeMap<String, Duration>,
+    /// When a change of Kubernetes, word for word, last arrived from a process.
+    repeated: BTreeMap<(u64, String), Duration>,
     /// What was written into Kubernetes that is not so.
     untrue: Vec<Violation>,
     /// The epoch that each process led in.
@@ -322,10 +322,11 @@ impl Universe {
         }
     }
 
-    /// Whether a change of Kubernetes, word for word, has arrived before, and sooner ago than the shortest pause.
-    pub fn is_repeated(&self, change: String) -> bool {
+    /// Whether a change of Kubernetes, word for word, has arrived from this process before, and sooner ago than the shortest
+    /// pause.
+    pub fn is_repeated(&self, process: u64, change: String) -> bool {
         let now = self.elapsed();
-        let before = lock(&self.arrivals.seen).repeated.insert(change, now);
+        let before = lock(&self.arrivals.seen).repeated.insert((process, change), now);
         before.is_some_and(|before| now - before + INEXACTNESS < RETRY_SHORTEST)
     }
 

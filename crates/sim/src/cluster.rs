@@ -339,8 +339,16 @@ impl Cluster {
             | Event::Removed { cloud, node }
             | Event::Returns { cloud, node } => self.universe.disturb(&Self::name(*cloud, *node)),
             Event::Pod { node, .. } => self.universe.disturb(&Self::name(Cloud::Ocean, *node)),
-            Event::PersonMoves { cloud, address, .. } => {
+            Event::PersonMoves { cloud, address, node } => {
                 self.universe.disturb(&address_at(*cloud, *address));
+                // What was on that machine is put off it.
+                let Some((droplet, machine)) = node.map(|node| self.machine(*cloud, node)) else { return };
+                let is_there = |ip: &String| {
+                    let holder = self.universe.holder(ip).unwrap_or_default();
+                    holder == droplet.to_string() || holder.ends_with(&format!("/{machine}"))
+                };
+                let put_off = (0..ADDRESSES).map(|other| address_at(*cloud, other)).filter(is_there);
+                put_off.for_each(|ip| self.universe.disturb(&ip));
             }
             Event::Edit { .. } | Event::Desire { .. } | Event::Delete { .. } | Event::Recreate { .. } => {
                 self.universe.disturb("objects");

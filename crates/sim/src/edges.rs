@@ -53,7 +53,7 @@ const WATCH_SECONDS: u64 = 240;
 /// The edges of a process.
 pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
     let fence = Fence::new(Arc::clone(process) as Arc<dyn Clock>);
-    let client = |seconds| kubernetes(universe, Duration::from_secs(seconds));
+    let client = |seconds| kubernetes(universe, process.number, Duration::from_secs(seconds));
     let reach = |cloud, server| reach(universe, process, &fence, cloud, server);
     let compute = reach(Cloud::Compute, HttpService::new(universe.compute.service()));
     let ocean = reach(Cloud::Ocean, HttpService::new(universe.ocean.service()));
@@ -193,21 +193,25 @@ async fn lost<T>(to: T, is_silent: bool) {
 }
 
 /// A client whose requests go through the weather, and fail after so long.
-fn kubernetes(universe: &Arc<Universe>, longest: Duration) -> Client {
+fn kubernetes(universe: &Arc<Universe>, process: u64, longest: Duration) -> Client {
     let universe = Arc::clone(universe);
     let send = move |request: Request<Body>| {
         let universe = Arc::clone(&universe);
         async move {
             let (head, body) = request.into_parts();
             let request = Request::from_parts(head, body.collect().await?.to_bytes());
-            let answer = tokio::time::timeout(longest, exchange(universe, request));
+            let answer = tokio::time::timeout(longest, exchange(universe, process, request));
             answer.await.map_err(|_| BoxError::from("no answer in time"))?
         }
     };
     Client::new(tower::service_fn(send), "default")
 }
 
-async fn exchange(universe: Arc<Universe>, request: Request<Bytes>) -> Result<Response<Answer>, BoxError> {
+async fn exchange(
+    universe: Arc<Universe>,
+    process: u64,
+    request: Request<Bytes>,
+) -> Result<Response<Answer>, BoxError> {
     let (fate, out, back) = universe.fate(false);
     let watch = apiserver::watched(&request);
     let (to, answer) = oneshot::channel();
@@ -225,7 +229,7 @@ async fn exchange(universe: Arc<Universe>, request: Request<Bytes>) -> Result<Re
                 answer
             }
             _ if is_watch => Response::default(),
-            Fate::Well | Fate::ReplyLost | Fate::Echo => carried_out(&server, &request),
+            Fate::Well | Fate::ReplyLost | Fate::Echo => carried_out(&server, process, &request),
         };
         tokio::time::sleep(back).await;
         if fate == Fate::ReplyLost {
@@ -243,14 +247,14 @@ async fn exchange(universe: Arc<Universe>, request: Request<Bytes>) -> Result<Re
 }
 
 /// The apiserver's answer, and a look at what the request did to a node.
-fn carried_out(universe: &Universe, request: &Request<Bytes>) -> Response<Bytes> {
+fn carried_out(universe: &Universe, process: u64, request: &Request<Bytes>) -> Response<Bytes> {
     let marks = |node: &&Value| {
         let name = node["metadata"]["name"].as_str().unwrap_or_default();
         request.uri().path().ends_with(&format!("/nodes/{name}"))
     };
     let node = || universe.api.all("nodes").iter().find(marks).cloned();
     let before = (request.method() == Method::PATCH).then(node).flatten();
-    let answer = vips::carried_out(universe, request);
+    let answer = vips::carried_out(universe, process, request);
     if let (Some(before), Some(after)) = (&before, before.as_ref().and_then(|_| node())) {
         universe.marked(before, &after);
     }

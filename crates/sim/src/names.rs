@@ -133,19 +133,23 @@ fn taken_for(universe: &Universe) -> Option<Duration> {
 fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
     let nodes = universe.api.all("nodes");
     let droplet = universe.ocean.with(|ocean| ocean.holder(value)).map(|id| format!("digitalocean://{id}"));
-    let is_meant = |node: &&Value| match name {
+    let has_it = |node: &&Value| match name {
         NODES | AWS_NODES => node["status"]["addresses"][0]["address"] == value,
         POOL => droplet.as_deref() == node["spec"]["providerID"].as_str(),
         _ => false,
     };
-    let node = nodes.iter().find(is_meant)?;
+    let node = nodes.iter().find(has_it)?;
     let node_name = node["metadata"]["name"].as_str()?;
     let is_well =
         node["status"]["conditions"][0]["status"] == "True" && node["spec"]["unschedulable"] != true;
     let has_pod =
         name != POOL || universe.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == node_name);
     let is_quiet = universe.is_quiet(&[node_name, value, "objects", "the name"]);
-    (is_well && has_pod && is_quiet).then(|| node_name.to_owned())
+    // An address that a person took off the list stays where it is, and is no longer published.
+    let is_listed =
+        |pool: &Value| pool["spec"]["ips"].as_array().is_some_and(|ips| ips.contains(&value.into()));
+    let is_meant = name != POOL || universe.api.all("floatingippools").iter().any(is_listed);
+    (is_well && has_pod && is_meant && is_quiet).then(|| node_name.to_owned())
 }
 
 /// What is wrong with names in the end.

@@ -349,8 +349,8 @@ fn is_known(universe: &Universe, object: &Value) -> bool {
     since.is_some_and(|since| universe.now().duration_since(since).unsigned_abs() > CANT_KNOW)
 }
 
-/// Carries out a request of the controller, and looks at what it did to Clusters and claims.
-pub fn carried_out(universe: &Universe, request: &Request<Bytes>) -> Response<Bytes> {
+/// Carries out a request of a process of the controller, and looks at what it did to Clusters and claims.
+pub fn carried_out(universe: &Universe, process: u64, request: &Request<Bytes>) -> Response<Bytes> {
     let answer = || universe.api.answer(request, universe.now());
     let (path, method) = (request.uri().path(), request.method());
     let part = |plural: &str| path.rsplit_once(&format!("/{NAMESPACE}/{plural}")).map(|(_, rest)| rest);
@@ -367,8 +367,8 @@ pub fn carried_out(universe: &Universe, request: &Request<Bytes>) -> Response<By
     let before = universe.api.one(plural, NAMESPACE, &name);
     let answered = answer();
     universe.tell(&format!("{method} {plural} {name} -> {}", answered.status().as_u16()));
-    let is_repeated =
-        universe.is_repeated(format!("{method} {name} {}", String::from_utf8_lossy(request.body())));
+    let change = format!("{method} {name} {}", String::from_utf8_lossy(request.body()));
+    let is_repeated = universe.is_repeated(process, change);
     if !answered.status().is_success() {
         if is_repeated {
             universe.condemn(I11, format!("{name}: {method} was answered, and tried again at once"));

@@ -62,6 +62,8 @@ pub struct Ec2 {
     history: VecDeque<(Duration, State)>,
     /// Associations that have ended, and their addresses. Ending one twice is no error.
     ended: BTreeMap<String, String>,
+    /// Interfaces that went with their instances, for those who ask what a request was about.
+    gone: BTreeMap<String, String>,
     number: u32,
     /// What a person did with the console and the ledger does not know yet.
     unwritten: VecDeque<Deed>,
@@ -152,6 +154,7 @@ impl Ec2 {
                 self.unwritten.extend(deed);
             }
             self.state.interfaces.remove(&interface);
+            self.gone.insert(interface, id.to_owned());
         }
     }
 
@@ -231,9 +234,10 @@ impl Ec2 {
         found.or_else(|| self.ended.get(id).cloned())
     }
 
-    /// The instance of an interface.
+    /// The instance of an interface, also of one that is gone.
     pub fn instance_of(&self, interface: &str) -> Option<String> {
-        self.state.interfaces.get(interface)?.instance.clone()
+        let present = self.state.interfaces.get(interface).and_then(|interface| interface.instance.clone());
+        present.or_else(|| self.gone.get(interface).cloned())
     }
 
     /// Whether an instance has not ended.
