@@ -135,7 +135,8 @@ pub fn drivers(
         let aws = Aws::new(service.clone(), aws::Identity::Found, &settings.aws_region, wall_seconds());
         let aws = Arc::new(aws.at(settings.aws_endpoint_url.as_deref()));
         let names = Route53::new(Arc::clone(&aws), ::drivers::route53::limits());
-        drivers.addresses.insert(Provider::Aws, Arc::new(Ec2::new(aws, ::drivers::ec2::limits())));
+        let ec2 = Ec2::new(aws, ::drivers::ec2::limits(), ::drivers::ec2::LATE_MAX);
+        drivers.addresses.insert(Provider::Aws, Arc::new(ec2));
         drivers.records.insert(DnsProvider::Route53, Arc::new(names));
     }
     if let Some(server) = &settings.rfc2136_server {

@@ -102,7 +102,7 @@ pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
 
 /// Why a request was not sent: its turn comes after so long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not sent: the cloud's rate limit allows it in {:.1} s", wait.as_secs_f64())]
+#[error("not sent: its turn comes in {:.1} s", wait.as_secs_f64())]
 pub struct NotSent {
     /// How long.
     pub wait: Duration,

@@ -29,6 +29,7 @@ mod recent;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use ::http::Request;
 use aws_sdk_ec2::Client;
@@ -42,7 +43,7 @@ use futures::future::BoxFuture;
 use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 
 use crate::aws::{Aws, explain};
-use crate::budget::{Limit, budgeted};
+use crate::budget::{Limit, NotSent, budgeted};
 use crate::http::unreadable;
 use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
 use recent::Recent;
@@ -63,6 +64,9 @@ pub const TAG_KEY: &str = "ip-address-controller";
 
 /// Who owns the addresses that machines get when they start.
 const AMAZON: &str = "amazon";
+
+/// How long what Amazon shows may be what was before a change. It promises nothing; seconds are usual.
+pub const LATE_MAX: Duration = Duration::from_secs(30);
 
 const PAGE_SIZE: i32 = 1_000;
 
@@ -111,14 +115,14 @@ pub struct Ec2 {
 }
 
 impl Ec2 {
-    /// A driver for all regions of an account, each with these limits.
-    pub fn new(aws: Arc<Aws>, limits: Vec<Limit>) -> Self {
+    /// A driver for all regions of an account, each with these limits, where what is shown is so late at the most.
+    pub fn new(aws: Arc<Aws>, limits: Vec<Limit>, late_max: Duration) -> Self {
         Self {
             aws,
             limits,
             clients: Default::default(),
             allocations: Mutex::default(),
-            recent: Mutex::default(),
+            recent: Mutex::new(Recent::new(late_max)),
         }
     }
 
@@ -138,7 +142,10 @@ impl Ec2 {
         let found = self.client(scope).await.describe_addresses().send().await;
         let found = found.map_err(|error| explain(name, error))?;
         let mut listing = Listing { tags: Tags::Told, ..Listing::default() };
-        for elastic in found.addresses() {
+        // What belongs to an Outpost or to a carrier has no public address, and is none of ours.
+        for elastic in
+            found.addresses().iter().filter(|elastic| elastic.public_ip().is_some_and(|ip| !ip.is_empty()))
+        {
             let (address, allocation) = named(name, elastic)?;
             self.allocations
                 .lock()
@@ -150,13 +157,18 @@ impl Ec2 {
         Ok(listing)
     }
 
-    /// One address as it is now.
+    /// One address as it is now. What is older than the last answer to a change of it is not told.
     async fn read(&self, scope: &Scope, address: Address) -> Result<ElasticIp, DriverError> {
         let name = "ec2:DescribeAddresses";
         // An address that is not there is no error here.
         let filter = Filter::builder().name("public-ip").values(address.to_string()).build();
         let found = self.client(scope).await.describe_addresses().filters(filter).send().await;
         let mut found = found.map_err(|error| explain(name, error))?.addresses.unwrap_or_default();
+        let told = found.first().map_or(Holding::Missing, |elastic| holding(scope, elastic));
+        if self.recent().is_late(&scope.account, address, &told) {
+            let message = format!("Amazon tells of {address} as it was before its last change");
+            return Err(DriverError::Conflict(message));
+        }
         match (found.pop(), found.is_empty()) {
             (Some(elastic), true) => Ok(elastic),
             (None, _) => {
@@ -210,7 +222,10 @@ impl Ec2 {
     ) -> Result<Progress, DriverError> {
         let name = "ec2:AssociateAddress";
         let interface = self.first_interface(scope, vm).await?;
+        let is_late = self.recent().is_late(&scope.account, address, &Holding::By(vm.clone()));
         match association(&interface) {
+            // Where it was taken off a moment ago, this may be what was before, and to put it there again does no harm.
+            Some(present) if parsed(present.public_ip()) == Some(address) && is_late => {}
             Some(present) if parsed(present.public_ip()) == Some(address) => return Ok(Progress::Done),
             Some(present) if present.ip_owner_id() != Some(AMAZON) => {
                 let other = present.public_ip().unwrap_or("another one");
@@ -275,14 +290,19 @@ impl Ec2 {
         }
     }
 
-    async fn assign_own(&self, scope: &Scope, vm: &VmId) -> Result<Progress, DriverError> {
+    /// A machine that still shows the address which has left it may soon show none.
+    async fn assign_own(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
         let name = "ec2:ModifyNetworkInterfaceAttribute";
         let interface = match self.first_interface(scope, vm).await {
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
             interface => interface?,
         };
-        if association(&interface).is_some() {
-            return Ok(Progress::Done);
+        match association(&interface) {
+            Some(present) if parsed(present.public_ip()) == Some(address) => {
+                return Err(DriverError::Conflict(format!("{vm} still shows {address}, which has left it")));
+            }
+            Some(_) => return Ok(Progress::Done),
+            None => {}
         }
         let assigned = self.client(scope).await.modify_network_interface_attribute();
         let assigned = assigned.set_network_interface_id(interface.network_interface_id().map(Into::into));
@@ -302,16 +322,26 @@ impl Ec2 {
         });
         let made = self.client(scope).await.allocate_address().domain(DomainType::Vpc);
         let made = made.set_tag_specifications(tags.map(|tags| vec![tags])).send().await;
-        let made = made.map_err(|error| explain(name, error))?;
-        let Some(address) = parsed(made.public_ip()) else {
+        let made = made.map_err(|error| explain(name, error)).inspect_err(|error| {
+            if matches!(error, DriverError::Unavailable(_)) {
+                self.recent().note_unanswered(&scope.account);
+            }
+        })?;
+        let (Some(address), Some(allocation)) = (parsed(made.public_ip()), made.allocation_id()) else {
+            self.recent().note_unanswered(&scope.account);
             return Err(unreadable(name, &"it names no address"));
         };
+        self.allocations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(address, allocation.to_owned());
         let new = Listed { holding: Holding::Free, region: Some(region.into()), tag: tag.map(Into::into) };
         self.recent().note(&scope.account, address, Holding::Missing, Some(new));
         Ok(address)
     }
 
-    /// Amazon refuses to release what is associated. That it is not is read first, for an answer that says who has it.
+    /// In a default network Amazon takes off what it releases, and a read may be late: only what nobody had for as long as that
+    /// can be is given back.
     async fn give_back(&self, scope: &Scope, address: Address) -> Result<Progress, DriverError> {
         let name = "ec2:ReleaseAddress";
         let elastic = match self.read(scope, address).await {
@@ -319,7 +349,12 @@ impl Ec2 {
             elastic => elastic?,
         };
         if let Holding::By(holder) = holding(scope, &elastic) {
+            self.recent().note_held(&scope.account, address);
             return Err(DriverError::Conflict(format!("{address} is on {holder}, and was not released")));
+        }
+        let wait = self.recent().until_surely_free(&scope.account, address);
+        if !wait.is_zero() {
+            return Err(DriverError::NotSent(NotSent { wait }));
         }
         let (_, allocation) = named(name, &elastic)?;
         let released = self.client(scope).await.release_address().allocation_id(allocation).send().await;
@@ -391,10 +426,10 @@ impl AddressDriver for Ec2 {
     fn restore<'a>(
         &'a self,
         scope: &'a Scope,
-        _: Address,
+        address: Address,
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.assign_own(scope, vm).boxed()
+        self.assign_own(scope, address, vm).boxed()
     }
 
     fn detach<'a>(

@@ -121,10 +121,23 @@ impl Route53 {
     }
 
     async fn set(&self, name: &RecordName) -> Result<RecordSet, DriverError> {
-        let call = "route53:ListResourceRecordSets";
         let zone = self.zone(&name.zone).await?;
-        let Some(set) = self.find(&zone, &name.name, kind(name.kind)).await? else {
-            return Ok(RecordSet { owner: self.owner(&zone, name).await?, ..RecordSet::default() });
+        let set = self.set_in(&zone, name).await;
+        self.forget_if_gone(&name.zone, &set).await;
+        set
+    }
+
+    /// A zone that was made anew has another id.
+    async fn forget_if_gone<T>(&self, zone: &str, result: &Result<T, DriverError>) {
+        if matches!(result, Err(DriverError::NotFound(_))) {
+            self.zones.lock().await.remove(zone);
+        }
+    }
+
+    async fn set_in(&self, zone: &str, name: &RecordName) -> Result<RecordSet, DriverError> {
+        let call = "route53:ListResourceRecordSets";
+        let Some(set) = self.find(zone, &name.name, kind(name.kind)).await? else {
+            return Ok(RecordSet { owner: self.owner(zone, name).await?, ..RecordSet::default() });
         };
         let parsed = |record: &ResourceRecord| {
             record.value().parse::<Address>().map_err(|_| unreadable(call, &record.value()))
@@ -132,7 +145,7 @@ impl Route53 {
         let values: BTreeSet<Address> =
             set.resource_records().iter().map(parsed).collect::<Result<_, _>>()?;
         let ttl = set.ttl().and_then(|seconds| u32::try_from(seconds).ok());
-        Ok(RecordSet { values, ttl, owner: self.owner(&zone, name).await? })
+        Ok(RecordSet { values, ttl, owner: self.owner(zone, name).await? })
     }
 
     /// Whose mark is beside a set.
@@ -151,21 +164,17 @@ impl Route53 {
         let batch =
             batch(change).map_err(|error| DriverError::Invalid(format!("{}: {error}", change.name)))?;
         let changed = self.client().await.change_resource_record_sets().hosted_zone_id(zone);
-        match changed.change_batch(batch).send().await.map_err(|error| explain(call, error)) {
-            Ok(_) => Ok(()),
-            Err(DriverError::Conflict(said)) => {
+        let changed = changed.change_batch(batch).send().await;
+        let changed = changed.map(drop).map_err(|error| explain(call, error));
+        self.forget_if_gone(&change.name.zone, &changed).await;
+        changed.map_err(|error| match error {
+            DriverError::Conflict(said) => {
                 let message =
                     format!("{} was changed by somebody else, or is an alias (CNAME): {said}", change.name);
-                Err(DriverError::Conflict(message))
+                DriverError::Conflict(message)
             }
-            Err(error) => {
-                // A zone that was made anew has another id.
-                if matches!(error, DriverError::NotFound(_)) {
-                    self.zones.lock().await.remove(&change.name.zone);
-                }
-                Err(error)
-            }
-        }
+            error => error,
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use drivers::aws::{Aws, Identity};
+use drivers::budget::NotSent;
 use drivers::ec2::{self, Ec2};
 use drivers::http::{HttpService, is_read, with_deadline};
 use drivers::{AddressDriver, DriverError, Progress, Seconds, Tags};
@@ -33,7 +34,7 @@ fn clock() -> Seconds {
 
 fn driver_over(service: HttpService) -> Ec2 {
     let identity = Identity::Keys { id: KEY.into(), secret: SECRET.into() };
-    Ec2::new(Arc::new(Aws::new(with_deadline(service), identity, "", clock())), ec2::limits())
+    Ec2::new(Arc::new(Aws::new(with_deadline(service), identity, "", clock())), ec2::limits(), ec2::LATE_MAX)
 }
 
 fn scope() -> Scope {
@@ -103,6 +104,8 @@ async fn only_what_describes_is_marked_as_a_read() {
     driver.machines(&scope).await.unwrap();
     driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
     driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    driver.list(&scope).await.unwrap();
+    tokio::time::sleep(ec2::LATE_MAX).await;
     driver.release(&scope, address(ADDRESS)).await.unwrap();
     driver.create(&scope, REGION, None).await.unwrap();
     for (action, is_read) in heard.lock().unwrap().iter() {
@@ -120,6 +123,8 @@ async fn the_calls_that_are_made_are_those_that_are_listed() {
     driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
     driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
     driver.restore(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    driver.list(&scope).await.unwrap();
+    tokio::time::sleep(ec2::LATE_MAX).await;
     driver.release(&scope, address(ADDRESS)).await.unwrap();
     driver.create(&scope, REGION, None).await.unwrap();
     let made: BTreeSet<_> = fake.ledger().calls().into_keys().collect();
@@ -232,7 +237,6 @@ async fn a_new_address_carries_its_tag_from_its_first_moment_on() {
     assert!(matches!(driver.create(&scope, REGION, Some("pool-1")).await, Err(DriverError::Unavailable(_))));
     let made = driver.create(&scope, REGION, Some("pool-1")).await.unwrap();
     let listing = driver.list(&scope).await.unwrap();
-    assert_eq!(listing.tags, Tags::Told);
     let is_tagged = |listed: &&drivers::Listed| listed.tag.as_deref() == Some("pool-1");
     assert_eq!(listing.addresses.values().filter(is_tagged).count(), 2, "also the one that nobody heard of");
     assert!(listing.addresses.contains_key(&made));
@@ -246,6 +250,10 @@ async fn only_an_address_that_nobody_holds_is_released() {
     fake.with(|account| account.attach_now(ADDRESS, "i-2"));
     assert!(matches!(driver.release(&scope, address(ADDRESS)).await, Err(DriverError::Conflict(_))));
     driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
+    let Err(DriverError::NotSent(NotSent { wait })) = driver.release(&scope, address(ADDRESS)).await else {
+        panic!("somebody may have put it on a machine, and that may not be shown yet");
+    };
+    tokio::time::sleep(wait).await;
     for _ in 0..2 {
         assert_eq!(driver.release(&scope, address(ADDRESS)).await.unwrap(), Progress::Done);
     }
@@ -302,6 +310,37 @@ async fn a_listing_that_is_late_is_not_believed_over_an_answer() {
     assert_eq!(late.told(made).tag.as_deref(), Some("pool-1"));
     tokio::time::sleep(Duration::from_secs(40)).await;
     assert_eq!(listed().await, late, "by then it shows the same");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_before_a_change_that_is_late_is_not_believed_over_an_answer() {
+    let (fake, driver, scope) = account();
+    driver.list(&scope).await.unwrap();
+    fake.with(|account| account.lag = Duration::from_secs(10));
+    driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
+    let late = driver.detach(&scope, address(ADDRESS), &vm(TWO)).await;
+    assert!(matches!(late, Err(DriverError::Conflict(_))), "the look says that it is on nothing: {late:?}");
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
+    let late = driver.restore(&scope, address(ADDRESS), &vm(TWO)).await;
+    assert!(matches!(late, Err(DriverError::Conflict(_))), "the look says that it is still there: {late:?}");
+    driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
+    let holder = fake.with(|account| account.holder(ADDRESS));
+    assert_eq!(holder.as_deref(), Some(TWO), "it was put there again, whatever was shown");
+    let made = driver.create(&scope, REGION, None).await.unwrap();
+    let late = driver.release(&scope, made).await;
+    assert!(matches!(late, Err(DriverError::Conflict(_))), "the look says that there is none: {late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_for_without_an_answer_is_waited_for() {
+    let (fake, driver, scope) = account();
+    let tags = async || driver.list(&scope).await.unwrap().tags;
+    fake.inject(Rule::next("AllocateAddress", Fault::LoseReply));
+    assert!(driver.create(&scope, REGION, Some("pool-1")).await.is_err());
+    assert_eq!(tags().await, Tags::Untold, "one more may be there and not be shown");
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    assert_eq!(tags().await, Tags::Told);
 }
 
 #[tokio::test(start_paused = true)]

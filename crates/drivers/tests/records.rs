@@ -252,6 +252,17 @@ mod at_route53 {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_zone_that_was_made_anew_is_found_at_the_second_look() {
+        let (fake, zone, driver) = account();
+        driver.read(&name(), &object()).await.unwrap();
+        fake.with(|account| account.remove_zone(&zone));
+        fake.with(|account| account.add_zone("example.com"));
+        let gone = driver.read(&name(), &object()).await.unwrap_err();
+        assert!(matches!(gone, DriverError::NotFound(_)), "{gone}");
+        publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_star_and_a_neighbour_are_told_apart() {
         let (_fake, _, driver) = account();
         let star = RecordName { name: "*.example.com".into(), ..name() };

@@ -111,7 +111,8 @@ pub fn drivers(services: Services, now: &Seconds) -> Drivers {
         let keys = Identity::Keys { id: TOKEN.into(), secret: "secret".into() };
         Arc::new(Aws::new(service, keys, "", Arc::clone(now)))
     };
-    let ec2: Arc<dyn AddressDriver> = Arc::new(Ec2::new(aws(ec2), drivers::ec2::limits()));
+    let ec2: Arc<dyn AddressDriver> =
+        Arc::new(Ec2::new(aws(ec2), drivers::ec2::limits(), drivers::ec2::LATE_MAX));
     let route53: Arc<dyn RecordDriver> = Arc::new(Route53::new(aws(route53), drivers::route53::limits()));
     Drivers {
         addresses: BTreeMap::from([

@@ -28,7 +28,9 @@ pub(super) async fn take(
     };
     let change = RecordChange { name: name.clone(), object: pool.clone(), old, new };
     driver.write(&change).await?;
-    Ok(change.new)
+    let RecordChange { old, new, .. } = change;
+    // Where no time to live is wanted, it stays.
+    Ok(RecordSet { ttl: new.ttl.or(old.ttl), ..new })
 }
 
 /// The id of the cluster, which our mark on records carries.

@@ -91,8 +91,12 @@ impl Rounds {
                 if let Ok(until) = now.checked_add(pause) {
                     self.index.world.avoid_addresses.insert(*address, Pause { until, why });
                 }
+                // Somebody else changed something at the same moment, which mostly is over with the next look.
+                let is_a_collision =
+                    matches!((action, &error, *failures), (Action::Attach(_), DriverError::Conflict(_), 1));
                 // What a machine may not get it is not asked again: it may have lost its own address for that.
                 let is_the_machines_fault = is_refused
+                    && !is_a_collision
                     && (matches!(action, Action::Replace(_)) || !matches!(error, DriverError::Denied { .. }));
                 if let (Action::Restore(vm), true) = (action, *failures >= RESTORE_TRIES) {
                     // It would hold up the address for ever; a person has to see to the machine.

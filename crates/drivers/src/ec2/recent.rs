@@ -7,15 +7,18 @@ use std::time::Duration;
 use plan::{Address, Holding};
 use tokio::time::Instant;
 
-use crate::{Listed, Listing};
+use crate::{Listed, Listing, Tags};
 
-/// How long a listing may show what was before a change. Amazon promises nothing; seconds are usual.
-const LATE_MAX: Duration = Duration::from_secs(30);
-
-/// The answers of the last moments, by region and address, the oldest first.
-#[derive(Default)]
+/// What was heard in the last moments, by region.
 pub(super) struct Recent {
+    /// How long what is read may be what was before a change.
+    late_max: Duration,
+    /// The answers to changes of each address, the oldest first.
     changes: BTreeMap<(Arc<str>, Address), Vec<Change>>,
+    /// Since when each address has been read as free, without a break.
+    free: BTreeMap<(Arc<str>, Address), Instant>,
+    /// When an address was last asked for without an answer.
+    unanswered: BTreeMap<Arc<str>, Instant>,
 }
 
 struct Change {
@@ -26,25 +29,62 @@ struct Change {
 }
 
 impl Recent {
+    /// Nothing was heard yet.
+    pub(super) fn new(late_max: Duration) -> Self {
+        Self { late_max, changes: BTreeMap::new(), free: BTreeMap::new(), unanswered: BTreeMap::new() }
+    }
+
     /// A change was answered.
     pub(super) fn note(&mut self, region: &Arc<str>, address: Address, was: Holding, is: Option<Listed>) {
         let change = Change { at: Instant::now(), was, is };
         self.changes.entry((Arc::clone(region), address)).or_default().push(change);
     }
 
-    /// Lets a listing say what was answered, where it says what was before. What is neither is news, and is believed.
-    pub(super) fn correct(&mut self, region: &Arc<str>, listing: &mut Listing) {
+    /// An address was asked for, and whether there is one more was not told.
+    pub(super) fn note_unanswered(&mut self, region: &Arc<str>) {
+        self.unanswered.insert(Arc::clone(region), Instant::now());
+    }
+
+    /// Whether an address that was read like this was so only before a change that has been answered since.
+    pub(super) fn is_late(&mut self, region: &Arc<str>, address: Address, told: &Holding) -> bool {
+        self.forget();
+        let changes = self.changes.get(&(Arc::clone(region), address));
+        changes.is_some_and(|changes| is_late(changes, told))
+    }
+
+    /// How long it takes until an address that is read as free now is surely nobody's.
+    pub(super) fn until_surely_free(&mut self, region: &Arc<str>, address: Address) -> Duration {
+        let since = *self.free.entry((Arc::clone(region), address)).or_insert_with(Instant::now);
+        self.late_max.saturating_sub(since.elapsed())
+    }
+
+    /// An address was read as somebody's.
+    pub(super) fn note_held(&mut self, region: &Arc<str>, address: Address) {
+        self.free.remove(&(Arc::clone(region), address));
+    }
+
+    fn forget(&mut self) {
+        let late_max = self.late_max;
         for changes in self.changes.values_mut() {
-            changes.retain(|change| change.at.elapsed() < LATE_MAX);
+            changes.retain(|change| change.at.elapsed() < late_max);
         }
         self.changes.retain(|_, changes| !changes.is_empty());
+        self.unanswered.retain(|_, at| at.elapsed() < late_max);
+    }
+
+    /// Lets a listing say what was answered, where it says what was before. What is neither is news, and is believed. It can't
+    /// tell of all addresses while one may be there that it does not show yet.
+    pub(super) fn correct(&mut self, region: &Arc<str>, listing: &mut Listing) {
+        self.forget();
+        if self.unanswered.contains_key(region) {
+            listing.tags = Tags::Untold;
+        }
         for ((_, address), changes) in self.changes.iter().filter(|((of, _), _)| of == region) {
             let told = listing.told(*address);
-            let is = changes.last().and_then(|last| last.is.as_ref());
-            let is_so = is.map_or(Holding::Missing, |is| is.holding.clone()) == told.holding;
-            if is_so || !changes.iter().any(|change| change.was == told.holding) {
+            if !is_late(changes, &told.holding) {
                 continue;
             }
+            let is = changes.last().and_then(|last| last.is.as_ref());
             match is {
                 Some(is) => {
                     let tag = told.tag.or_else(|| is.tag.clone());
@@ -53,12 +93,24 @@ impl Recent {
                 None => _ = listing.addresses.remove(address),
             }
         }
+        let is_free = |address: &Address| listing.told(*address).holding == Holding::Free;
+        self.free.retain(|(of, address), _| of != region || is_free(address));
+        for address in listing.addresses.keys().filter(|address| is_free(address)) {
+            self.free.entry((Arc::clone(region), *address)).or_insert_with(Instant::now);
+        }
     }
+}
+
+fn is_late(changes: &[Change], told: &Holding) -> bool {
+    let is = changes.last().and_then(|last| last.is.as_ref());
+    let is_so = is.map_or(Holding::Missing, |is| is.holding.clone()) == *told;
+    !is_so && changes.iter().any(|change| change.was == *told)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ec2::LATE_MAX;
 
     const ADDRESS: &str = "203.0.113.7";
 
@@ -83,7 +135,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_before_an_answered_change_is_not_believed_for_a_while_and_news_is() {
-        let mut recent = Recent::default();
+        let mut recent = Recent::new(LATE_MAX);
         let address = ADDRESS.parse().unwrap();
         recent.note(&"here".into(), address, on("one"), Some(listed(Holding::Free)));
         recent.note(&"here".into(), address, Holding::Free, Some(listed(on("two"))));
@@ -98,8 +150,36 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_was_asked_for_without_an_answer_may_be_there_before_it_is_shown() {
+        let mut recent = Recent::new(LATE_MAX);
+        let tags = |recent: &mut Recent| {
+            let mut listing = Listing { tags: Tags::Told, ..Listing::default() };
+            recent.correct(&"here".into(), &mut listing);
+            listing.tags
+        };
+        assert_eq!(tags(&mut recent), Tags::Told);
+        recent.note_unanswered(&"here".into());
+        assert_eq!(tags(&mut recent), Tags::Untold);
+        tokio::time::sleep(LATE_MAX).await;
+        assert_eq!(tags(&mut recent), Tags::Told);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_is_surely_free_when_it_was_read_so_for_a_while_without_a_break() {
+        let (mut recent, here, address) = (Recent::new(LATE_MAX), "here".into(), ADDRESS.parse().unwrap());
+        assert_eq!(believed(&mut recent, &Holding::Free), Holding::Free);
+        tokio::time::sleep(LATE_MAX / 2).await;
+        assert_eq!(recent.until_surely_free(&here, address), LATE_MAX / 2);
+        assert_eq!(believed(&mut recent, &on("one")), on("one"));
+        assert_eq!(believed(&mut recent, &Holding::Free), Holding::Free);
+        assert_eq!(recent.until_surely_free(&here, address), LATE_MAX);
+        tokio::time::sleep(LATE_MAX).await;
+        assert_eq!(recent.until_surely_free(&here, address), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_new_address_is_there_and_one_that_was_given_back_is_not() {
-        let mut recent = Recent::default();
+        let mut recent = Recent::new(LATE_MAX);
         let address = ADDRESS.parse().unwrap();
         recent.note(&"here".into(), address, Holding::Missing, Some(listed(Holding::Free)));
         assert_eq!(believed(&mut recent, &Holding::Missing), Holding::Free);

@@ -252,7 +252,7 @@ async fn a_missing_permission_is_named<A: Account>(_: &A) -> Verdict {
             Kind::Attach => attach(&account, ADDRESS, ONE).await,
             Kind::Detach => detach(&account, OTHER, TWO).await,
             Kind::Create => driver.create(&scope, account.region(), None).await.map(drop),
-            Kind::Release => driver.release(&scope, address(ADDRESS)).await.map(drop),
+            Kind::Release => finish(driver, async || driver.release(&scope, address(ADDRESS)).await).await,
         };
         match refused {
             Err(DriverError::Denied { permission, .. }) => assert_eq!(permission, missing),

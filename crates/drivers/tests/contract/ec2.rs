@@ -24,6 +24,9 @@ const ELSEWHERE: &str = "eu-west-1";
 const ONE_PAGE: Option<&str> = Some("EC2 tells all addresses of a region at once");
 const NEVER_FAILS_LATE: Option<&str> = Some("a call to EC2 is over when it is answered");
 
+/// Neither of the two servers shows anything late.
+const LATE_MAX: Duration = Duration::from_secs(1);
+
 pub struct Ours {
     fake: Fake<cloud::Ec2>,
     driver: Ec2,
@@ -32,7 +35,7 @@ pub struct Ours {
 fn driver(service: HttpService) -> Ec2 {
     let identity = Identity::Keys { id: KEY.into(), secret: "secret".into() };
     let now = Arc::new(|| 1_767_225_600);
-    Ec2::new(Arc::new(Aws::new(with_deadline(service), identity, "", now)), ec2::limits())
+    Ec2::new(Arc::new(Aws::new(with_deadline(service), identity, "", now)), ec2::limits(), LATE_MAX)
 }
 
 fn scope() -> Scope {

@@ -22,6 +22,7 @@ use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use drivers::budget::NotSent;
 use drivers::{AddressDriver, DriverError, Polled, Progress};
 use futures::FutureExt;
 use plan::{Address, Scope, VmId};
@@ -182,7 +183,14 @@ async fn finish(
     mut advance: impl AsyncFnMut() -> Result<Progress, DriverError>,
 ) -> Result<(), DriverError> {
     for _ in 0..10 {
-        let operation = match advance().await? {
+        let progress = match advance().await {
+            Err(DriverError::NotSent(NotSent { wait })) => {
+                tokio::time::sleep(wait).await;
+                continue;
+            }
+            progress => progress?,
+        };
+        let operation = match progress {
             Progress::Done => return Ok(()),
             Progress::Occupied => panic!("it has an address of its own"),
             Progress::Underway(operation) => operation,

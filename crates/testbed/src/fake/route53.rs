@@ -47,6 +47,8 @@ pub struct Route53 {
     pub key: String,
     /// Permissions that it lacks, such as `route53:ChangeResourceRecordSets`.
     pub denied: BTreeSet<String>,
+    /// How many zones were ever made.
+    made: usize,
     zones: BTreeMap<String, Zone>,
 }
 
@@ -86,7 +88,8 @@ impl Route53 {
     }
 
     fn add(&mut self, name: &str, is_private: bool) -> String {
-        let id = format!("Z{:013}", self.zones.len() + 1);
+        self.made += 1;
+        let id = format!("Z{:013}", self.made);
         let mut zone = Zone { name: dotted(name), is_private, sets: BTreeMap::new() };
         for (kind, value) in
             [("NS", "ns-1.awsdns-01.org."), ("SOA", "ns-1.awsdns-01.org. x. 1 7200 900 1209600 86400")]
@@ -96,6 +99,11 @@ impl Route53 {
         }
         self.zones.insert(id.clone(), zone);
         id
+    }
+
+    /// Deletes a hosted zone. One that is made again has another id.
+    pub fn remove_zone(&mut self, id: &str) {
+        self.zones.remove(id);
     }
 
     /// Sets a record as a person would.
