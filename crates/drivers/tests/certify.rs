@@ -15,6 +15,7 @@ use testbed::fake::entra::{self, Entra};
 use testbed::fake::http::{Certificate, serve, serve_tls};
 use testbed::fake::metadata::{self, Metadata};
 use testbed::fake::route53::{self, Route53};
+use testbed::fake::sts::{self, Sts};
 use testbed::fake::{Fake, Machine};
 use testbed::python::{certify_folder, run, with_packages};
 
@@ -140,9 +141,15 @@ async fn amazons_own_client_agrees_with_the_fakes_on_every_call_of_the_drivers()
     let mut zones = Route53::new(TOKEN);
     zones.add_zone("example.com");
     let (account, zones) = (served(account).await, served(zones).await);
+    let credentials = served(Sts::new(TOKEN, "proof")).await;
     let mut script = Command::new(with_packages("aws").unwrap());
-    script.arg(certify_folder().join("aws.py")).args([&account.url(), &zones.url(), TOKEN]);
-    let names = certified(&mut script, &[ec2::ROUTES, route53::ROUTES].concat());
+    script.arg(certify_folder().join("aws.py")).args([
+        &account.url(),
+        &zones.url(),
+        &credentials.url(),
+        TOKEN,
+    ]);
+    let names = certified(&mut script, &[ec2::ROUTES, route53::ROUTES, sts::ROUTES].concat());
     for call in drivers::ec2::CALLS.iter().chain(drivers::route53::CALLS) {
         assert!(names.contains(*call), "the driver makes {call}, which is not certified");
     }

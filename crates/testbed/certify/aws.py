@@ -1,9 +1,9 @@
-"""Drives every call of the fake EC2 and the fake Route 53 with the vendor's own client, and fails where they disagree.
+"""Drives every call of the fake EC2, Route 53 and STS with the vendor's own client, and fails where they disagree.
 
-Usage: aws.py EC2_URL ROUTE53_URL KEY_ID
+Usage: aws.py EC2_URL ROUTE53_URL STS_URL KEY_ID
 
 The EC2 account must be fresh: instances i-1, which has two interfaces, and i-2, and the address 203.0.113.10, all in
-us-east-1. The Route 53 account has the empty zone example.com.
+us-east-1. The Route 53 account has the empty zone example.com. The STS hands out KEY_ID for the token "proof".
 
 Out: one line for each call, the service, the call's name and what was checked, separated by tabs. The first
 disagreement ends the program with a traceback and a status other than zero.
@@ -18,7 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import boto3
 from botocore.config import Config
+from botocore.credentials import ContainerProvider
 from botocore.exceptions import ClientError
+from botocore.utils import InstanceMetadataFetcher
 
 ADDRESS = "203.0.113.10"
 BURST = 50
@@ -156,8 +158,26 @@ def certify_route53(names):
     assert [record["Value"] for record in found["ResourceRecords"]] == two
 
 
+def certify_credentials(sts, url, key):
+    role = {"RoleArn": "arn:aws:iam::123456789012:role/controller", "RoleSessionName": "test"}
+    call = "AssumeRoleWithWebIdentity"
+    found = sts.call(call, "keys of a role", WebIdentityToken="proof", **role)
+    assert found["Credentials"]["AccessKeyId"] == key
+    sts.refused(call, "another token", 400, "InvalidIdentityToken", WebIdentityToken="another", **role)
+
+    place = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/v1/credentials", "AWS_CONTAINER_AUTHORIZATION_TOKEN": "proof"}
+    assert ContainerProvider(environ=place).load().access_key == key
+    sts.line("podIdentity.credentials", "keys of a role")
+
+    found = InstanceMetadataFetcher(base_url=f"{url}/").retrieve_iam_role_credentials()
+    assert (found["role_name"], found["access_key"]) == ("node", key)
+    for name in ["instance.token", "instance.role", "instance.credentials"]:
+        sts.line(name, "keys of the machine's role")
+
+
 def main():
-    ec2_url, route53_url, key = sys.argv[1:]
+    ec2_url, route53_url, sts_url, key = sys.argv[1:]
+    certify_credentials(Certification("sts", sts_url, key), sts_url, key)
     certify_ec2(Certification("ec2", ec2_url, key))
     certify_route53(Certification("route53", route53_url, key))
 

@@ -26,6 +26,7 @@ pub mod ec2;
 pub mod entra;
 pub mod metadata;
 pub mod route53;
+pub mod sts;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testbed::cluster::{NodeFixture, eventually};
+use testbed::demo::TOKEN;
 use testbed::demo::{AWS_MACHINES, AZURE_MACHINES, EDGE_NODES, WORKER_NODES};
 use testbed::demo::{aws_node, azure_node, edge_node, worker_node};
+use testbed::fake::Fake;
+use testbed::fake::http::serve;
 use testbed::fake::ledger::Ledger;
+use testbed::fake::sts::Sts;
 
 use crate::rig::Rig;
 
@@ -177,6 +181,49 @@ on!(gcp, GCP);
 on!(aws, AWS);
 on!(azure, AZURE);
 on!(digitalocean, DIGITALOCEAN);
+
+/// The SDK finds credentials in every way that pods and machines at Amazon have them.
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_for_aws_come_from_a_service_account_from_pod_identity_and_from_the_machine() {
+    let rig = AWS.rig().await;
+    let object = json!({
+        "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation", "metadata": {"name": "edge"},
+        "spec": {"reservedIPs": AWS.addresses, "cloud": {"provider": "aws"}, "nodeSelector": {"role": "aws"}},
+    });
+    rig.control_plane.apply(&object.to_string()).unwrap();
+    let credentials = Fake::new(Sts::new(TOKEN, "proof"));
+    let server = serve(&credentials, 0).await.unwrap();
+    let (url, proof) = (server.url(), rig.control_plane.folder().join("proof"));
+    std::fs::write(&proof, "proof").unwrap();
+    let (agent, proof) = (format!("{url}/v1/credentials"), proof.display().to_string());
+    let of_service_account = [
+        ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/controller"),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", &proof),
+        ("AWS_ENDPOINT_URL_STS", &url),
+    ];
+    let of_pod_identity = [
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", agent.as_str()),
+        ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", &proof),
+    ];
+    let of_machine = [("AWS_EC2_METADATA_SERVICE_ENDPOINT", url.as_str())];
+    for (asked, way) in [
+        ("AssumeRoleWithWebIdentity", &of_service_account[..]),
+        ("podIdentity.credentials", &of_pod_identity),
+        ("instance.credentials", &of_machine),
+    ] {
+        let before = rig.clouds.ec2.ledger().asked.len();
+        let no_keys = [("AWS_ACCESS_KEY_ID", ""), ("AWS_SECRET_ACCESS_KEY", "")];
+        let mut controller = rig.controller("ip-address-controller", &[&no_keys, way].concat());
+        let lists =
+            async || Ok(rig.clouds.ec2.ledger().asked[before..].iter().any(|asked| asked.status == 200));
+        let listed = eventually("addresses are listed", SOON, lists).await;
+        listed.unwrap_or_else(|error| panic!("{asked}: {error}\n{}", rig.logs()));
+        rig.settled("nia/edge").await;
+        assert_eq!(credentials.ledger().calls().get(asked), Some(&1), "{:?}", credentials.ledger().calls());
+        controller.process.signal(rustix::process::Signal::TERM).unwrap();
+        controller.process.wait(SOON).unwrap();
+    }
+}
 
 /// Only addresses were changed in any interface at Azure, where each change sends the whole interface.
 #[tokio::test(flavor = "multi_thread")]

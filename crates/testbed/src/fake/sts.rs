@@ -1,0 +1,138 @@
+//! Where Amazon's credentials come from, as far as its SDKs ask: the exchange of a service account's token, the agent of Pod
+//! Identity, and the service of a machine.
+//!
+//! In: a web identity and a role, the agent's token, or a session with the machine's service. Out: temporary keys. It never checks
+//! what they are for, and it never changes.
+
+use std::time::Duration;
+
+use ::http::{Request, header};
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::ledger::Ledger;
+use super::limits::Limit;
+use super::{Answer, Call, Machine, Refusal, Route, names, pairs_of, route_in, xml};
+
+/// Methods, paths, and names. The vendor has a name for the first one only.
+const CALLS: [(&str, &str, &str); 5] = [
+    ("POST", "", "AssumeRoleWithWebIdentity"),
+    ("GET", "v1/credentials", "podIdentity.credentials"),
+    ("PUT", "latest/api/token", "instance.token"),
+    ("GET", "latest/meta-data/iam/security-credentials", "instance.role"),
+    ("GET", "latest/meta-data/iam/security-credentials/{}", "instance.credentials"),
+];
+
+/// The names of all calls.
+pub const ROUTES: &[&str] = &names(&CALLS);
+
+/// The role that a machine has.
+const ROLE: &str = "node";
+
+const SESSION: &str = "a-session";
+
+/// One role, which a service account, a pod and a machine may have.
+#[derive(Clone, Debug)]
+pub struct Sts {
+    /// The id of the access key that it hands out.
+    pub key: String,
+    /// What whoever asks proves itself with: a web identity's token, or that of the agent.
+    pub proof: String,
+    /// How long the keys are said to be valid.
+    pub lifetime: Duration,
+}
+
+impl Sts {
+    /// Hands out this key for that proof.
+    pub fn new(key: &str, proof: &str) -> Self {
+        Self { key: key.to_owned(), proof: proof.to_owned(), lifetime: Duration::from_secs(3600) }
+    }
+
+    fn expiration(&self) -> String {
+        let now = Timestamp::now().as_second();
+        let lifetime = i64::try_from(self.lifetime.as_secs()).unwrap_or(0);
+        Timestamp::from_second(now + lifetime).unwrap_or_default().to_string()
+    }
+
+    fn assume(&self, call: &Call) -> Answer {
+        let asked = pairs_of(&String::from_utf8_lossy(&call.raw));
+        let field = |name: &str| asked.get(name).map_or("", String::as_str);
+        if field("Action") != "AssumeRoleWithWebIdentity" || !field("RoleArn").starts_with("arn:aws:iam::") {
+            return problem(400, "ValidationError", "It is not a request for a role.");
+        }
+        if field("WebIdentityToken") != self.proof {
+            return problem(400, "InvalidIdentityToken", "The token is not one of this issuer.");
+        }
+        let keys = [
+            xml::text("AccessKeyId", &self.key),
+            xml::text("SecretAccessKey", "secret"),
+            xml::text("SessionToken", SESSION),
+            xml::text("Expiration", &self.expiration()),
+        ];
+        let body = format!(
+            "<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\
+             <AssumeRoleWithWebIdentityResult><Credentials>{}</Credentials></AssumeRoleWithWebIdentityResult>\
+             </AssumeRoleWithWebIdentityResponse>",
+            keys.concat()
+        );
+        Answer::text(200, "text/xml", &body)
+    }
+
+    fn keys(&self) -> Value {
+        json!({
+            "Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": self.key, "SecretAccessKey": "secret",
+            "Token": SESSION, "Expiration": self.expiration(),
+        })
+    }
+}
+
+fn problem(status: u16, code: &str, said: &str) -> Answer {
+    let error = format!("{}{}", xml::text("Code", code), xml::text("Message", said));
+    Answer::text(status, "text/xml", &format!("<ErrorResponse><Error>{error}</Error></ErrorResponse>"))
+}
+
+impl Machine for Sts {
+    fn route(request: &Request<Bytes>) -> Option<Route> {
+        route_in(&CALLS, request)
+    }
+
+    fn limits() -> Vec<Limit> {
+        Vec::new()
+    }
+
+    fn handle(&mut self, call: &Call, _now: Duration, _ledger: &mut Ledger) -> Answer {
+        match call.route.name {
+            "AssumeRoleWithWebIdentity" => self.assume(call),
+            "instance.token" => {
+                let lifetime = "x-aws-ec2-metadata-token-ttl-seconds";
+                let seconds = call.headers.get(lifetime).and_then(|value| value.to_str().ok()).unwrap_or("");
+                let mut answer =
+                    Answer::text(if seconds.is_empty() { 400 } else { 200 }, "text/plain", SESSION);
+                answer.headers.extend([(lifetime, seconds.to_owned())]);
+                answer
+            }
+            "instance.role" => Answer::text(200, "text/plain", ROLE),
+            "instance.credentials" if call.route.params != [ROLE] => self.refuse(&Refusal::NoSuchCall),
+            _ => Answer::json(200, self.keys()),
+        }
+    }
+
+    fn refuse(&self, refusal: &Refusal) -> Answer {
+        match refusal {
+            Refusal::Unauthorized => Answer::text(401, "text/plain", ""),
+            Refusal::Unavailable(status) => Answer::text(*status, "text/plain", ""),
+            _ => Answer::text(404, "text/plain", ""),
+        }
+    }
+
+    /// A machine's service answers to a session, and the agent to those who know its token.
+    fn is_authorized(&self, request: &Request<Bytes>) -> bool {
+        let is = |name: &str, value: &str| request.headers().get(name).is_some_and(|found| found == value);
+        match request.uri().path() {
+            path if path.starts_with("/latest/meta-data") => is("x-aws-ec2-metadata-token", SESSION),
+            "/v1/credentials" => is(header::AUTHORIZATION.as_str(), &self.proof),
+            _ => true,
+        }
+    }
+}
