@@ -42,7 +42,7 @@ use tokio::time::Instant;
 
 use self::ids::{ResourceId, is_same};
 use self::interface::{Interface, State};
-use crate::budget::Limit;
+use crate::budget::{Limit, Rate};
 use crate::http::{HttpService, JsonApi, Refused, retry_after, unreadable};
 use crate::tokens::Tokens;
 use crate::{
@@ -84,12 +84,18 @@ const POLL_AFTER_MAX: Duration = Duration::from_secs(30);
 const CREATE_LOOKS_MAX: usize = 20;
 const CREATE_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What Azure lets one identity do in one subscription. Each region has a limit of its own, and deletions have; counting
-/// all of them together errs on the safe side.
-pub fn limits() -> [Limit; 2] {
+/// What Azure lets one identity do in one subscription, and what its network part lets all of them do. Each region has limits
+/// of its own, and deletions have; counting all of them together errs on the safe side.
+pub fn limits() -> [Limit; 4] {
     let is_read = |request: &Request<Bytes>| request.method() == Method::GET;
     let is_write = |request: &Request<Bytes>| request.method() != Method::GET;
-    [Limit::bucket(is_read, 250, 25), Limit::bucket(is_write, 200, 10)]
+    let window = Duration::from_secs(300);
+    [
+        Limit::bucket(is_read, 250, 25),
+        Limit::bucket(is_write, 200, 10),
+        Limit { counts: is_read, rate: Rate::Window { requests_max: 10_000, window } },
+        Limit { counts: is_write, rate: Rate::Window { requests_max: 1_000, window } },
+    ]
 }
 
 /// Moves public IP addresses between virtual machines.

@@ -455,11 +455,15 @@ impl Machine for Azure {
         let is_write = |route: &Route| !routes::is_read(route.name);
         let bucket =
             |burst, per_second| Rate::Bucket { burst, interval: Duration::from_secs(1) / per_second };
+        let five_minutes = |max| Rate::Window { max, window: Duration::from_secs(300), restarts: false };
         let reads = |quota: Quota| left("x-ms-ratelimit-remaining-subscription-reads", quota);
         let writes = |quota: Quota| left("x-ms-ratelimit-remaining-subscription-writes", quota);
         vec![
             Limit { counts: is_read, rate: bucket(250, 25), headers: Some(reads) },
             Limit { counts: is_write, rate: bucket(200, 10), headers: Some(writes) },
+            // Those of Microsoft.Network.
+            Limit { counts: is_read, rate: five_minutes(10_000), headers: None },
+            Limit { counts: is_write, rate: five_minutes(1_000), headers: None },
         ]
     }
 
