@@ -95,6 +95,10 @@ _bench-plan:
 _bench-failover: tools
     cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --ignored --nocapture a_thousand | grep -v '^$\|^test \|^running'
 
+# A thousand addresses at once in each cloud, half of them off dead machines, under the real limits and in real time.
+_bench-clouds: tools build
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --ignored --nocapture half_dead_and_half_alive | grep '^|'
+
 # What a settled controller costs: calls and memory of the release binary, small and large.
 _bench-idle: tools build
     CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'

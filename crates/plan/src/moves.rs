@@ -37,7 +37,7 @@
 
 use crate::bits::Bits;
 use crate::standing::{Standing, standing};
-use crate::{Address, Holding, Mode, Move, PENDING, Pool, Target, Timestamp, VmId, World};
+use crate::{Address, Fact, Holding, Mode, Move, PENDING, Pool, Readiness, Target, Timestamp, VmId, World};
 
 /// What to do about an unfinished move.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ pub(crate) fn next(
     match next {
         Next::Attach(to) if entry.owed.contains(&to.vm) => match lacking_source() {
             // Whoever does this may run on one of the two, and the other is to take over then.
-            Some(vm) if entry.is_voluntary => Next::Restore(vm.clone()),
+            Some(vm) if !is_holder_lost(world, entry) => Next::Restore(vm.clone()),
             _ => Next::Replace(to),
         },
         Next::Attach(to) if world.has_own.contains(&to.vm) => Next::Owe,
@@ -131,6 +131,18 @@ pub(crate) fn next(
         }
         other => other,
     }
+}
+
+/// Whether nobody is served at the holder: it was dead when the move began, or has been lost since.
+fn is_holder_lost(world: &World, entry: &Move) -> bool {
+    let is_lost = |vm: &VmId| world.node_of(vm).is_none_or(|(_, node)| node.readiness != Readiness::Ready);
+    !entry.is_voluntary || entry.from.as_ref().is_some_and(is_lost)
+}
+
+/// Whether a move goes before those that can wait: nobody is served at the holder, or the address has already left it.
+pub(crate) fn is_urgent(world: &World, entry: &Move, fact: Option<&Fact>) -> bool {
+    let is_under_way = entry.from.is_some() && fact.is_some_and(|fact| fact.holding == Holding::Free);
+    is_holder_lost(world, entry) || is_under_way
 }
 
 fn is_in_flight(world: &World, address: Address, entry: &Move) -> bool {

@@ -308,7 +308,7 @@ impl<'a> Planner<'a> {
             Next::Drop => Some(Action::Drop),
         };
         if let Some(action) = action {
-            let is_urgent = !entry.is_voluntary;
+            let is_urgent = moves::is_urgent(self.world, entry, fact);
             self.journalled.push(step(pool, address, is_urgent, action));
         }
         let failed = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until);
@@ -412,7 +412,9 @@ impl<'a> Planner<'a> {
         let placed = self.place(&seekers, ranked);
 
         let mut actions = Actions::default();
-        for step in std::mem::take(&mut self.journalled) {
+        let mut journalled = std::mem::take(&mut self.journalled);
+        journalled.sort_by_key(|step| !step.is_urgent);
+        for step in journalled {
             let acts = self.world.pool(&step.pool).is_some_and(|pool| pool.policy.mode.acts());
             if !acts || self.plan.tripped.contains_key(&step.scope) {
                 continue;

@@ -77,7 +77,7 @@ pub struct Step {
     pub scope: Scope,
     /// The address.
     pub address: Address,
-    /// Whether it should go before those that are not: its holder is dead.
+    /// Whether it should go before those that are not: nobody is served at the address.
     pub is_urgent: bool,
     /// What to do.
     pub action: Action,

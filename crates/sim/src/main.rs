@@ -13,8 +13,9 @@ use clap::{Parser, Subcommand};
 use serde_json::json;
 use sim::reduce::reduce;
 use sim::run::run;
-use sim::rush::{Holders, PLACES, rush};
+use sim::rush::rush;
 use sim::script::{KILLS, creations, script};
+use testbed::rush::{Holders, PLACES, Rush};
 
 #[derive(Parser)]
 struct Arguments {
@@ -182,8 +183,7 @@ fn power(seeds: u64, names: &[String]) -> ExitCode {
 
 /// Lets a thousand addresses fail over in each cloud, and prints the table. The last line is JSON.
 fn rushes() -> ExitCode {
-    println!("| cloud | holders | arrived | took | floor | ratio | throttled | live before dead | calls |");
-    println!("|---|---|---:|---:|---:|---:|---:|---:|---|");
+    println!("{}", Rush::HEAD);
     let (mut rows, mut is_well) = (Vec::new(), true);
     for place in PLACES {
         for holders in [Holders::Dead, Holders::Alive, Holders::Mixed] {
@@ -192,23 +192,9 @@ fn rushes() -> ExitCode {
                 is_well = false;
                 continue;
             };
-            let (took, floor) = (rush.took.as_secs_f64(), rush.floor.as_secs_f64());
-            let calls: Vec<_> = rush.calls.iter().map(|(call, count)| format!("{count} {call}")).collect();
-            println!(
-                "| {} | {holders:?} | {} | {took:.0} s | {floor:.0} s | {:.2} | {} | {} | {} |",
-                place.provider,
-                rush.arrived,
-                took / floor,
-                rush.throttled,
-                rush.overtaken,
-                calls.join(", ")
-            );
+            println!("{}", rush.row(place, holders));
             is_well &= rush.doubled.is_empty();
-            rows.push(json!({
-                "cloud": place.provider, "holders": format!("{holders:?}"), "arrived": rush.arrived, "seconds": took,
-                "floor_seconds": floor, "throttled": rush.throttled, "live_before_dead": rush.overtaken,
-                "doubled": rush.doubled.len(),
-            }));
+            rows.push(rush.to_json(place, holders));
         }
     }
     println!("{}", json!(rows));

@@ -13,6 +13,7 @@ use testbed::fake::compute::Compute;
 use testbed::fake::digitalocean::DigitalOcean;
 use testbed::fake::ec2::Ec2;
 use testbed::fake::route53::Route53;
+use testbed::rush::Accounts;
 use tokio::time::Instant;
 
 use crate::apiserver::ApiServer;
@@ -173,6 +174,17 @@ impl Universe {
         // Now and then a connection has to be made first.
         let longest = if dice.one_in(4) { Duration::from_millis(300) } else { Duration::from_millis(5) };
         dice.up_to(longest)
+    }
+
+    /// The clouds that addresses are in.
+    pub fn accounts(&self) -> Accounts<'_> {
+        Accounts {
+            project: PROJECT,
+            compute: &self.compute,
+            digitalocean: &self.ocean,
+            azure: &self.azure,
+            ec2: &self.ec2,
+        }
     }
 
     /// The machine that has an address, at whichever cloud.

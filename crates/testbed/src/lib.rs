@@ -18,4 +18,5 @@ pub mod nameserver;
 pub mod process;
 pub mod proxy;
 pub mod python;
+pub mod rush;
 pub mod tools;

@@ -1,4 +1,4 @@
-//! Measurements on the real control plane: `just bench failover`.
+//! Measurements on the real control plane: `just bench failover`, `just bench clouds`, `just bench idle`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use api::FloatingIPPool;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use testbed::cluster::{eventually, node};
+use testbed::rush::{ADDRESSES, Accounts, Holders, PLACES, Place, Rush, ip};
 
 use crate::netipallocation::{address, allocation, grow, zone};
 use crate::rig::{Rig, resident_megabytes};
 
-const ADDRESSES: u64 = 1_000;
 const LONG: Duration = Duration::from_secs(400);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -24,49 +24,11 @@ const LONG: Duration = Duration::from_secs(400);
 async fn a_thousand_addresses_of_one_pool_fail_over_at_once() {
     let rig = Rig::prepare().await;
     rig.clouds.digitalocean.enforce_limits(false);
-    let address = |number: u64| format!("198.18.{}.{}", number / 250, number % 250);
-    rig.clouds.digitalocean.with(|account| {
-        for number in 0..2 * ADDRESSES {
-            account.add_droplet(10_000 + number, format!("big-{number}"), "nyc3");
-        }
-        for number in 0..ADDRESSES {
-            account.add_reserved_ip(address(number), "nyc3");
-            account.assign_now(&address(number), 10_000 + number);
-        }
-    });
-    let create = |number: u64| {
-        let batch = if number < ADDRESSES { "old" } else { "new" };
-        let fixture = node(&format!("big-{number:05}"))
-            .provider_id(&format!("digitalocean://{}", 10_000 + number))
-            .label("pool", "big")
-            .label("batch", batch);
-        let client = rig.client.clone();
-        async move { fixture.create(&client).await }
-    };
-    futures::stream::iter((0..2 * ADDRESSES).map(create))
-        .buffer_unordered(16)
-        .try_collect::<Vec<_>>()
-        .await
-        .unwrap();
-    let nodes: Api<Node> = Api::all(rig.client.clone());
-    eventually("all nodes are Ready", LONG, async || {
-        let all = nodes.list(&ListParams::default().labels("pool=big")).await?;
-        let is_ready = |node: &&Node| {
-            let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-            conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True").count()
-                == 1
-                && node.spec.as_ref().is_none_or(|spec| spec.taints.is_none())
-        };
-        Ok(all.items.iter().filter(is_ready).count() as u64 == 2 * ADDRESSES)
-    })
-    .await
-    .unwrap();
+    let place = PLACES.iter().find(|place| place.provider == "digitalocean").unwrap();
+    crowd(&rig, place).await;
 
     let pools: Api<FloatingIPPool> = Api::namespaced(rig.client.clone(), "default");
-    let ips: Vec<_> = (0..ADDRESSES).map(address).collect();
-    let spec = json!({"provider": "digitalocean", "ips": ips, "match": {"nodeLabel": "batch=old"}});
-    let pool = FloatingIPPool::new("big", serde_json::from_value(spec).unwrap());
-    pools.create(&PostParams::default(), &pool).await.unwrap();
+    pools.create(&PostParams::default(), &pool(place)).await.unwrap();
     let unlimited =
         [("DIGITALOCEAN_REQUESTS_PER_MINUTE", "100000"), ("DIGITALOCEAN_REQUESTS_PER_HOUR", "1000000")];
     let _controller = rig.controller("ip-address-controller", &unlimited);
@@ -115,6 +77,90 @@ async fn a_thousand_addresses_of_one_pool_fail_over_at_once() {
             "largest_object_bytes": largest, "calls": calls,
         })
     );
+}
+
+/// Two thousand nodes on machines of a cloud, and addresses on the first thousand.
+async fn crowd(rig: &Rig, place: &Place) {
+    let accounts = accounts(rig);
+    let fixture = |number: u64| {
+        let batch = if number < ADDRESSES { "old" } else { "new" };
+        let fate = if Holders::Mixed.dead().contains(&number) { "dead" } else { "alive" };
+        node(&format!("big-{number:05}"))
+            .provider_id(&(place.add_machine)(&accounts, number))
+            .label("topology.kubernetes.io/region", place.region)
+            .label("pool", "big")
+            .label("batch", batch)
+            .label("fate", fate)
+    };
+    let create = |number: u64| {
+        let (fixture, client) = (fixture(number), rig.client.clone());
+        async move { fixture.create(&client).await }
+    };
+    let created = futures::stream::iter((0..2 * ADDRESSES).map(create)).buffer_unordered(16);
+    created.try_collect::<Vec<_>>().await.unwrap();
+    (0..ADDRESSES).for_each(|number| (place.add_address)(&accounts, &ip(number), number));
+    let nodes: Api<Node> = Api::all(rig.client.clone());
+    eventually("all nodes are Ready", LONG, async || {
+        let all = nodes.list(&ListParams::default().labels("pool=big")).await?;
+        let is_ready = |node: &&Node| {
+            let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True").count()
+                == 1
+                && node.spec.as_ref().is_none_or(|spec| spec.taints.is_none())
+        };
+        Ok(all.items.iter().filter(is_ready).count() as u64 == 2 * ADDRESSES)
+    })
+    .await
+    .unwrap();
+}
+
+fn accounts(rig: &Rig) -> Accounts<'_> {
+    Accounts {
+        project: testbed::demo::PROJECT,
+        compute: &rig.clouds.compute,
+        digitalocean: &rig.clouds.digitalocean,
+        azure: &rig.clouds.azure,
+        ec2: &rig.clouds.ec2,
+    }
+}
+
+/// All addresses of the crowd, on its old nodes.
+fn pool(place: &Place) -> FloatingIPPool {
+    let ips: Vec<_> = (0..ADDRESSES).map(ip).collect();
+    let spec = json!({
+        "provider": place.provider, "region": place.region, "ips": ips, "match": {"nodeLabel": "batch=old"},
+    });
+    FloatingIPPool::new("big", serde_json::from_value(spec).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement of minutes: just bench clouds"]
+async fn half_dead_and_half_alive_a_crowd_fails_over_under_the_real_limits_of_each_cloud() {
+    println!("{}", Rush::HEAD);
+    for place in PLACES {
+        let rig = Rig::with(testbed::control_plane::Options::everything()).await;
+        crowd(&rig, place).await;
+        let pools: Api<FloatingIPPool> = Api::namespaced(rig.client.clone(), "default");
+        pools.create(&PostParams::default(), &pool(place)).await.unwrap();
+        let _controller = rig.controller("ip-address-controller", &[]);
+        rig.settled("floatingippool/big").await;
+        // The account has what a minute allows, and more.
+        tokio::time::sleep(Duration::from_secs(120)).await;
+
+        let before = (place.ledger)(&accounts(&rig));
+        Holders::Mixed.dead().for_each(|number| (place.remove_machine)(&accounts(&rig), number));
+        let nodes: Api<Node> = Api::all(rig.client.clone());
+        let (dead, at_once) = (ListParams::default().labels("fate=dead"), DeleteParams::default());
+        nodes.delete_collection(&at_once, &dead).await.unwrap();
+        let edit = json!({"spec": {"match": {"nodeLabel": "batch=new"}}});
+        pools.patch("big", &PatchParams::default(), &Patch::Merge(edit)).await.unwrap();
+        let arrived = async || Ok(place.arrived(&accounts(&rig), &before) >= ADDRESSES);
+        // One that never ends shows in how many have arrived.
+        _ = eventually("all addresses have arrived", 3 * LONG, arrived).await;
+        let rush = place.judge(&accounts(&rig), &before, Holders::Mixed).unwrap();
+        println!("{}", rush.row(place, Holders::Mixed));
+        assert_eq!(rush.doubled, Vec::<String>::new());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

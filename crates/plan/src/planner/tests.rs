@@ -1208,6 +1208,22 @@ fn an_address_that_is_not_where_its_move_found_it_is_not_taken_from_there() {
 }
 
 #[test]
+fn an_address_that_nobody_is_served_at_goes_before_those_that_can_wait() {
+    let begun = "n1 unmatched holds a1 | n2 HOLDS a2 | n3 | n4 | a1 moves n1 -> n3 | a2 moves n2 -> n4";
+    let well = plan(&world(&begun.replace("HOLDS", "unmatched holds")), now());
+    assert_eq!(well.steps.iter().map(|step| step.is_urgent).collect::<Vec<_>>(), [false, false]);
+    let lost = plan(&world(&begun.replace("HOLDS", "unmatched notready 99 holds")), now());
+    let order: Vec<_> = lost.steps.iter().map(|step| (step.address, step.is_urgent)).collect();
+    assert_eq!(order, [(address("a2"), true), (address("a1"), false)]);
+    let in_the_air = plan(
+        &world("n1 unmatched holds a1 | n2 unmatched | n3 | n4 | a1 moves n1 -> n3 | a2 moves n2 -> n4"),
+        now(),
+    );
+    let order: Vec<_> = in_the_air.steps.iter().map(|step| (step.address, step.is_urgent)).collect();
+    assert_eq!(order, [(address("a2"), true), (address("a1"), false)], "nobody is served at a2");
+}
+
+#[test]
 fn a_dead_holder_is_not_waited_for_with_an_address_of_its_own() {
     let owed = "n1 cordoned empty | n2 | a1 moves n1 -> n2 | owed n1 n2";
     check(owed, expect!["give n1 an address of its own after a1"]);

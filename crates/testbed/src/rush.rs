@@ -1,0 +1,325 @@
+//! A thousand addresses that fail over at once, under a cloud's real limits: what the simulator and the tests on the real
+//! control plane share.
+//!
+//! In: a cloud, and what it did before and after. Out: how long it took, what was asked for it, and the floor: how long the calls
+//! that the steps require take at the cloud's limits, whoever makes them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::fake::azure::Azure;
+use crate::fake::compute::Compute;
+use crate::fake::digitalocean::DigitalOcean;
+use crate::fake::ec2::Ec2;
+use crate::fake::ledger::{Deed, Ledger};
+use crate::fake::limits::{Limit, Rate};
+use crate::fake::{Fake, Machine, Route};
+
+/// How many addresses fail over.
+pub const ADDRESSES: u64 = 1_000;
+
+/// The clouds that addresses are in.
+#[derive(Clone, Copy)]
+pub struct Accounts<'a> {
+    /// The project at Compute Engine.
+    pub project: &'a str,
+    /// Compute Engine.
+    pub compute: &'a Fake<Compute>,
+    /// DigitalOcean.
+    pub digitalocean: &'a Fake<DigitalOcean>,
+    /// Azure.
+    pub azure: &'a Fake<Azure>,
+    /// EC2.
+    pub ec2: &'a Fake<Ec2>,
+}
+
+/// What becomes of the holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holders {
+    /// Their machines and nodes are gone.
+    Dead,
+    /// They are well, and stop matching.
+    Alive,
+    /// One half is gone, and the other half stops matching.
+    Mixed,
+}
+
+/// A cloud that addresses fail over in.
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// The provider, as users write it.
+    pub provider: &'static str,
+    /// Where its machines and addresses are.
+    pub region: &'static str,
+    /// Adds a machine, and tells its id as a node does.
+    pub add_machine: fn(&Accounts<'_>, u64) -> String,
+    /// Destroys a machine.
+    pub remove_machine: fn(&Accounts<'_>, u64),
+    /// Adds an address that a machine holds.
+    pub add_address: fn(&Accounts<'_>, &str, u64),
+    /// What happened there.
+    pub ledger: fn(&Accounts<'_>) -> Ledger,
+    limits: fn() -> Vec<Limit>,
+    /// The calls that one move takes, off a dead holder and off a live one.
+    calls: [&'static [&'static str]; 2],
+    /// A page of a listing, and how many addresses it tells of at the most.
+    page: (&'static str, u64),
+}
+
+/// All clouds.
+pub const PLACES: &[Place] = &[
+    Place {
+        provider: "digitalocean",
+        region: "nyc3",
+        add_machine: |accounts, number| {
+            accounts
+                .digitalocean
+                .with(|ocean| ocean.add_droplet(10_000 + number, format!("m-{number}"), "nyc3"));
+            format!("digitalocean://{}", 10_000 + number)
+        },
+        remove_machine: |accounts, number| {
+            accounts.digitalocean.with(|ocean| ocean.remove_droplet(10_000 + number))
+        },
+        add_address: |accounts, ip, holder| {
+            accounts.digitalocean.with(|ocean| {
+                ocean.add_reserved_ip(ip, "nyc3");
+                ocean.assign_now(ip, 10_000 + holder);
+            });
+        },
+        ledger: |accounts| accounts.digitalocean.ledger(),
+        limits: crate::fake::digitalocean::DigitalOcean::limits,
+        calls: [&["reserved_ips_actions.post"], &["reserved_ips_actions.post"]],
+        page: ("reserved_ips.list", 200),
+    },
+    Place {
+        provider: "gcp",
+        region: "us-west1",
+        add_machine: |accounts, number| {
+            let name = format!("m-{number}");
+            accounts.compute.with(|compute| compute.add_instance_without_address("us-west1-a", &name));
+            format!("gce://{}/us-west1-a/{name}", accounts.project)
+        },
+        remove_machine: |accounts, number| {
+            accounts.compute.with(|compute| compute.remove_instance("us-west1-a", &format!("m-{number}")));
+        },
+        add_address: |accounts, ip, holder| {
+            accounts.compute.with(|compute| {
+                compute.add_address("us-west1", &format!("a-{holder}"), ip);
+                compute.attach_now(ip, "us-west1-a", &format!("m-{holder}"));
+            });
+        },
+        ledger: |accounts| accounts.compute.ledger(),
+        limits: crate::fake::compute::Compute::limits,
+        calls: [
+            &["instances.get", "instances.addAccessConfig", "zoneOperations.get"],
+            &[
+                "instances.get",
+                "instances.deleteAccessConfig",
+                "zoneOperations.get",
+                "instances.get",
+                "instances.addAccessConfig",
+                "zoneOperations.get",
+            ],
+        ],
+        page: ("addresses.aggregatedList", 500),
+    },
+    Place {
+        provider: "azure",
+        region: "westeurope",
+        add_machine: |accounts, number| {
+            accounts.azure.with(|azure| {
+                let name = format!("m-{number}");
+                azure.add_machine(&name, "westeurope");
+                format!("azure://{}", azure.id(&format!("Microsoft.Compute/virtualMachines/{name}")))
+            })
+        },
+        remove_machine: |accounts, number| {
+            accounts.azure.with(|azure| azure.remove_machine(&format!("m-{number}")));
+        },
+        add_address: |accounts, ip, holder| {
+            accounts.azure.with(|azure| {
+                azure.add_address(&format!("a-{holder}"), "westeurope", ip);
+                azure.attach_now(ip, &format!("m-{holder}"));
+            });
+        },
+        ledger: |accounts| accounts.azure.ledger(),
+        limits: crate::fake::azure::Azure::limits,
+        calls: [
+            &[
+                "PublicIPAddresses_Get",
+                "NetworkInterfaces_Get",
+                "NetworkInterfaces_CreateOrUpdate",
+                "Operations_Get",
+            ],
+            &[
+                "PublicIPAddresses_Get",
+                "NetworkInterfaces_Get",
+                "NetworkInterfaces_CreateOrUpdate",
+                "Operations_Get",
+                "PublicIPAddresses_Get",
+                "NetworkInterfaces_Get",
+                "NetworkInterfaces_CreateOrUpdate",
+                "Operations_Get",
+            ],
+        ],
+        page: ("PublicIPAddresses_ListAll", 100),
+    },
+    Place {
+        provider: "aws",
+        region: "us-east-1",
+        add_machine: |accounts, number| {
+            let id = format!("i-{number}");
+            accounts.ec2.with(|ec2| ec2.add_instance_without_address("us-east-1", &id));
+            format!("aws:///us-east-1a/{id}")
+        },
+        remove_machine: |accounts, number| {
+            accounts.ec2.with(|ec2| ec2.terminate_instance(&format!("i-{number}")));
+        },
+        add_address: |accounts, ip, holder| {
+            accounts.ec2.with(|ec2| {
+                ec2.add_address("us-east-1", ip);
+                ec2.attach_now(ip, &format!("i-{holder}"));
+            });
+        },
+        ledger: |accounts| accounts.ec2.ledger(),
+        limits: crate::fake::ec2::Ec2::limits,
+        calls: [
+            &["DescribeInstances", "AssociateAddress"],
+            &["DescribeAddresses", "DisassociateAddress", "DescribeInstances", "AssociateAddress"],
+        ],
+        page: ("DescribeAddresses", u64::MAX),
+    },
+];
+
+/// What a failover came to.
+pub struct Rush {
+    /// From the first call to the last address on its new machine.
+    pub took: Duration,
+    /// How long the calls that the steps require take at the cloud's limits.
+    pub floor: Duration,
+    /// What was asked, by call.
+    pub calls: BTreeMap<&'static str, usize>,
+    /// How often the cloud said that it was too much.
+    pub throttled: usize,
+    /// How many addresses arrived.
+    pub arrived: u64,
+    /// Of a mixed one, how many of live holders' addresses were ordered before the last of a dead one's.
+    pub overtaken: usize,
+    /// Moments at which an address was told to two machines.
+    pub doubled: Vec<String>,
+}
+
+impl Holders {
+    /// Whose machines are gone, by number.
+    pub fn dead(self) -> std::ops::Range<u64> {
+        match self {
+            Self::Dead => 0..ADDRESSES,
+            Self::Alive => 0..0,
+            Self::Mixed => 0..ADDRESSES / 2,
+        }
+    }
+}
+
+impl Place {
+    /// How many addresses have arrived since the cloud had done this.
+    pub fn arrived(&self, accounts: &Accounts<'_>, before: &Ledger) -> u64 {
+        let done = (self.ledger)(accounts).done;
+        let is_arrival = |deed: &Deed| matches!(deed, Deed::Attached { .. });
+        done.iter().skip(before.done.len()).filter(|done| is_arrival(&done.deed)).count() as u64
+    }
+
+    /// What a failover came to, given what the cloud had done before it.
+    pub fn judge(&self, accounts: &Accounts<'_>, before: &Ledger, holders: Holders) -> Option<Rush> {
+        let ledger = (self.ledger)(accounts);
+        let asked = &ledger.asked[before.asked.len()..];
+        let mut calls = BTreeMap::new();
+        asked.iter().for_each(|asked| *calls.entry(asked.call).or_default() += 1);
+        let last = ledger.done.iter().rev().find(|done| matches!(done.deed, Deed::Attached { .. }))?;
+        let dead = holders.dead();
+        Some(Rush {
+            took: last.at.saturating_sub(asked.first()?.at),
+            floor: floor(self, dead.end - dead.start),
+            throttled: asked.iter().filter(|asked| matches!(asked.status, 429 | 503)).count(),
+            arrived: self.arrived(accounts, before),
+            overtaken: overtaken(&ledger, before.done.len(), dead.end),
+            calls,
+            doubled: ledger.double_holders(),
+        })
+    }
+}
+
+impl Rush {
+    /// The head of the table that rows are of.
+    pub const HEAD: &'static str = "| cloud | holders | arrived | took | floor | ratio | throttled | live before dead | calls |\n\
+                                    |---|---|---:|---:|---:|---:|---:|---:|---|";
+
+    /// A row of a table.
+    pub fn row(&self, place: &Place, holders: Holders) -> String {
+        let (took, floor) = (self.took.as_secs_f64(), self.floor.as_secs_f64());
+        let calls: Vec<_> = self.calls.iter().map(|(call, count)| format!("{count} {call}")).collect();
+        format!(
+            "| {} | {holders:?} | {} | {took:.0} s | {floor:.0} s | {:.2} | {} | {} | {} |",
+            place.provider,
+            self.arrived,
+            took / floor,
+            self.throttled,
+            self.overtaken,
+            calls.join(", ")
+        )
+    }
+
+    /// The same for programs.
+    pub fn to_json(&self, place: &Place, holders: Holders) -> Value {
+        json!({
+            "cloud": place.provider, "holders": format!("{holders:?}"), "arrived": self.arrived,
+            "seconds": self.took.as_secs_f64(), "floor_seconds": self.floor.as_secs_f64(), "throttled": self.throttled,
+            "live_before_dead": self.overtaken, "doubled": self.doubled.len(),
+        })
+    }
+}
+
+/// How many orders for addresses of live holders came before the last one for an address of a dead holder.
+fn overtaken(ledger: &Ledger, began: usize, dead: u64) -> usize {
+    let is_dead = |address: &str| (0..dead).any(|number| ip(number) == address);
+    let orders: Vec<bool> = ledger.done[began..]
+        .iter()
+        .filter_map(|done| match &done.deed {
+            Deed::Told { address, .. } => Some(is_dead(address)),
+            _ => None,
+        })
+        .collect();
+    let last = orders.iter().rposition(|is_dead| *is_dead).unwrap_or(0);
+    orders[..last].iter().filter(|is_dead| !**is_dead).count()
+}
+
+/// How long the calls that the steps require take at the cloud's limits: two listings, one before the moves are journalled
+/// and one after, and each move's own calls.
+fn floor(place: &Place, dead: u64) -> Duration {
+    let [off_dead, off_live] = place.calls;
+    let listings = 2 * (ADDRESSES.div_ceil(place.page.1));
+    let mut required = BTreeMap::from([(place.page.0, listings)]);
+    for (calls, moves) in [(off_dead, dead), (off_live, ADDRESSES - dead)] {
+        calls.iter().for_each(|call| *required.entry(call).or_default() += moves);
+    }
+    let time = |limit: &Limit| {
+        let route = |name: &'static str| Route { name, params: Vec::new() };
+        let counted = required.iter().filter(|(call, _)| (limit.counts)(&route(call)));
+        let count: u64 = counted.map(|(_, count)| *count).sum();
+        match limit.rate {
+            Rate::Window { max, window, .. } => {
+                window * u32::try_from(count.saturating_sub(1) / u64::from(max)).unwrap_or(u32::MAX)
+            }
+            Rate::Bucket { burst, interval } => {
+                interval * u32::try_from(count.saturating_sub(u64::from(burst))).unwrap_or(u32::MAX)
+            }
+        }
+    };
+    (place.limits)().iter().map(time).max().unwrap_or_default()
+}
+
+/// The address with a number.
+pub fn ip(number: u64) -> String {
+    format!("198.18.{}.{}", number / 250, number % 250 + 1)
+}
