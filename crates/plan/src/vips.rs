@@ -22,6 +22,7 @@
 //! the claim under our name
 //!   has another owner                                          wait until it is gone NotOurs
 //!   is being deleted                                           wait until it is gone Allocating
+//!   has an address of its own that is a VIP of some Cluster    wait until it is none InUse
 //!   has an address, and that is the claim's own                write it              Allocating
 //!   has the address of a claim that had its name before        wait                  Allocating
 //!   waits in a pool that is full or is not meant any more,
@@ -37,8 +38,11 @@
 //!
 //! ```text
 //! failed a short while ago                                     wait                  Failed
-//! makes or gives up a claim, and Clusters are not known        wait                  Unknown
+//! makes any difference, and Clusters are not known             wait                  Unknown
 //! ```
+//!
+//! The provider knows nothing of an endpoint that was set by hand, and takes an address for free when its claim is gone, which may
+//! be before the machines are that answer there. So a new VIP is held against those of all Clusters.
 //!
 //! A Cluster with an endpoint keeps a claim that waits: one that was moved between management clusters looks like that until the
 //! provider has seen its claim there, and the endpoint may be that claim's address.
@@ -286,6 +290,17 @@ pub enum Said {
     NoClass(Key),
     /// The claim under our name belongs to somebody else.
     NotOurs(Key),
+    /// The address that was given is a VIP already.
+    InUse {
+        /// The address.
+        vip: Arc<str>,
+        /// What it is for.
+        role: Role,
+        /// The Cluster that has it.
+        of: Key,
+        /// The claim that it was given to.
+        claim: Key,
+    },
     /// The last try failed a short while ago.
     Failed(Arc<str>),
     /// Something is not known.
@@ -309,6 +324,7 @@ impl Said {
             Self::NoPool(_) => "NoPool",
             Self::NoClass(_) => "NoClass",
             Self::NotOurs(_) => "ClaimNotOurs",
+            Self::InUse { .. } => "InUse",
             Self::Failed(_) => "Failed",
             Self::Unknown(_) => "Unknown",
             Self::Paused => "Paused",
@@ -321,7 +337,12 @@ impl Said {
     pub fn is_stuck(&self) -> bool {
         matches!(
             self,
-            Self::Exhausted(_) | Self::NoPool(_) | Self::NoClass(_) | Self::NotOurs(_) | Self::Failed(_)
+            Self::Exhausted(_)
+                | Self::NoPool(_)
+                | Self::NoClass(_)
+                | Self::NotOurs(_)
+                | Self::InUse { .. }
+                | Self::Failed(_)
         )
     }
 }
@@ -351,6 +372,11 @@ impl fmt::Display for Said {
                 f,
                 "the IPAddressClaim {claim} belongs to somebody else, or to an earlier Cluster of this name: waiting until \
                  it is gone"
+            ),
+            Self::InUse { vip, role, of, claim } => write!(
+                f,
+                "{vip} is the {role} VIP of the Cluster {of}: waiting until that is gone; if it was set by hand, exclude it \
+                 from the pool and delete the IPAddressClaim {claim}"
             ),
             Self::Failed(error) => write!(f, "trying again soon: {error}"),
             Self::Unknown(what) => write!(f, "{what} can't be read, so nothing is done"),
@@ -412,10 +438,7 @@ fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
     let wish = wish(world, key, cluster, role);
     match (&wish.step, world.failed.get(&(key.clone(), role))) {
         (Some(_), Some(error)) => Next::say(Said::Failed(Arc::clone(error))),
-        // What is written on a Cluster names its version, so there an old one does no harm.
-        (Some(Step::Create(_) | Step::Delete), _) if !world.are_clusters_known => {
-            Next::say(Said::Unknown("Clusters"))
-        }
+        (Some(_), None) if !world.are_clusters_known => Next::say(Said::Unknown("Clusters")),
         _ => wish,
     }
 }
@@ -482,8 +505,12 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
         (Some(claim), has_room) => {
             let allocating = Said::Allocating(claim.pool.clone());
             if let Some(address) = given {
+                let vip = address.to_string().into();
+                if let Some((of, of_role)) = holder(world, key, cluster, *address) {
+                    return Next::say(Said::InUse { vip, role: of_role, of, claim: role.claim(key) });
+                }
                 let with_copy = matches!(copy, Copy::Missing | Copy::Present);
-                return Next::take(Step::Write { vip: address.to_string().into(), with_copy }, allocating);
+                return Next::take(Step::Write { vip, with_copy }, allocating);
             }
             let is_lost = !pools.iter().any(|(name, pool)| **name == claim.pool && !pool.is_full());
             match has_room {
@@ -526,6 +553,17 @@ fn copy(world: &World, cluster: &Cluster, role: Role, given: Option<&IpAddr>) ->
             }
         }
     }
+}
+
+/// The Cluster that has this address as a VIP, which may be being deleted, or be the one that is planned for with its other VIP.
+fn holder(world: &World, key: &Key, cluster: &Cluster, address: IpAddr) -> Option<(Key, Role)> {
+    let is_it = |vip: &Option<Arc<str>>| vip.as_ref().is_some_and(|vip| vip.parse::<IpAddr>() == Ok(address));
+    let others = world.clusters.iter().filter(|(other, _)| *other != key);
+    others.chain([(key, cluster)]).find_map(|(of, cluster)| match cluster {
+        Cluster { endpoint, .. } if is_it(endpoint) => Some((of.clone(), Role::ControlPlane)),
+        Cluster { ingress, .. } if is_it(ingress) => Some((of.clone(), Role::Ingress)),
+        _ => None,
+    })
 }
 
 /// The pools that are meant, the first one first.

@@ -7,7 +7,8 @@
 //! `pool p …` is a pool for its class and the control plane: `full`, `free` (it tells so), `leaving`, `ingress` (its role),
 //! `of other` (another class), `first` (a higher priority), `in ns` (its namespace). `claim …` is the claim for the control plane,
 //! `ingress-claim …` the other: `from p`, `has 10.0.0.1`, `named` (its address was not seen yet), `reborn` (its name had another claim before, whose address is
-//! still seen), `foreign`, `orphan`, `leaving`. `no claims` and the like say what is not known, and `failed` or `ingress-failed` that
+//! still seen), `foreign`, `orphan`, `leaving`. `another endpoint 10.0.0.9` is another Cluster, which has that, and `ingress` or `leaving`
+//! may be said of it too. `no claims` and the like say what is not known, and `failed` or `ingress-failed` that
 //! the last try did.
 
 use expect_test::{Expect, expect};
@@ -56,7 +57,7 @@ fn world(text: &str) -> World {
 fn read(world: &mut World, clause: &str) {
     let words: Vec<_> = clause.split_whitespace().collect();
     let has = |word: &str| words.contains(&word);
-    let cluster = world.clusters.values_mut().next().unwrap();
+    let cluster = world.clusters.get_mut(&key("ns", "c")).unwrap();
     match *words.as_slice() {
         ["plain"] => cluster.topology = None,
         ["classless"] => (cluster.topology, cluster.class) = (None, None),
@@ -72,6 +73,16 @@ fn read(world: &mut World, clause: &str) {
         ["label", vip] => cluster.ingress_label = Some(vip.into()),
         ["failed"] => _ = world.failed.insert((key("ns", "c"), Role::ControlPlane), "refused".into()),
         ["ingress-failed"] => _ = world.failed.insert((key("ns", "c"), Role::Ingress), "refused".into()),
+        ["another", place, vip, ..] => {
+            let another = Cluster {
+                uid: "another".into(),
+                endpoint: (place == "endpoint").then(|| vip.into()),
+                ingress: (place == "ingress").then(|| vip.into()),
+                is_leaving: has("leaving"),
+                ..cluster.clone()
+            };
+            world.clusters.insert(key("ns", "another"), another);
+        }
         ["no", "clusters"] => world.are_clusters_known = false,
         ["no", "claims"] => world.claims = None,
         ["no", "addresses"] => world.addresses = None,
@@ -119,12 +130,13 @@ fn read(world: &mut World, clause: &str) {
 /// What is planned; what nobody asks for is left out.
 fn planned(text: &str) -> String {
     let world = world(text);
-    let (key, cluster) = world.clusters.iter().next().unwrap();
-    let lines = plan(&world, key, cluster).into_iter().filter_map(|(role, Next { step, said })| {
-        let step = step.map(|step| format!("{step} ")).unwrap_or_default();
-        let said = format!("{role}: {step}({})", said.reason());
-        (said != "ingress: (NotWanted)").then_some(said)
-    });
+    let key = key("ns", "c");
+    let lines =
+        plan(&world, &key, &world.clusters[&key]).into_iter().filter_map(|(role, Next { step, said })| {
+            let step = step.map(|step| format!("{step} ")).unwrap_or_default();
+            let said = format!("{role}: {step}({})", said.reason());
+            (said != "ingress: (NotWanted)").then_some(said)
+        });
     lines.collect::<Vec<_>>().join("; ")
 }
 
@@ -322,12 +334,41 @@ fn what_is_not_known_changes_nothing() {
 }
 
 #[test]
-fn while_clusters_are_not_known_no_claim_is_made_or_given_up() {
+fn while_clusters_are_not_known_nothing_is_changed() {
     check("no clusters | pool p", expect!["control-plane: (Unknown)"]);
     check("no clusters | pool p full | pool q free | claim from p", expect!["control-plane: (Unknown)"]);
+    check("no clusters | pool p | claim from p has 10.0.0.1", expect!["control-plane: (Unknown)"]);
+}
+
+#[test]
+fn an_address_at_which_another_cluster_lives_is_not_written() {
+    for place in ["endpoint 10.0.0.1", "ingress 10.0.0.1", "endpoint 10.0.0.1 leaving"] {
+        let planned = planned(&format!("pool p | claim from p has 10.0.0.1 | another {place}"));
+        assert_eq!(planned, "control-plane: (InUse)", "{place}");
+    }
     check(
-        "no clusters | pool p | claim from p has 10.0.0.1",
+        "pool p | claim from p has fd00::1 | another endpoint fd00:0::0001",
+        expect!["control-plane: (InUse)"],
+    );
+    check(
+        "pool p | claim from p has 10.0.0.1 | another endpoint 10.0.0.10",
         expect!["control-plane: write 10.0.0.1 in both places (Allocating)"],
+    );
+}
+
+#[test]
+fn the_two_vips_of_a_cluster_are_never_one_address() {
+    check(
+        "endpoint 10.0.0.1 | variable e | pool r ingress | ingress-claim from r has 10.0.0.1",
+        expect!["control-plane: (Manual); ingress: (InUse)"],
+    );
+}
+
+#[test]
+fn a_cluster_that_has_its_vip_keeps_it_also_where_another_one_claims_to_live_there() {
+    check(
+        "endpoint 10.0.0.1 | variable e | pool p | claim from p has 10.0.0.1 | another endpoint 10.0.0.1",
+        expect!["control-plane: (Assigned)"],
     );
 }
 
@@ -408,11 +449,13 @@ fn whoever_looks_again_goes_on_where_the_last_one_stopped() {
 fn what_is_said_tells_a_person_what_to_do() {
     let said = |text: &str| {
         let world = world(text);
-        let (key, cluster) = world.clusters.iter().next().unwrap();
-        plan(&world, key, cluster)[0].1.said.to_string()
+        let key = key("ns", "c");
+        plan(&world, &key, &world.clusters[&key])[0].1.said.to_string()
     };
     expect!["no address is free in p, q: add addresses, or another pool"]
         .assert_eq(&said("pool p full | pool q full"));
     expect!["10.0.0.1 from pool p; ClusterClass variable 'clusterVip' not found: add it to the class ns/k for patches that need the VIP"]
         .assert_eq(&said("undefined | endpoint 10.0.0.1 | claim from p has 10.0.0.1"));
+    expect!["10.0.0.1 is the control-plane VIP of the Cluster ns/another: waiting until that is gone; if it was set by hand, exclude it from the pool and delete the IPAddressClaim ns/vip-cp-c"]
+        .assert_eq(&said("claim from p has 10.0.0.1 | another endpoint 10.0.0.1"));
 }
