@@ -124,6 +124,8 @@ pub struct Vips {
     failures: BTreeMap<(Key, Option<Role>), (u32, Instant)>,
     /// When each VIP was first missed.
     missed: BTreeMap<(Key, Role), Instant>,
+    /// Since when an address has been on its way for a VIP, and nothing else in between.
+    allocating: BTreeMap<(Key, Role), Instant>,
     told: u64,
     telling: usize,
     described: Option<Instant>,
@@ -188,6 +190,7 @@ impl Vips {
             outdated_claims: BTreeMap::new(),
             failures: BTreeMap::new(),
             missed: BTreeMap::new(),
+            allocating: BTreeMap::new(),
             told: 0,
             telling: 0,
             described: None,
@@ -247,7 +250,7 @@ impl Vips {
     async fn next(&mut self) -> Happened {
         let now = Instant::now();
         let retries = self.failures.values().map(|(_, until)| *until);
-        let words = self.missed.values().map(|since| *since + PATIENCE);
+        let words = self.allocating.values().map(|since| *since + PATIENCE);
         let claims = self.outdated_claims.values().map(|(_, until)| *until);
         let due = retries
             .chain(words)
@@ -328,6 +331,7 @@ impl Vips {
         self.outdated_claims
             .retain(|claim, (seen, until)| claims.get(claim) == seen.as_ref() && *until > began);
         self.missed.retain(|(key, _), _| clusters.contains_key(key));
+        self.allocating.retain(|(key, _), _| clusters.contains_key(key));
         let is_behind = |key: &Key, known: &u64| {
             clusters.get(key).is_some_and(|tracked| version(&tracked.metadata) <= *known)
         };
@@ -350,6 +354,11 @@ impl Vips {
         for (role, next) in &planned {
             if matches!(next.said, Said::Allocating(_) | Said::Exhausted(_)) {
                 self.miss(key, *role);
+            }
+            if matches!(next.said, Said::Allocating(_)) {
+                self.allocating.entry((key.clone(), *role)).or_insert(began);
+            } else {
+                self.allocating.remove(&(key.clone(), *role));
             }
             match &next.step {
                 Some(Step::Create(pool)) => self.claim(key, *role, pool),
@@ -437,7 +446,7 @@ impl Vips {
             return;
         };
         let manner = |role| {
-            let waits = self.missed.get(&(key.clone(), role)).map(|since| since.elapsed());
+            let waits = self.allocating.get(&(key.clone(), role)).map(|since| since.elapsed());
             match waits {
                 _ if self.under_way.contains(&(key.clone(), Work::Claim(role))) => Manner::Silent,
                 Some(waits) if waits >= PATIENCE => Manner::Plain,
