@@ -21,8 +21,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::ObjectMeta;
 use kube::{Client, ResourceExt};
+use plan::Timestamp;
 use plan::vips::{Key, Role, Said, Step};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -78,6 +80,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A watch tells of a change much sooner than this, or has missed that there was one.
 const WATCH_MAX: Duration = Duration::from_secs(10);
+
+/// A pool that was applied together with a Cluster is seen much sooner than this after the Cluster's creation.
+const POOL_SEEN_MAX: Duration = Duration::from_secs(30);
 
 /// Metrics about objects are set so often at the most.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
@@ -311,10 +316,13 @@ impl Vips {
         let world = &self.index.world;
         let cluster = world.clusters.get(key).filter(|_| world.are_clusters_known);
         let cluster = cluster.ok_or_else(|| format!("the Cluster {key} is not known yet"))?;
+        let tracked = self.index.clusters.get(key);
         let Some(host) = &cluster.endpoint else {
-            return may_be_built(&plan::vips::plan(world, key, cluster)).map(|()| None);
+            let created = tracked.and_then(|tracked| tracked.metadata.creation_timestamp.as_ref());
+            let planned = plan::vips::plan(world, key, cluster);
+            return may_be_built(&planned, created, self.clock.wall()).map(|()| None);
         };
-        let port = self.index.clusters.get(key).and_then(|tracked| tracked.port);
+        let port = tracked.and_then(|tracked| tracked.port);
         Ok(Some((host.to_string(), port.unwrap_or(self.terms.default_port))))
     }
 
@@ -606,12 +614,18 @@ impl Vips {
 const LOG: &str = "controllers.Cluster";
 
 /// Whether a Cluster may be built with what is known of its VIP: it has one, or none is meant for it. The answer is otherwise what
-/// is waited for.
-pub fn may_be_built(planned: &[(Role, plan::vips::Next); 2]) -> Result<(), String> {
+/// is waited for: also a pool that may only not have been seen yet, because it came with the Cluster or somebody has claimed from it.
+pub fn may_be_built(
+    planned: &[(Role, plan::vips::Next); 2],
+    created: Option<&Time>,
+    now: Timestamp,
+) -> Result<(), String> {
     let [(_, control_plane), _] = planned;
+    let is_new = created.is_some_and(|created| now.duration_since(created.0).unsigned_abs() < POOL_SEEN_MAX);
     match (&control_plane.said, &control_plane.step) {
         (Said::Assigned { .. } | Said::Manual(_), None)
-        | (Said::NotWanted | Said::NoPool(_) | Said::Leaving | Said::Paused, _) => Ok(()),
+        | (Said::NotWanted | Said::Leaving | Said::Paused, _) => Ok(()),
+        (Said::NoPool { claimed_from: None, .. }, _) if !is_new => Ok(()),
         (said, _) => Err(said.to_string()),
     }
 }

@@ -285,7 +285,12 @@ pub enum Said {
     /// Every pool that is meant is full.
     Exhausted(Vec<PoolRef>),
     /// No pool is meant.
-    NoPool(Arc<str>),
+    NoPool {
+        /// The class that none is for.
+        class: Arc<str>,
+        /// Where our claim waits, where there is one.
+        claimed_from: Option<PoolRef>,
+    },
     /// The class of the Cluster does not exist.
     NoClass(Key),
     /// The claim under our name belongs to somebody else.
@@ -321,7 +326,7 @@ impl Said {
             Self::Manual(_) => "Manual",
             Self::Allocating(_) => "Allocating",
             Self::Exhausted(_) => "PoolExhausted",
-            Self::NoPool(_) => "NoPool",
+            Self::NoPool { .. } => "NoPool",
             Self::NoClass(_) => "NoClass",
             Self::NotOurs(_) => "ClaimNotOurs",
             Self::InUse { .. } => "InUse",
@@ -338,7 +343,7 @@ impl Said {
         matches!(
             self,
             Self::Exhausted(_)
-                | Self::NoPool(_)
+                | Self::NoPool { .. }
                 | Self::NoClass(_)
                 | Self::NotOurs(_)
                 | Self::InUse { .. }
@@ -362,11 +367,16 @@ impl fmt::Display for Said {
                 let names: Vec<_> = pools.iter().map(ToString::to_string).collect();
                 write!(f, "no address is free in {}: add addresses, or another pool", names.join(", "))
             }
-            Self::NoPool(class) => write!(
-                f,
-                "no pool is for class {class} and this role: label one with vip.capi.gorizond.io/cluster-class and \
-                 vip.capi.gorizond.io/role"
-            ),
+            Self::NoPool { class, claimed_from } => {
+                write!(
+                    f,
+                    "no pool is for class {class} and this role: label one with vip.capi.gorizond.io/cluster-class and \
+                     vip.capi.gorizond.io/role"
+                )?;
+                claimed_from
+                    .iter()
+                    .try_for_each(|pool| write!(f, "; the claim waits in pool {pool}, which is not"))
+            }
             Self::NoClass(class) => write!(f, "the class {class} does not exist"),
             Self::NotOurs(claim) => write!(
                 f,
@@ -498,6 +508,7 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
     }
     let pools = meant(global.iter().chain(namespaced), key, class, role);
     let has_room = pools.iter().find(|(_, pool)| !pool.is_full()).map(|(name, _)| (*name).clone());
+    let no_pool = |claimed_from| Said::NoPool { class: Arc::clone(class), claimed_from };
     let exhausted = || Said::Exhausted(pools.iter().map(|(name, _)| (*name).clone()).collect());
     match (claim, has_room) {
         (Some(_), _) if ours.is_none() => Next::say(Said::NotOurs(role.claim(key))),
@@ -517,7 +528,7 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
                 // Its address is on its way to us.
                 _ if claim.address.is_some() || !is_lost => Next::say(allocating),
                 Some(_) => Next::take(Step::Delete, allocating),
-                None if pools.is_empty() => Next::say(Said::NoPool(Arc::clone(class))),
+                None if pools.is_empty() => Next::say(no_pool(Some(claim.pool.clone()))),
                 None => Next::say(exhausted()),
             }
         }
@@ -526,7 +537,7 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
             // The provider serves it as soon as the pool has grown.
             Some((first, _)) => Next::take(Step::Create((*first).clone()), exhausted()),
             None if role == Role::Ingress && cluster.wants_ingress.is_none() => Next::say(Said::NotWanted),
-            None => Next::say(Said::NoPool(Arc::clone(class))),
+            None => Next::say(no_pool(None)),
         },
     }
 }

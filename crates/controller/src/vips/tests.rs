@@ -4,7 +4,6 @@ use std::sync::Mutex;
 
 use kube::client::Body;
 use kube::core::{ApiResource, GroupVersionKind};
-use plan::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tower::BoxError;

@@ -456,6 +456,8 @@ fn what_is_said_tells_a_person_what_to_do() {
         .assert_eq(&said("pool p full | pool q full"));
     expect!["10.0.0.1 from pool p; ClusterClass variable 'clusterVip' not found: add it to the class ns/k for patches that need the VIP"]
         .assert_eq(&said("undefined | endpoint 10.0.0.1 | claim from p has 10.0.0.1"));
+    let no_pool = said("claim from p").replace(&said(""), "…");
+    expect!["…; the claim waits in pool p, which is not"].assert_eq(&no_pool);
     expect!["10.0.0.1 is the control-plane VIP of the Cluster ns/another: waiting until that is gone; if it was set by hand, exclude it from the pool and delete the IPAddressClaim ns/vip-cp-c"]
         .assert_eq(&said("claim from p has 10.0.0.1 | another endpoint 10.0.0.1"));
 }
