@@ -344,6 +344,7 @@ impl Vips {
             clusters.get(key).is_some_and(|tracked| version(&tracked.metadata) <= *known)
         };
         self.outdated.retain(|key, known| is_behind(key, known));
+        self.index.world.speak_for_claims();
         let keys: Vec<_> = self.index.world.clusters.keys().cloned().collect();
         for key in keys {
             self.consider(&key);
@@ -360,10 +361,10 @@ impl Vips {
         let class = cluster.class.clone();
         let planned = plan::vips::plan(&self.index.world, key, cluster);
         for (role, next) in &planned {
-            if matches!(next.said, Said::Allocating(_) | Said::Exhausted(_)) {
+            if next.said.is_on_its_way() || matches!(next.said, Said::Exhausted(_)) {
                 self.miss(key, *role);
             }
-            if matches!(next.said, Said::Allocating(_)) {
+            if next.said.is_on_its_way() {
                 self.allocating.entry((key.clone(), *role)).or_insert(began);
             } else {
                 self.allocating.remove(&(key.clone(), *role));
@@ -375,6 +376,7 @@ impl Vips {
             }
         }
         self.amend(key);
+        self.index.world.speak_for(&planned);
         if let Some(class) = class {
             let said = planned.iter().map(|(_, next)| &next.said);
             self.metrics.vips_considered(&class, said, began.elapsed());

@@ -21,14 +21,15 @@
 //! it has a VIP: the one of our claim, or another               leave it              Assigned, Manual
 //! the claim under our name
 //!   has another owner                                          wait until it is gone NotOurs
-//!   is being deleted                                           wait until it is gone Allocating
+//!   is being deleted                                           wait until it is gone Releasing
 //!   has an address of its own that is a VIP of some Cluster    wait until it is none InUse
 //!   has an address, and that is the claim's own                write it              Allocating
 //!   has the address of a claim that had its name before        wait                  Allocating
 //!   waits in a pool that is full or is not meant any more,
-//!     and another pool is neither                              give the claim up     Allocating
+//!     and another pool has room                                give the claim up     Releasing
 //!   waits in a pool that is full                               wait                  Exhausted
 //!   waits                                                      wait                  Allocating
+//! there is no claim, and a pool is meant and has room          claim from it         Allocating
 //! there is no claim, and a pool is meant and not full          claim from it         Allocating
 //! there is no claim, and all that are meant are full           claim from the first  Exhausted
 //! there is no claim, and no pool is meant                      leave it              NoPool, or NotWanted (ingress)
@@ -46,6 +47,10 @@
 //!
 //! A Cluster with an endpoint keeps a claim that waits: one that was moved between management clusters looks like that until the
 //! provider has seen its claim there, and the endpoint may be that claim's address.
+//!
+//! A pool has room if more of its addresses are free than are spoken for: by claims that wait in it, and by Clusters that came first in
+//! this round. So those that wait don't all go after one address, which costs each of them the time that its pool takes to release a
+//! claim.
 //!
 //! A pool is meant by its class and role, and by its namespace where it has one. Those with a higher priority come first, then
 //! those whose name does.
@@ -246,8 +251,37 @@ pub struct World {
     pub claims: Option<BTreeMap<Key, Claim>>,
     /// Addresses that the provider gave.
     pub addresses: Option<BTreeMap<Key, Address>>,
+    /// How many addresses of each pool somebody waits for or is about to claim; none for one that is not here.
+    pub spoken_for: BTreeMap<PoolRef, i64>,
     /// VIPs of Clusters for which something failed a short while ago, and what was said.
     pub failed: BTreeMap<(Key, Role), Arc<str>>,
+}
+
+impl World {
+    /// Begins a round: of each pool those addresses are spoken for that claims wait for.
+    pub fn speak_for_claims(&mut self) {
+        self.spoken_for.clear();
+        let waits = |claim: &&Claim| claim.address.is_none() && !claim.is_leaving;
+        for claim in self.claims.iter().flat_map(BTreeMap::values).filter(waits) {
+            *self.spoken_for.entry(claim.pool.clone()).or_default() += 1;
+        }
+    }
+
+    /// Speaks for the addresses that a Cluster is about to claim, so that others look elsewhere.
+    pub fn speak_for(&mut self, planned: &[(Role, Next); 2]) {
+        for (_, next) in planned {
+            if let (Some(Step::Create(pool)), _) | (_, Said::Releasing { to: Some(pool), .. }) =
+                (&next.step, &next.said)
+            {
+                *self.spoken_for.entry(pool.clone()).or_default() += 1;
+            }
+        }
+    }
+
+    fn has_room(&self, name: &PoolRef, pool: &Pool) -> bool {
+        let spoken_for = self.spoken_for.get(name).copied().unwrap_or_default();
+        pool.count.is_none_or(|count| count.free > spoken_for)
+    }
 }
 
 /// What to do for a VIP of a Cluster.
@@ -282,6 +316,13 @@ pub enum Said {
     Manual(Arc<str>),
     /// An address is on its way.
     Allocating(PoolRef),
+    /// The claim is given up for one from another pool.
+    Releasing {
+        /// The pool that it claims from.
+        from: PoolRef,
+        /// Where an address is claimed next, as far as that is known.
+        to: Option<PoolRef>,
+    },
     /// Every pool that is meant is full.
     Exhausted(Vec<PoolRef>),
     /// No pool is meant.
@@ -325,6 +366,7 @@ impl Said {
             Self::Assigned { .. } => "Assigned",
             Self::Manual(_) => "Manual",
             Self::Allocating(_) => "Allocating",
+            Self::Releasing { .. } => "Releasing",
             Self::Exhausted(_) => "PoolExhausted",
             Self::NoPool { .. } => "NoPool",
             Self::NoClass(_) => "NoClass",
@@ -336,6 +378,11 @@ impl Said {
             Self::Leaving => "Leaving",
             Self::NotWanted => "NotWanted",
         }
+    }
+
+    /// Whether a VIP comes by itself, mostly in a moment.
+    pub fn is_on_its_way(&self) -> bool {
+        matches!(self, Self::Allocating(_) | Self::Releasing { .. })
     }
 
     /// Whether a person has to do something.
@@ -363,6 +410,14 @@ impl fmt::Display for Said {
             ),
             Self::Manual(vip) => write!(f, "{vip}, which was set by somebody else"),
             Self::Allocating(pool) => write!(f, "waiting for an address from pool {pool}"),
+            Self::Releasing { from, to } => {
+                write!(
+                    f,
+                    "the claim from pool {from} is being released, which takes up to the pool's \
+                     addressReuseGracePeriodSeconds"
+                )?;
+                to.iter().try_for_each(|to| write!(f, "; then an address of pool {to} is claimed"))
+            }
             Self::Exhausted(pools) => {
                 let names: Vec<_> = pools.iter().map(ToString::to_string).collect();
                 write!(f, "no address is free in {}: add addresses, or another pool", names.join(", "))
@@ -507,12 +562,19 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
         return Next { step, said };
     }
     let pools = meant(global.iter().chain(namespaced), key, class, role);
-    let has_room = pools.iter().find(|(_, pool)| !pool.is_full()).map(|(name, _)| (*name).clone());
+    let find = |is_it: &dyn Fn(&PoolRef, &Pool) -> bool| {
+        pools.iter().find(|(name, pool)| is_it(name, pool)).map(|(name, _)| (*name).clone())
+    };
+    let has_room = find(&|name, pool| world.has_room(name, pool));
+    // Whoever has no claim loses nothing by one: the status of a pool lags, and others may find an address elsewhere.
+    let has_any = || find(&|_, pool| !pool.is_full());
     let no_pool = |claimed_from| Said::NoPool { class: Arc::clone(class), claimed_from };
     let exhausted = || Said::Exhausted(pools.iter().map(|(name, _)| (*name).clone()).collect());
     match (claim, has_room) {
         (Some(_), _) if ours.is_none() => Next::say(Said::NotOurs(role.claim(key))),
-        (Some(claim), _) if claim.is_leaving => Next::say(Said::Allocating(claim.pool.clone())),
+        (Some(claim), to) if claim.is_leaving => {
+            Next::say(Said::Releasing { from: claim.pool.clone(), to: to.or_else(has_any) })
+        }
         (Some(claim), has_room) => {
             let allocating = Said::Allocating(claim.pool.clone());
             if let Some(address) = given {
@@ -527,17 +589,19 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
             match has_room {
                 // Its address is on its way to us.
                 _ if claim.address.is_some() || !is_lost => Next::say(allocating),
-                Some(_) => Next::take(Step::Delete, allocating),
+                to @ Some(_) => Next::take(Step::Delete, Said::Releasing { from: claim.pool.clone(), to }),
                 None if pools.is_empty() => Next::say(no_pool(Some(claim.pool.clone()))),
                 None => Next::say(exhausted()),
             }
         }
-        (None, Some(room)) => Next::take(Step::Create(room.clone()), Said::Allocating(room)),
-        (None, None) => match pools.first() {
+        (None, has_room) => match (has_room.or_else(has_any), pools.first()) {
+            (Some(room), _) => Next::take(Step::Create(room.clone()), Said::Allocating(room)),
             // The provider serves it as soon as the pool has grown.
-            Some((first, _)) => Next::take(Step::Create((*first).clone()), exhausted()),
-            None if role == Role::Ingress && cluster.wants_ingress.is_none() => Next::say(Said::NotWanted),
-            None => Next::say(no_pool(None)),
+            (None, Some((first, _))) => Next::take(Step::Create((*first).clone()), exhausted()),
+            (None, None) if role == Role::Ingress && cluster.wants_ingress.is_none() => {
+                Next::say(Said::NotWanted)
+            }
+            (None, None) => Next::say(no_pool(None)),
         },
     }
 }

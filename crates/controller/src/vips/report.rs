@@ -94,8 +94,9 @@ pub fn amendment(
             (Said::Manual(_) | Said::NotWanted, _) => _ = now.remove(&name),
             // Another copy may have been waiting for longer, and have said so. A full pool may have an address for a moment, which
             // one of those gets that wait for it: the others need not hear of it.
-            (Said::Allocating(_), Manner::Patient) => {
-                let waits = |words: &Words| matches!(&*words.reason, "Allocating" | "PoolExhausted");
+            (said, Manner::Patient) if said.is_on_its_way() => {
+                let waits =
+                    |words: &Words| matches!(&*words.reason, "Allocating" | "Releasing" | "PoolExhausted");
                 now.retain(|told, words| *told != name || waits(words));
             }
             (said, _) => _ = now.insert(name, speak(said)),

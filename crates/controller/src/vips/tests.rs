@@ -160,6 +160,15 @@ async fn a_claim_that_has_changed_or_is_gone_is_not_given_up_again_before_the_wa
 }
 
 #[tokio::test]
+async fn one_address_makes_one_claim_of_many_move() {
+    let pools = vec![pool("p", 0), pool("q", 1)];
+    let claims = vec![claim("a", "p"), claim("b", "p"), claim("c", "p")];
+    let requests = Leader::new(409).requests(told(&["a", "b", "c"], pools, claims)).await;
+    let given_up: Vec<_> = requests.iter().filter(|request| request.starts_with("DELETE")).collect();
+    assert_eq!(given_up, ["DELETE vip-cp-a"], "{requests:?}");
+}
+
+#[tokio::test]
 async fn an_address_that_is_free_for_a_moment_is_no_news_to_those_who_wait() {
     let mut leader = Leader::new(403);
     let claims = vec![claim("a", "p"), claim("b", "p")];
