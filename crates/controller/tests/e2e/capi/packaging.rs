@@ -119,3 +119,12 @@ fn v8_the_chart_gives_no_right_about_clusters_unless_vips_are_on() {
     assert!(rights(&both).contains(&"cluster.x-k8s.io".to_owned()));
     assert!(rights(&both).contains(&"netinfra.darkbrains.com".to_owned()));
 }
+
+#[test]
+fn v5_the_chart_runs_the_controller_also_before_the_certificate_for_its_hooks_is_there() {
+    let objects = rendered("clusterApi.enabled=true,clusterApi.runtimeExtension.enabled=true");
+    let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let volumes = deployment["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    let certificate = volumes.iter().find(|volume| volume["name"] == "runtime-extension").unwrap();
+    assert_eq!(certificate["secret"]["optional"], true);
+}
