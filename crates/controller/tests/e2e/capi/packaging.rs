@@ -128,3 +128,13 @@ fn v5_the_chart_runs_the_controller_also_before_the_certificate_for_its_hooks_is
     let certificate = volumes.iter().find(|volume| volume["name"] == "runtime-extension").unwrap();
     assert_eq!(certificate["secret"]["optional"], true);
 }
+
+#[test]
+fn v5_cluster_api_finds_the_authority_for_hooks_also_where_it_is_not_cert_managers() {
+    let extension = "clusterApi.runtimeExtension";
+    let objects = rendered(&format!("{extension}.enabled=true,{extension}.certManager=false"));
+    let config = objects.iter().find(|object| object["kind"] == "ExtensionConfig").unwrap();
+    let secret = "default/capi-vip-allocator-runtime-extension-tls";
+    let annotation = "runtime.cluster.x-k8s.io/inject-ca-from-secret";
+    assert_eq!(config["metadata"]["annotations"][annotation], secret);
+}
