@@ -84,9 +84,15 @@ fn v9_clusterctl_takes_the_components() {
 
 /// The chart's objects, rendered with these values set.
 fn rendered(values: &str) -> Vec<Value> {
+    rendered_on(&[], values)
+}
+
+/// The same on a cluster that serves these versions too.
+fn rendered_on(versions: &[&str], values: &str) -> Vec<Value> {
     let mut helm = Command::new(tools::binary("helm").unwrap());
-    let output =
-        helm.args(["template", "any", "chart", "--set", values]).current_dir(root()).output().unwrap();
+    helm.args(["template", "any", "chart", "--set", values]);
+    versions.iter().for_each(|version| _ = helm.args(["--api-versions", version]));
+    let output = helm.current_dir(root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     objects(&String::from_utf8(output.stdout).unwrap())
 }
@@ -137,4 +143,14 @@ fn v5_cluster_api_finds_the_authority_for_hooks_also_where_it_is_not_cert_manage
     let secret = "default/capi-vip-allocator-runtime-extension-tls";
     let annotation = "runtime.cluster.x-k8s.io/inject-ca-from-secret";
     assert_eq!(config["metadata"]["annotations"][annotation], secret);
+}
+
+#[test]
+fn v5_the_chart_speaks_to_cluster_api_before_1_11_too() {
+    let [old, new] = ["runtime.cluster.x-k8s.io/v1alpha1", "runtime.cluster.x-k8s.io/v1beta2"];
+    let version = |versions: &[&str]| {
+        let objects = rendered_on(versions, "clusterApi.runtimeExtension.enabled=true");
+        objects.iter().find(|object| object["kind"] == "ExtensionConfig").unwrap()["apiVersion"].clone()
+    };
+    assert_eq!([version(&[]), version(&[old]), version(&[old, new])], [new, old, new]);
 }
