@@ -80,6 +80,13 @@ fn v9_clusterctl_takes_the_components() {
     let lease = "LEASE_NAMESPACE";
     assert!(!container["env"].to_string().contains(lease), "clusterctl may put it into another namespace");
     assert_eq!(deployment["metadata"]["labels"]["cluster.x-k8s.io/provider"], "addon-capi-vip-allocator");
+
+    // Where a release is at GitHub, clusterctl takes a URL of one form only.
+    let example = &objects(&read("examples/cluster-api/capiprovider.yaml"))[0]["spec"];
+    let url = format!("https://github.com/OWNER/REPOSITORY/releases/{version}/components.yaml");
+    assert_eq!((&example["fetchConfig"]["url"], &example["version"]), (&json!(url), &json!(version)));
+    let variables = example["variables"].as_object().unwrap();
+    assert!(variables.keys().all(|name| components.contains(&format!("${{{name}:="))), "{variables:?}");
 }
 
 /// The chart's objects, rendered with these values set.
