@@ -33,6 +33,13 @@ use crate::watch::{self, SILENCE_SECONDS_MAX};
 /// The longest that a write of a status or of marks may take.
 const WRITE_SECONDS_MAX: u64 = 3;
 
+/// The longest that a write for a VIP may take: a change of a Cluster passes other people's webhooks, each of which may take ten
+/// seconds, and one that was cut off has to pass them all again.
+const VIP_WRITE_SECONDS_MAX: u64 = 15;
+
+/// The longest pause before something that failed for a VIP is tried again: it costs nobody's quota, and a Cluster waits for it.
+const VIP_RETRY_MAX: Duration = Duration::from_secs(30);
+
 /// The longest that a request about the lease may take.
 const LEASE_REQUEST_SECONDS_MAX: u64 = 3;
 
@@ -42,6 +49,8 @@ pub struct Edges {
     pub watching: Client,
     /// A client for writes.
     pub writing: Client,
+    /// A client for writes about VIPs.
+    pub writing_vips: Client,
     /// A client for the lease alone.
     pub leasing: Client,
     /// The clouds and DNS providers, each behind the fence.
@@ -105,6 +114,7 @@ pub async fn run(settings: Settings) -> Result<()> {
         // two requests.
         watching: client(config.clone(), SILENCE_SECONDS_MAX, false)?,
         writing: client(config.clone(), WRITE_SECONDS_MAX, true)?,
+        writing_vips: client(config.clone(), VIP_WRITE_SECONDS_MAX, true)?,
         leasing: client(config, LEASE_REQUEST_SECONDS_MAX, true)?,
         drivers,
         clock: Arc::clone(&clock),
@@ -158,7 +168,7 @@ pub async fn control(
     metrics: Metrics,
     asked_to_stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
-    let Edges { watching, writing, leasing, mut drivers, clock, fence, vips: line } = edges;
+    let Edges { watching, writing, writing_vips, leasing, mut drivers, clock, fence, vips: line } = edges;
     let external_dns = ExternalDns::new(writing.clone(), Arc::clone(&fence));
     drivers.records.insert(DnsProvider::ExternalDns, Arc::new(external_dns));
     let mut watches = Vec::new();
@@ -179,8 +189,10 @@ pub async fn control(
     });
     let vips = terms.vips.clone().map(|vips| {
         watches.push(vips::watch::start(&watching, &line.to));
-        let edges = vips::Edges { client: writing, fence: Arc::clone(&fence), clock: Arc::clone(&clock) };
-        Vips::new(line.seen, edges, metrics.clone(), &terms.identity, terms.retry, vips)
+        let (fence, clock) = (Arc::clone(&fence), Arc::clone(&clock));
+        let edges = vips::Edges { client: writing_vips, fence, clock };
+        let retry = terms.retry.at_most(VIP_RETRY_MAX);
+        Vips::new(line.seen, edges, metrics.clone(), &terms.identity, retry, vips)
     });
     let mut parts = Parts { rounds, vips, metrics };
     let asked_to_stop = asked_to_stop.shared();

@@ -24,6 +24,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use k8s_openapi::ByteString;
+use kube::ResourceExt;
 use plan::vips::{Key, Next, Role, Said};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -37,6 +38,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tower::BoxError;
 
+use crate::clock::{Clock, SystemClock};
 use crate::health::listen;
 use crate::vips::may_be_built;
 use crate::vips::watch::{Cluster, Seen};
@@ -214,9 +216,10 @@ async fn before_create(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
             return response(kind, json!({"status": "Failure", "message": message, "retryAfterSeconds": 0}));
         }
     };
+    let created = cluster.creation_timestamp();
     let (tell, told) = oneshot::channel();
     match ask(to, Seen::Asked(Box::new(cluster), tell), told).await {
-        Ok(planned) => match may_be_built(&planned) {
+        Ok(planned) => match may_be_built(&planned, created.as_ref(), SystemClock.wall()) {
             Ok(()) => wait(0, String::new()),
             Err(message) => wait(retry_after(&planned), format!("control-plane VIP: {message}")),
         },
@@ -226,8 +229,9 @@ async fn before_create(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
 
 fn retry_after(planned: &[(Role, Next); 2]) -> i32 {
     let [(_, control_plane), _] = planned;
-    let is_stuck = control_plane.said.is_stuck() && !matches!(control_plane.said, Said::Failed(_));
-    if is_stuck { RETRY_LATER_SECONDS } else { RETRY_SOON_SECONDS }
+    // What failed is tried again by itself, and a pool that came with the Cluster is seen soon.
+    let is_soon = matches!(control_plane.said, Said::Failed(_) | Said::NoPool { claimed_from: None, .. });
+    if control_plane.said.is_stuck() && !is_soon { RETRY_LATER_SECONDS } else { RETRY_SOON_SECONDS }
 }
 
 /// The endpoint of each Cluster for the template of its infrastructure. One that may be built without an endpoint gets no patch, and
@@ -351,7 +355,14 @@ mod tests {
     }
 
     async fn asked(said: Said, step: Option<plan::vips::Step>) -> Value {
-        let cluster = json!({"metadata": {"name": "c", "namespace": "ns"}, "spec": {}});
+        asked_after(3_600, said, step).await
+    }
+
+    /// The answer so many seconds after the Cluster was created.
+    async fn asked_after(seconds: u64, said: Said, step: Option<plan::vips::Step>) -> Value {
+        let created = SystemClock.wall() - Duration::from_secs(seconds);
+        let metadata = json!({"name": "c", "namespace": "ns", "creationTimestamp": created.to_string()});
+        let cluster = json!({"metadata": metadata, "spec": {}});
         let request = json!({"cluster": cluster}).to_string();
         before_create(request.as_bytes(), &with(planned(said, step))).await["retryAfterSeconds"].clone()
     }
@@ -374,9 +385,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn v5_a_cluster_that_no_pool_is_meant_for_is_not_held_up() {
-        assert_eq!(asked(Said::NoPool("k".into()), None).await, 0);
+    async fn v5_a_cluster_that_no_pool_is_meant_for_is_not_held_up_for_long() {
+        let no_pool = |claimed_from| Said::NoPool { class: "k".into(), claimed_from };
+        assert_eq!(asked(no_pool(None), None).await, 0);
         assert_eq!(asked(Said::NotWanted, None).await, 0);
+        assert_eq!(asked_after(5, no_pool(None), None).await, 1, "its pool may not have been seen yet");
+        assert_eq!(asked(no_pool(Some(pool())), None).await, 10, "who claimed has seen a pool");
+        assert_eq!(asked_after(5, Said::NotWanted, None).await, 0);
     }
 
     #[tokio::test]

@@ -24,9 +24,13 @@ impl<T: Send + 'static> Tasks<T> {
         self.0.spawn(task);
     }
 
-    /// The next one that has ended; none where none is left.
+    /// The next one that has ended; none where none is left. One that panicked ends whoever holds the set, as it ends the whole process
+    /// where that is built to abort.
     pub async fn next(&mut self) -> Option<Result<T, JoinError>> {
-        self.0.join_next().await
+        match self.0.join_next().await {
+            Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            ended => ended,
+        }
     }
 
     /// Whether none is left.
@@ -100,5 +104,18 @@ pub mod stop {
             }
             self.task.as_mut().poll(context)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    #[should_panic(expected = "a task panics")]
+    async fn a_panic_in_a_task_ends_whoever_waits_for_it() {
+        let mut tasks = Tasks::default();
+        tasks.spawn(async { panic!("a task panics") });
+        let _: Option<Result<(), JoinError>> = tasks.next().await;
     }
 }

@@ -21,8 +21,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::ObjectMeta;
 use kube::{Client, ResourceExt};
+use plan::Timestamp;
 use plan::vips::{Key, Role, Said, Step};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -79,6 +81,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A watch tells of a change much sooner than this, or has missed that there was one.
 const WATCH_MAX: Duration = Duration::from_secs(10);
 
+/// A pool that was applied together with a Cluster is seen much sooner than this after the Cluster's creation.
+const POOL_SEEN_MAX: Duration = Duration::from_secs(30);
+
 /// Metrics about objects are set so often at the most.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 
@@ -124,6 +129,8 @@ pub struct Vips {
     failures: BTreeMap<(Key, Option<Role>), (u32, Instant)>,
     /// When each VIP was first missed.
     missed: BTreeMap<(Key, Role), Instant>,
+    /// Since when an address has been on its way for a VIP, and nothing else in between.
+    allocating: BTreeMap<(Key, Role), Instant>,
     told: u64,
     telling: usize,
     described: Option<Instant>,
@@ -188,6 +195,7 @@ impl Vips {
             outdated_claims: BTreeMap::new(),
             failures: BTreeMap::new(),
             missed: BTreeMap::new(),
+            allocating: BTreeMap::new(),
             told: 0,
             telling: 0,
             described: None,
@@ -247,7 +255,7 @@ impl Vips {
     async fn next(&mut self) -> Happened {
         let now = Instant::now();
         let retries = self.failures.values().map(|(_, until)| *until);
-        let words = self.missed.values().map(|since| *since + PATIENCE);
+        let words = self.allocating.values().map(|since| *since + PATIENCE);
         let claims = self.outdated_claims.values().map(|(_, until)| *until);
         let due = retries
             .chain(words)
@@ -308,10 +316,13 @@ impl Vips {
         let world = &self.index.world;
         let cluster = world.clusters.get(key).filter(|_| world.are_clusters_known);
         let cluster = cluster.ok_or_else(|| format!("the Cluster {key} is not known yet"))?;
+        let tracked = self.index.clusters.get(key);
         let Some(host) = &cluster.endpoint else {
-            return may_be_built(&plan::vips::plan(world, key, cluster)).map(|()| None);
+            let created = tracked.and_then(|tracked| tracked.metadata.creation_timestamp.as_ref());
+            let planned = plan::vips::plan(world, key, cluster);
+            return may_be_built(&planned, created, self.clock.wall()).map(|()| None);
         };
-        let port = self.index.clusters.get(key).and_then(|tracked| tracked.port);
+        let port = tracked.and_then(|tracked| tracked.port);
         Ok(Some((host.to_string(), port.unwrap_or(self.terms.default_port))))
     }
 
@@ -328,10 +339,12 @@ impl Vips {
         self.outdated_claims
             .retain(|claim, (seen, until)| claims.get(claim) == seen.as_ref() && *until > began);
         self.missed.retain(|(key, _), _| clusters.contains_key(key));
+        self.allocating.retain(|(key, _), _| clusters.contains_key(key));
         let is_behind = |key: &Key, known: &u64| {
             clusters.get(key).is_some_and(|tracked| version(&tracked.metadata) <= *known)
         };
         self.outdated.retain(|key, known| is_behind(key, known));
+        self.index.world.speak_for_claims();
         let keys: Vec<_> = self.index.world.clusters.keys().cloned().collect();
         for key in keys {
             self.consider(&key);
@@ -348,8 +361,13 @@ impl Vips {
         let class = cluster.class.clone();
         let planned = plan::vips::plan(&self.index.world, key, cluster);
         for (role, next) in &planned {
-            if matches!(next.said, Said::Allocating(_) | Said::Exhausted(_)) {
+            if next.said.is_on_its_way() || matches!(next.said, Said::Exhausted(_)) {
                 self.miss(key, *role);
+            }
+            if next.said.is_on_its_way() {
+                self.allocating.entry((key.clone(), *role)).or_insert(began);
+            } else {
+                self.allocating.remove(&(key.clone(), *role));
             }
             match &next.step {
                 Some(Step::Create(pool)) => self.claim(key, *role, pool),
@@ -358,6 +376,7 @@ impl Vips {
             }
         }
         self.amend(key);
+        self.index.world.speak_for(&planned);
         if let Some(class) = class {
             let said = planned.iter().map(|(_, next)| &next.said);
             self.metrics.vips_considered(&class, said, began.elapsed());
@@ -437,7 +456,7 @@ impl Vips {
             return;
         };
         let manner = |role| {
-            let waits = self.missed.get(&(key.clone(), role)).map(|since| since.elapsed());
+            let waits = self.allocating.get(&(key.clone(), role)).map(|since| since.elapsed());
             match waits {
                 _ if self.under_way.contains(&(key.clone(), Work::Claim(role))) => Manner::Silent,
                 Some(waits) if waits >= PATIENCE => Manner::Plain,
@@ -597,12 +616,18 @@ impl Vips {
 const LOG: &str = "controllers.Cluster";
 
 /// Whether a Cluster may be built with what is known of its VIP: it has one, or none is meant for it. The answer is otherwise what
-/// is waited for.
-pub fn may_be_built(planned: &[(Role, plan::vips::Next); 2]) -> Result<(), String> {
+/// is waited for: also a pool that may only not have been seen yet, because it came with the Cluster or somebody has claimed from it.
+pub fn may_be_built(
+    planned: &[(Role, plan::vips::Next); 2],
+    created: Option<&Time>,
+    now: Timestamp,
+) -> Result<(), String> {
     let [(_, control_plane), _] = planned;
+    let is_new = created.is_some_and(|created| now.duration_since(created.0).unsigned_abs() < POOL_SEEN_MAX);
     match (&control_plane.said, &control_plane.step) {
         (Said::Assigned { .. } | Said::Manual(_), None)
-        | (Said::NotWanted | Said::NoPool(_) | Said::Leaving | Said::Paused, _) => Ok(()),
+        | (Said::NotWanted | Said::Leaving | Said::Paused, _) => Ok(()),
+        (Said::NoPool { claimed_from: None, .. }, _) if !is_new => Ok(()),
         (said, _) => Err(said.to_string()),
     }
 }

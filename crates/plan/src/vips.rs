@@ -21,13 +21,15 @@
 //! it has a VIP: the one of our claim, or another               leave it              Assigned, Manual
 //! the claim under our name
 //!   has another owner                                          wait until it is gone NotOurs
-//!   is being deleted                                           wait until it is gone Allocating
+//!   is being deleted                                           wait until it is gone Releasing
+//!   has an address of its own that is a VIP of some Cluster    wait until it is none InUse
 //!   has an address, and that is the claim's own                write it              Allocating
 //!   has the address of a claim that had its name before        wait                  Allocating
 //!   waits in a pool that is full or is not meant any more,
-//!     and another pool is neither                              give the claim up     Allocating
+//!     and another pool has room                                give the claim up     Releasing
 //!   waits in a pool that is full                               wait                  Exhausted
 //!   waits                                                      wait                  Allocating
+//! there is no claim, and a pool is meant and has room          claim from it         Allocating
 //! there is no claim, and a pool is meant and not full          claim from it         Allocating
 //! there is no claim, and all that are meant are full           claim from the first  Exhausted
 //! there is no claim, and no pool is meant                      leave it              NoPool, or NotWanted (ingress)
@@ -37,11 +39,18 @@
 //!
 //! ```text
 //! failed a short while ago                                     wait                  Failed
-//! makes or gives up a claim, and Clusters are not known        wait                  Unknown
+//! makes any difference, and Clusters are not known             wait                  Unknown
 //! ```
+//!
+//! The provider knows nothing of an endpoint that was set by hand, and takes an address for free when its claim is gone, which may
+//! be before the machines are that answer there. So a new VIP is held against those of all Clusters.
 //!
 //! A Cluster with an endpoint keeps a claim that waits: one that was moved between management clusters looks like that until the
 //! provider has seen its claim there, and the endpoint may be that claim's address.
+//!
+//! A pool has room if more of its addresses are free than are spoken for: by claims that wait in it, and by Clusters that came first in
+//! this round. So those that wait don't all go after one address, which costs each of them the time that its pool takes to release a
+//! claim.
 //!
 //! A pool is meant by its class and role, and by its namespace where it has one. Those with a higher priority come first, then
 //! those whose name does.
@@ -242,8 +251,37 @@ pub struct World {
     pub claims: Option<BTreeMap<Key, Claim>>,
     /// Addresses that the provider gave.
     pub addresses: Option<BTreeMap<Key, Address>>,
+    /// How many addresses of each pool somebody waits for or is about to claim; none for one that is not here.
+    pub spoken_for: BTreeMap<PoolRef, i64>,
     /// VIPs of Clusters for which something failed a short while ago, and what was said.
     pub failed: BTreeMap<(Key, Role), Arc<str>>,
+}
+
+impl World {
+    /// Begins a round: of each pool those addresses are spoken for that claims wait for.
+    pub fn speak_for_claims(&mut self) {
+        self.spoken_for.clear();
+        let waits = |claim: &&Claim| claim.address.is_none() && !claim.is_leaving;
+        for claim in self.claims.iter().flat_map(BTreeMap::values).filter(waits) {
+            *self.spoken_for.entry(claim.pool.clone()).or_default() += 1;
+        }
+    }
+
+    /// Speaks for the addresses that a Cluster is about to claim, so that others look elsewhere.
+    pub fn speak_for(&mut self, planned: &[(Role, Next); 2]) {
+        for (_, next) in planned {
+            if let (Some(Step::Create(pool)), _) | (_, Said::Releasing { to: Some(pool), .. }) =
+                (&next.step, &next.said)
+            {
+                *self.spoken_for.entry(pool.clone()).or_default() += 1;
+            }
+        }
+    }
+
+    fn has_room(&self, name: &PoolRef, pool: &Pool) -> bool {
+        let spoken_for = self.spoken_for.get(name).copied().unwrap_or_default();
+        pool.count.is_none_or(|count| count.free > spoken_for)
+    }
 }
 
 /// What to do for a VIP of a Cluster.
@@ -278,14 +316,37 @@ pub enum Said {
     Manual(Arc<str>),
     /// An address is on its way.
     Allocating(PoolRef),
+    /// The claim is given up for one from another pool.
+    Releasing {
+        /// The pool that it claims from.
+        from: PoolRef,
+        /// Where an address is claimed next, as far as that is known.
+        to: Option<PoolRef>,
+    },
     /// Every pool that is meant is full.
     Exhausted(Vec<PoolRef>),
     /// No pool is meant.
-    NoPool(Arc<str>),
+    NoPool {
+        /// The class that none is for.
+        class: Arc<str>,
+        /// Where our claim waits, where there is one.
+        claimed_from: Option<PoolRef>,
+    },
     /// The class of the Cluster does not exist.
     NoClass(Key),
     /// The claim under our name belongs to somebody else.
     NotOurs(Key),
+    /// The address that was given is a VIP already.
+    InUse {
+        /// The address.
+        vip: Arc<str>,
+        /// What it is for.
+        role: Role,
+        /// The Cluster that has it.
+        of: Key,
+        /// The claim that it was given to.
+        claim: Key,
+    },
     /// The last try failed a short while ago.
     Failed(Arc<str>),
     /// Something is not known.
@@ -305,10 +366,12 @@ impl Said {
             Self::Assigned { .. } => "Assigned",
             Self::Manual(_) => "Manual",
             Self::Allocating(_) => "Allocating",
+            Self::Releasing { .. } => "Releasing",
             Self::Exhausted(_) => "PoolExhausted",
-            Self::NoPool(_) => "NoPool",
+            Self::NoPool { .. } => "NoPool",
             Self::NoClass(_) => "NoClass",
             Self::NotOurs(_) => "ClaimNotOurs",
+            Self::InUse { .. } => "InUse",
             Self::Failed(_) => "Failed",
             Self::Unknown(_) => "Unknown",
             Self::Paused => "Paused",
@@ -317,11 +380,21 @@ impl Said {
         }
     }
 
+    /// Whether a VIP comes by itself, mostly in a moment.
+    pub fn is_on_its_way(&self) -> bool {
+        matches!(self, Self::Allocating(_) | Self::Releasing { .. })
+    }
+
     /// Whether a person has to do something.
     pub fn is_stuck(&self) -> bool {
         matches!(
             self,
-            Self::Exhausted(_) | Self::NoPool(_) | Self::NoClass(_) | Self::NotOurs(_) | Self::Failed(_)
+            Self::Exhausted(_)
+                | Self::NoPool { .. }
+                | Self::NoClass(_)
+                | Self::NotOurs(_)
+                | Self::InUse { .. }
+                | Self::Failed(_)
         )
     }
 }
@@ -337,20 +410,38 @@ impl fmt::Display for Said {
             ),
             Self::Manual(vip) => write!(f, "{vip}, which was set by somebody else"),
             Self::Allocating(pool) => write!(f, "waiting for an address from pool {pool}"),
+            Self::Releasing { from, to } => {
+                write!(
+                    f,
+                    "the claim from pool {from} is being released, which takes up to the pool's \
+                     addressReuseGracePeriodSeconds"
+                )?;
+                to.iter().try_for_each(|to| write!(f, "; then an address of pool {to} is claimed"))
+            }
             Self::Exhausted(pools) => {
                 let names: Vec<_> = pools.iter().map(ToString::to_string).collect();
                 write!(f, "no address is free in {}: add addresses, or another pool", names.join(", "))
             }
-            Self::NoPool(class) => write!(
-                f,
-                "no pool is for class {class} and this role: label one with vip.capi.gorizond.io/cluster-class and \
-                 vip.capi.gorizond.io/role"
-            ),
+            Self::NoPool { class, claimed_from } => {
+                write!(
+                    f,
+                    "no pool is for class {class} and this role: label one with vip.capi.gorizond.io/cluster-class and \
+                     vip.capi.gorizond.io/role"
+                )?;
+                claimed_from
+                    .iter()
+                    .try_for_each(|pool| write!(f, "; the claim waits in pool {pool}, which is not"))
+            }
             Self::NoClass(class) => write!(f, "the class {class} does not exist"),
             Self::NotOurs(claim) => write!(
                 f,
                 "the IPAddressClaim {claim} belongs to somebody else, or to an earlier Cluster of this name: waiting until \
                  it is gone"
+            ),
+            Self::InUse { vip, role, of, claim } => write!(
+                f,
+                "{vip} is the {role} VIP of the Cluster {of}: waiting until that is gone; if it was set by hand, exclude it \
+                 from the pool and delete the IPAddressClaim {claim}"
             ),
             Self::Failed(error) => write!(f, "trying again soon: {error}"),
             Self::Unknown(what) => write!(f, "{what} can't be read, so nothing is done"),
@@ -412,10 +503,7 @@ fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
     let wish = wish(world, key, cluster, role);
     match (&wish.step, world.failed.get(&(key.clone(), role))) {
         (Some(_), Some(error)) => Next::say(Said::Failed(Arc::clone(error))),
-        // What is written on a Cluster names its version, so there an old one does no harm.
-        (Some(Step::Create(_) | Step::Delete), _) if !world.are_clusters_known => {
-            Next::say(Said::Unknown("Clusters"))
-        }
+        (Some(_), None) if !world.are_clusters_known => Next::say(Said::Unknown("Clusters")),
         _ => wish,
     }
 }
@@ -474,32 +562,46 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
         return Next { step, said };
     }
     let pools = meant(global.iter().chain(namespaced), key, class, role);
-    let has_room = pools.iter().find(|(_, pool)| !pool.is_full()).map(|(name, _)| (*name).clone());
+    let find = |is_it: &dyn Fn(&PoolRef, &Pool) -> bool| {
+        pools.iter().find(|(name, pool)| is_it(name, pool)).map(|(name, _)| (*name).clone())
+    };
+    let has_room = find(&|name, pool| world.has_room(name, pool));
+    // Whoever has no claim loses nothing by one: the status of a pool lags, and others may find an address elsewhere.
+    let has_any = || find(&|_, pool| !pool.is_full());
+    let no_pool = |claimed_from| Said::NoPool { class: Arc::clone(class), claimed_from };
     let exhausted = || Said::Exhausted(pools.iter().map(|(name, _)| (*name).clone()).collect());
     match (claim, has_room) {
         (Some(_), _) if ours.is_none() => Next::say(Said::NotOurs(role.claim(key))),
-        (Some(claim), _) if claim.is_leaving => Next::say(Said::Allocating(claim.pool.clone())),
+        (Some(claim), to) if claim.is_leaving => {
+            Next::say(Said::Releasing { from: claim.pool.clone(), to: to.or_else(has_any) })
+        }
         (Some(claim), has_room) => {
             let allocating = Said::Allocating(claim.pool.clone());
             if let Some(address) = given {
+                let vip = address.to_string().into();
+                if let Some((of, of_role)) = holder(world, key, cluster, *address) {
+                    return Next::say(Said::InUse { vip, role: of_role, of, claim: role.claim(key) });
+                }
                 let with_copy = matches!(copy, Copy::Missing | Copy::Present);
-                return Next::take(Step::Write { vip: address.to_string().into(), with_copy }, allocating);
+                return Next::take(Step::Write { vip, with_copy }, allocating);
             }
             let is_lost = !pools.iter().any(|(name, pool)| **name == claim.pool && !pool.is_full());
             match has_room {
                 // Its address is on its way to us.
                 _ if claim.address.is_some() || !is_lost => Next::say(allocating),
-                Some(_) => Next::take(Step::Delete, allocating),
-                None if pools.is_empty() => Next::say(Said::NoPool(Arc::clone(class))),
+                to @ Some(_) => Next::take(Step::Delete, Said::Releasing { from: claim.pool.clone(), to }),
+                None if pools.is_empty() => Next::say(no_pool(Some(claim.pool.clone()))),
                 None => Next::say(exhausted()),
             }
         }
-        (None, Some(room)) => Next::take(Step::Create(room.clone()), Said::Allocating(room)),
-        (None, None) => match pools.first() {
+        (None, has_room) => match (has_room.or_else(has_any), pools.first()) {
+            (Some(room), _) => Next::take(Step::Create(room.clone()), Said::Allocating(room)),
             // The provider serves it as soon as the pool has grown.
-            Some((first, _)) => Next::take(Step::Create((*first).clone()), exhausted()),
-            None if role == Role::Ingress && cluster.wants_ingress.is_none() => Next::say(Said::NotWanted),
-            None => Next::say(Said::NoPool(Arc::clone(class))),
+            (None, Some((first, _))) => Next::take(Step::Create((*first).clone()), exhausted()),
+            (None, None) if role == Role::Ingress && cluster.wants_ingress.is_none() => {
+                Next::say(Said::NotWanted)
+            }
+            (None, None) => Next::say(no_pool(None)),
         },
     }
 }
@@ -526,6 +628,17 @@ fn copy(world: &World, cluster: &Cluster, role: Role, given: Option<&IpAddr>) ->
             }
         }
     }
+}
+
+/// The Cluster that has this address as a VIP, which may be being deleted, or be the one that is planned for with its other VIP.
+fn holder(world: &World, key: &Key, cluster: &Cluster, address: IpAddr) -> Option<(Key, Role)> {
+    let is_it = |vip: &Option<Arc<str>>| vip.as_ref().is_some_and(|vip| vip.parse::<IpAddr>() == Ok(address));
+    let others = world.clusters.iter().filter(|(other, _)| *other != key);
+    others.chain([(key, cluster)]).find_map(|(of, cluster)| match cluster {
+        Cluster { endpoint, .. } if is_it(endpoint) => Some((of.clone(), Role::ControlPlane)),
+        Cluster { ingress, .. } if is_it(ingress) => Some((of.clone(), Role::Ingress)),
+        _ => None,
+    })
 }
 
 /// The pools that are meant, the first one first.

@@ -67,6 +67,7 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
     Edges {
         watching: client(8),
         writing: client(3),
+        writing_vips: client(15),
         leasing: client(3),
         drivers: drivers(Services { compute, ocean, zones, azure, ec2, route53 }, &now),
         clock: Arc::clone(process) as Arc<dyn Clock>,

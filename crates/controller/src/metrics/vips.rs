@@ -110,7 +110,7 @@ impl Vips {
     ) {
         let result = if said.clone().any(Said::is_stuck) {
             "error"
-        } else if said.clone().any(|said| matches!(said, Said::Allocating(_))) {
+        } else if said.clone().any(Said::is_on_its_way) {
             "requeued"
         } else if said.any(|said| matches!(said, Said::Assigned { .. })) {
             "success"

@@ -237,6 +237,11 @@ impl Rounds {
 }
 
 impl Retry {
+    /// Pauses that don't grow longer than this.
+    pub(crate) fn at_most(self, longest: Duration) -> Self {
+        Self { longest: self.longest.min(longest), ..self }
+    }
+
     /// A pause that is longer each time.
     pub(crate) fn grown(self, failures: u32) -> Duration {
         self.shortest.saturating_mul(1 << failures.min(16)).min(self.longest)
@@ -267,6 +272,8 @@ mod tests {
     use crate::settings::Settings;
     use clap::{CommandFactory, Parser};
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     /// The pauses, in seconds, after the first failures of a kind.
     fn pauses(arguments: &[&str], error: &DriverError) -> Vec<u64> {
         let settings = Settings::try_parse_from([&["controller"], arguments].concat()).unwrap();
@@ -291,6 +298,9 @@ mod tests {
         };
         assert_eq!(pauses(&set, &limited(0)), [3; 5]);
         assert_eq!(pauses(&set, &limited(60)), [20; 5]);
+        let vips = Retry { shortest: SECOND, longest: 300 * SECOND }.at_most(30 * SECOND);
+        let grown: Vec<_> = (0..7).map(|failures| vips.grown(failures).as_secs()).collect();
+        assert_eq!(grown, [1, 2, 4, 8, 16, 30, 30], "a Cluster does not wait for long");
         for (name, default) in [("RETRY_SECONDS_MIN", "1"), ("RETRY_SECONDS_MAX", "300")] {
             let command = Settings::command();
             let setting = command.get_arguments().find(|setting| setting.get_env() == Some(name.as_ref()));

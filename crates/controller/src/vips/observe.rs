@@ -11,7 +11,9 @@ use kube::core::{ApiResource, ObjectMeta};
 use plan::vips::{self, Count, Key, PoolRef, Role, World};
 use serde_json::Value;
 
-use super::watch::{Address, Claim, Class, Cluster, Endpoint, Kind, Lenient, Pool, Seen, Topology};
+use super::watch::{
+    Address, Addresses, Claim, Class, Cluster, Endpoint, Kind, Lenient, Pool, Seen, Topology,
+};
 use super::{CLASS, INGRESS_ENABLED, INGRESS_VIP, PAUSED, PRIORITY, ROLE, STATUS, VARIABLE};
 use crate::watch::{Change, version};
 
@@ -353,7 +355,10 @@ fn pool(found: &Pool) -> vips::Pool {
         classes: classes.map(Into::into).collect(),
         role: label(ROLE).into(),
         priority: label(PRIORITY).parse().unwrap_or(0),
-        count: count.map(|count| Count { total: count.total, used: count.used, free: count.free }),
+        count: count.map(|Addresses { total, used, free, out_of_range }| {
+            // Addresses in use that its range does not have any more are taken off what is free as if it had them.
+            Count { total, used, free: free + out_of_range }
+        }),
         is_leaving: found.metadata.deletion_timestamp.is_some(),
     }
 }
@@ -388,6 +393,17 @@ mod tests {
         assert_eq!(classes(json!({CLASS: "true"}), json!({CLASS: "k, l"})), ["k".into(), "l".into()]);
         assert_eq!(classes(json!({CLASS: "true"}), json!({})), Vec::<Arc<str>>::new());
         assert_eq!(classes(json!({}), json!({CLASS: "k"})), Vec::<Arc<str>>::new());
+    }
+
+    #[test]
+    fn an_address_in_use_that_is_out_of_a_pools_range_by_now_takes_none_of_the_free_ones() {
+        let free = |counts: Value| {
+            let status = json!({"ipAddresses": counts});
+            let pool = pool(&object(json!({"metadata": {"name": "p"}, "spec": {}, "status": status})));
+            pool.count.unwrap().free
+        };
+        assert_eq!(free(json!({"total": 3, "used": 5, "free": -2, "outOfRange": 4})), 2);
+        assert_eq!(free(json!({"total": 3, "used": 2, "free": 1})), 1);
     }
 
     #[test]

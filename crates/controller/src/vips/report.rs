@@ -92,9 +92,12 @@ pub fn amendment(
             // The watch may have told of a claim and its address before the claim's creation was answered.
             (_, Manner::Silent) if !is_written => {}
             (Said::Manual(_) | Said::NotWanted, _) => _ = now.remove(&name),
-            // Another copy may have been waiting for longer, and have said so.
-            (Said::Allocating(_), Manner::Patient) => {
-                now.retain(|told, words| *told != name || words.reason == next.said.reason())
+            // Another copy may have been waiting for longer, and have said so. A full pool may have an address for a moment, which
+            // one of those gets that wait for it: the others need not hear of it.
+            (said, Manner::Patient) if said.is_on_its_way() => {
+                let waits =
+                    |words: &Words| matches!(&*words.reason, "Allocating" | "Releasing" | "PoolExhausted");
+                now.retain(|told, words| *told != name || waits(words));
             }
             (said, _) => _ = now.insert(name, speak(said)),
         }
@@ -278,6 +281,7 @@ mod tests {
                 .map(|amendment| amendment.patch["metadata"]["annotations"].clone())
         };
         assert_eq!(said("Allocating"), None);
+        assert_eq!(said("PoolExhausted"), None);
         assert_eq!(said("Failed"), Some(json!({STATUS: null})));
     }
 

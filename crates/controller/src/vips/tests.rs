@@ -4,7 +4,6 @@ use std::sync::Mutex;
 
 use kube::client::Body;
 use kube::core::{ApiResource, GroupVersionKind};
-use plan::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tower::BoxError;
@@ -35,17 +34,17 @@ fn object<K: DeserializeOwned>(name: &str, mut rest: Value) -> K {
     serde_json::from_value(rest).unwrap()
 }
 
-/// A Cluster `c` that a class annotates, beside these pools and claims, and nothing else.
-fn told(pools: Vec<watch::Pool>, claims: Vec<watch::Claim>) -> Vec<Seen> {
+/// Clusters that a class annotates, beside these pools and claims, and nothing else.
+fn told(clusters: &[&str], pools: Vec<watch::Pool>, claims: Vec<watch::Claim>) -> Vec<Seen> {
     let served = |kind: Kind| {
         Seen::Served(kind, ApiResource::from_gvk(&GroupVersionKind::gvk("any", "v1", kind.name())))
     };
-    let cluster = object("c", json!({"metadata": {"annotations": {CLASS: "k"}}}));
+    let cluster = |name: &&str| object(name, json!({"metadata": {"annotations": {CLASS: "k"}}}));
     Kind::ALL
         .into_iter()
         .map(served)
         .chain([
-            Seen::Clusters(Change::All(vec![cluster])),
+            Seen::Clusters(Change::All(clusters.iter().map(cluster).collect())),
             Seen::Classes(Change::All(Vec::new())),
             Seen::Pools(Kind::GlobalPools, Change::All(pools)),
             Seen::Pools(Kind::NamespacedPools, Change::All(Vec::new())),
@@ -62,69 +61,125 @@ fn pool(name: &str, free: i64) -> watch::Pool {
     object(name, json!({"metadata": metadata, "status": {"ipAddresses": count}}))
 }
 
-fn claim(pool: &str) -> watch::Claim {
-    let owner = json!({"apiVersion": "v1", "kind": "Cluster", "name": "c", "uid": "c"});
+fn claim(cluster: &str, pool: &str) -> watch::Claim {
+    let owner = json!({"apiVersion": "v1", "kind": "Cluster", "name": cluster, "uid": cluster});
     let spec = json!({"poolRef": {"kind": "GlobalInClusterIPPool", "name": pool}});
-    object("vip-cp-c", json!({"metadata": {"ownerReferences": [owner]}, "spec": spec}))
+    object(&format!("vip-cp-{cluster}"), json!({"metadata": {"ownerReferences": [owner]}, "spec": spec}))
 }
 
-/// Leads on what was told, and says which requests were sent: changes of Clusters are taken, all others answered with this code.
-async fn requests(told: Vec<Seen>, code: u16) -> Vec<String> {
-    let sent = Arc::new(Mutex::new(Vec::new()));
-    let service = tower::service_fn({
-        let sent = Arc::clone(&sent);
-        move |request: http::Request<Body>| {
-            let path = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
-            sent.lock().unwrap().push(format!("{} {path}", request.method()));
-            async move {
-                let (code, body) = if request.method() == http::Method::PATCH {
-                    let patch = request.into_body().collect_bytes().await?;
-                    let mut cluster: Value = serde_json::from_slice(&patch)?;
-                    let metadata =
-                        json!({"name": "c", "namespace": "ns", "uid": "c", "resourceVersion": "2"});
-                    let Value::Object(metadata) = metadata else { unreachable!() };
-                    cluster["metadata"].as_object_mut().unwrap().extend(metadata);
-                    cluster["metadata"]["annotations"][CLASS] = "k".into();
-                    (200, cluster)
-                } else {
-                    (code, json!({"kind": "Status", "status": "Failure", "message": "refused", "code": code}))
+/// A Cluster after this change, which is the only one that was ever made of it.
+fn changed(name: &str, mut patch: Value, version: usize) -> Value {
+    let metadata = patch["metadata"].as_object_mut().unwrap();
+    for (field, value) in [("name", name), ("namespace", "ns"), ("uid", name)] {
+        metadata.insert(field.into(), value.into());
+    }
+    metadata.insert("resourceVersion".into(), (version + 1).to_string().into());
+    let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+    annotations.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    annotations[CLASS] = "k".into();
+    patch
+}
+
+/// A leader, and the requests that it has sent.
+struct Leader {
+    vips: Vips,
+    to: mpsc::UnboundedSender<Seen>,
+    sent: Arc<Mutex<Vec<String>>>,
+}
+
+impl Leader {
+    /// Changes of Clusters are taken, all other requests answered with this code.
+    fn new(code: u16) -> Self {
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let service = tower::service_fn({
+            let sent = Arc::clone(&sent);
+            move |request: http::Request<Body>| {
+                let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+                let count = {
+                    let mut sent = sent.lock().unwrap();
+                    sent.push(format!("{} {name}", request.method()));
+                    sent.len()
                 };
-                let answer = http::Response::builder().status(code);
-                Ok::<_, BoxError>(answer.body(Body::from(body.to_string().into_bytes()))?)
+                async move {
+                    let (code, body) = if request.method() == http::Method::PATCH {
+                        let patch = request.into_body().collect_bytes().await?;
+                        (200, changed(&name, serde_json::from_slice(&patch)?, count))
+                    } else {
+                        (
+                            code,
+                            json!({"kind": "Status", "status": "Failure", "message": "refused", "code": code}),
+                        )
+                    };
+                    let answer = http::Response::builder().status(code);
+                    Ok::<_, BoxError>(answer.body(Body::from(body.to_string().into_bytes()))?)
+                }
             }
-        }
-    });
-    let clock: Arc<dyn Clock> = Arc::new(Stopped);
-    let fence = Fence::new(Arc::clone(&clock));
-    fence.open_until(Duration::from_secs(3600));
-    let Line { to, seen } = Line::default();
-    let edges = Edges { client: Client::new(service, "default"), fence, clock };
-    let hour = Duration::from_secs(3600);
-    let terms = Terms { allocates: true, default_port: 6443 };
-    let metrics = Metrics::new(&Identity { pod: "me".into(), version: "0".into(), cluster: None }).unwrap();
-    let mut vips = Vips::new(seen, edges, metrics, "me", Retry { shortest: hour, longest: hour }, terms);
-    told.into_iter().for_each(|seen| to.send(seen).unwrap());
-    vips.until_complete().await;
-    let _ = tokio::time::timeout(Duration::from_millis(100), vips.lead()).await;
-    let sent = sent.lock().unwrap();
-    sent.clone()
+        });
+        let clock: Arc<dyn Clock> = Arc::new(Stopped);
+        let fence = Fence::new(Arc::clone(&clock));
+        fence.open_until(Duration::from_secs(3600));
+        let Line { to, seen } = Line::default();
+        let edges = Edges { client: Client::new(service, "default"), fence, clock };
+        let hour = Duration::from_secs(3600);
+        let terms = Terms { allocates: true, default_port: 6443 };
+        let metrics =
+            Metrics::new(&Identity { pod: "me".into(), version: "0".into(), cluster: None }).unwrap();
+        let vips = Vips::new(seen, edges, metrics, "me", Retry { shortest: hour, longest: hour }, terms);
+        Self { vips, to, sent }
+    }
+
+    /// The requests that it sends when it is told this.
+    async fn requests(&mut self, told: Vec<Seen>) -> Vec<String> {
+        let before = self.sent.lock().unwrap().len();
+        told.into_iter().for_each(|seen| self.to.send(seen).unwrap());
+        self.vips.until_complete().await;
+        let _ = tokio::time::timeout(Duration::from_millis(100), self.vips.lead()).await;
+        self.sent.lock().unwrap()[before..].to_vec()
+    }
 }
 
 #[tokio::test]
 async fn a_claim_that_is_refused_is_tried_once_and_told_once_until_its_pause_is_over() {
-    let requests = requests(told(vec![pool("p", 1)], Vec::new()), 403).await;
+    let told = told(&["c"], vec![pool("p", 1)], Vec::new());
+    let requests = Leader::new(403).requests(told).await;
     assert_eq!(requests, ["POST ipaddressclaims", "PATCH c", "POST events"]);
 }
 
 #[tokio::test]
 async fn a_claim_that_is_there_already_is_waited_for_and_is_no_failure() {
-    assert_eq!(requests(told(vec![pool("p", 1)], Vec::new()), 409).await, ["POST ipaddressclaims"]);
+    let told = told(&["c"], vec![pool("p", 1)], Vec::new());
+    assert_eq!(Leader::new(409).requests(told).await, ["POST ipaddressclaims"]);
 }
 
 #[tokio::test]
 async fn a_claim_that_has_changed_or_is_gone_is_not_given_up_again_before_the_watch_tells() {
     for code in [404, 409] {
-        let told = told(vec![pool("p", 0), pool("q", 1)], vec![claim("p")]);
-        assert_eq!(requests(told, code).await, ["DELETE vip-cp-c"]);
+        let told = told(&["c"], vec![pool("p", 0), pool("q", 1)], vec![claim("c", "p")]);
+        assert_eq!(Leader::new(code).requests(told).await, ["DELETE vip-cp-c"]);
+    }
+}
+
+#[tokio::test]
+async fn one_address_makes_one_claim_of_many_move() {
+    let pools = vec![pool("p", 0), pool("q", 1)];
+    let claims = vec![claim("a", "p"), claim("b", "p"), claim("c", "p")];
+    let requests = Leader::new(409).requests(told(&["a", "b", "c"], pools, claims)).await;
+    let given_up: Vec<_> = requests.iter().filter(|request| request.starts_with("DELETE")).collect();
+    assert_eq!(given_up, ["DELETE vip-cp-a"], "{requests:?}");
+}
+
+#[tokio::test]
+async fn an_address_that_is_free_for_a_moment_is_no_news_to_those_who_wait() {
+    let mut leader = Leader::new(403);
+    let claims = vec![claim("a", "p"), claim("b", "p")];
+    let mut requests = leader.requests(told(&["a", "b"], vec![pool("p", 0)], claims)).await;
+    requests.sort();
+    assert_eq!(requests, ["PATCH a", "PATCH b", "POST events", "POST events"]);
+    // They have been waiting for long.
+    leader.vips.missed.values_mut().for_each(|since| *since -= PATIENCE);
+    for free in [1, 0] {
+        let change = Change::Applied(Box::new(pool("p", free)));
+        let requests = leader.requests(vec![Seen::Pools(Kind::GlobalPools, change)]).await;
+        assert_eq!(requests, Vec::<String>::new(), "{free} free");
     }
 }

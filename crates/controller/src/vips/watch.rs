@@ -163,11 +163,15 @@ pub struct PoolStatus {
 
 /// How many addresses there are.
 #[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]
 pub struct Addresses {
     pub total: i64,
     pub used: i64,
     pub free: i64,
+    /// Those in use that the pool's range does not have.
+    #[serde(default)]
+    pub out_of_range: i64,
 }
 
 /// A claim, as far as decisions need it.

@@ -7,7 +7,8 @@
 //! `pool p …` is a pool for its class and the control plane: `full`, `free` (it tells so), `leaving`, `ingress` (its role),
 //! `of other` (another class), `first` (a higher priority), `in ns` (its namespace). `claim …` is the claim for the control plane,
 //! `ingress-claim …` the other: `from p`, `has 10.0.0.1`, `named` (its address was not seen yet), `reborn` (its name had another claim before, whose address is
-//! still seen), `foreign`, `orphan`, `leaving`. `no claims` and the like say what is not known, and `failed` or `ingress-failed` that
+//! still seen), `foreign`, `orphan`, `leaving`. `another endpoint 10.0.0.9` is another Cluster, which has that, and `ingress` or `leaving`
+//! may be said of it too. `others from p` is a claim of another Cluster that waits in p. `no claims` and the like say what is not known, and `failed` or `ingress-failed` that
 //! the last try did.
 
 use expect_test::{Expect, expect};
@@ -44,19 +45,21 @@ fn world(text: &str) -> World {
         namespaced_pools: Some(BTreeMap::new()),
         claims: Some(BTreeMap::new()),
         addresses: Some(BTreeMap::new()),
+        spoken_for: BTreeMap::new(),
         failed: BTreeMap::new(),
     };
     // What is not known is said last.
     let clauses: Vec<_> = text.split('|').map(str::trim).filter(|clause| !clause.is_empty()).collect();
     let (unknown, known): (Vec<_>, Vec<_>) = clauses.iter().partition(|clause| clause.starts_with("no "));
     known.into_iter().chain(unknown).for_each(|clause| read(&mut world, clause));
+    world.speak_for_claims();
     world
 }
 
 fn read(world: &mut World, clause: &str) {
     let words: Vec<_> = clause.split_whitespace().collect();
     let has = |word: &str| words.contains(&word);
-    let cluster = world.clusters.values_mut().next().unwrap();
+    let cluster = world.clusters.get_mut(&key("ns", "c")).unwrap();
     match *words.as_slice() {
         ["plain"] => cluster.topology = None,
         ["classless"] => (cluster.topology, cluster.class) = (None, None),
@@ -72,6 +75,16 @@ fn read(world: &mut World, clause: &str) {
         ["label", vip] => cluster.ingress_label = Some(vip.into()),
         ["failed"] => _ = world.failed.insert((key("ns", "c"), Role::ControlPlane), "refused".into()),
         ["ingress-failed"] => _ = world.failed.insert((key("ns", "c"), Role::Ingress), "refused".into()),
+        ["another", place, vip, ..] => {
+            let another = Cluster {
+                uid: "another".into(),
+                endpoint: (place == "endpoint").then(|| vip.into()),
+                ingress: (place == "ingress").then(|| vip.into()),
+                is_leaving: has("leaving"),
+                ..cluster.clone()
+            };
+            world.clusters.insert(key("ns", "another"), another);
+        }
         ["no", "clusters"] => world.are_clusters_known = false,
         ["no", "claims"] => world.claims = None,
         ["no", "addresses"] => world.addresses = None,
@@ -92,9 +105,10 @@ fn read(world: &mut World, clause: &str) {
                 if name.namespace.is_some() { &mut world.namespaced_pools } else { &mut world.global_pools };
             pools.as_mut().unwrap().insert(name, pool);
         }
-        [kind @ ("claim" | "ingress-claim"), ..] => {
-            let role = if kind == "claim" { Role::ControlPlane } else { Role::Ingress };
-            let name = role.claim(&key("ns", "c"));
+        [kind @ ("claim" | "ingress-claim" | "others"), ..] => {
+            let role = if kind == "ingress-claim" { Role::Ingress } else { Role::ControlPlane };
+            let cluster = if kind == "others" { "others" } else { "c" };
+            let name = role.claim(&key("ns", cluster));
             let after = |word: &str| words.iter().position(|found| *found == word).map(|at| &words[at + 1..]);
             let owner = if has("foreign") { "another" } else { "uid" };
             let address = (has("has") || has("named")).then(|| name.clone());
@@ -119,12 +133,13 @@ fn read(world: &mut World, clause: &str) {
 /// What is planned; what nobody asks for is left out.
 fn planned(text: &str) -> String {
     let world = world(text);
-    let (key, cluster) = world.clusters.iter().next().unwrap();
-    let lines = plan(&world, key, cluster).into_iter().filter_map(|(role, Next { step, said })| {
-        let step = step.map(|step| format!("{step} ")).unwrap_or_default();
-        let said = format!("{role}: {step}({})", said.reason());
-        (said != "ingress: (NotWanted)").then_some(said)
-    });
+    let key = key("ns", "c");
+    let lines =
+        plan(&world, &key, &world.clusters[&key]).into_iter().filter_map(|(role, Next { step, said })| {
+            let step = step.map(|step| format!("{step} ")).unwrap_or_default();
+            let said = format!("{role}: {step}({})", said.reason());
+            (said != "ingress: (NotWanted)").then_some(said)
+        });
     lines.collect::<Vec<_>>().join("; ")
 }
 
@@ -253,19 +268,16 @@ fn a_claim_without_an_address_is_waited_for() {
 fn a_claim_in_a_full_pool_is_given_up_for_one_in_the_next_pool() {
     check(
         "pool p full | pool q free | claim from p",
-        expect!["control-plane: give the claim up (Allocating)"],
+        expect!["control-plane: give the claim up (Releasing)"],
     );
-    check("pool p full | pool q free | claim from p leaving", expect!["control-plane: (Allocating)"]);
+    check("pool p full | pool q free | claim from p leaving", expect!["control-plane: (Releasing)"]);
     check("pool p full | pool q free", expect!["control-plane: claim from q (Allocating)"]);
 }
 
 #[test]
 fn a_claim_in_a_pool_that_is_not_meant_any_more_is_given_up_for_one_that_is() {
-    check(
-        "pool p of other | pool q | claim from p",
-        expect!["control-plane: give the claim up (Allocating)"],
-    );
-    check("pool q | claim from p", expect!["control-plane: give the claim up (Allocating)"]);
+    check("pool p of other | pool q | claim from p", expect!["control-plane: give the claim up (Releasing)"]);
+    check("pool q | claim from p", expect!["control-plane: give the claim up (Releasing)"]);
     check("claim from p", expect!["control-plane: (NoPool)"]);
 }
 
@@ -283,6 +295,39 @@ fn where_all_pools_are_full_the_first_one_is_waited_for() {
     check("pool p full | pool q full", expect!["control-plane: claim from p (PoolExhausted)"]);
     check("pool p full | pool q full | claim from q", expect!["control-plane: (PoolExhausted)"]);
     check("pool p full | pool q free | claim from q", expect!["control-plane: (Allocating)"]);
+}
+
+#[test]
+fn a_claim_is_not_given_up_for_an_address_that_another_one_waits_for() {
+    check(
+        "pool p full | pool q free | claim from p | others from q",
+        expect!["control-plane: (PoolExhausted)"],
+    );
+    for served in ["others from q named", "others from q leaving", "others from p"] {
+        let planned = planned(&format!("pool p full | pool q free | claim from p | {served}"));
+        assert_eq!(planned, "control-plane: give the claim up (Releasing)", "{served}");
+    }
+}
+
+#[test]
+fn a_new_claim_goes_where_nobody_waits_and_otherwise_where_an_address_is_free() {
+    let rest = "pool p first free | others from p";
+    check(&format!("{rest} | pool q free"), expect!["control-plane: claim from q (Allocating)"]);
+    check(&format!("{rest} | pool q full"), expect!["control-plane: claim from p (Allocating)"]);
+}
+
+#[test]
+fn an_address_that_a_cluster_is_about_to_claim_is_spoken_for() {
+    for comes in
+        ["pool p free", "pool p free | pool q full | claim from q", "pool p free | claim from q leaving"]
+    {
+        let mut world = world(comes);
+        let key = key("ns", "c");
+        let planned = plan(&world, &key, &world.clusters[&key]);
+        world.speak_for(&planned);
+        let pool = PoolRef { name: "p".into(), namespace: None };
+        assert!(!world.has_room(&pool, &world.global_pools.as_ref().unwrap()[&pool]), "{comes}");
+    }
 }
 
 #[test]
@@ -322,12 +367,41 @@ fn what_is_not_known_changes_nothing() {
 }
 
 #[test]
-fn while_clusters_are_not_known_no_claim_is_made_or_given_up() {
+fn while_clusters_are_not_known_nothing_is_changed() {
     check("no clusters | pool p", expect!["control-plane: (Unknown)"]);
     check("no clusters | pool p full | pool q free | claim from p", expect!["control-plane: (Unknown)"]);
+    check("no clusters | pool p | claim from p has 10.0.0.1", expect!["control-plane: (Unknown)"]);
+}
+
+#[test]
+fn an_address_at_which_another_cluster_lives_is_not_written() {
+    for place in ["endpoint 10.0.0.1", "ingress 10.0.0.1", "endpoint 10.0.0.1 leaving"] {
+        let planned = planned(&format!("pool p | claim from p has 10.0.0.1 | another {place}"));
+        assert_eq!(planned, "control-plane: (InUse)", "{place}");
+    }
     check(
-        "no clusters | pool p | claim from p has 10.0.0.1",
+        "pool p | claim from p has fd00::1 | another endpoint fd00:0::0001",
+        expect!["control-plane: (InUse)"],
+    );
+    check(
+        "pool p | claim from p has 10.0.0.1 | another endpoint 10.0.0.10",
         expect!["control-plane: write 10.0.0.1 in both places (Allocating)"],
+    );
+}
+
+#[test]
+fn the_two_vips_of_a_cluster_are_never_one_address() {
+    check(
+        "endpoint 10.0.0.1 | variable e | pool r ingress | ingress-claim from r has 10.0.0.1",
+        expect!["control-plane: (Manual); ingress: (InUse)"],
+    );
+}
+
+#[test]
+fn a_cluster_that_has_its_vip_keeps_it_also_where_another_one_claims_to_live_there() {
+    check(
+        "endpoint 10.0.0.1 | variable e | pool p | claim from p has 10.0.0.1 | another endpoint 10.0.0.1",
+        expect!["control-plane: (Assigned)"],
     );
 }
 
@@ -395,8 +469,8 @@ fn whoever_looks_again_goes_on_where_the_last_one_stopped() {
     ];
     let told: Vec<_> = steps.iter().map(|world| planned(world).replace("control-plane: ", "")).collect();
     expect![[r#"
-        give the claim up (Allocating)
-        (Allocating)
+        give the claim up (Releasing)
+        (Releasing)
         claim from q (Allocating)
         (Allocating)
         write 10.0.0.1 in both places (Allocating)
@@ -408,11 +482,17 @@ fn whoever_looks_again_goes_on_where_the_last_one_stopped() {
 fn what_is_said_tells_a_person_what_to_do() {
     let said = |text: &str| {
         let world = world(text);
-        let (key, cluster) = world.clusters.iter().next().unwrap();
-        plan(&world, key, cluster)[0].1.said.to_string()
+        let key = key("ns", "c");
+        plan(&world, &key, &world.clusters[&key])[0].1.said.to_string()
     };
     expect!["no address is free in p, q: add addresses, or another pool"]
         .assert_eq(&said("pool p full | pool q full"));
     expect!["10.0.0.1 from pool p; ClusterClass variable 'clusterVip' not found: add it to the class ns/k for patches that need the VIP"]
         .assert_eq(&said("undefined | endpoint 10.0.0.1 | claim from p has 10.0.0.1"));
+    expect!["the claim from pool p is being released, which takes up to the pool's addressReuseGracePeriodSeconds; then an address of pool q is claimed"]
+        .assert_eq(&said("pool p full | pool q free | claim from p leaving"));
+    let no_pool = said("claim from p").replace(&said(""), "…");
+    expect!["…; the claim waits in pool p, which is not"].assert_eq(&no_pool);
+    expect!["10.0.0.1 is the control-plane VIP of the Cluster ns/another: waiting until that is gone; if it was set by hand, exclude it from the pool and delete the IPAddressClaim ns/vip-cp-c"]
+        .assert_eq(&said("claim from p has 10.0.0.1 | another endpoint 10.0.0.1"));
 }

@@ -80,13 +80,26 @@ fn v9_clusterctl_takes_the_components() {
     let lease = "LEASE_NAMESPACE";
     assert!(!container["env"].to_string().contains(lease), "clusterctl may put it into another namespace");
     assert_eq!(deployment["metadata"]["labels"]["cluster.x-k8s.io/provider"], "addon-capi-vip-allocator");
+
+    // Where a release is at GitHub, clusterctl takes a URL of one form only.
+    let example = &objects(&read("examples/cluster-api/capiprovider.yaml"))[0]["spec"];
+    let url = format!("https://github.com/OWNER/REPOSITORY/releases/{version}/components.yaml");
+    assert_eq!((&example["fetchConfig"]["url"], &example["version"]), (&json!(url), &json!(version)));
+    let variables = example["variables"].as_object().unwrap();
+    assert!(variables.keys().all(|name| components.contains(&format!("${{{name}:="))), "{variables:?}");
 }
 
 /// The chart's objects, rendered with these values set.
 fn rendered(values: &str) -> Vec<Value> {
+    rendered_on(&[], values)
+}
+
+/// The same on a cluster that serves these versions too.
+fn rendered_on(versions: &[&str], values: &str) -> Vec<Value> {
     let mut helm = Command::new(tools::binary("helm").unwrap());
-    let output =
-        helm.args(["template", "any", "chart", "--set", values]).current_dir(root()).output().unwrap();
+    helm.args(["template", "any", "chart", "--set", values]);
+    versions.iter().for_each(|version| _ = helm.args(["--api-versions", version]));
+    let output = helm.current_dir(root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     objects(&String::from_utf8(output.stdout).unwrap())
 }
@@ -118,4 +131,33 @@ fn v8_the_chart_gives_no_right_about_clusters_unless_vips_are_on() {
     let both = rendered("clusterApi.enabled=true");
     assert!(rights(&both).contains(&"cluster.x-k8s.io".to_owned()));
     assert!(rights(&both).contains(&"netinfra.darkbrains.com".to_owned()));
+}
+
+#[test]
+fn v5_the_chart_runs_the_controller_also_before_the_certificate_for_its_hooks_is_there() {
+    let objects = rendered("clusterApi.enabled=true,clusterApi.runtimeExtension.enabled=true");
+    let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let volumes = deployment["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    let certificate = volumes.iter().find(|volume| volume["name"] == "runtime-extension").unwrap();
+    assert_eq!(certificate["secret"]["optional"], true);
+}
+
+#[test]
+fn v5_cluster_api_finds_the_authority_for_hooks_also_where_it_is_not_cert_managers() {
+    let extension = "clusterApi.runtimeExtension";
+    let objects = rendered(&format!("{extension}.enabled=true,{extension}.certManager=false"));
+    let config = objects.iter().find(|object| object["kind"] == "ExtensionConfig").unwrap();
+    let secret = "default/capi-vip-allocator-runtime-extension-tls";
+    let annotation = "runtime.cluster.x-k8s.io/inject-ca-from-secret";
+    assert_eq!(config["metadata"]["annotations"][annotation], secret);
+}
+
+#[test]
+fn v5_the_chart_speaks_to_cluster_api_before_1_11_too() {
+    let [old, new] = ["runtime.cluster.x-k8s.io/v1alpha1", "runtime.cluster.x-k8s.io/v1beta2"];
+    let version = |versions: &[&str]| {
+        let objects = rendered_on(versions, "clusterApi.runtimeExtension.enabled=true");
+        objects.iter().find(|object| object["kind"] == "ExtensionConfig").unwrap()["apiVersion"].clone()
+    };
+    assert_eq!([version(&[]), version(&[old]), version(&[old, new])], [new, old, new]);
 }
