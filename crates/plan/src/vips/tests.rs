@@ -398,6 +398,14 @@ fn the_two_vips_of_a_cluster_are_never_one_address() {
 }
 
 #[test]
+fn a_cluster_that_was_read_before_its_vip_was_written_is_not_in_its_own_way() {
+    let world = world("endpoint 10.0.0.1 | pool p | claim from p has 10.0.0.1");
+    let key = key("ns", "c");
+    let earlier = Cluster { endpoint: None, ..world.clusters[&key].clone() };
+    assert_eq!(plan(&world, &key, &earlier)[0].1.said.reason(), "Allocating");
+}
+
+#[test]
 fn a_cluster_that_has_its_vip_keeps_it_also_where_another_one_claims_to_live_there() {
     check(
         "endpoint 10.0.0.1 | variable e | pool p | claim from p has 10.0.0.1 | another endpoint 10.0.0.1",
