@@ -59,7 +59,7 @@ fakes:
 # Tests on the real control plane. With the filter `capi`, two hundred Clusters at once instead of twenty.
 e2e filter="": tools _packaging-is-generated && (_rights filter)
     rm -rf {{audit}} && mkdir -p {{audit}}
-    CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --nocapture --test-threads 3 {{filter}}
+    CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --nocapture --test-threads {{ if filter == "capi" { "1" } else { "3" } }} {{filter}}
     cargo test --locked -p sim --test twin -- --nocapture {{filter}}
 
 # Holds the rights that the controller has against those that all tests together have used.

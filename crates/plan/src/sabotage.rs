@@ -44,11 +44,12 @@ pub enum Sabotage {
     PausedTouched,
     UnknownVipsReadAsEmpty,
     AnswerRepeated,
+    VipShared,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -86,6 +87,7 @@ impl Sabotage {
         Self::PausedTouched,
         Self::UnknownVipsReadAsEmpty,
         Self::AnswerRepeated,
+        Self::VipShared,
     ];
 }
 

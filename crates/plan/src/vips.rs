@@ -579,7 +579,8 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
             let allocating = Said::Allocating(claim.pool.clone());
             if let Some(address) = given {
                 let vip = address.to_string().into();
-                if let Some((of, of_role)) = holder(world, key, cluster, *address) {
+                let holder = holder(world, key, cluster, *address);
+                if let Some((of, of_role)) = holder.filter(|_| !crate::sabotaged!(VipShared)) {
                     return Next::say(Said::InUse { vip, role: of_role, of, claim: role.claim(key) });
                 }
                 let with_copy = matches!(copy, Copy::Missing | Copy::Present);

@@ -2,7 +2,7 @@
 //!
 //! Most Clusters have a class that defines the variable for the VIP, one has a class that does not, and one has no topology. Some
 //! want no ingress VIP. There are two pools for each role, of both kinds, which together are at times too small. Now and then a
-//! person sets an endpoint while its VIP is on its way, or has a claim of their own under the name that is ours.
+//! person sets an endpoint while its VIP is on its way, which may be an address of a pool, or has a claim of their own under the name that is ours.
 //!
 //! ```text
 //! I11 a VIP is the address of the Cluster's own claim, and no other Cluster has it
@@ -198,7 +198,8 @@ pub fn happen(universe: &Universe, event: &Event) {
         }),
         Event::SetEndpoint { cluster } => edit(cluster, &|object| {
             if host(object).is_none() {
-                object["spec"]["controlPlaneEndpoint"] = json!({"host": by_hand(cluster), "port": 443});
+                object["spec"]["controlPlaneEndpoint"] =
+                    json!({"host": by_hand(cluster), "port": PORT_BY_HAND});
             }
         }),
         Event::Claim { cluster, role, is_there: true } => {
@@ -231,6 +232,11 @@ pub fn heal(universe: &Universe) {
     for pool in 0..POOLS.len() {
         [Event::AddPool { pool }, Event::Grow { pool }].iter().for_each(|event| happen(universe, event));
     }
+    let in_range = universe.api.one("clusters", NAMESPACE, &name(CLUSTER_IN_RANGE));
+    // Others may have been given its address, or have had it before, and wait until it is gone.
+    if in_range.as_ref().is_some_and(is_by_hand) {
+        happen(universe, &Event::Delete { cluster: CLUSTER_IN_RANGE });
+    }
     for cluster in 0..CLUSTERS {
         happen(universe, &Event::Pause { cluster, is_paused: false });
         for role in Role::ALL {
@@ -247,9 +253,33 @@ fn claim_name(role: Role, cluster: &str) -> String {
     format!("{}{cluster}", role.claim_prefix())
 }
 
+/// The port of an endpoint that a person sets.
+const PORT_BY_HAND: u16 = 443;
+
+/// The Cluster whose endpoint a person sets to an address of a pool, of which the provider knows nothing.
+const CLUSTER_IN_RANGE: u64 = 3;
+
 /// The endpoint that a person sets.
 fn by_hand(cluster: u64) -> String {
-    format!("by-hand-{cluster}.example.com")
+    match cluster {
+        CLUSTER_IN_RANGE => addresses(0, SIZES[0]).remove(0),
+        _ => format!("by-hand-{cluster}.example.com"),
+    }
+}
+
+/// Whether a person has set the endpoint of a Cluster.
+fn is_by_hand(cluster: &Value) -> bool {
+    host(cluster).is_some() && cluster["spec"]["controlPlaneEndpoint"]["port"] == PORT_BY_HAND
+}
+
+/// Whether a Cluster other than this one has a VIP, and has had it for so long that everybody knows.
+fn is_of_another(universe: &Universe, cluster: &Value, vip_sought: &str) -> bool {
+    let clusters = universe.api.all("clusters");
+    let mut others = clusters.iter().filter(|other| other["metadata"]["uid"] != cluster["metadata"]["uid"]);
+    others.any(|other| {
+        let has = Role::ALL.into_iter().any(|role| vip(other, role) == Some(vip_sought));
+        has && is_known(universe, other)
+    })
 }
 
 fn object(cluster: u64) -> Value {
@@ -408,6 +438,9 @@ fn amended(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
                     "the {role} VIP {new} is not of a claim of its own, which has {address:?}"
                 ));
             }
+            (None, Some(new)) if is_of_another(universe, after, new) => {
+                found.push(format!("the {role} VIP {new} is one of another Cluster"));
+            }
             (None, _) => {}
         }
         let said = (word(before, role), word(after, role));
@@ -500,7 +533,7 @@ pub fn judge(universe: &Universe) -> Vec<String> {
                 continue;
             };
             holders.entry(vip.to_owned()).or_default().push(format!("{name} {role}"));
-            let is_by_hand = vip.starts_with("by-hand-");
+            let is_by_hand = role == Role::ControlPlane && is_by_hand(cluster);
             if !is_by_hand && own != Some(vip) {
                 found.push(format!("{name} has the {role} VIP {vip}, and its claim has {own:?}"));
             }
