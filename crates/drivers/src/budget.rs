@@ -116,8 +116,8 @@ struct Budget {
 struct Kept {
     counts: fn(&Request<Bytes>) -> bool,
     used: Used,
-    /// The turns that were told to requests that were not sent, the earliest first: those that are urgent, and the others.
-    told: [VecDeque<Instant>; 2],
+    /// The turns that were told to requests that were not sent: those that are urgent, and the others.
+    told: [Vec<Instant>; 2],
 }
 
 enum Used {
@@ -170,16 +170,16 @@ impl Budget {
         wait
     }
 
-    /// How long a request has to wait behind all those that were told to wait before it.
+    /// How long a request has to wait behind all those that were told to wait before it. One that is urgent waits behind none that
+    /// is not.
     fn turn(&self, request: &Request<Bytes>, is_urgent: bool, now: Instant) -> Duration {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let turns = limits.iter_mut().filter(|kept| (kept.counts)(request)).map(|kept| {
-            let told = &mut kept.told[usize::from(!is_urgent)];
-            while told.front().is_some_and(|at| *at <= now) {
-                told.pop_front();
-            }
-            let turn = kept.used.turn(told.len(), is_urgent, now).unwrap_or(now);
-            told.push_back(turn);
+            kept.told.iter_mut().for_each(|told| told.retain(|at| *at > now));
+            let [urgent, others] = &mut kept.told;
+            let ahead = urgent.len() + if is_urgent { 0 } else { others.len() };
+            let turn = kept.used.turn(ahead, is_urgent, now).unwrap_or(now);
+            if is_urgent { urgent } else { others }.push(turn);
             turn
         });
         turns.max().map_or(Duration::ZERO, |turn| turn - now)
@@ -333,6 +333,19 @@ mod tests {
             assert_eq!(started.elapsed(), Duration::from_millis(longest));
             assert!(tries.iter().all(|tries| *tries <= 1), "each turn was kept: {tries:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_can_wait_is_told_a_turn_behind_all_that_cannot() {
+        let (budget, minute) = (per_minute(10), Duration::from_secs(60) + JITTER);
+        times(&budget, 10).await;
+        let turn = |is_urgent| budget.turn(&request("POST"), is_urgent, Instant::now());
+        assert_eq!(turn(false), minute);
+        for _ in 0..10 {
+            assert_eq!(turn(true), minute, "not behind one that can wait");
+        }
+        assert_eq!(turn(false), 2 * minute);
+        assert_eq!(turn(true), 2 * minute);
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use sim::reduce::reduce;
 use sim::run::run;
 use sim::rush::rush;
 use sim::script::{KILLS, creations, script};
-use testbed::rush::{Holders, PLACES, Rush};
+use testbed::rush::{Holders, PLACES, Place, Rush};
 
 #[derive(Parser)]
 struct Arguments {
@@ -44,8 +44,11 @@ enum Command {
     },
     /// Kills the leader eight times in each run while twenty addresses are created beside others'
     Creations,
-    /// Lets a thousand addresses fail over at once, under each cloud's real limits
-    Rush,
+    /// Lets a thousand addresses fail over at once, under the real limits of each cloud, or of those that are named
+    Rush {
+        /// The clouds, as users write them
+        clouds: Vec<String>,
+    },
     /// Breaks the controller in every known way, or in those that are named, and tells which seed noticed it first
     Power {
         /// The ways, as the table names them
@@ -58,7 +61,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Some(Command::Replay { seed }) => return replay(seed),
         Some(Command::Power { names }) => return power(arguments.seeds, &names),
-        Some(Command::Rush) => return rushes(),
+        Some(Command::Rush { clouds }) => return rushes(&clouds),
         Some(Command::Creations) => println!("{} kills", arguments.seeds * KILLS),
         None => {}
     }
@@ -182,10 +185,11 @@ fn power(seeds: u64, names: &[String]) -> ExitCode {
 }
 
 /// Lets a thousand addresses fail over in each cloud, and prints the table. The last line is JSON.
-fn rushes() -> ExitCode {
+fn rushes(clouds: &[String]) -> ExitCode {
     println!("{}", Rush::HEAD);
     let (mut rows, mut is_well) = (Vec::new(), true);
-    for place in PLACES {
+    let is_meant = |place: &&Place| clouds.is_empty() || clouds.iter().any(|cloud| cloud == place.provider);
+    for place in PLACES.iter().filter(is_meant) {
         for holders in [Holders::Dead, Holders::Alive, Holders::Mixed] {
             let Some(rush) = rush(place, holders) else {
                 println!("| {} | {holders:?} | it never ended | | | | | | |", place.provider);
