@@ -28,7 +28,7 @@ mod recent;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::http::Request;
@@ -147,10 +147,7 @@ impl Ec2 {
             found.addresses().iter().filter(|elastic| elastic.public_ip().is_some_and(|ip| !ip.is_empty()))
         {
             let (address, allocation) = named(name, elastic)?;
-            self.allocations
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(address, allocation.to_owned());
+            self.allocations().insert(address, allocation.to_owned());
             listing.addresses.insert(address, listed(scope, elastic));
         }
         self.recent().correct(&scope.account, &mut listing);
@@ -179,7 +176,7 @@ impl Ec2 {
     }
 
     async fn allocation(&self, scope: &Scope, address: Address) -> Result<String, DriverError> {
-        let known = self.allocations.lock().unwrap_or_else(PoisonError::into_inner).get(&address).cloned();
+        let known = self.allocations().get(&address).cloned();
         match known {
             Some(allocation) => Ok(allocation),
             None => {
@@ -253,7 +250,7 @@ impl Ec2 {
             Err(error) => {
                 // It may have been given back and have come again under another name.
                 if matches!(error, DriverError::NotFound(_)) {
-                    self.allocations.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
+                    self.allocations().remove(&address);
                 }
                 Err(error)
             }
@@ -331,10 +328,7 @@ impl Ec2 {
             self.recent().note_unanswered(&scope.account);
             return Err(unreadable(name, &"it names no address"));
         };
-        self.allocations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(address, allocation.to_owned());
+        self.allocations().insert(address, allocation.to_owned());
         let new = Listed { holding: Holding::Free, region: Some(region.into()), tag: tag.map(Into::into) };
         self.recent().note(&scope.account, address, Holding::Missing, Some(new));
         Ok(address)
@@ -360,7 +354,7 @@ impl Ec2 {
         let released = self.client(scope).await.release_address().allocation_id(allocation).send().await;
         match released.map_err(|error| explain(name, error)) {
             Ok(_) | Err(DriverError::NotFound(_)) => {
-                self.allocations.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
+                self.allocations().remove(&address);
                 self.recent().note(&scope.account, address, Holding::Free, None);
                 Ok(Progress::Done)
             }
@@ -395,7 +389,11 @@ impl Ec2 {
         Err(unreadable(name, &"it does not end"))
     }
 
-    fn recent(&self) -> std::sync::MutexGuard<'_, Recent> {
+    fn allocations(&self) -> MutexGuard<'_, BTreeMap<Address, String>> {
+        self.allocations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -89,7 +89,7 @@ pub const PLACES: &[Place] = &[
             });
         },
         ledger: |accounts| accounts.digitalocean.ledger(),
-        limits: crate::fake::digitalocean::DigitalOcean::limits,
+        limits: DigitalOcean::limits,
         calls: [&["reserved_ips_actions.post"], &["reserved_ips_actions.post"]],
         page: ("reserved_ips.list", 200),
     },
@@ -111,7 +111,7 @@ pub const PLACES: &[Place] = &[
             });
         },
         ledger: |accounts| accounts.compute.ledger(),
-        limits: crate::fake::compute::Compute::limits,
+        limits: Compute::limits,
         calls: [
             &["instances.get", "instances.addAccessConfig", "zoneOperations.get"],
             &[
@@ -145,7 +145,7 @@ pub const PLACES: &[Place] = &[
             });
         },
         ledger: |accounts| accounts.azure.ledger(),
-        limits: crate::fake::azure::Azure::limits,
+        limits: Azure::limits,
         calls: [
             &[
                 "PublicIPAddresses_Get",
@@ -184,7 +184,7 @@ pub const PLACES: &[Place] = &[
             });
         },
         ledger: |accounts| accounts.ec2.ledger(),
-        limits: crate::fake::ec2::Ec2::limits,
+        limits: Ec2::limits,
         calls: [
             &["DescribeInstances", "AssociateAddress"],
             &["DescribeAddresses", "DisassociateAddress", "DescribeInstances", "AssociateAddress"],
