@@ -219,6 +219,25 @@ async fn what_is_on_no_machine_is_held_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_address_of_an_outpost_has_no_public_one_and_does_not_stop_the_others() {
+    let (fake, ..) = account();
+    let with_one_more = move |request: Request<Bytes>| {
+        let answer = HttpService::new(fake.service()).oneshot(request);
+        async move {
+            let (head, body) = answer.await?.into_parts();
+            let of_outpost = "<item><allocationId>eipalloc-9</allocationId>\
+                              <customerOwnedIp>198.18.0.9</customerOwnedIp><domain>vpc</domain></item></addressesSet>";
+            let body = String::from_utf8_lossy(&body).replace("</addressesSet>", of_outpost);
+            assert!(body.contains("customerOwnedIp"), "{body}");
+            Ok::<_, tower::BoxError>(http::Response::from_parts(head, Bytes::from(body)))
+        }
+    };
+    let driver = driver_over(HttpService::new(tower::service_fn(with_one_more)));
+    let listing = driver.list(&scope()).await.unwrap();
+    assert_eq!(listing.addresses.into_keys().collect::<Vec<_>>(), [address(ADDRESS)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_region_does_not_see_another() {
     let (fake, driver, scope) = account();
     let elsewhere = Scope { account: "eu-west-1".into(), ..scope.clone() };
