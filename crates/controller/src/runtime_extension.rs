@@ -69,10 +69,11 @@ const CERTIFICATE_RETRY: Duration = Duration::from_secs(5);
 /// The longest that the part for VIPs may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// When Cluster API shall ask again for a VIP that is on its way.
+/// When Cluster API shall ask again for a VIP that is on its way: not sooner than this, and after half of the time that the
+/// Cluster has waited already. Many that wait would otherwise take the time of those whom they wait for.
 const RETRY_SOON_SECONDS: i32 = 1;
 
-/// When it shall ask again for one that a person has to see to.
+/// When it shall ask again at the latest, and for one that a person has to see to.
 const RETRY_LATER_SECONDS: i32 = 10;
 
 /// Answers hooks, for ever.
@@ -216,22 +217,29 @@ async fn before_create(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
             return response(kind, json!({"status": "Failure", "message": message, "retryAfterSeconds": 0}));
         }
     };
-    let created = cluster.creation_timestamp();
+    let (created, now) = (cluster.creation_timestamp(), SystemClock.wall());
+    let age = created.as_ref().map_or(Duration::ZERO, |created| now.duration_since(created.0).unsigned_abs());
     let (tell, told) = oneshot::channel();
     match ask(to, Seen::Asked(Box::new(cluster), tell), told).await {
-        Ok(planned) => match may_be_built(&planned, created.as_ref(), SystemClock.wall()) {
+        Ok(planned) => match may_be_built(&planned, created.as_ref(), now) {
             Ok(()) => wait(0, String::new()),
-            Err(message) => wait(retry_after(&planned), format!("control-plane VIP: {message}")),
+            Err(message) => wait(retry_after(&planned, age), format!("control-plane VIP: {message}")),
         },
         Err(error) => wait(RETRY_SOON_SECONDS, error.to_string()),
     }
 }
 
-fn retry_after(planned: &[(Role, Next); 2]) -> i32 {
+fn retry_after(planned: &[(Role, Next); 2], age: Duration) -> i32 {
     let [(_, control_plane), _] = planned;
     // What failed is tried again by itself, and a pool that came with the Cluster is seen soon.
     let is_soon = matches!(control_plane.said, Said::Failed(_) | Said::NoPool { claimed_from: None, .. });
-    if control_plane.said.is_stuck() && !is_soon { RETRY_LATER_SECONDS } else { RETRY_SOON_SECONDS }
+    match control_plane.said.is_stuck() && !is_soon {
+        true => RETRY_LATER_SECONDS,
+        false => {
+            let half = i32::try_from(age.as_secs() / 2).unwrap_or(i32::MAX);
+            half.clamp(RETRY_SOON_SECONDS, RETRY_LATER_SECONDS)
+        }
+    }
 }
 
 /// The endpoint of each Cluster for the template of its infrastructure. One that may be built without an endpoint gets no patch, and
@@ -370,17 +378,24 @@ mod tests {
     #[tokio::test]
     async fn v5_a_cluster_is_built_when_it_has_its_vip_and_not_before() {
         let step = Some(plan::vips::Step::Create(pool()));
-        assert_eq!(asked(Said::Allocating(pool()), step).await, 1);
-        assert_eq!(asked(Said::Exhausted(vec![pool()]), None).await, 10);
-        assert_eq!(asked(Said::Unknown("pools"), None).await, 1, "what is not known is waited for");
+        assert_eq!(asked_after(0, Said::Allocating(pool()), step).await, 1);
+        assert_eq!(asked_after(0, Said::Exhausted(vec![pool()]), None).await, 10);
+        assert_eq!(asked_after(0, Said::Unknown("pools"), None).await, 1, "what is not known is waited for");
         let (vip, pool) = ("10.0.0.1".into(), pool());
         assert_eq!(asked(Said::Assigned { vip, pool, undefined_in: None }, None).await, 0);
     }
 
     #[tokio::test]
+    async fn v5_a_cluster_that_has_waited_for_long_asks_less_often() {
+        for (age, pause) in [(0, 1), (2, 1), (4, 2), (12, 6), (60, 10), (3_600, 10)] {
+            assert_eq!(asked_after(age, Said::Allocating(pool()), None).await, pause, "after {age} s");
+        }
+    }
+
+    #[tokio::test]
     async fn v5_an_endpoint_without_its_variable_is_waited_for_too() {
         let step = plan::vips::Step::Write { vip: "10.0.0.1".into(), with_copy: true };
-        assert_eq!(asked(Said::Manual("10.0.0.1".into()), Some(step)).await, 1);
+        assert_eq!(asked_after(0, Said::Manual("10.0.0.1".into()), Some(step)).await, 1);
         assert_eq!(asked(Said::Manual("10.0.0.1".into()), None).await, 0);
     }
 
@@ -389,7 +404,7 @@ mod tests {
         let no_pool = |claimed_from| Said::NoPool { class: "k".into(), claimed_from };
         assert_eq!(asked(no_pool(None), None).await, 0);
         assert_eq!(asked(Said::NotWanted, None).await, 0);
-        assert_eq!(asked_after(5, no_pool(None), None).await, 1, "its pool may not have been seen yet");
+        assert_eq!(asked_after(3, no_pool(None), None).await, 1, "its pool may not have been seen yet");
         assert_eq!(asked(no_pool(Some(pool())), None).await, 10, "who claimed has seen a pool");
         assert_eq!(asked_after(5, Said::NotWanted, None).await, 0);
     }

@@ -218,6 +218,7 @@ impl Cluster {
         match event {
             Event::NotReady { cloud, node } => self.ready(*cloud, *node, false),
             Event::Ready { cloud, node } => self.ready(*cloud, *node, true),
+            Event::Blackout { cloud } => (0..NODES).for_each(|node| self.ready(*cloud, node, false)),
             Event::Cordon { cloud, node } => self.cordon(*cloud, *node, true),
             Event::Uncordon { cloud, node } => self.cordon(*cloud, *node, false),
             Event::Removed { cloud, node } => api.delete("nodes", "", &Self::name(*cloud, *node), now),
@@ -338,6 +339,9 @@ impl Cluster {
             | Event::Lost { cloud, node }
             | Event::Removed { cloud, node }
             | Event::Returns { cloud, node } => self.universe.disturb(&Self::name(*cloud, *node)),
+            Event::Blackout { cloud } => {
+                (0..NODES).for_each(|node| self.universe.disturb(&Self::name(*cloud, node)));
+            }
             Event::Pod { node, .. } => self.universe.disturb(&Self::name(Cloud::Ocean, *node)),
             Event::PersonMoves { cloud, address, node } => {
                 self.universe.disturb(&address_at(*cloud, *address));

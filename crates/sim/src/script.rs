@@ -55,6 +55,10 @@ pub enum Event {
         cloud: Cloud,
         node: u64,
     },
+    /// No node of a cloud is Ready any more.
+    Blackout {
+        cloud: Cloud,
+    },
     Cordon {
         cloud: Cloud,
         node: u64,
@@ -188,6 +192,7 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
         let is_work = matches!(
             event,
             Event::NotReady { .. }
+                | Event::Blackout { .. }
                 | Event::Cordon { .. }
                 | Event::Lost { .. }
                 | Event::Removed { .. }
@@ -313,6 +318,7 @@ fn event(dice: &mut Dice, mood: Mood) -> Event {
     let replica = Replica::Number(dice.roll(REPLICAS_MAX));
     // The first are what happens to nodes, the others are what happens to the controller.
     match dice.roll(if mood == Mood::Calm { 24 } else { 40 }) {
+        0 if dice.one_in(4) => Event::Blackout { cloud },
         0..5 => Event::NotReady { cloud, node },
         5..8 => Event::Ready { cloud, node },
         8 => Event::Cordon { cloud, node },

@@ -14,8 +14,9 @@ use testbed::cluster_api::fixtures::{self, Version};
 use testbed::cluster_api::{Certificate, provider};
 use testbed::control_plane::free_ports;
 
-use super::many::{count, create};
+use super::many::{count, create, from_class};
 use super::rig::Capi;
+use crate::rig::Controller;
 
 const LONGEST: Duration = Duration::from_secs(300);
 
@@ -49,9 +50,8 @@ async fn prepared() -> Capi {
     capi
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip() {
-    let capi = prepared().await;
+/// Starts a copy that only answers Cluster API's hooks, and waits until Cluster API knows of it.
+async fn extension(capi: &Capi) -> Controller {
     let folder = capi.control_plane.folder().join("certificates-hooks");
     let certificate = Certificate::generate().unwrap();
     certificate.write(&folder).unwrap();
@@ -65,7 +65,7 @@ async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip
         "--runtime-extension-cert-dir",
         &folder,
     ];
-    let _hooks = capi.controller("hooks", &arguments, &[]);
+    let hooks = capi.controller("hooks", &arguments, &[]);
     let authority = ByteString(certificate.public.clone().into_bytes());
     capi.apply(&json!({
         "apiVersion": "runtime.cluster.x-k8s.io/v1beta2",
@@ -82,12 +82,18 @@ async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
+    hooks
+}
 
+#[tokio::test(flavor = "multi_thread")]
+async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip() {
+    let capi = prepared().await;
+    let _hooks = extension(&capi).await;
     let allocate = async {
         tokio::time::sleep(DELAY).await;
         capi.controller("vips", &[], &[])
     };
-    let all = async { tokio::join!(born_without(&capi), create(&capi, count(), None), allocate) };
+    let all = async { tokio::join!(born_without(&capi), create(&capi, count(), from_class), allocate) };
     let (without, _, _controller) = tokio::time::timeout(LONGEST, all)
         .await
         .unwrap_or_else(|_| panic!("not all infrastructures have a VIP\n{}", capi.logs()));
@@ -99,7 +105,7 @@ async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip
 async fn v5_without_the_runtime_extension_every_infrastructure_gets_its_vip_in_the_end() {
     let capi = prepared().await;
     let _controller = capi.controller("vips", &[], &[]);
-    let all = async { tokio::join!(born_without(&capi), create(&capi, count(), None)) };
+    let all = async { tokio::join!(born_without(&capi), create(&capi, count(), from_class)) };
     let (without, _) = tokio::time::timeout(LONGEST, all)
         .await
         .unwrap_or_else(|_| panic!("not all infrastructures have a VIP\n{}", capi.logs()));

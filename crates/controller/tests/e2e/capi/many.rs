@@ -9,12 +9,14 @@ use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::{WatchStreamExt, watcher};
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::cluster::eventually;
 use testbed::cluster_api::claims;
 use testbed::cluster_api::fixtures::{self, Version};
 
+use super::plain;
 use super::rig::Capi;
+use crate::rig::Controller;
 
 /// How many.
 pub fn count() -> usize {
@@ -48,17 +50,25 @@ async fn when(
     seen
 }
 
-/// Creates so many Clusters at once, with this endpoint or with none, and tells when each was created.
-pub async fn create(capi: &Capi, count: usize, endpoint: Option<&str>) -> BTreeMap<String, Instant> {
+/// A Cluster that Cluster API builds from a class.
+pub fn from_class(name: &str) -> Value {
+    fixtures::cluster(Version::V1Beta2, "default", name)
+}
+
+/// The same with an endpoint that needs no VIP.
+fn with_endpoint(name: &str) -> Value {
+    let (mut cluster, host) = (from_class(name), "10.9.9.9");
+    cluster["spec"]["controlPlaneEndpoint"] = json!({"host": host, "port": 6443});
+    cluster["spec"]["topology"]["variables"] = json!([{"name": "clusterVip", "value": host}]);
+    cluster
+}
+
+/// Creates so many such Clusters at once, and tells when each was created.
+pub async fn create(capi: &Capi, count: usize, cluster: fn(&str) -> Value) -> BTreeMap<String, Instant> {
     let clusters = capi.clusters();
     let create = async |number: usize| {
         let name = format!("c{number}");
-        let mut cluster = fixtures::cluster(Version::V1Beta2, "default", &name);
-        if let Some(host) = endpoint {
-            cluster["spec"]["controlPlaneEndpoint"] = json!({"host": host, "port": 6443});
-            cluster["spec"]["topology"]["variables"] = json!([{"name": "clusterVip", "value": host}]);
-        }
-        let cluster = serde_json::from_value(cluster)?;
+        let cluster = serde_json::from_value(cluster(&name))?;
         let created = Instant::now();
         clusters.create(&PostParams::default(), &cluster).await?;
         anyhow::Ok((name, created))
@@ -66,27 +76,47 @@ pub async fn create(capi: &Capi, count: usize, endpoint: Option<&str>) -> BTreeM
     try_join_all((0..count).map(create)).await.unwrap().into_iter().collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn many_clusters_at_once_get_as_many_vips_and_give_them_back() {
-    let (capi, many) = (Capi::start().await, count());
-    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
-    // What the provider takes by itself, on the same machine and a moment before.
-    let other = fixtures::global_pool("other", &["10.0.8.0-10.0.9.0"]);
-    capi.apply(&other);
-    let mut alone = claims::time_to_address(&capi.client, "default", &other, many).await.unwrap();
-    let (alone_p50, alone_p99) = percentiles(&mut alone);
-    println!("the provider alone, {many} claims at once: p50 {alone_p50:?}, p99 {alone_p99:?}");
-    capi.kubectl(&["delete", "ipaddressclaims", "--all"]);
-    // The same while Cluster API builds as many Clusters, which need no VIP: all of them share this machine.
-    let beside = claims::time_to_address(&capi.client, "default", &other, many);
-    let (beside, _) = tokio::join!(beside, create(&capi, many, Some("10.9.9.9")));
-    let (beside_p50, beside_p99) = percentiles(&mut beside.unwrap());
-    println!("the same beside {many} Clusters that are built: p50 {beside_p50:?}, p99 {beside_p99:?}");
-    capi.kubectl(&["delete", "ipaddressclaims", "--all"]);
-    capi.kubectl(&["delete", "clusters", "--all", "--timeout=300s"]);
+/// A pool that is not one for VIPs.
+fn other_pool() -> Value {
+    fixtures::global_pool("other", &["10.0.8.0-10.0.9.0"])
+}
 
-    let pool = capi.pool("pool", "control-plane", &["10.0.1.0-10.0.2.0"]);
-    capi.apply(&pool);
+/// Deletes all objects of a kind, and waits until they are gone.
+async fn remove(capi: &Capi, kind: &str) {
+    // By itself kubectl looks for one after the other.
+    capi.kubectl(&["delete", kind, "--all", "--wait=false"]);
+    eventually(&format!("no {kind}"), LONGEST, async || {
+        Ok(capi.kubectl(&["get", kind, "-o", "name"]).is_empty())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
+}
+
+/// What the provider takes by itself for so many claims, on the same machine and a moment before.
+async fn alone(capi: &Capi, many: usize) -> Duration {
+    capi.apply(&other_pool());
+    let mut took = claims::time_to_address(&capi.client, "default", &other_pool(), many).await.unwrap();
+    let (p50, p99) = percentiles(&mut took);
+    println!("the provider alone, {many} claims at once: p50 {p50:?}, p99 {p99:?}");
+    remove(capi, "ipaddressclaims").await;
+    p99
+}
+
+/// The same while Cluster API builds as many Clusters, which need no VIP: all of them share this machine.
+async fn beside_clusters(capi: &Capi, many: usize) -> Duration {
+    let other = other_pool();
+    let took = claims::time_to_address(&capi.client, "default", &other, many);
+    let (took, _) = tokio::join!(took, create(capi, many, with_endpoint));
+    let (p50, p99) = percentiles(&mut took.unwrap());
+    println!("the same beside {many} Clusters that are built: p50 {p50:?}, p99 {p99:?}");
+    remove(capi, "ipaddressclaims").await;
+    remove(capi, "clusters").await;
+    p99
+}
+
+/// Starts the controller, creates so many such Clusters at once, and tells what it took until all had endpoints, with each part of it.
+async fn to_endpoint(capi: &Capi, many: usize, cluster: fn(&str) -> Value) -> (Controller, Duration) {
+    capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.0-10.0.2.0"]));
     let controller = capi.controller("vips", &[], &[]);
     let log = || std::fs::read_to_string(controller.process.log()).unwrap();
     eventually("it leads", LONGEST, async || Ok(log().contains("leading epoch"))).await.unwrap();
@@ -99,7 +129,7 @@ async fn many_clusters_at_once_get_as_many_vips_and_give_them_back() {
     let has_endpoint =
         |cluster: &DynamicObject| !cluster.data["spec"]["controlPlaneEndpoint"]["host"].is_null();
     let ended = when(capi.clusters(), many, has_endpoint);
-    let all = async { tokio::join!(create(&capi, many, None), claimed, given, ended) };
+    let all = async { tokio::join!(create(capi, many, cluster), claimed, given, ended) };
     let (created, claimed, given, ended) = tokio::time::timeout(LONGEST, all)
         .await
         .unwrap_or_else(|_| panic!("not all Clusters have an endpoint\n{}", capi.logs()));
@@ -118,11 +148,6 @@ async fn many_clusters_at_once_get_as_many_vips_and_give_them_back() {
     println!("  the provider, claim to address: p50 {:?}, p99 {:?}", provider.0, provider.1);
     let last = took(&|name| given[&claim(name)], &|name| ended[name]);
     println!("  address to endpoint: p50 {:?}, p99 {:?}", last.0, last.1);
-    let beside = p99.saturating_sub(beside_p99);
-    println!(
-        "p99 on top of the provider alone: {:?}; beside Clusters: {beside:?}",
-        p99.saturating_sub(alone_p99)
-    );
 
     let hosts = capi.kubectl(&[
         "get",
@@ -132,6 +157,21 @@ async fn many_clusters_at_once_get_as_many_vips_and_give_them_back() {
     ]);
     let different: BTreeSet<_> = hosts.lines().collect();
     assert_eq!(different.len(), many, "{hosts}");
+    (controller, p99)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_clusters_at_once_get_as_many_vips_and_give_them_back() {
+    let (capi, many) = (Capi::start().await, count());
+    capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
+    let alone = alone(&capi, many).await;
+    let beside = beside_clusters(&capi, many).await;
+    let (_controller, p99) = to_endpoint(&capi, many, from_class).await;
+    println!(
+        "p99 on top of the provider alone: {:?}; beside Clusters: {:?}",
+        p99.saturating_sub(alone),
+        p99.saturating_sub(beside)
+    );
 
     let deleted = Instant::now();
     capi.kubectl(&["delete", "clusters", "--all", "--wait=false"]);
@@ -143,4 +183,13 @@ async fn many_clusters_at_once_get_as_many_vips_and_give_them_back() {
     .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
     println!("all {many} addresses were back {:?} after the Clusters were deleted", deleted.elapsed());
     assert_eq!(capi.kubectl(&["get", "ipaddressclaims", "-o", "name"]), "");
+}
+
+/// Beside Clusters of which there is nothing to build, the provider has the machine for itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_plain_clusters_at_once_get_their_endpoints_as_fast_as_the_provider_gives_addresses() {
+    let (capi, many) = (Capi::start().await, count());
+    let alone = alone(&capi, many).await;
+    let (_controller, p99) = to_endpoint(&capi, many, plain).await;
+    println!("plain Clusters, p99 on top of the provider alone: {:?}", p99.saturating_sub(alone));
 }
