@@ -468,9 +468,15 @@ impl Vips {
         let Some(amendment) = amendment.filter(|_| self.begin(key, Work::Cluster)) else { return };
         let (client, fence, key) = (self.client.clone(), Arc::clone(&self.fence), key.clone());
         self.tasks.spawn(async move {
-            let change = act::amend(client, served, key.clone(), amendment.patch.clone());
-            let amended = act::while_leading(&fence, change).await;
-            Ended::Amended(key, amendment, amended.map(Box::new))
+            let change = act::amend(client.clone(), served.clone(), key.clone(), amendment.patch.clone());
+            match act::while_leading(&fence, change).await {
+                // It has changed, or is gone.
+                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                    let now = act::read(client, served, &key).await.ok().flatten();
+                    Ended::Outdated(key, amendment, now.map(Box::new))
+                }
+                amended => Ended::Amended(key, amendment, amended.map(Box::new)),
+            }
         });
     }
 
@@ -507,18 +513,6 @@ impl Vips {
                 self.under_way.remove(&(key.clone(), Work::Cluster));
                 match result {
                     Ok(cluster) => self.amended(&key, amendment, *cluster),
-                    // It has changed, or is gone.
-                    Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                        let planned_for = self.index.clusters.get(&key).map(|known| version(&known.metadata));
-                        let sent = &amendment.patch["metadata"]["resourceVersion"];
-                        let sent = sent.as_str().and_then(|version| version.parse().ok());
-                        // One that was seen meanwhile is newer than what was refused.
-                        if let (Some(sent), Some(known)) = (sent, planned_for)
-                            && known <= sent
-                        {
-                            self.outdated.insert(key, sent);
-                        }
-                    }
                     Err(error) if amendment.vips.is_empty() => {
                         self.failed(&key, None, "cluster_patch_failed", &error);
                     }
@@ -527,6 +521,21 @@ impl Vips {
                             self.failed(&key, Some(*role), "cluster_patch_failed", &error);
                         }
                     }
+                }
+            }
+            Ended::Outdated(key, amendment, now) => {
+                self.under_way.remove(&(key.clone(), Work::Cluster));
+                if let Some(now) = now {
+                    self.index.see_answer(*now);
+                }
+                let known = self.index.clusters.get(&key).map(|known| version(&known.metadata));
+                let refused = &amendment.patch["metadata"]["resourceVersion"];
+                let refused = refused.as_str().and_then(|version| version.parse().ok());
+                // Until a newer one is seen, the same would be refused again.
+                if let (Some(refused), Some(known)) = (refused, known)
+                    && known <= refused
+                {
+                    self.outdated.insert(key, refused);
                 }
             }
             Ended::Told(result) => {

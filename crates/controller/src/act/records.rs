@@ -38,3 +38,46 @@ pub(super) async fn cluster_id(client: Client) -> Result<String, kube::Error> {
     let namespace = Api::<Namespace>::all(client).get_metadata(CLUSTER).await?;
     Ok(namespace.metadata.uid.unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::future::BoxFuture;
+    use plan::{DnsProvider, PoolKey, RecordKind, RecordName};
+
+    /// Writes whatever it is told.
+    struct Obedient;
+
+    impl RecordDriver for Obedient {
+        fn read<'a>(
+            &'a self,
+            _: &'a RecordName,
+            _: &'a PoolKey,
+        ) -> BoxFuture<'a, Result<RecordSet, DriverError>> {
+            Box::pin(async { Ok(RecordSet::default()) })
+        }
+
+        fn write<'a>(&'a self, _: &'a RecordChange) -> BoxFuture<'a, Result<(), DriverError>> {
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_time_to_live_that_nobody_asked_to_change_is_remembered_as_it_was() {
+        let set = |ttl| RecordSet { ttl, ..RecordSet::default() };
+        let name = RecordName {
+            provider: DnsProvider::Route53,
+            zone: "example.com".into(),
+            name: "www.example.com".into(),
+            kind: RecordKind::A,
+        };
+        let pool = PoolKey { kind: "FloatingIPPool", namespace: "ns".into(), name: "p".into() };
+        let after = async |new| {
+            let action = RecordAction::Write { old: set(Some(300)), new: set(new) };
+            let step = RecordStep { pool: pool.clone(), name: name.clone(), action };
+            take(Some(Arc::new(Obedient)), &step).await.unwrap().ttl
+        };
+        assert_eq!(after(None).await, Some(300));
+        assert_eq!(after(Some(60)).await, Some(60));
+    }
+}

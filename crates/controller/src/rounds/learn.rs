@@ -41,6 +41,23 @@ pub struct Retry {
     pub longest: Duration,
 }
 
+/// Whether a cloud has answered that it won't do something.
+fn is_refused(error: &DriverError) -> bool {
+    !matches!(error, DriverError::Unavailable(_) | DriverError::RateLimited { .. } | DriverError::NotSent(_))
+}
+
+/// Whether a machine does not take an address, which has failed so often, so that it is asked to take none for a while.
+fn is_the_machines_fault(action: &Action, error: &DriverError, failures: u32) -> bool {
+    match (action, error) {
+        (_, error) if !is_refused(error) => false,
+        // It may have lost its own address for that.
+        (Action::Replace(_), _) => true,
+        // Somebody else changed something at the same moment, which mostly is over with the next look.
+        (_, DriverError::Conflict(_)) => failures > 1,
+        (_, error) => !matches!(error, DriverError::Denied { .. }),
+    }
+}
+
 impl Rounds {
     /// Takes note of what a call has done.
     pub(super) fn learn(&mut self, outcome: Outcome) {
@@ -78,27 +95,19 @@ impl Rounds {
                 let now = self.clock.wall();
                 self.tell(&step.pool, "MoveFailed", format!("{step} failed: {error}"), true);
                 let why: Arc<str> = error.to_string().into();
-                let is_refused =
-                    !matches!(error, DriverError::Unavailable(_) | DriverError::RateLimited { .. });
                 let (failures, last) = self.failures.entry(*address).or_insert((0, Arc::clone(&why)));
                 let pause = match action {
                     // The machine has lost its own address for nothing: it is not kept waiting for another.
-                    Action::Replace(_) if is_refused => self.retry.shortest,
+                    Action::Replace(_) if is_refused(&error) => self.retry.shortest,
                     Action::Restore(_) => self.retry.grown(*failures),
                     _ => self.retry.pause_after(&error, *failures),
                 };
                 (*failures, *last) = (*failures + 1, Arc::clone(&why));
+                let failures = *failures;
                 if let Ok(until) = now.checked_add(pause) {
                     self.index.world.avoid_addresses.insert(*address, Pause { until, why });
                 }
-                // Somebody else changed something at the same moment, which mostly is over with the next look.
-                let is_a_collision =
-                    matches!((action, &error, *failures), (Action::Attach(_), DriverError::Conflict(_), 1));
-                // What a machine may not get it is not asked again: it may have lost its own address for that.
-                let is_the_machines_fault = is_refused
-                    && !is_a_collision
-                    && (matches!(action, Action::Replace(_)) || !matches!(error, DriverError::Denied { .. }));
-                if let (Action::Restore(vm), true) = (action, *failures >= RESTORE_TRIES) {
+                if let (Action::Restore(vm), true) = (action, failures >= RESTORE_TRIES) {
                     // It would hold up the address for ever; a person has to see to the machine.
                     self.index.world.has_own.insert(vm.clone());
                     let note =
@@ -106,7 +115,7 @@ impl Rounds {
                     self.tell(&step.pool, "NoOwnAddress", note, true);
                 }
                 if let (Action::Attach(to) | Action::Replace(to), true, Ok(until)) =
-                    (action, is_the_machines_fault, now.checked_add(AVOID))
+                    (action, is_the_machines_fault(action, &error, failures), now.checked_add(AVOID))
                 {
                     self.index.world.avoid_machines.insert(to.vm.clone(), until);
                 }
@@ -271,6 +280,7 @@ mod tests {
     use super::*;
     use crate::settings::Settings;
     use clap::{CommandFactory, Parser};
+    use plan::Target;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -278,6 +288,20 @@ mod tests {
     fn pauses(arguments: &[&str], error: &DriverError) -> Vec<u64> {
         let settings = Settings::try_parse_from([&["controller"], arguments].concat()).unwrap();
         (0..5).map(|failures| settings.retry().pause_after(error, failures).as_secs()).collect()
+    }
+
+    #[test]
+    fn a_machine_is_barred_for_what_it_refuses_and_not_for_what_others_did_at_the_same_moment() {
+        let to = Target { node: "n".into(), vm: "vm".into() };
+        let (attach, replace) = (Action::Attach(to.clone()), Action::Replace(to));
+        let conflict = DriverError::Conflict("being changed".into());
+        assert!(!is_the_machines_fault(&attach, &conflict, 1));
+        assert!(is_the_machines_fault(&attach, &conflict, 2), "it was not over with the next look");
+        assert!(is_the_machines_fault(&attach, &DriverError::Invalid("no".into()), 1));
+        let denied = DriverError::Denied { permission: "p".into(), message: "no".into() };
+        assert!(!is_the_machines_fault(&attach, &denied, 1), "no machine would do");
+        assert!(!is_the_machines_fault(&attach, &DriverError::Unavailable("late".into()), 9));
+        assert!(is_the_machines_fault(&replace, &conflict, 1), "it has lost its own address for that");
     }
 
     #[test]

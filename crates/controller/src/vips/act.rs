@@ -4,7 +4,7 @@
 //! Every change is a compare-and-swap: a claim is made under a name that only one can have, given up only as the one that was
 //! seen, and a Cluster is changed only in the version that was planned for.
 
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, DynamicObject, ObjectMeta};
 use kube::{Api, Client};
 use plan::vips::{Key, PoolRef, Role};
@@ -32,6 +32,8 @@ pub enum Ended {
     GivenUp(Key, Role, Box<ObjectMeta>, Result<(), kube::Error>),
     /// A Cluster was changed, or was not.
     Amended(Key, Amendment, Result<Box<Cluster>, kube::Error>),
+    /// A Cluster was not changed, because it has become another one. This is what it is now, where that could be read.
+    Outdated(Key, Amendment, Option<Box<Cluster>>),
     /// An Event was told, or was not.
     Told(Result<(), kube::Error>),
 }
@@ -112,4 +114,13 @@ pub async fn amend(
     let api = Api::<Cluster>::namespaced_with(client, &key.namespace, &served);
     let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
     api.patch(&key.name, &params, &Patch::Merge(patch)).await
+}
+
+/// A Cluster as it is now; none where it is gone. The watch will tell of it too, but may be late when many Clusters are built.
+pub async fn read(client: Client, served: ApiResource, key: &Key) -> Result<Option<Cluster>, kube::Error> {
+    let api = Api::<Cluster>::namespaced_with(client, &key.namespace, &served);
+    // Whoever may watch may list, too.
+    let one = ListParams::default().fields(&format!("metadata.name={}", key.name));
+    let found = api.list(&one).await?.items;
+    Ok(found.into_iter().find(|cluster| cluster.metadata.name.as_deref() == Some(&*key.name)))
 }

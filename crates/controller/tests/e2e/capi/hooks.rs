@@ -15,7 +15,7 @@ use testbed::cluster_api::{Certificate, provider};
 use testbed::control_plane::free_ports;
 
 use super::many::{count, create, from_class};
-use super::rig::Capi;
+use super::rig::{AS_INSTALLED, Capi};
 use crate::rig::Controller;
 
 const LONGEST: Duration = Duration::from_secs(300);
@@ -91,7 +91,7 @@ async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip
     let _hooks = extension(&capi).await;
     let allocate = async {
         tokio::time::sleep(DELAY).await;
-        capi.controller("vips", &[], &[])
+        capi.controller("vips", &[], &AS_INSTALLED)
     };
     let all = async { tokio::join!(born_without(&capi), create(&capi, count(), from_class), allocate) };
     let (without, _, _controller) = tokio::time::timeout(LONGEST, all)
@@ -104,7 +104,7 @@ async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip
 #[tokio::test(flavor = "multi_thread")]
 async fn v5_without_the_runtime_extension_every_infrastructure_gets_its_vip_in_the_end() {
     let capi = prepared().await;
-    let _controller = capi.controller("vips", &[], &[]);
+    let _controller = capi.controller("vips", &[], &AS_INSTALLED);
     let all = async { tokio::join!(born_without(&capi), create(&capi, count(), from_class)) };
     let (without, _) = tokio::time::timeout(LONGEST, all)
         .await

@@ -15,7 +15,7 @@ use testbed::cluster_api::claims;
 use testbed::cluster_api::fixtures::{self, Version};
 
 use super::plain;
-use super::rig::Capi;
+use super::rig::{AS_INSTALLED, Capi};
 use crate::rig::Controller;
 
 /// How many.
@@ -117,7 +117,7 @@ async fn beside_clusters(capi: &Capi, many: usize) -> Duration {
 /// Starts the controller, creates so many such Clusters at once, and tells what it took until all had endpoints, with each part of it.
 async fn to_endpoint(capi: &Capi, many: usize, cluster: fn(&str) -> Value) -> (Controller, Duration) {
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.0-10.0.2.0"]));
-    let controller = capi.controller("vips", &[], &[]);
+    let controller = capi.controller("vips", &[], &AS_INSTALLED);
     let log = || std::fs::read_to_string(controller.process.log()).unwrap();
     eventually("it leads", LONGEST, async || Ok(log().contains("leading epoch"))).await.unwrap();
 

@@ -18,6 +18,9 @@ use crate::rig::{Controller, read};
 /// Cluster API asks again after up to this long where it had to wait for something.
 const LONGEST: Duration = Duration::from_secs(60);
 
+/// What the manifests set. A control plane that hundreds of Clusters are built on may take seconds to answer.
+pub const AS_INSTALLED: [(&str, &str); 1] = [("LEASE_DURATION", "15")];
+
 /// A control plane with Cluster API.
 pub struct Capi {
     pub client: Client,
