@@ -116,12 +116,9 @@ struct Budget {
 struct Kept {
     counts: fn(&Request<Bytes>) -> bool,
     used: Used,
-    /// The turns that were told to requests that were not sent yet: to those that are urgent, and to the others.
-    told: [VecDeque<Instant>; 2],
+    /// The turns that were told to requests that were not sent: those that are urgent, and the others.
+    told: [Vec<Instant>; 2],
 }
-
-const URGENT: usize = 0;
-const OTHERS: usize = 1;
 
 enum Used {
     /// When the requests of this window were sent, the oldest first.
@@ -161,18 +158,14 @@ impl Budget {
         Ok(())
     }
 
-    /// Counts a request, or says when to try again. One that can wait does so behind those that can't and were told a turn.
+    /// Counts a request, or says when to try again.
     fn try_take(&self, request: &Request<Bytes>, is_urgent: bool, now: Instant) -> Option<Instant> {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let mut counting: Vec<_> = limits.iter_mut().filter(|kept| (kept.counts)(request)).collect();
-        counting.iter_mut().for_each(|kept| kept.forget_before(now));
-        let wait = |kept: &&mut Kept| {
-            let ahead = if is_urgent { 0 } else { kept.told[URGENT].len() };
-            kept.used.turn(ahead, is_urgent, now)
-        };
-        let wait = counting.iter().filter_map(wait).max();
+        counting.iter_mut().for_each(|kept| kept.used.forget_before(now));
+        let wait = counting.iter().filter_map(|kept| kept.used.turn(0, is_urgent, now)).max();
         if wait.is_none() {
-            counting.iter_mut().for_each(|kept| kept.count(is_urgent, now));
+            counting.iter_mut().for_each(|kept| kept.used.count(now));
         }
         wait
     }
@@ -182,35 +175,14 @@ impl Budget {
     fn turn(&self, request: &Request<Bytes>, is_urgent: bool, now: Instant) -> Duration {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let turns = limits.iter_mut().filter(|kept| (kept.counts)(request)).map(|kept| {
-            kept.forget_before(now);
-            let [urgent, others] = kept.told.each_ref().map(VecDeque::len);
-            let ahead = if is_urgent { urgent } else { urgent + others };
+            kept.told.iter_mut().for_each(|told| told.retain(|at| *at > now));
+            let [urgent, others] = &mut kept.told;
+            let ahead = urgent.len() + if is_urgent { 0 } else { others.len() };
             let turn = kept.used.turn(ahead, is_urgent, now).unwrap_or(now);
-            kept.told_to(is_urgent).push_back(turn);
+            if is_urgent { urgent } else { others }.push(turn);
             turn
         });
         turns.max().map_or(Duration::ZERO, |turn| turn - now)
-    }
-}
-
-impl Kept {
-    fn told_to(&mut self, is_urgent: bool) -> &mut VecDeque<Instant> {
-        &mut self.told[if is_urgent { URGENT } else { OTHERS }]
-    }
-
-    /// Forgets what has come back by now, and turns that nobody came for.
-    fn forget_before(&mut self, now: Instant) {
-        self.used.forget_before(now);
-        self.told.iter_mut().for_each(|told| told.retain(|at| *at + WAIT_MAX > now));
-    }
-
-    /// Counts one that is sent now, whose turn it may have been.
-    fn count(&mut self, is_urgent: bool, now: Instant) {
-        self.used.count(now);
-        let told = self.told_to(is_urgent);
-        if let Some(due) = told.iter().position(|at| *at <= now) {
-            told.remove(due);
-        }
     }
 }
 
@@ -236,14 +208,11 @@ impl Used {
         match self {
             Self::Window { requests_max, window, sent } => {
                 let allowed = allowed(*requests_max);
-                let place = sent.len() + waiting;
-                if place < allowed {
-                    return None;
-                }
-                // One goes when the one so many places before it comes back, a window after that went; and so does that, if it waits too.
-                let rounds = (place + 1 - sent.len().max(allowed)).div_ceil(allowed);
-                let first = sent.get(place - rounds * allowed).copied().unwrap_or(now);
-                Some(first + window.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX)))
+                let over = (sent.len() + waiting).checked_sub(allowed)?;
+                // What is sent at a turn comes back a window later, and is the next one's turn.
+                let rounds = u32::try_from(over / allowed).unwrap_or(u32::MAX);
+                let first = sent.len().saturating_sub(allowed);
+                sent.get(first + over % allowed).map(|at| *at + window.saturating_mul(1 + rounds))
             }
             Self::Bucket { burst, interval, full_at } => {
                 let before = u32::try_from(waiting).unwrap_or(u32::MAX);
@@ -377,30 +346,6 @@ mod tests {
         }
         assert_eq!(turn(false), 2 * minute);
         assert_eq!(turn(true), 2 * minute);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_can_wait_is_not_sent_before_what_cannot_and_was_told_a_turn() {
-        for budget in [per_minute(10), budget(Limit::bucket(|_| true, 10, 1))] {
-            times(&budget, 10).await;
-            let turns: Vec<_> =
-                (0..10).map(|_| budget.turn(&request("POST"), true, Instant::now())).collect();
-            tokio::time::sleep(turns[0]).await;
-            let take = |is_urgent| budget.try_take(&request("POST"), is_urgent, Instant::now());
-            assert!(take(false).is_some(), "ten others are on their way");
-            assert_eq!(take(true), None);
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_turn_that_nobody_comes_for_is_given_away() {
-        let budget = per_minute(10);
-        times(&budget, 10).await;
-        let turn = budget.turn(&request("POST"), true, Instant::now());
-        tokio::time::sleep(turn + WAIT_MAX).await;
-        for _ in 0..9 {
-            assert_eq!(budget.try_take(&request("POST"), false, Instant::now()), None);
-        }
     }
 
     #[tokio::test(start_paused = true)]
