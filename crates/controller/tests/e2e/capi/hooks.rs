@@ -18,7 +18,7 @@ use super::many::{count, create, from_class};
 use super::rig::{AS_INSTALLED, Capi};
 use crate::rig::Controller;
 
-const LONGEST: Duration = Duration::from_secs(300);
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// How long the one that allocates is late.
 const DELAY: Duration = Duration::from_secs(10);
