@@ -27,7 +27,7 @@ check: _deny _alerts _dashboard _docs-hold
     cargo clippy --workspace --all-targets --locked -- -D warnings
     cargo clippy -p controller -p testbed --features controller/failpoints --test e2e --locked -- -D warnings
     {{deny}}/bin/cargo-deny --offline --log-level error check bans licenses sources
-    @echo "advisories are not checked: their database is a git repository that is not in any package registry"
+    @echo "advisories are not checked: cargo deny check advisories does, and loads their database"
     ! cargo tree --locked -p plan --edges normal --prefix none | grep -E '^(kube|tokio|k8s-openapi)'
     cargo test --quiet --locked --workspace --lib --test dependencies -- generated dependencies
 

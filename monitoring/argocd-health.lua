@@ -1,4 +1,4 @@
--- Tells Argo CD how a NetIPAllocation or a FloatingIPPool is, from its conditions. How to install it: docs/guides/argo-cd.md.
+-- Tells Argo CD how a NetIPAllocation, FloatingIPPool or NodeDNSRecordSet is, from its conditions. How to install it: docs/guides/argo-cd.md.
 local status = obj.status
 if status == nil or status.conditions == nil then
   return { status = "Progressing", message = "the controller has not looked at it yet" }

@@ -34,7 +34,7 @@ enum Action {
     Down,
     /// Runs the fake clouds that the control plane's nodes live in, and prints what changes in them
     Fakes {
-        /// The first of six ports
+        /// The first of seven ports
         #[arg(long, default_value_t = 7801)]
         port: u16,
     },
