@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use api::policy;
 use api::selection::Match;
-use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Moves, RecordStatus};
+use api::status::{AddressStatus, Holder, MOVES_VERSION, Moves, RecordStatus};
 use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 use drivers::{DriverError, Listing, Tags};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -1082,10 +1082,12 @@ pub(crate) fn lent(status: &[AddressStatus]) -> BTreeSet<Address> {
     status.iter().filter(had_own).filter_map(|status| status.address.parse().ok()).collect()
 }
 
-/// Since when addresses are on their way, by the object's own status.
-pub(crate) fn moving_since(status: &[AddressStatus]) -> BTreeMap<Address, Timestamp> {
-    let moving = status.iter().filter(|status| status.state == AddressState::Moving);
-    moving.filter_map(|status| Some((status.address.parse().ok()?, status.since.as_ref()?.0))).collect()
+/// Since when addresses are on their way, by the object's own journal. One that failed is still on its way.
+pub(crate) fn moving_since(journal: &[api::status::Move]) -> BTreeMap<Address, Timestamp> {
+    let began = |entry: &api::status::Move| {
+        Some((entry.address.as_ref()?.parse().ok()?, entry.started_at.as_ref()?.0))
+    };
+    journal.iter().filter_map(began).collect()
 }
 
 /// The addresses that an object created, by its own status.

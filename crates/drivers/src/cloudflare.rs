@@ -67,7 +67,7 @@ impl Cloudflare {
         self.api.call(name, Method::GET, path, None).await
     }
 
-    /// The id of a zone. It never changes, so it is asked for once; a zone without a dot is named by its id.
+    /// The id of a zone, which is asked for until it is found; a zone without a dot is named by its id.
     async fn zone(&self, zone: &Arc<str>) -> Result<String, DriverError> {
         if !zone.contains('.') {
             return Ok(zone.to_string());
@@ -77,11 +77,7 @@ impl Cloudflare {
             return Ok(id.clone());
         }
         let found: Answer<Vec<Zone>> = self.ask("zones.list", &format!("zones?name={zone}")).await?;
-        let Some(Zone { id }) = found.result.into_iter().next() else {
-            let message =
-                format!("the token sees no zone {zone} at Cloudflare: give it Zone / Zone / Read there");
-            return Err(DriverError::NotFound(message));
-        };
+        let id = the_one(zone, found.result)?;
         zones.insert(Arc::clone(zone), id.clone());
         Ok(id)
     }
@@ -91,7 +87,12 @@ impl Cloudflare {
         let zone = self.zone(&name.zone).await?;
         let (kind, full) = (name.kind.name(), &name.name);
         let path = format!("zones/{zone}/dns_records?name={full}&type={kind}&per_page={PAGE_SIZE}");
-        let Answer { result, result_info }: Answer<Vec<Record>> = self.ask(call, &path).await?;
+        let answer: Result<Answer<Vec<Record>>, _> = self.ask(call, &path).await;
+        if matches!(answer, Err(DriverError::NotFound(_))) {
+            // A zone that was made anew has another id.
+            self.zones.lock().await.remove(&name.zone);
+        }
+        let Answer { result, result_info } = answer?;
         if result_info.is_some_and(|info| info.total_count.is_some_and(|total| total != result.len())) {
             return Err(unreadable(call, &"it has more records than it tells"));
         }
@@ -125,6 +126,26 @@ impl RecordDriver for Cloudflare {
 
     fn write<'a>(&'a self, change: &'a RecordChange) -> BoxFuture<'a, Result<(), DriverError>> {
         self.change(change).boxed()
+    }
+}
+
+/// The id of the one zone of a name that resolvers are sent to.
+fn the_one(zone: &str, found: Vec<Zone>) -> Result<String, DriverError> {
+    let (active, others): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|zone| zone.status.as_deref() == Some("active"));
+    let mut found = if active.is_empty() { others } else { active };
+    match (found.pop(), found.len()) {
+        (Some(Zone { id, .. }), 0) => Ok(id),
+        (Some(_), _) => {
+            let message =
+                format!("the token sees several zones {zone} at Cloudflare: set `zone` to the ID of one");
+            Err(DriverError::Invalid(message))
+        }
+        (None, _) => {
+            let message =
+                format!("the token sees no zone {zone} at Cloudflare: give it Zone / Zone / Read there");
+            Err(DriverError::NotFound(message))
+        }
     }
 }
 
@@ -225,6 +246,7 @@ struct Info {
 #[derive(Deserialize)]
 struct Zone {
     id: String,
+    status: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -235,4 +257,18 @@ struct Record {
     #[serde(default)]
     proxied: bool,
     comment: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_zones_with_one_name_the_active_one_is_meant_and_no_guess_is_made() {
+        let zone = |id: &str, status: &str| Zone { id: id.into(), status: Some(status.into()) };
+        assert_eq!(the_one("z", vec![zone("a", "moved"), zone("b", "active")]), Ok("b".into()));
+        assert_eq!(the_one("z", vec![zone("a", "pending")]), Ok("a".into()));
+        assert!(the_one("z", vec![zone("a", "active"), zone("b", "active")]).is_err());
+        assert!(the_one("z", Vec::new()).is_err());
+    }
 }

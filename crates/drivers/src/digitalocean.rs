@@ -184,7 +184,12 @@ impl DigitalOcean {
         if let Some(tag) = tag {
             body["project_id"] = self.project(tag).await?.into();
         }
-        let One { reserved_ip } = self.api.call(name, Method::POST, "v2/reserved_ips", Some(body)).await?;
+        let created = self.api.call(name, Method::POST, "v2/reserved_ips", Some(body)).await;
+        if matches!(created, Err(DriverError::NotFound(_) | DriverError::Invalid(_))) {
+            // Its project may be gone, or have another name by now.
+            self.projects.lock().await.names = None;
+        }
+        let One { reserved_ip } = created?;
         reserved_ip.address(name)
     }
 

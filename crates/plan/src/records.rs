@@ -314,9 +314,15 @@ impl Wanted {
 pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: Timestamp) {
     // A zone can be told in several ways, and a name can be in several zones' terms.
     let mut taken: BTreeMap<(DnsProvider, Arc<str>, RecordKind), &PoolKey> = BTreeMap::new();
+    let stays = |member: &&&Member| !matches!(member.pool.policy.mode, Mode::Leaving | Mode::Refused);
+    let published = ranked.iter().filter(stays).filter_map(|member| member.pool.publication.as_ref());
+    let wanted_on: BTreeSet<_> = published.map(|wanted| (wanted.provider, &wanted.name)).collect();
     for member in ranked {
         let pool = &*member.pool;
         let Some(publication) = &pool.publication else { continue };
+        // Whoever goes leaves the name to whoever wants it on, who would find it empty otherwise.
+        let is_left = pool.policy.mode == Mode::Leaving
+            && wanted_on.contains(&(publication.provider, &publication.name));
         let wanted = wanted(world, member, publication, plan, now);
         plan.unmatched.extend(&wanted.unmatched);
         let known = wanted.own.iter().chain(&publication.published);
@@ -332,10 +338,13 @@ pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: T
             let key = (name.provider, Arc::clone(&name.name), name.kind);
             let older = taken.get(&key).copied();
             let next = match older {
+                _ if is_left => Next::say(Published::Left),
                 Some(older) => Next::say(Published::Conflict(older.clone())),
                 None => next(world, pool, publication, &name, &wanted, now),
             };
-            taken.entry(key).or_insert(&pool.key);
+            if !is_left {
+                taken.entry(key).or_insert(&pool.key);
+            }
             due = due.into_iter().chain(next.ask_again).min();
             if let Some(action) = next.action {
                 plan.records.push(RecordStep { pool: pool.key.clone(), name: name.clone(), action });

@@ -53,6 +53,8 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
     });
     let status = object.status.as_ref();
     let addresses_status = status.map(|status| status.addresses.as_slice()).unwrap_or_default();
+    let journal = status.and_then(|status| status.moves.as_ref()).map(|moves| moves.entries.as_slice());
+    let journal = journal.unwrap_or_default();
     let scope = Scope { provider: provider.unwrap_or(Provider::DigitalOcean), account: "".into() };
     let pool = Pool {
         created: created(object),
@@ -65,7 +67,7 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         last_holders: last_holders(addresses_status),
         lent: lent(addresses_status),
         last_assignment: status.and_then(|status| status.last_assignment.as_ref()).map(|time| time.0),
-        moving_since: moving_since(addresses_status),
+        moving_since: moving_since(journal),
         publication,
         losses_confirmed: losses_confirmed(object),
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, spec.assignment_cool_off()),
@@ -95,6 +97,24 @@ mod tests {
     fn f10_a_provider_without_floating_addresses_is_refused_with_the_names_of_those_that_have_them() {
         assert_eq!(named("cloudflare").unwrap_err().reason, "UnsupportedProvider");
         assert_eq!(named("digitalocean").unwrap(), Provider::DigitalOcean);
+    }
+
+    #[test]
+    fn a_move_that_has_failed_began_when_its_journal_says() {
+        let entry = serde_json::json!({
+            "id": "m", "address": "192.0.2.1", "step": "attach", "epoch": 1, "startedAt": "2026-01-10T02:14:07Z",
+        });
+        let object = serde_json::json!({
+            "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
+            "metadata": {"name": "pool", "uid": "u1"}, "spec": {"provider": "digitalocean", "ips": ["192.0.2.1"]},
+            "status": {
+                "addresses": [{"address": "192.0.2.1", "state": "Unknown", "since": "2026-01-10T02:20:00Z"}],
+                "moves": {"version": 1, "epoch": 1, "entries": [entry]},
+            },
+        });
+        let pool = front(&serde_json::from_value(object).unwrap()).pool;
+        let since = pool.moving_since[&"192.0.2.1".parse().unwrap()];
+        assert_eq!(since.to_string(), "2026-01-10T02:14:07Z");
     }
 
     #[test]

@@ -27,6 +27,12 @@ pub(super) fn publication(
     let is_id = provider == DnsProvider::Cloudflare && is_cloudflare_id(&records.zone);
     let name = if is_id { records.record_name.trim_end_matches('.').to_owned() } else { records.full_name() };
     let zone = records.zone.trim_end_matches('.').to_owned();
+    if is_id && !name.contains('.') {
+        return Err(Refusal {
+            reason: "InvalidName",
+            message: format!("with the zone's ID, recordName has to be the full name, and {name} is not one"),
+        });
+    }
     for name in [&zone, &name] {
         if !is_name(name) {
             return Err(Refusal {
@@ -95,5 +101,11 @@ mod tests {
         let id = "9e3779b97f4a7c15f39cc0605cedc835";
         let read = read(id, "www.example.com", "cloudflare").unwrap();
         assert_eq!((&*read.zone, &*read.name), (id, "www.example.com"));
+    }
+
+    #[test]
+    fn with_a_zones_id_at_cloudflare_only_a_full_name_is_one() {
+        let id = "9e3779b97f4a7c15f39cc0605cedc835";
+        assert_eq!(read(id, "www", "cloudflare").unwrap_err().reason, "InvalidName");
     }
 }

@@ -253,7 +253,11 @@ impl Speaker<'_> {
         let publication = self.pool.publication.as_ref()?;
         let present = present.filter(|present| *present.name == *publication.name);
         let mut values = Vec::new();
-        for (name, _) in self.published {
+        for (name, said) in self.published {
+            // What it holds is another object's.
+            if matches!(said, Published::Conflict(_)) {
+                continue;
+            }
             let Some(fact) = self.index.world.records.get(name) else { return present.cloned() };
             let is_ours = fact.set.owner.is_some() && fact.set.owner == self.index.world.dns_owner;
             values.extend(fact.set.values.iter().filter(|_| is_ours).map(ToString::to_string));

@@ -167,8 +167,12 @@ impl Rounds {
                     // Reading alone proves nothing: what can be read may still not be written.
                     self.failed_records.remove(&name);
                     let values: Vec<_> = set.values.iter().map(ToString::to_string).collect();
-                    tracing::info!(object = %key, %name, ?values, "published");
-                    self.tell(&key, "Published", format!("{name} holds {}", values.join(", ")), false);
+                    let (reason, note) = match values.is_empty() {
+                        true => ("Unpublished", format!("{name} is gone, as its object asked")),
+                        false => ("Published", format!("{name} holds {}", values.join(", "))),
+                    };
+                    tracing::info!(object = %key, "{note}");
+                    self.tell(&key, reason, note, false);
                 }
                 self.index.world.records.insert(name, RecordFact { set, as_of: now });
             }

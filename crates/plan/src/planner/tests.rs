@@ -1113,6 +1113,16 @@ fn the_oldest_object_that_names_a_record_has_it() {
 }
 
 #[test]
+fn an_object_that_goes_leaves_a_name_to_one_that_wants_it_on() {
+    check(
+        "floating | publishes | deleted detaching | younger publishes | record ours a1 | a1 free",
+        expect![
+            "a1 is left alone: its object is being deleted, name is left alone: its object is being deleted, name of younger still holds a1: no address is on a matching node, and it is never emptied"
+        ],
+    );
+}
+
+#[test]
 fn a_name_is_read_again_now_and_then_and_left_alone_while_it_is_changed_or_after_a_failure() {
     let settled = "floating | publishes | n1 holds a1 | record ours a1";
     check(&format!("{settled} | record old | record reading"), expect!["a1 on n1, name holds a1"]);
