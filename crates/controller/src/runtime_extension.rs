@@ -40,8 +40,8 @@ use tower::BoxError;
 
 use crate::clock::{Clock, SystemClock};
 use crate::health::listen;
-use crate::vips::may_be_built;
 use crate::vips::watch::{Cluster, Seen};
+use crate::vips::{age, may_be_built};
 
 const HOOKS: &str = "hooks.runtime.cluster.x-k8s.io/v1alpha1";
 
@@ -217,13 +217,14 @@ async fn before_create(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
             return response(kind, json!({"status": "Failure", "message": message, "retryAfterSeconds": 0}));
         }
     };
-    let (created, now) = (cluster.creation_timestamp(), SystemClock.wall());
-    let age = created.as_ref().map_or(Duration::ZERO, |created| now.duration_since(created.0).unsigned_abs());
+    let age = age(cluster.creation_timestamp().as_ref(), SystemClock.wall());
     let (tell, told) = oneshot::channel();
     match ask(to, Seen::Asked(Box::new(cluster), tell), told).await {
-        Ok(planned) => match may_be_built(&planned, created.as_ref(), now) {
+        Ok(planned) => match may_be_built(&planned, age) {
             Ok(()) => wait(0, String::new()),
-            Err(message) => wait(retry_after(&planned, age), format!("control-plane VIP: {message}")),
+            Err(message) => {
+                wait(retry_after(&planned, age.unwrap_or_default()), format!("control-plane VIP: {message}"))
+            }
         },
         Err(error) => wait(RETRY_SOON_SECONDS, error.to_string()),
     }

@@ -320,7 +320,7 @@ impl Vips {
         let Some(host) = &cluster.endpoint else {
             let created = tracked.and_then(|tracked| tracked.metadata.creation_timestamp.as_ref());
             let planned = plan::vips::plan(world, key, cluster);
-            return may_be_built(&planned, created, self.clock.wall()).map(|()| None);
+            return may_be_built(&planned, age(created, self.clock.wall())).map(|()| None);
         };
         let port = tracked.and_then(|tracked| tracked.port);
         Ok(Some((host.to_string(), port.unwrap_or(self.terms.default_port))))
@@ -624,15 +624,16 @@ impl Vips {
 /// Where log lines are from that scripts look for.
 const LOG: &str = "controllers.Cluster";
 
+/// How old a Cluster is, where it says when it was created.
+pub fn age(created: Option<&Time>, now: Timestamp) -> Option<Duration> {
+    created.map(|created| now.duration_since(created.0).unsigned_abs())
+}
+
 /// Whether a Cluster may be built with what is known of its VIP: it has one, or none is meant for it. The answer is otherwise what
 /// is waited for: also a pool that may only not have been seen yet, because it came with the Cluster or somebody has claimed from it.
-pub fn may_be_built(
-    planned: &[(Role, plan::vips::Next); 2],
-    created: Option<&Time>,
-    now: Timestamp,
-) -> Result<(), String> {
+pub fn may_be_built(planned: &[(Role, plan::vips::Next); 2], age: Option<Duration>) -> Result<(), String> {
     let [(_, control_plane), _] = planned;
-    let is_new = created.is_some_and(|created| now.duration_since(created.0).unsigned_abs() < POOL_SEEN_MAX);
+    let is_new = age.is_some_and(|age| age < POOL_SEEN_MAX);
     match (&control_plane.said, &control_plane.step) {
         (Said::Assigned { .. } | Said::Manual(_), None)
         | (Said::NotWanted | Said::Leaving | Said::Paused, _) => Ok(()),
