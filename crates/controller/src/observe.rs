@@ -532,7 +532,11 @@ impl Index {
         }
         let as_of = self.tick();
         let (region, tag) = (Some(Arc::clone(&wish.region)), wish.tag.clone());
-        self.world.set_fact(scope, address, Fact { holding: Holding::Free, region, tag, as_of });
+        self.world.set_fact(
+            scope,
+            address,
+            Fact { holding: Holding::Free, region, tag, is_doubtful: false, as_of },
+        );
         self.adopt(key, address);
     }
 
@@ -785,7 +789,8 @@ impl Index {
                         self.hold(scope, *address, holding, as_of);
                         continue;
                     }
-                    self.world.set_fact(scope, *address, Fact { holding, region, tag, as_of });
+                    let is_doubtful = listing.doubtful.contains(address);
+                    self.world.set_fact(scope, *address, Fact { holding, region, tag, is_doubtful, as_of });
                 }
                 let is_whole =
                     listing.untold.is_empty() && listing.tags != Tags::Untold && listing.without.is_none();
@@ -833,7 +838,7 @@ impl Index {
     fn hold(&mut self, scope: &Scope, address: Address, holding: Holding, as_of: Tick) {
         let known = self.world.fact(scope, address);
         let (region, tag) = known.map_or((None, None), |known| (known.region.clone(), known.tag.clone()));
-        self.world.set_fact(scope, address, Fact { holding, region, tag, as_of });
+        self.world.set_fact(scope, address, Fact { holding, region, tag, is_doubtful: false, as_of });
     }
 }
 

@@ -180,7 +180,13 @@ impl Azure {
                 }
                 continue;
             };
-            let holding = found.holding(|id| by_id.get(&id.to_lowercase()).copied());
+            let interface = |id: &str| by_id.get(&id.to_lowercase()).copied();
+            let holding = found.holding(interface);
+            if let Some(HolderId::Interface(id)) = found.holder()
+                && interface(&id).is_some_and(|interface| interface.state() == State::Failed)
+            {
+                listing.doubtful.insert(address);
+            }
             let region = found.location.as_deref().map(|location| location.to_lowercase().into());
             let tag = found.tag().map(Into::into);
             listing.addresses.insert(address, Listed { holding, region, tag });

@@ -136,6 +136,8 @@ pub struct Listing {
     /// The parts that were not told, such as a region that did not answer. While there are any, an address that is not
     /// in `addresses` is unknown; otherwise it does not exist.
     pub untold: Vec<String>,
+    /// Those of which the cloud may tell what was wanted, and not what is, because a change of their holder has failed.
+    pub doubtful: BTreeSet<Address>,
     /// Whether addresses can carry tags, and whether those that they carry were told.
     pub tags: Tags,
     /// The permission that is missing, where this is all that can be told without it.

@@ -115,6 +115,17 @@ mod at_digitalocean {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn projects_are_read_anew_after_a_refused_creation_because_one_may_be_gone() {
+        let (fake, driver, scope) = account();
+        driver.create(&scope, "nyc3", Some("pool-1")).await.unwrap();
+        let read = fake.ledger().calls()["projects.list"];
+        fake.inject(Rule::next("reserved_ips.create", Fault::Refuse(Refusal::Unavailable(404))));
+        driver.create(&scope, "nyc3", Some("pool-1")).await.unwrap_err();
+        driver.create(&scope, "nyc3", Some("pool-1")).await.unwrap();
+        assert_eq!(fake.ledger().calls()["projects.list"], read + 1);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_token_that_may_not_use_projects_has_no_tags_and_one_that_failed_to_says_nothing() {
         let (fake, driver, scope) = account();
         fake.inject(Rule::next("projects.list", Fault::Refuse(Refusal::Unavailable(503))));
@@ -311,6 +322,21 @@ mod at_azure {
 
     fn holder(fake: &Fake<azure::Azure>) -> Option<String> {
         fake.with(|subscription| subscription.holder(ADDRESS))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_interface_whose_change_has_failed_says_what_was_wanted_and_is_written_again() {
+        let (fake, driver, scope) = subscription();
+        fake.inject(Rule::next("NetworkInterfaces_CreateOrUpdate", Fault::FailLate));
+        let mut attach =
+            async || finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await;
+        attach().await.unwrap_err();
+        let listing = driver.list(&scope).await.unwrap();
+        assert_eq!((listing.told(address(ADDRESS)).holding, holder(&fake)), (Holding::By(vm(ONE)), None));
+        assert!(listing.doubtful.contains(&address(ADDRESS)));
+        attach().await.unwrap();
+        assert_eq!(holder(&fake).as_deref(), Some(ONE));
+        assert!(driver.list(&scope).await.unwrap().doubtful.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

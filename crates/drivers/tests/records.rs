@@ -127,6 +127,19 @@ mod at_cloudflare {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_zone_that_is_not_found_any_more_is_looked_for_again() {
+        let (fake, driver) = account();
+        for _ in 0..2 {
+            driver.read(&name(), &object()).await.unwrap();
+        }
+        assert_eq!(fake.ledger().calls()["zones.list"], 1);
+        fake.inject(Rule::next("dns.records.list", Fault::Refuse(Refusal::Unavailable(404))));
+        driver.read(&name(), &object()).await.unwrap_err();
+        driver.read(&name(), &object()).await.unwrap();
+        assert_eq!(fake.ledger().calls()["zones.list"], 2);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn two_hundred_records_are_changed_in_one_request() {
         let (fake, driver) = account();
         let values =

@@ -7,6 +7,7 @@
 //! ```text
 //! no entry      as many addresses as desired                     nothing to do
 //!               the account was not read as a whole              wait, and read again
+//!               it has addresses with the tag that nobody lists  report them, and touch nothing
 //!               otherwise                                        begin: write an entry
 //! an entry      another leader's epoch                           claim it: write it again with ours
 //!               a request for it is under way, or failed         wait
@@ -19,12 +20,15 @@
 //!                 a request may have made one of them            report them, and touch nothing
 //!                 no request was sent since the entry            begin again, with those as well
 //!   either way  as many addresses as desired                     finish
+//!   with a tag  it had addresses with it that nobody lists       report them, and touch nothing
 //!   without     a request may have been sent, and made nothing   begin again
 //!   either way  otherwise                                        ask: with a tag for several at once, else for one
 //! ```
 //!
 //! Without a tag an address is adopted only from the answer to the request itself. An address that some object lists is
 //! never taken for a new one, nor is one that a person has disowned; so whoever finds one reported lists or disowns it.
+//! What was made for a pool and was taken off its list is not replaced before somebody has said so, because a tool that
+//! takes the list back each time would buy addresses each time.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -106,6 +110,8 @@ pub enum Lacking {
     Ambiguous(BTreeSet<Address>),
     /// There is no tag, and the account has more addresses than can be remembered.
     TooMany(usize),
+    /// These were made for it earlier, and it does not list them any more.
+    Unlisted(BTreeSet<Address>),
     /// Addresses were created with a tag, and the account's tags can't be read any more.
     TagsHidden,
     /// The region is missing.
@@ -148,6 +154,11 @@ pub(crate) fn next(world: &World, pool: &Pool, is_owned: impl Fn(Address) -> boo
         let facts = world.facts_of(&pool.scope).filter(|(_, fact)| fact.tag.as_ref() == Some(tag));
         facts.map(|(address, _)| *address).collect::<BTreeSet<_>>()
     };
+    let made_and_unlisted = || {
+        let is_left = |address: &Address| !is_owned(*address) && !pool.disowned.contains(address);
+        let made = tagged(tag).into_iter().filter(is_left);
+        made.filter(|_| !crate::sabotaged!(UnlistedReplaced)).collect::<BTreeSet<_>>()
+    };
     let begin = |account: &Account| {
         let tag = account.can_tag.then(|| Arc::clone(tag));
         let before = tag.as_ref().map_or_else(unlisted, tagged);
@@ -162,10 +173,12 @@ pub(crate) fn next(world: &World, pool: &Pool, is_owned: impl Fn(Address) -> boo
     };
     let unread = || Next { action: None, lacking: Some(Lacking::Unread), reads_again: true };
     let Some(entry) = &pool.creation else {
+        let left = if lacking > 0 { made_and_unlisted() } else { BTreeSet::new() };
         return match (pool.policy.mode, account) {
             _ if lacking == 0 => Next::default(),
-            (Mode::Observe, _) => Next::say(Lacking::WouldCreate(lacking)),
             (Mode::Refused | Mode::Leaving, _) => Next::default(),
+            _ if !left.is_empty() => Next::say(Lacking::Unlisted(left)),
+            (Mode::Observe, _) => Next::say(Lacking::WouldCreate(lacking)),
             _ if pool.region.is_none() => Next::say(Lacking::NoRegion),
             (Mode::Active, None) => unread(),
             (Mode::Active, Some(account)) => begin(account),
@@ -203,6 +216,10 @@ pub(crate) fn next(world: &World, pool: &Pool, is_owned: impl Fn(Address) -> boo
     }
     if lacking == 0 || pool.policy.mode == Mode::Leaving {
         return Next::act(CreationAction::Finish, 0);
+    }
+    let left = made_and_unlisted();
+    if !left.is_empty() {
+        return Next::say(Lacking::Unlisted(left));
     }
     if entry.tag.is_none() && entry.may_have_asked {
         // It made nothing, so what appears from now on is not its result.
@@ -251,6 +268,12 @@ impl fmt::Display for Lacking {
                 f,
                 "the account has {count} addresses outside of all objects and no tags, so a new one could be lost \
                  among them: allow the token to use projects, or list addresses in spec.ips"
+            ),
+            Self::Unlisted(addresses) => write!(
+                f,
+                "created for this object and not listed by any: {}; none is created while they are there: add those that \
+                 are to be used to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created",
+                list(addresses)
             ),
             Self::TagsHidden => write!(
                 f,

@@ -13,6 +13,7 @@
 //!                 free, and everything that made it so  release
 //!                   is still so
 //!                 otherwise                             abandon
+//! on the target, by a change that failed                attach: ask for it again; or detach, where it may not keep it
 //! on the target                                         finish
 //! free, nothing to go to                                finish
 //! on the source, whose node may keep it after all       abandon: a healthy placement is not moved, unless its object is
@@ -101,6 +102,10 @@ pub(crate) fn next(
         (Holding::Missing, ..) if entry.releases => Next::Finish,
         (Holding::Free, ..) if entry.releases && may_release => Next::Release,
         _ if entry.releases => Next::Abandon,
+        (Holding::By(vm), _, Some(to)) if *vm == to.vm && fact.is_doubtful => match may_keep(vm) {
+            true => Next::Attach(to.clone()),
+            false => Next::Detach(vm.clone()),
+        },
         (Holding::By(vm), _, Some(to)) if *vm == to.vm => Next::Finish,
         (Holding::Free, _, None) => Next::Finish,
         (Holding::By(vm), ..) if may_keep(vm) => Next::Abandon,

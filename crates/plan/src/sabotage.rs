@@ -23,6 +23,7 @@ pub enum Sabotage {
     InFlightForgotten,
     TagIgnored,
     CandidateAdopted,
+    UnlistedReplaced,
     ReleasedUnasked,
     FinalizerForgotten,
     MarksNeverRemoved,
@@ -49,7 +50,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 39] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -66,6 +67,7 @@ impl Sabotage {
         Self::InFlightForgotten,
         Self::TagIgnored,
         Self::CandidateAdopted,
+        Self::UnlistedReplaced,
         Self::ReleasedUnasked,
         Self::FinalizerForgotten,
         Self::MarksNeverRemoved,

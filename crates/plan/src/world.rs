@@ -141,6 +141,8 @@ pub struct Fact {
     pub region: Option<Arc<str>>,
     /// The tag that it was created with, where it carries one.
     pub tag: Option<Arc<str>>,
+    /// Whether the change that brought it to its holder has failed: what is told may be what was wanted, and not what is.
+    pub is_doubtful: bool,
     /// When the listing that told it began.
     pub as_of: Tick,
 }

@@ -100,7 +100,8 @@ fn random(seed: u64) -> Facts {
             _ => Holding::By(vm(dice.roll(8))),
         };
         let region = dice.one_in(4).then(|| if dice.one_in(4) { "far".into() } else { "near".into() });
-        holdings.insert(address(number), Fact { holding, region, tag: None, as_of: Tick(1) });
+        holdings
+            .insert(address(number), Fact { holding, region, tag: None, is_doubtful: false, as_of: Tick(1) });
     }
 
     let mut pools = Vec::new();
@@ -377,6 +378,7 @@ fn create(world: &mut World, step: &CreationStep, tick: u64) {
                     holding: Holding::Free,
                     region: Some(region.clone()),
                     tag: tag.clone(),
+                    is_doubtful: false,
                     as_of: Tick(tick),
                 };
                 for account in [0, 1] {

@@ -293,7 +293,11 @@ impl Mind {
                 Some(Some(node)) => Holding::By(vm(node)),
             };
             let as_of = Tick(if known.is_since { 9 } else { 1 });
-            world.set_fact(&scope(), address(at), Fact { holding, region: None, tag: None, as_of });
+            world.set_fact(
+                &scope(),
+                address(at),
+                Fact { holding, region: None, tag: None, is_doubtful: false, as_of },
+            );
         }
         let in_flight = self.in_flight.iter().enumerate().filter_map(|(at, to)| to.map(|to| (at, to)));
         for (at, to) in in_flight {

@@ -32,6 +32,9 @@ pub const AWS_ZONE: &str = "us-east-1a";
 /// How late reads are at Amazon while they are.
 const AWS_LAG: Duration = Duration::from_millis(1_500);
 
+/// How many addresses a pool that creates some is to have.
+const DESIRED_AT_FIRST: u64 = 3;
+
 /// A machine outside of the cluster.
 pub const STRANGER: &str = "stranger";
 /// Its instance at Amazon.
@@ -51,6 +54,10 @@ pub struct Cluster {
     pub foreign: BTreeSet<String>,
     /// Addresses that were created for pools that are gone: they stay in the account, as their pools were told.
     pub orphans: BTreeSet<String>,
+    /// Addresses of the pool that a tool took off its list.
+    pub unlisted: BTreeSet<String>,
+    /// The most addresses that the pool was ever to have, as it stands since it was made last.
+    pub desired_most: u64,
     /// Machines at Compute Engine and Amazon, as zone and name, and whether each had an address of its own, as far as people
     /// have not meddled with it.
     pub had_own: BTreeMap<(&'static str, String), bool>,
@@ -162,6 +169,8 @@ impl Cluster {
             given_away: BTreeMap::new(),
             foreign,
             orphans: BTreeSet::new(),
+            unlisted: BTreeSet::new(),
+            desired_most: 0,
             had_own: BTreeMap::new(),
             forgotten: BTreeSet::new(),
             grace,
@@ -234,11 +243,13 @@ impl Cluster {
             Event::Edit { cloud, address } => self.edit(*cloud, *address),
             Event::Desire { count } => {
                 if self.creates {
+                    self.desired_most = self.desired_most.max(*count);
                     api.edit("floatingippools", "default", "pool", now, |object| {
                         object["spec"]["desiredIPs"] = (*count).into();
                     });
                 }
             }
+            Event::Unlist => self.unlist(),
             Event::Delete { cloud: Cloud::Compute } => {
                 api.delete("netipallocations", "", "edge", now);
                 self.forgotten.extend((0..ADDRESSES).map(compute_address));
@@ -354,9 +365,11 @@ impl Cluster {
                 let put_off = (0..ADDRESSES).map(|other| address_at(*cloud, other)).filter(is_there);
                 put_off.for_each(|ip| self.universe.disturb(&ip));
             }
-            Event::Edit { .. } | Event::Desire { .. } | Event::Delete { .. } | Event::Recreate { .. } => {
-                self.universe.disturb("objects");
-            }
+            Event::Edit { .. }
+            | Event::Desire { .. }
+            | Event::Unlist
+            | Event::Delete { .. }
+            | Event::Recreate { .. } => self.universe.disturb("objects"),
             _ => {}
         }
     }
@@ -582,8 +595,9 @@ impl Cluster {
             Cloud::Ocean => {
                 if self.universe.api.all("floatingippools").is_empty() {
                     self.orphans.extend(self.universe.ocean.with(|ocean| ocean.reserved_ips()));
+                    self.desired_most = DESIRED_AT_FIRST;
                 }
-                let ips: Vec<_> = (0..2).map(ocean_address).collect();
+                let ips = listed_at_first();
                 let mut object = json!({
                     "metadata": {"name": "pool", "namespace": "default"},
                     "spec": {
@@ -593,7 +607,7 @@ impl Cluster {
                     },
                 });
                 if self.creates {
-                    object["spec"]["desiredIPs"] = 3.into();
+                    object["spec"]["desiredIPs"] = DESIRED_AT_FIRST.into();
                 }
                 self.universe.api.create("floatingippools", &object, now);
             }
@@ -610,6 +624,20 @@ impl Cluster {
                 self.universe.api.create("netipallocations", &object, now);
             }
         }
+    }
+
+    /// A tool that knows nothing of what was created writes its own list again. Where tags can't be read nobody could tell
+    /// what was created, so people don't use such a tool there.
+    fn unlist(&mut self) {
+        if !self.creates || !self.tags {
+            return;
+        }
+        let (now, first) = (self.universe.now(), listed_at_first());
+        let unlisted = &mut self.unlisted;
+        self.universe.api.edit("floatingippools", "default", "pool", now, |object| {
+            unlisted.extend(texts(&object["spec"]["ips"]).filter(|ip| !first.contains(ip)));
+            object["spec"]["ips"] = json!(first);
+        });
     }
 
     fn cloud_fault(&self, cloud: Cloud, fault: CloudFault, times: u64) {
@@ -680,12 +708,27 @@ impl Cluster {
             let foreign: Vec<_> = foreign.iter().filter_map(Value::as_str).collect();
             object["metadata"]["annotations"]["netinfra.darkbrains.com/not-created"] =
                 foreign.join(",").into();
-            if !ours.is_empty() {
+            let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let told = conditions.iter().find(|condition| condition["reason"] == "UnlistedAddresses");
+            let told = told.and_then(|condition| condition["message"].as_str()).unwrap_or_default();
+            let left = told.split([' ', ',', ';']).filter(|word| self.unlisted.contains(*word));
+            let left: Vec<Value> = left.map(Into::into).collect();
+            if !ours.is_empty() || !left.is_empty() {
                 listed.extend(ours);
+                listed.extend(left);
                 object["spec"]["ips"] = listed.into();
             }
         });
     }
+}
+
+/// What a person listed in the pool.
+fn listed_at_first() -> Vec<String> {
+    (0..2).map(ocean_address).collect()
+}
+
+fn texts(list: &Value) -> impl Iterator<Item = String> {
+    list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(ToOwned::to_owned))
 }
 
 pub(crate) fn conditions(status: &str, since: &str) -> Value {

@@ -6,7 +6,8 @@
 //!     address does
 //! I3  once nothing goes wrong any more it settles within a bound, and then nothing is written
 //! I4  no created address is leaked or created twice, none is released unasked
-//! I5  when settled, labels and annotations are those of the holders; on the way no holder loses its label for no reason
+//! I5  when settled, what is told to hold an address holds it, and labels and annotations are those of the holders; on the
+//!     way no holder loses its label for no reason
 //! I6  nothing is changed that is in no journal, or without having read the cloud since it was journalled or last tried
 //! I7  calls are bounded, and nothing is tried again without a pause
 //! I8  an address that is well where it is stays there
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use controller::observe::Index;
 use controller::watch::{Change, Seen};
 use drivers::http::HttpService;
-use plan::{Epoch, Plan, Provider, RecordFact, Scope, Timestamp, Verdict};
+use plan::{Address, Epoch, Fact, Holding, Plan, Provider, RecordFact, Scope, Timestamp, Verdict};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use testbed::fake::ledger::{Asked, Deed, Ledger};
@@ -57,8 +58,9 @@ const CHANGES_PER_EVENT_MAX: usize = 8;
 /// The changes that the beginning and the end of a run may cost beside that.
 const CHANGES_OTHERWISE_MAX: usize = 120;
 
-/// The most listings a second, over the whole run.
+/// The most listings a second, over the whole run, and as many more for each address that went to a machine.
 const READS_PER_SECOND_MAX: f64 = 3.0;
+const READS_PER_ATTACHMENT_MAX: f64 = 4.0;
 
 /// How much was written so far.
 pub fn written(universe: &Universe) -> (usize, usize) {
@@ -121,6 +123,7 @@ pub async fn judge(
             }
         }
     }
+    untrue_holders(universe, &index).into_iter().for_each(|what| add("I5", what));
     marks(&index, &plan).into_iter().for_each(|what| add("I5", what));
     let changes = universe.landed().len();
     if changes > CHANGES_OTHERWISE_MAX + events * CHANGES_PER_EVENT_MAX {
@@ -129,10 +132,23 @@ pub async fn judge(
     let is_read = |asked: &&Asked| asked.line.starts_with("GET") || asked.call.starts_with("Describe");
     let reads: usize =
         ledgers(universe).iter().map(|ledger| ledger.asked.iter().filter(is_read).count()).sum();
-    if reads as f64 > universe.elapsed().as_secs_f64() * READS_PER_SECOND_MAX {
+    let idle_max = universe.elapsed().as_secs_f64() * READS_PER_SECOND_MAX;
+    if reads as f64 > idle_max + attached(universe) as f64 * READS_PER_ATTACHMENT_MAX {
         add("I7", format!("{reads} reads in {:?}", universe.elapsed()));
     }
     found
+}
+
+/// What is told to be on a machine must be there.
+fn untrue_holders(universe: &Universe, index: &Index) -> Vec<String> {
+    let wrong = |(address, fact): (&Address, &Fact)| match &fact.holding {
+        Holding::By(vm) if universe.holder(&address.to_string()).is_none() => {
+            Some(format!("{address} is told to be on {vm}, and is on no machine"))
+        }
+        _ => None,
+    };
+    let facts = index.world.pools().flat_map(|pool| index.world.facts_of(&pool.scope));
+    facts.filter_map(wrong).collect()
 }
 
 /// Every process leads once at the most, so the changes of one must follow each other.
@@ -165,9 +181,17 @@ fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
     let mut found = Vec::new();
     let has_pool = !pools.is_empty();
     for ip in account.difference(&cluster.foreign).filter(|ip| !listed.contains(*ip)) {
-        if has_pool && !cluster.orphans.contains(ip) {
+        if has_pool && !cluster.orphans.contains(ip) && !cluster.unlisted.contains(ip) {
             found.push(format!("{ip} was created and is nobody's"));
         }
+    }
+    let made =
+        account.difference(&cluster.foreign).filter(|ip| !cluster.orphans.contains(*ip)).count() as u64;
+    if made > cluster.desired_most {
+        let most = cluster.desired_most;
+        found.push(format!(
+            "{made} addresses were created for a pool that never was to have more than {most}"
+        ));
     }
     for done in universe.ocean.ledger().done {
         if let Deed::Released { address } = done.deed {

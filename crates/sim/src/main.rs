@@ -7,14 +7,14 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use serde_json::json;
 use sim::reduce::reduce;
 use sim::run::run;
 use sim::rush::rush;
-use sim::script::{KILLS, creations, script};
+use sim::script::{Event, KILLS, creations, script, tides};
 use testbed::rush::{Holders, PLACES, Place, Rush};
 
 #[derive(Parser)]
@@ -41,9 +41,14 @@ enum Command {
     Replay {
         /// The seed
         seed: u64,
+        /// Of a run of `tides`
+        #[arg(long)]
+        tides: bool,
     },
     /// Kills the leader eight times in each run while twenty addresses are created beside others'
     Creations,
+    /// Lets every other node fall ill in turn, beside everything else that goes wrong, so that as many addresses move as can
+    Tides,
     /// Lets a thousand addresses fail over at once, under the real limits of each cloud, or of those that are named
     Rush {
         /// The clouds, as users write them
@@ -59,13 +64,18 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command {
-        Some(Command::Replay { seed }) => return replay(seed),
+        Some(Command::Replay { seed, tides: true }) => return replay(seed, &tides(seed)),
+        Some(Command::Replay { seed, tides: false }) => return replay(seed, &script(seed)),
         Some(Command::Power { names }) => return power(arguments.seeds, &names),
         Some(Command::Rush { clouds }) => return rushes(&clouds),
         Some(Command::Creations) => println!("{} kills", arguments.seeds * KILLS),
-        None => {}
+        Some(Command::Tides) | None => {}
     }
-    let script = if arguments.command.is_some() { creations } else { script };
+    let script = match arguments.command {
+        Some(Command::Creations) => creations,
+        Some(Command::Tides) => tides,
+        _ => script,
+    };
     let started = Instant::now();
     let sum = Mutex::new(Sum::default());
     let finished = each(arguments.first..arguments.first + arguments.seeds, |seed| {
@@ -133,9 +143,8 @@ fn each(seeds: Range<u64>, visit: impl Fn(u64) -> bool + Sync) -> bool {
     })
 }
 
-fn replay(seed: u64) -> ExitCode {
-    let script = script(seed);
-    let outcome = run(seed, &script);
+fn replay(seed: u64, script: &[(Duration, Event)]) -> ExitCode {
+    let outcome = run(seed, script);
     outcome.story.iter().for_each(|line| println!("{line}"));
     let Some(first) = outcome.violations.first() else {
         println!("nothing was violated");
@@ -143,7 +152,7 @@ fn replay(seed: u64) -> ExitCode {
     };
     outcome.violations.iter().for_each(|violation| println!("{violation}"));
     println!("reduced to:");
-    for (at, event) in reduce(seed, &script, first.invariant) {
+    for (at, event) in reduce(seed, script, first.invariant) {
         println!("{:>9.3} {event}", at.as_secs_f64());
     }
     ExitCode::FAILURE

@@ -107,6 +107,8 @@ pub enum Event {
     Desire {
         count: u64,
     },
+    /// A tool puts the pool's list back to what it was at first.
+    Unlist,
     /// A person deletes an object, and makes it anew.
     Delete {
         cloud: Cloud,
@@ -200,6 +202,7 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
                 | Event::PersonMoves { .. }
                 | Event::Edit { .. }
                 | Event::Desire { .. }
+                | Event::Unlist
         );
         events.push((at, event));
         let has_trouble = match mood {
@@ -231,6 +234,30 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
     };
     let troubles: Vec<_> = events.iter().filter(|(_, event)| is_trouble(event)).map(|(at, _)| *at).collect();
     events.extend(vips::script(seed, &troubles).into_iter().map(|(at, event)| (at, Event::Vips(event))));
+    events.sort_by_key(|(at, _)| *at);
+    events
+}
+
+/// Beside everything else that goes wrong, every other node at every cloud falls ill, then those get well and the others fall
+/// ill, and so on: as many addresses move as can.
+pub fn tides(seed: u64) -> Vec<(Duration, Event)> {
+    let mut dice = Dice::new(seed, "tides");
+    let mut events = script(seed);
+    let (mut at, mut ill) = (Duration::from_secs(20), 0);
+    while at < CHAOS {
+        for (cloud, node) in
+            Cloud::ALL.into_iter().flat_map(|cloud| (0..NODES).map(move |node| (cloud, node)))
+        {
+            let event = match node % 2 == ill {
+                true => Event::NotReady { cloud, node },
+                false => Event::Ready { cloud, node },
+            };
+            events.push((at, event));
+        }
+        // Some moves have ended by then, and some have not.
+        at += Duration::from_secs(grace(seed) + 8) + dice.up_to(Duration::from_secs(8));
+        ill = 1 - ill;
+    }
     events.sort_by_key(|(at, _)| *at);
     events
 }
@@ -335,6 +362,7 @@ fn event(dice: &mut Dice, mood: Mood) -> Event {
             Event::PersonMoves { cloud, address: dice.roll(ADDRESSES), node }
         }
         25 => Event::Edit { cloud, address: dice.roll(ADDRESSES) },
+        26 if dice.one_in(3) => Event::Unlist,
         26 => Event::Desire { count: dice.roll(8) },
         27 => Event::Delete { cloud },
         28 => Event::Recreate { cloud },

@@ -576,6 +576,7 @@ fn of_lacking(lacking: &Lacking) -> (Standing, &'static str) {
         Lacking::Unread => (Standing::Reconciling, "Unknown"),
         Lacking::Failed(_) => (Standing::Reconciling, "Failed"),
         Lacking::Ambiguous(_) => (Standing::Stalled, "AmbiguousCreation"),
+        Lacking::Unlisted(_) => (Standing::Stalled, "UnlistedAddresses"),
         Lacking::TooMany(_) => (Standing::Stalled, "NoTags"),
         Lacking::TagsHidden => (Standing::Stalled, "NoTags"),
         Lacking::NoRegion => (Standing::Stalled, "NoRegion"),
@@ -618,7 +619,7 @@ mod tests {
     use crate::watch::{Change, Seen};
     use api::floating_ip_pool::FloatingIPPoolStatus;
     use drivers::{DriverError, Listed, Listing};
-    use plan::{NodeName, Provider, Scope};
+    use plan::{NodeName, Provider, RecordFact, RecordSet, Scope};
     use std::time::Duration;
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
@@ -743,6 +744,25 @@ mod tests {
         let mut names: Vec<_> = (2..=NODES_MAX + 50).map(|number| format!("n{number}")).collect();
         names.sort();
         assert_eq!(status(&index).assignable_nodes, names[..NODES_MAX]);
+    }
+
+    #[test]
+    fn the_values_of_a_name_that_another_object_has_are_not_told_as_its_own() {
+        let dns = json!({"provider": "digitalocean", "zone": "example.com", "recordName": "hello"});
+        let mut index = index(1, json!({"ips": ["203.0.113.1"], "dnsRecordSet": dns}));
+        index.world.dns_owner = Some("us".into());
+        listed(&mut index, &[("203.0.113.1", Holding::By("1".into()))]);
+        let name = plan::plan(&index.world, NOW).published[&key()][0].0.clone();
+        let values = ["203.0.113.1".parse().unwrap()].into();
+        let set = RecordSet { values, ttl: Some(30), owner: Some("us".into()) };
+        index.world.records.insert(name, RecordFact { set, as_of: NOW });
+        assert_eq!(status(&index).dns.unwrap().values, ["203.0.113.1"]);
+
+        let metadata = json!({"name": "a", "namespace": "web", "uid": "0", "resourceVersion": "1"});
+        let spec = json!({"provider": "digitalocean", "ips": ["203.0.113.2"], "dnsRecordSet": dns});
+        let other = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
+        index.see(Seen::Pools(Change::Applied(Box::new(other))));
+        assert_eq!(status(&index).dns.unwrap().values, Vec::<String>::new());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The loop on an apiserver that answers every request in one way, and on watches that stay silent after what they told at first.
+//! The loop on an apiserver that answers most requests in one way, and on watches that stay silent after what they told at first.
 
 use std::sync::Mutex;
 
@@ -87,28 +87,41 @@ struct Leader {
     sent: Arc<Mutex<Vec<String>>>,
 }
 
+/// A refusal by the apiserver.
+fn refusal(code: u16) -> (u16, Value) {
+    (code, json!({"kind": "Status", "status": "Failure", "message": "refused", "code": code}))
+}
+
 impl Leader {
     /// Changes of Clusters are taken, all other requests answered with this code.
     fn new(code: u16) -> Self {
+        Self::after_changes(0, code)
+    }
+
+    /// As many changes of Clusters are refused because others have changed them as well, before one is taken.
+    fn after_changes(by_others: usize, code: u16) -> Self {
         let sent = Arc::new(Mutex::new(Vec::new()));
         let service = tower::service_fn({
             let sent = Arc::clone(&sent);
             move |request: http::Request<Body>| {
                 let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
-                let count = {
+                let (count, changes) = {
                     let mut sent = sent.lock().unwrap();
                     sent.push(format!("{} {name}", request.method()));
-                    sent.len()
+                    (sent.len(), sent.iter().filter(|line| line.starts_with("PATCH")).count())
                 };
                 async move {
-                    let (code, body) = if request.method() == http::Method::PATCH {
-                        let patch = request.into_body().collect_bytes().await?;
-                        (200, changed(&name, serde_json::from_slice(&patch)?, count))
-                    } else {
-                        (
-                            code,
-                            json!({"kind": "Status", "status": "Failure", "message": "refused", "code": code}),
-                        )
+                    let (code, body) = match *request.method() {
+                        http::Method::PATCH if changes <= by_others => refusal(409),
+                        http::Method::PATCH => {
+                            let patch = request.into_body().collect_bytes().await?;
+                            (200, changed(&name, serde_json::from_slice(&patch)?, count))
+                        }
+                        http::Method::GET => {
+                            let now = changed("c", json!({"metadata": {}}), count);
+                            (200, json!({"metadata": {}, "items": [now]}))
+                        }
+                        _ => refusal(code),
                     };
                     let answer = http::Response::builder().status(code);
                     Ok::<_, BoxError>(answer.body(Body::from(body.to_string().into_bytes()))?)
@@ -157,6 +170,13 @@ async fn a_claim_that_has_changed_or_is_gone_is_not_given_up_again_before_the_wa
         let told = told(&["c"], vec![pool("p", 0), pool("q", 1)], vec![claim("c", "p")]);
         assert_eq!(Leader::new(code).requests(told).await, ["DELETE vip-cp-c"]);
     }
+}
+
+#[tokio::test]
+async fn a_cluster_that_others_have_changed_is_read_and_changed_without_waiting_for_the_watch() {
+    let told = told(&["c"], vec![pool("p", 1)], Vec::new());
+    let requests = Leader::after_changes(1, 403).requests(told).await;
+    assert_eq!(requests, ["POST ipaddressclaims", "PATCH c", "GET clusters", "PATCH c", "POST events"]);
 }
 
 #[tokio::test]

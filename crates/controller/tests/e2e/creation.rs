@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use testbed::cluster::eventually;
 use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
@@ -32,6 +33,18 @@ spec:
 fn listed(rig: &Rig) -> Vec<String> {
     let ips = rig.get(POOL)["spec"]["ips"].as_array().cloned().unwrap_or_default();
     ips.iter().map(|ip| ip.as_str().unwrap().to_owned()).collect()
+}
+
+fn list(rig: &Rig, ips: &[String]) {
+    let patch = json!({"spec": {"ips": ips}}).to_string();
+    rig.kubectl(&["patch", POOL, "--type=merge", "-p", &patch]);
+}
+
+/// The condition that says what a person has to do.
+fn stalled(rig: &Rig) -> Option<Value> {
+    let conditions = rig.get(POOL)["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let is_stalled = |condition: &Value| condition["type"] == "Stalled" && condition["status"] == "True";
+    conditions.into_iter().find(is_stalled)
 }
 
 fn in_account(rig: &Rig) -> BTreeSet<String> {
@@ -144,6 +157,37 @@ async fn killed_eight_times_while_creating_twenty_addresses_beside_a_foreign_cre
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_takes_the_list_back_makes_nobody_buy_addresses_and_is_told_of() {
+    let rig = Rig::prepare().await;
+    let _controller = rig.controller("ip-address-controller", &[("TAKEOVER_SECONDS", "1")]);
+    rig.control_plane.apply(&pool(3, "nobody=has-this", "")).unwrap();
+    eventually("all are listed, and that is over", SOON, async || {
+        Ok(listed(&rig).len() == 3 && rig.get(POOL)["status"]["moves"].is_null())
+    })
+    .await
+    .unwrap();
+    let (made, bought) = (listed(&rig), in_account(&rig));
+    rig.kubectl(&["patch", POOL, "--type=merge", "-p", "{\"spec\":{\"ips\":null}}"]);
+    eventually("it is reported", SOON, async || Ok(stalled(&rig).is_some()))
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
+    let told = stalled(&rig).unwrap();
+    assert_eq!(told["reason"], "UnlistedAddresses");
+    assert!(made.iter().all(|ip| told["message"].as_str().unwrap().contains(ip)), "{told:#}");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!((in_account(&rig), listed(&rig)), (bought.clone(), Vec::new()), "it was not replaced");
+
+    // Two are put back as the condition says, and one is to be replaced.
+    let [kept @ .., given_up] = made.as_slice() else { panic!("none was made") };
+    let annotation = format!("netinfra.darkbrains.com/not-created={given_up}");
+    rig.kubectl(&["annotate", POOL, &annotation]);
+    list(&rig, kept);
+    eventually("a third is created", SOON, async || Ok(listed(&rig).len() == 3)).await.unwrap();
+    assert!(!listed(&rig).contains(given_up));
+    assert_eq!(in_account(&rig).len(), bought.len() + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_tags_a_lost_answer_is_reported_with_its_candidates_and_resolved_by_a_person() {
     let rig = Rig::prepare().await;
     let cloud = &rig.clouds.digitalocean;
@@ -153,16 +197,10 @@ async fn without_tags_a_lost_answer_is_reported_with_its_candidates_and_resolved
     let before = in_account(&rig);
     let _controller = rig.controller("ip-address-controller", &[("TAKEOVER_SECONDS", "1")]);
     rig.control_plane.apply(&pool(3, "nobody=has-this", "")).unwrap();
-    let stalled = || {
-        let conditions = rig.get(POOL)["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        conditions
-            .into_iter()
-            .find(|condition| condition["type"] == "Stalled" && condition["status"] == "True")
-    };
-    eventually("it is reported", SOON, async || Ok(stalled().is_some()))
+    eventually("it is reported", SOON, async || Ok(stalled(&rig).is_some()))
         .await
         .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
-    let told = stalled().unwrap();
+    let told = stalled(&rig).unwrap();
     assert_eq!(told["reason"], "AmbiguousCreation");
     let made = &in_account(&rig) - &before;
     let known: BTreeSet<_> = listed(&rig).into_iter().collect();
@@ -174,9 +212,7 @@ async fn without_tags_a_lost_answer_is_reported_with_its_candidates_and_resolved
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(&in_account(&rig) - &before, made, "nothing was created, adopted or released by guess");
 
-    let ips: Vec<_> = known.iter().chain([&candidate]).map(|ip| format!("\"{ip}\"")).collect();
-    let patch = format!("{{\"spec\":{{\"ips\":[{}]}}}}", ips.join(","));
-    rig.kubectl(&["patch", POOL, "--type=merge", "-p", &patch]);
+    list(&rig, &known.into_iter().chain([candidate]).collect::<Vec<_>>());
     eventually("the third is created", SOON, async || Ok(listed(&rig).len() == 3)).await.unwrap();
     let ours: BTreeSet<_> = listed(&rig).into_iter().collect();
     assert_eq!(&in_account(&rig) - &before, ours);

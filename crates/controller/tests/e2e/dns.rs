@@ -252,6 +252,12 @@ async fn our_dnsendpoint_holds_what_the_pool_holds_and_goes_with_it_where_that_i
     rig.kubectl(&["delete", "floatingippool/hello", "--timeout=20s"]);
     let left = rig.kubectl(&["get", "dnsendpoints", "-A", "-o", "name"]);
     assert_eq!(left, "", "policy.onDelete is Detach");
+    eventually("an Event tells of it", SOON, async || {
+        let told = rig.kubectl(&["get", "events", "--field-selector", "reason=Unpublished"]);
+        Ok(told.contains(&format!("{NAME} at ")) && told.contains("is gone, as its object asked"))
+    })
+    .await
+    .unwrap();
 }
 
 /// The same answer, given again and again.

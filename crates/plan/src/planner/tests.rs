@@ -4,14 +4,14 @@
 //! that is Ready otherwise), `notready 30` (for so many seconds), `zone b`, `unmatched`, `nomachine`, `leaving`, `holds a1`,
 //! `dead` (its machine, by the cloud). `a1 …` is an address: `free` (so is one that no node holds), `unknown`, `missing`,
 //! `foreign`, `left` (on a machine that was ours), `moves n1 -> n2` (journalled; `-` is nothing), `stale` (the last
-//! listing is older than the journal), `busy` (a call is under way), `of r` (it can be used in region r only). Other
+//! listing is older than the journal), `doubtful` (the change that brought it has failed), `busy` (a call is under way), `of r` (it can be used in region r only). Other
 //! clauses change the pool, which is a NetIPAllocation: `floating`, `observe`, `refused`, `takeover`, `grace 60`, `desired 1`,
 //! `only zone a`, `budget 1`, `healthy 2`, `cooloff 20`, `assigned 5` (seconds ago), `spread`, `disruption`, `onecall`,
 //! `epoch 8` (ours is 7), `newer` (a journal that we can't read), `confirmed 30` (losses up to so many seconds ago), and
 //! `younger lists a1` adds a second pool. `creates` lets it create addresses with a tag, `creates untagged` without;
 //! `creating` and `creating asked` is an entry in the journal, the latter with a request of unknown outcome, `unread` an
 //! account that was not read since, `hidden` one whose tags can't be read any more; `a9 tagged` and `a9 elsewhere` are in
-//! the account and not in the pool, `a1 made` was created by it; `releases` is policy.releaseCreated, `deleted` and
+//! the account and not in the pool, `a9 disowned` is not the pool's by a person's word, `a1 made` was created by it; `releases` is policy.releaseCreated, `deleted` and
 //! `deleted detaching` an object that is being deleted. `evicts` is policy.evictPods, a node that is `astray` has pods of the
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
 //! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
@@ -80,7 +80,7 @@ fn record() -> RecordName {
 }
 
 fn fact(holding: Holding) -> Fact {
-    Fact { holding, region: None, tag: None, as_of: Tick(10) }
+    Fact { holding, region: None, tag: None, is_doubtful: false, as_of: Tick(10) }
 }
 
 fn is_address(word: &str) -> bool {
@@ -230,7 +230,9 @@ impl Sketch {
                 known.tag = (words == ["tagged"]).then(|| "tag".into());
                 self.pool.addresses.retain(|listed| *listed != address);
             }
+            ["doubtful"] => known.is_doubtful = true,
             ["made"] => _ = self.pool.created_here.insert(address),
+            ["disowned"] => _ = self.pool.disowned.insert(address),
             ["unmatched", seconds] => _ = self.world.unmatched.insert(address, seconds_ago(seconds)),
             ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
             ["lent"] => _ = self.pool.lent.insert(address),
@@ -702,6 +704,13 @@ fn another_leaders_move_is_claimed_before_it_is_gone_on_with() {
 }
 
 #[test]
+fn a_change_that_failed_is_asked_for_again_though_the_cloud_says_what_was_wanted() {
+    check("n1 cordoned empty | n2 holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["attach a1 to n2"]);
+    check("n1 | n2 cordoned empty holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["detach a1 from n2"]);
+    check("n1 holds a1 | a1 doubtful", expect!["a1 on n1"]);
+}
+
+#[test]
 fn a_node_that_a_move_goes_to_or_comes_from_is_not_free() {
     check(
         "n1 | n2 | a1 moves n1 -> n2 | a1 busy | a2 free",
@@ -788,6 +797,33 @@ fn what_carries_the_pools_tag_was_made_for_it_and_is_adopted() {
     check("creates | desired 1 | creating | n1 holds a1 | a8 elsewhere", expect!["finish the creation"]);
     // What carried the tag before and is not listed was taken out by a person.
     check("creates | desired 1 | creating | n1 holds a1 | a9 tagged", expect!["finish the creation"]);
+}
+
+#[test]
+fn what_was_made_for_a_pool_and_is_not_listed_any_more_is_reported_and_not_replaced() {
+    check(
+        "creates | desired 3 | n1 holds a1 | a7 tagged | a9 tagged",
+        expect![
+            "a1 on n1, created for this object and not listed by any: a7, a9; none is created while they are there: add those that are to be used to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+        ],
+    );
+    check(
+        "creates | desired 3 | a7 tagged | observe",
+        expect![
+            "created for this object and not listed by any: a7; none is created while they are there: add those that are to be used to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+        ],
+    );
+    // Also one that was taken off the list while others are created.
+    check(
+        "creates | desired 3 | creating | a9 tagged",
+        expect![
+            "created for this object and not listed by any: a9; none is created while they are there: add those that are to be used to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+        ],
+    );
+    check("creates | desired 3 | a7 tagged | a7 disowned", expect!["begin to create, tagged tag"]);
+    check("creates | desired 3 | creating | a9 tagged | a9 disowned", expect!["create 3 in r, tagged tag"]);
+    check("creates | desired 3 | a7 tagged | younger lists a7", expect!["begin to create, tagged tag"]);
+    check("creates | desired 1 | n1 holds a1 | a7 tagged", expect!["a1 on n1"]);
 }
 
 #[test]

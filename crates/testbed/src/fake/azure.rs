@@ -111,6 +111,8 @@ struct Interface {
     body: Value,
     /// The addresses that it loses when the operation under way has ended, by id, and the configurations that had them.
     leaving: BTreeMap<String, String>,
+    /// The addresses that it says it has and has not, by id, because the operation that was to bring them has failed.
+    missing: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -202,9 +204,17 @@ impl Azure {
             },
         });
         let etag = self.next_etag();
-        let leaving = BTreeMap::new();
-        let interface =
-            Interface { id: id.clone(), machine, is_primary, etag, state: "Succeeded", body, leaving };
+        let (leaving, missing) = (BTreeMap::new(), BTreeSet::new());
+        let interface = Interface {
+            id: id.clone(),
+            machine,
+            is_primary,
+            etag,
+            state: "Succeeded",
+            body,
+            leaving,
+            missing,
+        };
         self.interfaces.insert(id.to_lowercase(), interface);
     }
 
@@ -328,6 +338,7 @@ impl Azure {
             if interface.publics().iter().any(|id| id.eq_ignore_ascii_case(&public)) {
                 interface.etag = etag;
                 interface.leaving.remove(&public.to_lowercase());
+                interface.missing.remove(&public.to_lowercase());
                 for configuration in interface.configurations_mut() {
                     let properties = configuration["properties"].as_object_mut();
                     if let Some(properties) = properties
@@ -347,7 +358,7 @@ impl Azure {
         let settled = |interface: &&Interface| {
             let is_coming =
                 interface.state == "Updating" && !interface.leaving.contains_key(&public.to_lowercase());
-            let has = interface.has(&public);
+            let has = interface.has(&public) && !interface.missing.contains(&public.to_lowercase());
             has && !is_coming
         };
         let interface = self.interfaces.values().find(settled)?;

@@ -2,7 +2,7 @@
 //!
 //! In: a parsed request. Out: the answer, or the problem with it. What passes the checks here becomes an operation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ::http::header;
@@ -208,6 +208,7 @@ impl Azure {
             state: "Succeeded",
             body: json!({}),
             leaving: BTreeMap::new(),
+            missing: BTreeSet::new(),
         });
         let after = Interface { etag, state: "Updating", body: settable(&call.body), ..before.clone() };
         self.check_links(call, &after)?;
@@ -221,7 +222,9 @@ impl Azure {
             after.leaving.insert(public.to_lowercase(), name);
         }
         let mut coming = Vec::new();
-        for public in has.iter().filter(|public| !is_in(&had, public)) {
+        let is_new =
+            |public: &&String| !is_in(&had, public) || before.missing.contains(&public.to_lowercase());
+        for public in has.iter().filter(is_new) {
             if let Some(ip) = self.ip_of(public) {
                 ledger.did(now, Deed::Told { address: ip.clone(), vm: vm.clone() });
                 coming.push(ip);

@@ -101,13 +101,25 @@ impl Azure {
         };
         interface.etag = etag;
         if fails {
-            (interface.body, interface.state) = (before.body, "Failed");
-            interface.leaving.clear();
+            interface.state = "Failed";
+            if interface.leaving.is_empty() {
+                // It goes on saying what was wanted of it.
+                let is_new = |public: &String| !before.has(public);
+                interface
+                    .missing
+                    .extend(interface.publics().into_iter().filter(is_new).map(|id| id.to_lowercase()));
+            } else {
+                interface.body = before.body;
+                interface.leaving.clear();
+            }
             return (coming.into_iter().map(failed).collect(), Err(Problem::internal()));
         }
         interface.state = "Succeeded";
-        let left = std::mem::take(&mut interface.leaving);
-        let left: Vec<String> = left.into_keys().filter_map(|public| self.ip_of(&public)).collect();
+        let missing = std::mem::take(&mut interface.missing);
+        let left =
+            std::mem::take(&mut interface.leaving).into_keys().filter(|public| !missing.contains(public));
+        let left: Vec<String> =
+            left.collect::<Vec<_>>().iter().filter_map(|public| self.ip_of(public)).collect();
         let detached = left.into_iter().map(|address| Deed::Detached { address, vm: vm.to_owned() });
         let attached = coming.into_iter().map(|address| Deed::Attached { address, vm: vm.to_owned() });
         (detached.chain(attached).collect(), Ok(()))
