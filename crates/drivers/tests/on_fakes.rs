@@ -328,7 +328,7 @@ mod at_azure {
     async fn an_interface_whose_change_has_failed_says_what_was_wanted_and_is_written_again() {
         let (fake, driver, scope) = subscription();
         fake.inject(Rule::next("NetworkInterfaces_CreateOrUpdate", Fault::FailLate));
-        let mut attach =
+        let attach =
             async || finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await;
         attach().await.unwrap_err();
         let listing = driver.list(&scope).await.unwrap();

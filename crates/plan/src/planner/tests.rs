@@ -705,7 +705,7 @@ fn another_leaders_move_is_claimed_before_it_is_gone_on_with() {
 
 #[test]
 fn a_change_that_failed_is_asked_for_again_though_the_cloud_says_what_was_wanted() {
-    check("n1 cordoned empty | n2 holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["attach a1 to n2"]);
+    check("n1 cordoned empty | n2 holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["attach a1 -> n2"]);
     check("n1 | n2 cordoned empty holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["detach a1 from n2"]);
     check("n1 holds a1 | a1 doubtful", expect!["a1 on n1"]);
 }
