@@ -798,6 +798,9 @@ impl Index {
                 if is_whole && is_newer {
                     let can_tag = listing.tags == Tags::Told;
                     self.world.accounts.insert(scope.clone(), Account { as_of, can_tag });
+                } else if is_newer {
+                    // What is on no list may be forgotten now, so nothing can be said of what is there.
+                    self.world.accounts.remove(scope);
                 }
                 self.world.retain_facts(scope, |address| {
                     asked.contains(&address) || listing.addresses.contains_key(&address)

@@ -546,7 +546,7 @@ pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
 pub fn unsupported(provider_id: &str) -> Option<&'static str> {
     let id = ResourceId::parse(provider_id.strip_prefix("azure://")?)?;
     (id.kind == "virtualmachinescalesets").then_some(
-        "it is an instance of a Uniform scale set, whose addresses can't be moved: use a scale set with Flexible orchestration",
+        "it is an instance of a Uniform scale set, whose addresses can't be moved: use single virtual machines, or a scale set with Flexible orchestration",
     )
 }
 

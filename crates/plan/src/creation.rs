@@ -34,7 +34,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Address, Epoch, Mode, PENDING, Pause, Pool, PoolKey, Scope, Tick, Timestamp, World};
+use crate::ownership::Ownership;
+use crate::{
+    Address, Epoch, Fact, Holding, Mode, PENDING, Pause, Pool, PoolKey, Scope, Tick, Timestamp, World,
+};
 
 /// The most addresses that are asked for at once.
 const AT_ONCE_MAX: usize = 10;
@@ -141,8 +144,9 @@ impl Next {
     }
 }
 
-/// What to do next for a pool. `is_owned` tells the addresses that some object lists.
-pub(crate) fn next(world: &World, pool: &Pool, is_owned: impl Fn(Address) -> bool, now: Timestamp) -> Next {
+/// What to do next for a pool.
+pub(crate) fn next(world: &World, pool: &Pool, ownership: &Ownership, now: Timestamp) -> Next {
+    let is_owned = |address: Address| ownership.is_owned(address);
     let Some(tag) = &pool.creates else { return Next::default() };
     let lacking = pool.desired.saturating_sub(pool.addresses.len() + pool.adopted.len());
     let account = world.accounts.get(&pool.scope);
@@ -151,11 +155,13 @@ pub(crate) fn next(world: &World, pool: &Pool, is_owned: impl Fn(Address) -> boo
         facts.filter(|address| !is_owned(*address)).collect::<BTreeSet<_>>()
     };
     let tagged = |tag: &Arc<str>| {
-        let facts = world.facts_of(&pool.scope).filter(|(_, fact)| fact.tag.as_ref() == Some(tag));
+        let is_there = |fact: &Fact| fact.tag.as_ref() == Some(tag) && fact.holding != Holding::Missing;
+        let facts = world.facts_of(&pool.scope).filter(|(_, fact)| is_there(fact));
         facts.map(|(address, _)| *address).collect::<BTreeSet<_>>()
     };
     let made_and_unlisted = || {
-        let is_left = |address: &Address| !is_owned(*address) && !pool.disowned.contains(address);
+        // One that is on its way is on no list all the same.
+        let is_left = |address: &Address| !ownership.is_listed(*address) && !pool.disowned.contains(address);
         let made = tagged(tag).into_iter().filter(is_left);
         made.filter(|_| !crate::sabotaged!(UnlistedReplaced)).collect::<BTreeSet<_>>()
     };
@@ -288,7 +294,7 @@ impl fmt::Display for Lacking {
 }
 
 fn list(addresses: &BTreeSet<Address>) -> String {
-    const SHOWN_MAX: usize = 10;
+    const SHOWN_MAX: usize = 50;
     let shown: Vec<String> = addresses.iter().take(SHOWN_MAX).map(ToString::to_string).collect();
     match (shown.len(), addresses.len().saturating_sub(SHOWN_MAX)) {
         (0, _) => "none".into(),

@@ -13,7 +13,7 @@
 //!                 free, and everything that made it so  release
 //!                   is still so
 //!                 otherwise                             abandon
-//! on the target, by a change that failed                attach: ask for it again; or detach, where it may not keep it
+//! on the target, by a change that failed                attach: ask for it again; or detach, where it has failed before
 //! on the target                                         finish
 //! free, nothing to go to                                finish
 //! on the source, whose node may keep it after all       abandon: a healthy placement is not moved, unless its object is
@@ -102,9 +102,9 @@ pub(crate) fn next(
         (Holding::Missing, ..) if entry.releases => Next::Finish,
         (Holding::Free, ..) if entry.releases && may_release => Next::Release,
         _ if entry.releases => Next::Abandon,
-        (Holding::By(vm), _, Some(to)) if *vm == to.vm && fact.is_doubtful => match may_keep(vm) {
-            true => Next::Attach(to.clone()),
-            false => Next::Detach(vm.clone()),
+        (_, _, Some(to)) if is_doubtfully_there(entry, fact) => match is_avoided(world, to, now) {
+            true => Next::Detach(to.vm.clone()),
+            false => Next::Attach(to.clone()),
         },
         (Holding::By(vm), _, Some(to)) if *vm == to.vm => Next::Finish,
         (Holding::Free, _, None) => Next::Finish,
@@ -146,8 +146,15 @@ fn is_holder_lost(world: &World, entry: &Move) -> bool {
 
 /// Whether a move goes before those that can wait: nobody is served at the holder, or the address has already left it.
 pub(crate) fn is_urgent(world: &World, entry: &Move, fact: Option<&Fact>) -> bool {
-    let is_under_way = entry.from.is_some() && fact.is_some_and(|fact| fact.holding == Holding::Free);
+    let has_left = |fact: &Fact| fact.holding == Holding::Free || is_doubtfully_there(entry, fact);
+    let is_under_way = entry.from.is_some() && fact.is_some_and(has_left);
     is_holder_lost(world, entry) || is_under_way
+}
+
+/// Whether an address is said to be where it is to go, and may not be, because the change that was to bring it there has failed.
+pub(crate) fn is_doubtfully_there(entry: &Move, fact: &Fact) -> bool {
+    let is_target = |vm: &VmId| entry.to.as_ref().is_some_and(|to| to.vm == *vm);
+    fact.is_doubtful && matches!(&fact.holding, Holding::By(vm) if is_target(vm))
 }
 
 fn is_in_flight(world: &World, address: Address, entry: &Move) -> bool {
@@ -161,12 +168,16 @@ fn may_keep(world: &World, pool: &Pool, vm: &VmId, now: Timestamp) -> bool {
     !matches!(standing(member, slot, node, now), Standing::Leaves(_))
 }
 
+/// Whether a machine has refused lately.
+fn is_avoided(world: &World, to: &Target, now: Timestamp) -> bool {
+    world.avoid_machines.get(&to.vm).is_some_and(|until| now < *until)
+}
+
 /// Whether the target is still the node that was meant, fit, holds nothing, and has not refused lately.
 fn may_get(world: &World, pool: &Pool, to: &Target, holding: &Bits, now: Timestamp) -> bool {
     let is_same = world.node_of(&to.vm).is_some_and(|(name, _)| *name == to.node);
     let is_fit = |slot| world.member(&pool.key).is_some_and(|member| member.fit.contains(slot));
-    let is_avoided = world.avoid_machines.get(&to.vm).is_some_and(|until| now < *until);
     is_same
-        && !is_avoided
+        && !is_avoided(world, to, now)
         && world.slot_of_machine(&to.vm).is_some_and(|slot| is_fit(slot) && !holding.contains(slot))
 }

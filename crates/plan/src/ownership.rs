@@ -17,6 +17,8 @@ pub(crate) struct Ownership {
     contested: BTreeMap<Address, usize>,
     /// All addresses that some pool names, in order.
     owned: Vec<Address>,
+    /// Those of them that some pool lists, and does not only have moves of.
+    listed: Vec<Address>,
 }
 
 impl Ownership {
@@ -42,9 +44,13 @@ impl Ownership {
                 contested.insert(address, owner);
             }
         }
+        let is_listed = |claim: &&(Address, bool, usize)| claim.1;
+        let mut listed: Vec<Address> =
+            claims.iter().filter(is_listed).map(|(address, ..)| *address).collect();
+        listed.dedup();
         let mut owned: Vec<Address> = claims.into_iter().map(|(address, ..)| address).collect();
         owned.dedup();
-        Self { order, contested, owned }
+        Self { order, contested, owned, listed }
     }
 
     /// The rank of the pool that owns an address which the pool of the given rank names, where that is another one.
@@ -58,6 +64,11 @@ impl Ownership {
     /// Whether several pools name an address.
     pub(crate) fn is_contested(&self, address: Address) -> bool {
         self.contested.contains_key(&address)
+    }
+
+    /// Whether some pool lists an address.
+    pub(crate) fn is_listed(&self, address: Address) -> bool {
+        self.listed.binary_search(&address).is_ok()
     }
 
     /// Whether some pool names an address.

@@ -179,13 +179,13 @@ impl<'a> Planner<'a> {
         }
         self.plan.verdicts.insert(pool.key.clone(), verdicts);
         if is_readable {
-            self.create(pool, |address| ownership.is_owned(address));
+            self.create(pool, ownership);
         }
     }
 
     /// What to do for a pool that lacks addresses.
-    fn create(&mut self, pool: &Pool, is_owned: impl Fn(Address) -> bool) {
-        let next = creation::next(self.world, pool, is_owned, self.now);
+    fn create(&mut self, pool: &Pool, ownership: &Ownership) {
+        let next = creation::next(self.world, pool, ownership, self.now);
         if let Some(action) = next.action {
             self.plan.creations.push(CreationStep {
                 pool: pool.key.clone(),
@@ -278,7 +278,9 @@ impl<'a> Planner<'a> {
         may_release: bool,
     ) -> Verdict {
         self.count_loss(pool, address, fact);
-        self.mark_leaving(pool, address, fact);
+        if !fact.is_some_and(|fact| moves::is_doubtfully_there(entry, fact)) {
+            self.mark_leaving(pool, address, fact);
+        }
         self.progress[rank].voluntary += usize::from(entry.is_voluntary);
         self.progress[rank].assigning += usize::from(entry.to.is_some());
         let action = match moves::next(self.world, pool, address, entry, &self.holding, may_release, self.now)

@@ -492,10 +492,11 @@ fn of_addresses(
 /// Whether an address on its way may be where it is to go: it is, and only the journal does not know yet, or it is not known.
 fn may_be_there(world: &World, pool: &Pool, address: Address) -> bool {
     let target = pool.entry(address).and_then(|entry| entry.to.as_ref());
-    match world.fact(&pool.scope, address).map(|fact| &fact.holding) {
-        None | Some(Holding::Unknown(_)) => !crate::sabotaged!(UnknownUnpublished),
-        Some(Holding::By(vm)) => target.is_some_and(|to| to.vm == *vm),
-        Some(Holding::Free | Holding::Missing) => false,
+    let Some(fact) = world.fact(&pool.scope, address) else { return !crate::sabotaged!(UnknownUnpublished) };
+    match &fact.holding {
+        Holding::Unknown(_) => !crate::sabotaged!(UnknownUnpublished),
+        Holding::By(vm) => !fact.is_doubtful && target.is_some_and(|to| to.vm == *vm),
+        Holding::Free | Holding::Missing => false,
     }
 }
 

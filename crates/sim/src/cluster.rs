@@ -56,8 +56,8 @@ pub struct Cluster {
     pub orphans: BTreeSet<String>,
     /// Addresses of the pool that a tool took off its list.
     pub unlisted: BTreeSet<String>,
-    /// The most addresses that the pool was ever to have, as it stands since it was made last.
-    pub desired_most: u64,
+    /// The most addresses that the pool ever had to create since it was made last.
+    pub lacked_most: usize,
     /// Machines at Compute Engine and Amazon, as zone and name, and whether each had an address of its own, as far as people
     /// have not meddled with it.
     pub had_own: BTreeMap<(&'static str, String), bool>,
@@ -170,7 +170,7 @@ impl Cluster {
             foreign,
             orphans: BTreeSet::new(),
             unlisted: BTreeSet::new(),
-            desired_most: 0,
+            lacked_most: 0,
             had_own: BTreeMap::new(),
             forgotten: BTreeSet::new(),
             grace,
@@ -243,7 +243,6 @@ impl Cluster {
             Event::Edit { cloud, address } => self.edit(*cloud, *address),
             Event::Desire { count } => {
                 if self.creates {
-                    self.desired_most = self.desired_most.max(*count);
                     api.edit("floatingippools", "default", "pool", now, |object| {
                         object["spec"]["desiredIPs"] = (*count).into();
                     });
@@ -595,7 +594,7 @@ impl Cluster {
             Cloud::Ocean => {
                 if self.universe.api.all("floatingippools").is_empty() {
                     self.orphans.extend(self.universe.ocean.with(|ocean| ocean.reserved_ips()));
-                    self.desired_most = DESIRED_AT_FIRST;
+                    self.lacked_most = 0;
                 }
                 let ips = listed_at_first();
                 let mut object = json!({
@@ -695,8 +694,9 @@ impl Cluster {
     }
 
     /// Resolves what a person has to resolve: of the addresses that may be ours, those that are get listed.
-    pub fn resolve_candidates(&self) {
+    pub fn resolve_candidates(&mut self) {
         let now = self.universe.now();
+        let mut put_back = BTreeSet::new();
         self.universe.api.edit("floatingippools", "default", "pool", now, |object| {
             let entries = object["status"]["moves"]["entries"].as_array().cloned().unwrap_or_default();
             let candidates =
@@ -712,13 +712,24 @@ impl Cluster {
             let told = conditions.iter().find(|condition| condition["reason"] == "UnlistedAddresses");
             let told = told.and_then(|condition| condition["message"].as_str()).unwrap_or_default();
             let left = told.split([' ', ',', ';']).filter(|word| self.unlisted.contains(*word));
-            let left: Vec<Value> = left.map(Into::into).collect();
-            if !ours.is_empty() || !left.is_empty() {
+            put_back.extend(left.map(ToOwned::to_owned));
+            if !ours.is_empty() || !put_back.is_empty() {
                 listed.extend(ours);
-                listed.extend(left);
+                listed.extend(put_back.iter().map(|ip| ip.as_str().into()));
                 object["spec"]["ips"] = listed.into();
             }
         });
+        self.unlisted.retain(|ip| !put_back.contains(ip));
+    }
+
+    /// Takes note of how many addresses the pool has to create by now.
+    pub fn note_lacking(&mut self) {
+        for pool in self.universe.api.all("floatingippools") {
+            let desired = pool["spec"]["desiredIPs"].as_u64().unwrap_or(0);
+            let by_people = texts(&pool["spec"]["ips"]).filter(|ip| self.foreign.contains(ip)).count();
+            let lacking = usize::try_from(desired).unwrap_or(0).saturating_sub(by_people);
+            self.lacked_most = self.lacked_most.max(lacking);
+        }
     }
 }
 

@@ -141,11 +141,11 @@ pub async fn judge(
 
 /// What is told to be on a machine must be there.
 fn untrue_holders(universe: &Universe, index: &Index) -> Vec<String> {
-    let wrong = |(address, fact): (&Address, &Fact)| match &fact.holding {
-        Holding::By(vm) if universe.holder(&address.to_string()).is_none() => {
-            Some(format!("{address} is told to be on {vm}, and is on no machine"))
-        }
-        _ => None,
+    let wrong = |(address, fact): (&Address, &Fact)| {
+        let Holding::By(vm) = &fact.holding else { return None };
+        let holder = universe.holder(&address.to_string());
+        let is_there = holder.as_ref().is_some_and(|holder| *holder == vm.to_string());
+        (!is_there).then(|| format!("{address} is told to be on {vm}, and is on {holder:?}"))
     };
     let facts = index.world.pools().flat_map(|pool| index.world.facts_of(&pool.scope));
     facts.filter_map(wrong).collect()
@@ -185,13 +185,10 @@ fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
             found.push(format!("{ip} was created and is nobody's"));
         }
     }
-    let made =
-        account.difference(&cluster.foreign).filter(|ip| !cluster.orphans.contains(*ip)).count() as u64;
-    if made > cluster.desired_most {
-        let most = cluster.desired_most;
-        found.push(format!(
-            "{made} addresses were created for a pool that never was to have more than {most}"
-        ));
+    let made = account.difference(&cluster.foreign).filter(|ip| !cluster.orphans.contains(*ip)).count();
+    if made > cluster.lacked_most {
+        let most = cluster.lacked_most;
+        found.push(format!("{made} addresses were created for a pool that never lacked more than {most}"));
     }
     for done in universe.ocean.ledger().done {
         if let Deed::Released { address } = done.deed {

@@ -133,34 +133,55 @@ fn pool(place: &Place) -> FloatingIPPool {
     FloatingIPPool::new("big", serde_json::from_value(spec).unwrap())
 }
 
+/// A thousand addresses of one pool, one half of them on machines that die and the other on ones that don't match any more.
+async fn half_dead_and_half_alive(provider: &str) {
+    let place = PLACES.iter().find(|place| place.provider == provider).unwrap();
+    let rig = Rig::with(testbed::control_plane::Options::everything()).await;
+    crowd(&rig, place).await;
+    let pools: Api<FloatingIPPool> = Api::namespaced(rig.client.clone(), "default");
+    pools.create(&PostParams::default(), &pool(place)).await.unwrap();
+    let _controller = rig.controller("ip-address-controller", &[]);
+    rig.settled("floatingippool/big").await;
+    // The account has what a minute allows, and more.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+
+    let before = (place.ledger)(&accounts(&rig));
+    Holders::Mixed.dead().for_each(|number| (place.remove_machine)(&accounts(&rig), number));
+    let nodes: Api<Node> = Api::all(rig.client.clone());
+    let (dead, at_once) = (ListParams::default().labels("fate=dead"), DeleteParams::default());
+    nodes.delete_collection(&at_once, &dead).await.unwrap();
+    let edit = json!({"spec": {"match": {"nodeLabel": "batch=new"}}});
+    pools.patch("big", &PatchParams::default(), &Patch::Merge(edit)).await.unwrap();
+    let arrived = async || Ok(place.arrived(&accounts(&rig), &before) >= ADDRESSES);
+    // One that never ends shows in how many have arrived.
+    _ = eventually("all addresses have arrived", 3 * LONG, arrived).await;
+    let rush = place.judge(&accounts(&rig), &before, Holders::Mixed).unwrap();
+    println!("{}\n{}", Rush::HEAD, rush.row(place, Holders::Mixed));
+    assert_eq!(rush.doubled, Vec::<String>::new());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes: just bench clouds"]
-async fn half_dead_and_half_alive_a_crowd_fails_over_under_the_real_limits_of_each_cloud() {
-    println!("{}", Rush::HEAD);
-    for place in PLACES {
-        let rig = Rig::with(testbed::control_plane::Options::everything()).await;
-        crowd(&rig, place).await;
-        let pools: Api<FloatingIPPool> = Api::namespaced(rig.client.clone(), "default");
-        pools.create(&PostParams::default(), &pool(place)).await.unwrap();
-        let _controller = rig.controller("ip-address-controller", &[]);
-        rig.settled("floatingippool/big").await;
-        // The account has what a minute allows, and more.
-        tokio::time::sleep(Duration::from_secs(120)).await;
+async fn a_crowd_fails_over_under_the_real_limits_of_digitalocean() {
+    half_dead_and_half_alive("digitalocean").await;
+}
 
-        let before = (place.ledger)(&accounts(&rig));
-        Holders::Mixed.dead().for_each(|number| (place.remove_machine)(&accounts(&rig), number));
-        let nodes: Api<Node> = Api::all(rig.client.clone());
-        let (dead, at_once) = (ListParams::default().labels("fate=dead"), DeleteParams::default());
-        nodes.delete_collection(&at_once, &dead).await.unwrap();
-        let edit = json!({"spec": {"match": {"nodeLabel": "batch=new"}}});
-        pools.patch("big", &PatchParams::default(), &Patch::Merge(edit)).await.unwrap();
-        let arrived = async || Ok(place.arrived(&accounts(&rig), &before) >= ADDRESSES);
-        // One that never ends shows in how many have arrived.
-        _ = eventually("all addresses have arrived", 3 * LONG, arrived).await;
-        let rush = place.judge(&accounts(&rig), &before, Holders::Mixed).unwrap();
-        println!("{}", rush.row(place, Holders::Mixed));
-        assert_eq!(rush.doubled, Vec::<String>::new());
-    }
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement of minutes: just bench clouds"]
+async fn a_crowd_fails_over_under_the_real_limits_of_google_cloud() {
+    half_dead_and_half_alive("gcp").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement of minutes: just bench clouds"]
+async fn a_crowd_fails_over_under_the_real_limits_of_aws() {
+    half_dead_and_half_alive("aws").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement of minutes: just bench clouds"]
+async fn a_crowd_fails_over_under_the_real_limits_of_azure() {
+    half_dead_and_half_alive("azure").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -706,8 +706,17 @@ fn another_leaders_move_is_claimed_before_it_is_gone_on_with() {
 #[test]
 fn a_change_that_failed_is_asked_for_again_though_the_cloud_says_what_was_wanted() {
     check("n1 cordoned empty | n2 holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["attach a1 -> n2"]);
-    check("n1 | n2 cordoned empty holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["detach a1 from n2"]);
+    check("n1 | n2 cordoned empty holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["attach a1 -> n2"]);
     check("n1 holds a1 | a1 doubtful", expect!["a1 on n1"]);
+}
+
+#[test]
+fn where_changes_fail_again_and_again_an_address_is_taken_off_and_goes_elsewhere() {
+    let mut failing = world("n1 | n2 holds a1 | n3 | a1 moves n1 -> n2 | a1 doubtful");
+    failing.avoid_machines.insert(vm("n2"), now() + Duration::from_secs(5));
+    let plan = plan(&failing, now());
+    assert_eq!(plan.to_string().replace("203.0.113.", "a").replace("vm-", ""), "detach a1 from n2");
+    assert!(plan.marks.holders.values().all(BTreeMap::is_empty), "nobody is told to hold it");
 }
 
 #[test]
@@ -823,6 +832,7 @@ fn what_was_made_for_a_pool_and_is_not_listed_any_more_is_reported_and_not_repla
     check("creates | desired 3 | a7 tagged | a7 disowned", expect!["begin to create, tagged tag"]);
     check("creates | desired 3 | creating | a9 tagged | a9 disowned", expect!["create 3 in r, tagged tag"]);
     check("creates | desired 3 | a7 tagged | younger lists a7", expect!["begin to create, tagged tag"]);
+    check("creates | desired 3 | a7 tagged | a7 missing", expect!["begin to create, tagged tag"]);
     check("creates | desired 1 | n1 holds a1 | a7 tagged", expect!["a1 on n1"]);
 }
 
