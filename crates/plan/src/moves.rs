@@ -21,7 +21,8 @@
 //! the target may not get it any more                    abandon; it seeks another place
 //! free, a target                                        attach
 //! on the source, no target                              detach
-//! on the source, a target                               detach, or where the cloud moves in one call, attach
+//! on the source, a target                               detach, once no urgent move waits for its turn, or where the cloud
+//!                                                         moves in one call, attach
 //! on any other machine, or missing                      abandon: somebody else has moved it
 //! ```
 //!
@@ -36,9 +37,14 @@
 //!   is known to have none
 //! ```
 
+use std::collections::BTreeMap;
+
 use crate::bits::Bits;
 use crate::standing::{Standing, standing};
-use crate::{Address, Fact, Holding, Mode, Move, PENDING, Pool, Readiness, Target, Timestamp, VmId, World};
+use crate::{
+    Address, Fact, Holding, Journal, Mode, Move, PENDING, Pool, Readiness, Scope, Target, Timestamp, VmId,
+    World,
+};
 
 /// What to do about an unfinished move.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,6 +155,27 @@ pub(crate) fn is_urgent(world: &World, entry: &Move, fact: Option<&Fact>) -> boo
     let has_left = |fact: &Fact| fact.holding == Holding::Free || is_doubtfully_there(entry, fact);
     let is_under_way = entry.from.is_some() && fact.is_some_and(has_left);
     is_holder_lost(world, entry) || is_under_way
+}
+
+/// When the last urgent move that waits for its turn has it, in each scope.
+pub(crate) fn urgent_turns(world: &World, now: Timestamp) -> BTreeMap<Scope, Timestamp> {
+    let mut last = BTreeMap::new();
+    if world.turns.is_empty() {
+        return last;
+    }
+    for pool in world.pools() {
+        let Journal::Known(moves) = &pool.journal else { continue };
+        for (address, entry) in moves {
+            let fact = world.fact(&pool.scope, *address);
+            if let Some(turn) = world.turns.get(address).filter(|turn| now < **turn)
+                && is_urgent(world, entry, fact)
+            {
+                let known = last.entry(pool.scope.clone()).or_insert(*turn);
+                *known = (*known).max(*turn);
+            }
+        }
+    }
+    last
 }
 
 /// Whether an address is said to be where it is to go, and may not be, because the change that was to bring it there has failed.

@@ -67,6 +67,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
         holding: holding(world),
         marked: BTreeMap::new(),
         tally: Tally::default(),
+        urgent_turns: moves::urgent_turns(world, now),
         unknown: BTreeSet::new(),
         journalled: Vec::new(),
         begun: Vec::new(),
@@ -88,6 +89,8 @@ struct Planner<'a> {
     /// The nodes to be marked for each kind of object, in the order of their discovery.
     marked: BTreeMap<&'static str, Vec<(usize, Mark)>>,
     tally: Tally,
+    /// When the last urgent move that waits for its turn has it, in each scope.
+    urgent_turns: BTreeMap<Scope, Timestamp>,
     /// Scopes in which an address that no journal names is unknown.
     unknown: BTreeSet<Scope>,
     journalled: Vec<Step>,
@@ -305,7 +308,14 @@ impl<'a> Planner<'a> {
             Next::Attach(to) => Some(Action::Attach(to)),
             Next::Replace(to) => Some(Action::Replace(to)),
             Next::Restore(vm) => Some(Action::Restore(vm)),
-            Next::Detach(from) => Some(Action::Detach(from)),
+            Next::Detach(from) => match self.urgent_turns.get(&pool.scope).copied() {
+                // Where taking off and putting on are limited apart, it would be on no machine until the others have gone.
+                Some(turn) if entry.to.is_some() && !moves::is_urgent(self.world, entry, fact) => {
+                    self.ask_again(Some(turn));
+                    None
+                }
+                _ => Some(Action::Detach(from)),
+            },
             Next::Release => Some(Action::Release),
             Next::Drop => Some(Action::Drop),
         };

@@ -689,6 +689,21 @@ fn a_move_that_the_budget_holds_back_waits_for_its_turn_and_nothing_has_failed()
 }
 
 #[test]
+fn an_address_is_not_taken_off_a_living_holder_while_another_whose_holder_is_dead_waits_for_its_turn() {
+    let mut crowded = world(
+        "n1 cordoned empty holds a1 | n2 | n3 | n4 notready 99 | a2 free | a1 moves n1 -> n2 | a2 moves n4 -> n3",
+    );
+    let turn = now() + Duration::from_secs(4);
+    crowded.turns.insert(address("a2"), turn);
+    let waiting = plan(&crowded, now());
+    assert_eq!((waiting.to_string().as_str(), waiting.ask_again), ("", Some(turn)));
+    let steps = plan(&crowded, turn).to_string();
+    assert_eq!(steps, "attach 203.0.113.2 -> n3\ndetach 203.0.113.1 from vm-n1");
+    crowded.turns = BTreeMap::from([(address("a1"), now())]);
+    assert!(plan(&crowded, now()).to_string().contains("detach"), "nobody waits");
+}
+
+#[test]
 fn an_unfinished_move_that_makes_no_sense_any_more_is_abandoned() {
     check("n1 holds a1 | n2 | a1 moves n1 -> n2", expect!["abandon a1"]);
     check("n1 cordoned empty holds a1 | n2 cordoned | a1 moves n1 -> n2", expect!["abandon a1"]);
