@@ -1182,6 +1182,19 @@ mod tests {
         index
     }
 
+    #[test]
+    fn an_account_of_which_something_was_not_told_is_not_known_as_a_whole_until_all_is() {
+        let mut index = Index::default();
+        let scope = Scope { provider: plan::Provider::Gcp, account: "p".into() };
+        let whole = Listing::default();
+        let partial = Listing { untold: vec!["a region".into()], ..Listing::default() };
+        for (listing, is_known) in [(&whole, true), (&partial, false), (&whole, true)] {
+            let as_of = index.tick();
+            index.see_listing(&scope, Ok(listing.clone()), as_of);
+            assert_eq!(index.world.accounts.contains_key(&scope), is_known);
+        }
+    }
+
     fn pod(name: &str, owner: &str, uid: &str, phase: &str) -> Box<SlimPod> {
         let owner =
             json!({"apiVersion": "apps/v1", "kind": owner, "name": "x", "uid": uid, "controller": true});

@@ -188,6 +188,7 @@ impl Cluster {
             cluster.pod(node, true);
         }
         Cloud::ALL.into_iter().for_each(|cloud| cluster.recreate(cloud));
+        cluster.note_lacking();
         cluster
     }
 
@@ -285,6 +286,7 @@ impl Cluster {
             | Event::KubernetesStorm { .. }
             | Event::CloudStorm { .. } => {}
         }
+        self.note_lacking();
     }
 
     fn mend(&mut self) {
@@ -691,6 +693,7 @@ impl Cluster {
         Cloud::ALL.into_iter().for_each(|cloud| self.recreate(cloud));
         vips::heal(&self.universe);
         self.confirm_losses(Duration::from_secs(86_400));
+        self.note_lacking();
     }
 
     /// Resolves what a person has to resolve: of the addresses that may be ours, those that are get listed.
@@ -723,7 +726,7 @@ impl Cluster {
     }
 
     /// Takes note of how many addresses the pool has to create by now.
-    pub fn note_lacking(&mut self) {
+    fn note_lacking(&mut self) {
         for pool in self.universe.api.all("floatingippools") {
             let desired = pool["spec"]["desiredIPs"].as_u64().unwrap_or(0);
             let by_people = texts(&pool["spec"]["ips"]).filter(|ip| self.foreign.contains(ip)).count();
@@ -738,7 +741,8 @@ fn listed_at_first() -> Vec<String> {
     (0..2).map(ocean_address).collect()
 }
 
-fn texts(list: &Value) -> impl Iterator<Item = String> {
+/// The texts of a list.
+pub(crate) fn texts(list: &Value) -> impl Iterator<Item = String> {
     list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(ToOwned::to_owned))
 }
 

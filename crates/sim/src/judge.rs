@@ -30,7 +30,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use testbed::fake::ledger::{Asked, Deed, Ledger};
 
-use crate::cluster::{AWS_REGION, AWS_ZONE, Cluster};
+use crate::cluster::{AWS_REGION, AWS_ZONE, Cluster, texts};
 use crate::edges;
 use crate::names;
 use crate::run::DNS_OWNER;
@@ -172,12 +172,7 @@ fn stale_leaders(universe: &Universe) -> Vec<String> {
 fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
     let account: BTreeSet<String> = universe.ocean.with(|ocean| ocean.reserved_ips()).into_iter().collect();
     let pools = universe.api.all("floatingippools");
-    let listed: BTreeSet<String> = pools
-        .iter()
-        .filter_map(|pool| pool["spec"]["ips"].as_array())
-        .flatten()
-        .filter_map(|ip| ip.as_str().map(ToOwned::to_owned))
-        .collect();
+    let listed: BTreeSet<String> = pools.iter().flat_map(|pool| texts(&pool["spec"]["ips"])).collect();
     let mut found = Vec::new();
     let has_pool = !pools.is_empty();
     for ip in account.difference(&cluster.foreign).filter(|ip| !listed.contains(*ip)) {

@@ -67,20 +67,17 @@ pub fn run(seed: u64, script: &[(Duration, Event)]) -> Outcome {
 async fn play(seed: u64, script: &[(Duration, Event)]) -> Outcome {
     let universe = Universe::new(seed, clouds());
     let mut cluster = Cluster::new(seed, Arc::clone(&universe));
-    cluster.note_lacking();
     let mut fleet = Fleet::new(seed, Arc::clone(&universe));
     let ipam = tokio::spawn(Ipam::new(seed, Arc::clone(&universe)).work());
     for (at, event) in script {
         fleet.look_after_until(*at).await;
         cluster.happen(event);
-        cluster.note_lacking();
         fleet.happen(event);
     }
     fleet.look_after_until(CHAOS).await;
     universe.tell("nothing goes wrong any more");
     fleet.heal();
     cluster.heal();
-    cluster.note_lacking();
     let resolve_at = CHAOS + SETTLES_WITHIN / 2;
     fleet.look_after_until(resolve_at).await;
     cluster.resolve_candidates();

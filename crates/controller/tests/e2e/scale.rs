@@ -19,12 +19,16 @@ use crate::rig::{Rig, resident_megabytes};
 
 const LONG: Duration = Duration::from_secs(400);
 
+fn place(provider: &str) -> &'static Place {
+    PLACES.iter().find(|place| place.provider == provider).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes: just bench failover"]
 async fn a_thousand_addresses_of_one_pool_fail_over_at_once() {
     let rig = Rig::prepare().await;
     rig.clouds.digitalocean.enforce_limits(false);
-    let place = PLACES.iter().find(|place| place.provider == "digitalocean").unwrap();
+    let place = place("digitalocean");
     crowd(&rig, place).await;
 
     let pools: Api<FloatingIPPool> = Api::namespaced(rig.client.clone(), "default");
@@ -135,7 +139,7 @@ fn pool(place: &Place) -> FloatingIPPool {
 
 /// A thousand addresses of one pool, one half of them on machines that die and the other on ones that don't match any more.
 async fn half_dead_and_half_alive(provider: &str) {
-    let place = PLACES.iter().find(|place| place.provider == provider).unwrap();
+    let place = place(provider);
     let rig = Rig::with(testbed::control_plane::Options::everything()).await;
     crowd(&rig, place).await;
     let pools: Api<FloatingIPPool> = Api::namespaced(rig.client.clone(), "default");

@@ -837,7 +837,8 @@ fn what_was_made_for_a_pool_and_is_not_listed_any_more_is_reported_and_not_repla
             "created for this object and not listed by any: a7; none is created while they are there: add those that are to be used to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
         ],
     );
-    // Also one that was taken off the list while others are created.
+    // One that is on its way is on no list all the same, and also one that was taken off while others are created.
+    check("creates | desired 3 | n1 | n2 | a7 tagged | a7 moves n1 -> n2", expect!["attach a7 -> n2"]);
     check(
         "creates | desired 3 | creating | a9 tagged",
         expect![
@@ -1096,6 +1097,10 @@ fn f4_an_address_leaves_the_name_with_its_match_unless_it_is_on_its_way_to_anoth
         expect!["a1 on n1, a2 is on its way to n2, name holds a1, a2"],
     );
     check(&format!("{going} | a2 going 27"), expect!["publish A hello.example.com at digitalocean: a1"]);
+    check(
+        &format!("{} | a2 going 27 | a2 doubtful", going.replace("| n2 |", "| n2 holds a2 |")),
+        expect!["publish A hello.example.com at digitalocean: a1"],
+    );
     check(
         &going.replace("record ours a1 a2", "record ours a1"),
         expect!["a1 on n1, a2 is on its way to n2, name holds a1"],
