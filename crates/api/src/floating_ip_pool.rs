@@ -141,6 +141,10 @@ pub struct FloatingIPPoolStatus {
     #[x_kube(merge_strategy = StructMerge::Atomic)]
     pub moves: Option<Moves>,
 
+    /// The tag that addresses were created with. From then on none is created while tags can't be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub creation_tag: Option<String>,
+
     /// When an address was last assigned, so that the cool-off survives a change of leader.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_assignment: Option<Time>,

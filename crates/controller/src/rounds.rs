@@ -488,6 +488,7 @@ impl Rounds {
                 CreationAction::Finish => None,
             };
             if let Some(mut pool) = self.index.world.pool(key).cloned() {
+                pool.is_tag_used |= entry.as_ref().is_some_and(|entry| entry.tag.is_some());
                 pool.creation = entry;
                 self.index.world.set_pool(pool);
             }

@@ -8,6 +8,7 @@
 //! no entry      as many addresses as desired                     nothing to do
 //!               the account was not read as a whole              wait, and read again
 //!               it has addresses with the tag that nobody lists  report them, and touch nothing
+//!               the tag was used, and tags can't be read         wait: what was created can't be seen
 //!               otherwise                                        begin: write an entry
 //! an entry      another leader's epoch                           claim it: write it again with ours
 //!               a request for it is under way, or failed         wait
@@ -166,6 +167,9 @@ pub(crate) fn next(world: &World, pool: &Pool, ownership: &Ownership, now: Times
         made.filter(|_| !crate::sabotaged!(UnlistedReplaced)).collect::<BTreeSet<_>>()
     };
     let begin = |account: &Account| {
+        if pool.is_tag_used && !account.can_tag {
+            return Next::say(Lacking::TagsHidden);
+        }
         let tag = account.can_tag.then(|| Arc::clone(tag));
         let before = tag.as_ref().map_or_else(unlisted, tagged);
         match before.len() {

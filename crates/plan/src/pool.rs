@@ -23,6 +23,8 @@ pub struct Pool {
     pub adopted: BTreeSet<Address>,
     /// Where its kind can create addresses up to the desired number: the tag that they carry.
     pub creates: Option<Arc<str>>,
+    /// Whether addresses may have been created with that tag, by the object's own status.
+    pub is_tag_used: bool,
     /// Those of its addresses that it created itself, by the object's own status.
     pub created_here: BTreeSet<Address>,
     /// Addresses of which a person has said that they were not created for it.
@@ -64,6 +66,7 @@ impl Pool {
             addresses,
             adopted: BTreeSet::new(),
             creates: None,
+            is_tag_used: false,
             created_here: BTreeSet::new(),
             disowned: BTreeSet::new(),
             tenancy: Tenancy::UntilDrained,

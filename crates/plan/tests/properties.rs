@@ -137,6 +137,7 @@ fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap
         addresses: listed,
         adopted: BTreeSet::new(),
         creates,
+        is_tag_used: false,
         created_here,
         disowned: BTreeSet::new(),
         tenancy: match dice.roll(3) {

@@ -131,7 +131,7 @@ pub struct ApiServer {
 
 #[derive(Default)]
 struct Store {
-    objects: BTreeMap<(&'static str, String, String), Value>,
+    objects: BTreeMap<(&'static str, String, String), Arc<Value>>,
     events: Vec<Event>,
     version: u64,
     compacted: u64,
@@ -185,7 +185,7 @@ impl ApiServer {
         self.by_hand(plural, now, |store, kind| {
             let key = (kind.plural, namespace.to_owned(), name.to_owned());
             if let Some(present) = store.objects.get(&key).cloned() {
-                let mut edited = present.clone();
+                let mut edited = Value::clone(&present);
                 change(&mut edited);
                 store.put(kind, key, &present, edited);
             }
@@ -218,13 +218,13 @@ impl ApiServer {
     }
 
     /// All objects of a kind.
-    pub fn all(&self, plural: &str) -> Vec<Value> {
+    pub fn all(&self, plural: &str) -> Vec<Arc<Value>> {
         let Some(kind) = Kind::named(plural) else { return Vec::new() };
-        self.lock().of_kind(kind).map(|(_, object)| object.clone()).collect()
+        self.lock().of_kind(kind).map(|(_, object)| Arc::clone(object)).collect()
     }
 
     /// One object.
-    pub fn one(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+    pub fn one(&self, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let kind = Kind::named(plural)?;
         self.lock().objects.get(&(kind.plural, namespace.to_owned(), name.to_owned())).cloned()
     }
@@ -390,7 +390,7 @@ fn discovery(path: &str) -> Option<Value> {
 }
 
 impl Store {
-    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&(&'static str, String, String), &Value)> {
+    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&(&'static str, String, String), &Arc<Value>)> {
         let first = (kind.plural, String::new(), String::new());
         self.objects.range(first..).take_while(move |((plural, ..), _)| *plural == kind.plural)
     }
@@ -406,7 +406,8 @@ impl Store {
         match (request.method().clone(), &target.name) {
             (Method::GET, None) => Ok(ok(self.list(&target, named(&query(request)).as_deref()))),
             (Method::GET, Some(_)) => {
-                self.objects.get(&key(&target)).cloned().map(ok).ok_or_else(|| not_found(&target))
+                let found = self.objects.get(&key(&target)).ok_or_else(|| not_found(&target))?;
+                Ok(ok(Value::clone(found)))
             }
             (Method::POST, None) => self.create(&target, body()?).map(|object| (StatusCode::CREATED, object)),
             (Method::PUT, Some(_)) => self.replace(&target, body()?).map(ok),
@@ -426,7 +427,7 @@ impl Store {
         };
         let of_kind = self.of_kind(target.kind);
         let items: Vec<_> =
-            of_kind.filter(|(key, _)| is_meant(key)).map(|(_, object)| object.clone()).collect();
+            of_kind.filter(|(key, _)| is_meant(key)).map(|(_, object)| Value::clone(object)).collect();
         json!({
             "kind": format!("{}List", target.kind.kind), "apiVersion": target.kind.api_version,
             "metadata": {"resourceVersion": self.version.to_string()}, "items": items,
@@ -465,7 +466,7 @@ impl Store {
         }
         self.check_version(target, &present, &object)?;
         let mut replaced = if target.is_status {
-            let mut replaced = present.clone();
+            let mut replaced = Value::clone(&present);
             match object.get("status") {
                 Some(status) => replaced["status"] = status.clone(),
                 None => remove(&mut replaced, "status"),
@@ -482,7 +483,7 @@ impl Store {
     fn patch(&mut self, target: &Target, patch: &Value) -> Result<Value, Refused> {
         let present = self.objects.get(&key(target)).cloned().ok_or_else(|| not_found(target))?;
         self.check_version(target, &present, patch)?;
-        let mut patched = present.clone();
+        let mut patched = Value::clone(&present);
         merge(&mut patched, patch);
         keep_system_fields(&mut patched, &present, target);
         check_finalizers(&present, &patched)?;
@@ -527,7 +528,8 @@ impl Store {
 
     /// Deletes an object, if it still is the one that the preconditions name.
     fn delete(&mut self, target: &Target, preconditions: &Value) -> Result<Value, Refused> {
-        let mut object = self.objects.get(&key(target)).cloned().ok_or_else(|| not_found(target))?;
+        let present = self.objects.get(&key(target)).ok_or_else(|| not_found(target))?;
+        let mut object = Value::clone(present);
         for field in ["uid", "resourceVersion"] {
             let meant = &preconditions[field];
             if !meant.is_null() && *meant != object["metadata"][field] {
@@ -558,15 +560,15 @@ impl Store {
     ) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        let line = Bytes::from(format!("{}\n", json!({"type": what, "object": object})));
-        let (version, plural) = (self.version, kind.plural);
-        let (at, told) = (self.now, Arc::new(object.clone()));
-        self.events.push(Event { version, at, plural, what, object: told, line });
+        let line = Bytes::from(format!("{{\"object\":{object},\"type\":\"{what}\"}}\n"));
+        let (version, at, plural) = (self.version, self.now, kind.plural);
+        let stored = Arc::new(object.clone());
         if what == "DELETED" {
             self.objects.remove(&key);
         } else {
-            self.objects.insert(key, object.clone());
+            self.objects.insert(key, Arc::clone(&stored));
         }
+        self.events.push(Event { version, at, plural, what, object: stored, line });
         object
     }
 }

@@ -191,7 +191,8 @@ impl Universe {
             }
             "DisassociateAddress" => {
                 let ip = address(get("AssociationId"));
-                let holder = self.ec2.with(|ec2| ec2.holder(&ip)).unwrap_or_default();
+                // One that is over takes the address from nobody, whoever has it now.
+                let holder = self.ec2.with(|ec2| ec2.holder_by(get("AssociationId"))).unwrap_or_default();
                 format!("/ec2/addresses/{ip}/disassociate/{}", holder.rsplit('/').next().unwrap_or_default())
             }
             "ModifyNetworkInterfaceAttribute" => format!("/ec2/instances/{instance}/assign"),

@@ -296,7 +296,7 @@ impl Cluster {
                 self.returns(cloud, node);
                 self.ready(cloud, node, true);
                 self.cordon(cloud, node, false);
-                let has_pod = |pod: &Value| pod["metadata"]["name"] == pod_name(node).as_str();
+                let has_pod = |pod: &Arc<Value>| pod["metadata"]["name"] == pod_name(node).as_str();
                 if cloud == Cloud::Ocean && !self.universe.api.all("pods").iter().any(has_pod) {
                     self.pod(node, true);
                 }

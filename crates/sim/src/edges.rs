@@ -250,11 +250,10 @@ async fn exchange(
 
 /// The apiserver's answer, and a look at what the request did to a node.
 fn carried_out(universe: &Universe, process: u64, request: &Request<Bytes>) -> Response<Bytes> {
-    let marks = |node: &&Value| {
-        let name = node["metadata"]["name"].as_str().unwrap_or_default();
-        request.uri().path().ends_with(&format!("/nodes/{name}"))
+    let node = || {
+        let (_, name) = request.uri().path().rsplit_once("/nodes/")?;
+        universe.api.one("nodes", "", name)
     };
-    let node = || universe.api.all("nodes").iter().find(marks).cloned();
     let before = (request.method() == Method::PATCH).then(node).flatten();
     let answer = vips::carried_out(universe, process, request);
     if let (Some(before), Some(after)) = (&before, before.as_ref().and_then(|_| node())) {

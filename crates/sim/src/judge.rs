@@ -288,8 +288,8 @@ async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
     (index, plan)
 }
 
-fn read<K: DeserializeOwned>(objects: Vec<Value>) -> Vec<K> {
-    objects.into_iter().filter_map(|object| serde_json::from_value(object).ok()).collect()
+fn read<K: DeserializeOwned>(objects: Vec<Arc<Value>>) -> Vec<K> {
+    objects.iter().filter_map(|object| K::deserialize(&**object).ok()).collect()
 }
 
 fn marks(index: &Index, plan: &Plan) -> Vec<String> {

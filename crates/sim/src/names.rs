@@ -10,6 +10,7 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -133,7 +134,7 @@ fn taken_for(universe: &Universe) -> Option<Duration> {
 fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
     let nodes = universe.api.all("nodes");
     let droplet = universe.ocean.with(|ocean| ocean.holder(value)).map(|id| format!("digitalocean://{id}"));
-    let has_it = |node: &&Value| match name {
+    let has_it = |node: &&Arc<Value>| match name {
         NODES | AWS_NODES => node["status"]["addresses"][0]["address"] == value,
         POOL => droplet.as_deref() == node["spec"]["providerID"].as_str(),
         _ => false,
@@ -147,7 +148,7 @@ fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
     let is_quiet = universe.is_quiet(&[node_name, value, "objects", "the name"]);
     // An address that a person took off the list stays where it is, and is no longer published.
     let is_listed =
-        |pool: &Value| pool["spec"]["ips"].as_array().is_some_and(|ips| ips.contains(&value.into()));
+        |pool: &Arc<Value>| pool["spec"]["ips"].as_array().is_some_and(|ips| ips.contains(&value.into()));
     let is_meant = name != POOL || universe.api.all("floatingippools").iter().any(is_listed);
     (is_well && has_pod && is_meant && is_quiet).then(|| node_name.to_owned())
 }

@@ -14,6 +14,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -234,7 +235,7 @@ pub fn heal(universe: &Universe) {
     }
     let in_range = universe.api.one("clusters", NAMESPACE, &name(CLUSTER_IN_RANGE));
     // Others may have been given its address, or have had it before, and wait until it is gone.
-    if in_range.as_ref().is_some_and(is_by_hand) {
+    if in_range.as_deref().is_some_and(is_by_hand) {
         happen(universe, &Event::Delete { cluster: CLUSTER_IN_RANGE });
     }
     for cluster in 0..CLUSTERS {
@@ -309,7 +310,7 @@ fn in_use(universe: &Universe, pool: usize) -> Vec<String> {
     let given = universe.api.all("ipaddresses");
     let is_given = |address: &String| given.iter().any(|given| given["spec"]["address"] == address.as_str());
     let pool = universe.api.one(POOLS[pool].plural, POOLS[pool].namespace, POOLS[pool].name);
-    pool.iter().flat_map(listed).filter(is_given).collect()
+    pool.as_deref().into_iter().flat_map(listed).filter(is_given).collect()
 }
 
 fn add_pool(universe: &Universe, pool: usize) {
@@ -365,7 +366,7 @@ fn word(cluster: &Value, role: Role) -> Option<String> {
 }
 
 /// The Cluster's own claim, and the address that it has.
-fn given(universe: &Universe, cluster: &Value, role: Role) -> Option<(Value, Value)> {
+fn given(universe: &Universe, cluster: &Value, role: Role) -> Option<(Arc<Value>, Arc<Value>)> {
     let name = claim_name(role, text(&cluster["metadata"]["name"])?);
     let claim = universe.api.one("ipaddressclaims", NAMESPACE, &name)?;
     let address =
@@ -486,7 +487,8 @@ fn claimed(universe: &Universe, claim: &Value) -> Vec<String> {
     let mut found = Vec::new();
     let Some(uid) = owner(claim) else { return vec!["a claim belongs to nobody".to_owned()] };
     let role = &claim["metadata"]["labels"][ROLE];
-    let is_same = |other: &&Value| owner(other) == Some(uid) && other["metadata"]["labels"][ROLE] == *role;
+    let is_same =
+        |other: &&Arc<Value>| owner(other) == Some(uid) && other["metadata"]["labels"][ROLE] == *role;
     let count = universe.api.all("ipaddressclaims").iter().filter(is_same).count();
     if count > 1 {
         found.push(format!("there are {count} claims for one VIP"));

@@ -56,10 +56,13 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
     let journal = status.and_then(|status| status.moves.as_ref()).map(|moves| moves.entries.as_slice());
     let journal = journal.unwrap_or_default();
     let scope = Scope { provider: provider.unwrap_or(Provider::DigitalOcean), account: "".into() };
+    let tag = object.uid().map(|uid| format!("{TAG_PREFIX}{uid}"));
+    let tag_used = status.and_then(|status| status.creation_tag.as_ref());
     let pool = Pool {
         created: created(object),
         desired: spec.desired().unwrap_or(addresses.len()),
-        creates: object.uid().map(|uid| format!("{TAG_PREFIX}{uid}").into()),
+        is_tag_used: tag_used.is_some() && tag_used == tag.as_ref(),
+        creates: tag.map(Into::into),
         created_here: created_here(addresses_status),
         disowned: disowned(object),
         tenancy: Tenancy::UntilDisplaced { needs_pods },

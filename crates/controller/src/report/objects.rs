@@ -201,6 +201,9 @@ impl Speaker<'_> {
         // The cool-off is at least as long as asked for, so its beginning is not rounded down.
         let last = self.pool.last_assignment;
         status.last_assignment = last.map(|time| whole_seconds(time + Duration::from_nanos(999_999_999)));
+        if self.pool.is_tag_used {
+            status.creation_tag = self.pool.creates.as_deref().map(Into::into);
+        }
         status.dns = self.dns(status.dns.as_ref());
         let has_none = self.verdicts.is_empty() && self.lacking.is_none();
         let nothing = has_none.then(|| "neither ips nor desiredIPs asks for an address".to_owned());

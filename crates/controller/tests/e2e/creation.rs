@@ -188,6 +188,35 @@ async fn a_tool_that_takes_the_list_back_makes_nobody_buy_addresses_and_is_told_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_may_not_see_projects_any_more_makes_nobody_buy_addresses() {
+    let rig = Rig::prepare().await;
+    let environment = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1")];
+    let first = rig.controller("ip-address-controller", &environment);
+    rig.control_plane.apply(&pool(2, "nobody=has-this", "")).unwrap();
+    eventually("both are listed, and that is over", SOON, async || {
+        Ok(listed(&rig).len() == 2 && rig.get(POOL)["status"]["moves"].is_null())
+    })
+    .await
+    .unwrap();
+    drop(first);
+    let bought = in_account(&rig);
+    let tag = format!("ip-address-controller-{}", rig.get(POOL)["metadata"]["uid"].as_str().unwrap());
+    assert_eq!(rig.get(POOL)["status"]["creationTag"], tag.as_str());
+
+    // Whoever leads next can't see that the two are this pool's, which a tool has taken off its list meanwhile.
+    let forbidden = Fault::Refuse(Refusal::Forbidden("this token may not use projects".into()));
+    rig.clouds.digitalocean.inject(Rule { times: usize::MAX, ..Rule::next("projects.list", forbidden) });
+    rig.kubectl(&["patch", POOL, "--type=merge", "-p", "{\"spec\":{\"ips\":null}}"]);
+    let _second = rig.controller("ip-address-controller", &environment);
+    eventually("it is reported", SOON, async || Ok(stalled(&rig).is_some()))
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
+    assert_eq!(stalled(&rig).unwrap()["reason"], "NoTags");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(in_account(&rig), bought, "nothing was bought");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_tags_a_lost_answer_is_reported_with_its_candidates_and_resolved_by_a_person() {
     let rig = Rig::prepare().await;
     let cloud = &rig.clouds.digitalocean;

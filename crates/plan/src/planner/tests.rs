@@ -10,7 +10,7 @@
 //! `epoch 8` (ours is 7), `newer` (a journal that we can't read), `confirmed 30` (losses up to so many seconds ago), and
 //! `younger lists a1` adds a second pool. `creates` lets it create addresses with a tag, `creates untagged` without;
 //! `creating` and `creating asked` is an entry in the journal, the latter with a request of unknown outcome, `unread` an
-//! account that was not read since, `hidden` one whose tags can't be read any more; `a9 tagged` and `a9 elsewhere` are in
+//! account that was not read since, `hidden` one whose tags can't be read any more, `tagged-before` a pool that created some earlier; `a9 tagged` and `a9 elsewhere` are in
 //! the account and not in the pool, `a9 disowned` is not the pool's by a person's word, `a1 made` was created by it; `releases` is policy.releaseCreated, `deleted` and
 //! `deleted detaching` an object that is being deleted. `evicts` is policy.evictPods, a node that is `astray` has pods of the
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
@@ -141,6 +141,7 @@ impl Sketch {
             ["creating-epoch", number] => {
                 pool.creation.as_mut().unwrap().epoch = Epoch(number.parse().unwrap());
             }
+            ["tagged-before"] => pool.is_tag_used = true,
             ["hidden"] => self.world.accounts.get_mut(&scope()).unwrap().can_tag = false,
             ["unread"] => self.world.accounts.get_mut(&scope()).unwrap().as_of = Tick(1),
             ["asking"] => _ = self.world.in_flight.creations.insert(pool.key.clone(), 1),
@@ -864,6 +865,13 @@ fn a_creation_goes_on_only_from_an_account_that_was_read_as_a_whole_after_it() {
             "a1 on n1, addresses were created in a project of their own, and the credentials don't allow to read projects any more: allow that, or nothing more is created"
         ],
     );
+    check(
+        "creates untagged | tagged-before | desired 2 | n1 holds a1 | a7 elsewhere",
+        expect![
+            "a1 on n1, addresses were created in a project of their own, and the credentials don't allow to read projects any more: allow that, or nothing more is created"
+        ],
+    );
+    check("creates | tagged-before | desired 2 | n1 holds a1", expect!["begin to create, tagged tag"]);
     check("creates | desired 1 | creating | asking", expect!["1 more being created"]);
     check("creates | desired 1 | creating | creating-epoch 6 | a7 tagged", expect!["claim the creation"]);
 }

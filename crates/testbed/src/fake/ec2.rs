@@ -214,6 +214,13 @@ impl Ec2 {
         Some(self.state.holder(interface))
     }
 
+    /// Who holds an address by an association, unless that is over.
+    pub fn holder_by(&self, association: &str) -> Option<String> {
+        let mut associations =
+            self.state.addresses.values().filter_map(|address| address.association.as_ref());
+        associations.find(|(id, _)| id == association).map(|(_, interface)| self.state.holder(interface))
+    }
+
     /// Whether a machine has an address that is not an Elastic IP.
     pub fn has_own(&self, instance: &str) -> bool {
         let mut of_instance = self
