@@ -64,6 +64,8 @@ pub struct Rounds {
     retry: Retry,
     /// How often an address was refused since it last arrived anywhere, and what was said last.
     failures: BTreeMap<plan::Address, (u32, Arc<str>)>,
+    /// How often a machine could not be given an address of its own back, one time after the other.
+    failed_restores: BTreeMap<plan::VmId, u32>,
     failed_creations: BTreeMap<plan::PoolKey, u32>,
     /// How many pods were evicted for a pool lately, and when the last one was.
     evictions: BTreeMap<plan::PoolKey, (u32, Instant)>,
@@ -114,6 +116,7 @@ impl Rounds {
             metrics,
             retry,
             failures: BTreeMap::new(),
+            failed_restores: BTreeMap::new(),
             failed_creations: BTreeMap::new(),
             evictions: BTreeMap::new(),
             failed_records: BTreeMap::new(),

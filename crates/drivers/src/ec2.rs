@@ -240,7 +240,9 @@ impl Ec2 {
             .set_network_interface_id(interface.network_interface_id().map(Into::into))
             .set_private_ip_address(interface.private_ip_address().map(Into::into))
             .allow_reassociation(false);
-        match associated.send().await.map_err(|error| explain(name, error)) {
+        let associated = associated.send().await.map_err(|error| explain(name, error));
+        self.doubt_unanswered(scope, address, associated.as_ref().err());
+        match associated {
             Ok(_) => {
                 let (holding, region) = (Holding::By(vm.clone()), Some(Arc::clone(&scope.account)));
                 let held = Listed { holding, region, tag: None };
@@ -275,7 +277,9 @@ impl Ec2 {
             _ => return Ok(Progress::Done),
         };
         let gone = self.client(scope).await.disassociate_address().association_id(association).send().await;
-        match gone.map_err(|error| explain(name, error)) {
+        let gone = gone.map_err(|error| explain(name, error));
+        self.doubt_unanswered(scope, address, gone.as_ref().err());
+        match gone {
             // What was read was late, or is ahead of what changes it: only another look can tell.
             Err(DriverError::NotFound(message)) => Err(DriverError::Conflict(message)),
             Err(error) => Err(error),
@@ -284,6 +288,12 @@ impl Ec2 {
                 self.recent().note(&scope.account, address, held, Some(free));
                 Ok(Progress::Done)
             }
+        }
+    }
+
+    fn doubt_unanswered(&self, scope: &Scope, address: Address, error: Option<&DriverError>) {
+        if matches!(error, Some(DriverError::Unavailable(_))) {
+            self.recent().doubt(&scope.account, address);
         }
     }
 

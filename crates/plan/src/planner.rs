@@ -652,10 +652,10 @@ fn step(pool: &Pool, address: Address, is_urgent: bool, action: Action) -> Step 
     Step { pool: pool.key.clone(), scope: pool.scope.clone(), address, is_urgent, action }
 }
 
-/// The holder of an address, where it had one of its own before that.
+/// The holder of an address, or whoever had it last where nobody has it, if that one had an address of its own before.
 fn owed(pool: &Pool, address: Address, from: Option<&VmId>) -> BTreeSet<VmId> {
-    let is_lent = |vm: &&VmId| pool.lent.contains(&address) && pool.last_holders.get(&address) == Some(*vm);
-    from.filter(is_lent).into_iter().cloned().collect()
+    let lent_to = pool.last_holders.get(&address).filter(|_| pool.lent.contains(&address));
+    lent_to.filter(|vm| from.is_none_or(|from| from == *vm)).into_iter().cloned().collect()
 }
 
 /// Seekers were judged last; the user wants to read the addresses in the order of the list.

@@ -81,7 +81,10 @@ impl Rounds {
                         }
                         self.index.correct(scope, *address, holding);
                     }
-                    Effect::HasOwn => self.index.world.has_own.extend(action.machine().cloned()),
+                    Effect::HasOwn => {
+                        action.machine().iter().for_each(|vm| _ = self.failed_restores.remove(*vm));
+                        self.index.world.has_own.extend(action.machine().cloned());
+                    }
                 }
             }
             Err(DriverError::NotSent(NotSent { wait })) => {
@@ -95,11 +98,20 @@ impl Rounds {
                 let now = self.clock.wall();
                 self.tell(&step.pool, "MoveFailed", format!("{step} failed: {error}"), true);
                 let why: Arc<str> = error.to_string().into();
+                // What else has failed with the address says nothing of the machine.
+                let restores = match action {
+                    Action::Restore(vm) => {
+                        let restores = self.failed_restores.entry(vm.clone()).or_default();
+                        *restores += 1;
+                        *restores
+                    }
+                    _ => 0,
+                };
                 let (failures, last) = self.failures.entry(*address).or_insert((0, Arc::clone(&why)));
                 let pause = match action {
                     // The machine has lost its own address for nothing: it is not kept waiting for another.
                     Action::Replace(_) if is_refused(&error) => self.retry.shortest,
-                    Action::Restore(_) => self.retry.grown(*failures),
+                    Action::Restore(_) => self.retry.grown(restores - 1),
                     _ => self.retry.pause_after(&error, *failures),
                 };
                 (*failures, *last) = (*failures + 1, Arc::clone(&why));
@@ -107,7 +119,8 @@ impl Rounds {
                 if let Ok(until) = now.checked_add(pause) {
                     self.index.world.avoid_addresses.insert(*address, Pause { until, why });
                 }
-                if let (Action::Restore(vm), true) = (action, failures >= RESTORE_TRIES) {
+                if let (Action::Restore(vm), true) = (action, restores >= RESTORE_TRIES) {
+                    self.failed_restores.remove(vm);
                     // It would hold up the address for ever; a person has to see to the machine.
                     self.index.world.has_own.insert(vm.clone());
                     let note =

@@ -40,6 +40,11 @@ impl Recent {
         self.changes.entry((Arc::clone(region), address)).or_default().push(change);
     }
 
+    /// Whether a change took effect was not told: what was answered before says nothing any more.
+    pub(super) fn doubt(&mut self, region: &Arc<str>, address: Address) {
+        self.changes.remove(&(Arc::clone(region), address));
+    }
+
     /// An address was asked for, and whether there is one more was not told.
     pub(super) fn note_unanswered(&mut self, region: &Arc<str>) {
         self.unanswered.insert(Arc::clone(region), Instant::now());
@@ -146,6 +151,15 @@ mod tests {
             assert_eq!(believed(&mut recent, &news), news);
         }
         tokio::time::sleep(LATE_MAX).await;
+        assert_eq!(believed(&mut recent, &Holding::Free), Holding::Free);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_change_without_an_answer_what_is_read_is_believed() {
+        let mut recent = Recent::new(LATE_MAX);
+        recent.note(&"here".into(), ADDRESS.parse().unwrap(), Holding::Free, Some(listed(on("one"))));
+        assert_eq!(believed(&mut recent, &Holding::Free), on("one"));
+        recent.doubt(&"here".into(), ADDRESS.parse().unwrap());
         assert_eq!(believed(&mut recent, &Holding::Free), Holding::Free);
     }
 

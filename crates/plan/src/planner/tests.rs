@@ -15,7 +15,7 @@
 //! `deleted detaching` an object that is being deleted. `evicts` is policy.evictPods, a node that is `astray` has pods of the
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
 //! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
-//! `a1 lent` that the status does so of its holder. `here n1` is where we run, `urgent` a move whose holder was dead.
+//! `a1 lent` that the status does so of its holder, `a1 last n1` who that was. `here n1` is where we run, `urgent` a move whose holder was dead.
 //! `publishes` gives the pool a name in DNS with a time to live of 30 s, `publishes nodes` one for the nodes' own addresses,
 //! `adopts` is `dnsRecordSet.adopt`; `record nobody a1 a2` is what was read of it and whose mark it carries (`ours`, `nobody`,
 //! `other`), `record unread`, `record busy`, `record reading`, `record failed` and `record old` are what they say, `a1 going 10` is on its way
@@ -237,6 +237,7 @@ impl Sketch {
             ["unmatched", seconds] => _ = self.world.unmatched.insert(address, seconds_ago(seconds)),
             ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
             ["lent"] => _ = self.pool.lent.insert(address),
+            ["last", name] => _ = self.pool.last_holders.insert(address, vm(name)),
             ["released"] => {
                 let (epoch, written) = (Epoch(7), Tick(5));
                 let owed = BTreeSet::new();
@@ -1055,6 +1056,18 @@ fn a_holder_that_had_an_address_of_its_own_is_remembered_in_the_next_move() {
     pool.note(address("a1"), &Action::Owe, Epoch(7), now());
     pool.note(address("a1"), &Action::Finish, Epoch(7), now());
     assert_eq!(pool.lent, BTreeSet::from([address("a1")]), "the new holder had one too");
+}
+
+#[test]
+fn whoever_had_a_free_address_last_is_not_left_without_any() {
+    let owed = |text: &str| match plan(&world(text), now()).steps.as_slice() {
+        [Step { action: Action::Begin(entry), .. }] => entry.owed.clone(),
+        steps => panic!("{text}: {steps:?}"),
+    };
+    assert_eq!(owed("n1 cordoned | n2 | a1 last n1 | a1 lent"), BTreeSet::from([vm("n1")]));
+    assert_eq!(owed("n1 cordoned | n2 | a1 last n1"), BTreeSet::new());
+    // It has come to another one since.
+    assert_eq!(owed("n1 cordoned | n2 cordoned empty holds a1 | a1 last n1 | a1 lent | n3"), BTreeSet::new());
 }
 
 #[test]
