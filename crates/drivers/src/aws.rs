@@ -256,8 +256,10 @@ fn no_answer(name: &str, error: &dyn std::error::Error) -> DriverError {
 }
 
 fn meaning(name: &str, status: u16, code: &str, text: &str, retry_after: Option<Duration>) -> DriverError {
-    // What follows is for Amazon's own tool that decodes it, and longer than everything else.
-    let text = text.split("Encoded authorization failure message").next().unwrap_or(text).trim_end();
+    // What follows the first is for Amazon's own tool that decodes it, and longer than everything else; after the second come
+    // the headers of the request, with the session's token.
+    let ends = ["Encoded authorization failure message", "The Canonical String"];
+    let text = ends.iter().fold(text, |text, end| text.split(end).next().unwrap_or(text)).trim_end();
     let message =
         format!("{name}: {text}{}", if code.is_empty() { String::new() } else { format!(" ({code})") });
     match (status, code) {
@@ -335,5 +337,14 @@ mod tests {
         ] {
             assert_eq!(kind(status, code), expected, "{status} {code}");
         }
+    }
+
+    #[test]
+    fn a_refusal_does_not_repeat_the_token_that_was_sent() {
+        let text = "The request signature we calculated does not match the signature you provided.\n\nThe Canonical \
+                    String for this request should have been\n'POST\n/\n\nx-amz-security-token:SECRET\n'";
+        let told =
+            meaning("route53:ListHostedZonesByName", 403, "SignatureDoesNotMatch", text, None).to_string();
+        assert!(told.contains("signature") && !told.contains("SECRET"), "{told}");
     }
 }

@@ -367,6 +367,8 @@ impl Azure {
         let polled = match answer {
             // Azure forgets operations long after they have ended.
             Err(DriverError::NotFound(message)) => Polled::Failed(DriverError::NotFound(message)),
+            // Whoever may not look at operations never learns of their end that way; what they change can still be read.
+            Err(error @ DriverError::Denied { .. }) => Polled::Failed(error),
             Err(error) => return Err(error),
             Ok((headers, body)) => {
                 let polled = ended(&body).ok_or_else(|| unreadable(name, &"it has no status"))?;

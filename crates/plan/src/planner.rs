@@ -220,6 +220,7 @@ impl<'a> Planner<'a> {
     /// Begins a move that needs no place to go to.
     fn begin(&mut self, pool: &Pool, address: Address, from: Option<VmId>, releases: bool) {
         let (epoch, written) = (self.world.epoch, Tick::default());
+        let from = from.or_else(|| lent_to(pool, address).cloned());
         let owed = owed(pool, address, from.as_ref());
         let entry = Move { from, to: None, owed, releases, is_voluntary: true, epoch, written };
         self.begun.push(step(pool, address, false, Action::Begin(entry)));
@@ -574,7 +575,9 @@ impl<'a> Planner<'a> {
             }
         }
         let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
-        let from = holder.map(|holder| holder.vm);
+        // One that nobody has goes on from whoever had it last, where that one still gets its own back.
+        let left = || lent_to(pool, address).filter(|vm| to.as_ref().is_none_or(|to| to.vm != **vm)).cloned();
+        let from = holder.map(|holder| holder.vm).or_else(left);
         if let Some(waits) = self.held_back(rank, pool, is_voluntary, to.is_some()) {
             return (None, Verdict::Waits(waits));
         }
@@ -652,10 +655,15 @@ fn step(pool: &Pool, address: Address, is_urgent: bool, action: Action) -> Step 
     Step { pool: pool.key.clone(), scope: pool.scope.clone(), address, is_urgent, action }
 }
 
+/// Whoever had an address last, if that one had an address of its own before.
+fn lent_to(pool: &Pool, address: Address) -> Option<&VmId> {
+    pool.last_holders.get(&address).filter(|_| pool.lent.contains(&address))
+}
+
 /// The holder of an address, or whoever had it last where nobody has it, if that one had an address of its own before.
 fn owed(pool: &Pool, address: Address, from: Option<&VmId>) -> BTreeSet<VmId> {
-    let lent_to = pool.last_holders.get(&address).filter(|_| pool.lent.contains(&address));
-    lent_to.filter(|vm| from.is_none_or(|from| from == *vm)).into_iter().cloned().collect()
+    let of_holder = |vm: &&VmId| from.is_none_or(|from| from == *vm);
+    lent_to(pool, address).filter(of_holder).into_iter().cloned().collect()
 }
 
 /// Seekers were judged last; the user wants to read the addresses in the order of the list.

@@ -265,7 +265,16 @@ fn assert_sound(world: &World, plan: &Plan) {
         );
         assert!(!plan.tripped.contains_key(&step.scope), "{step} though the breaker is tripped");
         let (to, from) = match &step.action {
-            Action::Begin(entry) => (entry.to.clone(), entry.from.clone()),
+            Action::Begin(entry) => {
+                // One that nobody has is taken from nobody: who had it last gets its own back.
+                let is_free =
+                    world.fact(&step.scope, step.address).is_some_and(|fact| fact.holding == Holding::Free);
+                assert!(
+                    !is_free || entry.from.as_ref().is_none_or(|from| entry.owed.contains(from)),
+                    "{step}"
+                );
+                (entry.to.clone(), entry.from.clone().filter(|_| !is_free))
+            }
             Action::Attach(to) | Action::Replace(to) => (Some(to.clone()), None),
             Action::Detach(from) => (None, Some(from.clone())),
             Action::Release => {

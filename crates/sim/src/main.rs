@@ -1,6 +1,7 @@
 //! `sim 2000` runs as many seeds, `sim replay 17` tells the story of one. The last line of the former is JSON.
 #![allow(clippy::print_stdout, reason = "this is what the program is for")]
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ops::Range;
@@ -16,6 +17,9 @@ use sim::run::run;
 use sim::rush::rush;
 use sim::script::{Event, KILLS, creations, script, tides};
 use testbed::rush::{Holders, PLACES, Place, Rush};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::util::SubscriberInitExt;
 
 #[derive(Parser)]
 struct Arguments {
@@ -44,6 +48,9 @@ enum Command {
         /// Of a run of `tides`
         #[arg(long)]
         tides: bool,
+        /// Prints before the story what the controllers log, with the simulated second: `info`, or any other filter of RUST_LOG
+        #[arg(long)]
+        log: Option<String>,
     },
     /// Kills the leader eight times in each run while twenty addresses are created beside others'
     Creations,
@@ -64,8 +71,10 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command {
-        Some(Command::Replay { seed, tides: true }) => return replay(seed, &tides(seed)),
-        Some(Command::Replay { seed, tides: false }) => return replay(seed, &script(seed)),
+        Some(Command::Replay { seed, tides: is_tides, log }) => {
+            let script = if is_tides { tides(seed) } else { script(seed) };
+            return replay(seed, &script, log.as_deref());
+        }
         Some(Command::Power { names }) => return power(arguments.seeds, &names),
         Some(Command::Rush { clouds }) => return rushes(&clouds),
         Some(Command::Creations) => println!("{} kills", arguments.seeds * KILLS),
@@ -143,8 +152,13 @@ fn each(seeds: Range<u64>, visit: impl Fn(u64) -> bool + Sync) -> bool {
     })
 }
 
-fn replay(seed: u64, script: &[(Duration, Event)]) -> ExitCode {
+fn replay(seed: u64, script: &[(Duration, Event)], log: Option<&str>) -> ExitCode {
+    let logged = log.map(|filter| {
+        let lines = tracing_subscriber::fmt().with_env_filter(filter).with_timer(SimulatedTime);
+        lines.with_ansi(false).finish().set_default()
+    });
     let outcome = run(seed, script);
+    drop(logged);
     outcome.story.iter().for_each(|line| println!("{line}"));
     let Some(first) = outcome.violations.first() else {
         println!("nothing was violated");
@@ -156,6 +170,18 @@ fn replay(seed: u64, script: &[(Duration, Event)]) -> ExitCode {
         println!("{:>9.3} {event}", at.as_secs_f64());
     }
     ExitCode::FAILURE
+}
+
+/// When a line was logged: how long the run had been going on.
+struct SimulatedTime;
+
+impl FormatTime for SimulatedTime {
+    fn format_time(&self, line: &mut Writer<'_>) -> std::fmt::Result {
+        // The first line is logged as soon as the first process starts.
+        thread_local!(static START: OnceCell<tokio::time::Instant> = const { OnceCell::new() });
+        let elapsed = START.with(|start| start.get_or_init(tokio::time::Instant::now).elapsed());
+        write!(line, "{:>9.3}", elapsed.as_secs_f64())
+    }
 }
 
 /// Breaks one thing after another: all of them, where none is named.

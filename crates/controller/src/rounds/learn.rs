@@ -111,6 +111,7 @@ impl Rounds {
                 let pause = match action {
                     // The machine has lost its own address for nothing: it is not kept waiting for another.
                     Action::Replace(_) if is_refused(&error) => self.retry.shortest,
+                    Action::Restore(_) if restores >= RESTORE_TRIES => self.retry.shortest,
                     Action::Restore(_) => self.retry.grown(restores - 1),
                     _ => self.retry.pause_after(&error, *failures),
                 };

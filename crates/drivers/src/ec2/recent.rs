@@ -42,7 +42,9 @@ impl Recent {
 
     /// Whether a change took effect was not told: what was answered before says nothing any more.
     pub(super) fn doubt(&mut self, region: &Arc<str>, address: Address) {
-        self.changes.remove(&(Arc::clone(region), address));
+        let key = (Arc::clone(region), address);
+        self.changes.remove(&key);
+        self.free.remove(&key);
     }
 
     /// An address was asked for, and whether there is one more was not told.
@@ -161,6 +163,16 @@ mod tests {
         assert_eq!(believed(&mut recent, &Holding::Free), on("one"));
         recent.doubt(&"here".into(), ADDRESS.parse().unwrap());
         assert_eq!(believed(&mut recent, &Holding::Free), Holding::Free);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_change_without_an_answer_an_address_is_not_surely_free() {
+        let (mut recent, here, address) = (Recent::new(LATE_MAX), "here".into(), ADDRESS.parse().unwrap());
+        believed(&mut recent, &Holding::Free);
+        tokio::time::sleep(LATE_MAX).await;
+        assert_eq!(recent.until_surely_free(&here, address), Duration::ZERO);
+        recent.doubt(&here, address);
+        assert_eq!(recent.until_surely_free(&here, address), LATE_MAX);
     }
 
     #[tokio::test(start_paused = true)]
