@@ -217,11 +217,17 @@ impl<'a> Planner<'a> {
         Verdict::Releasing
     }
 
+    /// Where an address that nobody has goes on from: the node that had it last, if that still gets its own back.
+    fn left<'p>(&self, pool: &'p Pool, address: Address, to: Option<&Target>) -> Option<&'p VmId> {
+        let is_left = |vm: &&VmId| self.world.node_of(vm).is_some() && to.is_none_or(|to| to.vm != **vm);
+        lent_to(pool, address).filter(is_left)
+    }
+
     /// Begins a move that needs no place to go to.
     fn begin(&mut self, pool: &Pool, address: Address, from: Option<VmId>, releases: bool) {
         let (epoch, written) = (self.world.epoch, Tick::default());
-        let from = from.or_else(|| lent_to(pool, address).cloned());
-        let owed = owed(pool, address, from.as_ref());
+        let from = from.or_else(|| self.left(pool, address, None).cloned());
+        let owed = owed(pool, address, from.as_ref(), None);
         let entry = Move { from, to: None, owed, releases, is_voluntary: true, epoch, written };
         self.begun.push(step(pool, address, false, Action::Begin(entry)));
     }
@@ -575,15 +581,13 @@ impl<'a> Planner<'a> {
             }
         }
         let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
-        // One that nobody has goes on from whoever had it last, where that one still gets its own back.
-        let left = || lent_to(pool, address).filter(|vm| to.as_ref().is_none_or(|to| to.vm != **vm)).cloned();
-        let from = holder.map(|holder| holder.vm).or_else(left);
+        let from = holder.map(|holder| holder.vm).or_else(|| self.left(pool, address, to.as_ref()).cloned());
         if let Some(waits) = self.held_back(rank, pool, is_voluntary, to.is_some()) {
             return (None, Verdict::Waits(waits));
         }
         let verdict = Verdict::Moving(to.as_ref().map(|to| to.node.clone()));
         let entry = Move {
-            owed: owed(pool, address, from.as_ref()),
+            owed: owed(pool, address, from.as_ref(), to.as_ref()),
             from,
             to,
             releases: false,
@@ -660,10 +664,10 @@ fn lent_to(pool: &Pool, address: Address) -> Option<&VmId> {
     pool.last_holders.get(&address).filter(|_| pool.lent.contains(&address))
 }
 
-/// The holder of an address, or whoever had it last where nobody has it, if that one had an address of its own before.
-fn owed(pool: &Pool, address: Address, from: Option<&VmId>) -> BTreeSet<VmId> {
-    let of_holder = |vm: &&VmId| from.is_none_or(|from| from == *vm);
-    lent_to(pool, address).filter(of_holder).into_iter().cloned().collect()
+/// Which end of a move had an address of its own before it had this one: where it comes from, or else where it comes back to.
+fn owed(pool: &Pool, address: Address, from: Option<&VmId>, to: Option<&Target>) -> BTreeSet<VmId> {
+    let end = from.or_else(|| to.map(|to| &to.vm));
+    end.filter(|vm| lent_to(pool, address) == Some(*vm)).into_iter().cloned().collect()
 }
 
 /// Seekers were judged last; the user wants to read the addresses in the order of the list.

@@ -1069,6 +1069,7 @@ fn whoever_had_a_free_address_last_is_not_left_without_any() {
     assert_eq!(begun("n1 cordoned | n2 | a1 last n1 | a1 lent"), (Some(vm("n1")), n1()));
     assert_eq!(begun("n1 | a1 last n1 | a1 lent"), (None, n1()), "it comes back to it");
     assert_eq!(begun("n1 cordoned | n2 | a1 last n1"), (None, BTreeSet::new()));
+    assert_eq!(begun("n2 | a1 last n1 | a1 lent"), (None, BTreeSet::new()), "it is gone with its node");
     // It has come to another one since.
     let elsewhere = "n1 cordoned | n2 cordoned empty holds a1 | a1 last n1 | a1 lent | n3";
     assert_eq!(begun(elsewhere), (Some(vm("n2")), BTreeSet::new()));
