@@ -241,8 +241,7 @@ impl Ec2 {
             .set_private_ip_address(interface.private_ip_address().map(Into::into))
             .allow_reassociation(false);
         let associated = associated.send().await.map_err(|error| explain(name, error));
-        self.doubt_unanswered(scope, address, associated.as_ref().err());
-        match associated {
+        match associated.inspect_err(|error| self.doubt_unanswered(scope, address, error)) {
             Ok(_) => {
                 let (holding, region) = (Holding::By(vm.clone()), Some(Arc::clone(&scope.account)));
                 let held = Listed { holding, region, tag: None };
@@ -278,8 +277,7 @@ impl Ec2 {
         };
         let gone = self.client(scope).await.disassociate_address().association_id(association).send().await;
         let gone = gone.map_err(|error| explain(name, error));
-        self.doubt_unanswered(scope, address, gone.as_ref().err());
-        match gone {
+        match gone.inspect_err(|error| self.doubt_unanswered(scope, address, error)) {
             // What was read was late, or is ahead of what changes it: only another look can tell.
             Err(DriverError::NotFound(message)) => Err(DriverError::Conflict(message)),
             Err(error) => Err(error),
@@ -291,8 +289,8 @@ impl Ec2 {
         }
     }
 
-    fn doubt_unanswered(&self, scope: &Scope, address: Address, error: Option<&DriverError>) {
-        if matches!(error, Some(DriverError::Unavailable(_))) {
+    fn doubt_unanswered(&self, scope: &Scope, address: Address, error: &DriverError) {
+        if matches!(error, DriverError::Unavailable(_)) {
             self.recent().doubt(&scope.account, address);
         }
     }

@@ -340,6 +340,22 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_may_not_look_at_operations_is_told_so_and_does_not_wait_for_ever() {
+        let (fake, driver, scope) = subscription();
+        let action = "Microsoft.Network/locations/operations/read";
+        fake.with(|subscription| _ = subscription.denied.insert(action.into()));
+        let Progress::Underway(operation) = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap()
+        else {
+            panic!("it was done at once")
+        };
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let polled = driver.poll(&[operation]).await;
+        let [Ok(Polled::Failed(error))] = polled.as_slice() else { panic!("{polled:?}") };
+        assert_eq!(error.kind(), "Denied");
+        assert!(error.to_string().contains(action), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn nothing_else_of_an_interface_is_lost() {
         let (fake, driver, scope) = subscription();
         let settable = |fake: &Fake<azure::Azure>| {
