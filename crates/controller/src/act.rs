@@ -28,8 +28,11 @@ use crate::fence::Fence;
 use crate::metered::for_object;
 use crate::tasks::Tasks;
 
-/// The pause between two looks at operations.
+/// The pause between two looks at operations, where there are few. A look at many is many calls, which what is to be done needs
+/// more, so there it is longer: by as much for each so many.
 const POLL_EVERY: Duration = Duration::from_millis(250);
+const POLL_FEW: u32 = 16;
+const POLL_EVERY_MAX: Duration = Duration::from_secs(2);
 
 /// The pause after a look at operations that failed.
 const POLL_RETRY: Duration = Duration::from_secs(1);
@@ -371,7 +374,8 @@ async fn poll(
                 None => return,
             }
         }
-        tokio::time::sleep(POLL_EVERY).await;
+        let crowds = u32::try_from(waiting.len()).unwrap_or(u32::MAX) / POLL_FEW;
+        tokio::time::sleep((POLL_EVERY * (1 + crowds)).min(POLL_EVERY_MAX)).await;
         while let Ok(new) = from.try_recv() {
             waiting.push(new);
         }

@@ -1,12 +1,13 @@
 //! A provider's rate limits, kept by asking no faster than they allow.
 //!
 //! In: requests of all pools. Out: the same requests, no more than the limits allow, wherever the provider's own windows
-//! begin. A part of each limit is kept for what is urgent, so that a dead holder's address does not queue behind drained
-//! ones. A request that would have to wait for long is not sent at all, and is told when its turn comes: what was decided on
-//! must not leave much later, when it may not be so any more.
+//! begin: while a request has no answer it may not have arrived yet, so what it takes comes back from its answer on. A part of
+//! each limit is kept for what is urgent, so that a dead holder's address does not queue behind drained ones. A request that
+//! would have to wait for long is not sent at all, and is told when its turn comes: what was decided on must not leave much
+//! later, when it may not be so any more.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::http::Request;
@@ -74,7 +75,7 @@ pub enum Haste {
     Reading,
 }
 
-/// Requests don't arrive as evenly as they are sent: one that was held up for so long comes together with later ones.
+/// A provider may count by a coarser clock than ours, and what was cut off without an answer may still arrive.
 const JITTER: Duration = Duration::from_millis(500);
 
 tokio::task_local! {
@@ -88,12 +89,12 @@ pub async fn with_haste<F: Future>(haste: Haste, future: F) -> F::Output {
 
 /// Lets requests through no faster than the limits allow.
 pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
-    let budget = Arc::new(Budget::new(limits));
+    let budget = Budget::new(limits);
     let send = move |request: Request<Bytes>| {
-        let (mut service, budget) = (service.clone(), Arc::clone(&budget));
+        let (mut service, budget) = (service.clone(), budget.clone());
         async move {
             let haste = HASTE.try_with(|haste| *haste).unwrap_or(Haste::Ordinary);
-            budget.take(&request, haste).await?;
+            let _sent = budget.take(&request, haste).await?;
             service.ready().await?.call(request).await
         }
     };
@@ -108,8 +109,23 @@ pub struct NotSent {
     pub wait: Duration,
 }
 
+#[derive(Clone)]
 struct Budget {
-    limits: Mutex<Vec<Kept>>,
+    limits: Arc<Mutex<Vec<Kept>>>,
+}
+
+/// A request that was sent. When this is dropped, it has been answered, or nobody waits for that any more.
+struct Sent {
+    budget: Budget,
+    /// The limits that count it.
+    counted: Vec<usize>,
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        let (mut limits, now) = (self.budget.limits(), Instant::now());
+        self.counted.iter().for_each(|at| limits[*at].used.answered(now));
+    }
 }
 
 /// A limit and what is used of it.
@@ -121,10 +137,10 @@ struct Kept {
 }
 
 enum Used {
-    /// When the requests of this window were sent, the oldest first.
-    Window { requests_max: usize, window: Duration, sent: VecDeque<Instant> },
-    /// When everything has come back.
-    Bucket { burst: u32, interval: Duration, full_at: Instant },
+    /// When the requests of this window were answered, the oldest first, and how many were not yet.
+    Window { requests_max: usize, window: Duration, answered: VecDeque<Instant>, in_flight: usize },
+    /// When everything will have come back, and how many requests were not answered yet.
+    Bucket { burst: u32, interval: Duration, full_at: Instant, in_flight: u32 },
 }
 
 impl Budget {
@@ -132,48 +148,57 @@ impl Budget {
         let kept = limits.iter().map(|Limit { counts, rate }| {
             let used = match *rate {
                 Rate::Window { requests_max, window } => {
-                    Used::Window { requests_max, window: window + JITTER, sent: VecDeque::new() }
+                    let window = window + JITTER;
+                    Used::Window { requests_max, window, answered: VecDeque::new(), in_flight: 0 }
                 }
                 Rate::Bucket { burst, interval } => {
                     let together = JITTER.as_nanos() / interval.as_nanos().max(1);
                     let burst = burst.saturating_sub(u32::try_from(together).unwrap_or(u32::MAX)).max(1);
-                    Used::Bucket { burst, interval, full_at: Instant::now() }
+                    Used::Bucket { burst, interval, full_at: Instant::now(), in_flight: 0 }
                 }
             };
             Kept { counts: *counts, used, told: Default::default() }
         });
-        Self { limits: Mutex::new(kept.collect()) }
+        Self { limits: Arc::new(Mutex::new(kept.collect())) }
+    }
+
+    fn limits(&self) -> MutexGuard<'_, Vec<Kept>> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until a request may be sent, and counts it; or tells it its turn, where that is too far away.
-    async fn take(&self, request: &Request<Bytes>, haste: Haste) -> Result<(), NotSent> {
+    async fn take(&self, request: &Request<Bytes>, haste: Haste) -> Result<Sent, NotSent> {
         let is_urgent = haste != Haste::Ordinary;
         let latest = Instant::now() + WAIT_MAX;
-        while let Some(at) = self.try_take(request, is_urgent, Instant::now()) {
-            if at > latest && haste != Haste::Reading {
-                return Err(NotSent { wait: self.turn(request, is_urgent, Instant::now()) });
+        loop {
+            match self.try_take(request, is_urgent, Instant::now()) {
+                Ok(sent) => return Ok(sent),
+                Err(at) if at > latest && haste != Haste::Reading => {
+                    return Err(NotSent { wait: self.turn(request, is_urgent, Instant::now()) });
+                }
+                Err(at) => tokio::time::sleep_until(at).await,
             }
-            tokio::time::sleep_until(at).await;
         }
-        Ok(())
     }
 
     /// Counts a request, or says when to try again.
-    fn try_take(&self, request: &Request<Bytes>, is_urgent: bool, now: Instant) -> Option<Instant> {
-        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut counting: Vec<_> = limits.iter_mut().filter(|kept| (kept.counts)(request)).collect();
-        counting.iter_mut().for_each(|kept| kept.used.forget_before(now));
-        let wait = counting.iter().filter_map(|kept| kept.used.turn(0, is_urgent, now)).max();
-        if wait.is_none() {
-            counting.iter_mut().for_each(|kept| kept.used.count(now));
+    fn try_take(&self, request: &Request<Bytes>, is_urgent: bool, now: Instant) -> Result<Sent, Instant> {
+        let mut limits = self.limits();
+        let counted: Vec<_> = (0..limits.len()).filter(|at| (limits[*at].counts)(request)).collect();
+        counted.iter().for_each(|at| limits[*at].used.forget_before(now));
+        match counted.iter().filter_map(|at| limits[*at].used.turn(0, is_urgent, now)).max() {
+            Some(wait) => Err(wait),
+            None => {
+                counted.iter().for_each(|at| limits[*at].used.count());
+                Ok(Sent { budget: self.clone(), counted })
+            }
         }
-        wait
     }
 
     /// How long a request has to wait behind all those that were told to wait before it. One that is urgent waits behind none that
     /// is not.
     fn turn(&self, request: &Request<Bytes>, is_urgent: bool, now: Instant) -> Duration {
-        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limits = self.limits();
         let turns = limits.iter_mut().filter(|kept| (kept.counts)(request)).map(|kept| {
             kept.told.iter_mut().for_each(|told| told.retain(|at| *at > now));
             let [urgent, others] = &mut kept.told;
@@ -190,12 +215,14 @@ impl Used {
     /// Forgets what has come back by now.
     fn forget_before(&mut self, now: Instant) {
         match self {
-            Self::Window { window, sent, .. } => {
-                while sent.front().is_some_and(|at| *at + *window <= now) {
-                    sent.pop_front();
+            Self::Window { window, answered, .. } => {
+                while answered.front().is_some_and(|at| *at + *window <= now) {
+                    answered.pop_front();
                 }
             }
-            Self::Bucket { full_at, .. } => *full_at = (*full_at).max(now),
+            Self::Bucket { interval, full_at, in_flight, .. } => {
+                *full_at = (*full_at).max(now + interval.saturating_mul(*in_flight));
+            }
         }
     }
 
@@ -206,15 +233,16 @@ impl Used {
             (max - reserve).max(1)
         };
         match self {
-            Self::Window { requests_max, window, sent } => {
-                let allowed = allowed(*requests_max);
-                let over = (sent.len() + waiting).checked_sub(allowed)?;
+            Self::Window { requests_max, window, answered, in_flight } => {
+                let (allowed, used) = (allowed(*requests_max), answered.len() + in_flight);
+                let over = (used + waiting).checked_sub(allowed)?;
                 // What is sent at a turn comes back a window later, and is the next one's turn.
                 let rounds = u32::try_from(over / allowed).unwrap_or(u32::MAX);
-                let first = sent.len().saturating_sub(allowed);
-                sent.get(first + over % allowed).map(|at| *at + window.saturating_mul(1 + rounds))
+                let behind = used.saturating_sub(allowed) + over % allowed;
+                let answer = answered.get(behind).copied().or((behind < used).then_some(now));
+                answer.map(|at| at + window.saturating_mul(1 + rounds))
             }
-            Self::Bucket { burst, interval, full_at } => {
+            Self::Bucket { burst, interval, full_at, .. } => {
                 let before = u32::try_from(waiting).unwrap_or(u32::MAX);
                 let taken = *full_at - now + interval.saturating_mul(before.saturating_add(1));
                 let may_be_taken = interval.saturating_mul(allowed(*burst as usize) as u32);
@@ -224,10 +252,25 @@ impl Used {
     }
 
     /// Counts one that is sent now.
-    fn count(&mut self, now: Instant) {
+    fn count(&mut self) {
         match self {
-            Self::Window { sent, .. } => sent.push_back(now),
-            Self::Bucket { interval, full_at, .. } => *full_at += *interval,
+            Self::Window { in_flight, .. } => *in_flight += 1,
+            Self::Bucket { interval, full_at, in_flight, .. } => {
+                *full_at += *interval;
+                *in_flight += 1;
+            }
+        }
+    }
+
+    /// One that was sent has been answered.
+    fn answered(&mut self, now: Instant) {
+        self.forget_before(now);
+        match self {
+            Self::Window { answered, in_flight, .. } => {
+                *in_flight -= 1;
+                answered.push_back(now);
+            }
+            Self::Bucket { in_flight, .. } => *in_flight -= 1,
         }
     }
 }
@@ -253,7 +296,7 @@ mod tests {
         let mut times = Vec::new();
         while times.len() < count {
             match budget.take(&request("POST"), Haste::Urgent).await {
-                Ok(()) => times.push(Instant::now()),
+                Ok(_) => times.push(Instant::now()),
                 Err(NotSent { wait }) => tokio::time::sleep(wait).await,
             }
         }
@@ -284,21 +327,41 @@ mod tests {
         assert_eq!(times[99] - started, Duration::from_millis(52 * 200));
         tokio::time::sleep(Duration::from_secs(3_600)).await;
         for _ in 0..48 {
-            assert_eq!(budget.try_take(&request("POST"), true, Instant::now()), None);
+            assert!(budget.try_take(&request("POST"), true, Instant::now()).is_ok());
         }
         assert!(
-            budget.try_take(&request("POST"), true, Instant::now()).is_some(),
+            budget.try_take(&request("POST"), true, Instant::now()).is_err(),
             "it holds no more than that"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_request_takes_comes_back_from_its_answer_on() {
+        let bucket = Limit::bucket(|_| true, 10, 1);
+        for (budget, least) in [(per_minute(10), 60_500), (budget(bucket), 1_000)] {
+            let slow: Vec<_> =
+                (0..10).map(|_| budget.try_take(&request("POST"), true, Instant::now()).ok()).collect();
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let next = |now| budget.try_take(&request("POST"), true, now).err().map(|at| at - now);
+            assert_eq!(next(Instant::now()), Some(Duration::from_millis(least)), "they may not have arrived");
+            drop(slow);
+            assert_eq!(
+                next(Instant::now()),
+                Some(Duration::from_millis(least)),
+                "they may just have arrived"
+            );
+            tokio::time::sleep(Duration::from_millis(least)).await;
+            assert_eq!(next(Instant::now()), None);
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_a_limit_does_not_count_is_not_held_up_by_it() {
         let budget = budget(Limit::bucket(|request| request.method() == "PUT", 1, 1));
         let put = |is_urgent| budget.try_take(&request("PUT"), is_urgent, Instant::now());
-        assert_eq!(put(true), None);
-        assert!(put(true).is_some());
-        assert_eq!(budget.try_take(&request("GET"), false, Instant::now()), None);
+        assert!(put(true).is_ok());
+        assert!(put(true).is_err());
+        assert!(budget.try_take(&request("GET"), false, Instant::now()).is_ok());
     }
 
     #[tokio::test(start_paused = true)]
@@ -306,12 +369,12 @@ mod tests {
         for budget in [per_minute(40), budget(Limit::bucket(|_| true, 40, 1))] {
             let take = |is_urgent| budget.try_take(&request("POST"), is_urgent, Instant::now());
             for _ in 0..38 {
-                assert_eq!(take(false), None);
+                assert!(take(false).is_ok());
             }
-            assert!(take(false).is_some(), "the rest is not for everybody");
-            assert!(take(true).is_none());
-            assert!(take(true).is_none());
-            assert!(take(true).is_some(), "and even that has an end");
+            assert!(take(false).is_err(), "the rest is not for everybody");
+            assert!(take(true).is_ok());
+            assert!(take(true).is_ok());
+            assert!(take(true).is_err(), "and even that has an end");
         }
     }
 

@@ -14,7 +14,9 @@
 //! instances.addAccessConfig     attach, restore (an ephemeral one)     compute.instances.addAccessConfig,
 //!                                                                     compute.addresses.use,
 //!                                                                     compute.subnetworks.useExternalIp
-//! zoneOperations.get            poll                                  compute.zoneOperations.get
+//! zoneOperations.list           poll, several of one zone             compute.zoneOperations.list
+//! zoneOperations.get            poll one, and without the permission  compute.zoneOperations.get
+//!                                 above each
 //! addresses.insert              create                                compute.addresses.create,
 //!                                                                     compute.addresses.setLabels
 //! addresses.get                 create: which address it became       compute.addresses.get
@@ -22,8 +24,8 @@
 //! regionOperations.get          create, release                       compute.regionOperations.get
 //! ```
 //!
-//! Operations are polled with `get`, which answers at once. `wait` may take two minutes, and a call that outlives its
-//! deadline is one of which nothing is known. A new address carries its tag as a label; only `create` waits for its
+//! Operations are polled with `list` and `get`, which answer at once. `wait` may take two minutes, and a call that outlives
+//! its deadline is one of which nothing is known. A new address carries its tag as a label; only `create` waits for its
 //! operation, and not for long, because before that there is no address to tell of.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +53,7 @@ pub const CALLS: &[&str] = &[
     "instances.deleteAccessConfig",
     "instances.addAccessConfig",
     "instances.aggregatedList",
+    "zoneOperations.list",
     "zoneOperations.get",
     "addresses.insert",
     "addresses.get",
@@ -71,6 +74,9 @@ const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
 
 /// How many machines are asked at the same time where addresses can't be listed.
 const MACHINES_AT_ONCE: usize = 8;
+
+/// How many operations one look asks for. Their names are in its URL, and no server takes one of any length.
+const OPERATIONS_AT_ONCE: usize = 64;
 
 const ACCESS_CONFIG_NAME: &str = "external-nat";
 
@@ -395,22 +401,62 @@ impl Compute {
         underway(operation, scope, address, vm, target, target.is_none())
     }
 
+    /// Looks at operations, at those of one zone together.
+    async fn poll_all(&self, operations: &[Operation]) -> Vec<Result<Polled, DriverError>> {
+        let mut by_zone = BTreeMap::<&str, Vec<&str>>::new();
+        for id in operations.iter().map(|operation| operation.id.as_str()) {
+            by_zone.entry(id.rsplit_once('/').map_or("", |(zone, _)| zone)).or_default().push(id);
+        }
+        let looks = by_zone
+            .iter()
+            .flat_map(|(zone, ids)| ids.chunks(OPERATIONS_AT_ONCE).map(|ids| self.poll_together(zone, ids)));
+        let polled: BTreeMap<&str, _> = join_all(looks).await.into_iter().flatten().collect();
+        let unasked = || Err(DriverError::Unavailable("it was not asked for".into()));
+        operations
+            .iter()
+            .map(|operation| polled.get(operation.id.as_str()).cloned().unwrap_or_else(unasked))
+            .collect()
+    }
+
+    /// Looks at operations of one zone or region in one call, and by itself at each that this does not tell of: who may look at
+    /// one may not always list them, and what a list does not show yet or any more is not told to have ended.
+    async fn poll_together<'a>(
+        &self,
+        place: &str,
+        ids: &[&'a str],
+    ) -> Vec<(&'a str, Result<Polled, DriverError>)> {
+        let is_alone = ids.len() == 1 || !place.contains("/zones/");
+        let listed = if is_alone { Ok(BTreeMap::new()) } else { self.list_operations(place, ids).await };
+        let listed = match listed {
+            Err(DriverError::Denied { .. }) => BTreeMap::new(),
+            Err(error) => return ids.iter().map(|id| (*id, Err(error.clone()))).collect(),
+            Ok(listed) => listed,
+        };
+        let look = async |id: &'a str| match last_part(id).and_then(|name| listed.get(name)) {
+            Some(polled) => (id, Ok(polled.clone())),
+            None => (id, self.poll_path(id).await),
+        };
+        join_all(ids.iter().map(|id| look(id))).await
+    }
+
+    async fn list_operations(
+        &self,
+        zone: &str,
+        ids: &[&str],
+    ) -> Result<BTreeMap<String, Polled>, DriverError> {
+        let names: Vec<_> = ids.iter().filter_map(|id| last_part(id)).collect();
+        let filter = format!("name%20eq%20%22{}%22", names.join("%7C"));
+        let path = format!("{zone}?maxResults={PAGE_SIZE}&filter={filter}");
+        let page: OperationPage = self.api.call("zoneOperations.list", Method::GET, &path, None).await?;
+        Ok(page.items.into_iter().map(|found| (found.name.clone(), polled(found))).collect())
+    }
+
     async fn poll_path(&self, path: &str) -> Result<Polled, DriverError> {
         let name = if path.contains("/regions/") { "regionOperations.get" } else { "zoneOperations.get" };
-        let found: OperationBody = match self.api.call(name, Method::GET, path, None).await {
+        match self.api.call(name, Method::GET, path, None).await {
             // The cloud forgets operations long after they have ended.
-            Err(DriverError::NotFound(message)) => return Ok(Polled::Failed(DriverError::NotFound(message))),
-            found => found?,
-        };
-        if found.status != "DONE" {
-            return Ok(Polled::StillUnderway);
-        }
-        let errors = found.error.map(|error| error.errors).unwrap_or_default();
-        match errors.first() {
-            None => Ok(Polled::Ended),
-            Some(error) => {
-                Ok(Polled::Failed(DriverError::Conflict(format!("{}: {}", error.code, error.message))))
-            }
+            Err(DriverError::NotFound(message)) => Ok(Polled::Failed(DriverError::NotFound(message))),
+            found => found.map(polled),
         }
     }
 }
@@ -483,7 +529,7 @@ impl AddressDriver for Compute {
     }
 
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {
-        join_all(operations.iter().map(|operation| self.poll_path(&operation.id))).boxed()
+        self.poll_all(operations).boxed()
     }
 
     fn machines<'a>(
@@ -517,6 +563,17 @@ fn underway(
     let id = format!("projects/{project}/zones/{zone}/operations/{}", operation.name);
     let target = target.cloned();
     Ok(Progress::Underway(Operation { id, scope: scope.clone(), address, target, completes }))
+}
+
+fn polled(found: OperationBody) -> Polled {
+    if found.status != "DONE" {
+        return Polled::StillUnderway;
+    }
+    let errors = found.error.map(|error| error.errors).unwrap_or_default();
+    match errors.first() {
+        None => Polled::Ended,
+        Some(error) => Polled::Failed(DriverError::Conflict(format!("{}: {}", error.code, error.message))),
+    }
 }
 
 /// Narrows a listing to one address.
@@ -592,6 +649,7 @@ fn permission_of(name: &str) -> &'static str {
         "addresses.get" => "compute.addresses.get",
         "addresses.delete" => "compute.addresses.delete",
         "regionOperations.get" => "compute.regionOperations.get",
+        "zoneOperations.list" => "compute.zoneOperations.list",
         _ => "compute.zoneOperations.get",
     }
 }
@@ -678,6 +736,12 @@ struct AccessConfig {
     name: String,
     #[serde(rename = "natIP")]
     nat_ip: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct OperationPage {
+    #[serde(default)]
+    items: Vec<OperationBody>,
 }
 
 #[derive(Deserialize)]

@@ -8,7 +8,7 @@ use drivers::azure::Azure;
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::http::{HttpService, with_deadline};
-use drivers::{AddressDriver, DriverError, Polled, Progress, Tags, tokens};
+use drivers::{AddressDriver, DriverError, Operation, Polled, Progress, Tags, tokens};
 use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
@@ -232,6 +232,71 @@ mod at_compute_engine {
         assert!(own(&fake));
         let gone = vm("demo/us-west1-a/gone");
         assert_eq!(driver.restore(&scope, address(ADDRESS), &gone).await.unwrap(), Progress::Done);
+    }
+
+    /// A hundred operations in two zones, one of which will fail.
+    async fn crowd(fake: &Fake<compute::Compute>, driver: &Compute, scope: &Scope) -> Vec<Operation> {
+        let mut operations = Vec::new();
+        for at in 0..100 {
+            let (ip, name, zone) =
+                (format!("198.18.0.{at}"), format!("m{at}"), ["us-west1-a", "us-west1-b"][at % 2]);
+            fake.with(|project| {
+                project.add_address("us-west1", &format!("a{at}"), &ip);
+                project.add_instance_without_address(zone, &name);
+            });
+            if at == 7 {
+                fake.inject(Rule::next("instances.addAccessConfig", Fault::FailLate));
+            }
+            let machine = vm(&format!("demo/{zone}/{name}"));
+            match driver.attach(scope, address(&ip), &machine).await.unwrap() {
+                Progress::Underway(operation) => operations.push(operation),
+                other => panic!("{other:?}"),
+            }
+        }
+        operations
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn operations_of_one_zone_are_looked_at_together_and_each_is_told_its_own_end() {
+        let (fake, driver, scope) = project();
+        let operations = crowd(&fake, &driver, &scope).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let polled = driver.poll(&operations).await;
+        assert!(matches!(&polled[7], Ok(Polled::Failed(_))), "{:?}", polled[7]);
+        assert_eq!(polled.iter().filter(|polled| **polled == Ok(Polled::Ended)).count(), 99);
+        let calls = fake.ledger().calls();
+        assert_eq!((calls["zoneOperations.list"], calls.get("zoneOperations.get")), (2, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operation_that_no_list_tells_of_is_looked_at_by_itself() {
+        let (fake, driver, scope) = project();
+        let mut operations = crowd(&fake, &driver, &scope).await;
+        operations[3].id.push_str("-forgotten");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let polled = driver.poll(&operations).await;
+        assert!(matches!(&polled[3], Ok(Polled::Failed(DriverError::NotFound(_)))), "{:?}", polled[3]);
+        assert_eq!(fake.ledger().calls()["zoneOperations.get"], 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_may_not_list_operations_looks_at_each() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| _ = project.denied.insert("compute.zoneOperations.list".into()));
+        let operations = crowd(&fake, &driver, &scope).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let polled = driver.poll(&operations).await;
+        assert_eq!(polled.iter().filter(|polled| **polled == Ok(Polled::Ended)).count(), 99);
+        assert_eq!(fake.ledger().calls()["zoneOperations.get"], 100);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn operations_that_could_not_be_listed_may_still_be_under_way() {
+        let (fake, driver, scope) = project();
+        let operations = crowd(&fake, &driver, &scope).await;
+        fake.inject(Rule::next("zoneOperations.list", Fault::LoseReply));
+        let polled = driver.poll(&operations).await;
+        assert_eq!(polled.iter().filter(|polled| polled.is_err()).count(), 50);
     }
 
     #[tokio::test(start_paused = true)]

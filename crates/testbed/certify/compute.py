@@ -547,7 +547,12 @@ def operations(cloud):
         request={"project": PROJECT, "zone": ZONE, "filter": "operationType=addAccessConfig"}
     )
     same({operation.operation_type for operation in attaches}, {"addAccessConfig"})
-    certified(CLIENT, "zoneOperations.list", "pages of the pager, newest first, filter")
+    chosen = {operation.name for operation in zonal[:2]}
+    found = cloud.zone_operations.list(
+        request={"project": PROJECT, "zone": ZONE, "filter": f'name eq "{"|".join(chosen)}|none"'}
+    )
+    same({operation.name for operation in found}, chosen)
+    certified(CLIENT, "zoneOperations.list", "pages of the pager, newest first, filter, a choice of names")
 
     name = {"project": PROJECT, "zone": ZONE, "operation": zonal[0].name}
     same(cloud.zone_operations.get(**name), zonal[0])

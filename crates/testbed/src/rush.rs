@@ -14,7 +14,7 @@ use crate::fake::compute::Compute;
 use crate::fake::digitalocean::DigitalOcean;
 use crate::fake::ec2::Ec2;
 use crate::fake::ledger::{Deed, Ledger};
-use crate::fake::limits::{Limit, Rate};
+use crate::fake::limits::{Limit, Limits};
 use crate::fake::{Fake, Machine, Route};
 
 /// How many addresses fail over.
@@ -113,15 +113,8 @@ pub const PLACES: &[Place] = &[
         ledger: |accounts| accounts.compute.ledger(),
         limits: Compute::limits,
         calls: [
-            &["instances.get", "instances.addAccessConfig", "zoneOperations.get"],
-            &[
-                "instances.get",
-                "instances.deleteAccessConfig",
-                "zoneOperations.get",
-                "instances.get",
-                "instances.addAccessConfig",
-                "zoneOperations.get",
-            ],
+            &["instances.get", "instances.addAccessConfig"],
+            &["instances.get", "instances.deleteAccessConfig", "instances.get", "instances.addAccessConfig"],
         ],
         page: ("addresses.aggregatedList", 500),
     },
@@ -294,29 +287,30 @@ fn overtaken(ledger: &Ledger, began: usize, dead: u64) -> usize {
     orders[..last].iter().filter(|is_dead| !**is_dead).count()
 }
 
-/// How long the calls that the steps require take at the cloud's limits: two listings, one before the moves are journalled
-/// and one after, and each move's own calls.
+/// How long the calls that the steps require take at the cloud's limits, each made as soon as all of them allow it: two
+/// listings, one before the moves are journalled and one after, and each move's own calls.
 fn floor(place: &Place, dead: u64) -> Duration {
+    const TICK: Duration = Duration::from_millis(50);
     let [off_dead, off_live] = place.calls;
     let listings = 2 * (ADDRESSES.div_ceil(place.page.1));
     let mut required = BTreeMap::from([(place.page.0, listings)]);
     for (calls, moves) in [(off_dead, dead), (off_live, ADDRESSES - dead)] {
         calls.iter().for_each(|call| *required.entry(call).or_default() += moves);
     }
-    let time = |limit: &Limit| {
-        let route = |name: &'static str| Route { name, params: Vec::new() };
-        let counted = required.iter().filter(|(call, _)| (limit.counts)(&route(call)));
-        let count: u64 = counted.map(|(_, count)| *count).sum();
-        match limit.rate {
-            Rate::Window { max, window, .. } => {
-                window * u32::try_from(count.saturating_sub(1) / u64::from(max)).unwrap_or(u32::MAX)
-            }
-            Rate::Bucket { burst, interval } => {
-                interval * u32::try_from(count.saturating_sub(u64::from(burst))).unwrap_or(u32::MAX)
+    let mut limits = Limits::new((place.limits)());
+    let mut now = Duration::ZERO;
+    loop {
+        for (name, count) in &mut required {
+            let route = Route { name, params: Vec::new() };
+            while *count > 0 && limits.admits(&route, now) {
+                *count -= 1;
             }
         }
-    };
-    (place.limits)().iter().map(time).max().unwrap_or_default()
+        if required.values().all(|count| *count == 0) {
+            return now;
+        }
+        now += TICK;
+    }
 }
 
 /// The address with a number.

@@ -52,7 +52,7 @@ pub struct Quota {
     pub resets: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Used {
     limit: Limit,
     /// When the window began; of a bucket, when it is full again.
@@ -82,6 +82,16 @@ impl Limits {
         let counting = self.used.iter_mut().filter(|used| (used.limit.counts)(route));
         let wait = counting.filter_map(|used| used.count(now)).max();
         wait.filter(|_| self.enforced)
+    }
+
+    /// Whether a request is not one too many. It is counted only then.
+    pub(crate) fn admits(&mut self, route: &Route, now: Duration) -> bool {
+        let before = self.used.clone();
+        let is_admitted = self.exceeded(route, now).is_none();
+        if !is_admitted {
+            self.used = before;
+        }
+        is_admitted
     }
 
     /// The headers that tell a caller how much is left.

@@ -167,7 +167,8 @@ fn decoded(token: &str) -> Result<String, Problem> {
 /// One comparison of a filter.
 struct Condition {
     field: Vec<String>,
-    value: String,
+    /// Any of these will do.
+    values: Vec<String>,
     wants_equal: bool,
 }
 
@@ -179,18 +180,30 @@ impl Condition {
             Some(Value::Null) | None => None,
             Some(other) => Some(other.to_string()),
         };
-        let is_equal = text.is_some_and(|text| text == self.value);
+        let is_equal = text.is_some_and(|text| self.values.contains(&text));
         is_equal == self.wants_equal
     }
 }
 
-/// Reads a filter made of equalities and inequalities that must all hold. What is more is refused, because a filter that
-/// is ignored would show things that the caller asked not to see.
+/// Reads a filter made of equalities and inequalities that must all hold, or one regular expression that is a choice of
+/// names. What is more is refused, because a filter that is ignored would show things that the caller asked not to see.
 fn conditions(filter: &str) -> Result<Vec<Condition>, Problem> {
     let invalid = || Problem::invalid("filter", filter, "Invalid list filter expression.");
+    if let Some((field, expression)) = filter.split_once(" eq ") {
+        return choice(field, expression).map(|choice| vec![choice]).ok_or_else(invalid);
+    }
     let separated = filter.replace(") AND (", " AND ").replace(")(", " AND ").replace(") (", " AND ");
     let terms = separated.split(" AND ").map(|term| term.trim_matches([' ', '(', ')']));
     terms.filter(|term| !term.is_empty()).map(|term| condition(term).ok_or_else(invalid)).collect()
+}
+
+/// The two grammars of filters can't be mixed in one, and only this one has regular expressions.
+fn choice(field: &str, expression: &str) -> Option<Condition> {
+    let names = expression.strip_prefix('"')?.strip_suffix('"')?.split('|');
+    let is_plain =
+        |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    let values = names.map(|name| is_plain(name).then(|| name.to_owned())).collect::<Option<_>>()?;
+    (field == "name").then(|| Condition { field: vec![field.to_owned()], values, wants_equal: true })
 }
 
 fn condition(term: &str) -> Option<Condition> {
@@ -210,7 +223,7 @@ fn condition(term: &str) -> Option<Condition> {
     let is_plain = !value.is_empty() && !value.contains([' ', '"', '=', '<', '>', '(', ')']);
     (is_field(field) && is_plain).then(|| Condition {
         field: field.split('.').map(str::to_owned).collect(),
-        value: value.to_owned(),
+        values: vec![value.to_owned()],
         wants_equal,
     })
 }

@@ -399,13 +399,14 @@ async fn filters_compare_fields_and_refuse_what_they_do_not_know() {
         ("address%3D203.0.113.7", vec!["one"]),
         ("(labels.owner%3D%22me%22)(status%3DRESERVED)", vec!["mine"]),
         ("labels.owner%3Dme+AND+address%3D203.0.113.7", vec![]),
+        ("name%20eq%20%22mine%7Cyours%22", vec!["mine"]),
     ] {
         let list = get(&fake, &format!("regions/us-central1/addresses?filter={filter}")).await;
         let items = list["items"].as_array().into_iter().flatten();
         let names: Vec<&str> = items.map(|item| item["name"].as_str().unwrap()).collect();
         assert_eq!(names, expected, "{filter}");
     }
-    for filter in ["name:*", "a%3D1+OR+b%3D2", "id%3E4", "name%20eq%20x"] {
+    for filter in ["name:*", "a%3D1+OR+b%3D2", "id%3E4", "name%20eq%20x", "name%20eq%20%22m.*%22"] {
         let path = format!("regions/us-central1/addresses?filter={filter}");
         assert!(refused(&fake, "GET", &path, Value::Null).await.contains("Invalid list filter expression."));
     }
