@@ -85,7 +85,7 @@ certify:
 contract:
     cargo test --locked --workspace --test contract --test records -- --nocapture --include-ignored --test-threads 1
 
-# A measurement: `plan`, `failover`, `idle` or `flipop`; the last line is JSON.
+# A measurement: `plan`, `failover`, `idle` or `flipop`, whose last line is JSON, or `clouds`, which prints a table.
 bench name:
     @just _bench-{{name}}
 

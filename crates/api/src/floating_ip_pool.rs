@@ -121,7 +121,7 @@ pub struct FloatingIPPoolStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// `Ready`, `Reconciling`, `Stalled`, `Conflict` and others, with their reasons.
+    /// `Ready`, `Reconciling` and `Stalled`, with one reason. Exactly one of them is True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,

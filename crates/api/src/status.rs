@@ -102,7 +102,7 @@ pub struct Moves {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Move {
-    /// Names the move in logs, Events and the cloud's own de-duplication.
+    /// Names the move in logs.
     pub id: String,
 
     /// `Create` or `Release`; absent for a move.
@@ -121,12 +121,8 @@ pub struct Move {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Holder>,
 
-    /// How far the move has come.
+    /// `Voluntary` where the move could wait, otherwise `Urgent`.
     pub step: String,
-
-    /// The cloud's id of the operation under way.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub operation: Option<String>,
 
     /// The tag or token by which a created address can be found again.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,14 +144,6 @@ pub struct Move {
     /// When the move began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-
-    /// How often the present step was tried.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub attempts: Option<i64>,
-
-    /// What the cloud answered last, where it refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
 }
 
 /// How many addresses there are and how many are where they should be.

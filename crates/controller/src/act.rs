@@ -21,6 +21,7 @@ use plan::{
     RecordAction, RecordSet, RecordStep, Scope, Step,
 };
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 pub use self::evictions::{Evictee, NotEvicted};
 use crate::clouds::Drivers;
@@ -361,44 +362,45 @@ async fn take(driver: &dyn AddressDriver, poller: &Poller, step: &Step) -> Resul
     )))
 }
 
-/// Polls all operations of a cloud together, until each has ended. An error of the poll is not an end.
+/// Polls all operations of a cloud together, until each has ended. An error of the poll is not an end, and holds up no other.
 async fn poll(
     driver: Arc<dyn AddressDriver>,
     mut from: mpsc::UnboundedReceiver<(Operation, oneshot::Sender<Result<(), DriverError>>)>,
 ) {
+    // Each with the moment from which on it is looked at.
     let mut waiting = Vec::new();
     loop {
         if waiting.is_empty() {
             match from.recv().await {
-                Some(new) => waiting.push(new),
+                Some(new) => waiting.push((new, Instant::now())),
                 None => return,
             }
         }
         let crowds = u32::try_from(waiting.len()).unwrap_or(u32::MAX) / POLL_FEW;
         tokio::time::sleep((POLL_EVERY * (1 + crowds)).min(POLL_EVERY_MAX)).await;
+        let now = Instant::now();
         while let Ok(new) = from.try_recv() {
-            waiting.push(new);
+            waiting.push((new, now));
         }
-        let operations: Vec<Operation> = waiting.iter().map(|(operation, _)| operation.clone()).collect();
+        let (due, mut still): (Vec<_>, Vec<_>) = waiting.drain(..).partition(|(_, at)| *at <= now);
+        let operations: Vec<Operation> = due.iter().map(|((operation, _), _)| operation.clone()).collect();
         let polled = with_haste(Haste::Reading, driver.poll(&operations)).await;
-        let mut still = Vec::new();
-        let mut pause = Duration::ZERO;
-        for ((operation, to), polled) in waiting.drain(..).zip(polled) {
+        for (((operation, to), _), polled) in due.into_iter().zip(polled) {
             let ended = match polled {
                 Ok(Polled::Ended) => Ok(()),
                 Ok(Polled::Failed(error)) => Err(error),
                 Ok(Polled::StillUnderway) => {
-                    still.push((operation, to));
+                    still.push(((operation, to), now));
                     continue;
                 }
                 Err(error) => {
                     tracing::warn!(operation = operation.id, %error, "polling failed; the operation may still be under way");
-                    pause = pause.max(match error {
+                    let wait = match error {
                         DriverError::RateLimited { retry_after: wait, .. }
                         | DriverError::NotSent(NotSent { wait }) => wait,
                         _ => POLL_RETRY,
-                    });
-                    still.push((operation, to));
+                    };
+                    still.push(((operation, to), Instant::now() + wait));
                     continue;
                 }
             };
@@ -406,6 +408,5 @@ async fn poll(
             let _ = to.send(ended);
         }
         waiting = still;
-        tokio::time::sleep(pause).await;
     }
 }

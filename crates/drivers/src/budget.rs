@@ -235,7 +235,7 @@ impl Used {
         match self {
             Self::Window { requests_max, window, answered, in_flight } => {
                 let (allowed, used) = (allowed(*requests_max), answered.len() + in_flight);
-                let over = (used + waiting).checked_sub(allowed)?;
+                let over = (used.min(allowed) + waiting).checked_sub(allowed)?;
                 // What is sent at a turn comes back a window later, and is the next one's turn.
                 let rounds = u32::try_from(over / allowed).unwrap_or(u32::MAX);
                 let behind = used.saturating_sub(allowed) + over % allowed;
@@ -339,20 +339,58 @@ mod tests {
     async fn what_a_request_takes_comes_back_from_its_answer_on() {
         let bucket = Limit::bucket(|_| true, 10, 1);
         for (budget, least) in [(per_minute(10), 60_500), (budget(bucket), 1_000)] {
-            let slow: Vec<_> =
-                (0..10).map(|_| budget.try_take(&request("POST"), true, Instant::now()).ok()).collect();
+            let take = || budget.try_take(&request("POST"), true, Instant::now());
+            let slow: Vec<_> = (0..10).map(|_| take().ok()).collect();
             tokio::time::sleep(Duration::from_secs(5)).await;
-            let next = |now| budget.try_take(&request("POST"), true, now).err().map(|at| at - now);
-            assert_eq!(next(Instant::now()), Some(Duration::from_millis(least)), "they may not have arrived");
             drop(slow);
-            assert_eq!(
-                next(Instant::now()),
-                Some(Duration::from_millis(least)),
-                "they may just have arrived"
-            );
+            let next = take().err().map(|at| at - Instant::now());
+            assert_eq!(next, Some(Duration::from_millis(least)), "they may just have arrived");
             tokio::time::sleep(Duration::from_millis(least)).await;
-            assert_eq!(next(Instant::now()), None);
+            assert!(take().is_ok());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_under_way_may_not_have_arrived_and_takes_its_place() {
+        for budget in [per_minute(10), budget(Limit::bucket(|_| true, 10, 1))] {
+            let take = || budget.try_take(&request("POST"), true, Instant::now());
+            let slow: Vec<_> = (0..10).map(|_| take().ok()).collect();
+            tokio::time::sleep(Duration::from_secs(3_600)).await;
+            assert!(take().is_err());
+            drop(slow);
+            tokio::time::sleep(Duration::from_secs(3_600)).await;
+            assert!(take().is_ok());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_service_is_asked_again_a_window_after_its_answer_and_also_after_its_error() {
+        let slow = |_| async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            Err::<::http::Response<Bytes>, _>(tower::BoxError::from("no"))
+        };
+        let service = budgeted(
+            HttpService::new(tower::service_fn(slow)),
+            &[Limit::window(1, Duration::from_secs(60)), Limit::window(100, Duration::from_secs(60))],
+        );
+        let started = Instant::now();
+        for _ in 0..2 {
+            let asked = service.clone().oneshot(request("GET"));
+            assert!(with_haste(Haste::Reading, asked).await.is_err());
+        }
+        assert_eq!(started.elapsed(), Duration::from_millis(5_000 + 60_500 + 5_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_can_wait_waits_until_the_reserve_is_whole_again_and_no_longer() {
+        let budget = per_minute(40);
+        let started = Instant::now();
+        for _ in 0..40 {
+            budget.take(&request("POST"), Haste::Urgent).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let at = budget.try_take(&request("POST"), false, Instant::now()).err();
+        assert_eq!(at, Some(started + Duration::from_millis(60_500 + 2_000)), "three of them must be over");
     }
 
     #[tokio::test(start_paused = true)]

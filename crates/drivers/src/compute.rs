@@ -38,6 +38,7 @@ use futures::{FutureExt, StreamExt, stream};
 use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use serde::Deserialize;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::http::{HttpService, JsonApi, Refused, unreadable};
 use crate::tokens::Tokens;
@@ -78,6 +79,9 @@ const MACHINES_AT_ONCE: usize = 8;
 /// How many operations one look asks for. Their names are in its URL, and no server takes one of any length.
 const OPERATIONS_AT_ONCE: usize = 64;
 
+/// How long operations are not listed after that was refused for want of permission.
+const LIST_DENIED_FOR: Duration = Duration::from_secs(600);
+
 const ACCESS_CONFIG_NAME: &str = "external-nat";
 
 /// The label that a created address carries; its value is the tag. Without a tag, names begin with it.
@@ -94,6 +98,8 @@ pub struct Compute {
     tiers: Mutex<BTreeMap<Address, String>>,
     /// Names that addresses have or were asked for with, so that the next one gets another.
     names: Mutex<BTreeSet<String>>,
+    /// When the list of operations was last refused for want of permission.
+    list_denied: Mutex<Option<Instant>>,
 }
 
 impl Compute {
@@ -103,6 +109,7 @@ impl Compute {
             api: JsonApi::new(service, url, tokens, explain),
             tiers: Mutex::default(),
             names: Mutex::default(),
+            list_denied: Mutex::default(),
         }
     }
 
@@ -305,13 +312,18 @@ impl Compute {
         let begun: OperationBody =
             self.api.call("addresses.insert", Method::POST, &addresses, Some(body)).await?;
         let operation = format!("projects/{}/regions/{region}/operations/{}", scope.account, begun.name);
+        // Whatever is wrong from now on, what was asked for may have been made.
+        let unseen = |error: DriverError| {
+            DriverError::Unavailable(format!("{name} was asked for, and can't be looked at: {error}"))
+        };
         for _ in 0..CREATE_POLLS {
-            match self.poll_path(&operation).await? {
+            match self.poll_path(&operation).await.map_err(unseen)? {
                 Polled::StillUnderway => tokio::time::sleep(CREATE_POLL_PAUSE).await,
                 Polled::Failed(error) => return Err(error),
                 Polled::Ended => {
                     let path = format!("{addresses}/{name}");
-                    let made: AddressBody = self.api.call("addresses.get", Method::GET, &path, None).await?;
+                    let made = self.api.call("addresses.get", Method::GET, &path, None).await;
+                    let made: AddressBody = made.map_err(unseen)?;
                     let address = made.address.as_deref().and_then(|text| text.parse().ok());
                     return address.ok_or_else(|| unreadable("addresses.get", &"it has no address"));
                 }
@@ -419,24 +431,37 @@ impl Compute {
     }
 
     /// Looks at operations of one zone or region in one call, and by itself at each that this does not tell of: who may look at
-    /// one may not always list them, and what a list does not show yet or any more is not told to have ended.
+    /// one may not always list them, a list may be refused for its length, and what it does not show has not ended for that.
     async fn poll_together<'a>(
         &self,
         place: &str,
         ids: &[&'a str],
     ) -> Vec<(&'a str, Result<Polled, DriverError>)> {
-        let is_alone = ids.len() == 1 || !place.contains("/zones/");
+        let is_alone = ids.len() == 1 || !place.contains("/zones/") || self.is_list_denied();
         let listed = if is_alone { Ok(BTreeMap::new()) } else { self.list_operations(place, ids).await };
         let listed = match listed {
-            Err(DriverError::Denied { .. }) => BTreeMap::new(),
-            Err(error) => return ids.iter().map(|id| (*id, Err(error.clone()))).collect(),
             Ok(listed) => listed,
+            Err(error @ (DriverError::RateLimited { .. } | DriverError::NotSent(_))) => {
+                return ids.iter().map(|id| (*id, Err(error.clone()))).collect();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "operations can't be listed, and are looked at one by one");
+                if matches!(error, DriverError::Denied { .. }) {
+                    *self.list_denied.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                }
+                BTreeMap::new()
+            }
         };
         let look = async |id: &'a str| match last_part(id).and_then(|name| listed.get(name)) {
             Some(polled) => (id, Ok(polled.clone())),
             None => (id, self.poll_path(id).await),
         };
         join_all(ids.iter().map(|id| look(id))).await
+    }
+
+    fn is_list_denied(&self) -> bool {
+        let denied = *self.list_denied.lock().unwrap_or_else(PoisonError::into_inner);
+        denied.is_some_and(|at| at.elapsed() < LIST_DENIED_FOR)
     }
 
     async fn list_operations(
@@ -454,8 +479,9 @@ impl Compute {
     async fn poll_path(&self, path: &str) -> Result<Polled, DriverError> {
         let name = if path.contains("/regions/") { "regionOperations.get" } else { "zoneOperations.get" };
         match self.api.call(name, Method::GET, path, None).await {
-            // The cloud forgets operations long after they have ended.
-            Err(DriverError::NotFound(message)) => Ok(Polled::Failed(DriverError::NotFound(message))),
+            // The cloud forgets operations long after they have ended, and this one was asked for all the time: what became of it
+            // is not known.
+            Err(DriverError::NotFound(message)) => Ok(Polled::Failed(DriverError::Unavailable(message))),
             found => found.map(polled),
         }
     }
@@ -759,6 +785,8 @@ struct OperationErrors {
 
 #[derive(Deserialize)]
 struct OperationError {
+    #[serde(default)]
     code: String,
+    #[serde(default)]
     message: String,
 }

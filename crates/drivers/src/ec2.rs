@@ -10,7 +10,7 @@
 //!                                    detach and release
 //! DescribeInstances                machines; a machine's first interface,  ec2:DescribeInstances
 //!                                    before attach and restore
-//! AssociateAddress                 attach                                  ec2:AssociateAddress
+//! AssociateAddress                 attach; as a dry run before detach      ec2:AssociateAddress
 //! DisassociateAddress              detach                                  ec2:DisassociateAddress
 //! AllocateAddress                  create                                  ec2:AllocateAddress, ec2:CreateTags
 //! ReleaseAddress                   release                                 ec2:ReleaseAddress
@@ -20,6 +20,10 @@
 //! **A machine's own address.** One that was assigned when the machine started goes when an Elastic IP comes. When that
 //! leaves, Amazon assigns another by itself, but not to a machine with several interfaces, which a node often is. So it is
 //! asked for.
+//!
+//! **Nothing is taken off that can't be put on.** Whoever may disassociate and not associate would leave an address nowhere, so
+//! before the first is done the second is asked for as a dry run, which Amazon answers without doing it, once in a while in
+//! each region.
 //!
 //! **Reads are late.** A listing may show what was before a change that has been answered. For a while after such an answer
 //! the driver does not take a listing's word for what its own change has ended.
@@ -47,6 +51,7 @@ use crate::budget::{Limit, NotSent, budgeted};
 use crate::http::unreadable;
 use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
 use recent::Recent;
+use tokio::time::Instant;
 
 /// Every call this driver makes.
 pub const CALLS: &[&str] = &[
@@ -67,6 +72,9 @@ const AMAZON: &str = "amazon";
 
 /// How long what Amazon shows may be what was before a change. It promises nothing; seconds are usual.
 pub const LATE_MAX: Duration = Duration::from_secs(30);
+
+/// How long the word holds that addresses may be put on machines.
+const ALLOWED_FOR: Duration = Duration::from_secs(3_600);
 
 const PAGE_SIZE: i32 = 1_000;
 
@@ -99,9 +107,10 @@ pub fn action(request: &Request<Bytes>) -> Option<&str> {
     std::str::from_utf8(action).ok()
 }
 
-/// Every call is a POST, and only its name tells whether it changes something.
+/// Every call is a POST, and only its form tells whether it changes something.
 fn is_read(request: &Request<Bytes>) -> bool {
-    action(request).is_some_and(|action| action.starts_with("Describe"))
+    let is_dry_run = || request.body().split(|byte| *byte == b'&').any(|pair| pair == b"DryRun=true");
+    action(request).is_some_and(|action| action.starts_with("Describe")) || is_dry_run()
 }
 
 /// Moves Elastic IP addresses between instances.
@@ -112,6 +121,8 @@ pub struct Ec2 {
     /// What Amazon calls each address, as last listed. An address that is given back and comes again has another.
     allocations: Mutex<BTreeMap<Address, String>>,
     recent: Mutex<Recent>,
+    /// When it was told of each region that addresses may be put on machines there.
+    allowed: Mutex<BTreeMap<Arc<str>, Instant>>,
 }
 
 impl Ec2 {
@@ -123,6 +134,7 @@ impl Ec2 {
             clients: Default::default(),
             allocations: Mutex::default(),
             recent: Mutex::new(Recent::new(late_max)),
+            allowed: Mutex::default(),
         }
     }
 
@@ -220,16 +232,22 @@ impl Ec2 {
         let name = "ec2:AssociateAddress";
         let interface = self.first_interface(scope, vm).await?;
         let is_late = self.recent().is_late(&scope.account, address, &Holding::By(vm.clone()));
-        match association(&interface) {
-            // Where it was taken off a moment ago, this may be what was before, and to put it there again does no harm.
-            Some(present) if parsed(present.public_ip()) == Some(address) && is_late => {}
-            Some(present) if parsed(present.public_ip()) == Some(address) => return Ok(Progress::Done),
+        let has_own = self.recent().has_own(vm);
+        let has_own = match association(&interface) {
+            Some(present) if parsed(present.public_ip()) == Some(address) && !is_late => {
+                return Ok(Progress::Done);
+            }
+            // It was taken off a moment ago, so this is what was before, or somebody has put it there, which to do again does no harm.
+            Some(present) if parsed(present.public_ip()) == Some(address) => has_own,
             Some(present) if present.ip_owner_id() != Some(AMAZON) => {
                 let other = present.public_ip().unwrap_or("another one");
                 return Err(DriverError::Conflict(format!("{vm} already holds the Elastic IP {other}")));
             }
-            Some(_) if !may_replace => return Ok(Progress::Occupied),
-            _ => {}
+            Some(_) => true,
+            None => has_own,
+        };
+        if has_own && !may_replace {
+            return Ok(Progress::Occupied);
         }
         let allocation = self.allocation(scope, address).await?;
         let associated = self
@@ -246,12 +264,16 @@ impl Ec2 {
                 let (holding, region) = (Holding::By(vm.clone()), Some(Arc::clone(&scope.account)));
                 let held = Listed { holding, region, tag: None };
                 self.recent().note(&scope.account, address, Holding::Free, Some(held));
+                self.recent().note_own(vm, false);
                 Ok(Progress::Done)
             }
             Err(error) => {
                 // It may have been given back and have come again under another name.
                 if matches!(error, DriverError::NotFound(_)) {
                     self.allocations().remove(&address);
+                }
+                if matches!(error, DriverError::Denied { .. }) {
+                    self.allowed().remove(&scope.account);
                 }
                 Err(error)
             }
@@ -275,6 +297,7 @@ impl Ec2 {
             Some(association) if holding(scope, &elastic) == held => association,
             _ => return Ok(Progress::Done),
         };
+        self.check_may_associate(scope, &elastic).await?;
         let gone = self.client(scope).await.disassociate_address().association_id(association).send().await;
         let gone = gone.map_err(|error| explain(name, error));
         match gone.inspect_err(|error| self.doubt_unanswered(scope, address, error)) {
@@ -285,6 +308,27 @@ impl Ec2 {
                 let free = Listed { holding: Holding::Free, ..listed(scope, &elastic) };
                 self.recent().note(&scope.account, address, held, Some(free));
                 Ok(Progress::Done)
+            }
+        }
+    }
+
+    /// Asks whether an address could be put where it is. Only a refusal for want of permission, or silence, says that it could not.
+    async fn check_may_associate(&self, scope: &Scope, elastic: &ElasticIp) -> Result<(), DriverError> {
+        let name = "ec2:AssociateAddress";
+        if self.allowed().get(&scope.account).is_some_and(|told| told.elapsed() < ALLOWED_FOR) {
+            return Ok(());
+        }
+        let (_, allocation) = named("ec2:DescribeAddresses", elastic)?;
+        let asked = self.client(scope).await.associate_address().dry_run(true).allow_reassociation(false);
+        let asked = asked.allocation_id(allocation);
+        let asked =
+            asked.set_network_interface_id(elastic.network_interface_id().map(Into::into)).send().await;
+        use DriverError::{Denied, NotSent, RateLimited, Unavailable};
+        match asked.map_err(|error| explain(name, error)) {
+            Err(error @ (Denied { .. } | NotSent(_) | RateLimited { .. } | Unavailable(_))) => Err(error),
+            _ => {
+                self.allowed().insert(Arc::clone(&scope.account), Instant::now());
+                Ok(())
             }
         }
     }
@@ -312,7 +356,9 @@ impl Ec2 {
         let assigned = self.client(scope).await.modify_network_interface_attribute();
         let assigned = assigned.set_network_interface_id(interface.network_interface_id().map(Into::into));
         let assigned = assigned.associate_public_ip_address(true).send().await;
-        assigned.map(|_| Progress::Done).map_err(|error| explain(name, error))
+        assigned.map_err(|error| explain(name, error))?;
+        self.recent().note_own(vm, true);
+        Ok(Progress::Done)
     }
 
     async fn allocate(&self, scope: &Scope, region: &str, tag: Option<&str>) -> Result<Address, DriverError> {
@@ -399,6 +445,10 @@ impl Ec2 {
 
     fn allocations(&self) -> MutexGuard<'_, BTreeMap<Address, String>> {
         self.allocations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn allowed(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Instant>> {
+        self.allowed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn recent(&self) -> MutexGuard<'_, Recent> {

@@ -1,8 +1,8 @@
 //! Cloud drivers. A driver lists and changes; it never chooses.
 //!
 //! In: the planner's names for addresses and machines, an HTTP service, and a source of tokens. Out: what the cloud says
-//! and does. A driver never decides where an address goes, never retries on its own, never waits for an operation, and
-//! never turns an error into a fact: what it could not read is told as unknown. SDK and JSON types stay inside.
+//! and does. A driver never decides where an address goes, never retries on its own, never waits for an operation other than a
+//! creation, and never turns an error into a fact: what it could not read is told as unknown. SDK and JSON types stay inside.
 //!
 //! Every driver speaks through one injected tower service, so tests put a fake cloud's state machine in its place and
 //! run the driver itself unchanged.

@@ -83,19 +83,19 @@ async fn trace() -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn the_same_calls_through_the_sdk_leave_the_same_bytes_twice() {
     let (once, twice) = (trace().await, trace().await);
-    assert_eq!(once.len(), 6, "{once:#?}");
+    assert_eq!(once.len(), 7, "{once:#?}");
     assert!(once[0].contains("Signature=") && once[0].contains("20260101T000000Z"), "{}", once[0]);
     assert!(once[1].contains("20260101T000003Z"), "the clock is ours: {}", once[1]);
     assert_eq!(once, twice);
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_describes_is_marked_as_a_read() {
+async fn only_what_describes_or_is_a_dry_run_is_marked_as_a_read() {
     let (fake, ..) = account();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let to = Arc::clone(&heard);
     let record = move |request: Request<Bytes>| {
-        to.lock().unwrap().push((ec2::action(&request).unwrap().to_owned(), is_read(&request)));
+        to.lock().unwrap().push((String::from_utf8_lossy(request.body()).into_owned(), is_read(&request)));
         HttpService::new(fake.service()).oneshot(request)
     };
     let driver = driver_over(HttpService::new(tower::service_fn(record)));
@@ -108,8 +108,9 @@ async fn only_what_describes_is_marked_as_a_read() {
     tokio::time::sleep(ec2::LATE_MAX).await;
     driver.release(&scope, address(ADDRESS)).await.unwrap();
     driver.create(&scope, REGION, None).await.unwrap();
-    for (action, is_read) in heard.lock().unwrap().iter() {
-        assert_eq!(*is_read, action.starts_with("Describe"), "{action}");
+    for (form, is_read) in heard.lock().unwrap().iter() {
+        let changes_nothing = form.starts_with("Action=Describe") || form.contains("&DryRun=true");
+        assert_eq!(*is_read, changes_nothing, "{form}");
     }
 }
 
@@ -390,8 +391,63 @@ async fn a_reply_that_is_lost_is_found_by_looking_again() {
     fake.inject(Rule::next("DisassociateAddress", Fault::LoseReply));
     assert!(driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.is_err());
     assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap(), Progress::Done);
-    assert_eq!(fake.ledger().calls()["AssociateAddress"], 1);
+    assert_eq!(fake.ledger().calls()["AssociateAddress"], 2, "and one of them was a dry run");
     assert_eq!(fake.ledger().calls()["DisassociateAddress"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_a_machine_was_just_given_is_its_own_before_it_is_shown() {
+    let (fake, driver, scope) = account();
+    fake.with(|account| {
+        account.add_interface(REGION, Some("i-1"));
+        account.attach_now(ADDRESS, "i-1");
+    });
+    driver.list(&scope).await.unwrap();
+    driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    fake.with(|account| account.lag = Duration::from_secs(10));
+    driver.restore(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    let attached = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await;
+    assert_eq!(attached, Ok(Progress::Occupied), "or nobody would know that it has to come back");
+    assert_eq!(driver.replace(&scope, address(ADDRESS), &vm(ONE)).await, Ok(Progress::Done));
+    driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    let attached = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await;
+    assert_eq!(attached, Ok(Progress::Done), "ours took its place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_taken_off_by_who_may_not_put_it_on() {
+    let (fake, driver, scope) = account();
+    fake.with(|account| account.attach_now(ADDRESS, "i-2"));
+    let deny = |is_denied: bool| {
+        fake.with(|account| {
+            account.denied = is_denied.then(|| "ec2:AssociateAddress".into()).into_iter().collect()
+        });
+    };
+    let detach = async || driver.detach(&scope, address(ADDRESS), &vm(TWO)).await;
+    let asked = || fake.ledger().calls()["AssociateAddress"];
+    deny(true);
+    let refused = detach().await.unwrap_err();
+    assert!(
+        matches!(&refused, DriverError::Denied { permission, .. } if permission == "ec2:AssociateAddress"),
+        "{refused}"
+    );
+    fake.inject(Rule::next("AssociateAddress", Fault::LoseReply));
+    assert!(detach().await.is_err(), "silence is no permission");
+    assert_eq!(fake.with(|account| account.holder(ADDRESS)).as_deref(), Some(TWO));
+    assert!(!fake.ledger().calls().contains_key("DisassociateAddress"));
+    deny(false);
+    detach().await.unwrap();
+    let before = asked();
+    driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
+    detach().await.unwrap();
+    assert_eq!(asked() - before, 1, "the word holds for a while");
+    deny(true);
+    driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err();
+    fake.with(|account| account.attach_now(ADDRESS, "i-2"));
+    tokio::time::sleep(drivers::ec2::LATE_MAX).await;
+    assert!(detach().await.is_err(), "a refusal ends it");
 }
 
 #[tokio::test(start_paused = true)]

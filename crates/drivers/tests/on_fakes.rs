@@ -234,12 +234,12 @@ mod at_compute_engine {
         assert_eq!(driver.restore(&scope, address(ADDRESS), &gone).await.unwrap(), Progress::Done);
     }
 
-    /// A hundred operations in two zones, one of which will fail.
+    /// A hundred and forty operations in two zones, all but ten of them in one, and one of which will fail.
     async fn crowd(fake: &Fake<compute::Compute>, driver: &Compute, scope: &Scope) -> Vec<Operation> {
         let mut operations = Vec::new();
-        for at in 0..100 {
-            let (ip, name, zone) =
-                (format!("198.18.0.{at}"), format!("m{at}"), ["us-west1-a", "us-west1-b"][at % 2]);
+        for at in 0..140 {
+            let zone = if at < 130 { "us-west1-a" } else { "us-west1-b" };
+            let (ip, name) = (format!("198.18.0.{at}"), format!("m{at}"));
             fake.with(|project| {
                 project.add_address("us-west1", &format!("a{at}"), &ip);
                 project.add_instance_without_address(zone, &name);
@@ -260,12 +260,13 @@ mod at_compute_engine {
     async fn operations_of_one_zone_are_looked_at_together_and_each_is_told_its_own_end() {
         let (fake, driver, scope) = project();
         let operations = crowd(&fake, &driver, &scope).await;
+        assert!(driver.poll(&operations).await.iter().all(|polled| *polled == Ok(Polled::StillUnderway)));
         tokio::time::sleep(Duration::from_secs(60)).await;
         let polled = driver.poll(&operations).await;
         assert!(matches!(&polled[7], Ok(Polled::Failed(_))), "{:?}", polled[7]);
-        assert_eq!(polled.iter().filter(|polled| **polled == Ok(Polled::Ended)).count(), 99);
+        assert_eq!(polled.iter().filter(|polled| **polled == Ok(Polled::Ended)).count(), 139);
         let calls = fake.ledger().calls();
-        assert_eq!((calls["zoneOperations.list"], calls.get("zoneOperations.get")), (2, None));
+        assert_eq!((calls["zoneOperations.list"], calls.get("zoneOperations.get")), (2 * 4, None));
     }
 
     #[tokio::test(start_paused = true)]
@@ -275,7 +276,7 @@ mod at_compute_engine {
         operations[3].id.push_str("-forgotten");
         tokio::time::sleep(Duration::from_secs(60)).await;
         let polled = driver.poll(&operations).await;
-        assert!(matches!(&polled[3], Ok(Polled::Failed(DriverError::NotFound(_)))), "{:?}", polled[3]);
+        assert!(matches!(&polled[3], Ok(Polled::Failed(DriverError::Unavailable(_)))), "{:?}", polled[3]);
         assert_eq!(fake.ledger().calls()["zoneOperations.get"], 1);
     }
 
@@ -285,18 +286,40 @@ mod at_compute_engine {
         fake.with(|project| _ = project.denied.insert("compute.zoneOperations.list".into()));
         let operations = crowd(&fake, &driver, &scope).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
-        let polled = driver.poll(&operations).await;
-        assert_eq!(polled.iter().filter(|polled| **polled == Ok(Polled::Ended)).count(), 99);
-        assert_eq!(fake.ledger().calls()["zoneOperations.get"], 100);
+        for looks in 1..3 {
+            let polled = driver.poll(&operations).await;
+            assert_eq!(polled.iter().filter(|polled| **polled == Ok(Polled::Ended)).count(), 139);
+            let calls = fake.ledger().calls();
+            assert_eq!((calls["zoneOperations.list"], calls["zoneOperations.get"]), (1, looks * 140));
+        }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn operations_that_could_not_be_listed_may_still_be_under_way() {
-        let (fake, driver, scope) = project();
-        let operations = crowd(&fake, &driver, &scope).await;
-        fake.inject(Rule::next("zoneOperations.list", Fault::LoseReply));
-        let polled = driver.poll(&operations).await;
-        assert_eq!(polled.iter().filter(|polled| polled.is_err()).count(), 50);
+    async fn operations_whose_list_fails_are_looked_at_one_by_one_and_not_when_it_is_too_much() {
+        let throttled = Fault::Refuse(Refusal::RateLimited(Duration::from_secs(9)));
+        let broken = [Fault::LoseReply, Fault::Refuse(Refusal::Unavailable(503)), Fault::Truncate];
+        for (fault, looks) in broken.into_iter().map(|fault| (fault, 64)).chain([(throttled, 0)]) {
+            let (fake, driver, scope) = project();
+            let operations = crowd(&fake, &driver, &scope).await;
+            fake.inject(Rule::next("zoneOperations.list", fault.clone()));
+            let polled = driver.poll(&operations).await;
+            assert_eq!(polled.iter().filter(|polled| polled.is_err()).count(), 64 - looks, "{fault:?}");
+            assert_eq!(
+                fake.ledger().calls().get("zoneOperations.get").copied().unwrap_or(0),
+                looks,
+                "{fault:?}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_asked_for_may_have_been_made_whatever_is_wrong_with_looking_at_it() {
+        for call in ["regionOperations.get", "addresses.get"] {
+            let (fake, driver, scope) = project();
+            fake.inject(Rule::next(call, Fault::Refuse(Refusal::RateLimited(Duration::from_secs(9)))));
+            let made = driver.create(&scope, "us-west1", Some("pool")).await;
+            assert!(matches!(made, Err(DriverError::Unavailable(_))), "{call}: {made:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

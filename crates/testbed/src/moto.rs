@@ -248,6 +248,7 @@ impl Moto {
         let asked = pairs_of(std::str::from_utf8(request.body())?);
         let get = |name: &str| asked.get(name).cloned().unwrap_or_default();
         match route.name {
+            _ if get("DryRun") == "true" => self.forward(request).await,
             "AssociateAddress" => {
                 let (interface, is_safe) = (get("NetworkInterfaceId"), get("AllowReassociation") == "false");
                 if !is_safe {

@@ -394,14 +394,11 @@ impl Speaker<'_> {
                 from: entry.from.as_ref().map(|vm| holder(vm, None)),
                 to: entry.to.as_ref().map(|to| holder(&to.vm, Some(&to.node))),
                 step: if entry.is_voluntary { VOLUNTARY } else { URGENT }.into(),
-                operation: None,
                 token: None,
                 before: Vec::new(),
                 candidates: Vec::new(),
                 epoch: entry.epoch.0,
                 started_at: started_at.or_else(|| Some(whole_seconds(self.now))),
-                attempts: None,
-                error: None,
                 id,
             }
         };
@@ -425,7 +422,6 @@ impl Speaker<'_> {
             from: None,
             to: None,
             step: VOLUNTARY.into(),
-            operation: None,
             token: entry.tag.as_deref().map(Into::into),
             before: texts(&entry.before, usize::MAX),
             candidates: match self.lacking {
@@ -434,8 +430,6 @@ impl Speaker<'_> {
             },
             epoch: entry.epoch.0,
             started_at: started_at(&id),
-            attempts: None,
-            error: None,
             id,
         }
     }

@@ -347,15 +347,12 @@ fn full_status() -> (Vec<String>, Vec<AddressStatus>, Moves) {
         address: Some(address.clone()),
         from: Some(machine(at)),
         to: Some(machine(at + 1)),
-        step: "Detaching".into(),
-        operation: Some(format!("operation-1700000000000-00000{at:04}-00000000-00000000")),
+        step: "Voluntary".into(),
         token: None,
         before: Vec::new(),
         candidates: Vec::new(),
         epoch: 1_000_000,
         started_at: Some(now.clone()),
-        attempts: Some(3),
-        error: None,
     };
     let statuses = addresses.iter().enumerate().map(status).collect();
     let entries = addresses.iter().enumerate().map(entry).collect();

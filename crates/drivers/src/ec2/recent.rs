@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plan::{Address, Holding};
+use plan::{Address, Holding, VmId};
 use tokio::time::Instant;
 
 use crate::{Listed, Listing, Tags};
@@ -17,6 +17,8 @@ pub(super) struct Recent {
     changes: BTreeMap<(Arc<str>, Address), Vec<Change>>,
     /// Since when each address has been read as free, without a break.
     free: BTreeMap<(Arc<str>, Address), Instant>,
+    /// When each machine was given an address of its own, which has not gone since.
+    own: BTreeMap<VmId, Instant>,
     /// When an address was last asked for without an answer.
     unanswered: BTreeMap<Arc<str>, Instant>,
 }
@@ -31,7 +33,8 @@ struct Change {
 impl Recent {
     /// Nothing was heard yet.
     pub(super) fn new(late_max: Duration) -> Self {
-        Self { late_max, changes: BTreeMap::new(), free: BTreeMap::new(), unanswered: BTreeMap::new() }
+        let (changes, free) = (BTreeMap::new(), BTreeMap::new());
+        Self { late_max, changes, free, own: BTreeMap::new(), unanswered: BTreeMap::new() }
     }
 
     /// A change was answered.
@@ -45,6 +48,20 @@ impl Recent {
         let key = (Arc::clone(region), address);
         self.changes.remove(&key);
         self.free.remove(&key);
+    }
+
+    /// A machine was given an address of its own, or one of ours took that one's place.
+    pub(super) fn note_own(&mut self, vm: &VmId, has_own: bool) {
+        match has_own {
+            true => _ = self.own.insert(vm.clone(), Instant::now()),
+            false => _ = self.own.remove(vm),
+        }
+    }
+
+    /// Whether a machine has an address of its own that may not be shown yet.
+    pub(super) fn has_own(&mut self, vm: &VmId) -> bool {
+        self.forget();
+        self.own.contains_key(vm)
     }
 
     /// An address was asked for, and whether there is one more was not told.
@@ -76,6 +93,7 @@ impl Recent {
             changes.retain(|change| change.at.elapsed() < late_max);
         }
         self.changes.retain(|_, changes| !changes.is_empty());
+        self.own.retain(|_, at| at.elapsed() < late_max);
         self.unanswered.retain(|_, at| at.elapsed() < late_max);
     }
 
