@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testbed::fake::ledger::Ledger;
+use testbed::fake::ledger::{Deed, Ledger};
+use tokio::time::Instant;
 
 use crate::judge::Violation;
 use crate::universe::Universe;
@@ -173,14 +174,27 @@ pub fn judge(universe: &Universe) -> Vec<String> {
     for values in strangers.iter().filter(|values| **values != [STRANGERS_VALUE]) {
         found.push(format!("{STRANGERS}, which is somebody else's, holds {values:?}"));
     }
-    if taken_for(universe).is_some() {
+    if let Some(taken) = taken_for(universe) {
         let values = universe.ocean.with(|ocean| ocean.record_values(ZONE, "A", "pool"));
-        let is_left = values == [TAKEN_VALUE];
-        if !is_left {
+        let late = set_while_nobody_could_know(universe, taken);
+        let is_left = |value: &String| value == TAKEN_VALUE || late.contains(value);
+        if !values.iter().any(|value| value == TAKEN_VALUE) || !values.iter().all(is_left) {
             found.push(format!("{POOL}, which a person took over, holds {values:?}"));
         }
     }
     found
+}
+
+/// What was added to the pool's name right after a person took it over: DigitalOcean takes no condition, so what is on its way
+/// then arrives, and nobody can tell later whose it is.
+fn set_while_nobody_could_know(universe: &Universe, taken_for: Duration) -> BTreeSet<String> {
+    let taken = Instant::now() - taken_for;
+    let deeds = universe.ocean.deeds().into_iter().filter(|(at, _)| taken <= *at && *at <= taken + CANT_KNOW);
+    let set = deeds.filter_map(|(_, deed)| match deed {
+        Deed::RecordSet { name, value } if name == POOL => Some(value),
+        _ => None,
+    });
+    set.collect()
 }
 
 /// When a name that held something became empty. What happens in one moment is one change.
