@@ -383,6 +383,10 @@ async fn poll(
             waiting.push((new, now));
         }
         let (due, mut still): (Vec<_>, Vec<_>) = waiting.drain(..).partition(|(_, at)| *at <= now);
+        if due.is_empty() {
+            waiting = still;
+            continue;
+        }
         let operations: Vec<Operation> = due.iter().map(|((operation, _), _)| operation.clone()).collect();
         let polled = with_haste(Haste::Reading, driver.poll(&operations)).await;
         for (((operation, to), _), polled) in due.into_iter().zip(polled) {
@@ -408,5 +412,125 @@ async fn poll(
             let _ = to.send(ended);
         }
         waiting = still;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
+    use drivers::{Listing, Traits};
+    use futures::FutureExt;
+    use futures::future::{BoxFuture, ready};
+    use plan::{MachineState, VmId};
+
+    use super::*;
+
+    /// A cloud whose operations end after a minute, and which refuses for half an hour to look at those of one project.
+    struct Cloud {
+        started: Instant,
+        looks: Mutex<Vec<(Duration, BTreeSet<String>)>>,
+    }
+
+    impl AddressDriver for Cloud {
+        fn list<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>> {
+            ready(Ok(Listing::default())).boxed()
+        }
+
+        fn attach<'a>(
+            &'a self,
+            _: &'a Scope,
+            _: Address,
+            _: &'a VmId,
+        ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+            ready(Ok(Progress::Done)).boxed()
+        }
+
+        fn detach<'a>(
+            &'a self,
+            scope: &'a Scope,
+            address: Address,
+            vm: &'a VmId,
+        ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+            self.attach(scope, address, vm)
+        }
+
+        fn poll<'a>(
+            &'a self,
+            operations: &'a [Operation],
+        ) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {
+            let age = self.started.elapsed();
+            let ids = operations.iter().map(|operation| operation.id.clone()).collect();
+            self.looks.lock().unwrap().push((age, ids));
+            let refused = DriverError::RateLimited {
+                retry_after: Duration::from_secs(1_800),
+                message: "another tool has used it up".into(),
+            };
+            let look = |operation: &Operation| match operation.id.starts_with("refused/") {
+                true => Err(refused.clone()),
+                false if age < Duration::from_secs(60) => Ok(Polled::StillUnderway),
+                false => Ok(Polled::Ended),
+            };
+            ready(operations.iter().map(look).collect()).boxed()
+        }
+
+        fn machines<'a>(
+            &'a self,
+            _: &'a Scope,
+        ) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>> {
+            ready(Ok(BTreeMap::new())).boxed()
+        }
+
+        fn traits(&self) -> Traits {
+            Traits { moves_in_one_call: false }
+        }
+    }
+
+    /// Begins operations, and tells when they were looked at within ten minutes, and when those had ended that end.
+    async fn looks(ids: impl Iterator<Item = String>) -> (Vec<(Duration, BTreeSet<String>)>, Duration) {
+        let cloud = Arc::new(Cloud { started: Instant::now(), looks: Mutex::default() });
+        let (poller, from) = mpsc::unbounded_channel();
+        let mut polling = Tasks::default();
+        polling.spawn(poll(Arc::<Cloud>::clone(&cloud), from));
+        let mut ends = Vec::new();
+        for id in ids {
+            let (to, ended) = oneshot::channel();
+            let scope = Scope { provider: Provider::Gcp, account: "demo".into() };
+            let address = "203.0.113.7".parse().unwrap();
+            let is_refused = id.starts_with("refused/");
+            poller.send((Operation { id, scope, address, target: None, completes: true }, to)).unwrap();
+            match is_refused {
+                true => std::mem::forget(ended),
+                false => ends.push(ended),
+            }
+        }
+        for ended in ends {
+            ended.await.unwrap().unwrap();
+        }
+        let took = cloud.started.elapsed();
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let looks = cloud.looks.lock().unwrap().clone();
+        (looks, took)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_operation_is_looked_at_often_and_a_crowd_less_so() {
+        let (looks_at_one, _) = looks((0..1).map(|at| at.to_string())).await;
+        assert!((230..=250).contains(&looks_at_one.len()), "{}", looks_at_one.len());
+        let (looks_at_many, ended) = looks((0..1_000).map(|at| at.to_string())).await;
+        assert!((28..=35).contains(&looks_at_many.len()), "{}", looks_at_many.len());
+        assert!(ended < Duration::from_secs(63), "none waits long behind the others: {ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operation_that_may_not_be_looked_at_holds_up_no_other() {
+        let ids = ["refused/1", "refused/2", "fine"].map(str::to_owned);
+        let (looks, ended) = looks(ids.into_iter()).await;
+        assert!(ended < Duration::from_secs(61), "{ended:?}");
+        let of_refused = looks.iter().filter(|(_, ids)| ids.contains("refused/1")).count();
+        assert_eq!(of_refused, 1, "it is left alone for as long as was asked");
+        let is_early = |(at, _): &(Duration, _)| *at < Duration::from_secs(61);
+        assert!(looks.iter().all(is_early), "and nothing is not looked at");
     }
 }
