@@ -253,6 +253,10 @@ impl Compute {
         match self.first_interface(vm).await {
             Err(DriverError::NotFound(_)) => Ok(Progress::Done),
             Err(error) => Err(error),
+            // An attach that was given up may have taken effect after all: this is not its own.
+            Ok(interface) if interface.access_configs.iter().any(|config| config.is(address)) => {
+                Err(DriverError::Conflict(format!("{vm} has {address}, which should not be on it any more")))
+            }
             Ok(interface) if !interface.access_configs.is_empty() => Ok(Progress::Done),
             Ok(interface) => self.add_access_config(scope, address, vm, &interface.name, None).await,
         }
@@ -269,10 +273,7 @@ impl Compute {
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
             interface => interface?,
         };
-        let holds = |config: &AccessConfig| {
-            config.nat_ip.as_deref().and_then(|text| text.parse::<Address>().ok()) == Some(address)
-        };
-        match interface.access_configs.into_iter().find(holds) {
+        match interface.access_configs.into_iter().find(|config| config.is(address)) {
             None => Ok(Progress::Done),
             Some(present) => {
                 self.delete_access_config(scope, address, vm, &interface.name, &present.name, None).await
@@ -762,6 +763,13 @@ struct AccessConfig {
     name: String,
     #[serde(rename = "natIP")]
     nat_ip: Option<String>,
+}
+
+impl AccessConfig {
+    /// Whether this is an address on its machine.
+    fn is(&self, address: Address) -> bool {
+        self.nat_ip.as_deref().and_then(|text| text.parse::<Address>().ok()) == Some(address)
+    }
 }
 
 #[derive(Deserialize)]

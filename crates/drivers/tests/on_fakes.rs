@@ -234,6 +234,14 @@ mod at_compute_engine {
         assert_eq!(driver.restore(&scope, address(ADDRESS), &gone).await.unwrap(), Progress::Done);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn an_address_of_ours_that_came_after_all_is_not_taken_for_a_machines_own() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| project.attach_now(ADDRESS, "us-west1-a", "one"));
+        let restored = driver.restore(&scope, address(ADDRESS), &vm(ONE)).await;
+        assert!(matches!(restored, Err(DriverError::Conflict(_))), "{restored:?}");
+    }
+
     /// A hundred and forty operations in two zones, all but ten of them in one, and one of which will fail.
     async fn crowd(fake: &Fake<compute::Compute>, driver: &Compute, scope: &Scope) -> Vec<Operation> {
         let mut operations = Vec::new();
