@@ -43,7 +43,7 @@ use tokio::time::Instant;
 use self::ids::{ResourceId, is_same};
 use self::interface::{Interface, State};
 use crate::budget::{Limit, Rate};
-use crate::http::{HttpService, JsonApi, Refused, retry_after, unreadable};
+use crate::http::{HttpService, JsonApi, Refused, retry_after, unreadable, unseen};
 use crate::tokens::Tokens;
 use crate::{
     AddressDriver, CHANGING, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits,
@@ -394,10 +394,7 @@ impl Azure {
         for _ in 0..CREATE_LOOKS_MAX {
             let path = resource_path(&id);
             let found = self.api.call("PublicIPAddresses_Get", Method::GET, &path, None).await;
-            // Whatever is wrong now, what was asked for may have been made.
-            let found: PublicIp = found.map_err(|error: DriverError| {
-                DriverError::Unavailable(format!("{id} was asked for, and can't be looked at: {error}"))
-            })?;
+            let found: PublicIp = found.map_err(|error| unseen(&id, &error))?;
             match (found.state(), found.address()) {
                 (State::Settled, Some(address)) => return Ok(address),
                 (State::Failed, _) => {

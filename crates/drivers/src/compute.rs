@@ -40,7 +40,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::http::{HttpService, JsonApi, Refused, unreadable};
+use crate::http::{HttpService, JsonApi, Refused, unreadable, unseen};
 use crate::tokens::Tokens;
 use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
 
@@ -182,8 +182,7 @@ impl Compute {
                 Err(DriverError::NotFound(_)) => continue,
                 Err(error) => return Err(error),
             };
-            for held in configs.iter().filter_map(|config| config.nat_ip.as_deref()?.parse::<Address>().ok())
-            {
+            for held in configs.iter().filter_map(AccessConfig::address) {
                 if let Some(listed) = listing.addresses.get_mut(&held) {
                     listed.holding = Holding::By(vm.clone());
                 }
@@ -232,9 +231,9 @@ impl Compute {
         let Some(present) = interface.access_configs.into_iter().next() else {
             return self.add_access_config(scope, address, vm, &interface.name, Some(address)).await;
         };
-        match present.nat_ip.as_deref().map(str::parse::<Address>) {
-            Some(Ok(found)) if found == address => Ok(Progress::Done),
-            Some(Ok(found)) if self.is_static(scope, found).await? => {
+        match present.address() {
+            Some(found) if found == address => Ok(Progress::Done),
+            Some(found) if self.is_static(scope, found).await? => {
                 Err(DriverError::Conflict(format!("{vm} already holds the static address {found}")))
             }
             _ if !may_replace => Ok(Progress::Occupied),
@@ -254,7 +253,9 @@ impl Compute {
             Err(DriverError::NotFound(_)) => Ok(Progress::Done),
             Err(error) => Err(error),
             // An attach that was given up may have taken effect after all: this is not its own.
-            Ok(interface) if interface.access_configs.iter().any(|config| config.is(address)) => {
+            Ok(interface)
+                if interface.access_configs.iter().any(|config| config.address() == Some(address)) =>
+            {
                 Err(DriverError::Conflict(format!("{vm} has {address}, which should not be on it any more")))
             }
             Ok(interface) if !interface.access_configs.is_empty() => Ok(Progress::Done),
@@ -273,7 +274,7 @@ impl Compute {
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
             interface => interface?,
         };
-        match interface.access_configs.into_iter().find(|config| config.is(address)) {
+        match interface.access_configs.into_iter().find(|config| config.address() == Some(address)) {
             None => Ok(Progress::Done),
             Some(present) => {
                 self.delete_access_config(scope, address, vm, &interface.name, &present.name, None).await
@@ -313,18 +314,14 @@ impl Compute {
         let begun: OperationBody =
             self.api.call("addresses.insert", Method::POST, &addresses, Some(body)).await?;
         let operation = format!("projects/{}/regions/{region}/operations/{}", scope.account, begun.name);
-        // Whatever is wrong from now on, what was asked for may have been made.
-        let unseen = |error: DriverError| {
-            DriverError::Unavailable(format!("{name} was asked for, and can't be looked at: {error}"))
-        };
         for _ in 0..CREATE_POLLS {
-            match self.poll_path(&operation).await.map_err(unseen)? {
+            match self.poll_path(&operation).await.map_err(|error| unseen(&name, &error))? {
                 Polled::StillUnderway => tokio::time::sleep(CREATE_POLL_PAUSE).await,
                 Polled::Failed(error) => return Err(error),
                 Polled::Ended => {
                     let path = format!("{addresses}/{name}");
                     let made = self.api.call("addresses.get", Method::GET, &path, None).await;
-                    let made: AddressBody = made.map_err(unseen)?;
+                    let made: AddressBody = made.map_err(|error| unseen(&name, &error))?;
                     let address = made.address.as_deref().and_then(|text| text.parse().ok());
                     return address.ok_or_else(|| unreadable("addresses.get", &"it has no address"));
                 }
@@ -766,9 +763,9 @@ struct AccessConfig {
 }
 
 impl AccessConfig {
-    /// Whether this is an address on its machine.
-    fn is(&self, address: Address) -> bool {
-        self.nat_ip.as_deref().and_then(|text| text.parse::<Address>().ok()) == Some(address)
+    /// The address that it puts on its machine. One that is still to be assigned is none.
+    fn address(&self) -> Option<Address> {
+        self.nat_ip.as_deref()?.parse().ok()
     }
 }
 

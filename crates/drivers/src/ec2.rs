@@ -264,7 +264,7 @@ impl Ec2 {
                 let (holding, region) = (Holding::By(vm.clone()), Some(Arc::clone(&scope.account)));
                 let held = Listed { holding, region, tag: None };
                 self.recent().note(&scope.account, address, Holding::Free, Some(held));
-                self.recent().note_own(vm, false);
+                self.recent().note_replaced(vm);
                 Ok(Progress::Done)
             }
             Err(error) => {
@@ -357,7 +357,7 @@ impl Ec2 {
         let assigned = assigned.set_network_interface_id(interface.network_interface_id().map(Into::into));
         let assigned = assigned.associate_public_ip_address(true).send().await;
         assigned.map_err(|error| explain(name, error))?;
-        self.recent().note_own(vm, true);
+        self.recent().note_own(vm);
         Ok(Progress::Done)
     }
 

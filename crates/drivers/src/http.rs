@@ -148,6 +148,11 @@ pub fn unreadable(name: &str, why: &dyn std::fmt::Display) -> DriverError {
     DriverError::Unavailable(format!("{name}: the answer can't be read: {why}"))
 }
 
+/// The error for something that was asked for and can't be looked at: whatever is wrong with that, it may have been made.
+pub fn unseen(what: &str, error: &DriverError) -> DriverError {
+    DriverError::Unavailable(format!("{what} was asked for, and can't be looked at: {error}"))
+}
+
 impl Refused {
     /// How long the `Retry-After` header asks to wait.
     pub fn retry_after(&self) -> Option<Duration> {

@@ -50,12 +50,14 @@ impl Recent {
         self.free.remove(&key);
     }
 
-    /// A machine was given an address of its own, or one of ours took that one's place.
-    pub(super) fn note_own(&mut self, vm: &VmId, has_own: bool) {
-        match has_own {
-            true => _ = self.own.insert(vm.clone(), Instant::now()),
-            false => _ = self.own.remove(vm),
-        }
+    /// A machine was given an address of its own.
+    pub(super) fn note_own(&mut self, vm: &VmId) {
+        self.own.insert(vm.clone(), Instant::now());
+    }
+
+    /// One of ours took the place of a machine's own.
+    pub(super) fn note_replaced(&mut self, vm: &VmId) {
+        self.own.remove(vm);
     }
 
     /// Whether a machine has an address of its own that may not be shown yet.
