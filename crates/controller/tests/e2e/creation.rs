@@ -143,7 +143,7 @@ async fn killed_eight_times_while_creating_twenty_addresses_beside_a_foreign_cre
         doomed.process.signal(Signal::KILL).unwrap();
         doomed.process.wait(Duration::from_secs(5)).unwrap();
     }
-    let _survivor = rig.controller("ip-address-controller", &environment);
+    let _survivor = rig.controller("ip-address-controller", &environment[1..]);
     eventually("all are listed", Duration::from_secs(60), async || {
         Ok(listed(&rig).len() == 20 && rig.get(POOL)["status"]["moves"].is_null())
     })
@@ -207,7 +207,7 @@ async fn a_token_that_may_not_see_projects_any_more_makes_nobody_buy_addresses()
     let forbidden = Fault::Refuse(Refusal::Forbidden("this token may not use projects".into()));
     rig.clouds.digitalocean.inject(Rule { times: usize::MAX, ..Rule::next("projects.list", forbidden) });
     rig.kubectl(&["patch", POOL, "--type=merge", "-p", "{\"spec\":{\"ips\":null}}"]);
-    let _second = rig.controller("ip-address-controller", &environment);
+    let _second = rig.controller("ip-address-controller", &environment[1..]);
     eventually("it is reported", SOON, async || Ok(stalled(&rig).is_some()))
         .await
         .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
