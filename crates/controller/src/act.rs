@@ -6,6 +6,7 @@
 //! answer nothing is done with its address and machines until it can't take effect any more.
 
 mod evictions;
+mod gate;
 mod records;
 
 use std::collections::BTreeMap;
@@ -24,15 +25,19 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 pub use self::evictions::{Evictee, NotEvicted};
+use self::gate::Gate;
 use crate::clouds::Drivers;
 use crate::fence::Fence;
 use crate::metered::for_object;
 use crate::tasks::Tasks;
 
-/// The pause between two looks at operations, where there are few. A look at many is many calls, which what is to be done needs
-/// more, so there it is longer: by as much for each so many.
+/// The pause between two looks at a few operations.
 const POLL_EVERY: Duration = Duration::from_millis(250);
+
+/// A look at many takes calls that the moves themselves need, so with every so many the pause grows by as much again,
 const POLL_FEW: u32 = 16;
+
+/// up to this long.
 const POLL_EVERY_MAX: Duration = Duration::from_secs(2);
 
 /// The pause after a look at operations that failed.
@@ -151,6 +156,7 @@ pub struct Executor {
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
     record_drivers: BTreeMap<DnsProvider, Arc<dyn RecordDriver>>,
     pollers: BTreeMap<Provider, Poller>,
+    gates: BTreeMap<Scope, Arc<Gate>>,
     under_way: Tasks<Ended>,
     /// For evictions.
     client: Client,
@@ -179,6 +185,7 @@ impl Executor {
             drivers,
             record_drivers,
             pollers,
+            gates: BTreeMap::new(),
             under_way,
             client,
             fence,
@@ -205,10 +212,10 @@ impl Executor {
         };
         self.in_flight.addresses.insert(step.address);
         self.in_flight.machines.extend(step.action.machine().cloned());
+        let gate = Arc::clone(self.gates.entry(step.scope.clone()).or_default());
         let echo = self.echo;
         self.under_way.spawn(async move {
-            let haste = if step.is_urgent { Haste::Urgent } else { Haste::Ordinary };
-            let taken = with_haste(haste, take(&*driver, &poller, &step));
+            let taken = take(&*driver, &gate, &poller, &step);
             let result = for_object(step.pool.clone(), taken).await;
             outlast(echo, &result).await;
             Ended::Step(Outcome { step, result })
@@ -316,15 +323,25 @@ async fn outlast<T>(echo: Duration, result: &Result<T, DriverError>) {
 }
 
 /// Takes one step to its end.
-async fn take(driver: &dyn AddressDriver, poller: &Poller, step: &Step) -> Result<Effect, DriverError> {
-    let Step { scope, address, action, .. } = step;
-    let advance = async || match action {
-        Action::Attach(to) => driver.attach(scope, *address, &to.vm).await,
-        Action::Replace(to) => driver.replace(scope, *address, &to.vm).await,
-        Action::Restore(vm) => driver.restore(scope, *address, vm).await,
-        Action::Detach(from) => driver.detach(scope, *address, from).await,
-        Action::Release => driver.release(scope, *address).await,
-        other => Err(DriverError::Invalid(format!("{other:?} is no call"))),
+async fn take(
+    driver: &dyn AddressDriver,
+    gate: &Gate,
+    poller: &Poller,
+    step: &Step,
+) -> Result<Effect, DriverError> {
+    let Step { scope, address, is_urgent, action, .. } = step;
+    let haste = if *is_urgent { Haste::Urgent } else { Haste::Ordinary };
+    let advance = async || {
+        let _place = gate.enter(*is_urgent).await;
+        let calls = match action {
+            Action::Attach(to) => driver.attach(scope, *address, &to.vm),
+            Action::Replace(to) => driver.replace(scope, *address, &to.vm),
+            Action::Restore(vm) => driver.restore(scope, *address, vm),
+            Action::Detach(from) => driver.detach(scope, *address, from),
+            Action::Release => driver.release(scope, *address),
+            other => return Err(DriverError::Invalid(format!("{other:?} is no call"))),
+        };
+        with_haste(haste, calls).await
     };
     for operation in 0..OPERATIONS_MAX {
         let progress = loop {
@@ -372,29 +389,29 @@ async fn poll(
     loop {
         if waiting.is_empty() {
             match from.recv().await {
-                Some(new) => waiting.push((new, Instant::now())),
+                Some((operation, to)) => waiting.push((operation, to, Instant::now())),
                 None => return,
             }
         }
         let crowds = u32::try_from(waiting.len()).unwrap_or(u32::MAX) / POLL_FEW;
         tokio::time::sleep((POLL_EVERY * (1 + crowds)).min(POLL_EVERY_MAX)).await;
         let now = Instant::now();
-        while let Ok(new) = from.try_recv() {
-            waiting.push((new, now));
+        while let Ok((operation, to)) = from.try_recv() {
+            waiting.push((operation, to, now));
         }
-        let (due, mut still): (Vec<_>, Vec<_>) = waiting.drain(..).partition(|(_, at)| *at <= now);
+        let (due, mut still): (Vec<_>, Vec<_>) = waiting.drain(..).partition(|(.., from)| *from <= now);
         if due.is_empty() {
             waiting = still;
             continue;
         }
-        let operations: Vec<Operation> = due.iter().map(|((operation, _), _)| operation.clone()).collect();
+        let operations: Vec<Operation> = due.iter().map(|(operation, ..)| operation.clone()).collect();
         let polled = with_haste(Haste::Reading, driver.poll(&operations)).await;
-        for (((operation, to), _), polled) in due.into_iter().zip(polled) {
+        for ((operation, to, _), polled) in due.into_iter().zip(polled) {
             let ended = match polled {
                 Ok(Polled::Ended) => Ok(()),
                 Ok(Polled::Failed(error)) => Err(error),
                 Ok(Polled::StillUnderway) => {
-                    still.push(((operation, to), now));
+                    still.push((operation, to, now));
                     continue;
                 }
                 Err(error) => {
@@ -404,7 +421,7 @@ async fn poll(
                         | DriverError::NotSent(NotSent { wait }) => wait,
                         _ => POLL_RETRY,
                     };
-                    still.push(((operation, to), Instant::now() + wait));
+                    still.push((operation, to, Instant::now() + wait));
                     continue;
                 }
             };
@@ -422,15 +439,32 @@ mod tests {
 
     use drivers::{Listing, Traits};
     use futures::FutureExt;
-    use futures::future::{BoxFuture, ready};
-    use plan::{MachineState, VmId};
+    use futures::future::{BoxFuture, join_all, ready};
+    use plan::{MachineState, Target, VmId};
 
     use super::*;
 
-    /// A cloud whose operations end after a minute, and which refuses for half an hour to look at those of one project.
+    /// A cloud that takes a second to take an order, whose operations end after a minute, and which refuses for half an hour to
+    /// look at those of one project.
     struct Cloud {
         started: Instant,
+        orders: Mutex<Vec<Duration>>,
         looks: Mutex<Vec<(Duration, BTreeSet<String>)>>,
+    }
+
+    impl Cloud {
+        fn start() -> Arc<Self> {
+            Arc::new(Self { started: Instant::now(), orders: Mutex::default(), looks: Mutex::default() })
+        }
+    }
+
+    fn scope() -> Scope {
+        Scope { provider: Provider::Gcp, account: "demo".into() }
+    }
+
+    fn operation(id: String) -> Operation {
+        let address = "203.0.113.7".parse().unwrap();
+        Operation { id, scope: scope(), address, target: None, completes: true }
     }
 
     impl AddressDriver for Cloud {
@@ -442,9 +476,11 @@ mod tests {
             &'a self,
             _: &'a Scope,
             _: Address,
-            _: &'a VmId,
+            vm: &'a VmId,
         ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-            ready(Ok(Progress::Done)).boxed()
+            self.orders.lock().unwrap().push(self.started.elapsed());
+            let taken = tokio::time::sleep(Duration::from_secs(1));
+            taken.map(|()| Ok(Progress::Underway(operation(vm.to_string())))).boxed()
         }
 
         fn detach<'a>(
@@ -489,21 +525,17 @@ mod tests {
 
     /// Begins operations, and tells when they were looked at within ten minutes, and when those had ended that end.
     async fn looks(ids: impl Iterator<Item = String>) -> (Vec<(Duration, BTreeSet<String>)>, Duration) {
-        let cloud = Arc::new(Cloud { started: Instant::now(), looks: Mutex::default() });
+        let cloud = Cloud::start();
         let (poller, from) = mpsc::unbounded_channel();
         let mut polling = Tasks::default();
         polling.spawn(poll(Arc::<Cloud>::clone(&cloud), from));
         let mut ends = Vec::new();
         for id in ids {
             let (to, ended) = oneshot::channel();
-            let scope = Scope { provider: Provider::Gcp, account: "demo".into() };
-            let address = "203.0.113.7".parse().unwrap();
-            let is_refused = id.starts_with("refused/");
-            poller.send((Operation { id, scope, address, target: None, completes: true }, to)).unwrap();
-            match is_refused {
-                true => std::mem::forget(ended),
-                false => ends.push(ended),
+            if !id.starts_with("refused/") {
+                ends.push(ended);
             }
+            poller.send((operation(id), to)).unwrap();
         }
         for ended in ends {
             ended.await.unwrap().unwrap();
@@ -521,6 +553,30 @@ mod tests {
         let (looks_at_many, ended) = looks((0..1_000).map(|at| at.to_string())).await;
         assert!((28..=35).contains(&looks_at_many.len()), "{}", looks_at_many.len());
         assert!(ended < Duration::from_secs(63), "none waits long behind the others: {ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_orders_some_at_a_time_and_none_waits_for_what_the_cloud_works_on() {
+        let cloud = Cloud::start();
+        let (poller, from) = mpsc::unbounded_channel();
+        let mut polling = Tasks::default();
+        polling.spawn(poll(Arc::<Cloud>::clone(&cloud), from));
+        let gate = Gate::default();
+        let steps = (0..200).map(async |at: u8| {
+            let target =
+                Target { node: format!("node-{at}").as_str().into(), vm: format!("vm-{at}").as_str().into() };
+            let pool = PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: "edge".into() };
+            let address = format!("203.0.113.{at}").parse().unwrap();
+            let (is_urgent, action) = (at.is_multiple_of(2), Action::Attach(target));
+            let step = Step { pool, scope: scope(), address, is_urgent, action };
+            take(&*cloud, &gate, &poller, &step).await.unwrap();
+        });
+        join_all(steps).await;
+        let orders = cloud.orders.lock().unwrap().clone();
+        let at_once = orders.iter().filter(|at| at.is_zero()).count();
+        assert!((32..=100).contains(&at_once), "{at_once}");
+        assert!(orders.iter().all(|at| *at < Duration::from_secs(10)), "{orders:?}");
+        assert!(cloud.started.elapsed() > Duration::from_secs(60), "and each was waited for");
     }
 
     #[tokio::test(start_paused = true)]

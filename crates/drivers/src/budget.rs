@@ -2,10 +2,11 @@
 //!
 //! In: requests of all pools. Out: the same requests, no more than the limits allow, wherever the provider's own windows
 //! begin: while a request has no answer it may not have arrived yet, so what it takes comes back from its answer on. A part of
-//! each limit is kept for what is urgent, so that a dead holder's address does not queue behind drained ones. A request that
-//! would have to wait for long is not sent at all, and is told when its turn comes: what was decided on must not leave much
-//! later, when it may not be so any more.
+//! each limit is kept for what is urgent, so that a dead holder's address does not queue behind drained ones, and a part for what
+//! has begun, so that who has looked can go on. A request that would have to wait for long is not sent at all, and is told when
+//! its turn comes: what was decided on must not leave much later, when it may not be so any more.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -59,7 +60,11 @@ impl Limit {
 }
 
 /// The part of each limit that only urgent requests may use, in percent.
-const RESERVE_PERCENT: usize = 5;
+const FOR_URGENT_PERCENT: usize = 5;
+
+/// The part of a bucket that the first request of a step leaves to those of steps that have made theirs, in percent. A window has no
+/// such part: what nobody used of it would be lost, while a bucket gives the same in the long run.
+const FOR_BEGUN_PERCENT: usize = 5;
 
 /// The longest that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(2);
@@ -78,13 +83,28 @@ pub enum Haste {
 /// A provider may count by a coarser clock than ours, and what was cut off without an answer may still arrive.
 const JITTER: Duration = Duration::from_millis(500);
 
-tokio::task_local! {
-    static HASTE: Haste;
+/// What a request may use.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    haste: Haste,
+    /// Whether it follows another one, which would have been for nothing without it.
+    has_begun: bool,
 }
 
-/// Says how much of a hurry there is for all requests that a future makes.
+impl Claim {
+    fn is_urgent(self) -> bool {
+        self.haste != Haste::Ordinary
+    }
+}
+
+tokio::task_local! {
+    static CLAIM: Cell<Claim>;
+}
+
+/// Says how much of a hurry there is for all requests that a future makes. They belong together: what the first of them was made for
+/// needs the others.
 pub async fn with_haste<F: Future>(haste: Haste, future: F) -> F::Output {
-    HASTE.scope(haste, future).await
+    CLAIM.scope(Cell::new(Claim { haste, has_begun: haste == Haste::Reading }), future).await
 }
 
 /// Lets requests through no faster than the limits allow.
@@ -93,8 +113,11 @@ pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
     let send = move |request: Request<Bytes>| {
         let (mut service, budget) = (service.clone(), budget.clone());
         async move {
-            let haste = HASTE.try_with(|haste| *haste).unwrap_or(Haste::Ordinary);
-            let _sent = budget.take(&request, haste).await?;
+            let alone = Claim { haste: Haste::Ordinary, has_begun: false };
+            let claim = CLAIM.try_with(Cell::get).unwrap_or(alone);
+            let _sent = budget.take(&request, claim).await?;
+            // Outside of a step there is nothing to go on with.
+            _ = CLAIM.try_with(|of_step| of_step.set(Claim { has_begun: true, ..claim }));
             service.ready().await?.call(request).await
         }
     };
@@ -167,14 +190,13 @@ impl Budget {
     }
 
     /// Waits until a request may be sent, and counts it; or tells it its turn, where that is too far away.
-    async fn take(&self, request: &Request<Bytes>, haste: Haste) -> Result<Sent, NotSent> {
-        let is_urgent = haste != Haste::Ordinary;
+    async fn take(&self, request: &Request<Bytes>, claim: Claim) -> Result<Sent, NotSent> {
         let latest = Instant::now() + WAIT_MAX;
         loop {
-            match self.try_take(request, is_urgent, Instant::now()) {
+            match self.try_take(request, claim, Instant::now()) {
                 Ok(sent) => return Ok(sent),
-                Err(at) if at > latest && haste != Haste::Reading => {
-                    return Err(NotSent { wait: self.turn(request, is_urgent, Instant::now()) });
+                Err(at) if at > latest && claim.haste != Haste::Reading => {
+                    return Err(NotSent { wait: self.turn(request, claim, Instant::now()) });
                 }
                 Err(at) => tokio::time::sleep_until(at).await,
             }
@@ -182,11 +204,11 @@ impl Budget {
     }
 
     /// Counts a request, or says when to try again.
-    fn try_take(&self, request: &Request<Bytes>, is_urgent: bool, now: Instant) -> Result<Sent, Instant> {
+    fn try_take(&self, request: &Request<Bytes>, claim: Claim, now: Instant) -> Result<Sent, Instant> {
         let mut limits = self.limits();
         let counted: Vec<_> = (0..limits.len()).filter(|at| (limits[*at].counts)(request)).collect();
         counted.iter().for_each(|at| limits[*at].used.forget_before(now));
-        match counted.iter().filter_map(|at| limits[*at].used.turn(0, is_urgent, now)).max() {
+        match counted.iter().filter_map(|at| limits[*at].used.turn(0, claim, now)).max() {
             Some(wait) => Err(wait),
             None => {
                 counted.iter().for_each(|at| limits[*at].used.count());
@@ -197,13 +219,14 @@ impl Budget {
 
     /// How long a request has to wait behind all those that were told to wait before it. One that is urgent waits behind none that
     /// is not.
-    fn turn(&self, request: &Request<Bytes>, is_urgent: bool, now: Instant) -> Duration {
+    fn turn(&self, request: &Request<Bytes>, claim: Claim, now: Instant) -> Duration {
+        let is_urgent = claim.is_urgent();
         let mut limits = self.limits();
         let turns = limits.iter_mut().filter(|kept| (kept.counts)(request)).map(|kept| {
             kept.told.iter_mut().for_each(|told| told.retain(|at| *at > now));
             let [urgent, others] = &mut kept.told;
             let ahead = urgent.len() + if is_urgent { 0 } else { others.len() };
-            let turn = kept.used.turn(ahead, is_urgent, now).unwrap_or(now);
+            let turn = kept.used.turn(ahead, claim, now).unwrap_or(now);
             if is_urgent { urgent } else { others }.push(turn);
             turn
         });
@@ -227,14 +250,13 @@ impl Used {
     }
 
     /// When one more may be sent, behind so many others that wait, where that is not now.
-    fn turn(&self, waiting: usize, is_urgent: bool, now: Instant) -> Option<Instant> {
-        let allowed = |max: usize| {
-            let reserve = if is_urgent { 0 } else { max * RESERVE_PERCENT / 100 };
-            (max - reserve).max(1)
-        };
+    fn turn(&self, waiting: usize, claim: Claim, now: Instant) -> Option<Instant> {
+        let for_urgent = if claim.is_urgent() { 0 } else { FOR_URGENT_PERCENT };
+        let for_begun = if claim.has_begun { 0 } else { FOR_BEGUN_PERCENT };
+        let allowed = |max: usize, reserved: usize| (max - max * reserved / 100).max(1);
         match self {
             Self::Window { requests_max, window, answered, in_flight } => {
-                let (allowed, used) = (allowed(*requests_max), answered.len() + in_flight);
+                let (allowed, used) = (allowed(*requests_max, for_urgent), answered.len() + in_flight);
                 let over = (used.min(allowed) + waiting).checked_sub(allowed)?;
                 // What is sent at a turn comes back a window later, and is the next one's turn.
                 let rounds = u32::try_from(over / allowed).unwrap_or(u32::MAX);
@@ -245,7 +267,8 @@ impl Used {
             Self::Bucket { burst, interval, full_at, .. } => {
                 let before = u32::try_from(waiting).unwrap_or(u32::MAX);
                 let taken = *full_at - now + interval.saturating_mul(before.saturating_add(1));
-                let may_be_taken = interval.saturating_mul(allowed(*burst as usize) as u32);
+                let allowed = allowed(*burst as usize, for_urgent + for_begun);
+                let may_be_taken = interval.saturating_mul(u32::try_from(allowed).unwrap_or(u32::MAX));
                 (taken > may_be_taken).then(|| now + (taken - may_be_taken))
             }
         }
@@ -277,6 +300,9 @@ impl Used {
 
 #[cfg(test)]
 mod tests {
+    use futures::TryFutureExt;
+    use tokio::sync::Semaphore;
+
     use super::*;
 
     fn budget(limit: Limit) -> Budget {
@@ -287,6 +313,9 @@ mod tests {
         budget(Limit::window(requests_max, Duration::from_secs(60)))
     }
 
+    const URGENT: Claim = Claim { haste: Haste::Urgent, has_begun: true };
+    const ORDINARY: Claim = Claim { haste: Haste::Ordinary, has_begun: true };
+
     fn request(method: &str) -> Request<Bytes> {
         Request::builder().method(method).body(Bytes::new()).unwrap()
     }
@@ -295,7 +324,7 @@ mod tests {
     async fn times(budget: &Budget, count: usize) -> Vec<Instant> {
         let mut times = Vec::new();
         while times.len() < count {
-            match budget.take(&request("POST"), Haste::Urgent).await {
+            match budget.take(&request("POST"), URGENT).await {
                 Ok(_) => times.push(Instant::now()),
                 Err(NotSent { wait }) => tokio::time::sleep(wait).await,
             }
@@ -327,10 +356,10 @@ mod tests {
         assert_eq!(times[99] - started, Duration::from_millis(52 * 200));
         tokio::time::sleep(Duration::from_secs(3_600)).await;
         for _ in 0..48 {
-            assert!(budget.try_take(&request("POST"), true, Instant::now()).is_ok());
+            assert!(budget.try_take(&request("POST"), URGENT, Instant::now()).is_ok());
         }
         assert!(
-            budget.try_take(&request("POST"), true, Instant::now()).is_err(),
+            budget.try_take(&request("POST"), URGENT, Instant::now()).is_err(),
             "it holds no more than that"
         );
     }
@@ -339,7 +368,7 @@ mod tests {
     async fn what_a_request_takes_comes_back_from_its_answer_on() {
         let bucket = Limit::bucket(|_| true, 10, 1);
         for (budget, least) in [(per_minute(10), 60_500), (budget(bucket), 1_000)] {
-            let take = || budget.try_take(&request("POST"), true, Instant::now());
+            let take = || budget.try_take(&request("POST"), URGENT, Instant::now());
             let slow: Vec<_> = (0..10).map(|_| take().ok()).collect();
             tokio::time::sleep(Duration::from_secs(5)).await;
             drop(slow);
@@ -353,7 +382,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_under_way_may_not_have_arrived_and_takes_its_place() {
         for budget in [per_minute(10), budget(Limit::bucket(|_| true, 10, 1))] {
-            let take = || budget.try_take(&request("POST"), true, Instant::now());
+            let take = || budget.try_take(&request("POST"), URGENT, Instant::now());
             let slow: Vec<_> = (0..10).map(|_| take().ok()).collect();
             tokio::time::sleep(Duration::from_secs(3_600)).await;
             assert!(take().is_err());
@@ -386,34 +415,58 @@ mod tests {
         let budget = per_minute(40);
         let started = Instant::now();
         for _ in 0..40 {
-            budget.take(&request("POST"), Haste::Urgent).await.unwrap();
+            budget.take(&request("POST"), URGENT).await.unwrap();
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        let at = budget.try_take(&request("POST"), false, Instant::now()).err();
+        let at = budget.try_take(&request("POST"), ORDINARY, Instant::now()).err();
         assert_eq!(at, Some(started + Duration::from_millis(60_500 + 2_000)), "three of them must be over");
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_a_limit_does_not_count_is_not_held_up_by_it() {
         let budget = budget(Limit::bucket(|request| request.method() == "PUT", 1, 1));
-        let put = |is_urgent| budget.try_take(&request("PUT"), is_urgent, Instant::now());
-        assert!(put(true).is_ok());
-        assert!(put(true).is_err());
-        assert!(budget.try_take(&request("GET"), false, Instant::now()).is_ok());
+        let put = || budget.try_take(&request("PUT"), URGENT, Instant::now());
+        assert!(put().is_ok());
+        assert!(put().is_err());
+        assert!(budget.try_take(&request("GET"), ORDINARY, Instant::now()).is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_part_is_kept_for_what_is_urgent() {
         for budget in [per_minute(40), budget(Limit::bucket(|_| true, 40, 1))] {
-            let take = |is_urgent| budget.try_take(&request("POST"), is_urgent, Instant::now());
+            let take = |claim| budget.try_take(&request("POST"), claim, Instant::now());
             for _ in 0..38 {
-                assert!(take(false).is_ok());
+                assert!(take(ORDINARY).is_ok());
             }
-            assert!(take(false).is_err(), "the rest is not for everybody");
-            assert!(take(true).is_ok());
-            assert!(take(true).is_ok());
-            assert!(take(true).is_err(), "and even that has an end");
+            assert!(take(ORDINARY).is_err(), "the rest is not for everybody");
+            assert!(take(URGENT).is_ok());
+            assert!(take(URGENT).is_ok());
+            assert!(take(URGENT).is_err(), "and even that has an end");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_that_has_looked_goes_on_while_others_wait_to_look() {
+        let service = HttpService::new(tower::service_fn(|_| async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Ok::<_, tower::BoxError>(::http::Response::new(Bytes::new()))
+        }));
+        let service = budgeted(service, &[Limit::bucket(|_| true, 250, 25)]);
+        let ask = || service.clone().oneshot(request("GET"));
+        let (some_at_a_time, looks) = (Semaphore::new(64), Cell::new(0));
+        let look_and_go_on = async || {
+            let _place = some_at_a_time.acquire().await;
+            let look = ask().inspect_ok(|_| looks.update(|so_far| so_far + 1));
+            with_haste(Haste::Urgent, look.and_then(|_| ask())).await
+        };
+        let step = async || {
+            while let Err(error) = look_and_go_on().await {
+                let NotSent { wait } = *error.downcast().unwrap();
+                tokio::time::sleep(wait).await;
+            }
+        };
+        futures::future::join_all((0..1_000).map(|_| step())).await;
+        assert!(looks.get() < 1_020, "{} looks for a thousand steps", looks.get());
     }
 
     #[tokio::test(start_paused = true)]
@@ -424,7 +477,7 @@ mod tests {
             let started = Instant::now();
             let one = async || {
                 let mut tries = 0;
-                while let Err(NotSent { wait }) = budget.take(&request("POST"), Haste::Urgent).await {
+                while let Err(NotSent { wait }) = budget.take(&request("POST"), URGENT).await {
                     tries += 1;
                     tokio::time::sleep(wait).await;
                 }
@@ -440,22 +493,22 @@ mod tests {
     async fn what_can_wait_is_told_a_turn_behind_all_that_cannot() {
         let (budget, minute) = (per_minute(10), Duration::from_secs(60) + JITTER);
         times(&budget, 10).await;
-        let turn = |is_urgent| budget.turn(&request("POST"), is_urgent, Instant::now());
-        assert_eq!(turn(false), minute);
+        let turn = |claim| budget.turn(&request("POST"), claim, Instant::now());
+        assert_eq!(turn(ORDINARY), minute);
         for _ in 0..10 {
-            assert_eq!(turn(true), minute, "not behind one that can wait");
+            assert_eq!(turn(URGENT), minute, "not behind one that can wait");
         }
-        assert_eq!(turn(false), 2 * minute);
-        assert_eq!(turn(true), 2 * minute);
+        assert_eq!(turn(ORDINARY), 2 * minute);
+        assert_eq!(turn(URGENT), 2 * minute);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_listing_waits_for_its_turn_instead_of_beginning_again() {
         let budget = per_minute(1);
-        budget.take(&request("POST"), Haste::Urgent).await.unwrap();
+        budget.take(&request("POST"), URGENT).await.unwrap();
         let started = Instant::now();
-        assert!(budget.take(&request("POST"), Haste::Urgent).await.is_err());
-        budget.take(&request("GET"), Haste::Reading).await.unwrap();
+        assert!(budget.take(&request("POST"), URGENT).await.is_err());
+        budget.take(&request("GET"), Claim { haste: Haste::Reading, has_begun: true }).await.unwrap();
         assert_eq!(started.elapsed(), Duration::from_secs(60) + JITTER);
     }
 }
