@@ -549,6 +549,7 @@ fn an_observed_pool_says_what_it_would_do() {
         expect!["a1 is only observed, otherwise: begin a1 n1 -> n2"],
     );
     check("observe | n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2", expect!["a1 is on its way to n2"]);
+    check("observe | n1 | a1 free | a2 elsewhere | younger lists a2", expect!["begin a2 -> n1"]);
 }
 
 #[test]
@@ -629,6 +630,7 @@ fn f5_assignments_are_a_cool_off_apart() {
         "cooloff 20 | assigned 5 | n1 | a1 free",
         expect!["a1 waits: the cool-off ends at 1970-01-12T13:46:55Z"],
     );
+    check("cooloff 20 | n1 | n2 | a1 free | a1 moves - -> n1 | a2 free", expect!["attach a1 -> n1"]);
     let asked = plan(&world("cooloff 20 | assigned 5 | n1 | a1 free"), now()).ask_again;
     assert_eq!(asked, Some(now() + Duration::from_secs(15)));
 }
@@ -706,6 +708,16 @@ fn an_address_is_not_taken_off_a_living_holder_while_another_whose_holder_is_dea
 }
 
 #[test]
+fn what_serves_nobody_or_goes_nowhere_waits_for_no_other_to_have_its_turn() {
+    for a1 in ["n1 notready 99 holds a1 | a1 moves n1 -> n2", "n1 cordoned empty holds a1 | a1 moves n1 -> -"]
+    {
+        let mut crowded = world(&format!("{a1} | n2 | n3 | n4 notready 99 | a2 free | a2 moves n4 -> n3"));
+        crowded.turns.insert(address("a2"), now() + Duration::from_secs(4));
+        assert_eq!(plan(&crowded, now()).to_string(), "detach 203.0.113.1 from vm-n1", "{a1}");
+    }
+}
+
+#[test]
 fn an_unfinished_move_that_makes_no_sense_any_more_is_abandoned() {
     check("n1 holds a1 | n2 | a1 moves n1 -> n2", expect!["abandon a1"]);
     check("n1 cordoned empty holds a1 | n2 cordoned | a1 moves n1 -> n2", expect!["abandon a1"]);
@@ -774,6 +786,10 @@ fn a_breaker_trips_when_many_holders_are_lost_at_once() {
     );
     let spread = lost.replacen("notready 9", "notready 99", 1);
     assert!(plan(&world(&spread), now()).tripped.is_empty(), "four within a minute are too few");
+    let releasing = plan(&world(&format!("{lost} | a8 made | releases | desired 5")), now());
+    let [.., (last, said)] = releasing.verdicts.values().next().unwrap().as_slice() else { panic!("none") };
+    assert_eq!(*last, address("a8"));
+    assert!(said.to_string().contains("confirm-loss="), "nothing is given up meanwhile: {said}");
 }
 
 #[test]
@@ -1284,6 +1300,10 @@ fn a_pause_is_over_at_the_moment_that_it_names() {
     world.avoid_addresses.insert(address("a1"), pause);
     world.avoid_machines.insert(vm("n1"), now());
     assert_eq!(plan(&world, now()).to_string(), "attach 203.0.113.1 -> n1");
+    let said = |at| plan(&world, at).verdicts.into_values().flatten().next().unwrap().1.to_string();
+    assert!(said(now() - Duration::from_secs(1)).contains("no answer"));
+    assert_eq!(said(now()), "is on its way to n1");
+    assert_eq!(said(now() + Duration::from_secs(1)), "is on its way to n1");
 }
 
 #[test]
