@@ -95,6 +95,16 @@ impl Claim {
     fn is_urgent(self) -> bool {
         self.haste != Haste::Ordinary
     }
+
+    /// Its place among those that wait: behind all of the same rank and of lower ones.
+    fn rank(self) -> usize {
+        match (self.is_urgent(), self.has_begun) {
+            (true, true) => 0,
+            (true, false) => 1,
+            (false, true) => 2,
+            (false, false) => 3,
+        }
+    }
 }
 
 tokio::task_local! {
@@ -155,8 +165,8 @@ impl Drop for Sent {
 struct Kept {
     counts: fn(&Request<Bytes>) -> bool,
     used: Used,
-    /// The turns that were told to requests that were not sent: those that are urgent, and the others.
-    told: [Vec<Instant>; 2],
+    /// The turns of those that wait, or were told when to come again, by rank.
+    told: [Vec<Instant>; 4],
 }
 
 enum Used {
@@ -193,13 +203,17 @@ impl Budget {
     async fn take(&self, request: &Request<Bytes>, claim: Claim) -> Result<Sent, NotSent> {
         let latest = Instant::now() + WAIT_MAX;
         loop {
-            match self.try_take(request, claim, Instant::now()) {
-                Ok(sent) => return Ok(sent),
-                Err(at) if at > latest && claim.haste != Haste::Reading => {
-                    return Err(NotSent { wait: self.turn(request, claim, Instant::now()) });
-                }
-                Err(at) => tokio::time::sleep_until(at).await,
-            }
+            let now = Instant::now();
+            let turn = match (self.try_take(request, claim, now), claim.haste) {
+                (Ok(sent), _) => return Ok(sent),
+                // A listing comes before all others: where nothing is known, nothing goes on.
+                (Err(next), Haste::Reading) => next,
+                (Err(_), _) => match self.turn(request, claim, now) {
+                    turn if turn > latest => return Err(NotSent { wait: turn - now }),
+                    turn => turn,
+                },
+            };
+            tokio::time::sleep_until(turn).await;
         }
     }
 
@@ -217,20 +231,17 @@ impl Budget {
         }
     }
 
-    /// How long a request has to wait behind all those that were told to wait before it. One that is urgent waits behind none that
-    /// is not.
-    fn turn(&self, request: &Request<Bytes>, claim: Claim, now: Instant) -> Duration {
-        let is_urgent = claim.is_urgent();
+    /// The turn of a request behind all that wait already and are not of a higher rank.
+    fn turn(&self, request: &Request<Bytes>, claim: Claim, now: Instant) -> Instant {
         let mut limits = self.limits();
         let turns = limits.iter_mut().filter(|kept| (kept.counts)(request)).map(|kept| {
             kept.told.iter_mut().for_each(|told| told.retain(|at| *at > now));
-            let [urgent, others] = &mut kept.told;
-            let ahead = urgent.len() + if is_urgent { 0 } else { others.len() };
+            let ahead = kept.told[..=claim.rank()].iter().map(Vec::len).sum();
             let turn = kept.used.turn(ahead, claim, now).unwrap_or(now);
-            if is_urgent { urgent } else { others }.push(turn);
+            kept.told[claim.rank()].push(turn);
             turn
         });
-        turns.max().map_or(Duration::ZERO, |turn| turn - now)
+        turns.max().unwrap_or(now)
     }
 }
 
@@ -490,10 +501,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn whose_turn_is_far_away_is_told_so_at_once() {
+        let (budget, started) = (budget(Limit::bucket(|_| true, 10, 1)), Instant::now());
+        let one = async || {
+            let refused = budget.take(&request("POST"), URGENT).await.err();
+            (refused.map(|NotSent { wait }| wait), started.elapsed())
+        };
+        let told = futures::future::join_all((0..50).map(|_| one())).await;
+        for (at, told) in told.into_iter().enumerate() {
+            let turn = Duration::from_secs(at.saturating_sub(9) as u64);
+            let expected = if turn > WAIT_MAX { (Some(turn), Duration::ZERO) } else { (None, turn) };
+            assert_eq!(told, expected, "{at}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_can_wait_is_told_a_turn_behind_all_that_cannot() {
         let (budget, minute) = (per_minute(10), Duration::from_secs(60) + JITTER);
         times(&budget, 10).await;
-        let turn = |claim| budget.turn(&request("POST"), claim, Instant::now());
+        let turn = |claim| budget.turn(&request("POST"), claim, Instant::now()) - Instant::now();
         assert_eq!(turn(ORDINARY), minute);
         for _ in 0..10 {
             assert_eq!(turn(URGENT), minute, "not behind one that can wait");

@@ -574,7 +574,7 @@ impl<'a> Planner<'a> {
                     return (None, Verdict::Foreign(vm.clone()));
                 }
                 // Only a drained node is surely of no use to its address; any other may still serve or come back.
-                Some(Holder { why: Why::Drained, .. }) if pool.tenancy == Tenancy::UntilDrained => {}
+                Some(Holder { why: Why::Drained, .. }) => {}
                 Some(Holder { vm, node, why, .. }) => {
                     return (None, Verdict::Lingers(vm.clone(), node.clone(), *why));
                 }

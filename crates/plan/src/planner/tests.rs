@@ -549,6 +549,10 @@ fn an_observed_pool_says_what_it_would_do() {
         expect!["a1 is only observed, otherwise: begin a1 n1 -> n2"],
     );
     check("observe | n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2", expect!["a1 is on its way to n2"]);
+    check(
+        "floating | n1 cordoned empty holds a1",
+        expect!["a1 stays on n1 until another node can take it: no matching pod on the node is Ready"],
+    );
     check("observe | n1 | a1 free | a2 elsewhere | younger lists a2", expect!["begin a2 -> n1"]);
 }
 
@@ -1291,6 +1295,27 @@ fn f7_nodes_own_addresses_are_published_while_they_match_and_are_ready() {
         "floating | publishes nodes | n1 empty | record nobody",
         expect!["name is not published: no address is on a matching node"],
     );
+}
+
+#[test]
+fn an_address_that_pauses_keeps_no_other_from_a_node_and_is_placed_when_that_is_over() {
+    let mut world = world("n1 | a1 free | a2 free");
+    let until = now() + Duration::from_secs(4);
+    world.avoid_addresses.insert(address("a1"), Pause { until, why: "refused".into() });
+    assert_eq!(plan(&world, now()).to_string(), "begin 203.0.113.2 -> n1");
+    assert_eq!(plan(&world, until).to_string(), "begin 203.0.113.1 -> n1");
+    world.avoid_machines.insert(vm("n1"), until);
+    assert_eq!(plan(&world, now()).to_string(), "");
+    assert_eq!(plan(&world, until).to_string(), "begin 203.0.113.1 -> n1");
+}
+
+#[test]
+fn a_move_is_begun_with_haste_where_its_holder_is_lost() {
+    let is_urgent =
+        |text: &str| plan(&world(text), now()).steps.iter().map(|step| step.is_urgent).collect::<Vec<_>>();
+    assert_eq!(is_urgent("n1 notready 99 holds a1 | n2"), [true]);
+    assert_eq!(is_urgent("n1 cordoned empty holds a1 | n2"), [false], "it serves until it is taken off");
+    assert_eq!(is_urgent("n1 | a1 free"), [false], "it never served anybody");
 }
 
 #[test]
