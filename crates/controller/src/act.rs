@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drivers::budget::{Haste, NotSent, with_haste};
+use drivers::budget::{Claim, Haste, NotSent, with_claim, with_haste};
 use drivers::records::RecordDriver;
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress};
 use kube::Client;
@@ -235,6 +235,7 @@ impl Executor {
             let (pool, scope, wish) = (pool.clone(), scope.clone(), wish.clone());
             self.under_way.spawn(async move {
                 let created = driver.create(&scope, &wish.region, wish.tag.as_deref());
+                let created = with_haste(Haste::Ordinary, created);
                 let result = for_object(pool.clone(), created).await;
                 outlast(echo, &result).await;
                 Ended::Creation(Created { pool, scope, wish, result })
@@ -261,7 +262,7 @@ impl Executor {
         self.in_flight.records.insert(step.name.clone(), what);
         let (driver, echo) = (self.record_drivers.get(&step.name.provider).cloned(), self.echo);
         self.under_way.spawn(async move {
-            let result = records::take(driver, &step).await;
+            let result = with_haste(Haste::Ordinary, records::take(driver, &step)).await;
             if what == InFlightRecord::Write {
                 outlast(echo, &result).await;
             }
@@ -331,8 +332,7 @@ async fn take(
 ) -> Result<Effect, DriverError> {
     let Step { scope, address, is_urgent, action, .. } = step;
     let haste = if *is_urgent { Haste::Urgent } else { Haste::Ordinary };
-    let advance = async || {
-        let _place = gate.enter(*is_urgent).await;
+    let advance = async |has_begun: bool| {
         let calls = match action {
             Action::Attach(to) => driver.attach(scope, *address, &to.vm),
             Action::Replace(to) => driver.replace(scope, *address, &to.vm),
@@ -341,11 +341,12 @@ async fn take(
             Action::Release => driver.release(scope, *address),
             other => return Err(DriverError::Invalid(format!("{other:?} is no call"))),
         };
-        with_haste(haste, calls).await
+        // What has begun may have left a machine with no address at all.
+        gate.pass(*is_urgent || has_begun, with_claim(Claim { haste, has_begun }, calls)).await
     };
     for operation in 0..OPERATIONS_MAX {
         let progress = loop {
-            match advance().await {
+            match advance(operation > 0).await {
                 // What has begun is gone on with, whenever its turn comes; what has not is decided on again by then.
                 Err(DriverError::NotSent(NotSent { wait })) if operation > 0 => {
                     tokio::time::sleep(wait).await;
@@ -478,9 +479,12 @@ mod tests {
             _: Address,
             vm: &'a VmId,
         ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-            self.orders.lock().unwrap().push(self.started.elapsed());
-            let taken = tokio::time::sleep(Duration::from_secs(1));
-            taken.map(|()| Ok(Progress::Underway(operation(vm.to_string())))).boxed()
+            let order = async {
+                self.orders.lock().unwrap().push(self.started.elapsed());
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok(Progress::Underway(operation(vm.to_string())))
+            };
+            order.boxed()
         }
 
         fn detach<'a>(
@@ -569,7 +573,10 @@ mod tests {
             let address = format!("203.0.113.{at}").parse().unwrap();
             let (is_urgent, action) = (at.is_multiple_of(2), Action::Attach(target));
             let step = Step { pool, scope: scope(), address, is_urgent, action };
-            take(&*cloud, &gate, &poller, &step).await.unwrap();
+            while let Err(error) = take(&*cloud, &gate, &poller, &step).await {
+                let DriverError::NotSent(NotSent { wait }) = error else { panic!("{error}") };
+                tokio::time::sleep(wait).await;
+            }
         });
         join_all(steps).await;
         let orders = cloud.orders.lock().unwrap().clone();

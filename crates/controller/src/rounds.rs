@@ -304,7 +304,7 @@ impl Rounds {
             self.index.world.in_flight = self.executor.in_flight.clone();
         }
         self.index.world.avoid_addresses.retain(|_, pause| pause.until > now);
-        self.index.world.turns.retain(|_, turn| *turn > now);
+        self.index.world.turns.retain(|_, turn| turn.at > now);
         self.index.world.avoid_machines.retain(|_, until| *until > now);
         self.index.world.avoid_creations.retain(|_, pause| pause.until > now);
         self.index.world.avoid_evictions.retain(|_, until| *until > now);

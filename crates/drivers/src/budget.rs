@@ -2,8 +2,8 @@
 //!
 //! In: requests of all pools. Out: the same requests, no more than the limits allow, wherever the provider's own windows
 //! begin: while a request has no answer it may not have arrived yet, so what it takes comes back from its answer on. A part of
-//! each limit is kept for what is urgent, so that a dead holder's address does not queue behind drained ones, and a part for what
-//! has begun, so that who has looked can go on. A request that would have to wait for long is not sent at all, and is told when
+//! each limit is kept for what is urgent, so that a dead holder's address does not queue behind drained ones, and a part of each
+//! bucket for what has begun, so that who has looked can go on. A request that would have to wait for long is not sent at all, and is told when
 //! its turn comes: what was decided on must not leave much later, when it may not be so any more.
 
 use std::cell::Cell;
@@ -59,12 +59,11 @@ impl Limit {
     }
 }
 
-/// The part of each limit that only urgent requests may use, in percent.
-const FOR_URGENT_PERCENT: usize = 5;
+/// What a request leaves of a bucket to those before it, by rank, in percent.
+const LEAVES_OF_BUCKET: [usize; 4] = [0, 3, 8, 13];
 
-/// The part of a bucket that the first request of a step leaves to those of steps that have made theirs, in percent. A window has no
-/// such part: what nobody used of it would be lost, while a bucket gives the same in the long run.
-const FOR_BEGUN_PERCENT: usize = 5;
+/// What it leaves of a window: what nobody uses of that is lost, while a bucket gives the same in the long run.
+const LEAVES_OF_WINDOW: [usize; 4] = [0, 0, 5, 5];
 
 /// The longest that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(2);
@@ -85,10 +84,11 @@ const JITTER: Duration = Duration::from_millis(500);
 
 /// What a request may use.
 #[derive(Clone, Copy, Debug)]
-struct Claim {
-    haste: Haste,
-    /// Whether it follows another one, which would have been for nothing without it.
-    has_begun: bool,
+pub struct Claim {
+    /// How much of a hurry there is.
+    pub haste: Haste,
+    /// Whether earlier ones would have been for nothing without it.
+    pub has_begun: bool,
 }
 
 impl Claim {
@@ -114,7 +114,12 @@ tokio::task_local! {
 /// Says how much of a hurry there is for all requests that a future makes. They belong together: what the first of them was made for
 /// needs the others.
 pub async fn with_haste<F: Future>(haste: Haste, future: F) -> F::Output {
-    CLAIM.scope(Cell::new(Claim { haste, has_begun: haste == Haste::Reading }), future).await
+    with_claim(Claim { haste, has_begun: haste == Haste::Reading }, future).await
+}
+
+/// The same for a future that may go on with what another one has begun.
+pub async fn with_claim<F: Future>(claim: Claim, future: F) -> F::Output {
+    CLAIM.scope(Cell::new(claim), future).await
 }
 
 /// Lets requests through no faster than the limits allow.
@@ -126,7 +131,7 @@ pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
             let alone = Claim { haste: Haste::Ordinary, has_begun: false };
             let claim = CLAIM.try_with(Cell::get).unwrap_or(alone);
             let _sent = budget.take(&request, claim).await?;
-            // Outside of a step there is nothing to go on with.
+            // Who has not said what belongs together makes each request for itself.
             _ = CLAIM.try_with(|of_step| of_step.set(Claim { has_begun: true, ..claim }));
             service.ready().await?.call(request).await
         }
@@ -202,18 +207,21 @@ impl Budget {
     /// Waits until a request may be sent, and counts it; or tells it its turn, where that is too far away.
     async fn take(&self, request: &Request<Bytes>, claim: Claim) -> Result<Sent, NotSent> {
         let latest = Instant::now() + WAIT_MAX;
+        // A listing queues behind nobody: where nothing is known, nothing goes on.
+        let mut has_queued = claim.haste == Haste::Reading;
         loop {
             let now = Instant::now();
-            let turn = match (self.try_take(request, claim, now), claim.haste) {
-                (Ok(sent), _) => return Ok(sent),
-                // A listing comes before all others: where nothing is known, nothing goes on.
-                (Err(next), Haste::Reading) => next,
-                (Err(_), _) => match self.turn(request, claim, now) {
-                    turn if turn > latest => return Err(NotSent { wait: turn - now }),
-                    turn => turn,
-                },
+            let next = match self.try_take(request, claim, now) {
+                Ok(sent) => return Ok(sent),
+                // Somebody else was sent in its turn, so it is the next one's.
+                Err(next) if has_queued => next,
+                Err(_) => self.turn(request, claim, now),
             };
-            tokio::time::sleep_until(turn).await;
+            if next > latest && claim.haste != Haste::Reading {
+                return Err(NotSent { wait: next - now });
+            }
+            has_queued = true;
+            tokio::time::sleep_until(next).await;
         }
     }
 
@@ -262,12 +270,10 @@ impl Used {
 
     /// When one more may be sent, behind so many others that wait, where that is not now.
     fn turn(&self, waiting: usize, claim: Claim, now: Instant) -> Option<Instant> {
-        let for_urgent = if claim.is_urgent() { 0 } else { FOR_URGENT_PERCENT };
-        let for_begun = if claim.has_begun { 0 } else { FOR_BEGUN_PERCENT };
-        let allowed = |max: usize, reserved: usize| (max - max * reserved / 100).max(1);
+        let allowed = |max: usize, leaves: [usize; 4]| (max - max * leaves[claim.rank()] / 100).max(1);
         match self {
             Self::Window { requests_max, window, answered, in_flight } => {
-                let (allowed, used) = (allowed(*requests_max, for_urgent), answered.len() + in_flight);
+                let (allowed, used) = (allowed(*requests_max, LEAVES_OF_WINDOW), answered.len() + in_flight);
                 let over = (used.min(allowed) + waiting).checked_sub(allowed)?;
                 // What is sent at a turn comes back a window later, and is the next one's turn.
                 let rounds = u32::try_from(over / allowed).unwrap_or(u32::MAX);
@@ -278,7 +284,7 @@ impl Used {
             Self::Bucket { burst, interval, full_at, .. } => {
                 let before = u32::try_from(waiting).unwrap_or(u32::MAX);
                 let taken = *full_at - now + interval.saturating_mul(before.saturating_add(1));
-                let allowed = allowed(*burst as usize, for_urgent + for_begun);
+                let allowed = allowed(*burst as usize, LEAVES_OF_BUCKET);
                 let may_be_taken = interval.saturating_mul(u32::try_from(allowed).unwrap_or(u32::MAX));
                 (taken > may_be_taken).then(|| now + (taken - may_be_taken))
             }
@@ -443,16 +449,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_is_kept_for_what_is_urgent() {
-        for budget in [per_minute(40), budget(Limit::bucket(|_| true, 40, 1))] {
-            let take = |claim| budget.try_take(&request("POST"), claim, Instant::now());
-            for _ in 0..38 {
-                assert!(take(ORDINARY).is_ok());
-            }
-            assert!(take(ORDINARY).is_err(), "the rest is not for everybody");
-            assert!(take(URGENT).is_ok());
-            assert!(take(URGENT).is_ok());
-            assert!(take(URGENT).is_err(), "and even that has an end");
+    async fn a_part_is_kept_for_what_is_urgent_and_in_a_bucket_for_what_has_begun() {
+        let window = (per_minute(100), [95, 0, 5, 0]);
+        let bucket = (budget(Limit::bucket(|_| true, 100, 1)), [87, 5, 5, 3]);
+        for (budget, expected) in [window, bucket] {
+            let look = |claim| Claim { has_begun: false, ..claim };
+            let sent = [look(ORDINARY), ORDINARY, look(URGENT), URGENT].map(|claim| {
+                let take = || budget.try_take(&request("POST"), claim, Instant::now()).ok();
+                std::iter::from_fn(take).count()
+            });
+            assert_eq!(sent, expected, "each after those that leave it something");
         }
     }
 

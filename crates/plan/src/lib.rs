@@ -63,4 +63,4 @@ pub use records::{
 };
 pub use standing::{Standing, Why};
 pub use steps::{Action, Mark, Marks, Plan, Step, Verdict, Waits};
-pub use world::{Fact, Holding, InFlight, MachineState, Node, Pause, Readiness, World};
+pub use world::{Fact, Holding, InFlight, MachineState, Node, Pause, Readiness, Turn, World};

@@ -86,8 +86,8 @@ pub(crate) fn next(
     if let Some(pause) = world.avoid_addresses.get(&address).filter(|pause| now < pause.until) {
         return Next::WaitUntil(pause.until);
     }
-    if let Some(turn) = world.turns.get(&address).filter(|turn| now < **turn) {
-        return Next::WaitUntil(*turn);
+    if let Some(turn) = turn(world, pool, address, entry, now) {
+        return Next::WaitUntil(turn);
     }
     let Some(fact) = world
         .fact(&pool.scope, address)
@@ -157,6 +157,13 @@ pub(crate) fn is_urgent(world: &World, entry: &Move, fact: Option<&Fact>) -> boo
     is_holder_lost(world, entry) || is_under_way
 }
 
+/// When a move that waits for its turn has it. One that was told when there was no haste yet does not count once there is.
+fn turn(world: &World, pool: &Pool, address: Address, entry: &Move, now: Timestamp) -> Option<Timestamp> {
+    let turn = world.turns.get(&address).filter(|turn| now < turn.at)?;
+    let is_outdated = !turn.is_urgent && is_urgent(world, entry, world.fact(&pool.scope, address));
+    (!is_outdated).then_some(turn.at)
+}
+
 /// When the last urgent move that waits for its turn has it, in each scope.
 pub(crate) fn urgent_turns(world: &World, now: Timestamp) -> BTreeMap<Scope, Timestamp> {
     let mut last = BTreeMap::new();
@@ -167,11 +174,11 @@ pub(crate) fn urgent_turns(world: &World, now: Timestamp) -> BTreeMap<Scope, Tim
         let Journal::Known(moves) = &pool.journal else { continue };
         for (address, entry) in moves {
             let fact = world.fact(&pool.scope, *address);
-            if let Some(turn) = world.turns.get(address).filter(|turn| now < **turn)
+            if let Some(turn) = turn(world, pool, *address, entry, now)
                 && is_urgent(world, entry, fact)
             {
-                let known = last.entry(pool.scope.clone()).or_insert(*turn);
-                *known = (*known).max(*turn);
+                let known = last.entry(pool.scope.clone()).or_insert(turn);
+                *known = (*known).max(turn);
             }
         }
     }

@@ -59,7 +59,7 @@ pub struct World {
     /// Addresses whose last change failed are not tried again before then.
     pub avoid_addresses: BTreeMap<Address, Pause>,
     /// Addresses on their way whose next call is held back by our own budget, and when its turn comes. Nothing has failed.
-    pub turns: BTreeMap<Address, Timestamp>,
+    pub turns: BTreeMap<Address, Turn>,
     /// Pools whose last creation failed create nothing before then.
     pub avoid_creations: BTreeMap<PoolKey, Pause>,
     /// Pools for which a pod was evicted lately evict none before then.
@@ -177,6 +177,15 @@ pub enum MachineState {
     Running,
     Stopped,
     Gone,
+}
+
+/// When our own budget lets a call through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// When that is.
+    pub at: Timestamp,
+    /// Whether the call that was told so was urgent.
+    pub is_urgent: bool,
 }
 
 /// Something failed, and is not tried again before a while has passed.

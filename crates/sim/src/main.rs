@@ -64,6 +64,9 @@ enum Command {
     Rush {
         /// The clouds, as users write them
         clouds: Vec<String>,
+        /// What becomes of the holders, if not one after the other
+        #[arg(long, value_parser = ["dead", "alive", "mixed"])]
+        holders: Option<String>,
     },
     /// Breaks the controller in every known way, or in those that are named, and tells which seed noticed it first
     Power {
@@ -80,7 +83,7 @@ fn main() -> ExitCode {
             return replay(seed, &script, log.as_deref());
         }
         Some(Command::Power { names }) => return power(arguments.seeds, &names),
-        Some(Command::Rush { clouds }) => return rushes(&clouds),
+        Some(Command::Rush { clouds, holders }) => return rushes(&clouds, holders.as_deref()),
         Some(Command::Creations) => println!("{} kills", arguments.seeds * KILLS),
         Some(Command::Tides) | None => {}
     }
@@ -224,12 +227,14 @@ fn power(seeds: u64, names: &[String]) -> ExitCode {
 }
 
 /// Lets a thousand addresses fail over in each cloud, and prints the table. The last line is JSON.
-fn rushes(clouds: &[String]) -> ExitCode {
+fn rushes(clouds: &[String], only: Option<&str>) -> ExitCode {
     println!("{}", Rush::HEAD);
     let (mut rows, mut is_well) = (Vec::new(), true);
     let is_meant = |place: &&Place| clouds.is_empty() || clouds.iter().any(|cloud| cloud == place.provider);
+    let of_holders =
+        |holders: &Holders| only.is_none_or(|only| format!("{holders:?}").eq_ignore_ascii_case(only));
     for place in PLACES.iter().filter(is_meant) {
-        for holders in [Holders::Dead, Holders::Alive, Holders::Mixed] {
+        for holders in [Holders::Dead, Holders::Alive, Holders::Mixed].into_iter().filter(of_holders) {
             let Some(rush) = rush(place, holders) else {
                 println!("| {} | {holders:?} | it never ended | | | | | | |", place.provider);
                 is_well = false;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use drivers::DriverError;
 use drivers::budget::NotSent;
-use plan::{Action, Holding, Pause, RecordAction, RecordFact, RecordStep, Step, Timestamp};
+use plan::{Action, Holding, Pause, RecordAction, RecordFact, RecordStep, Step, Timestamp, Turn};
 use tokio::time::Instant;
 
 use super::{EVICTION_PAUSE, Rounds};
@@ -64,6 +64,7 @@ impl Rounds {
         let (step, result) = outcome.into_parts();
         let Step { scope, address, action, .. } = &step;
         match action {
+            _ if matches!(result, Err(DriverError::NotSent(_))) => {}
             Action::Attach(_) | Action::Replace(_) if result != Ok(Effect::HasOwn) => {
                 self.metrics.attached(&step.pool, *address, result.is_ok());
             }
@@ -89,8 +90,8 @@ impl Rounds {
             }
             Err(DriverError::NotSent(NotSent { wait })) => {
                 tracing::debug!(pool = %step.pool, id = self.move_id(*address), ?wait, "waits for its turn: {step}");
-                if let Ok(turn) = self.clock.wall().checked_add(wait) {
-                    self.index.world.turns.insert(*address, turn);
+                if let Ok(at) = self.clock.wall().checked_add(wait) {
+                    self.index.world.turns.insert(*address, Turn { at, is_urgent: step.is_urgent });
                 }
             }
             Err(error) => {

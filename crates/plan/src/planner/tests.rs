@@ -30,7 +30,7 @@ use expect_test::{Expect, expect};
 use super::*;
 use crate::{
     Account, Creation, DnsProvider, Epoch, Fact, InFlightRecord, MachineState, Node, Pause, Pods, PoolKey,
-    Provider, Publication, Readiness, RecordFact, RecordKind, RecordName, RecordSet, Source,
+    Provider, Publication, Readiness, RecordFact, RecordKind, RecordName, RecordSet, Source, Turn,
 };
 
 fn now() -> Timestamp {
@@ -688,7 +688,7 @@ fn an_unfinished_move_waits_for_its_own_journal_entry_and_after_a_failure() {
 fn a_move_that_the_budget_holds_back_waits_for_its_turn_and_nothing_has_failed() {
     let mut held_back = world("n1 cordoned empty | n2 | a1 free | a1 moves n1 -> n2");
     let turn = now() + Duration::from_secs(4);
-    held_back.turns.insert(address("a1"), turn);
+    held_back.turns.insert(address("a1"), Turn { at: turn, is_urgent: true });
     let waiting = plan(&held_back, now());
     assert_eq!((waiting.to_string().as_str(), waiting.ask_again), ("", Some(turn)));
     let said = waiting.verdicts.values().flatten().next().map(|(_, said)| said);
@@ -702,13 +702,34 @@ fn an_address_is_not_taken_off_a_living_holder_while_another_whose_holder_is_dea
         "n1 cordoned empty holds a1 | n2 | n3 | n4 notready 99 | a2 free | a1 moves n1 -> n2 | a2 moves n4 -> n3",
     );
     let turn = now() + Duration::from_secs(4);
-    crowded.turns.insert(address("a2"), turn);
+    crowded.turns.insert(address("a2"), Turn { at: turn, is_urgent: true });
     let waiting = plan(&crowded, now());
     assert_eq!((waiting.to_string().as_str(), waiting.ask_again), ("", Some(turn)));
     let steps = plan(&crowded, turn).to_string();
     assert_eq!(steps, "attach 203.0.113.2 -> n3\ndetach 203.0.113.1 from vm-n1");
-    crowded.turns = BTreeMap::from([(address("a1"), now())]);
+    crowded.turns = BTreeMap::from([(address("a1"), Turn { at: now(), is_urgent: false })]);
     assert!(plan(&crowded, now()).to_string().contains("detach"), "nobody waits");
+}
+
+#[test]
+fn a_turn_that_was_told_while_a_holder_was_well_does_not_count_once_it_is_dead() {
+    let moving = "n1 HOLDS a1 | n2 | a1 moves n1 -> n2";
+    let (at, soon) = (now() + Duration::from_secs(2_400), now() + Duration::from_secs(4));
+    let held_back = |holds: &str, turn| {
+        let mut world = world(&moving.replace("HOLDS", holds));
+        world.turns.insert(address("a1"), turn);
+        let plan = plan(&world, now());
+        (plan.to_string(), plan.ask_again)
+    };
+    let told = Turn { at, is_urgent: false };
+    assert_eq!(held_back("cordoned empty holds", told), (String::new(), Some(at)));
+    assert_eq!(held_back("notready 99 holds", told).0, "detach 203.0.113.1 from vm-n1");
+    let told = Turn { at: soon, is_urgent: true };
+    assert_eq!(
+        held_back("notready 99 holds", told),
+        (String::new(), Some(soon)),
+        "this one was told the truth"
+    );
 }
 
 #[test]
@@ -716,7 +737,8 @@ fn what_serves_nobody_or_goes_nowhere_waits_for_no_other_to_have_its_turn() {
     for a1 in ["n1 notready 99 holds a1 | a1 moves n1 -> n2", "n1 cordoned empty holds a1 | a1 moves n1 -> -"]
     {
         let mut crowded = world(&format!("{a1} | n2 | n3 | n4 notready 99 | a2 free | a2 moves n4 -> n3"));
-        crowded.turns.insert(address("a2"), now() + Duration::from_secs(4));
+        let turn = Turn { at: now() + Duration::from_secs(4), is_urgent: true };
+        crowded.turns.insert(address("a2"), turn);
         assert_eq!(plan(&crowded, now()).to_string(), "detach 203.0.113.1 from vm-n1", "{a1}");
     }
 }
