@@ -42,8 +42,9 @@ tools:
 # The release binary; the last line is its path.
 build:
     cargo build --release --locked -p controller
-    @# What breaks the controller on purpose must not be in it; the name of one such way stands for all.
-    @! grep -q -e NoWaitAfterTakeover -e "stopping at a failpoint" "$CARGO_TARGET_DIR/release/ip-address-controller"
+    @# What breaks the controller on purpose must not be in it: neither asked for, nor there.
+    @! cargo tree --locked -p controller --edges normal,features --prefix none | grep -E '^[a-z]+ feature "(sabotage|simulation|failpoints)"'
+    @! grep -q "stopping at a failpoint" "$CARGO_TARGET_DIR/release/ip-address-controller"
     @echo "$CARGO_TARGET_DIR/release/ip-address-controller"
 
 # A control plane for trying things: `up` or `down`.

@@ -248,7 +248,7 @@ impl Universe {
         Arrived { request, at, wrong }
     }
 
-    /// A cloud has answered a request; its process will hear of it or not. Gives what it will then have read.
+    /// A cloud has answered a request; its process will hear the whole of it or not. Gives what it will then have read.
     pub fn answered(&self, arrived: Arrived, status: u16, is_heard: bool) -> Option<Reading> {
         let Arrived { request, at, mut wrong } = arrived;
         let is_done = (200..300).contains(&status);

@@ -26,7 +26,8 @@ use drivers::records::RecordDriver;
 use drivers::route53::Route53;
 use drivers::{AddressDriver, Seconds, tokens};
 use futures::stream;
-use http::{Method, Request, Response, StatusCode};
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use kube::Client;
@@ -170,7 +171,8 @@ fn reach(
                 let arrived = universe.arrives(sent);
                 let answer = server.oneshot(request).await;
                 let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-                let reading = universe.answered(arrived, status, fate == Fate::Well);
+                let is_whole = answer.as_ref().is_ok_and(|answer| is_whole(answer.body()));
+                let reading = universe.answered(arrived, status, is_whole && fate == Fate::Well);
                 tokio::time::sleep(back).await;
                 reading.iter().for_each(|reading| universe.heard(reading));
                 if fate == Fate::ReplyLost {
@@ -222,14 +224,8 @@ async fn exchange(
         tokio::time::sleep(out).await;
         let answer = match fate {
             Fate::RequestLost => return lost(to, is_silent).await,
-            Fate::Unavailable => {
-                let mut answer = Response::new(Bytes::from(
-                    json!({"kind": "Status", "status": "Failure", "message": "shutting down", "code": 503})
-                        .to_string(),
-                ));
-                *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                answer
-            }
+            Fate::Unavailable => refusal(StatusCode::SERVICE_UNAVAILABLE, "shutting down"),
+            Fate::TooMany => refusal(StatusCode::TOO_MANY_REQUESTS, "too many requests"),
             _ if is_watch => Response::default(),
             Fate::Well | Fate::ReplyLost | Fate::Echo => carried_out(&server, process, &request),
         };
@@ -245,6 +241,23 @@ async fn exchange(
             Ok(Response::new(watch_body(universe, kind, version, name)))
         }
         _ => Ok(answer.map(|bytes| Full::new(bytes).map_err(|never| match never {}).boxed_unsync())),
+    }
+}
+
+/// An apiserver that does not carry a request out.
+fn refusal(code: StatusCode, message: &str) -> Response<Bytes> {
+    let status = json!({"kind": "Status", "status": "Failure", "message": message, "code": code.as_u16()});
+    let mut answer = Response::new(Bytes::from(status.to_string()));
+    *answer.status_mut() = code;
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    answer
+}
+
+/// Whether an answer can be read to its end: some break off.
+fn is_whole(body: &Bytes) -> bool {
+    match body.first() {
+        Some(b'{') => serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok(),
+        _ => body.trim_ascii_end().last().is_none_or(|last| *last == b'>'),
     }
 }
 

@@ -6,8 +6,8 @@
 //!     address does
 //! I3  once nothing goes wrong any more it settles within a bound, and then nothing is written
 //! I4  no created address is leaked or created twice, none is released unasked
-//! I5  when settled, what is told to hold an address holds it, and labels and annotations are those of the holders; on the
-//!     way no holder loses its label for no reason
+//! I5  when settled, what statuses say of addresses is so, and labels and annotations are those of the holders; on the way no
+//!     holder loses its label for no reason
 //! I6  nothing is changed that is in no journal, or without having read the cloud since it was journalled or last tried
 //! I7  calls are bounded, and nothing is tried again without a pause
 //! I8  an address that is well where it is stays there
@@ -124,6 +124,7 @@ pub async fn judge(
         }
     }
     untrue_holders(universe, &index).into_iter().for_each(|what| add("I5", what));
+    statuses(universe).into_iter().for_each(|what| add("I5", what));
     marks(&index, &plan).into_iter().for_each(|what| add("I5", what));
     let changes = universe.landed().len();
     if changes > CHANGES_OTHERWISE_MAX + events * CHANGES_PER_EVENT_MAX {
@@ -139,7 +140,7 @@ pub async fn judge(
     found
 }
 
-/// What is told to be on a machine must be there.
+/// What the drivers read to be on a machine must be there.
 fn untrue_holders(universe: &Universe, index: &Index) -> Vec<String> {
     let wrong = |(address, fact): (&Address, &Fact)| {
         let Holding::By(vm) = &fact.holding else { return None };
@@ -149,6 +150,47 @@ fn untrue_holders(universe: &Universe, index: &Index) -> Vec<String> {
     };
     let facts = index.world.pools().flat_map(|pool| index.world.facts_of(&pool.scope));
     facts.filter_map(wrong).collect()
+}
+
+/// An address whose status says that it is on a node must be on that node's machine, one that is said to be on none must be on none,
+/// and as many must be counted.
+fn statuses(universe: &Universe) -> Vec<String> {
+    let mut found = Vec::new();
+    for object in
+        ["netipallocations", "floatingippools"].into_iter().flat_map(|plural| universe.api.all(plural))
+    {
+        if !object["metadata"]["deletionTimestamp"].is_null() {
+            continue;
+        }
+        let (name, status, mut attached) = (&object["metadata"]["name"], &object["status"], 0);
+        for said in status["addresses"].as_array().into_iter().flatten() {
+            let told = match said["state"].as_str() {
+                Some("Attached") => {
+                    attached += 1;
+                    said["lastHolder"]["vm"].as_str().map(str::to_owned)
+                }
+                Some("Unattached" | "Missing") => None,
+                _ => continue,
+            };
+            // People may put an address on a Droplet that is gone, and then it is on none.
+            let is_there = |vm: &String| {
+                vm.parse().is_ok_and(|id| universe.ocean.with(|ocean| ocean.has_droplet(id)))
+                    || vm.contains(['/', '-'])
+            };
+            let holder =
+                said["address"].as_str().and_then(|address| universe.holder(address)).filter(is_there);
+            if told != holder {
+                found.push(format!("the status of {name} says {said}, and the holder is {holder:?}"));
+            }
+        }
+        if status["summary"]["attached"].as_u64().unwrap_or(0) != attached {
+            found.push(format!(
+                "the status of {name} counts {} where {attached} are attached",
+                status["summary"]
+            ));
+        }
+    }
+    found
 }
 
 /// Every process leads once at the most, so the changes of one must follow each other.

@@ -1,7 +1,7 @@
 //! `sim 2000` runs as many seeds, `sim replay 17` tells the story of one. The last line of the former is JSON.
 #![allow(clippy::print_stdout, reason = "this is what the program is for")]
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ops::Range;
@@ -128,6 +128,22 @@ fn main() -> ExitCode {
     if sum.failed == 0 && finished { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+thread_local! {
+    /// The seed that this thread runs.
+    static RUNNING: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// A panic ends the whole process, so it has to say of which seed it is.
+fn name_the_seed_of_a_panic() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if let Some(seed) = RUNNING.get() {
+            println!("seed {seed} panicked");
+        }
+        usual(panic);
+    }));
+}
+
 /// What several runs came to.
 #[derive(Default)]
 struct Sum {
@@ -147,6 +163,7 @@ fn each(seeds: Range<u64>, visit: impl Fn(u64) -> bool + Sync) -> bool {
             if seed >= seeds.end {
                 return;
             }
+            RUNNING.set(Some(seed));
             if !visit(seed) {
                 is_enough.store(true, Ordering::SeqCst);
             }
@@ -223,6 +240,7 @@ fn power(seeds: u64, names: &[String]) -> ExitCode {
         println!("| {what:?} | {seed} | {violation} | {} |", story.join("; "));
     }
     sabotage::choose(None);
+    name_the_seed_of_a_panic();
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -86,6 +86,8 @@ pub enum Fate {
     Echo,
     /// The server is not able to answer now.
     Unavailable,
+    /// Or has too many others to answer.
+    TooMany,
 }
 
 impl Universe {
@@ -139,6 +141,8 @@ impl Universe {
             Some(0) => Fate::RequestLost,
             Some(1) => Fate::ReplyLost,
             Some(2) if is_cloud => Fate::Echo,
+            // Clouds have limits of their own.
+            Some(2) => Fate::TooMany,
             Some(_) => Fate::Unavailable,
         };
         // What is late is still within D.

@@ -1,0 +1,77 @@
+//! Days that were written by hand: what happened once, or what people ask about. Each must end well, and one that guards against
+//! something must be noticed where the guard is missing.
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "this is a test")]
+
+use std::time::Duration;
+
+use plan::sabotage::{self, Sabotage};
+use sim::run::run;
+use sim::script::{Cloud, CloudFault, Event, Replica};
+
+/// What a day is called, the guard that it is about, if any, and what happens in which second.
+type Scenario = (&'static str, Option<Sabotage>, Vec<(u64, Event)>);
+
+fn scenarios() -> Vec<Scenario> {
+    let (compute, ocean, aws) = (Cloud::Compute, Cloud::Ocean, Cloud::Aws);
+    let limited = CloudFault::RateLimited;
+    vec![
+        ("nothing happens", None, Vec::new()),
+        (
+            "a whole cloud goes dark, and comes back",
+            Some(Sabotage::RecordEmptied),
+            vec![(90, Event::Blackout { cloud: compute }), (150, Event::Mend)],
+        ),
+        (
+            "a leader is stopped for longer than its lease, and a node is lost when it goes on",
+            Some(Sabotage::LeaseWithoutPrecondition),
+            vec![
+                (440, Event::Stop { replica: Replica::Leader, seconds: 19 }),
+                (485, Event::Lost { cloud: compute, node: 1 }),
+            ],
+        ),
+        (
+            "a person gives an address to a machine outside of the cluster",
+            Some(Sabotage::AuthorityIgnored),
+            vec![(590, Event::PersonMoves { cloud: compute, address: 2, node: None })],
+        ),
+        (
+            "a cloud limits calls for a while",
+            Some(Sabotage::UnknownReadAsFree),
+            vec![(394, Event::CloudFault { cloud: ocean, fault: limited, times: 4 })],
+        ),
+        (
+            "somebody deletes the Lease while a node is lost",
+            None,
+            vec![(60, Event::DeleteLease), (61, Event::Lost { cloud: aws, node: 0 })],
+        ),
+        (
+            "a tool takes addresses off the list of a pool that creates them",
+            Some(Sabotage::UnlistedReplaced),
+            vec![(243, Event::Unlist)],
+        ),
+    ]
+}
+
+/// Seeds decide what is not in the scripts: how long requests take, and who leads. A missing guard is noticed in one of so many.
+const SEEDS: u64 = 3;
+
+/// What is broken on purpose is so for the whole process, so one test goes through all of them.
+#[test]
+fn days_written_by_hand_end_well_and_are_noticed_where_their_guard_is_missing() {
+    for (name, guard, events) in scenarios() {
+        let script: Vec<_> = events.into_iter().map(|(at, event)| (Duration::from_secs(at), event)).collect();
+        sabotage::choose(None);
+        let outcome = run(0, &script);
+        assert!(
+            outcome.violations.is_empty(),
+            "{name}: {:?}\n{}",
+            outcome.violations,
+            outcome.story.join("\n")
+        );
+        if let Some(guard) = guard {
+            sabotage::choose(Some(guard));
+            let first = (0..SEEDS).find_map(|seed| run(seed, &script).violations.into_iter().next());
+            println!("{name}, with {guard:?}: {}", first.expect("it is noticed"));
+        }
+    }
+}
