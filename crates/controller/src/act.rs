@@ -34,10 +34,10 @@ use crate::tasks::Tasks;
 /// The pause between two looks at a few operations.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
-/// A look at many takes calls that the moves themselves need, so with every so many the pause grows by as much again,
+/// With every so many operations the pause grows by as much again: a look at many takes calls that the moves themselves need.
 const POLL_FEW: u32 = 16;
 
-/// up to this long.
+/// The longest pause between two looks, at however many.
 const POLL_EVERY_MAX: Duration = Duration::from_secs(2);
 
 /// The pause after a look at operations that failed.
@@ -331,7 +331,11 @@ async fn take(
     step: &Step,
 ) -> Result<Effect, DriverError> {
     let Step { scope, address, is_urgent, action, .. } = step;
-    let haste = if *is_urgent { Haste::Urgent } else { Haste::Ordinary };
+    let haste = match action {
+        _ if *is_urgent => Haste::Urgent,
+        Action::Detach(_) => Haste::TakingOff,
+        _ => Haste::Ordinary,
+    };
     let advance = async |has_begun: bool| {
         let calls = match action {
             Action::Attach(to) => driver.attach(scope, *address, &to.vm),
@@ -454,8 +458,14 @@ mod tests {
     }
 
     impl Cloud {
-        fn start() -> Arc<Self> {
-            Arc::new(Self { started: Instant::now(), orders: Mutex::default(), looks: Mutex::default() })
+        /// A cloud whose operations are polled for as long as the last of these is kept.
+        fn start() -> (Arc<Self>, Poller, Tasks<()>) {
+            let (orders, looks) = (Mutex::default(), Mutex::default());
+            let cloud = Arc::new(Self { started: Instant::now(), orders, looks });
+            let (poller, from) = mpsc::unbounded_channel();
+            let mut polling = Tasks::default();
+            polling.spawn(poll(Arc::<Self>::clone(&cloud), from));
+            (cloud, poller, polling)
         }
     }
 
@@ -529,10 +539,7 @@ mod tests {
 
     /// Begins operations, and tells when they were looked at within ten minutes, and when those had ended that end.
     async fn looks(ids: impl Iterator<Item = String>) -> (Vec<(Duration, BTreeSet<String>)>, Duration) {
-        let cloud = Cloud::start();
-        let (poller, from) = mpsc::unbounded_channel();
-        let mut polling = Tasks::default();
-        polling.spawn(poll(Arc::<Cloud>::clone(&cloud), from));
+        let (cloud, poller, _polling) = Cloud::start();
         let mut ends = Vec::new();
         for id in ids {
             let (to, ended) = oneshot::channel();
@@ -561,10 +568,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_crowd_orders_some_at_a_time_and_none_waits_for_what_the_cloud_works_on() {
-        let cloud = Cloud::start();
-        let (poller, from) = mpsc::unbounded_channel();
-        let mut polling = Tasks::default();
-        polling.spawn(poll(Arc::<Cloud>::clone(&cloud), from));
+        let (cloud, poller, _polling) = Cloud::start();
         let gate = Gate::default();
         let steps = (0..200).map(async |at: u8| {
             let target =

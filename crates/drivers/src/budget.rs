@@ -2,8 +2,8 @@
 //!
 //! In: requests of all pools. Out: the same requests, no more than the limits allow, wherever the provider's own windows
 //! begin: while a request has no answer it may not have arrived yet, so what it takes comes back from its answer on. A part of
-//! each limit is kept for what is urgent, so that a dead holder's address does not queue behind drained ones, and a part of each
-//! bucket for what has begun, so that who has looked can go on. A request that would have to wait for long is not sent at all, and is told when
+//! each limit is kept for what is urgent, so that a dead holder's address does not queue behind drained ones, a part of each
+//! bucket for what has begun, so that who has looked can go on, and a part of each window for putting on what is taken off. A request that would have to wait for long is not sent at all, and is told when
 //! its turn comes: what was decided on must not leave much later, when it may not be so any more.
 
 use std::cell::Cell;
@@ -59,11 +59,15 @@ impl Limit {
     }
 }
 
-/// What a request leaves of a bucket to those before it, by rank, in percent.
-const LEAVES_OF_BUCKET: [usize; 4] = [0, 3, 8, 13];
+/// How many ranks there are.
+const RANKS: usize = 5;
 
-/// What it leaves of a window: what nobody uses of that is lost, while a bucket gives the same in the long run.
-const LEAVES_OF_WINDOW: [usize; 4] = [0, 0, 5, 5];
+/// What a request leaves of a bucket to those before it, by rank, in percent.
+const LEAVES_OF_BUCKET: [usize; RANKS] = [0, 3, 8, 13, 13];
+
+/// What it leaves of a window: what nobody uses of that is lost, while a bucket gives the same in the long run. The last is for
+/// those addresses that are off their machines, each of which needs a look and a change, and would be on none until the next window.
+const LEAVES_OF_WINDOW: [usize; RANKS] = [0, 0, 5, 5, 14];
 
 /// The longest that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(2);
@@ -73,6 +77,8 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 pub enum Haste {
     /// What can wait does, so that the rest of each limit is there for what can't.
     Ordinary,
+    /// The same, and it takes an address off a machine where it serves, so more calls have to follow soon.
+    TakingOff,
     /// A dead holder's address is on its way.
     Urgent,
     /// Nothing goes on without it, and it says what is when it is sent, however late that is: a listing, a look at operations.
@@ -93,7 +99,7 @@ pub struct Claim {
 
 impl Claim {
     fn is_urgent(self) -> bool {
-        self.haste != Haste::Ordinary
+        matches!(self.haste, Haste::Urgent | Haste::Reading)
     }
 
     /// Its place among those that wait: behind all of the same rank and of lower ones.
@@ -102,7 +108,8 @@ impl Claim {
             (true, true) => 0,
             (true, false) => 1,
             (false, true) => 2,
-            (false, false) => 3,
+            (false, false) if self.haste == Haste::Ordinary => 3,
+            (false, false) => 4,
         }
     }
 }
@@ -171,7 +178,7 @@ struct Kept {
     counts: fn(&Request<Bytes>) -> bool,
     used: Used,
     /// The turns of those that wait, or were told when to come again, by rank.
-    told: [Vec<Instant>; 4],
+    told: [Vec<Instant>; RANKS],
 }
 
 enum Used {
@@ -270,7 +277,7 @@ impl Used {
 
     /// When one more may be sent, behind so many others that wait, where that is not now.
     fn turn(&self, waiting: usize, claim: Claim, now: Instant) -> Option<Instant> {
-        let allowed = |max: usize, leaves: [usize; 4]| (max - max * leaves[claim.rank()] / 100).max(1);
+        let allowed = |max: usize, leaves: [usize; RANKS]| (max - max * leaves[claim.rank()] / 100).max(1);
         match self {
             Self::Window { requests_max, window, answered, in_flight } => {
                 let (allowed, used) = (allowed(*requests_max, LEAVES_OF_WINDOW), answered.len() + in_flight);
@@ -449,12 +456,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_is_kept_for_what_is_urgent_and_in_a_bucket_for_what_has_begun() {
-        let window = (per_minute(100), [95, 0, 5, 0]);
-        let bucket = (budget(Limit::bucket(|_| true, 100, 1)), [87, 5, 5, 3]);
+    async fn a_part_is_kept_for_what_is_urgent_for_what_has_begun_and_for_putting_on_what_is_taken_off() {
+        let window = (per_minute(100), [86, 9, 0, 5, 0]);
+        let bucket = (budget(Limit::bucket(|_| true, 100, 1)), [87, 0, 5, 5, 3]);
         for (budget, expected) in [window, bucket] {
             let look = |claim| Claim { has_begun: false, ..claim };
-            let sent = [look(ORDINARY), ORDINARY, look(URGENT), URGENT].map(|claim| {
+            let taking_off = Claim { haste: Haste::TakingOff, has_begun: false };
+            let sent = [taking_off, look(ORDINARY), ORDINARY, look(URGENT), URGENT].map(|claim| {
                 let take = || budget.try_take(&request("POST"), claim, Instant::now()).ok();
                 std::iter::from_fn(take).count()
             });

@@ -21,8 +21,8 @@
 //! the target may not get it any more                    abandon; it seeks another place
 //! free, a target                                        attach
 //! on the source, no target                              detach
-//! on the source, a target                               detach, once no urgent move waits for its turn, or where the cloud
-//!                                                         moves in one call, attach
+//! on the source, a target                               detach, once no urgent move waits for its turn and few other addresses
+//!                                                         are off their machines, or where the cloud moves in one call, attach
 //! on any other machine, or missing                      abandon: somebody else has moved it
 //! ```
 //!
@@ -42,9 +42,13 @@ use std::collections::BTreeMap;
 use crate::bits::Bits;
 use crate::standing::{Standing, standing};
 use crate::{
-    Address, Fact, Holding, Journal, Mode, Move, PENDING, Pool, Readiness, Scope, Target, Timestamp, VmId,
-    World,
+    Address, Fact, Holding, Journal, Mode, Move, PENDING, Pool, Readiness, Scope, Target, Timestamp, Turn,
+    VmId, World,
 };
+
+/// The most addresses of a scope that are on no machine at the same time because of moves that could wait. A cloud's limit may
+/// be used up at any moment, and they are on none until it is not; and where none can be put on, no more should be taken off.
+pub(crate) const IN_THE_AIR_MAX: usize = 96;
 
 /// What to do about an unfinished move.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +91,7 @@ pub(crate) fn next(
         return Next::WaitUntil(pause.until);
     }
     if let Some(turn) = turn(world, pool, address, entry, now) {
-        return Next::WaitUntil(turn);
+        return Next::WaitUntil(turn.at);
     }
     let Some(fact) = world
         .fact(&pool.scope, address)
@@ -157,11 +161,31 @@ pub(crate) fn is_urgent(world: &World, entry: &Move, fact: Option<&Fact>) -> boo
     is_holder_lost(world, entry) || is_under_way
 }
 
-/// When a move that waits for its turn has it. One that was told when there was no haste yet does not count once there is.
-fn turn(world: &World, pool: &Pool, address: Address, entry: &Move, now: Timestamp) -> Option<Timestamp> {
+/// When a move that waits for its turn has it, and whether it is urgent. A turn that was told when there was no haste yet does not
+/// count once there is.
+fn turn(world: &World, pool: &Pool, address: Address, entry: &Move, now: Timestamp) -> Option<Turn> {
     let turn = world.turns.get(&address).filter(|turn| now < turn.at)?;
-    let is_outdated = !turn.is_urgent && is_urgent(world, entry, world.fact(&pool.scope, address));
-    (!is_outdated).then_some(turn.at)
+    let is_urgent = is_urgent(world, entry, world.fact(&pool.scope, address));
+    (turn.is_urgent || !is_urgent).then_some(Turn { at: turn.at, is_urgent })
+}
+
+/// How many addresses of each scope are on no machine, or soon will be, because of moves that could wait.
+pub(crate) fn in_the_air(world: &World) -> BTreeMap<Scope, usize> {
+    let mut counts = BTreeMap::new();
+    for pool in world.pools() {
+        let Journal::Known(moves) = &pool.journal else { continue };
+        let is_in_the_air = |(address, entry): &(&Address, &Move)| {
+            let is_free =
+                || world.fact(&pool.scope, **address).is_some_and(|fact| fact.holding == Holding::Free);
+            let is_move = entry.from.is_some() && entry.to.is_some() && !is_holder_lost(world, entry);
+            is_move && (world.in_flight.addresses.contains(*address) || is_free())
+        };
+        let count = moves.iter().filter(is_in_the_air).count();
+        if count > 0 {
+            *counts.entry(pool.scope.clone()).or_default() += count;
+        }
+    }
+    counts
 }
 
 /// When the last urgent move that waits for its turn has it, in each scope.
@@ -173,12 +197,9 @@ pub(crate) fn urgent_turns(world: &World, now: Timestamp) -> BTreeMap<Scope, Tim
     for pool in world.pools() {
         let Journal::Known(moves) = &pool.journal else { continue };
         for (address, entry) in moves {
-            let fact = world.fact(&pool.scope, *address);
-            if let Some(turn) = turn(world, pool, *address, entry, now)
-                && is_urgent(world, entry, fact)
-            {
-                let known = last.entry(pool.scope.clone()).or_insert(turn);
-                *known = (*known).max(turn);
+            if let Some(Turn { at, is_urgent: true }) = turn(world, pool, *address, entry, now) {
+                let known = last.entry(pool.scope.clone()).or_insert(at);
+                *known = (*known).max(at);
             }
         }
     }

@@ -68,6 +68,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
         marked: BTreeMap::new(),
         tally: Tally::default(),
         urgent_turns: moves::urgent_turns(world, now),
+        in_the_air: moves::in_the_air(world),
         unknown: BTreeSet::new(),
         journalled: Vec::new(),
         begun: Vec::new(),
@@ -91,6 +92,8 @@ struct Planner<'a> {
     tally: Tally,
     /// When the last urgent move that waits for its turn has it, in each scope.
     urgent_turns: BTreeMap<Scope, Timestamp>,
+    /// How many addresses are off their machines because of moves that could wait, in each scope.
+    in_the_air: BTreeMap<Scope, usize>,
     /// Scopes in which an address that no journal names is unknown.
     unknown: BTreeSet<Scope>,
     journalled: Vec<Step>,
@@ -291,6 +294,9 @@ impl<'a> Planner<'a> {
         if !fact.is_some_and(|fact| moves::is_doubtfully_there(entry, fact)) {
             self.mark_leaving(pool, address, fact);
         }
+        if let Some(to) = entry.to.as_ref().filter(|_| self.world.in_flight.addresses.contains(&address)) {
+            self.plan.marks.coming.entry(pool.key.kind).or_default().insert(to.node.clone());
+        }
         self.progress[rank].voluntary += usize::from(entry.is_voluntary);
         self.progress[rank].assigning += usize::from(entry.to.is_some());
         let action = match moves::next(self.world, pool, address, entry, &self.holding, may_release, self.now)
@@ -315,14 +321,10 @@ impl<'a> Planner<'a> {
             Next::Attach(to) => Some(Action::Attach(to)),
             Next::Replace(to) => Some(Action::Replace(to)),
             Next::Restore(vm) => Some(Action::Restore(vm)),
-            Next::Detach(from) => match self.urgent_turns.get(&pool.scope).copied() {
-                // Where taking off and putting on are limited apart, it would be on no machine until the others have gone.
-                Some(turn) if entry.to.is_some() && !moves::is_urgent(self.world, entry, fact) => {
-                    self.ask_again(Some(turn));
-                    None
-                }
-                _ => Some(Action::Detach(from)),
-            },
+            Next::Detach(from) if entry.to.is_some() && !moves::is_urgent(self.world, entry, fact) => {
+                self.may_take_off(&pool.scope).then_some(Action::Detach(from))
+            }
+            Next::Detach(from) => Some(Action::Detach(from)),
             Next::Release => Some(Action::Release),
             Next::Drop => Some(Action::Drop),
         };
@@ -336,6 +338,20 @@ impl<'a> Planner<'a> {
             (None, true) => Verdict::Releasing,
             (None, false) => Verdict::Moving(entry.to.as_ref().map(|to| to.node.clone())),
         }
+    }
+
+    /// Whether an address may be taken off a machine where it serves, to be put on another one. If so, it counts from now on.
+    fn may_take_off(&mut self, scope: &Scope) -> bool {
+        // Where taking off and putting on are limited apart, it would be on no machine until the others have gone.
+        if let Some(turn) = self.urgent_turns.get(scope).copied() {
+            self.ask_again(Some(turn));
+            return false;
+        }
+        let in_the_air = self.in_the_air.entry(scope.clone()).or_default();
+        // Each of them that arrives is news, and leads to another plan.
+        let may = *in_the_air < moves::IN_THE_AIR_MAX;
+        *in_the_air += usize::from(may);
+        may
     }
 
     /// What is to be said of one address of its owner, or nothing where it seeks another place.

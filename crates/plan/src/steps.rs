@@ -57,6 +57,8 @@ pub struct Marks {
     pub holders: BTreeMap<&'static str, BTreeMap<NodeName, Mark>>,
     /// The kinds of which something is not known, so that a mark on any other node may be right.
     pub uncertain: BTreeSet<&'static str>,
+    /// The nodes that a call is bringing an address of each kind to, where it may be already.
+    pub coming: BTreeMap<&'static str, BTreeSet<NodeName>>,
 }
 
 /// What a node holds.

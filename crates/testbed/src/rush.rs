@@ -4,7 +4,7 @@
 //! In: a cloud, and what it did before and after. Out: how long it took, what was asked for it, and the floor: how long the calls
 //! that the steps require take at the cloud's limits, whoever makes them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -200,6 +200,8 @@ pub struct Rush {
     pub arrived: u64,
     /// Of a mixed one, how many of live holders' addresses were ordered before the last of a dead one's.
     pub overtaken: usize,
+    /// The longest that an address was on no machine though its holder lived.
+    pub dark: Duration,
     /// Moments at which an address was told to two machines.
     pub doubled: Vec<String>,
 }
@@ -237,6 +239,7 @@ impl Place {
             throttled: asked.iter().filter(|asked| matches!(asked.status, 429 | 503)).count(),
             arrived: self.arrived(accounts, before),
             overtaken: overtaken(&ledger, before.done.len(), dead.end),
+            dark: dark(&ledger, before.done.len(), dead.end),
             calls,
             doubled: ledger.double_holders(),
         })
@@ -245,20 +248,21 @@ impl Place {
 
 impl Rush {
     /// The head of the table that rows are of.
-    pub const HEAD: &'static str = "| cloud | holders | arrived | took | floor | ratio | throttled | live before dead | calls |\n\
-                                    |---|---|---:|---:|---:|---:|---:|---:|---|";
+    pub const HEAD: &'static str = "| cloud | holders | arrived | took | floor | ratio | throttled | live before dead | longest on none | calls |\n\
+                                    |---|---|---:|---:|---:|---:|---:|---:|---:|---|";
 
     /// A row of a table.
     pub fn row(&self, place: &Place, holders: Holders) -> String {
         let (took, floor) = (self.took.as_secs_f64(), self.floor.as_secs_f64());
         let calls: Vec<_> = self.calls.iter().map(|(call, count)| format!("{count} {call}")).collect();
         format!(
-            "| {} | {holders:?} | {} | {took:.0} s | {floor:.0} s | {:.2} | {} | {} | {} |",
+            "| {} | {holders:?} | {} | {took:.0} s | {floor:.0} s | {:.2} | {} | {} | {:.0} s | {} |",
             place.provider,
             self.arrived,
             took / floor,
             self.throttled,
             self.overtaken,
+            self.dark.as_secs_f64(),
             calls.join(", ")
         )
     }
@@ -268,9 +272,26 @@ impl Rush {
         json!({
             "cloud": place.provider, "holders": format!("{holders:?}"), "arrived": self.arrived,
             "seconds": self.took.as_secs_f64(), "floor_seconds": self.floor.as_secs_f64(), "throttled": self.throttled,
-            "live_before_dead": self.overtaken, "doubled": self.doubled.len(),
+            "live_before_dead": self.overtaken, "longest_on_none_seconds": self.dark.as_secs_f64(), "doubled": self.doubled.len(),
         })
     }
+}
+
+/// The longest that an address of a live holder was on no machine.
+fn dark(ledger: &Ledger, began: usize, dead: u64) -> Duration {
+    let living: BTreeSet<String> = (dead..ADDRESSES).map(ip).collect();
+    let (mut since, mut longest) = (BTreeMap::new(), Duration::ZERO);
+    for done in &ledger.done[began..] {
+        match &done.deed {
+            Deed::Detached { address, .. } if living.contains(address) => _ = since.insert(address, done.at),
+            Deed::Attached { address, .. } => {
+                let dark = since.remove(address).map(|left| done.at.saturating_sub(left));
+                longest = longest.max(dark.unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+    longest
 }
 
 /// How many orders for addresses of live holders came before the last one for an address of a dead holder.

@@ -33,10 +33,13 @@ pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Resu
     api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
 }
 
-/// The patch that gives a node its marks, where it needs one. Nothing is taken away while something is not known.
+/// The patch that gives a node its marks, where it needs one. Nothing is taken away while something is not known, or what it tells of
+/// is coming.
 fn difference(name: &NodeName, node: &SlimNode, marks: &Marks) -> Option<Value> {
     let held = |kind: &'static str| marks.holders.get(kind).and_then(|holders| holders.get(name));
-    let may_remove = |kind| !marks.uncertain.contains(kind) && !plan::sabotaged!(MarksNeverRemoved);
+    let is_coming = |kind| marks.coming.get(kind).is_some_and(|nodes| nodes.contains(name));
+    let may_remove =
+        |kind| !marks.uncertain.contains(kind) && !is_coming(kind) && !plan::sabotaged!(MarksNeverRemoved);
     let of_allocation = held(net_ip_allocation::KIND).map(|mark| {
         [IP_READY_LABEL.to_owned(), allocation_label(&mark.object)].map(|label| (label, "true".to_owned()))
     });
@@ -138,6 +141,15 @@ mod tests {
         assert_eq!(diff(&node(json!({}), json!({})), &marks(&[], &[])), None);
         let marked = node(json!({"ip.ready": "true", OF_EDGE: "true"}), json!({}));
         assert_eq!(diff(&marked, &marks(&["NetIPAllocation"], &[])), None);
+    }
+
+    #[test]
+    fn a_node_that_an_address_is_coming_to_keeps_the_label_that_it_may_need_by_now() {
+        let marked = node(json!({"ip.ready": "true", OF_EDGE: "true"}), json!({}));
+        let mut coming = marks(&[], &[]);
+        coming.coming.entry("NetIPAllocation").or_default().insert("n1".into());
+        assert_eq!(diff(&marked, &coming), None);
+        assert!(diff(&marked, &marks(&[], &[])).is_some());
     }
 
     #[test]
