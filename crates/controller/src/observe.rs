@@ -70,7 +70,6 @@ pub struct Index {
     /// Nodes whose machines can't get an address, and why.
     unsupported: BTreeMap<NodeName, &'static str>,
     known: BTreeSet<Kind>,
-    ever_known: BTreeSet<Kind>,
     tick: u64,
 }
 
@@ -312,17 +311,21 @@ impl Index {
                 self.see_objects(Kind::NodeDNSRecordSets, change, |object| Object::Records(Arc::new(object)));
             }
             Seen::Unsure(kind) => _ = self.known.remove(&kind),
-            // A kind that the cluster never had is known to be empty. One that it had may be meant to come back.
-            Seen::Absent(kind) if self.ever_known.contains(&kind) => _ = self.known.remove(&kind),
+            // What a kind had may still be there, or be meant to come back. Where nothing is left of it, there is nothing to know.
+            Seen::Absent(kind) if self.has_some(kind) => _ = self.known.remove(&kind),
             Seen::Absent(kind) => _ = self.known.insert(kind),
         }
+    }
+
+    /// Whether an object of a kind is known.
+    fn has_some(&self, kind: Kind) -> bool {
+        self.objects.keys().any(|key| key.kind == kind_name(kind))
     }
 
     /// After a relist everything of a kind is known. What a watch tells before it has relisted proves nothing.
     fn believe(&mut self, kind: Kind, is_relist: bool) {
         if is_relist {
             self.known.insert(kind);
-            self.ever_known.insert(kind);
         }
     }
 
@@ -1180,6 +1183,24 @@ mod tests {
         let owner = json!({"name": "web", "namespace": "web", "uid": "w1"});
         index.see(Seen::Owners(workload, Change::All(vec![read(owner)])));
         index
+    }
+
+    #[test]
+    fn a_kind_that_is_gone_holds_up_the_others_only_while_something_of_it_may_be_left() {
+        let mut index = index("StatefulSet", Kind::StatefulSets);
+        let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::NetIPAllocations);
+        index.known.extend(others);
+        assert!(index.is_complete());
+        index.see(Seen::Absent(Kind::NetIPAllocations));
+        assert!(!index.is_complete(), "its object may still be there");
+        let gone = json!({"metadata": {"name": "edge", "uid": "a1", "resourceVersion": "2"}, "spec": {
+            "reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"},
+        }});
+        index.see(Seen::Allocations(Change::Deleted(Box::new(read(gone)))));
+        index.see(Seen::Absent(Kind::NetIPAllocations));
+        assert!(index.is_complete());
+        index.see(Seen::Unsure(Kind::Nodes));
+        assert!(!index.is_complete());
     }
 
     #[test]
