@@ -34,6 +34,8 @@ pub enum Sabotage {
     FailedWatchReadAsEmpty,
     OwnForgotten,
     OutdatedBelieved,
+    ConditionForgotten,
+    StatusWrittenAnyway,
     RecordEmptied,
     RecordOwnerIgnored,
     UnknownUnpublished,
@@ -50,7 +52,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 41] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -78,6 +80,8 @@ impl Sabotage {
         Self::FailedWatchReadAsEmpty,
         Self::OwnForgotten,
         Self::OutdatedBelieved,
+        Self::ConditionForgotten,
+        Self::StatusWrittenAnyway,
         Self::RecordEmptied,
         Self::RecordOwnerIgnored,
         Self::UnknownUnpublished,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::CONTENT_TYPE;
 use http::{Method, Request, Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -35,6 +36,11 @@ impl Kind {
     /// Whether it can be replaced without naming the version that was read.
     fn is_replaced_blindly(&self) -> bool {
         matches!(self.plural, "nodes" | "pods")
+    }
+
+    /// Whether replacing one that is not there creates it.
+    fn is_created_by_replacing(&self) -> bool {
+        self.plural == "leases"
     }
 
     /// Whether its objects are in namespaces.
@@ -121,6 +127,30 @@ pub struct Event {
     pub line: Bytes,
 }
 
+/// What happened to a kind after a version.
+#[derive(Clone, Debug)]
+pub enum After {
+    /// These events, and the version up to which they reach.
+    Events(Vec<Event>, u64),
+    /// That is forgotten: whoever watches is told [`expired`], and has to list again.
+    Forgotten,
+    /// The kind is gone, and everything that happened to it before has been told: whoever watches hears no more.
+    Absent,
+}
+
+/// What a watch asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watch {
+    /// The kind.
+    pub kind: Kind,
+    /// It is to be told of what happened after this version.
+    pub version: u64,
+    /// The only object that it is about, where it is not about all of them.
+    pub name: Option<String>,
+    /// Whether it also wants to be told how far it has come.
+    pub wants_bookmarks: bool,
+}
+
 /// A store that many share.
 #[derive(Clone, Default)]
 pub struct ApiServer {
@@ -132,11 +162,30 @@ pub struct ApiServer {
 #[derive(Default)]
 struct Store {
     objects: BTreeMap<(&'static str, String, String), Arc<Value>>,
+    /// Those that people have changed; every other kind was always there.
+    definitions: BTreeMap<&'static str, Definition>,
     events: Vec<Event>,
     version: u64,
     compacted: u64,
     uids: u64,
     now: Timestamp,
+}
+
+/// The definition of a kind.
+#[derive(Clone, Copy, Default)]
+struct Definition {
+    presence: Presence,
+    /// A watch can't go back to before this version, from which on the kind is there.
+    since: u64,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Presence {
+    #[default]
+    Installed,
+    /// It was deleted, and goes with the last of its objects.
+    Terminating,
+    Absent,
 }
 
 /// What a request is about.
@@ -159,16 +208,13 @@ impl ApiServer {
         let mut store = self.lock();
         store.now = now;
         let before = store.version;
-        let (status, body) = match store.handle(request) {
-            Ok(answer) => answer,
-            Err((code, reason, message)) => (code, refusal(code, reason, &message)),
-        };
+        let (status, body) = store.handle(request);
         let version = store.version;
         drop(store);
         if version != before {
             self.changed.notify_waiters();
         }
-        let mut response = Response::new(Bytes::from(body.to_string()));
+        let mut response = Response::new(Bytes::from(body));
         *response.status_mut() = status;
         response
     }
@@ -192,7 +238,7 @@ impl ApiServer {
         });
     }
 
-    /// Creates an object, unless there is one of that name.
+    /// Creates an object, unless there is one of that name, or its kind takes no new ones.
     pub fn create(&self, plural: &str, object: &Value, now: Timestamp) {
         self.by_hand(plural, now, |store, kind| {
             let namespace = text(object, &["metadata", "namespace"]).to_owned();
@@ -206,6 +252,40 @@ impl ApiServer {
             let (namespace, name) = (namespace.to_owned(), Some(name.to_owned()));
             _ = store.delete(&Target { kind, namespace, name, is_status: false }, &Value::Null);
         });
+    }
+
+    /// Deletes the definition of a kind, as `kubectl delete crd` does: its objects are deleted, and it goes with the last
+    /// of them. Until then it is served, and takes no new ones.
+    pub fn remove_kind(&self, plural: &str, now: Timestamp) {
+        self.by_hand(plural, now, |store, kind| {
+            if store.definition(kind.plural).presence == Presence::Absent {
+                return;
+            }
+            store.definitions.entry(kind.plural).or_default().presence = Presence::Terminating;
+            let keys: Vec<_> = store.of_kind(kind).map(|(key, _)| key.clone()).collect();
+            for (_, namespace, name) in keys {
+                let target = Target { kind, namespace, name: Some(name), is_status: false };
+                _ = store.delete(&target, &Value::Null);
+            }
+            store.end_without_objects(kind);
+        });
+    }
+
+    /// Installs the definition of a kind that is absent. While one that was deleted is still there, nothing happens.
+    pub fn install_kind(&self, plural: &str, now: Timestamp) {
+        self.by_hand(plural, now, |store, kind| {
+            if store.definition(kind.plural).presence == Presence::Absent {
+                // A definition has a version too, so that no watch of what was there before goes on with what comes now.
+                store.version += 1;
+                let installed = Definition { presence: Presence::Installed, since: store.version };
+                store.definitions.insert(kind.plural, installed);
+            }
+        });
+    }
+
+    /// Whether a kind is served, which it is for as long as one of its objects is left.
+    pub fn has_kind(&self, plural: &str) -> bool {
+        Kind::named(plural).is_some_and(|kind| self.lock().is_served(kind))
     }
 
     fn by_hand(&self, plural: &str, now: Timestamp, act: impl FnOnce(&mut Store, Kind)) {
@@ -270,15 +350,28 @@ impl ApiServer {
         self.lock().events.iter().filter(|event| event.plural != "leases").count()
     }
 
-    /// The events of a kind after a version, or nothing where they are forgotten; and the version up to which they reach.
-    pub fn events_after(&self, plural: &str, version: u64) -> Option<(Vec<Event>, u64)> {
+    /// All objects of a kind, as each of them ever was.
+    pub fn history(&self, plural: &str) -> Vec<Arc<Value>> {
         let store = self.lock();
-        if version < store.compacted {
-            return None;
+        let events = store.events.iter().filter(|event| event.plural == plural);
+        events.map(|event| Arc::clone(&event.object)).collect()
+    }
+
+    /// What happened to a kind after a version.
+    pub fn events_after(&self, plural: &str, version: u64) -> After {
+        let store = self.lock();
+        let Definition { presence, since } = store.definition(plural);
+        let is_absent = presence == Presence::Absent;
+        if version < since.max(store.compacted) {
+            return if is_absent { After::Absent } else { After::Forgotten };
         }
         let first = store.events.partition_point(|event| event.version <= version);
-        let events = store.events[first..].iter().filter(|event| event.plural == plural).cloned().collect();
-        Some((events, store.version))
+        let events: Vec<_> =
+            store.events[first..].iter().filter(|event| event.plural == plural).cloned().collect();
+        if is_absent && events.is_empty() {
+            return After::Absent;
+        }
+        After::Events(events, store.version)
     }
 
     /// Waits for the next change, or for so long.
@@ -287,15 +380,16 @@ impl ApiServer {
     }
 }
 
-/// The kind and version that a watch asks for.
-pub fn watched(request: &Request<Bytes>) -> Option<(Kind, u64, Option<String>)> {
+/// What a request asks for, where it is a watch.
+pub fn watched(request: &Request<Bytes>) -> Option<Watch> {
     let query = query(request);
-    if query.get("watch").map(String::as_str) != Some("true") {
+    let is_true = |key: &str| query.get(key).is_some_and(|value| value == "true");
+    if !is_true("watch") {
         return None;
     }
-    let target = target(request.uri().path())?;
+    let kind = target(request.uri().path())?.kind;
     let version = query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
-    Some((target.kind, version, named(&query)))
+    Some(Watch { kind, version, name: named(&query), wants_bookmarks: is_true("allowWatchBookmarks") })
 }
 
 fn named(query: &BTreeMap<String, String>) -> Option<String> {
@@ -341,9 +435,30 @@ pub fn expired() -> Value {
     json!({"type": "ERROR", "object": refusal(StatusCode::GONE, "Expired", "too old resource version")})
 }
 
+/// The event that tells a watch up to which version it has been told everything. A real apiserver sends it to those who
+/// ask for it, about every minute and two seconds before a watch ends, but only where that version is later than the one
+/// with which the watch began. There it also has the fields that its kind always has, all of them empty.
+pub fn bookmark(kind: Kind, version: u64) -> Value {
+    let metadata = json!({"resourceVersion": version.to_string()});
+    let object = json!({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata});
+    json!({"type": "BOOKMARK", "object": object})
+}
+
 fn not_found(target: &Target) -> Refused {
     let name = target.name.as_deref().unwrap_or_default();
     (StatusCode::NOT_FOUND, "NotFound", format!("{} \"{name}\" not found", target.kind.plural))
+}
+
+fn conflict(target: &Target) -> Refused {
+    let name = target.name.as_deref().unwrap_or_default();
+    let message = format!("Operation cannot be fulfilled on {} \"{name}\"", target.kind.plural);
+    (StatusCode::CONFLICT, "Conflict", message)
+}
+
+/// Whether a patch is to be merged. The twin knows no other, and an apply that it merged would be a lie.
+fn is_merge_patch(request: &Request<Bytes>) -> bool {
+    let content = request.headers().get(CONTENT_TYPE).and_then(|content| content.to_str().ok());
+    content.is_some_and(|content| content.split(';').next() == Some("application/merge-patch+json"))
 }
 
 fn text<'a>(value: &'a Value, path: &[&str]) -> &'a str {
@@ -351,12 +466,12 @@ fn text<'a>(value: &'a Value, path: &[&str]) -> &'a str {
 }
 
 /// What the server says of the kinds that it has: which groups in which versions, or the kinds of one of them.
-fn discovery(path: &str) -> Option<Value> {
+fn discovery(path: &str, kinds: impl Iterator<Item = Kind>) -> Option<Value> {
     let parts: Vec<_> = path.trim_matches('/').split('/').collect();
     match parts[..] {
         ["apis"] => {
             let mut groups: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-            for kind in KINDS {
+            for kind in kinds {
                 let Some((group, version)) = kind.api_version.split_once('/') else { continue };
                 let versions = groups.entry(group).or_default();
                 let named = json!({"groupVersion": kind.api_version, "version": version});
@@ -372,13 +487,13 @@ fn discovery(path: &str) -> Option<Value> {
         }
         ["apis", group, version] => {
             let named = format!("{group}/{version}");
-            let resource = |kind: &Kind| {
+            let resource = |kind: Kind| {
                 json!({
                     "name": kind.plural, "singularName": kind.kind.to_lowercase(), "kind": kind.kind,
                     "namespaced": kind.is_namespaced(), "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
                 })
             };
-            let kinds = KINDS.iter().filter(|kind| kind.api_version == named);
+            let kinds = kinds.filter(|kind| kind.api_version == named);
             let resources: Vec<_> = kinds.map(resource).collect();
             Some(json!({
                 "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": named, "resources": resources,
@@ -395,27 +510,66 @@ impl Store {
         self.objects.range(first..).take_while(move |((plural, ..), _)| *plural == kind.plural)
     }
 
-    fn handle(&mut self, request: &Request<Bytes>) -> Result<(StatusCode, Value), Refused> {
-        if let Some(kinds) = discovery(request.uri().path()) {
-            return Ok((StatusCode::OK, kinds));
+    /// The definition of a kind, which was always there where nobody changed it.
+    fn definition(&self, plural: &str) -> Definition {
+        self.definitions.get(plural).copied().unwrap_or_default()
+    }
+
+    fn is_served(&self, kind: Kind) -> bool {
+        self.definition(kind.plural).presence != Presence::Absent
+    }
+
+    /// A kind whose definition was deleted goes with the last of its objects.
+    fn end_without_objects(&mut self, kind: Kind) {
+        let is_terminating = self.definition(kind.plural).presence == Presence::Terminating;
+        if is_terminating && self.of_kind(kind).next().is_none() {
+            self.definitions.entry(kind.plural).or_default().presence = Presence::Absent;
         }
-        let invalid = || (StatusCode::BAD_REQUEST, "BadRequest", "the request can't be read".to_owned());
-        let target = target(request.uri().path()).ok_or_else(invalid)?;
-        let body = || serde_json::from_slice::<Value>(request.body()).map_err(|_| invalid());
+    }
+
+    fn handle(&mut self, request: &Request<Bytes>) -> (StatusCode, String) {
+        let path = request.uri().path();
+        let served = KINDS.into_iter().filter(|kind| self.is_served(*kind));
+        if let Some(kinds) = discovery(path, served) {
+            return (StatusCode::OK, kinds.to_string());
+        }
+        let Some(target) = target(path).filter(|target| self.is_served(target.kind)) else {
+            // Nobody is there to answer for such a path, so this is no `Status`.
+            return (StatusCode::NOT_FOUND, "404 page not found\n".to_owned());
+        };
+        match self.carry_out(&target, request) {
+            Ok((status, object)) => (status, object.to_string()),
+            Err((code, reason, message)) => (code, refusal(code, reason, &message).to_string()),
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        target: &Target,
+        request: &Request<Bytes>,
+    ) -> Result<(StatusCode, Value), Refused> {
+        let body = || {
+            let invalid = |_| (StatusCode::BAD_REQUEST, "BadRequest", "the request can't be read".to_owned());
+            serde_json::from_slice::<Value>(request.body()).map_err(invalid)
+        };
         let ok = |object: Value| (StatusCode::OK, object);
         match (request.method().clone(), &target.name) {
-            (Method::GET, None) => Ok(ok(self.list(&target, named(&query(request)).as_deref()))),
+            (Method::GET, None) => Ok(ok(self.list(target, named(&query(request)).as_deref()))),
             (Method::GET, Some(_)) => {
-                let found = self.objects.get(&key(&target)).ok_or_else(|| not_found(&target))?;
+                let found = self.objects.get(&key(target)).ok_or_else(|| not_found(target))?;
                 Ok(ok(Value::clone(found)))
             }
-            (Method::POST, None) => self.create(&target, body()?).map(|object| (StatusCode::CREATED, object)),
-            (Method::PUT, Some(_)) => self.replace(&target, body()?).map(ok),
-            (Method::PATCH, Some(_)) => self.patch(&target, &body()?).map(ok),
-            (Method::DELETE, Some(_)) if request.body().is_empty() => {
-                self.delete(&target, &Value::Null).map(ok)
+            (Method::POST, None) => self.create(target, body()?).map(|object| (StatusCode::CREATED, object)),
+            (Method::PUT, Some(_)) => self.replace(target, body()?),
+            (Method::PATCH, Some(_)) if !is_merge_patch(request) => {
+                let message = "the twin knows merge patches only".to_owned();
+                Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message))
             }
-            (Method::DELETE, Some(_)) => self.delete(&target, &body()?["preconditions"]).map(ok),
+            (Method::PATCH, Some(_)) => self.patch(target, &body()?).map(ok),
+            (Method::DELETE, Some(_)) if request.body().is_empty() => {
+                self.delete(target, &Value::Null).map(ok)
+            }
+            (Method::DELETE, Some(_)) => self.delete(target, &body()?["preconditions"]).map(ok),
             _ => Err((StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", String::new())),
         }
     }
@@ -436,6 +590,11 @@ impl Store {
 
     fn create(&mut self, target: &Target, mut object: Value) -> Result<Value, Refused> {
         let name = text(&object, &["metadata", "name"]).to_owned();
+        if self.definition(target.kind.plural).presence != Presence::Installed {
+            let why = "create not allowed while custom resource definition is terminating";
+            let message = format!("{} \"{name}\" is forbidden: {why}", target.kind.plural);
+            return Err((StatusCode::FORBIDDEN, "Forbidden", message));
+        }
         let key = (target.kind.plural, target.namespace.clone(), name.clone());
         if self.objects.contains_key(&key) {
             let message = format!("{} \"{name}\" already exists", target.kind.plural);
@@ -458,8 +617,20 @@ impl Store {
         Ok(self.happened(target.kind, key, "ADDED", object))
     }
 
-    fn replace(&mut self, target: &Target, object: Value) -> Result<Value, Refused> {
-        let present = self.objects.get(&key(target)).cloned().ok_or_else(|| not_found(target))?;
+    fn replace(&mut self, target: &Target, object: Value) -> Result<(StatusCode, Value), Refused> {
+        let found = self.objects.get(&key(target)).cloned();
+        if found.is_none() && !target.kind.is_created_by_replacing() {
+            return Err(not_found(target));
+        }
+        // Whoever sends a UID means that object, and no other that has its name since.
+        let uid = text(&object, &["metadata", "uid"]);
+        let is_another = |found: &Value| text(found, &["metadata", "uid"]) != uid;
+        if !uid.is_empty() && found.as_deref().is_none_or(is_another) {
+            return Err(conflict(target));
+        }
+        let Some(present) = found else {
+            return self.create(target, object).map(|created| (StatusCode::CREATED, created));
+        };
         if text(&object, &["metadata", "resourceVersion"]).is_empty() && !target.kind.is_replaced_blindly() {
             let message = "metadata.resourceVersion: must be specified for an update".to_owned();
             return Err((StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message));
@@ -477,7 +648,7 @@ impl Store {
         };
         keep_system_fields(&mut replaced, &present, target);
         check_finalizers(&present, &replaced)?;
-        Ok(self.put(target.kind, key(target), &present, replaced))
+        Ok((StatusCode::OK, self.put(target.kind, key(target), &present, replaced)))
     }
 
     fn patch(&mut self, target: &Target, patch: &Value) -> Result<Value, Refused> {
@@ -495,9 +666,7 @@ impl Store {
         if version.is_empty() || version == text(present, &["metadata", "resourceVersion"]) {
             return Ok(());
         }
-        let name = target.name.as_deref().unwrap_or_default();
-        let message = format!("Operation cannot be fulfilled on {} \"{name}\"", target.kind.plural);
-        Err((StatusCode::CONFLICT, "Conflict", message))
+        Err(conflict(target))
     }
 
     /// Stores an object that was there before. One that did not change costs no version.
@@ -544,8 +713,10 @@ impl Store {
         }
         if object["metadata"]["deletionTimestamp"].is_null() {
             object["metadata"]["deletionTimestamp"] = moment(self.now).into();
-            let generation = object["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
-            object["metadata"]["generation"] = generation.into();
+            // What counts no generations does not begin to with its deletion.
+            if let Some(generation) = object["metadata"]["generation"].as_i64() {
+                object["metadata"]["generation"] = (generation + 1).into();
+            }
             return Ok(self.happened(target.kind, key(target), "MODIFIED", object));
         }
         Ok(object)
@@ -565,6 +736,7 @@ impl Store {
         let stored = Arc::new(object.clone());
         if what == "DELETED" {
             self.objects.remove(&key);
+            self.end_without_objects(kind);
         } else {
             self.objects.insert(key, Arc::clone(&stored));
         }
@@ -647,4 +819,70 @@ fn merge(into: &mut Value, patch: &Value) {
 /// A time as Kubernetes writes it.
 pub fn moment(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLURAL: &str = "netipallocations";
+    const GROUP: &str = "/apis/netinfra.darkbrains.com/v1alpha1";
+    const MERGE_PATCH: &str = "application/merge-patch+json";
+
+    fn ask(api: &ApiServer, method: Method, path: &str, content: &str, body: &Value) -> StatusCode {
+        let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, content);
+        let request = request.body(Bytes::from(body.to_string())).unwrap();
+        api.answer(&request, Timestamp::default()).status()
+    }
+
+    #[test]
+    fn server_side_apply_is_refused_instead_of_merged() {
+        let api = ApiServer::default();
+        api.create(PLURAL, &json!({"metadata": {"name": "a"}}), Timestamp::default());
+        let path = format!("{GROUP}/{PLURAL}/a");
+        let patch = |content: &str| ask(&api, Method::PATCH, &path, content, &json!({"spec": {}}));
+        assert_eq!(patch("application/apply-patch+yaml"), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        assert_eq!(patch(MERGE_PATCH), StatusCode::OK);
+    }
+
+    #[test]
+    fn a_watch_says_whether_it_wants_bookmarks() {
+        let watch = |query: &str| {
+            watched(&Request::get(format!("{GROUP}/{PLURAL}?{query}")).body(Bytes::new()).unwrap())
+        };
+        assert_eq!(watch("resourceVersion=5"), None);
+        let plain = watch("watch=true&resourceVersion=5").unwrap();
+        assert_eq!((plain.kind.plural, plain.version, plain.wants_bookmarks), (PLURAL, 5, false));
+        assert!(watch("watch=true&allowWatchBookmarks=true").unwrap().wants_bookmarks);
+    }
+
+    #[test]
+    fn a_kind_whose_definition_is_deleted_goes_with_the_last_of_its_objects() {
+        let (api, now) = (ApiServer::default(), Timestamp::default());
+        let (list, new) = (format!("{GROUP}/{PLURAL}"), json!({"metadata": {"name": "new"}}));
+        let create = || ask(&api, Method::POST, &list, "application/json", &new);
+        let get = |path: &str| ask(&api, Method::GET, path, "application/json", &Value::Null);
+        api.create(PLURAL, &json!({"metadata": {"name": "free"}}), now);
+        api.create(PLURAL, &json!({"metadata": {"name": "held", "finalizers": ["example.com/one"]}}), now);
+
+        api.remove_kind(PLURAL, now);
+        api.install_kind(PLURAL, now);
+        assert!(api.has_kind(PLURAL));
+        assert_eq!(api.all(PLURAL).len(), 1);
+        assert_eq!((create(), get(&list)), (StatusCode::FORBIDDEN, StatusCode::OK));
+
+        api.edit(PLURAL, "", "held", now, |object| object["metadata"]["finalizers"] = json!([]));
+        api.create(PLURAL, &new, now);
+        assert!(!api.has_kind(PLURAL));
+        assert_eq!(api.all(PLURAL).len(), 0);
+        assert_eq!([create(), get(&list), get(GROUP)], [StatusCode::NOT_FOUND; 3]);
+        let After::Events(events, reached) = api.events_after(PLURAL, 0) else { panic!("nothing is told") };
+        let told: Vec<_> = events.iter().map(|event| event.what).collect();
+        assert_eq!(told, ["ADDED", "ADDED", "DELETED", "MODIFIED", "DELETED"]);
+        assert!(matches!(api.events_after(PLURAL, reached), After::Absent));
+
+        api.install_kind(PLURAL, now);
+        assert!(matches!(api.events_after(PLURAL, reached), After::Forgotten));
+        assert_eq!((get(GROUP), create()), (StatusCode::OK, StatusCode::CREATED));
+    }
 }

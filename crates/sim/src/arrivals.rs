@@ -6,12 +6,16 @@
 //! ```text
 //! I1  if it takes an address from a machine outside of the cluster that had it when the cloud was last read
 //! I2  if a later one of the same process about the same thing has arrived before it
+//!     if it comes after D to a cloud that takes conditions, is carried out, and a later one about the same thing was before it
 //! I5  if it takes the label from a node that has held an address of ours for a while
 //! I6  if no journal entry of its leader's own epoch tells of it
 //!     if the cloud was not read since that entry was written, or since the one before it failed or had no answer
 //! I7  if it repeats one that failed sooner than the shortest pause
 //! I8  if it takes an address from where it is well, and nobody has changed anything lately that could be a reason
 //! ```
+//!
+//! Nothing else is held against a change that comes after D: nobody who sends one can know. What it did has to be mended, which is
+//! what the end of the run is judged for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -56,7 +60,11 @@ struct Seen {
     disturbed: BTreeMap<String, Duration>,
     /// Addresses that were taken from a machine outside of the cluster, and nobody could know that they were there.
     raced: BTreeSet<String>,
-    /// When a change of Kubernetes, word for word, last arrived from a process.
+    /// What changes were about that came after D to clouds that take no conditions, and their paths.
+    late: BTreeMap<String, String>,
+    /// How many changes Kubernetes was asked for, of leases apart.
+    asked: usize,
+    /// When a change of Kubernetes, word for word, was last sent by a process.
     repeated: BTreeMap<(u64, String), Duration>,
     /// What was written into Kubernetes that is not so.
     untrue: Vec<Violation>,
@@ -76,6 +84,8 @@ pub struct Request {
     pub path: String,
     /// What it says.
     pub body: String,
+    /// Whether it arrives after D.
+    pub is_overdue: bool,
     number: u64,
     /// When the last listing arrived whose answer the sender had.
     read: Option<Timestamp>,
@@ -103,6 +113,12 @@ pub struct Landed {
     pub line: String,
     /// What was wrong with it.
     pub wrong: Vec<Violation>,
+    /// Whether it arrived after D.
+    pub is_overdue: bool,
+    /// Whether it put an address on a machine or took one off, and its sender heard of it.
+    pub is_known_move: bool,
+    path: String,
+    is_done: bool,
     number: u64,
     subject: Option<String>,
 }
@@ -111,6 +127,12 @@ impl Request {
     /// Whether it changes something.
     fn is_change(&self) -> bool {
         self.method != Method::GET
+    }
+
+    /// Whether it puts an address on a machine or takes one off.
+    pub fn moves_an_address(&self) -> bool {
+        let parts = ["/actions", "AccessConfig", "/networkInterfaces/", "/ec2/addresses/", "/ec2/instances/"];
+        self.is_change() && parts.iter().any(|part| self.path.contains(part))
     }
 
     fn is_listing(&self) -> bool {
@@ -172,6 +194,7 @@ impl Universe {
             method: if is_read(request) { Method::GET } else { request.method().clone() },
             path,
             body: String::from_utf8_lossy(request.body()).into_owned(),
+            is_overdue: false,
             number: seen.sent,
         }
     }
@@ -204,7 +227,16 @@ impl Universe {
     pub fn arrives(&self, request: Request) -> Arrived {
         let mut wrong = Vec::new();
         let at = self.now();
-        if request.is_change() && names::is_about(&request.path) {
+        if request.is_overdue {
+            self.disturb("objects");
+            if request.cloud == Cloud::Azure {
+                wrong.extend(self.comes_too_late(&request));
+            } else {
+                let mut seen = lock(&self.arrivals.seen);
+                seen.raced.extend(request.subject());
+                seen.late.extend(request.subject().map(|subject| (subject, request.path.clone())));
+            }
+        } else if request.is_change() && names::is_about(&request.path) {
             wrong.extend(names::wrong(self, &request.path, &request.body));
         // A project is no address, and making one twice makes one.
         } else if request.is_change() && !request.path.ends_with("/v2/projects") {
@@ -248,6 +280,18 @@ impl Universe {
         Arrived { request, at, wrong }
     }
 
+    /// What is wrong with a change that comes after D to a cloud that takes conditions, if it is carried out.
+    fn comes_too_late(&self, request: &Request) -> Option<Violation> {
+        let subject = request.subject();
+        let seen = lock(&self.arrivals.seen);
+        let is_newer = |landed: &&Landed| {
+            let is_about_it = landed.subject == subject || landed.path == request.path;
+            is_about_it && landed.is_done && landed.number > request.number
+        };
+        let newer = seen.landed.iter().find(is_newer)?;
+        Some(Violation { invariant: "I2", what: format!("after D, and after {}", newer.line) })
+    }
+
     /// A cloud has answered a request; its process will hear the whole of it or not. Gives what it will then have read.
     pub fn answered(&self, arrived: Arrived, status: u16, is_heard: bool) -> Option<Reading> {
         let Arrived { request, at, mut wrong } = arrived;
@@ -266,19 +310,33 @@ impl Universe {
         }
         let Request { process, method, path, body, number, .. } = &request;
         let line = format!("{method} {path} {body} -> {status}");
+        let is_overdue = request.is_overdue;
         // What the cloud refused has taken nothing from anybody.
-        wrong.retain(|violation| is_done || !matches!(violation.invariant, "I1" | "I8" | "I10"));
+        let is_harmless = |invariant| is_overdue || matches!(invariant, "I1" | "I8" | "I10");
+        wrong.retain(|violation| is_done || !is_harmless(violation.invariant));
         let says: String = wrong.iter().map(|violation| format!(" ({violation})")).collect();
-        self.tell(&format!("p{process} {line}{says}"));
-        let subject = request.subject();
+        let late = if is_overdue { " after D" } else { "" };
+        self.tell(&format!("p{process} {line}{late}{says}"));
+        let (subject, is_known_move) = (request.subject(), request.moves_an_address() && is_done && is_heard);
         let mut seen = lock(&self.arrivals.seen);
         let key = (*process, subject.clone().unwrap_or_default());
         if is_done && is_heard {
             seen.failed.remove(&key);
-        } else {
+        } else if !is_overdue {
             seen.failed.insert(key, self.now());
         }
-        seen.landed.push(Landed { process: *process, line, wrong, number: *number, subject });
+        let (process, path, number) = (*process, path.clone(), *number);
+        seen.landed.push(Landed {
+            process,
+            line,
+            wrong,
+            is_overdue,
+            is_known_move,
+            path,
+            is_done,
+            number,
+            subject,
+        });
         None
     }
 
@@ -323,12 +381,31 @@ impl Universe {
         }
     }
 
-    /// Whether a change of Kubernetes, word for word, has arrived from this process before, and sooner ago than the shortest
-    /// pause.
-    pub fn is_repeated(&self, process: u64, change: String) -> bool {
-        let now = self.elapsed();
-        let before = lock(&self.arrivals.seen).repeated.insert((process, change), now);
-        before.is_some_and(|before| now - before + INEXACTNESS < RETRY_SHORTEST)
+    /// Somebody asks Kubernetes for a change, whatever comes of it.
+    pub fn asks_for_a_change(&self) {
+        lock(&self.arrivals.seen).asked += 1;
+    }
+
+    /// How many changes Kubernetes was asked for so far, of leases apart.
+    pub fn asked(&self) -> usize {
+        lock(&self.arrivals.seen).asked
+    }
+
+    /// Whether a change of the address that this tells of came after D to a cloud that takes no conditions.
+    pub fn came_too_late(&self, what: &str) -> bool {
+        lock(&self.arrivals.seen).late.keys().any(|subject| what.contains(&format!(" {subject} ")))
+    }
+
+    /// The same of a machine.
+    pub fn came_too_late_to(&self, machine: &str) -> bool {
+        lock(&self.arrivals.seen).late.values().any(|path| path.split('/').any(|part| part == machine))
+    }
+
+    /// Whether a change of Kubernetes that was sent then has, word for word, been sent by this process before, and less than the
+    /// shortest pause apart. They may have arrived in any order.
+    pub fn is_repeated(&self, process: u64, change: String, sent: Duration) -> bool {
+        let before = lock(&self.arrivals.seen).repeated.insert((process, change), sent);
+        before.is_some_and(|before| sent.abs_diff(before) + INEXACTNESS < RETRY_SHORTEST)
     }
 
     /// Something was written into Kubernetes just now that must not be.

@@ -152,6 +152,11 @@ fn address_at(cloud: Cloud, number: u64) -> String {
     }
 }
 
+/// The kind of the objects whose addresses are at a cloud.
+fn kind_of(cloud: Cloud) -> &'static str {
+    if cloud == Cloud::Ocean { "floatingippools" } else { "netipallocations" }
+}
+
 fn pod_name(node: u64) -> String {
     format!("ingress-{node}")
 }
@@ -279,7 +284,13 @@ impl Cluster {
             }
             Event::CloudFault { cloud, fault, times } => self.cloud_fault(*cloud, *fault, *times),
             Event::Vips(event) => vips::happen(&self.universe, event),
+            Event::DeleteKind { cloud } => {
+                api.remove_kind(kind_of(*cloud), now);
+                self.forgotten.extend((0..ADDRESSES).flat_map(|at| [compute_address(at), aws_address(at)]));
+            }
             Event::Crash { .. }
+            | Event::CrashAtCall { .. }
+            | Event::Overdue { .. }
             | Event::Terminate { .. }
             | Event::Stop { .. }
             | Event::ClockJump { .. }
@@ -370,6 +381,7 @@ impl Cluster {
             | Event::Desire { .. }
             | Event::Unlist
             | Event::Delete { .. }
+            | Event::DeleteKind { .. }
             | Event::Recreate { .. } => self.universe.disturb("objects"),
             _ => {}
         }
@@ -579,6 +591,7 @@ impl Cluster {
 
     fn recreate(&mut self, cloud: Cloud) {
         let now = self.universe.now();
+        self.universe.api.install_kind(kind_of(cloud), now);
         match cloud {
             Cloud::Compute => {
                 for (name, numbers) in [("edge", 0..3), ("other", 2..4)] {
@@ -657,7 +670,13 @@ impl Cluster {
                         .compute
                         .with(|compute| _ = compute.unreachable_regions.insert(REGION.into())),
                     Cloud::Aws => self.universe.ec2.with(|ec2| ec2.lag = AWS_LAG),
-                    Cloud::Ocean | Cloud::Azure => {}
+                    // These tell all or nothing, page by page, and a page can break off.
+                    Cloud::Ocean => {
+                        self.universe.ocean.inject(Rule::next("reserved_ips.list", Fault::Truncate));
+                    }
+                    Cloud::Azure => {
+                        self.universe.azure.inject(Rule::next("PublicIPAddresses_ListAll", Fault::Truncate));
+                    }
                 }
                 return;
             }
@@ -687,7 +706,6 @@ impl Cluster {
         self.universe.route53.heal();
         self.universe.ec2.with(|ec2| ec2.lag = Duration::ZERO);
         self.universe.compute.with(|compute| compute.unreachable_regions.clear());
-        self.universe.set_weather(|weather| (weather.kubernetes, weather.clouds) = (0, 0));
         self.hide_projects();
         self.universe.disturb("objects");
         Cloud::ALL.into_iter().for_each(|cloud| self.recreate(cloud));
@@ -696,9 +714,13 @@ impl Cluster {
         self.note_lacking();
     }
 
-    /// Resolves what a person has to resolve: of the addresses that may be ours, those that are get listed.
-    pub fn resolve_candidates(&mut self) {
+    /// Resolves what a person has to resolve: what was still being deleted is made anew, and of the addresses that may be ours,
+    /// those that are get listed.
+    pub fn resolve(&mut self) {
         let now = self.universe.now();
+        self.universe.disturb("objects");
+        Cloud::ALL.into_iter().for_each(|cloud| self.recreate(cloud));
+        self.note_lacking();
         let mut put_back = BTreeSet::new();
         self.universe.api.edit("floatingippools", "default", "pool", now, |object| {
             let entries = object["status"]["moves"]["entries"].as_array().cloned().unwrap_or_default();

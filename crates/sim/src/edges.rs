@@ -37,9 +37,10 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tower::{BoxError, ServiceExt};
 
-use crate::apiserver::{self, Kind};
+use crate::apiserver::{self, After, Watch};
+use crate::run::TAKEOVER;
 use crate::script::Cloud;
-use crate::universe::{Fate, GROUP, Process, TOKEN, Universe};
+use crate::universe::{Death, Fate, GROUP, Process, TOKEN, Universe};
 use crate::vips;
 
 /// What comes back: a whole body, or a watch.
@@ -51,10 +52,13 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// A watch is closed by the server after so long.
 const WATCH_SECONDS: u64 = 240;
 
+/// A watch that had nothing to tell for so long is told how far it has come.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+
 /// The edges of a process.
 pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
     let fence = Fence::new(Arc::clone(process) as Arc<dyn Clock>);
-    let client = |seconds| kubernetes(universe, process.number, Duration::from_secs(seconds));
+    let client = |seconds| kubernetes(universe, process, Duration::from_secs(seconds));
     let reach = |cloud, server| reach(universe, process, &fence, cloud, server);
     let compute = reach(Cloud::Compute, HttpService::new(universe.compute.service()));
     let ocean = reach(Cloud::Ocean, HttpService::new(universe.ocean.service()));
@@ -150,10 +154,20 @@ fn reach(
             if is_change && fence.remaining().is_none() && !plan::sabotaged!(FenceOnlyAtTheStart) {
                 return Err(BoxError::from("not sent: we may not lead any more"));
             }
-            let (fate, out, back) = universe.fate(true);
+            if is_change && universe.is_doomed(Some(cloud), Death::Before) {
+                process.dies().await;
+            }
+            let (mut fate, mut out, back) = universe.fate(true);
             let (to, answer) = oneshot::channel();
-            let (sent, is_silent) = (universe.sends(process.number, cloud, &request), universe.is_silent());
+            let (mut sent, is_silent) =
+                (universe.sends(process.number, cloud, &request), universe.is_silent());
+            if let Some(late) = sent.moves_an_address().then(|| universe.overdue(cloud)).flatten() {
+                (fate, out, sent.is_overdue) = (Fate::Echo, TAKEOVER + late, true);
+            }
+            let dies = is_change && universe.is_doomed(Some(cloud), Death::After);
+            let server_side = Arc::clone(&universe);
             tokio::spawn(async move {
+                let universe = server_side;
                 // Whoever waits for what comes back late hears at once that the connection has broken off.
                 let to = Some(to).filter(|_| fate != Fate::Echo);
                 tokio::time::sleep(out).await;
@@ -182,6 +196,9 @@ fn reach(
                     _ = to.send(answer);
                 }
             });
+            if dies {
+                process.dies().await;
+            }
             answer.await.map_err(|_| BoxError::from("the connection was closed"))?
         }
     };
@@ -197,10 +214,10 @@ async fn lost<T>(to: T, is_silent: bool) {
 }
 
 /// A client whose requests go through the weather, and fail after so long.
-fn kubernetes(universe: &Arc<Universe>, process: u64, longest: Duration) -> Client {
-    let universe = Arc::clone(universe);
+fn kubernetes(universe: &Arc<Universe>, process: &Arc<Process>, longest: Duration) -> Client {
+    let (universe, process) = (Arc::clone(universe), Arc::clone(process));
     let send = move |request: Request<Body>| {
-        let universe = Arc::clone(&universe);
+        let (universe, process) = (Arc::clone(&universe), Arc::clone(&process));
         async move {
             let (head, body) = request.into_parts();
             let request = Request::from_parts(head, body.collect().await?.to_bytes());
@@ -213,35 +230,56 @@ fn kubernetes(universe: &Arc<Universe>, process: u64, longest: Duration) -> Clie
 
 async fn exchange(
     universe: Arc<Universe>,
-    process: u64,
+    process: Arc<Process>,
     request: Request<Bytes>,
 ) -> Result<Response<Answer>, BoxError> {
+    let is_change = is_change(&request);
+    if is_change && universe.is_doomed(None, Death::Before) {
+        process.dies().await;
+    }
+    let dies = is_change && universe.is_doomed(None, Death::After);
     let (fate, out, back) = universe.fate(false);
     let watch = apiserver::watched(&request);
     let (to, answer) = oneshot::channel();
-    let (server, is_silent, is_watch) = (Arc::clone(&universe), universe.is_silent(), watch.is_some());
+    let (server, is_silent) = (Arc::clone(&universe), universe.is_silent());
+    // What is not there is not watched: that is an answer like any other.
+    let is_watch = watch.as_ref().is_some_and(|watch| universe.api.has_kind(watch.kind.plural));
+    let (number, sent) = (process.number, universe.elapsed());
     tokio::spawn(async move {
+        // Whoever waits for what comes back late hears at once that the connection has broken off.
+        let to = Some(to).filter(|_| fate != Fate::Echo);
         tokio::time::sleep(out).await;
         let answer = match fate {
             Fate::RequestLost => return lost(to, is_silent).await,
             Fate::Unavailable => refusal(StatusCode::SERVICE_UNAVAILABLE, "shutting down"),
             Fate::TooMany => refusal(StatusCode::TOO_MANY_REQUESTS, "too many requests"),
             _ if is_watch => Response::default(),
-            Fate::Well | Fate::ReplyLost | Fate::Echo => carried_out(&server, process, &request),
+            Fate::Well | Fate::ReplyLost | Fate::Echo => carried_out(&server, number, sent, &request),
+            Fate::Truncated => {
+                carried_out(&server, number, sent, &request).map(|body| body.slice(..body.len() / 2))
+            }
         };
         tokio::time::sleep(back).await;
         if fate == Fate::ReplyLost {
             return lost(to, is_silent).await;
         }
-        _ = to.send(answer);
+        if let Some(to) = to {
+            _ = to.send(answer);
+        }
     });
+    if dies {
+        process.dies().await;
+    }
     let answer = answer.await.map_err(|_| BoxError::from("the connection was closed"))?;
     match watch {
-        Some((kind, version, name)) if answer.status().is_success() => {
-            Ok(Response::new(watch_body(universe, kind, version, name)))
-        }
+        Some(watch) if answer.status().is_success() => Ok(Response::new(watch_body(universe, watch))),
         _ => Ok(answer.map(|bytes| Full::new(bytes).map_err(|never| match never {}).boxed_unsync())),
     }
+}
+
+/// Whether a request to Kubernetes changes something, but for who leads.
+fn is_change(request: &Request<Bytes>) -> bool {
+    request.method() != Method::GET && !request.uri().path().contains("/leases")
 }
 
 /// An apiserver that does not carry a request out.
@@ -261,14 +299,22 @@ fn is_whole(body: &Bytes) -> bool {
     }
 }
 
-/// The apiserver's answer, and a look at what the request did to a node.
-fn carried_out(universe: &Universe, process: u64, request: &Request<Bytes>) -> Response<Bytes> {
+/// The apiserver's answer to a request that was sent then, and a look at what it did to a node.
+fn carried_out(
+    universe: &Universe,
+    process: u64,
+    sent: Duration,
+    request: &Request<Bytes>,
+) -> Response<Bytes> {
     let node = || {
         let (_, name) = request.uri().path().rsplit_once("/nodes/")?;
         universe.api.one("nodes", "", name)
     };
     let before = (request.method() == Method::PATCH).then(node).flatten();
-    let answer = vips::carried_out(universe, process, request);
+    if is_change(request) {
+        universe.asks_for_a_change();
+    }
+    let answer = vips::carried_out(universe, process, sent, request);
     if let (Some(before), Some(after)) = (&before, before.as_ref().and_then(|_| node())) {
         universe.marked(before, &after);
     }
@@ -278,29 +324,46 @@ fn carried_out(universe: &Universe, process: u64, request: &Request<Bytes>) -> R
     answer
 }
 
+/// How far a watch has come.
+struct Position {
+    /// Up to here it has been looked for events.
+    version: u64,
+    /// Up to here its client knows that, and since when.
+    told: (u64, Duration),
+}
+
 /// The body of a watch: events in order, each a while after it happened, until the server closes it or it breaks.
-fn watch_body(universe: Arc<Universe>, kind: Kind, version: u64, name: Option<String>) -> Answer {
+fn watch_body(universe: Arc<Universe>, watch: Watch) -> Answer {
     let began = universe.elapsed();
-    let next = move |at: Option<u64>| {
+    let Watch { kind, version, name, wants_bookmarks } = watch;
+    let next = move |position: Option<Position>| {
         let (universe, name) = (Arc::clone(&universe), name.clone());
         async move {
-            let mut at = at?;
+            let Position { version: mut at, told } = position?;
             loop {
                 let left = Duration::from_secs(WATCH_SECONDS).checked_sub(universe.elapsed() - began)?;
                 if left.is_zero() {
                     return None;
                 }
-                let Some((events, reached)) = universe.api.events_after(kind.plural, at) else {
-                    return Some((Ok(line(&apiserver::expired())), None));
+                let (events, reached) = match universe.api.events_after(kind.plural, at) {
+                    After::Events(events, reached) => (events, reached),
+                    After::Forgotten => return Some((Ok(line(&apiserver::expired())), None)),
+                    After::Absent => return None,
                 };
                 let is_meant = |event: &&apiserver::Event| {
                     name.as_deref().is_none_or(|name| event.object["metadata"]["name"] == name)
                 };
-                let lines: Vec<u8> =
+                let mut lines: Vec<u8> =
                     events.iter().filter(is_meant).flat_map(|event| event.line.iter().copied()).collect();
                 at = reached;
+                let is_silent = universe.elapsed() >= told.1 + BOOKMARK_EVERY;
+                if lines.is_empty() && wants_bookmarks && is_silent && at > told.0 {
+                    lines = line(&apiserver::bookmark(kind, at)).to_vec();
+                }
                 if lines.is_empty() {
-                    universe.api.changed(left).await;
+                    let silence = (told.1 + BOOKMARK_EVERY).saturating_sub(universe.elapsed());
+                    let longest = if silence.is_zero() { left } else { left.min(silence) };
+                    universe.api.changed(longest).await;
                     continue;
                 }
                 let (fate, out, back) = universe.fate(false);
@@ -313,11 +376,12 @@ fn watch_body(universe: Arc<Universe>, kind: Kind, version: u64, name: Option<St
                 }
                 // Watches are slower than answers: what is seen is older than what is.
                 tokio::time::sleep(out + back * 4).await;
-                return Some((Ok(Bytes::from(lines)), Some(at)));
+                let told = (at, universe.elapsed());
+                return Some((Ok(Bytes::from(lines)), Some(Position { version: at, told })));
             }
         }
     };
-    let frames = stream::unfold(Some(version), next);
+    let frames = stream::unfold(Some(Position { version, told: (version, began) }), next);
     let frames =
         futures::StreamExt::map(frames, |bytes: Result<Bytes, BoxError>| bytes.map(http_body::Frame::data));
     StreamBody::new(frames).boxed_unsync()

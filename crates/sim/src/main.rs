@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
+use plan::sabotage::{self, Sabotage};
 use serde_json::json;
 use sim::reduce::reduce;
 use sim::run::run;
@@ -49,9 +50,12 @@ enum Command {
     Replay {
         /// The seed
         seed: u64,
-        /// Of a run of `tides`
-        #[arg(long)]
-        tides: bool,
+        /// The kind of days that it is one of
+        #[arg(long, value_enum, default_value_t)]
+        of: Days,
+        /// Breaks the controller in this way, as the table of `power` names it
+        #[arg(long, value_parser = way)]
+        broken: Option<Sabotage>,
         /// Prints before the story what the controllers log, with the simulated second: `info`, or any other filter of RUST_LOG
         #[arg(long)]
         log: Option<String>,
@@ -71,31 +75,51 @@ enum Command {
     /// Breaks the controller in every known way, or in those that are named, and tells which seed noticed it first
     Power {
         /// The ways, as the table names them
-        names: Vec<String>,
+        #[arg(value_parser = way)]
+        ways: Vec<Sabotage>,
     },
+}
+
+/// Kinds of days.
+#[derive(Clone, Copy, Default, ValueEnum)]
+enum Days {
+    #[default]
+    Usual,
+    Tides,
+    Creations,
+}
+
+impl Days {
+    /// What happens when on the day of a seed.
+    fn script(self, seed: u64) -> Vec<(Duration, Event)> {
+        match self {
+            Self::Usual => script(seed),
+            Self::Tides => tides(seed),
+            Self::Creations => creations(seed),
+        }
+    }
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match arguments.command {
-        Some(Command::Replay { seed, tides: is_tides, log }) => {
-            let script = if is_tides { tides(seed) } else { script(seed) };
-            return replay(seed, &script, log.as_deref());
+    name_the_seed_of_a_panic();
+    let days = match arguments.command {
+        Some(Command::Replay { seed, of, broken, log }) => {
+            return replay(seed, &of.script(seed), broken, log.as_deref());
         }
-        Some(Command::Power { names }) => return power(arguments.seeds, &names),
+        Some(Command::Power { ways }) => return power(arguments.seeds, ways),
         Some(Command::Rush { clouds, holders }) => return rushes(&clouds, holders.as_deref()),
-        Some(Command::Creations) => println!("{} kills", arguments.seeds * KILLS),
-        Some(Command::Tides) | None => {}
-    }
-    let script = match arguments.command {
-        Some(Command::Creations) => creations,
-        Some(Command::Tides) => tides,
-        _ => script,
+        Some(Command::Creations) => {
+            println!("{} kills", arguments.seeds * KILLS);
+            Days::Creations
+        }
+        Some(Command::Tides) => Days::Tides,
+        None => Days::Usual,
     };
     let started = Instant::now();
     let sum = Mutex::new(Sum::default());
     let finished = each(arguments.first..arguments.first + arguments.seeds, |seed| {
-        let outcome = run(seed, &script(seed));
+        let outcome = run(seed, &days.script(seed));
         let fingerprint = fingerprint(&outcome.story);
         if arguments.fingerprints {
             println!("{seed} {fingerprint:016x}");
@@ -176,7 +200,9 @@ fn each(seeds: Range<u64>, visit: impl Fn(u64) -> bool + Sync) -> bool {
     })
 }
 
-fn replay(seed: u64, script: &[(Duration, Event)], log: Option<&str>) -> ExitCode {
+fn replay(seed: u64, script: &[(Duration, Event)], broken: Option<Sabotage>, log: Option<&str>) -> ExitCode {
+    sabotage::choose(broken);
+    RUNNING.set(Some(seed));
     let logged = log.map(|filter| {
         let lines = tracing_subscriber::fmt().with_env_filter(filter).with_timer(SimulatedTime);
         lines.with_ansi(false).finish().set_default()
@@ -208,19 +234,19 @@ impl FormatTime for SimulatedTime {
     }
 }
 
+/// The way to break the controller that has this name.
+fn way(name: &str) -> Result<Sabotage, String> {
+    let way = Sabotage::ALL.into_iter().find(|way| format!("{way:?}") == name);
+    way.ok_or_else(|| format!("it is none of {:?}", Sabotage::ALL))
+}
+
 /// Breaks one thing after another: all of them, where none is named.
-fn power(seeds: u64, names: &[String]) -> ExitCode {
-    use plan::sabotage::{self, Sabotage};
-    let is_meant = |what: &Sabotage| names.is_empty() || names.contains(&format!("{what:?}"));
-    let meant: Vec<_> = Sabotage::ALL.into_iter().filter(is_meant).collect();
-    if meant.len() < names.len() {
-        println!("of {names:?} only {meant:?} are known");
-        return ExitCode::FAILURE;
-    }
+fn power(seeds: u64, ways: Vec<Sabotage>) -> ExitCode {
+    let ways = if ways.is_empty() { Sabotage::ALL.to_vec() } else { ways };
     let mut missed = 0;
     println!("| broken on purpose | first seed | found | reduced to |");
     println!("|---|---:|---|---|");
-    for what in meant {
+    for what in ways {
         sabotage::choose(Some(what));
         let caught = Mutex::new(BTreeMap::new());
         each(0..seeds, |seed| {
@@ -240,7 +266,6 @@ fn power(seeds: u64, names: &[String]) -> ExitCode {
         println!("| {what:?} | {seed} | {violation} | {} |", story.join("; "));
     }
     sabotage::choose(None);
-    name_the_seed_of_a_panic();
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -254,7 +279,7 @@ fn rushes(clouds: &[String], only: Option<&str>) -> ExitCode {
     for place in PLACES.iter().filter(is_meant) {
         for holders in [Holders::Dead, Holders::Alive, Holders::Mixed].into_iter().filter(of_holders) {
             let Some(rush) = rush(place, holders) else {
-                println!("| {} | {holders:?} | it never ended | | | | | | |", place.provider);
+                println!("| {} | {holders:?} | it never ended | | | | | | | |", place.provider);
                 is_well = false;
                 continue;
             };

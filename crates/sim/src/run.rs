@@ -80,7 +80,7 @@ async fn play(seed: u64, script: &[(Duration, Event)]) -> Outcome {
     cluster.heal();
     let resolve_at = CHAOS + SETTLES_WITHIN / 2;
     fleet.look_after_until(resolve_at).await;
-    cluster.resolve_candidates();
+    cluster.resolve();
     let settled_at = CHAOS + SETTLES_WITHIN;
     fleet.look_after_until(settled_at).await;
     let before = judge::written(&universe);
@@ -98,7 +98,7 @@ struct Fleet {
     dice: Dice,
     processes: Vec<Option<Running>>,
     started: u64,
-    /// What happens to processes and weather later, by itself.
+    /// What happens to processes later, by itself.
     later: Vec<(Duration, Later)>,
 }
 
@@ -110,8 +110,6 @@ struct Running {
 
 enum Later {
     Resume(Arc<Process>),
-    KubernetesCalm,
-    CloudsCalm,
     Start(usize),
 }
 
@@ -130,7 +128,8 @@ impl Fleet {
 
     fn start(&mut self, replica: usize) {
         self.started += 1;
-        let drift = i64::try_from(self.dice.roll(400)).unwrap_or(0) - 200;
+        // No quartz is as bad as that.
+        let drift = i64::try_from(self.dice.roll(2_000)).unwrap_or(0) - 1_000;
         let process = Process::new(self.started, Arc::clone(&self.universe), drift);
         let (terminate, asked) = oneshot::channel::<()>();
         let terms = Terms {
@@ -177,9 +176,9 @@ impl Fleet {
             }
             for replica in 0..self.processes.len() {
                 let has_ended =
-                    self.processes[replica].as_ref().is_some_and(|running| running.task.is_finished());
-                if has_ended {
-                    self.processes[replica] = None;
+                    |running: &mut Running| running.task.is_finished() || running.process.is_dead();
+                if let Some(ended) = self.processes[replica].take_if(has_ended) {
+                    ended.task.abort();
                     self.later.push((now + RESTART, Later::Start(replica)));
                 }
             }
@@ -193,11 +192,14 @@ impl Fleet {
     fn happen_later(&mut self, what: Later) {
         match what {
             Later::Resume(process) => {
-                self.universe.tell(&format!("p{} goes on", process.number));
-                process.stop.set(false);
+                let is_same =
+                    |later: &Later| matches!(later, Later::Resume(other) if other.number == process.number);
+                let is_stopped_longer = self.later.iter().any(|(_, later)| is_same(later));
+                if !is_stopped_longer && !process.is_dead() {
+                    self.universe.tell(&format!("p{} goes on", process.number));
+                    process.stop.set(false);
+                }
             }
-            Later::KubernetesCalm => self.universe.set_weather(|weather| weather.kubernetes = 0),
-            Later::CloudsCalm => self.universe.set_weather(|weather| weather.clouds = 0),
             Later::Start(replica) if self.processes[replica].is_none() => self.start(replica),
             Later::Start(_) => {}
         }
@@ -240,13 +242,15 @@ impl Fleet {
                 }
             }
             Event::KubernetesStorm { one_in, seconds } => {
-                self.universe.set_weather(|weather| weather.kubernetes = *one_in);
-                self.later.push((now + Duration::from_secs(*seconds), Later::KubernetesCalm));
+                self.universe.kubernetes_storm(*one_in, Duration::from_secs(*seconds));
             }
             Event::CloudStorm { one_in, seconds } => {
-                self.universe.set_weather(|weather| weather.clouds = *one_in);
-                self.later.push((now + Duration::from_secs(*seconds), Later::CloudsCalm));
+                self.universe.cloud_storm(*one_in, Duration::from_secs(*seconds));
             }
+            Event::Overdue { cloud, seconds } => {
+                self.universe.delay_next(*cloud, Duration::from_secs(*seconds));
+            }
+            Event::CrashAtCall { cloud, death } => self.universe.doom(*cloud, *death),
             _ => {}
         }
     }
@@ -264,6 +268,7 @@ impl Fleet {
     }
 
     fn heal(&mut self) {
+        self.universe.clear_up();
         for (_, what) in std::mem::take(&mut self.later) {
             match what {
                 Later::Start(_) => self.later.push((self.universe.elapsed(), what)),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::dice::Dice;
+use crate::universe::Death;
 use crate::vips;
 
 /// Nodes at each cloud.
@@ -116,6 +117,10 @@ pub enum Event {
     Recreate {
         cloud: Cloud,
     },
+    /// A person deletes the definition of its kind, and with it all of that kind.
+    DeleteKind {
+        cloud: Cloud,
+    },
     DeleteLease,
     Compact,
     /// A person takes the pool's name in DNS over.
@@ -124,6 +129,11 @@ pub enum Event {
     ForeignCreation,
     Crash {
         replica: Replica,
+    },
+    /// Whoever next asks this cloud, or Kubernetes, for a change dies of it.
+    CrashAtCall {
+        cloud: Option<Cloud>,
+        death: Death,
     },
     Terminate {
         replica: Replica,
@@ -150,6 +160,11 @@ pub enum Event {
         cloud: Cloud,
         fault: CloudFault,
         times: u64,
+    },
+    /// The next change of an address at a cloud arrives so long after D.
+    Overdue {
+        cloud: Cloud,
+        seconds: u64,
     },
     /// Something happens to Clusters and their VIPs.
     Vips(vips::Event),
@@ -220,6 +235,11 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
                 let storm = Event::KubernetesStorm { one_in: 1, seconds: 4 };
                 events.push((at + Duration::from_secs(seconds) - Duration::from_millis(200), storm));
             }
+            if matches!(trouble, Event::Overdue { .. }) && dice.one_in(2) {
+                // What comes late is most dangerous if somebody else leads by then.
+                let after = Duration::from_millis(500) + dice.up_to(Duration::from_secs(2));
+                events.push((at + after, Event::Crash { replica: Replica::Leader }));
+            }
             events.push((at, trouble));
         }
     }
@@ -227,6 +247,7 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
         matches!(
             event,
             Event::Crash { .. }
+                | Event::CrashAtCall { .. }
                 | Event::Terminate { .. }
                 | Event::Stop { .. }
                 | Event::KubernetesStorm { .. }
@@ -306,9 +327,9 @@ fn trouble(dice: &mut Dice, mood: Mood) -> Event {
     let (replica, cloud) = (Replica::Leader, *dice.pick(&Cloud::ALL));
     let kind = match mood {
         Mood::Stops if !dice.one_in(4) => 2,
-        Mood::Crashes if !dice.one_in(4) => 0,
-        Mood::Weather if !dice.one_in(4) => 6,
-        _ => dice.roll(9),
+        Mood::Crashes if !dice.one_in(4) => *dice.pick(&[0, 9]),
+        Mood::Weather if !dice.one_in(4) => *dice.pick(&[6, 6, 6, 11]),
+        _ => dice.roll(12),
     };
     match kind {
         0 | 1 => Event::Crash { replica },
@@ -321,8 +342,15 @@ fn trouble(dice: &mut Dice, mood: Mood) -> Event {
             address: dice.roll(ADDRESSES),
             node: dice.one_in(2).then(|| dice.roll(NODES)),
         },
+        9 | 10 => crash_at_call(dice, cloud),
+        11 => Event::Overdue { cloud, seconds: 1 + dice.roll(25) },
         _ => cloud_fault(dice, cloud),
     }
+}
+
+fn crash_at_call(dice: &mut Dice, cloud: Cloud) -> Event {
+    let cloud = dice.one_in(2).then_some(cloud);
+    Event::CrashAtCall { cloud, death: *dice.pick(&[Death::Before, Death::After]) }
 }
 
 fn cloud_fault(dice: &mut Dice, cloud: Cloud) -> Event {
@@ -344,7 +372,7 @@ fn event(dice: &mut Dice, mood: Mood) -> Event {
     let node = dice.roll(NODES);
     let replica = Replica::Number(dice.roll(REPLICAS_MAX));
     // The first are what happens to nodes, the others are what happens to the controller.
-    match dice.roll(if mood == Mood::Calm { 24 } else { 40 }) {
+    match dice.roll(if mood == Mood::Calm { 24 } else { 43 }) {
         0 if dice.one_in(4) => Event::Blackout { cloud },
         0..5 => Event::NotReady { cloud, node },
         5..8 => Event::Ready { cloud, node },
@@ -379,6 +407,9 @@ fn event(dice: &mut Dice, mood: Mood) -> Event {
         }
         37 => Event::KubernetesStorm { one_in: 2 + dice.roll(10), seconds: 1 + dice.roll(30) },
         38 => Event::CloudStorm { one_in: 2 + dice.roll(10), seconds: 1 + dice.roll(30) },
+        39 => crash_at_call(dice, cloud),
+        40 => Event::Overdue { cloud, seconds: 1 + dice.roll(25) },
+        41 if dice.one_in(2) => Event::DeleteKind { cloud },
         _ => cloud_fault(dice, cloud),
     }
 }

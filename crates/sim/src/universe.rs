@@ -1,5 +1,7 @@
 //! What all processes of a run share: the apiserver, the clouds, the weather between them, and the story of the run.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ use crate::apiserver::ApiServer;
 use crate::arrivals::Arrivals;
 use crate::cluster::Clouds;
 use crate::dice::Dice;
+use crate::script::Cloud;
 
 /// The token or the key that all clouds accept.
 pub const TOKEN: &str = "sim-token";
@@ -56,21 +59,52 @@ pub struct Universe {
     pub route53: Fake<Route53>,
     started: Instant,
     weather: Mutex<Weather>,
+    traps: Mutex<Traps>,
     story: Mutex<Vec<String>>,
     /// What arrived at the clouds.
     pub arrivals: Arrivals,
 }
 
 /// How the network behaves.
-#[derive(Clone, Debug)]
-pub struct Weather {
+struct Weather {
     dice: Dice,
-    /// One in so many requests to Kubernetes goes wrong; none where it is 0.
-    pub kubernetes: u64,
-    /// The same for the clouds.
-    pub clouds: u64,
-    /// How long a request or an answer may be under way.
-    pub delay_max: Duration,
+    kubernetes: Storm,
+    clouds: Storm,
+}
+
+/// For a while one request in so many goes wrong.
+#[derive(Clone, Copy, Default)]
+struct Storm {
+    one_in: u64,
+    until: Duration,
+}
+
+impl Storm {
+    /// Another storm: what is left of this one goes on like it.
+    fn brews(&mut self, one_in: u64, until: Duration) {
+        *self = Self { one_in, until: self.until.max(until) };
+    }
+}
+
+/// How long a request or an answer is under way at the most, where nothing is wrong.
+const DELAY_MAX: Duration = Duration::from_millis(40);
+
+/// What waits for the next change that somebody asks for.
+#[derive(Default)]
+struct Traps {
+    /// It arrives so long after D.
+    overdue: BTreeMap<Cloud, Duration>,
+    /// Whoever asks a cloud, or Kubernetes, for it dies of that.
+    doom: BTreeMap<Option<Cloud>, Death>,
+}
+
+/// When a process dies of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// Before it is sent.
+    Before,
+    /// Once it is sent.
+    After,
 }
 
 /// What becomes of a request.
@@ -88,18 +122,16 @@ pub enum Fate {
     Unavailable,
     /// Or has too many others to answer.
     TooMany,
+    /// It is carried out, and the answer breaks off.
+    Truncated,
 }
 
 impl Universe {
     /// Nothing has happened yet.
     pub fn new(seed: u64, clouds: Clouds) -> Arc<Self> {
         let Clouds { compute, ocean, zones, azure, ec2, route53 } = clouds;
-        let weather = Weather {
-            dice: Dice::new(seed, "weather"),
-            kubernetes: 0,
-            clouds: 0,
-            delay_max: Duration::from_millis(40),
-        };
+        let dice = Dice::new(seed, "weather");
+        let weather = Weather { dice, kubernetes: Storm::default(), clouds: Storm::default() };
         Arc::new(Self {
             api: ApiServer::default(),
             compute,
@@ -110,6 +142,7 @@ impl Universe {
             route53,
             started: Instant::now(),
             weather: Mutex::new(weather),
+            traps: Mutex::default(),
             story: Mutex::default(),
             arrivals: Arrivals::default(),
         })
@@ -125,33 +158,77 @@ impl Universe {
         Timestamp::from_second(BEGINNING).unwrap_or_default() + self.elapsed()
     }
 
-    /// Changes the weather.
-    pub fn set_weather(&self, change: impl FnOnce(&mut Weather)) {
-        change(&mut lock(&self.weather));
+    /// For so long one request in so many to Kubernetes goes wrong.
+    pub fn kubernetes_storm(&self, one_in: u64, lasts: Duration) {
+        lock(&self.weather).kubernetes.brews(one_in, self.elapsed() + lasts);
+    }
+
+    /// The same for the clouds.
+    pub fn cloud_storm(&self, one_in: u64, lasts: Duration) {
+        lock(&self.weather).clouds.brews(one_in, self.elapsed() + lasts);
+    }
+
+    /// The next change of an address at a cloud arrives so long after D.
+    pub fn delay_next(&self, cloud: Cloud, late: Duration) {
+        lock(&self.traps).overdue.insert(cloud, late);
+    }
+
+    /// How long after D this change arrives, if it does.
+    pub fn overdue(&self, cloud: Cloud) -> Option<Duration> {
+        lock(&self.traps).overdue.remove(&cloud)
+    }
+
+    /// Whoever next asks a cloud, or Kubernetes, for a change dies of it.
+    pub fn doom(&self, cloud: Option<Cloud>, death: Death) {
+        lock(&self.traps).doom.insert(cloud, death);
+    }
+
+    /// Whether whoever asks for a change now dies of it.
+    pub fn is_doomed(&self, cloud: Option<Cloud>, death: Death) -> bool {
+        let doom = &mut lock(&self.traps).doom;
+        let is_doomed = doom.get(&cloud) == Some(&death);
+        if is_doomed {
+            doom.remove(&cloud);
+        }
+        is_doomed
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn clear_up(&self) {
+        let weather = &mut lock(&self.weather);
+        (weather.kubernetes, weather.clouds) = (Storm::default(), Storm::default());
+        *lock(&self.traps) = Traps::default();
     }
 
     /// What becomes of the next request, and how long it and its answer are under way.
     pub fn fate(&self, is_cloud: bool) -> (Fate, Duration, Duration) {
-        let mut weather = lock(&self.weather);
-        let longest = weather.delay_max;
-        let (mut out, mut back) = (weather.dice.up_to(longest), weather.dice.up_to(longest));
-        let chance = if is_cloud { weather.clouds } else { weather.kubernetes };
-        let fate = match (chance > 0 && weather.dice.one_in(chance)).then(|| weather.dice.roll(4)) {
-            None => Fate::Well,
-            Some(0) => Fate::RequestLost,
-            Some(1) => Fate::ReplyLost,
-            Some(2) if is_cloud => Fate::Echo,
-            // Clouds have limits of their own.
-            Some(2) => Fate::TooMany,
-            Some(_) => Fate::Unavailable,
+        let weather = &mut lock(&self.weather);
+        let storm = if is_cloud { weather.clouds } else { weather.kubernetes };
+        let dice = &mut weather.dice;
+        let (mut out, mut back) = (dice.up_to(DELAY_MAX), dice.up_to(DELAY_MAX));
+        if self.elapsed() >= storm.until {
+            return (Fate::Well, out, back);
+        }
+        let fates: &[Fate] = match is_cloud {
+            // Clouds have limits of their own, and cut off answers themselves.
+            true => &[Fate::RequestLost, Fate::ReplyLost, Fate::Echo, Fate::Unavailable],
+            false => &[
+                Fate::RequestLost,
+                Fate::ReplyLost,
+                Fate::Echo,
+                Fate::Unavailable,
+                Fate::TooMany,
+                Fate::Truncated,
+            ],
         };
+        let fate = if dice.one_in(storm.one_in) { *dice.pick(fates) } else { Fate::Well };
         // What is late is still within D.
-        if fate == Fate::Echo || (chance > 0 && is_cloud && weather.dice.one_in(4)) {
-            out += weather.dice.up_to(LATE_MAX);
+        if fate == Fate::Echo || (is_cloud && dice.one_in(4)) {
+            out += dice.up_to(LATE_MAX);
         }
         // An answer that is late tells what was, not what is.
-        if chance > 0 && is_cloud && weather.dice.one_in(4) {
-            back += weather.dice.up_to(LATE_MAX);
+        if dice.one_in(4) {
+            back += dice.up_to(LATE_MAX);
         }
         (fate, out, back)
     }
@@ -215,12 +292,27 @@ pub struct Process {
     skew: Mutex<i64>,
     /// How many parts in a million its clock runs too fast.
     drift: i64,
+    is_dead: AtomicBool,
 }
 
 impl Process {
     /// A process that runs.
     pub fn new(number: u64, universe: Arc<Universe>, drift: i64) -> Arc<Self> {
-        Arc::new(Self { number, universe, stop: Stop::default(), skew: Mutex::new(0), drift })
+        let (stop, skew, is_dead) = (Stop::default(), Mutex::new(0), AtomicBool::new(false));
+        Arc::new(Self { number, universe, stop, skew, drift, is_dead })
+    }
+
+    /// Dies in this very moment: nothing of it goes on.
+    pub async fn dies(&self) {
+        self.universe.tell(&format!("p{} dies", self.number));
+        self.is_dead.store(true, Ordering::SeqCst);
+        self.stop.set(true);
+        std::future::pending().await
+    }
+
+    /// Whether it has died.
+    pub fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::SeqCst)
     }
 
     /// Lets its time of day jump.

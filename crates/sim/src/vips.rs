@@ -381,7 +381,12 @@ fn is_known(universe: &Universe, object: &Value) -> bool {
 }
 
 /// Carries out a request of a process of the controller, and looks at what it did to Clusters and claims.
-pub fn carried_out(universe: &Universe, process: u64, request: &Request<Bytes>) -> Response<Bytes> {
+pub fn carried_out(
+    universe: &Universe,
+    process: u64,
+    sent: Duration,
+    request: &Request<Bytes>,
+) -> Response<Bytes> {
     let answer = || universe.api.answer(request, universe.now());
     let (path, method) = (request.uri().path(), request.method());
     let part = |plural: &str| path.rsplit_once(&format!("/{NAMESPACE}/{plural}")).map(|(_, rest)| rest);
@@ -399,7 +404,7 @@ pub fn carried_out(universe: &Universe, process: u64, request: &Request<Bytes>) 
     let answered = answer();
     universe.tell(&format!("{method} {plural} {name} -> {}", answered.status().as_u16()));
     let change = format!("{method} {name} {}", String::from_utf8_lossy(request.body()));
-    let is_repeated = universe.is_repeated(process, change);
+    let is_repeated = universe.is_repeated(process, change, sent);
     if !answered.status().is_success() {
         if is_repeated {
             universe.condemn(I11, format!("{name}: {method} was answered, and tried again at once"));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use plan::sabotage::{self, Sabotage};
 use sim::run::run;
 use sim::script::{Cloud, CloudFault, Event, Replica};
+use sim::universe::Death;
 
 /// What a day is called, the guard that it is about, if any, and what happens in which second.
 type Scenario = (&'static str, Option<Sabotage>, Vec<(u64, Event)>);
@@ -49,7 +50,46 @@ fn scenarios() -> Vec<Scenario> {
             Some(Sabotage::UnlistedReplaced),
             vec![(243, Event::Unlist)],
         ),
+        (
+            "what an old leader asked for arrives long after D, when another one has done something else",
+            Some(Sabotage::ConditionForgotten),
+            Cloud::ALL.into_iter().flat_map(overdue).collect(),
+        ),
+        (
+            "somebody deletes the definition of a kind, and installs it again",
+            None,
+            vec![
+                (100, Event::DeleteKind { cloud: compute }),
+                (110, Event::DeleteKind { cloud: ocean }),
+                (170, Event::Recreate { cloud: compute }),
+                (180, Event::Recreate { cloud: ocean }),
+            ],
+        ),
+        (
+            "leaders die right before and right after what they ask for",
+            Some(Sabotage::JournalAfterCall),
+            vec![
+                (90, Event::CrashAtCall { cloud: Some(compute), death: Death::Before }),
+                (90, Event::Lost { cloud: compute, node: 0 }),
+                (130, Event::CrashAtCall { cloud: Some(compute), death: Death::After }),
+                (130, Event::Lost { cloud: compute, node: 1 }),
+                (170, Event::CrashAtCall { cloud: None, death: Death::Before }),
+                (170, Event::Lost { cloud: compute, node: 2 }),
+                (210, Event::CrashAtCall { cloud: None, death: Death::After }),
+                (210, Event::Mend),
+            ],
+        ),
     ]
+}
+
+/// Addresses go off drained nodes of a cloud, one of them late, and its leader dies before it knows that.
+fn overdue(cloud: Cloud) -> Vec<(u64, Event)> {
+    let at = 60 * (1 + cloud as u64);
+    let mut events = vec![(at, Event::Overdue { cloud, seconds: 12 })];
+    events.extend((0..3).map(|node| (at, Event::Cordon { cloud, node })));
+    events.push((at + 2, Event::Crash { replica: Replica::Leader }));
+    events.extend((0..3).map(|node| (at + 30, Event::Uncordon { cloud, node })));
+    events
 }
 
 /// Seeds decide what is not in the scripts: how long requests take, and who leads. A missing guard is noticed in one of so many.

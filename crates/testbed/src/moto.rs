@@ -217,7 +217,7 @@ impl Moto {
         let (fault, is_denied) = {
             let mut seen = self.seen();
             let permission = format!("{}:{}", if is_names { "route53" } else { "ec2" }, route.name);
-            (seen.faults.next(&route), seen.denied.contains(&permission))
+            (seen.faults.next(&route, false), seen.denied.contains(&permission))
         };
         match &fault {
             _ if is_denied => return refuse(&Refusal::Forbidden("No policy allows it.".into())),

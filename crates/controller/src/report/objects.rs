@@ -179,7 +179,7 @@ impl Speaker<'_> {
         status.conditions = common.conditions;
         status.moves = common.moves;
         status.proposed = common.proposed;
-        let is_new = object.status.as_ref() != Some(&status);
+        let is_new = object.status.as_ref() != Some(&status) || plan::sabotaged!(StatusWrittenAnyway);
         is_new.then(|| NetIPAllocation { status: Some(status), ..object.clone() })
     }
 

@@ -59,9 +59,13 @@ impl Faults {
         self.rules.push(rule);
     }
 
-    /// The fault for this request, if any. The first rule that applies is used up by one.
-    pub(crate) fn next(&mut self, route: &Route) -> Option<Fault> {
-        let applies = |rule: &&mut Rule| rule.call.is_none_or(|call| call == route.name);
+    /// The fault for this request, if any. The first rule that applies is used up by one: what is about operations does not
+    /// apply to a request that only reads, and starts none.
+    pub(crate) fn next(&mut self, route: &Route, only_reads: bool) -> Option<Fault> {
+        let applies = |rule: &&mut Rule| {
+            let is_of_operation = matches!(rule.fault, Fault::FailLate | Fault::Overtake);
+            rule.call.is_none_or(|call| call == route.name) && !(is_of_operation && only_reads)
+        };
         let rule = self.rules.iter_mut().find(applies)?;
         if rule.skip > 0 {
             rule.skip -= 1;

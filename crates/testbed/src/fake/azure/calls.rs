@@ -192,11 +192,9 @@ impl Azure {
         let id = id_of(call);
         let key = id.to_lowercase();
         let known = self.interfaces.get(&key).cloned();
-        if let Some(known) = &known {
-            check_unchanged(call, known)?;
-            if known.state == "Updating" {
-                return Err(Problem::another_operation());
-            }
+        check_unchanged(call, known.as_ref())?;
+        if known.as_ref().is_some_and(|known| known.state == "Updating") {
+            return Err(Problem::another_operation());
         }
         let status = if known.is_some() { 200 } else { 201 };
         let etag = self.next_etag();
@@ -418,13 +416,14 @@ fn without_publics(body: &Value) -> Value {
     body
 }
 
-/// Whoever says what an interface was like when it was read is heard only while it still is.
-fn check_unchanged(call: &Call, known: &Interface) -> Result<(), Problem> {
+/// Whoever says what an interface was like when it was read is heard only while it still is, and is there at all.
+fn check_unchanged(call: &Call, known: Option<&Interface>) -> Result<(), Problem> {
     let Some(sent) = call.headers.get(header::IF_MATCH).and_then(|sent| sent.to_str().ok()) else {
         return Ok(());
     };
-    let present = etag_of(known.etag);
-    if sent == "*" || sent == present { Ok(()) } else { Err(Problem::changed_since(sent, &present)) }
+    let present = known.map(|known| etag_of(known.etag));
+    let is_met = present.as_ref().is_some_and(|present| sent == "*" || sent == present);
+    if is_met { Ok(()) } else { Err(Problem::changed_since(sent, present.as_deref().unwrap_or("none"))) }
 }
 
 fn etag_of(number: u64) -> String {

@@ -68,6 +68,12 @@ async fn a_write_of_what_was_not_read_last_is_refused() {
     let (status, refused) = ask(&fake, "PUT", INTERFACE, Some(etag), body.clone()).await;
     assert_eq!((status, &refused["error"]["code"]), (412, &json!("PreconditionFailed")));
     assert_eq!(fake.with(|azure| azure.holder(IP)).as_deref(), Some("s/g/one"));
+    fake.with(|azure| azure.remove_machine("one"));
+    assert_eq!(
+        ask(&fake, "PUT", INTERFACE, Some(etag), body.clone()).await.0,
+        412,
+        "it does not come back to life"
+    );
 }
 
 #[tokio::test(start_paused = true)]

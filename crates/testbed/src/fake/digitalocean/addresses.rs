@@ -162,9 +162,12 @@ impl DigitalOcean {
         }
     }
 
-    /// Moves an address to a droplet at once, without an action. An unknown address stays unknown.
+    /// Moves an address to a droplet at once, without an action, if there are both.
     pub fn assign_now(&mut self, ip: &str, droplet: u64) {
-        let Some(address) = self.addresses.get_mut(ip) else { return };
+        let Some(address) = self.addresses.get_mut(ip).filter(|_| self.droplets.contains_key(&droplet))
+        else {
+            return;
+        };
         if let Some(old) = address.holder.replace(droplet) {
             self.unwritten.push_back(Deed::Detached { address: ip.to_owned(), vm: old.to_string() });
         }

@@ -67,11 +67,6 @@ impl DigitalOcean {
         }
     }
 
-    /// Whether there is such a Droplet.
-    pub fn has_droplet(&self, id: u64) -> bool {
-        self.droplets.contains_key(&id)
-    }
-
     /// Destroys a droplet. Its reserved address stays in the account and has no holder any more.
     pub fn remove_droplet(&mut self, id: u64) {
         self.droplets.remove(&id);
