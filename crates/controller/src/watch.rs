@@ -6,7 +6,7 @@
 //! A relist comes out as one event with all objects, so that what is missing from it is known to be gone. A watch that
 //! fails in any way is [`Seen::Unsure`] until it has caught up again: what it would have told is not known.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::{FloatingIPPool, IP_READY_LABEL, NetIPAllocation, NodeDNSRecordSet};
@@ -25,10 +25,6 @@ use crate::tasks::Tasks;
 
 /// The pause after a watch failed, so that an absent resource costs a request now and then and is found when it comes.
 pub const WATCH_RETRY: Duration = Duration::from_secs(2);
-
-/// A kind of ours that is absent after it was there may come back: an apiserver that has just started does not serve it yet. After so
-/// many tries without it, somebody has deleted it, and all its objects with it.
-const GONE_AFTER: u32 = 30;
 
 /// The apiserver ends each watch after so long, so that something comes over a living connection at least as often.
 const WATCH_SECONDS: u32 = 4;
@@ -250,26 +246,22 @@ fn spawn<K>(
     K::DynamicType: Default,
 {
     let (api, to) = (Api::<K>::all(client.clone()), to.clone());
-    let absences = AtomicU32::new(0);
-    let tell = move |heard| match heard {
-        Heard::Changed(change) => {
-            absences.store(0, Ordering::Relaxed);
-            seen(change)
-        }
-        Heard::Lost(error) if kind.may_be_absent() && is_not_found(&error) => {
-            let before = absences.fetch_add(1, Ordering::Relaxed);
-            if before == 0 {
-                tracing::warn!(?kind, "the cluster does not have this kind");
+    let was_absent = AtomicBool::new(false);
+    let tell = move |heard| {
+        let is_absent = kind.may_be_absent() && matches!(&heard, Heard::Lost(error) if is_not_found(error));
+        let is_new = !was_absent.swap(is_absent, Ordering::Relaxed);
+        match heard {
+            Heard::Changed(change) => seen(change),
+            Heard::Lost(_) if plan::sabotaged!(FailedWatchReadAsEmpty) => seen(Change::All(Vec::new())),
+            Heard::Lost(_) if is_absent => {
+                if is_new {
+                    tracing::warn!(?kind, "the cluster does not have this kind");
+                }
+                Seen::Absent(kind)
             }
-            let is_gone = before + 1 >= GONE_AFTER || plan::sabotaged!(FailedWatchReadAsEmpty);
-            if is_gone { seen(Change::All(Vec::new())) } else { Seen::Absent(kind) }
-        }
-        Heard::Lost(error) => {
-            absences.store(0, Ordering::Relaxed);
-            tracing::warn!(?kind, %error, "a watch failed");
-            match plan::sabotaged!(FailedWatchReadAsEmpty) {
-                true => seen(Change::All(Vec::new())),
-                false => Seen::Unsure(kind),
+            Heard::Lost(error) => {
+                tracing::warn!(?kind, %error, "a watch failed");
+                Seen::Unsure(kind)
             }
         }
     };

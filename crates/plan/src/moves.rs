@@ -169,16 +169,20 @@ fn turn(world: &World, pool: &Pool, address: Address, entry: &Move, now: Timesta
     (turn.is_urgent || !is_urgent).then_some(Turn { at: turn.at, is_urgent })
 }
 
-/// How many addresses of each scope are on no machine, or soon will be, because of moves that could wait.
+/// How many addresses of each scope may be on no machine because of moves that could wait: all that are not known to be on one.
 pub(crate) fn in_the_air(world: &World) -> BTreeMap<Scope, usize> {
     let mut counts = BTreeMap::new();
-    for pool in world.pools() {
+    // What nobody acts for is left where it is, and waits for nothing.
+    for pool in world.pools().filter(|pool| pool.policy.mode.acts()) {
         let Journal::Known(moves) = &pool.journal else { continue };
+        let is_on_a_machine = |address: Address| {
+            let fact = world.fact(&pool.scope, address);
+            let is_held = |fact: &Fact| matches!(fact.holding, Holding::By(_)) && !fact.is_doubtful;
+            fact.is_some_and(is_held) && !world.in_flight.addresses.contains(&address)
+        };
         let is_in_the_air = |(address, entry): &(&Address, &Move)| {
-            let is_free =
-                || world.fact(&pool.scope, **address).is_some_and(|fact| fact.holding == Holding::Free);
             let is_move = entry.from.is_some() && entry.to.is_some() && !is_holder_lost(world, entry);
-            is_move && (world.in_flight.addresses.contains(*address) || is_free())
+            is_move && !is_on_a_machine(**address)
         };
         let count = moves.iter().filter(is_in_the_air).count();
         if count > 0 {

@@ -322,7 +322,9 @@ impl<'a> Planner<'a> {
             Next::Replace(to) => Some(Action::Replace(to)),
             Next::Restore(vm) => Some(Action::Restore(vm)),
             Next::Detach(from) if entry.to.is_some() && !moves::is_urgent(self.world, entry, fact) => {
-                self.may_take_off(&pool.scope).then_some(Action::Detach(from))
+                // What is only observed takes no place: nothing of it is done.
+                let may = !pool.policy.mode.acts() || self.may_take_off(&pool.scope);
+                may.then_some(Action::Detach(from))
             }
             Next::Detach(from) => Some(Action::Detach(from)),
             Next::Release => Some(Action::Release),

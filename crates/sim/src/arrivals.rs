@@ -228,14 +228,7 @@ impl Universe {
         let mut wrong = Vec::new();
         let at = self.now();
         if request.is_overdue {
-            self.disturb("objects");
-            if request.cloud == Cloud::Azure {
-                wrong.extend(self.comes_too_late(&request));
-            } else {
-                let mut seen = lock(&self.arrivals.seen);
-                seen.raced.extend(request.subject());
-                seen.late.extend(request.subject().map(|subject| (subject, request.path.clone())));
-            }
+            wrong.extend(self.comes_too_late(&request).filter(|_| request.cloud == Cloud::Azure));
         } else if request.is_change() && names::is_about(&request.path) {
             wrong.extend(names::wrong(self, &request.path, &request.body));
         // A project is no address, and making one twice makes one.
@@ -280,6 +273,12 @@ impl Universe {
         Arrived { request, at, wrong }
     }
 
+    /// The sender of a change hears that its connection has broken off.
+    pub fn gives_up(&self, request: &Request) {
+        let key = (request.process, request.subject().unwrap_or_default());
+        lock(&self.arrivals.seen).failed.insert(key, self.now());
+    }
+
     /// What is wrong with a change that comes after D to a cloud that takes conditions, if it is carried out.
     fn comes_too_late(&self, request: &Request) -> Option<Violation> {
         let subject = request.subject();
@@ -311,6 +310,14 @@ impl Universe {
         let Request { process, method, path, body, number, .. } = &request;
         let line = format!("{method} {path} {body} -> {status}");
         let is_overdue = request.is_overdue;
+        if is_overdue && is_done {
+            self.disturb("objects");
+            if request.cloud != Cloud::Azure {
+                let mut seen = lock(&self.arrivals.seen);
+                seen.raced.extend(request.subject());
+                seen.late.extend(request.subject().map(|subject| (subject, request.path.clone())));
+            }
+        }
         // What the cloud refused has taken nothing from anybody.
         let is_harmless = |invariant| is_overdue || matches!(invariant, "I1" | "I8" | "I10");
         wrong.retain(|violation| is_done || !is_harmless(violation.invariant));

@@ -285,8 +285,11 @@ impl Cluster {
             Event::CloudFault { cloud, fault, times } => self.cloud_fault(*cloud, *fault, *times),
             Event::Vips(event) => vips::happen(&self.universe, event),
             Event::DeleteKind { cloud } => {
+                if *cloud != Cloud::Ocean && api.has_kind(kind_of(*cloud)) {
+                    let ips = (0..ADDRESSES).flat_map(|at| [compute_address(at), aws_address(at)]);
+                    self.forgotten.extend(ips);
+                }
                 api.remove_kind(kind_of(*cloud), now);
-                self.forgotten.extend((0..ADDRESSES).flat_map(|at| [compute_address(at), aws_address(at)]));
             }
             Event::Crash { .. }
             | Event::CrashAtCall { .. }

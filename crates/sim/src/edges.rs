@@ -163,6 +163,7 @@ fn reach(
                 (universe.sends(process.number, cloud, &request), universe.is_silent());
             if let Some(late) = sent.moves_an_address().then(|| universe.overdue(cloud)).flatten() {
                 (fate, out, sent.is_overdue) = (Fate::Echo, TAKEOVER + late, true);
+                universe.gives_up(&sent);
             }
             let dies = is_change && universe.is_doomed(Some(cloud), Death::After);
             let server_side = Arc::clone(&universe);

@@ -756,6 +756,14 @@ fn few_addresses_are_off_machines_that_serve_at_the_same_time_and_dead_holders_d
     assert_eq!(detached(&living), max);
     assert_eq!(detached(&format!("{living} | a7 busy")), max - 1, "it may have left");
     assert_eq!(detached(&format!("{living} | a7 free | a8 free")), max - 2);
+    let unknown = "a7 unknown | a8 unknown | a9 unknown";
+    assert_eq!(detached(&format!("{living} | {unknown}")), max - 3, "nobody knows whether they arrived");
+    let observed = world(&format!("{living} | observe | a7 free"));
+    assert_eq!(
+        moves::in_the_air(&observed),
+        BTreeMap::new(),
+        "nothing is done for it, so nothing of it counts"
+    );
     assert_eq!(detached(&format!("{living} | urgent")), crowd);
     let one_leaves = living.replace("a7 moves n7 -> n507", "a7 moves n7 -> -");
     assert_eq!(detached(&one_leaves), max + 1, "it goes nowhere, and waits for nobody");
