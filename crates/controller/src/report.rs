@@ -91,7 +91,7 @@ impl Reporter {
     /// Whether a write of this object is under way, or a newer version of it has to be seen first, so that nothing else may be
     /// decided for it: its journal may not hold any more what it held.
     pub fn is_writing(&self, key: &PoolKey) -> bool {
-        self.objects.contains(key) || (self.outdated.contains_key(key) && !plan::sabotaged!(OutdatedBelieved))
+        self.objects.contains(key) || self.outdated.contains_key(key)
     }
 
     /// Forgets which objects had to be seen anew and have been.

@@ -284,7 +284,7 @@ impl Rounds {
                 }
                 // What was refused is not written: back to what stands. What has no answer may be, so it is what we go by, and
                 // is written again.
-                if refusal.is_some_and(|code| code != 429) || plan::sabotaged!(OutdatedBelieved) {
+                if refusal.is_some_and(|code| code != 429) {
                     self.index.refresh(&key);
                 }
             }

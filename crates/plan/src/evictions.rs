@@ -68,8 +68,9 @@ pub(crate) fn next(
         && !plan.tripped.contains_key(&pool.scope)
         && !plan.marks.uncertain.contains(pool.key.kind);
     let Some(verdicts) = plan.verdicts.get(&pool.key).filter(|_| is_sure) else { return Next::default() };
-    let stays =
-        |said: &Verdict| !matches!(said, Verdict::Moving(_) | Verdict::Unknown(_) | Verdict::Waits(_));
+    let stays = |said: &Verdict| {
+        !matches!(said, Verdict::Moving(_) | Verdict::Queued(_) | Verdict::Unknown(_) | Verdict::Waits(_))
+    };
     if !verdicts.iter().all(|(_, said)| stays(said)) {
         return Next::default();
     }

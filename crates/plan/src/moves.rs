@@ -46,7 +46,7 @@ use crate::{
     VmId, World,
 };
 
-/// The most addresses of a scope that are on no machine at the same time because of moves that could wait. A cloud's limit may
+/// While so many addresses of a scope are on no machine, no other is taken off one where it serves. A cloud's limit may
 /// be used up at any moment, and they are on none until it is not; and where none can be put on, no more should be taken off.
 pub(crate) const IN_THE_AIR_MAX: usize = 96;
 
@@ -169,7 +169,8 @@ fn turn(world: &World, pool: &Pool, address: Address, entry: &Move, now: Timesta
     (turn.is_urgent || !is_urgent).then_some(Turn { at: turn.at, is_urgent })
 }
 
-/// How many addresses of each scope may be on no machine because of moves that could wait: all that are not known to be on one.
+/// How many addresses of each scope are on their way and may be on no machine: all that are not known to be on one, but for
+/// those of holders that were lost, which nothing was taken from.
 pub(crate) fn in_the_air(world: &World) -> BTreeMap<Scope, usize> {
     let mut counts = BTreeMap::new();
     // What nobody acts for is left where it is, and waits for nothing.
@@ -181,8 +182,9 @@ pub(crate) fn in_the_air(world: &World) -> BTreeMap<Scope, usize> {
             fact.is_some_and(is_held) && !world.in_flight.addresses.contains(&address)
         };
         let is_in_the_air = |(address, entry): &(&Address, &Move)| {
-            let is_move = entry.from.is_some() && entry.to.is_some() && !is_holder_lost(world, entry);
-            is_move && !is_on_a_machine(**address)
+            // One from nowhere may have been taken off before, for a machine that then did not take it.
+            let is_of_lost = entry.from.is_some() && is_holder_lost(world, entry);
+            entry.to.is_some() && !is_of_lost && !is_on_a_machine(**address)
         };
         let count = moves.iter().filter(is_in_the_air).count();
         if count > 0 {

@@ -299,6 +299,7 @@ impl<'a> Planner<'a> {
         }
         self.progress[rank].voluntary += usize::from(entry.is_voluntary);
         self.progress[rank].assigning += usize::from(entry.to.is_some());
+        let mut is_queued = false;
         let action = match moves::next(self.world, pool, address, entry, &self.holding, may_release, self.now)
         {
             Next::Claim => Some(Action::Claim),
@@ -324,6 +325,7 @@ impl<'a> Planner<'a> {
             Next::Detach(from) if entry.to.is_some() && !moves::is_urgent(self.world, entry, fact) => {
                 // What is only observed takes no place: nothing of it is done.
                 let may = !pool.policy.mode.acts() || self.may_take_off(&pool.scope);
+                is_queued = !may;
                 may.then_some(Action::Detach(from))
             }
             Next::Detach(from) => Some(Action::Detach(from)),
@@ -335,10 +337,11 @@ impl<'a> Planner<'a> {
             self.journalled.push(step(pool, address, is_urgent, action));
         }
         let failed = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until);
-        match (failed, entry.releases) {
+        match (failed, &entry.to) {
             (Some(pause), _) => Verdict::Waits(Waits::ForRetry(pause.clone())),
-            (None, true) => Verdict::Releasing,
-            (None, false) => Verdict::Moving(entry.to.as_ref().map(|to| to.node.clone())),
+            (None, _) if entry.releases => Verdict::Releasing,
+            (None, Some(to)) if is_queued => Verdict::Queued(to.node.clone()),
+            (None, to) => Verdict::Moving(to.as_ref().map(|to| to.node.clone())),
         }
     }
 

@@ -458,6 +458,7 @@ fn of_addresses(
     for (address, said) in plan.verdicts.get(&pool.key).into_iter().flatten() {
         let is_going = |said: &Verdict| match said {
             Verdict::Moving(to) => to.is_some(),
+            Verdict::Queued(_) => true,
             Verdict::Waits(Waits::ForRetry(_)) => {
                 pool.entry(*address).is_some_and(|entry| entry.to.is_some())
             }

@@ -33,7 +33,6 @@ pub enum Sabotage {
     SpecForgotten,
     FailedWatchReadAsEmpty,
     OwnForgotten,
-    OutdatedBelieved,
     ConditionForgotten,
     StatusWrittenAnyway,
     RecordEmptied,
@@ -52,7 +51,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 40] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -79,7 +78,6 @@ impl Sabotage {
         Self::SpecForgotten,
         Self::FailedWatchReadAsEmpty,
         Self::OwnForgotten,
-        Self::OutdatedBelieved,
         Self::ConditionForgotten,
         Self::StatusWrittenAnyway,
         Self::RecordEmptied,

@@ -181,6 +181,8 @@ pub enum Verdict {
     Lingers(VmId, Option<NodeName>, Why),
     /// It is on its way to this node, or off its node.
     Moving(Option<NodeName>),
+    /// It serves where it is, and goes to this node once few others are on no machine.
+    Queued(NodeName),
     /// It is on no machine of ours, and no node can take it.
     NoNode,
     /// It is on a machine that is not ours.
@@ -232,6 +234,10 @@ impl fmt::Display for Verdict {
             Self::Lingers(vm, None, why) => write!(f, "stays on {vm} until another node can take it: {why}"),
             Self::Moving(Some(node)) => write!(f, "is on its way to {node}"),
             Self::Moving(None) => write!(f, "is being taken off its node"),
+            Self::Queued(node) => write!(
+                f,
+                "serves where it is until it can go to {node}: others of the account are on their way, and few may be at a time"
+            ),
             Self::NoNode => write!(f, "waits: no node can take it"),
             Self::Foreign(vm) => write!(f, "is held by {vm}, which is no node of this cluster"),
             Self::OwnedBy(pool) => write!(f, "belongs to {pool}, which is older"),

@@ -56,6 +56,8 @@ struct Seen {
     denied: BTreeSet<(u64, Cloud)>,
     /// When the last change about something arrived, where it failed or its answer was lost.
     failed: BTreeMap<(u64, String), Timestamp>,
+    /// When the clock of a process last jumped, which ends its pauses.
+    jumped: BTreeMap<u64, Timestamp>,
     /// When people or fate last changed something.
     disturbed: BTreeMap<String, Duration>,
     /// Addresses that were taken from a machine outside of the cluster, and nobody could know that they were there.
@@ -249,7 +251,8 @@ impl Universe {
             if failed.is_some() && failed > read {
                 add("I6", "the cloud was not read since the last try".into());
             }
-            if failed.is_some_and(|failed| at < failed + (RETRY_SHORTEST - INEXACTNESS)) {
+            let paused_since = failed.filter(|failed| seen.jumped.get(&process) < Some(failed));
+            if paused_since.is_some_and(|failed| at < failed + (RETRY_SHORTEST - INEXACTNESS)) {
                 add("I7", "tried again too soon".into());
             }
             let is_later = |landed: &&Landed| {
@@ -353,6 +356,11 @@ impl Universe {
         let read = seen.read.entry(reading.who).or_insert(reading.at);
         // Answers may overtake each other.
         *read = reading.at.max(*read);
+    }
+
+    /// The clock of a process has jumped.
+    pub fn jumped(&self, process: u64) {
+        lock(&self.arrivals.seen).jumped.insert(process, self.now());
     }
 
     /// The lease was written: takes note of the epoch in which its holder leads.

@@ -130,7 +130,10 @@ pub async fn judge(
     }
     for (key, verdicts) in &plan.verdicts {
         for (address, said) in verdicts {
-            if matches!(said, Verdict::Unknown(_) | Verdict::Waits(_) | Verdict::Moving(_)) {
+            if matches!(
+                said,
+                Verdict::Unknown(_) | Verdict::Waits(_) | Verdict::Moving(_) | Verdict::Queued(_)
+            ) {
                 add("I3", format!("{address} of {key} {said}"));
             }
         }

@@ -239,6 +239,7 @@ impl Fleet {
             Event::ClockJump { replica, milliseconds } => {
                 if let Some(running) = &self.processes[of(replica)] {
                     running.process.jump(*milliseconds);
+                    self.universe.jumped(running.process.number);
                 }
             }
             Event::KubernetesStorm { one_in, seconds } => {

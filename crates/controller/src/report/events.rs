@@ -99,7 +99,7 @@ pub(super) fn of_status(present: &Object, new: &Object) -> Option<News> {
     };
     let ready = find(new, "Ready")?;
     let before = find(present, "Ready").map(|ready| ready.reason);
-    let is_told_otherwise = matches!(ready.reason.as_str(), "Moving" | "Creating")
+    let is_told_otherwise = matches!(ready.reason.as_str(), "Moving" | "Queued" | "Creating")
         || (before.is_none() && ready.reason == "Unknown");
     if is_told_otherwise || before.as_ref() == Some(&ready.reason) {
         return None;

@@ -502,6 +502,7 @@ impl Speaker<'_> {
             Verdict::Settled(node) => (IpState::Active, Some(node), None),
             Verdict::Lingers(..) => (IpState::NoMatch, None, None),
             Verdict::Moving(node) => (IpState::InProgress, node.as_ref(), None),
+            Verdict::Queued(node) => (IpState::InProgress, Some(node), None),
             Verdict::NoNode => (IpState::Unassigned, None, None),
             Verdict::Disabled | Verdict::Releasing | Verdict::Leaving => (IpState::Disabled, None, None),
             other => (IpState::Error, None, Some(other.to_string())),
@@ -528,7 +529,7 @@ fn whole_seconds(time: Timestamp) -> Time {
 fn state(said: &Verdict) -> AddressState {
     match said {
         Verdict::Settled(_) | Verdict::Lingers(..) => AddressState::Attached,
-        Verdict::Moving(_) => AddressState::Moving,
+        Verdict::Moving(_) | Verdict::Queued(_) => AddressState::Moving,
         Verdict::NoNode => AddressState::Unattached,
         Verdict::Foreign(_) => AddressState::Foreign,
         Verdict::OwnedBy(_) => AddressState::Conflict,
@@ -544,6 +545,7 @@ fn reason(said: &Verdict) -> &'static str {
         Verdict::Settled(_) => "Settled",
         Verdict::Lingers(..) => "NoMatch",
         Verdict::Moving(_) => "Moving",
+        Verdict::Queued(_) => "Queued",
         Verdict::NoNode => "NoNode",
         Verdict::Foreign(_) => "Foreign",
         Verdict::OwnedBy(_) => "Conflict",

@@ -756,6 +756,10 @@ fn few_addresses_are_off_machines_that_serve_at_the_same_time_and_dead_holders_d
     assert_eq!(detached(&living), max);
     assert_eq!(detached(&format!("{living} | a7 busy")), max - 1, "it may have left");
     assert_eq!(detached(&format!("{living} | a7 free | a8 free")), max - 2);
+    let from_nowhere = living
+        .replace("a7 moves n7 -> n507", "a7 moves - -> n507")
+        .replace("n7 cordoned empty holds a7", "n7");
+    assert_eq!(detached(&format!("{from_nowhere} | a7 free")), max - 1, "it may have been taken off before");
     let unknown = "a7 unknown | a8 unknown | a9 unknown";
     assert_eq!(detached(&format!("{living} | {unknown}")), max - 3, "nobody knows whether they arrived");
     let observed = world(&format!("{living} | observe | a7 free"));
@@ -767,6 +771,15 @@ fn few_addresses_are_off_machines_that_serve_at_the_same_time_and_dead_holders_d
     assert_eq!(detached(&format!("{living} | urgent")), crowd);
     let one_leaves = living.replace("a7 moves n7 -> n507", "a7 moves n7 -> -");
     assert_eq!(detached(&one_leaves), max + 1, "it goes nowhere, and waits for nobody");
+    let plan = plan(&world(&living), now());
+    let queued: Vec<_> =
+        plan.verdicts.values().flatten().filter(|(_, said)| matches!(said, Verdict::Queued(_))).collect();
+    assert_eq!(queued.len(), crowd - max, "and they are told why");
+    assert!(
+        queued[0].1.to_string().starts_with("serves where it is until it can go to n"),
+        "{}",
+        queued[0].1
+    );
 }
 
 #[test]
