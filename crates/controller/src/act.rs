@@ -195,6 +195,15 @@ impl Executor {
         }
     }
 
+    /// The clouds that may show what was before somebody else's change, and for how long.
+    pub fn late_reads(&self) -> BTreeMap<Provider, Duration> {
+        let late = |(provider, driver): (&Provider, &Arc<dyn AddressDriver>)| {
+            let late_max = driver.traits().late_max;
+            (!late_max.is_zero()).then_some((*provider, late_max))
+        };
+        self.drivers.iter().filter_map(late).collect()
+    }
+
     /// The clouds that move an address in one call from holder to holder.
     pub fn moves_in_one_call(&self) -> impl Iterator<Item = Provider> {
         let one_call = |(_, driver): &(&Provider, &Arc<dyn AddressDriver>)| driver.traits().moves_in_one_call;
@@ -533,7 +542,7 @@ mod tests {
         }
 
         fn traits(&self) -> Traits {
-            Traits { moves_in_one_call: false }
+            Traits { moves_in_one_call: false, late_max: Duration::ZERO }
         }
     }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use api::policy;
 use api::selection::Match;
-use api::status::{AddressStatus, Holder, MOVES_VERSION, Moves, RecordStatus};
+use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Moves, RecordStatus};
 use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 use drivers::{DriverError, Listing, Tags};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -29,6 +29,7 @@ use plan::{
     PENDING, Pods, Policy, Pool, PoolKey, Provider, Readiness, Scope, Spread, Takeover, Target, Tick,
     Timestamp, VmId, World,
 };
+use tokio::time::Instant;
 
 use self::node_dns_record_set::NodeAddress;
 use self::owners::{Named as Workload, Owners};
@@ -70,6 +71,8 @@ pub struct Index {
     /// Nodes whose machines can't get an address, and why.
     unsupported: BTreeMap<NodeName, &'static str>,
     known: BTreeSet<Kind>,
+    /// Until when a cloud may show what was before the last leader's changes.
+    late_until: BTreeMap<Provider, Instant>,
     tick: u64,
 }
 
@@ -174,6 +177,15 @@ impl Object {
             Self::Allocation(_) => None,
             Self::Pool(object) => object.status.as_ref()?.dns.as_ref(),
             Self::Records(object) => object.status.as_ref()?.dns.as_ref(),
+        }
+    }
+
+    /// What its status says of its addresses.
+    fn addresses(&self) -> &[AddressStatus] {
+        match self {
+            Self::Allocation(object) => object.status.as_ref().map_or(&[], |status| &status.addresses),
+            Self::Pool(object) => object.status.as_ref().map_or(&[], |status| &status.addresses),
+            Self::Records(_) => &[],
         }
     }
 
@@ -770,6 +782,35 @@ impl Index {
         named
     }
 
+    /// We lead from now on. What was answered to the leader before us, some clouds may not show for a while.
+    pub fn distrust_late_reads(&mut self, late: &BTreeMap<Provider, Duration>) {
+        let now = Instant::now();
+        self.late_until = late.iter().map(|(provider, late_max)| (*provider, now + *late_max)).collect();
+    }
+
+    /// Where addresses of a scope are by their objects' own words, if these may be newer than what its cloud shows: on a node that
+    /// is well, with nothing left to do. A dead holder's address waits for nothing.
+    fn newer_than_shown(&self, scope: &Scope) -> BTreeMap<Address, VmId> {
+        if self.late_until.get(&scope.provider).is_none_or(|until| Instant::now() >= *until) {
+            return BTreeMap::new();
+        }
+        let is_well =
+            |vm: &VmId| self.world.node_of(vm).is_some_and(|(_, node)| node.readiness == Readiness::Ready);
+        let mut all = BTreeMap::new();
+        for (key, tracked) in &self.objects {
+            let Some(pool) = self.world.pool(key).filter(|pool| pool.scope == *scope) else { continue };
+            let attached =
+                tracked.object.addresses().iter().filter(|status| status.state == AddressState::Attached);
+            let found = attached.filter_map(|status| {
+                let address = status.address.parse().ok()?;
+                let vm = pool.last_holders.get(&address)?;
+                (pool.entry(address).is_none() && is_well(vm)).then(|| (address, vm.clone()))
+            });
+            all.extend(found);
+        }
+        all
+    }
+
     /// Takes in what a cloud said, or that it did not say anything, when asked at the given moment.
     pub fn see_listing(&mut self, scope: &Scope, listing: Result<Listing, DriverError>, as_of: Tick) {
         let mut asked: BTreeSet<Address> = BTreeSet::new();
@@ -785,8 +826,14 @@ impl Index {
                     Some(permission) => _ = self.without.insert(scope.clone(), permission.clone()),
                     None => _ = self.without.remove(scope),
                 }
+                let newer = self.newer_than_shown(scope);
                 for address in asked.iter().chain(listing.addresses.keys()) {
-                    let drivers::Listed { holding, region, tag } = listing.told(*address);
+                    let drivers::Listed { mut holding, region, tag } = listing.told(*address);
+                    if newer.get(address).is_some_and(|vm| holding != Holding::By(vm.clone())) {
+                        holding = Holding::Unknown(
+                            "the last leader put it elsewhere, which the cloud may not show yet".into(),
+                        );
+                    }
                     if listing.without.is_some() {
                         // Machines don't tell where an address can be used.
                         self.hold(scope, *address, holding, as_of);
@@ -1201,6 +1248,52 @@ mod tests {
         assert!(index.is_complete());
         index.see(Seen::Unsure(Kind::Nodes));
         assert!(!index.is_complete());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn for_a_while_a_new_leader_believes_the_status_where_a_cloud_that_shows_things_late_says_otherwise()
+     {
+        let (address, scope) =
+            ("203.0.113.1".parse().unwrap(), Scope { provider: Provider::Aws, account: "us-east-1".into() });
+        let node = |is_ready: bool| {
+            let ready = if is_ready { "True" } else { "False" };
+            json!({
+                "metadata": {"name": "n1"}, "spec": {"providerID": "aws:///us-east-1a/i-1"},
+                "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+            })
+        };
+        let believed = async |is_ready: bool, state: &str, wait: Duration, told: Holding| {
+            let mut index = Index::default();
+            index.see(Seen::Nodes(Change::All(vec![read(node(is_ready))])));
+            let allocation = json!({
+                "metadata": {"name": "edge", "uid": "a1", "resourceVersion": "1"},
+                "spec": {"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "aws", "region": "us-east-1"}},
+                "status": {"addresses": [{
+                    "address": "203.0.113.1", "state": state, "lastHolder": {"vm": "us-east-1/i-1", "nodeName": "n1"},
+                }]},
+            });
+            index.see(Seen::Allocations(Change::All(vec![read(allocation)])));
+            index.distrust_late_reads(&BTreeMap::from([(Provider::Aws, Duration::from_secs(30))]));
+            tokio::time::sleep(wait).await;
+            let listed = drivers::Listed { holding: told, region: None, tag: None };
+            let listing = Listing { addresses: BTreeMap::from([(address, listed)]), ..Listing::default() };
+            let as_of = index.tick();
+            index.see_listing(&scope, Ok(listing), as_of);
+            index.world.fact(&scope, address).unwrap().holding.clone()
+        };
+        let holder = Holding::By("us-east-1/i-1".into());
+        assert_eq!(believed(true, "Attached", Duration::ZERO, holder.clone()).await, holder);
+        for told in [Holding::Free, Holding::By("us-east-1/i-2".into())] {
+            let doubted = believed(true, "Attached", Duration::ZERO, told.clone()).await;
+            assert!(matches!(doubted, Holding::Unknown(_)), "{doubted:?}");
+            assert_eq!(believed(true, "Attached", Duration::from_secs(30), told.clone()).await, told);
+            assert_eq!(believed(true, "Unattached", Duration::ZERO, told.clone()).await, told);
+            assert_eq!(
+                believed(false, "Attached", Duration::ZERO, told.clone()).await,
+                told,
+                "nobody is served there"
+            );
+        }
     }
 
     #[test]

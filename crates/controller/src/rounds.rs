@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use plan::{
-    Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, PENDING, Plan, Published, Step,
-    Timestamp, Verdict, Waits,
+    Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, PENDING, Plan, Published,
+    SignedDuration, Step, Timestamp, Verdict, Waits,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -43,6 +43,9 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// What a cloud said of its machines is believed for so long.
 const MACHINES_AGE_MAX: Duration = Duration::from_secs(60);
 
+/// Two clocks that are read one after the other differ by so much though neither was set.
+const CLOCKS_AGREE: SignedDuration = SignedDuration::from_millis(10);
+
 /// The pause between two evictions for an object.
 const EVICTION_PAUSE: Duration = Duration::from_secs(5);
 
@@ -60,6 +63,8 @@ pub struct Rounds {
     executor: Executor,
     reporter: Reporter,
     clock: Arc<dyn Clock>,
+    /// How far the time of day was ahead of the time that only moves forward when we last looked.
+    wall_ahead: Option<SignedDuration>,
     metrics: Metrics,
     retry: Retry,
     /// How often an address was refused since it last arrived anywhere, and what was said last.
@@ -113,6 +118,7 @@ impl Rounds {
             executor,
             reporter,
             clock,
+            wall_ahead: None,
             metrics,
             retry,
             failures: BTreeMap::new(),
@@ -176,6 +182,7 @@ impl Rounds {
     /// Acts, as the leader of the given epoch, until somebody else should.
     pub async fn lead(&mut self, epoch: Epoch) {
         self.index.world.epoch = epoch;
+        self.index.distrust_late_reads(&self.executor.late_reads());
         self.metrics.set_leader(true);
         self.next_round = Instant::now();
         loop {
@@ -243,7 +250,19 @@ impl Rounds {
         }
     }
 
+    /// Pauses last as long as they were meant to, though they end at a time of day and that may be set at any moment.
+    fn follow_clock(&mut self) {
+        let since_boot = SignedDuration::try_from(self.clock.since_boot()).unwrap_or_default();
+        let ahead = self.clock.wall().as_duration() - since_boot;
+        let moved = ahead - *self.wall_ahead.get_or_insert(ahead);
+        if moved.abs() > CLOCKS_AGREE {
+            self.wall_ahead = Some(ahead);
+            self.index.world.clock_moved(moved);
+        }
+    }
+
     fn take_in(&mut self, happened: Happened) {
+        self.follow_clock();
         match happened {
             Happened::Seen(seen) => self.index.see(seen),
             Happened::Told(Told { scope, what: What::Addresses(as_of, listing) }) => {
@@ -298,6 +317,7 @@ impl Rounds {
 
     /// Plans, and begins all that follows from it. Tells whether somebody else should lead.
     fn round(&mut self) -> bool {
+        self.follow_clock();
         let (now, began) = (self.clock.wall(), Instant::now());
         self.reporter.catch_up(&self.index);
         if !plan::sabotaged!(InFlightForgotten) {

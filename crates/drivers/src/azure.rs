@@ -264,7 +264,7 @@ impl Azure {
             Some(_) if interface.state() == State::Settled => return Ok(Progress::Done),
             Some(_) => {}
             None => {
-                if let Holding::By(holder) = public.holding(|_| None) {
+                if let Some(holder) = public.holder() {
                     return Err(DriverError::Conflict(format!("{address} is held by {holder}")));
                 }
             }
@@ -369,7 +369,7 @@ impl Azure {
             // Azure forgets operations long after they have ended.
             Err(DriverError::NotFound(message)) => Polled::Failed(DriverError::NotFound(message)),
             // Whoever may not look at operations never learns of their end that way; what they change can still be read.
-            Err(error @ DriverError::Denied { .. }) => Polled::Failed(error),
+            Err(error @ (DriverError::Denied { .. } | DriverError::Invalid(_))) => Polled::Failed(error),
             Err(error) => return Err(error),
             Ok((headers, body)) => {
                 let polled = ended(&body).ok_or_else(|| unreadable(name, &"it has no status"))?;
@@ -531,7 +531,7 @@ impl AddressDriver for Azure {
     }
 
     fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: false }
+        Traits { moves_in_one_call: false, late_max: Duration::ZERO }
     }
 }
 
@@ -587,6 +587,10 @@ fn explain(name: &str, refused: &Refused) -> DriverError {
     let code = error["code"].as_str().unwrap_or("no code");
     let message = format!("{name}: {code}: {said}");
     match (refused.status, code) {
+        (429, _) => {
+            let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
+            DriverError::RateLimited { retry_after, message }
+        }
         (
             _,
             "AnotherOperationInProgress"
@@ -600,12 +604,12 @@ fn explain(name: &str, refused: &Refused) -> DriverError {
         (_, "ScopeLocked" | "ReadOnlyDisabledSubscription") => DriverError::Invalid(format!(
             "{message} Nothing can be changed there until the lock is removed or the subscription is enabled"
         )),
+        (_, "DenyAssignmentAuthorizationFailed") => DriverError::Invalid(format!(
+            "{message} The resource group is locked down, as that of an AKS cluster's nodes can be, and no role helps: \
+             set its restriction level to unrestricted"
+        )),
         // The regions were compared before, so what is missing is the address.
         (404, _) | (400, "InvalidResourceReference") => DriverError::NotFound(message),
-        (429, _) => {
-            let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
-            DriverError::RateLimited { retry_after, message }
-        }
         (401, _) | (_, "AuthorizationFailed" | "LinkedAuthorizationFailed" | "LinkedAccessCheckFailed") => {
             let permission = action_in(said).unwrap_or(action_of(name)).to_owned();
             DriverError::Denied { permission, message }
@@ -672,6 +676,15 @@ enum HolderId {
     Other(VmId),
 }
 
+impl std::fmt::Display for HolderId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Interface(id) => f.write_str(id),
+            Self::Other(holder) => holder.fmt(f),
+        }
+    }
+}
+
 impl PublicIp {
     fn address(&self) -> Option<Address> {
         self.properties.ip_address.as_deref()?.parse().ok()
@@ -710,9 +723,10 @@ impl PublicIp {
             Some(HolderId::Interface(id)) => match interface(&id) {
                 Some(found) if found.state() == State::Changing => Holding::Unknown(CHANGING.into()),
                 Some(found) => Holding::By(found.holder().unwrap_or_else(|| id.as_str().into())),
-                // It came or went between the two listings.
-                None => Holding::By(
-                    ResourceId::parse(&id).map_or_else(|| id.as_str().into(), |id| id.as_holder()),
+                // It came or went between the two listings, or we may not see it: it may be any machine's, also one of ours.
+                None => Holding::Unknown(
+                    format!("it is on {id}, which is not listed: the controller's role has to cover it")
+                        .into(),
                 ),
             },
         }

@@ -11,12 +11,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::http::Request;
+use ::http::{Request, StatusCode};
 use bytes::Bytes;
 use tokio::time::Instant;
 use tower::{Service, ServiceExt};
 
-use crate::http::HttpService;
+use crate::http::{HttpService, retry_after};
 
 /// How fast requests of one kind may follow each other.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,9 @@ const LEAVES_OF_BUCKET: [usize; RANKS] = [0, 3, 8, 13, 13];
 /// What it leaves of a window: what nobody uses of that is lost, while a bucket gives the same in the long run. The last is for
 /// those addresses that are off their machines, each of which needs a look and a change, and would be on none until the next window.
 const LEAVES_OF_WINDOW: [usize; RANKS] = [0, 0, 5, 5, 14];
+
+/// The longest that a provider that has no room is left alone: it may have meant one kind of request only.
+const REST_MAX: Duration = Duration::from_secs(60);
 
 /// The longest that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(2);
@@ -137,10 +140,16 @@ pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
         async move {
             let alone = Claim { haste: Haste::Ordinary, has_begun: false };
             let claim = CLAIM.try_with(Cell::get).unwrap_or(alone);
-            let _sent = budget.take(&request, claim).await?;
+            let sent = budget.take(&request, claim).await?;
             // Who has not said what belongs together makes each request for itself.
             _ = CLAIM.try_with(|of_step| of_step.set(Claim { has_begun: true, ..claim }));
-            service.ready().await?.call(request).await
+            let answer = service.ready().await?.call(request).await?;
+            if answer.status() == StatusCode::TOO_MANY_REQUESTS
+                && let Some(asked) = retry_after(answer.headers())
+            {
+                sent.rest(asked.min(REST_MAX));
+            }
+            Ok(answer)
         }
     };
     HttpService::new(tower::service_fn(send))
@@ -166,6 +175,14 @@ struct Sent {
     counted: Vec<usize>,
 }
 
+impl Sent {
+    /// The provider has no room for so long, though by our count it should: somebody else uses the same account.
+    fn rest(&self, asked: Duration) {
+        let (mut limits, until) = (self.budget.limits(), Instant::now() + asked);
+        self.counted.iter().for_each(|at| limits[*at].rests_until = limits[*at].rests_until.max(Some(until)));
+    }
+}
+
 impl Drop for Sent {
     fn drop(&mut self) {
         let (mut limits, now) = (self.budget.limits(), Instant::now());
@@ -177,6 +194,8 @@ impl Drop for Sent {
 struct Kept {
     counts: fn(&Request<Bytes>) -> bool,
     used: Used,
+    /// Nothing is sent before, because the provider asked for that.
+    rests_until: Option<Instant>,
     /// The turns of those that wait, or were told when to come again, by rank.
     told: [Vec<Instant>; RANKS],
 }
@@ -202,7 +221,7 @@ impl Budget {
                     Used::Bucket { burst, interval, full_at: Instant::now(), in_flight: 0 }
                 }
             };
-            Kept { counts: *counts, used, told: Default::default() }
+            Kept { counts: *counts, used, rests_until: None, told: Default::default() }
         });
         Self { limits: Arc::new(Mutex::new(kept.collect())) }
     }
@@ -237,7 +256,7 @@ impl Budget {
         let mut limits = self.limits();
         let counted: Vec<_> = (0..limits.len()).filter(|at| (limits[*at].counts)(request)).collect();
         counted.iter().for_each(|at| limits[*at].used.forget_before(now));
-        match counted.iter().filter_map(|at| limits[*at].used.turn(0, claim, now)).max() {
+        match counted.iter().filter_map(|at| limits[*at].turn(0, claim, now)).max() {
             Some(wait) => Err(wait),
             None => {
                 counted.iter().for_each(|at| limits[*at].used.count());
@@ -252,11 +271,18 @@ impl Budget {
         let turns = limits.iter_mut().filter(|kept| (kept.counts)(request)).map(|kept| {
             kept.told.iter_mut().for_each(|told| told.retain(|at| *at > now));
             let ahead = kept.told[..=claim.rank()].iter().map(Vec::len).sum();
-            let turn = kept.used.turn(ahead, claim, now).unwrap_or(now);
+            let turn = kept.turn(ahead, claim, now).unwrap_or(now);
             kept.told[claim.rank()].push(turn);
             turn
         });
         turns.max().unwrap_or(now)
+    }
+}
+
+impl Kept {
+    /// When one more may be sent, behind so many others that wait, where that is not now.
+    fn turn(&self, waiting: usize, claim: Claim, now: Instant) -> Option<Instant> {
+        self.used.turn(waiting, claim, now).max(self.rests_until.filter(|until| *until > now))
     }
 }
 
@@ -401,6 +427,30 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(least)).await;
             assert!(take().is_ok());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_provider_that_asks_one_to_wait_is_left_alone_by_all() {
+        let sent = Arc::new(Mutex::new(0));
+        let seen = Arc::clone(&sent);
+        let full = move |_: Request<Bytes>| {
+            *seen.lock().unwrap() += 1;
+            let answer = ::http::Response::builder().status(429).header("retry-after", "17");
+            std::future::ready(Ok(answer.body(Bytes::new()).unwrap()))
+        };
+        let full = budgeted(
+            HttpService::new(tower::service_fn(full)),
+            &[Limit::window(1_000, Duration::from_secs(60))],
+        );
+        let ask = || full.clone().oneshot(request("PUT"));
+        assert_eq!(ask().await.unwrap().status(), 429);
+        for _ in 0..100 {
+            let told = ask().await.unwrap_err().downcast_ref::<NotSent>().copied();
+            assert_eq!(told, Some(NotSent { wait: Duration::from_secs(17) }));
+        }
+        assert_eq!(*sent.lock().unwrap(), 1);
+        tokio::time::sleep(Duration::from_secs(17)).await;
+        assert_eq!(ask().await.unwrap().status(), 429, "and is asked again then");
     }
 
     #[tokio::test(start_paused = true)]

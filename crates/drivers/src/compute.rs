@@ -480,6 +480,10 @@ impl Compute {
             // The cloud forgets operations long after they have ended, and this one was asked for all the time: what became of it
             // is not known.
             Err(DriverError::NotFound(message)) => Ok(Polled::Failed(DriverError::Unavailable(message))),
+            // Nor will it be for who may not look at it, however often.
+            Err(error @ (DriverError::Denied { .. } | DriverError::Invalid(_))) => {
+                Ok(Polled::Failed(DriverError::Unavailable(error.to_string())))
+            }
             found => found.map(polled),
         }
     }
@@ -564,7 +568,7 @@ impl AddressDriver for Compute {
     }
 
     fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: false }
+        Traits { moves_in_one_call: false, late_max: Duration::ZERO }
     }
 }
 

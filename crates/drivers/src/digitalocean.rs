@@ -313,7 +313,7 @@ impl AddressDriver for DigitalOcean {
     }
 
     fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: true }
+        Traits { moves_in_one_call: true, late_max: Duration::ZERO }
     }
 }
 

@@ -120,6 +120,7 @@ pub struct Ec2 {
     clients: tokio::sync::Mutex<BTreeMap<Arc<str>, Client>>,
     /// What Amazon calls each address, as last listed. An address that is given back and comes again has another.
     allocations: Mutex<BTreeMap<Address, String>>,
+    late_max: Duration,
     recent: Mutex<Recent>,
     /// When it was told of each region that addresses may be put on machines there.
     allowed: Mutex<BTreeMap<Arc<str>, Instant>>,
@@ -133,6 +134,7 @@ impl Ec2 {
             limits,
             clients: Default::default(),
             allocations: Mutex::default(),
+            late_max,
             recent: Mutex::new(Recent::new(late_max)),
             allowed: Mutex::default(),
         }
@@ -527,7 +529,7 @@ impl AddressDriver for Ec2 {
     }
 
     fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: false }
+        Traits { moves_in_one_call: false, late_max: self.late_max }
     }
 }
 

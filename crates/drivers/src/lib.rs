@@ -227,6 +227,8 @@ pub enum Polled {
 pub struct Traits {
     /// Attaching an address takes it off its present holder in the same operation.
     pub moves_in_one_call: bool,
+    /// For how long what is read may be what was before a change that somebody else was answered.
+    pub late_max: Duration,
 }
 
 /// Why a cloud did not do or tell what it was asked. The variant says whether trying again can help.

@@ -452,6 +452,16 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_address_on_an_interface_that_is_not_shown_may_be_on_any_machine() {
+        let (fake, driver, scope) = subscription();
+        finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        fake.with(|subscription| subscription.hides_interfaces = true);
+        let holding = driver.list(&scope).await.unwrap().told(address(ADDRESS)).holding;
+        let Holding::Unknown(why) = holding else { panic!("{holding:?}") };
+        assert!(why.contains("one-nic, which is not listed"), "{why}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn nothing_else_of_an_interface_is_lost() {
         let (fake, driver, scope) = subscription();
         let settable = |fake: &Fake<azure::Azure>| {

@@ -52,7 +52,7 @@ mod world;
 
 pub use creation::{Account, Creation, CreationAction, CreationStep, Lacking};
 pub use evictions::{Astray, Eviction};
-pub use jiff::Timestamp;
+pub use jiff::{SignedDuration, Timestamp};
 pub use losses::Tripped;
 pub use names::{Address, Epoch, NodeName, PoolKey, Provider, Scope, Tick, VmId};
 pub use planner::plan;

@@ -456,7 +456,12 @@ impl<'a> Planner<'a> {
         journalled.sort_by_key(|step| !step.is_urgent);
         for step in journalled {
             let acts = self.world.pool(&step.pool).is_some_and(|pool| pool.policy.mode.acts());
-            if !acts || self.plan.tripped.contains_key(&step.scope) {
+            if !acts {
+                continue;
+            }
+            if let Some(tripped) = self.plan.tripped.get(&step.scope).filter(|_| !self.takes_nothing(&step)) {
+                let waits = Verdict::Waits(Waits::ForConfirmation(tripped.clone()));
+                self.say_instead(step, waits);
                 continue;
             }
             match step.action.cuts_off().is_some_and(|vm| self.world.is_spared(vm)) {
@@ -470,10 +475,7 @@ impl<'a> Planner<'a> {
                 continue;
             };
             let waits = Verdict::Waits(Waits::ForConfirmation(tripped.clone()));
-            let verdicts = self.plan.verdicts.entry(step.pool).or_default();
-            if let Some((_, verdict)) = verdicts.iter_mut().find(|(address, _)| *address == step.address) {
-                *verdict = waits;
-            }
+            self.say_instead(step, waits);
         }
         for (seeker, slot) in seekers.into_iter().zip(placed) {
             let (pool, address) = (seeker.pool, seeker.address);
@@ -488,6 +490,26 @@ impl<'a> Planner<'a> {
         self.evict(ranked);
         records::publish(self.world, ranked, &mut self.plan, self.now);
         self.plan
+    }
+
+    /// Whether a step of an unfinished move can't cost anybody an address: it puts on what is on no machine, or is written down only.
+    fn takes_nothing(&self, step: &Step) -> bool {
+        match &step.action {
+            Action::Claim | Action::Finish => true,
+            Action::Attach(_) => {
+                let fact = self.world.fact(&step.scope, step.address);
+                fact.is_some_and(|fact| fact.holding == Holding::Free)
+            }
+            _ => false,
+        }
+    }
+
+    /// Says something else of an address than was said before the step was held back.
+    fn say_instead(&mut self, step: Step, said: Verdict) {
+        let verdicts = self.plan.verdicts.entry(step.pool).or_default();
+        if let Some((_, verdict)) = verdicts.iter_mut().find(|(address, _)| *address == step.address) {
+            *verdict = said;
+        }
     }
 
     /// Lets pods go from nodes without an address.

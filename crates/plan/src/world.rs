@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use jiff::SignedDuration;
+
 use crate::bits::Bits;
 use crate::ownership::Ownership;
 use crate::{
@@ -455,6 +457,19 @@ impl World {
     /// The slots of all nodes whose machine holds an address.
     pub(crate) fn holders(&self) -> impl Iterator<Item = usize> {
         self.facts.values().flat_map(BTreeMap::values).filter_map(|known| known.slot)
+    }
+
+    /// The time of day was set: what is left alone until some time is left alone for as long as it was.
+    pub fn clock_moved(&mut self, by: SignedDuration) {
+        let pauses = (self.avoid_machines.values_mut())
+            .chain(self.avoid_evictions.values_mut())
+            .chain(self.avoid_addresses.values_mut().map(|pause| &mut pause.until))
+            .chain(self.avoid_creations.values_mut().map(|pause| &mut pause.until))
+            .chain(self.avoid_records.values_mut().map(|pause| &mut pause.until))
+            .chain(self.turns.values_mut().map(|turn| &mut turn.at));
+        for until in pauses {
+            *until = until.checked_add(by).unwrap_or(*until);
+        }
     }
 
     /// A node.

@@ -37,6 +37,9 @@ use crate::universe::{PROJECT, Universe, lock};
 /// How long after a change of something nobody wonders at what is done with it.
 const QUIET: Duration = Duration::from_secs(60);
 
+/// How long what a change after D has done may go on. Clouds count time from their first request on, which is a little later.
+const MENDED_WITHIN: Duration = Duration::from_secs(120);
+
 /// Timers of a process are not exact.
 const INEXACTNESS: Duration = Duration::from_millis(100);
 
@@ -56,14 +59,12 @@ struct Seen {
     denied: BTreeSet<(u64, Cloud)>,
     /// When the last change about something arrived, where it failed or its answer was lost.
     failed: BTreeMap<(u64, String), Timestamp>,
-    /// When the clock of a process last jumped, which ends its pauses.
-    jumped: BTreeMap<u64, Timestamp>,
     /// When people or fate last changed something.
     disturbed: BTreeMap<String, Duration>,
     /// Addresses that were taken from a machine outside of the cluster, and nobody could know that they were there.
     raced: BTreeSet<String>,
-    /// What changes were about that came after D to clouds that take no conditions, and their paths.
-    late: BTreeMap<String, String>,
+    /// Changes that came after D to clouds that take no conditions: when, what they were about, and their paths.
+    late: Vec<(Duration, String, String)>,
     /// How many changes Kubernetes was asked for, of leases apart.
     asked: usize,
     /// When a change of Kubernetes, word for word, was last sent by a process.
@@ -251,8 +252,7 @@ impl Universe {
             if failed.is_some() && failed > read {
                 add("I6", "the cloud was not read since the last try".into());
             }
-            let paused_since = failed.filter(|failed| seen.jumped.get(&process) < Some(failed));
-            if paused_since.is_some_and(|failed| at < failed + (RETRY_SHORTEST - INEXACTNESS)) {
+            if failed.is_some_and(|failed| at < failed + (RETRY_SHORTEST - INEXACTNESS)) {
                 add("I7", "tried again too soon".into());
             }
             let is_later = |landed: &&Landed| {
@@ -318,7 +318,8 @@ impl Universe {
             if request.cloud != Cloud::Azure {
                 let mut seen = lock(&self.arrivals.seen);
                 seen.raced.extend(request.subject());
-                seen.late.extend(request.subject().map(|subject| (subject, request.path.clone())));
+                let now = self.elapsed();
+                seen.late.extend(request.subject().map(|subject| (now, subject, request.path.clone())));
             }
         }
         // What the cloud refused has taken nothing from anybody.
@@ -356,11 +357,6 @@ impl Universe {
         let read = seen.read.entry(reading.who).or_insert(reading.at);
         // Answers may overtake each other.
         *read = reading.at.max(*read);
-    }
-
-    /// The clock of a process has jumped.
-    pub fn jumped(&self, process: u64) {
-        lock(&self.arrivals.seen).jumped.insert(process, self.now());
     }
 
     /// The lease was written: takes note of the epoch in which its holder leads.
@@ -406,14 +402,19 @@ impl Universe {
         lock(&self.arrivals.seen).asked
     }
 
-    /// Whether a change of the address that this tells of came after D to a cloud that takes no conditions.
-    pub fn came_too_late(&self, what: &str) -> bool {
-        lock(&self.arrivals.seen).late.keys().any(|subject| what.contains(&format!(" {subject} ")))
+    /// Whether what this tells of happened soon after a change of its address came after D to a cloud that takes no conditions.
+    pub fn is_soon_after_d(&self, what: &str) -> bool {
+        let at = what.split(' ').find_map(|word| word.strip_suffix('s')?.parse::<f64>().ok());
+        let is_cause = |(late, subject, _): &(Duration, String, String)| {
+            let is_soon = at.is_none_or(|at| (at - late.as_secs_f64()).abs() < MENDED_WITHIN.as_secs_f64());
+            is_soon && what.contains(&format!(" {subject} "))
+        };
+        lock(&self.arrivals.seen).late.iter().any(is_cause)
     }
 
-    /// The same of a machine.
+    /// Whether a change of a machine came so late.
     pub fn came_too_late_to(&self, machine: &str) -> bool {
-        lock(&self.arrivals.seen).late.values().any(|path| path.split('/').any(|part| part == machine))
+        lock(&self.arrivals.seen).late.iter().any(|(.., path)| path.split('/').any(|part| part == machine))
     }
 
     /// Whether a change of Kubernetes that was sent then has, word for word, been sent by this process before, and less than the

@@ -32,6 +32,9 @@ pub const AWS_ZONE: &str = "us-east-1a";
 /// How late reads are at Amazon while they are.
 const AWS_LAG: Duration = Duration::from_millis(1_500);
 
+/// The most by which they are late: less than what the driver expects.
+const AWS_LAG_MAX: Duration = Duration::from_secs(25);
+
 /// How many addresses a pool that creates some is to have.
 const DESIRED_AT_FIRST: u64 = 3;
 
@@ -63,6 +66,8 @@ pub struct Cluster {
     pub had_own: BTreeMap<(&'static str, String), bool>,
     /// Addresses at Compute Engine and Amazon that some object stopped listing.
     pub forgotten: BTreeSet<String>,
+    /// How many addresses people have put on machines.
+    pub moved_by_people: usize,
     grace: u64,
     creates: bool,
     tags: bool,
@@ -178,6 +183,7 @@ impl Cluster {
             lacked_most: 0,
             had_own: BTreeMap::new(),
             forgotten: BTreeSet::new(),
+            moved_by_people: 0,
             grace,
             creates,
             tags,
@@ -517,6 +523,7 @@ impl Cluster {
         if is_ordered(&ledger, &ip) {
             return;
         }
+        self.moved_by_people += 1;
         let (droplet, machine) = match node {
             Some(node) => self.machine(cloud, node),
             None => (STRANGER_DROPLET, STRANGER.to_owned()),
@@ -672,7 +679,10 @@ impl Cluster {
                         .universe
                         .compute
                         .with(|compute| _ = compute.unreachable_regions.insert(REGION.into())),
-                    Cloud::Aws => self.universe.ec2.with(|ec2| ec2.lag = AWS_LAG),
+                    Cloud::Aws => {
+                        let lag = AWS_LAG * u32::try_from(times * times).unwrap_or(1);
+                        self.universe.ec2.with(|ec2| ec2.lag = lag.min(AWS_LAG_MAX));
+                    }
                     // These tell all or nothing, page by page, and a page can break off.
                     Cloud::Ocean => {
                         self.universe.ocean.inject(Rule::next("reserved_ips.list", Fault::Truncate));
@@ -693,15 +703,17 @@ impl Cluster {
         };
         let (times, call) = (usize::try_from(times).unwrap_or(1), Some(change).filter(|_| times % 2 == 1));
         let rule = Rule { times, call, ..Rule::always(fault) };
+        // Names have calls of their own.
+        let of_names = Rule { call: None, ..rule.clone() };
         match cloud {
             Cloud::Compute => self.universe.compute.inject(rule),
             Cloud::Ocean => {
-                self.universe.zones.inject(rule.clone());
+                self.universe.zones.inject(of_names);
                 self.universe.ocean.inject(rule);
             }
             Cloud::Azure => self.universe.azure.inject(rule),
             Cloud::Aws => {
-                self.universe.route53.inject(rule.clone());
+                self.universe.route53.inject(of_names);
                 self.universe.ec2.inject(rule);
             }
         }

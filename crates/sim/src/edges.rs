@@ -183,6 +183,7 @@ fn reach(
                     }
                     return;
                 }
+                universe.trace(sent.process, request.method(), request.uri(), request.body());
                 let arrived = universe.arrives(sent);
                 let answer = server.oneshot(request).await;
                 let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
@@ -311,6 +312,7 @@ fn carried_out(
         let (_, name) = request.uri().path().rsplit_once("/nodes/")?;
         universe.api.one("nodes", "", name)
     };
+    universe.trace(process, request.method(), request.uri(), request.body());
     let before = (request.method() == Method::PATCH).then(node).flatten();
     if is_change(request) {
         universe.asks_for_a_change();

@@ -28,7 +28,7 @@ use drivers::http::HttpService;
 use plan::{Address, Epoch, Fact, Holding, Plan, Provider, RecordFact, Scope, Timestamp, Verdict};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use testbed::fake::ledger::{Asked, Deed, Ledger};
+use testbed::fake::ledger::{Asked, Deed, Done, Ledger};
 
 use crate::cluster::{AWS_REGION, AWS_ZONE, Cluster, texts};
 use crate::edges;
@@ -89,6 +89,21 @@ pub fn attached(universe: &Universe) -> usize {
     ledgers(universe).into_iter().map(count).sum()
 }
 
+/// How many addresses of ours went from one machine to another, or came back to one: neither those that went to their first, nor those
+/// that people moved.
+pub fn failovers(universe: &Universe, cluster: &Cluster) -> usize {
+    let of_cloud = |ledger: Ledger| {
+        let mut seen = BTreeSet::new();
+        let is_again = |done: &&Done| match &done.deed {
+            Deed::Attached { address, .. } => !seen.insert(address.clone()),
+            _ => false,
+        };
+        ledger.done.iter().filter(is_again).count()
+    };
+    let all: usize = ledgers(universe).into_iter().map(of_cloud).sum();
+    all.saturating_sub(cluster.moved_by_people)
+}
+
 /// Everything that is wrong after so many events. `before` is what had been written when the run should have been settled.
 pub async fn judge(
     universe: &Arc<Universe>,
@@ -100,7 +115,7 @@ pub async fn judge(
     let mut add = |invariant, what: String| found.push(Violation { invariant, what });
     for ledger in ledgers(universe) {
         // Nobody can keep a cloud that takes no conditions from carrying out what comes after D.
-        let doubled = ledger.double_holders().into_iter().filter(|what| !universe.came_too_late(what));
+        let doubled = ledger.double_holders().into_iter().filter(|what| !universe.is_soon_after_d(what));
         doubled.for_each(|what| add("I1", what));
     }
     for (ip, vm) in &cluster.given_away {

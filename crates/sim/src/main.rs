@@ -120,7 +120,7 @@ fn main() -> ExitCode {
     let sum = Mutex::new(Sum::default());
     let finished = each(arguments.first..arguments.first + arguments.seeds, |seed| {
         let outcome = run(seed, &days.script(seed));
-        let fingerprint = fingerprint(&outcome.story);
+        let fingerprint = fingerprint(&outcome.story) ^ outcome.trace;
         if arguments.fingerprints {
             println!("{seed} {fingerprint:016x}");
         }
@@ -129,7 +129,7 @@ fn main() -> ExitCode {
             println!("seed {seed}: {first}");
             sum.failed += 1;
         }
-        sum.attached += outcome.attached;
+        sum.failovers += outcome.failovers;
         // The order in which runs end is chance, so what stands for all of them must not depend on it.
         sum.trace ^= fingerprint.rotate_left((seed % 64) as u32);
         sum.simulated += outcome.simulated.as_secs_f64();
@@ -137,14 +137,14 @@ fn main() -> ExitCode {
     });
     let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!(
-        "{} runs, {} violated; {} attachments, {:.1} simulated days in {:.0} s",
+        "{} runs, {} violated; {} failovers, {:.1} simulated days in {:.0} s",
         arguments.seeds,
         sum.failed,
-        sum.attached,
+        sum.failovers,
         sum.simulated / 86_400.0,
         started.elapsed().as_secs_f64()
     );
-    let (seeds, failovers, violations) = (arguments.seeds, sum.attached, sum.failed);
+    let (seeds, failovers, violations) = (arguments.seeds, sum.failovers, sum.failed);
     println!(
         "{}",
         json!({"seeds": seeds, "failovers": failovers, "violations": violations, "trace_hash": format!("{:016x}", sum.trace)})
@@ -172,7 +172,7 @@ fn name_the_seed_of_a_panic() {
 #[derive(Default)]
 struct Sum {
     failed: usize,
-    attached: usize,
+    failovers: usize,
     simulated: f64,
     trace: u64,
 }

@@ -44,8 +44,10 @@ pub struct Outcome {
     pub violations: Vec<Violation>,
     /// What happened.
     pub story: Vec<String>,
-    /// How many addresses went to a machine.
-    pub attached: usize,
+    /// How many addresses went from one machine to another.
+    pub failovers: usize,
+    /// A number that stands for every request that was made, when, and by whom.
+    pub trace: u64,
     /// How long it took in its own time.
     pub simulated: Duration,
 }
@@ -58,7 +60,8 @@ pub fn run(seed: u64, script: &[(Duration, Event)]) -> Outcome {
         Err(error) => Outcome {
             violations: vec![Violation { invariant: "I0", what: error.to_string() }],
             story: Vec::new(),
-            attached: 0,
+            failovers: 0,
+            trace: 0,
             simulated: Duration::ZERO,
         },
     }
@@ -88,8 +91,9 @@ async fn play(seed: u64, script: &[(Duration, Event)]) -> Outcome {
     let violations = judge::judge(&universe, &cluster, before, script.len()).await;
     fleet.end();
     ipam.abort();
-    let attached = judge::attached(&universe);
-    Outcome { violations, story: universe.story(), attached, simulated: universe.elapsed() }
+    let failovers = judge::failovers(&universe, &cluster);
+    let trace = universe.traced();
+    Outcome { violations, story: universe.story(), failovers, trace, simulated: universe.elapsed() }
 }
 
 /// The processes of the controller.
@@ -239,7 +243,6 @@ impl Fleet {
             Event::ClockJump { replica, milliseconds } => {
                 if let Some(running) = &self.processes[of(replica)] {
                     running.process.jump(*milliseconds);
-                    self.universe.jumped(running.process.number);
                 }
             }
             Event::KubernetesStorm { one_in, seconds } => {

@@ -1,12 +1,14 @@
 //! What all processes of a run share: the apiserver, the clouds, the weather between them, and the story of the run.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use controller::clock::Clock;
 use controller::tasks::stop::Stop;
+use http::{Method, Uri};
 use jiff::Timestamp;
 use testbed::fake::Fake;
 use testbed::fake::azure::Azure;
@@ -45,6 +47,7 @@ const LATE_MAX: Duration = Duration::from_millis(1_800);
 pub struct Universe {
     /// Kubernetes.
     pub api: ApiServer,
+    trace: Mutex<DefaultHasher>,
     /// Compute Engine.
     pub compute: Fake<Compute>,
     /// DigitalOcean.
@@ -140,6 +143,7 @@ impl Universe {
             azure,
             ec2,
             route53,
+            trace: Mutex::default(),
             started: Instant::now(),
             weather: Mutex::new(weather),
             traps: Mutex::default(),
@@ -151,6 +155,16 @@ impl Universe {
     /// How long the run has lasted.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    /// Takes note of a request that arrives, so that two runs that differ in any of them are told apart.
+    pub fn trace(&self, process: u64, method: &Method, uri: &Uri, body: &[u8]) {
+        (self.elapsed(), process, method, uri, body).hash(&mut *lock(&self.trace));
+    }
+
+    /// A number that stands for all of them.
+    pub fn traced(&self) -> u64 {
+        lock(&self.trace).finish()
     }
 
     /// The true time of day.

@@ -528,8 +528,8 @@ fn whole_seconds(time: Timestamp) -> Time {
 
 fn state(said: &Verdict) -> AddressState {
     match said {
-        Verdict::Settled(_) | Verdict::Lingers(..) => AddressState::Attached,
-        Verdict::Moving(_) | Verdict::Queued(_) => AddressState::Moving,
+        Verdict::Settled(_) | Verdict::Lingers(..) | Verdict::Queued(_) => AddressState::Attached,
+        Verdict::Moving(_) => AddressState::Moving,
         Verdict::NoNode => AddressState::Unattached,
         Verdict::Foreign(_) => AddressState::Foreign,
         Verdict::OwnedBy(_) => AddressState::Conflict,

@@ -22,6 +22,8 @@ pub struct Ours {
 
 impl Account for Ours {
     const NAME: &'static str = "azure";
+    const CALLS: &'static [&'static str] = drivers::azure::CALLS;
+    const SAYS_WHEN_TO_RETRY: bool = true;
 
     async fn new() -> Self {
         let mut subscription = azure::Azure::new(SUBSCRIPTION, GROUP, TOKEN);
@@ -35,6 +37,10 @@ impl Account for Ours {
         let group = Some(GROUP.to_owned());
         let driver = Azure::new(service, "http://azure.invalid", tokens::fixed(TOKEN), group);
         Self { fake, driver }
+    }
+
+    fn calls(&self) -> Vec<&'static str> {
+        self.fake.ledger().calls().into_keys().collect()
     }
 
     fn driver(&self) -> &dyn AddressDriver {

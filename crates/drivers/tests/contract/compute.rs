@@ -25,6 +25,7 @@ fn zone(machine: &str) -> &'static str {
 
 impl Account for Ours {
     const NAME: &'static str = "gcp";
+    const CALLS: &'static [&'static str] = drivers::compute::CALLS;
 
     async fn new() -> Self {
         let mut project = compute::Compute::new(PROJECT, TOKEN);
@@ -37,6 +38,10 @@ impl Account for Ours {
         let service = with_deadline(HttpService::new(fake.service()));
         let driver = Compute::new(service, "http://compute.invalid/compute/v1/", tokens::fixed(TOKEN));
         Self { fake, driver }
+    }
+
+    fn calls(&self) -> Vec<&'static str> {
+        self.fake.ledger().calls().into_keys().collect()
     }
 
     fn driver(&self) -> &dyn AddressDriver {

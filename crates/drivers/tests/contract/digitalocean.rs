@@ -38,6 +38,8 @@ fn call(request: Kind) -> &'static str {
 
 impl Account for Ours {
     const NAME: &'static str = "digitalocean";
+    const CALLS: &'static [&'static str] = drivers::digitalocean::CALLS;
+    const SAYS_WHEN_TO_RETRY: bool = true;
 
     async fn new() -> Self {
         let mut account = digitalocean::DigitalOcean::new(TOKEN);
@@ -52,6 +54,10 @@ impl Account for Ours {
             fake,
             driver: DigitalOcean::new(service, "http://digitalocean.invalid/", tokens::fixed(TOKEN)),
         }
+    }
+
+    fn calls(&self) -> Vec<&'static str> {
+        self.fake.ledger().calls().into_keys().collect()
     }
 
     fn driver(&self) -> &dyn AddressDriver {

@@ -63,6 +63,7 @@ fn further(at: usize) -> String {
 
 impl Account for Ours {
     const NAME: &'static str = "aws";
+    const CALLS: &'static [&'static str] = drivers::ec2::CALLS;
     const ONE_PAGE: Option<&'static str> = ONE_PAGE;
     const NEVER_FAILS_LATE: Option<&'static str> = NEVER_FAILS_LATE;
 
@@ -76,6 +77,10 @@ impl Account for Ours {
         let fake = Fake::new(account);
         let driver = driver(HttpService::new(fake.service()));
         Self { fake, driver }
+    }
+
+    fn calls(&self) -> Vec<&'static str> {
+        self.fake.ledger().calls().into_keys().collect()
     }
 
     fn driver(&self) -> &dyn AddressDriver {

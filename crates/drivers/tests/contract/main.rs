@@ -19,6 +19,7 @@ mod digitalocean;
 mod ec2;
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -78,6 +79,14 @@ trait Account {
     const NEVER_FAILS_LATE: Option<&'static str> = None;
     /// Why there is only one page, where there is only one.
     const ONE_PAGE: Option<&'static str> = None;
+    /// Whether who asks too often is told how long to wait.
+    const SAYS_WHEN_TO_RETRY: bool = false;
+    /// The calls that the driver says it makes, which its policy is made of; none where the server does not tell.
+    const CALLS: &'static [&'static str] = &[];
+    /// Those that it has made.
+    fn calls(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
 }
 
 /// A request that changes or lists something.
@@ -105,6 +114,10 @@ type Verdict = Result<(), &'static str>;
 struct Column {
     name: &'static str,
     outcomes: Vec<(&'static str, Outcome)>,
+    /// The calls that were made in all cases together.
+    made: BTreeSet<&'static str>,
+    /// Those that the driver says it makes.
+    listed: BTreeSet<&'static str>,
 }
 
 /// Runs a case and takes its panic for its failure.
@@ -152,6 +165,10 @@ fn judge(columns: &[Column]) {
         }
     }
     assert_eq!(failed, 0, "cases failed");
+    for Column { name, made, listed, .. } in columns {
+        let unlisted: Vec<_> = made.difference(listed).collect();
+        assert!(unlisted.is_empty() || listed.is_empty(), "{name}: no policy allows {unlisted:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

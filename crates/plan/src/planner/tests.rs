@@ -30,7 +30,8 @@ use expect_test::{Expect, expect};
 use super::*;
 use crate::{
     Account, Creation, DnsProvider, Epoch, Fact, InFlightRecord, MachineState, Node, Pause, Pods, PoolKey,
-    Provider, Publication, Readiness, RecordFact, RecordKind, RecordName, RecordSet, Source, Turn,
+    Provider, Publication, Readiness, RecordFact, RecordKind, RecordName, RecordSet, SignedDuration, Source,
+    Turn,
 };
 
 fn now() -> Timestamp {
@@ -757,9 +758,14 @@ fn few_addresses_are_off_machines_that_serve_at_the_same_time_and_dead_holders_d
     assert_eq!(detached(&format!("{living} | a7 busy")), max - 1, "it may have left");
     assert_eq!(detached(&format!("{living} | a7 free | a8 free")), max - 2);
     let from_nowhere = living
-        .replace("a7 moves n7 -> n507", "a7 moves - -> n507")
+        .replace("a7 moves n7 -> n507", "a7 moves - -> n507 | a7 free")
         .replace("n7 cordoned empty holds a7", "n7");
-    assert_eq!(detached(&format!("{from_nowhere} | a7 free")), max - 1, "it may have been taken off before");
+    assert_eq!(detached(&from_nowhere), max, "it never was on a machine, and is missed by nobody");
+    assert_eq!(
+        detached(&format!("{from_nowhere} | a7 last n7")),
+        max - 1,
+        "it was taken off for one that refused it"
+    );
     let unknown = "a7 unknown | a8 unknown | a9 unknown";
     assert_eq!(detached(&format!("{living} | {unknown}")), max - 3, "nobody knows whether they arrived");
     let observed = world(&format!("{living} | observe | a7 free"));
@@ -855,6 +861,36 @@ fn a_breaker_trips_when_many_holders_are_lost_at_once() {
     let [.., (last, said)] = releasing.verdicts.values().next().unwrap().as_slice() else { panic!("none") };
     assert_eq!(*last, address("a8"));
     assert!(said.to_string().contains("confirm-loss="), "nothing is given up meanwhile: {said}");
+}
+
+#[test]
+fn while_holders_are_lost_what_is_on_no_machine_arrives_and_whatever_would_be_taken_off_waits_and_says_so() {
+    let lost = "n1 notready 9 holds a1 | n2 notready 9 holds a2 | n3 notready 9 holds a3 | n4 notready 9 holds a4 \
+                | n5 notready 9 holds a5 | n6 | n7 | n8 cordoned empty | n9 cordoned empty holds a7";
+    let moving = format!("{lost} | a6 free | a6 moves n8 -> n6 | a7 moves n9 -> n7");
+    let plan = plan(&world(&moving), now());
+    assert!(!plan.tripped.is_empty());
+    assert_eq!(plan.to_string(), "attach 203.0.113.6 -> n6");
+    let said = |name: &str| {
+        let mut all = plan.verdicts.values().flatten();
+        all.find(|(of, _)| *of == address(name)).map(|(_, said)| said.to_string()).unwrap()
+    };
+    assert_eq!(said("a6"), "is on its way to n6");
+    assert!(said("a7").contains("confirm-loss="), "{}", said("a7"));
+}
+
+#[test]
+fn pauses_last_as_long_as_they_were_meant_to_when_the_clock_is_set() {
+    let mut failed = world("n1 | a1 free | a2 free | n2");
+    let until = now() + Duration::from_secs(4);
+    failed.avoid_addresses.insert(address("a1"), Pause { until, why: "refused".into() });
+    failed.turns.insert(address("a2"), Turn { at: until, is_urgent: true });
+    failed.avoid_machines.insert(vm("n2"), until);
+    let hour = SignedDuration::from_hours(1);
+    failed.clock_moved(-hour);
+    assert_eq!(failed.avoid_addresses[&address("a1")].until, until - hour);
+    assert_eq!(failed.turns[&address("a2")].at, until - hour);
+    assert_eq!(failed.avoid_machines[&vm("n2")], until - hour);
 }
 
 #[test]

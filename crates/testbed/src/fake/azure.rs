@@ -67,6 +67,8 @@ pub struct Azure {
     pub denied: BTreeSet<String>,
     /// Whether the caller's role covers no machine, of which Azure then lists none.
     pub hides_machines: bool,
+    /// Whether it covers no interface.
+    pub hides_interfaces: bool,
     /// Whether the resource group has a lock on it that forbids changes.
     pub is_locked: bool,
     subscription: String,
@@ -131,6 +133,7 @@ impl Azure {
             page_size: 100,
             denied: BTreeSet::new(),
             hides_machines: false,
+            hides_interfaces: false,
             is_locked: false,
             subscription: subscription.to_owned(),
             group: group.to_owned(),

@@ -42,7 +42,10 @@ impl Azure {
             }
             "PublicIPAddresses_CreateOrUpdate" => self.write_address(call, now, ledger),
             "PublicIPAddresses_Delete" => self.delete_address(call, now, ledger),
-            "NetworkInterfaces_ListAll" => self.page(call, self.interfaces.values(), Interface::to_json),
+            "NetworkInterfaces_ListAll" => {
+                let shown = self.interfaces.values().filter(|_| !self.hides_interfaces);
+                self.page(call, shown, Interface::to_json)
+            }
             "NetworkInterfaces_Get" => Ok(Answer::json(200, self.found_interface(call)?.to_json())),
             "NetworkInterfaces_CreateOrUpdate" => self.write_interface(call, now, ledger),
             "VirtualMachines_ListAll" => {
