@@ -786,12 +786,20 @@ impl Index {
     pub fn distrust_late_reads(&mut self, late: &BTreeMap<Provider, Duration>) {
         let now = Instant::now();
         self.late_until = late.iter().map(|(provider, late_max)| (*provider, now + *late_max)).collect();
+        self.let_late_reads_pass();
+    }
+
+    /// What was answered to the leader before us is shown everywhere after a while.
+    pub fn let_late_reads_pass(&mut self) {
+        let now = Instant::now();
+        self.late_until.retain(|_, until| now < *until);
+        self.world.shows_late = self.late_until.keys().copied().collect();
     }
 
     /// Where addresses of a scope are by their objects' own words, if these may be newer than what its cloud shows: on a node that
     /// is well, with nothing left to do. A dead holder's address waits for nothing.
     fn newer_than_shown(&self, scope: &Scope) -> BTreeMap<Address, VmId> {
-        if self.late_until.get(&scope.provider).is_none_or(|until| Instant::now() >= *until) {
+        if self.late_until.get(&scope.provider).is_none_or(|until| *until <= Instant::now()) {
             return BTreeMap::new();
         }
         let is_well =

@@ -320,6 +320,7 @@ impl Rounds {
         self.follow_clock();
         let (now, began) = (self.clock.wall(), Instant::now());
         self.reporter.catch_up(&self.index);
+        self.index.let_late_reads_pass();
         if !plan::sabotaged!(InFlightForgotten) {
             self.index.world.in_flight = self.executor.in_flight.clone();
         }

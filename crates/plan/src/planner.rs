@@ -294,7 +294,9 @@ impl<'a> Planner<'a> {
         if !fact.is_some_and(|fact| moves::is_doubtfully_there(entry, fact)) {
             self.mark_leaving(pool, address, fact);
         }
-        if let Some(to) = entry.to.as_ref().filter(|_| self.world.in_flight.addresses.contains(&address)) {
+        let may_be_there = self.world.in_flight.addresses.contains(&address)
+            || self.world.shows_late.contains(&pool.scope.provider);
+        if let Some(to) = entry.to.as_ref().filter(|_| may_be_there) {
             self.plan.marks.coming.entry(pool.key.kind).or_default().insert(to.node.clone());
         }
         self.progress[rank].voluntary += usize::from(entry.is_voluntary);

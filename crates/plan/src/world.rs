@@ -52,6 +52,8 @@ pub struct World {
     pub losses: BTreeMap<Address, Timestamp>,
     /// Clouds that move an address in one call from holder to holder.
     pub moves_in_one_call: BTreeSet<Provider>,
+    /// Clouds that may not show yet what an earlier leader has done.
+    pub shows_late: BTreeSet<Provider>,
     /// The node that we run on, where another may do in our place what would cut it off.
     pub spared: Option<NodeName>,
     /// Machines that are known to have an address of their own, besides ours.

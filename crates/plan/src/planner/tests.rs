@@ -504,6 +504,12 @@ fn marks_are_added_where_addresses_are_and_taken_away_only_on_proof() {
     let coming = |text: &str| plan(&world(text), now()).marks.coming.contains_key(kind);
     assert!(coming("n1 | a1 moves - -> n1 | a1 busy"), "it may be there already");
     assert!(!coming("n1 | a1 moves - -> n1"), "nobody has asked for it yet");
+    let mut late = world("n1 | a1 moves - -> n1");
+    late.shows_late.insert(scope().provider);
+    assert!(
+        plan(&late, now()).marks.coming.contains_key(kind),
+        "an earlier leader may have, and it is not shown yet"
+    );
 }
 
 #[test]
