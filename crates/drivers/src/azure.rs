@@ -606,7 +606,7 @@ fn explain(name: &str, refused: &Refused) -> DriverError {
         )),
         (_, "DenyAssignmentAuthorizationFailed") => DriverError::Invalid(format!(
             "{message} The resource group is locked down, as that of an AKS cluster's nodes can be, and no role helps: \
-             set its restriction level to unrestricted"
+             it has to be unrestricted, which AKS Standard can and AKS Automatic can't be"
         )),
         // The regions were compared before, so what is missing is the address.
         (404, _) | (400, "InvalidResourceReference") => DriverError::NotFound(message),

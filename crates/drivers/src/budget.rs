@@ -3,7 +3,8 @@
 //! In: requests of all pools. Out: the same requests, no more than the limits allow, wherever the provider's own windows
 //! begin: while a request has no answer it may not have arrived yet, so what it takes comes back from its answer on. A part of
 //! each limit is kept for what is urgent, so that a dead holder's address does not queue behind drained ones, a part of each
-//! bucket for what has begun, so that who has looked can go on, and a part of each window for putting on what is taken off. A request that would have to wait for long is not sent at all, and is told when
+//! bucket for what has begun, so that who has looked can go on, and a part of each window for putting on what is taken off.
+//! Where a provider asks one request to wait, all that it counts together wait. A request that would have to wait for long is not sent at all, and is told when
 //! its turn comes: what was decided on must not leave much later, when it may not be so any more.
 
 use std::cell::Cell;

@@ -182,10 +182,12 @@ pub(crate) fn in_the_air(world: &World) -> BTreeMap<Scope, usize> {
             fact.is_some_and(is_held) && !world.in_flight.addresses.contains(&address)
         };
         let is_in_the_air = |(address, entry): &(&Address, &Move)| {
-            let is_of_lost = entry.from.is_some() && is_holder_lost(world, entry);
-            // One from nowhere that was on a machine once was taken off it, maybe for one that then refused it.
-            let was_on_one = entry.from.is_some() || pool.last_holders.contains_key(address);
-            entry.to.is_some() && was_on_one && !is_of_lost && !is_on_a_machine(**address)
+            let was_served = match entry.from {
+                Some(_) => !is_holder_lost(world, entry),
+                // It was taken off the machine that it was on once, maybe for one that then refused it.
+                None => pool.last_holders.contains_key(address),
+            };
+            entry.to.is_some() && was_served && !is_on_a_machine(**address)
         };
         let count = moves.iter().filter(is_in_the_air).count();
         if count > 0 {

@@ -5,7 +5,7 @@
 //! ```text
 //! another object owns it                                  report it                        OwnedBy
 //! the object can't be acted on, or its journal not read   touch nothing of the pool        Waits
-//! the journal names it                                    the next step, see `moves`       Moving
+//! the journal names it                                    the next step, see `moves`       Moving, Queued
 //! it is beyond the desired number                         leave it                         Disabled
 //!   and the object created it, nobody holds it, and
 //!   policy.releaseCreated says so                         release it                       Releasing
@@ -33,7 +33,7 @@
 //!
 //! Of what could be placed, a policy holds back: voluntary moves beyond `maxConcurrentMoves`, or while fewer than
 //! `minHealthy` addresses are settled; assignments within the cool-off; all of a scope whose breaker is tripped, see
-//! `losses`; and everything of an object that is only observed.
+//! `losses`, but for putting on what is on no machine; and everything of an object that is only observed.
 //!
 //! The node that we run on is never cut off by us: the plan says that somebody else should lead, who then does it.
 
@@ -461,9 +461,8 @@ impl<'a> Planner<'a> {
             if !acts {
                 continue;
             }
-            if let Some(tripped) = self.plan.tripped.get(&step.scope).filter(|_| !self.takes_nothing(&step)) {
-                let waits = Verdict::Waits(Waits::ForConfirmation(tripped.clone()));
-                self.say_instead(step, waits);
+            if self.plan.tripped.contains_key(&step.scope) && !self.takes_nothing(&step) {
+                self.wait_for_confirmation(step);
                 continue;
             }
             match step.action.cuts_off().is_some_and(|vm| self.world.is_spared(vm)) {
@@ -472,12 +471,10 @@ impl<'a> Planner<'a> {
             }
         }
         for step in std::mem::take(&mut self.begun) {
-            let Some(tripped) = self.plan.tripped.get(&step.scope) else {
-                actions.steps.push(step);
-                continue;
-            };
-            let waits = Verdict::Waits(Waits::ForConfirmation(tripped.clone()));
-            self.say_instead(step, waits);
+            match self.plan.tripped.contains_key(&step.scope) {
+                true => self.wait_for_confirmation(step),
+                false => actions.steps.push(step),
+            }
         }
         for (seeker, slot) in seekers.into_iter().zip(placed) {
             let (pool, address) = (seeker.pool, seeker.address);
@@ -506,11 +503,13 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Says something else of an address than was said before the step was held back.
-    fn say_instead(&mut self, step: Step, said: Verdict) {
+    /// Does not take a step of a scope whose breaker is tripped, and says so of its address.
+    fn wait_for_confirmation(&mut self, step: Step) {
+        let Some(tripped) = self.plan.tripped.get(&step.scope) else { return };
+        let waits = Verdict::Waits(Waits::ForConfirmation(tripped.clone()));
         let verdicts = self.plan.verdicts.entry(step.pool).or_default();
         if let Some((_, verdict)) = verdicts.iter_mut().find(|(address, _)| *address == step.address) {
-            *verdict = said;
+            *verdict = waits;
         }
     }
 

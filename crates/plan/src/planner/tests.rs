@@ -882,6 +882,10 @@ fn while_holders_are_lost_what_is_on_no_machine_arrives_and_whatever_would_be_ta
         all.find(|(of, _)| *of == address(name)).map(|(_, said)| said.to_string()).unwrap()
     };
     assert_eq!(said("a6"), "is on its way to n6");
+    let steps = |clause: &str| super::plan(&world(&format!("{lost} | {clause}")), now()).to_string();
+    assert_eq!(steps("a6 free | a6 moves n8 -> n6 | epoch 6"), "claim 203.0.113.6", "so that it can go on");
+    let arrived = moving.replacen("n6 |", "n6 holds a6 |", 1).replace("a6 free | ", "");
+    assert_eq!(super::plan(&world(&arrived), now()).to_string(), "finish 203.0.113.6");
     assert!(said("a7").contains("confirm-loss="), "{}", said("a7"));
 }
 
