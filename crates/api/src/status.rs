@@ -33,6 +33,10 @@ pub struct AddressStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_holder: Option<Holder>,
 
+    /// A machine that the address has left and that has an address of its own again, at clouds that may not show that yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub previous_holder: Option<Holder>,
+
     /// Why the address is in this state, in one word for scripts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

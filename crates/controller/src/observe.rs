@@ -786,19 +786,26 @@ impl Index {
     pub fn distrust_late_reads(&mut self, late: &BTreeMap<Provider, Duration>) {
         let now = Instant::now();
         self.late_until = late.iter().map(|(provider, late_max)| (*provider, now + *late_max)).collect();
-        self.let_late_reads_pass();
+        self.world.late_until = late.keys().map(|provider| (*provider, PENDING)).collect();
     }
 
     /// What was answered to the leader before us is shown everywhere after a while.
     pub fn let_late_reads_pass(&mut self) {
         let now = Instant::now();
-        self.late_until.retain(|_, until| now < *until);
-        self.world.shows_late = self.late_until.keys().copied().collect();
+        let is_over = |(provider, until): (&Provider, &Instant)| (*until <= now).then_some(*provider);
+        let over: Vec<_> = self.late_until.iter().filter_map(is_over).collect();
+        for provider in over {
+            self.late_until.remove(&provider);
+            let tick = self.tick();
+            self.world.late_until.insert(provider, tick);
+            // What machines were seen to have may have been what they had before.
+            self.world.has_own.clear();
+        }
     }
 
-    /// Where addresses of a scope are by their objects' own words, if these may be newer than what its cloud shows: on a node that
-    /// is well, with nothing left to do. A dead holder's address waits for nothing.
-    fn newer_than_shown(&self, scope: &Scope) -> BTreeMap<Address, VmId> {
+    /// Where addresses of a scope with nothing left to do are by their objects' own words, if these may be newer than what its cloud
+    /// shows, and whether the node there is well.
+    fn newer_than_shown(&self, scope: &Scope) -> BTreeMap<Address, (VmId, bool)> {
         if self.late_until.get(&scope.provider).is_none_or(|until| *until <= Instant::now()) {
             return BTreeMap::new();
         }
@@ -806,13 +813,17 @@ impl Index {
             |vm: &VmId| self.world.node_of(vm).is_some_and(|(_, node)| node.readiness == Readiness::Ready);
         let mut all = BTreeMap::new();
         for (key, tracked) in &self.objects {
-            let Some(pool) = self.world.pool(key).filter(|pool| pool.scope == *scope) else { continue };
-            let attached =
-                tracked.object.addresses().iter().filter(|status| status.state == AddressState::Attached);
-            let found = attached.filter_map(|status| {
+            let is_meant = |pool: &&Pool| pool.scope == *scope && pool.policy.mode.acts();
+            let Some(pool) = self.world.pool(key).filter(is_meant) else { continue };
+            // Who holds an address is written down as soon as it has arrived, and that it has, a moment later. While it is not known
+            // whether the cloud is late, it is said to be unknown.
+            let is_on_its_holder = |status: &&AddressStatus| {
+                matches!(status.state, AddressState::Attached | AddressState::Moving | AddressState::Unknown)
+            };
+            let found = tracked.object.addresses().iter().filter(is_on_its_holder).filter_map(|status| {
                 let address = status.address.parse().ok()?;
                 let vm = pool.last_holders.get(&address)?;
-                (pool.entry(address).is_none() && is_well(vm)).then(|| (address, vm.clone()))
+                pool.entry(address).is_none().then(|| (address, (vm.clone(), is_well(vm))))
             });
             all.extend(found);
         }
@@ -837,7 +848,13 @@ impl Index {
                 let newer = self.newer_than_shown(scope);
                 for address in asked.iter().chain(listing.addresses.keys()) {
                     let drivers::Listed { mut holding, region, tag } = listing.told(*address);
-                    if newer.get(address).is_some_and(|vm| holding != Holding::By(vm.clone())) {
+                    // An address that is told to be free of a dead holder waits for nothing: it is put on another machine, which takes it
+                    // from nobody. One that is told to be elsewhere may not be there any more.
+                    let is_outdated = |(vm, is_well): &(VmId, bool)| match &holding {
+                        Holding::By(told) => told != vm,
+                        _ => *is_well,
+                    };
+                    if newer.get(address).is_some_and(is_outdated) {
                         holding = Holding::Unknown(
                             "the last leader put it elsewhere, which the cloud may not show yet".into(),
                         );
@@ -1148,6 +1165,14 @@ pub(crate) fn lent(status: &[AddressStatus]) -> BTreeSet<Address> {
     status.iter().filter(had_own).filter_map(|status| status.address.parse().ok()).collect()
 }
 
+/// The machines that addresses have left and that have one of their own again, by the object's own status.
+pub(crate) fn returned(status: &[AddressStatus]) -> BTreeMap<Address, VmId> {
+    let left = |status: &AddressStatus| {
+        Some((status.address.parse().ok()?, VmId::from(status.previous_holder.as_ref()?.vm.as_str())))
+    };
+    status.iter().filter_map(left).collect()
+}
+
 /// Since when addresses are on their way, by the object's own journal. One that failed is still on its way.
 pub(crate) fn moving_since(journal: &[api::status::Move]) -> BTreeMap<Address, Timestamp> {
     let began = |entry: &api::status::Move| {
@@ -1295,13 +1320,18 @@ mod tests {
             let doubted = believed(true, "Attached", Duration::ZERO, told.clone()).await;
             assert!(matches!(doubted, Holding::Unknown(_)), "{doubted:?}");
             assert_eq!(believed(true, "Attached", Duration::from_secs(30), told.clone()).await, told);
-            assert_eq!(believed(true, "Unattached", Duration::ZERO, told.clone()).await, told);
-            assert_eq!(
-                believed(false, "Attached", Duration::ZERO, told.clone()).await,
-                told,
-                "nobody is served there"
-            );
+            let again = believed(true, "Unknown", Duration::ZERO, told.clone()).await;
+            assert!(matches!(again, Holding::Unknown(_)), "this is what is written of it meanwhile");
+            let arrived = believed(true, "Moving", Duration::ZERO, told.clone()).await;
+            assert!(matches!(arrived, Holding::Unknown(_)), "it has arrived, and nobody has said so yet");
+            for settled in ["Unattached", "Foreign"] {
+                assert_eq!(believed(true, settled, Duration::ZERO, told.clone()).await, told);
+            }
         }
+        let of_a_dead_node = async |told| believed(false, "Attached", Duration::ZERO, told).await;
+        assert_eq!(of_a_dead_node(Holding::Free).await, Holding::Free, "nobody is served there");
+        let elsewhere = of_a_dead_node(Holding::By("us-east-1/i-2".into())).await;
+        assert!(matches!(elsewhere, Holding::Unknown(_)), "it may have left there for the node that died");
     }
 
     #[test]

@@ -235,6 +235,8 @@ impl Ec2 {
         let interface = self.first_interface(scope, vm).await?;
         let is_late = self.recent().is_late(&scope.account, address, &Holding::By(vm.clone()));
         let has_own = self.recent().has_own(vm);
+        let shown = association(&interface).filter(|present| present.ip_owner_id() == Some(AMAZON));
+        let own = shown.and_then(|present| present.public_ip()?.parse().ok());
         let has_own = match association(&interface) {
             Some(present) if parsed(present.public_ip()) == Some(address) && !is_late => {
                 return Ok(Progress::Done);
@@ -252,6 +254,9 @@ impl Ec2 {
             return Ok(Progress::Occupied);
         }
         let allocation = self.allocation(scope, address).await?;
+        if has_own {
+            self.recent().note_replacing(vm, own);
+        }
         let associated = self
             .client(scope)
             .await
@@ -352,7 +357,15 @@ impl Ec2 {
             Some(present) if parsed(present.public_ip()) == Some(address) => {
                 return Err(DriverError::Conflict(format!("{vm} still shows {address}, which has left it")));
             }
-            Some(_) => return Ok(Progress::Done),
+            Some(present) => {
+                let own = present.public_ip().and_then(|ip| ip.parse().ok());
+                if self.recent().may_be_replaced(vm, own) {
+                    let message =
+                        format!("{vm} may still show the address of its own that {address} replaced");
+                    return Err(DriverError::Conflict(message));
+                }
+                return Ok(Progress::Done);
+            }
             None => {}
         }
         let assigned = self.client(scope).await.modify_network_interface_attribute();

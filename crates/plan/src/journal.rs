@@ -1,6 +1,8 @@
 //! What a step makes of the journal that it is about. Whoever keeps the journal writes it out before anything is called.
 
-use crate::{Action, Address, Epoch, Journal, Move, PENDING, Pool, Timestamp};
+use std::collections::BTreeSet;
+
+use crate::{Action, Address, Epoch, Journal, Move, PENDING, Pool, Timestamp, VmId};
 
 impl Pool {
     /// The unfinished move of an address.
@@ -33,7 +35,8 @@ impl Pool {
             }
             Action::Finish => {
                 self.lent.remove(&address);
-                if let Some(Move { to: Some(to), owed, .. }) = moves.remove(&address) {
+                let Some(Move { to, owed, .. }) = moves.remove(&address) else { return };
+                if let Some(to) = to {
                     self.last_assignment = Some(now);
                     if owed.contains(&to.vm) {
                         self.lent.insert(address);
@@ -41,8 +44,13 @@ impl Pool {
                     // The machine was ours when it was told to hold the address, whatever became of its node.
                     self.last_holders.insert(address, to.vm);
                 }
+                self.remember_returned(address, owed);
             }
-            Action::Abandon => _ = moves.remove(&address),
+            Action::Abandon => {
+                if let Some(Move { owed, .. }) = moves.remove(&address) {
+                    self.remember_returned(address, owed);
+                }
+            }
             // These are calls, and the last is for the object's spec.
             Action::Attach(_)
             | Action::Replace(_)
@@ -51,5 +59,12 @@ impl Pool {
             | Action::Release
             | Action::Drop => {}
         }
+    }
+
+    /// A move is over, so whoever it owed an address of their own has one, or has ours.
+    fn remember_returned(&mut self, address: Address, owed: BTreeSet<VmId>) {
+        let holder = self.last_holders.get(&address);
+        let returned = owed.into_iter().find(|vm| Some(vm) != holder);
+        self.returned.extend(returned.map(|vm| (address, vm)));
     }
 }

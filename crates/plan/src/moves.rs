@@ -32,9 +32,11 @@
 //! ```text
 //! attach, the target is said to have had its own        attach in its place; in a move that could wait, once its source has
 //!                                                         one again
-//!         the target is known to have its own           write that into the entry
-//! finish or abandon, and a machine that had its own     give it one
-//!   is known to have none
+//!         the target is known to have its own, or was   write that into the entry
+//!           given it by an earlier leader and the cloud
+//!           may not show it yet
+//! finish or abandon, and a machine that had its own     wait until the cloud shows what an earlier leader has done, where that
+//!   is known to have none                                 may take a while; then give it one
 //! ```
 
 use std::collections::BTreeMap;
@@ -133,6 +135,7 @@ pub(crate) fn next(
         (Holding::By(_) | Holding::Missing, ..) => Next::Abandon,
     };
     let lacks = |vm: &&VmId| !world.holds_any(vm) && !world.has_own.contains(*vm);
+    let is_late = world.may_be_late(pool.scope.provider, Some(fact));
     let lacking_source = || entry.owed.iter().filter(|vm| entry.from.as_ref() == Some(vm)).find(lacks);
     match next {
         Next::Attach(to) if entry.owed.contains(&to.vm) => match lacking_source() {
@@ -140,12 +143,25 @@ pub(crate) fn next(
             Some(vm) if !is_holder_lost(world, entry) => Next::Restore(vm.clone()),
             _ => Next::Replace(to),
         },
-        Next::Attach(to) if world.has_own.contains(&to.vm) => Next::Owe,
-        Next::Finish | Next::Abandon if !crate::sabotaged!(OwnForgotten) => {
+        Next::Attach(to) if world.has_own.contains(&to.vm) || (is_late && has_returned(world, &to.vm)) => {
+            Next::Owe
+        }
+        Next::Finish | Next::Abandon if entry.owed.is_empty() || crate::sabotaged!(OwnForgotten) => next,
+        // An earlier leader may have brought it to either machine: who has what can't be told yet.
+        Next::Finish | Next::Abandon if is_late => match world.late_until.get(&pool.scope.provider) {
+            Some(&PENDING) => Next::WaitForCloud,
+            _ => Next::ReadAgain,
+        },
+        Next::Finish | Next::Abandon => {
             entry.owed.iter().find(lacks).map_or(next, |vm| Next::Restore(vm.clone()))
         }
         other => other,
     }
+}
+
+/// Whether a machine has an address of its own again that an earlier leader gave it, which may not be shown yet.
+fn has_returned(world: &World, vm: &VmId) -> bool {
+    world.pools().any(|pool| pool.returned.values().any(|returned| returned == vm))
 }
 
 /// Whether nobody is served at the holder: it was dead when the move began, or has been lost since.

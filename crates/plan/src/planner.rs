@@ -295,7 +295,7 @@ impl<'a> Planner<'a> {
             self.mark_leaving(pool, address, fact);
         }
         let may_be_there = self.world.in_flight.addresses.contains(&address)
-            || self.world.shows_late.contains(&pool.scope.provider);
+            || self.world.may_be_late(pool.scope.provider, fact);
         if let Some(to) = entry.to.as_ref().filter(|_| may_be_there) {
             self.plan.marks.coming.entry(pool.key.kind).or_default().insert(to.node.clone());
         }

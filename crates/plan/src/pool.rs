@@ -39,6 +39,8 @@ pub struct Pool {
     pub last_holders: BTreeMap<Address, VmId>,
     /// Those of its addresses whose last holder had an address of its own before, and gets one back.
     pub lent: BTreeSet<Address>,
+    /// Machines that its addresses have left, and that have one of their own again, by the object's own status.
+    pub returned: BTreeMap<Address, VmId>,
     /// When an address was last assigned, by the object's own status.
     pub last_assignment: Option<Timestamp>,
     /// Since when addresses are on their way, by the object's own status.
@@ -74,6 +76,7 @@ impl Pool {
             zones: Vec::new(),
             last_holders: BTreeMap::new(),
             lent: BTreeSet::new(),
+            returned: BTreeMap::new(),
             last_assignment: None,
             moving_since: BTreeMap::new(),
             publication: None,
@@ -222,7 +225,7 @@ pub enum Mode {
 
 impl Mode {
     /// Whether anything is changed for the object.
-    pub(crate) fn acts(self) -> bool {
+    pub fn acts(self) -> bool {
         matches!(self, Self::Active | Self::Leaving)
     }
 }

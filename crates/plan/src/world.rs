@@ -52,8 +52,8 @@ pub struct World {
     pub losses: BTreeMap<Address, Timestamp>,
     /// Clouds that move an address in one call from holder to holder.
     pub moves_in_one_call: BTreeSet<Provider>,
-    /// Clouds that may not show yet what an earlier leader has done.
-    pub shows_late: BTreeSet<Provider>,
+    /// Clouds of which what was read up to a moment may be older than what an earlier leader has done; [`PENDING`] while that goes on.
+    pub late_until: BTreeMap<Provider, Tick>,
     /// The node that we run on, where another may do in our place what would cut it off.
     pub spared: Option<NodeName>,
     /// Machines that are known to have an address of their own, besides ours.
@@ -223,6 +223,12 @@ pub struct InFlight {
 }
 
 impl World {
+    /// Whether what is known of an address may be older than what an earlier leader has done.
+    pub(crate) fn may_be_late(&self, provider: Provider, fact: Option<&Fact>) -> bool {
+        let is_late = |until: &Tick| fact.is_none_or(|fact| fact.as_of <= *until);
+        self.late_until.get(&provider).is_some_and(is_late)
+    }
+
     /// A node appeared or changed.
     pub fn set_node(&mut self, name: &NodeName, mut node: Node) {
         node.machine = node.machine.map(|(scope, vm)| (self.interned(scope), vm));

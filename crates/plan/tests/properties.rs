@@ -148,6 +148,7 @@ fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap
         region: dice.one_in(5).then(|| "near".into()),
         zones: if dice.one_in(5) { vec!["a".into()] } else { Vec::new() },
         lent: last_holders.keys().copied().filter(|_| dice.one_in(3)).collect(),
+        returned: BTreeMap::new(),
         last_holders,
         last_assignment: dice.one_in(3).then(|| start() - Duration::from_secs(dice.roll(30))),
         moving_since: BTreeMap::new(),

@@ -71,6 +71,8 @@ struct Seen {
     repeated: BTreeMap<(u64, String), Duration>,
     /// What was written into Kubernetes that is not so.
     untrue: Vec<Violation>,
+    /// Whether anything was wrong so far.
+    is_condemned: bool,
     /// The epoch that each process led in.
     epochs: BTreeMap<String, i64>,
 }
@@ -285,9 +287,11 @@ impl Universe {
     /// What is wrong with a change that comes after D to a cloud that takes conditions, if it is carried out.
     fn comes_too_late(&self, request: &Request) -> Option<Violation> {
         let subject = request.subject();
+        // The condition is on the interface. An address that is on no other may come to one that nobody has changed since.
+        let is_held = subject.as_ref().is_some_and(|ip| self.holder(ip).is_some());
         let seen = lock(&self.arrivals.seen);
         let is_newer = |landed: &&Landed| {
-            let is_about_it = landed.subject == subject || landed.path == request.path;
+            let is_about_it = landed.path == request.path || (is_held && landed.subject == subject);
             is_about_it && landed.is_done && landed.number > request.number
         };
         let newer = seen.landed.iter().find(is_newer)?;
@@ -337,6 +341,7 @@ impl Universe {
             seen.failed.insert(key, self.now());
         }
         let (process, path, number) = (*process, path.clone(), *number);
+        seen.is_condemned |= !wrong.is_empty();
         seen.landed.push(Landed {
             process,
             line,
@@ -427,7 +432,14 @@ impl Universe {
     /// Something was written into Kubernetes just now that must not be.
     pub fn condemn(&self, invariant: &'static str, what: String) {
         self.tell(&what);
-        lock(&self.arrivals.seen).untrue.push(Violation { invariant, what });
+        let mut seen = lock(&self.arrivals.seen);
+        seen.is_condemned = true;
+        seen.untrue.push(Violation { invariant, what });
+    }
+
+    /// Whether anything was wrong so far that can be told before the end.
+    pub fn is_condemned(&self) -> bool {
+        lock(&self.arrivals.seen).is_condemned
     }
 
     /// What was written into Kubernetes in the course of the run that must not be.
@@ -473,6 +485,11 @@ impl Universe {
         let is_held = self.ocean.with(|ocean| ocean.holder(&ip)) == Some(STRANGER_DROPLET);
         let given = lock(&self.arrivals.seen).disturbed.get(&ip).copied().unwrap_or_default();
         is_held.then(|| self.now() - self.elapsed().saturating_sub(given))
+    }
+
+    /// A person has put an address where it is: what became of it before is over.
+    pub fn begins_anew(&self, ip: &str) {
+        lock(&self.arrivals.seen).raced.remove(ip);
     }
 
     /// Whether an address was taken from a machine outside of the cluster, and nobody could know that it was there.

@@ -148,7 +148,8 @@ pub fn aws_address(number: u64) -> String {
     format!("10.2.0.{}", number + 1)
 }
 
-fn address_at(cloud: Cloud, number: u64) -> String {
+/// An address at any of them.
+pub(crate) fn address_at(cloud: Cloud, number: u64) -> String {
     match cloud {
         Cloud::Compute => compute_address(number),
         Cloud::Ocean => ocean_address(number),
@@ -565,6 +566,7 @@ impl Cluster {
             }
         }
         self.given_away.remove(&ip);
+        self.universe.begins_anew(&ip);
         let stranger = match cloud {
             Cloud::Compute => format!("{PROJECT}/{}/{STRANGER}", ZONES[0]),
             Cloud::Ocean => STRANGER_DROPLET.to_string(),

@@ -16,7 +16,8 @@
 //! I11 a VIP is on one Cluster, from a claim of its own, and nothing of anybody else is touched: see `vips`
 //! ```
 //!
-//! What is settled is judged by the planner on the true facts, read without any weather: it must have nothing left to do.
+//! What is settled is judged twice: by the planner on the true facts, read without any weather, which must have nothing left to do; and
+//! from who holds what and what nodes are alone, by rules of its own: see `places`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -33,6 +34,7 @@ use testbed::fake::ledger::{Asked, Deed, Done, Ledger};
 use crate::cluster::{AWS_REGION, AWS_ZONE, Cluster, texts};
 use crate::edges;
 use crate::names;
+use crate::places;
 use crate::run::DNS_OWNER;
 use crate::universe::{PROJECT, SUBSCRIPTION, Universe};
 use crate::vips;
@@ -72,8 +74,11 @@ const READS_PER_ATTACHMENT_MAX: f64 = 4.0;
 /// The most reads of names a second, over the whole run.
 const NAME_READS_PER_SECOND_MAX: f64 = 1.0;
 
-/// How much was written so far: what changed in Kubernetes, what it was asked to change, and what clouds were.
-pub fn written(universe: &Universe) -> (usize, usize, usize) {
+/// How much was written: what changed in Kubernetes, what it was asked to change, and what clouds were.
+pub type Written = (usize, usize, usize);
+
+/// How much was written so far.
+pub fn written(universe: &Universe) -> Written {
     (universe.api.changes(), universe.asked(), universe.landed().len())
 }
 
@@ -104,14 +109,28 @@ pub fn failovers(universe: &Universe, cluster: &Cluster) -> usize {
     all.saturating_sub(cluster.moved_by_people)
 }
 
+/// What was seen to be wrong in the moment in which it happened.
+pub fn on_the_way(universe: &Universe) -> Vec<Violation> {
+    let mut found = universe.untrue();
+    for landed in universe.landed() {
+        let (process, line) = (landed.process, landed.line);
+        let told = |Violation { invariant, what }| Violation {
+            invariant,
+            what: format!("{what}: p{process} {line}"),
+        };
+        found.extend(landed.wrong.into_iter().map(told));
+    }
+    found
+}
+
 /// Everything that is wrong after so many events. `before` is what had been written when the run should have been settled.
 pub async fn judge(
     universe: &Arc<Universe>,
     cluster: &Cluster,
-    before: (usize, usize, usize),
+    before: Written,
     events: usize,
 ) -> Vec<Violation> {
-    let mut found = Vec::new();
+    let mut found = on_the_way(universe);
     let mut add = |invariant, what: String| found.push(Violation { invariant, what });
     for ledger in ledgers(universe) {
         // Nobody can keep a cloud that takes no conditions from carrying out what comes after D.
@@ -124,14 +143,6 @@ pub async fn judge(
         }
     }
     stale_leaders(universe).into_iter().for_each(|what| add("I2", what));
-    for landed in universe.landed() {
-        for violation in landed.wrong {
-            add(violation.invariant, format!("{}: p{} {}", violation.what, landed.process, landed.line));
-        }
-    }
-    for violation in universe.untrue() {
-        add(violation.invariant, violation.what);
-    }
     if written(universe) != before {
         add("I3", format!("{before:?} writes became {:?} though nothing happened", written(universe)));
     }
@@ -156,6 +167,7 @@ pub async fn judge(
     untrue_holders(universe, &index).into_iter().for_each(|what| add("I5", what));
     statuses(universe).into_iter().for_each(|what| add("I5", what));
     marks(&index, &plan).into_iter().for_each(|what| add("I5", what));
+    places::judge(universe).into_iter().for_each(|(invariant, what)| add(invariant, what));
     costs(universe, events).into_iter().for_each(|what| add("I7", what));
     found
 }
@@ -292,14 +304,6 @@ fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
     }
     for ip in cluster.foreign.difference(&account) {
         found.push(format!("{ip} was released, and was not ours"));
-    }
-    for pool in &pools {
-        let desired = pool["spec"]["desiredIPs"].as_u64().unwrap_or(0);
-        let has = pool["spec"]["ips"].as_array().map_or(0, Vec::len) as u64;
-        let made = account.difference(&cluster.foreign).count() as u64;
-        if has > desired.max(made + crate::script::ADDRESSES) {
-            found.push(format!("{has} addresses where {desired} were desired"));
-        }
     }
     found
 }

@@ -18,6 +18,7 @@ pub mod edges;
 pub mod ipam;
 pub mod judge;
 mod names;
+mod places;
 pub mod reduce;
 pub mod run;
 pub mod rush;

@@ -15,7 +15,7 @@ use crate::cluster::{Cluster, clouds};
 use crate::dice::Dice;
 use crate::edges::edges;
 use crate::ipam::Ipam;
-use crate::judge::{self, Violation};
+use crate::judge::{self, Violation, Written};
 use crate::script::{self, CHAOS, Event, Replica};
 use crate::universe::{Process, Universe};
 
@@ -72,28 +72,41 @@ async fn play(seed: u64, script: &[(Duration, Event)]) -> Outcome {
     let mut cluster = Cluster::new(seed, Arc::clone(&universe));
     let mut fleet = Fleet::new(seed, Arc::clone(&universe));
     let ipam = tokio::spawn(Ipam::new(seed, Arc::clone(&universe)).work());
-    for (at, event) in script {
-        fleet.look_after_until(*at).await;
-        cluster.happen(event);
-        fleet.happen(event);
-    }
-    fleet.look_after_until(CHAOS).await;
-    universe.tell("nothing goes wrong any more");
-    fleet.heal();
-    cluster.heal();
-    let resolve_at = CHAOS + SETTLES_WITHIN / 2;
-    fleet.look_after_until(resolve_at).await;
-    cluster.resolve();
-    let settled_at = CHAOS + SETTLES_WITHIN;
-    fleet.look_after_until(settled_at).await;
-    let before = judge::written(&universe);
-    fleet.look_after_until(settled_at + QUIET).await;
-    let violations = judge::judge(&universe, &cluster, before, script.len()).await;
+    let violations = match live(&universe, &mut cluster, &mut fleet, script).await {
+        Some(before) => judge::judge(&universe, &cluster, before, script.len()).await,
+        None => judge::on_the_way(&universe),
+    };
     fleet.end();
     ipam.abort();
     let failovers = judge::failovers(&universe, &cluster);
     let trace = universe.traced();
     Outcome { violations, story: universe.story(), failovers, trace, simulated: universe.elapsed() }
+}
+
+/// Lets the script happen, and then everything settle: gives what had been written when it should have. A run that has gone wrong on
+/// the way ends there, because what follows has no part in it.
+async fn live(
+    universe: &Universe,
+    cluster: &mut Cluster,
+    fleet: &mut Fleet,
+    script: &[(Duration, Event)],
+) -> Option<Written> {
+    for (at, event) in script {
+        fleet.look_after_until(*at).await?;
+        cluster.happen(event);
+        fleet.happen(event);
+    }
+    fleet.look_after_until(CHAOS).await?;
+    universe.tell("nothing goes wrong any more");
+    fleet.heal();
+    cluster.heal();
+    fleet.look_after_until(CHAOS + SETTLES_WITHIN / 2).await?;
+    cluster.resolve();
+    let settled_at = CHAOS + SETTLES_WITHIN;
+    fleet.look_after_until(settled_at).await?;
+    let before = judge::written(universe);
+    fleet.look_after_until(settled_at + QUIET).await?;
+    Some(before)
 }
 
 /// The processes of the controller.
@@ -167,10 +180,13 @@ impl Fleet {
         self.processes[replica] = Some(Running { process, task, terminate: Some(terminate) });
     }
 
-    /// Lets time pass, and starts again what has ended.
-    async fn look_after_until(&mut self, until: Duration) {
+    /// Lets time pass, and starts again what has ended. None where something has gone wrong that must not.
+    async fn look_after_until(&mut self, until: Duration) -> Option<()> {
         const LOOK: Duration = Duration::from_millis(250);
         loop {
+            if self.universe.is_condemned() {
+                return None;
+            }
             let now = self.universe.elapsed();
             let (due, later) = std::mem::take(&mut self.later).into_iter().partition(|(at, _)| *at <= now);
             self.later = later;
@@ -188,7 +204,7 @@ impl Fleet {
             }
             match until.checked_sub(now) {
                 Some(left) if !left.is_zero() => tokio::time::sleep(left.min(LOOK)).await,
-                _ => return,
+                _ => return Some(()),
             }
         }
     }

@@ -22,9 +22,9 @@ use tokio::time::Instant;
 
 use crate::apiserver::ApiServer;
 use crate::arrivals::Arrivals;
-use crate::cluster::Clouds;
+use crate::cluster::{Clouds, address_at};
 use crate::dice::Dice;
-use crate::script::Cloud;
+use crate::script::{ADDRESSES, Cloud};
 
 /// The token or the key that all clouds accept.
 pub const TOKEN: &str = "sim-token";
@@ -280,6 +280,14 @@ impl Universe {
             azure: &self.azure,
             ec2: &self.ec2,
         }
+    }
+
+    /// Every address that somebody may hold, at whichever cloud.
+    pub fn addresses(&self) -> Vec<String> {
+        let reserved = (0..ADDRESSES).flat_map(|number| {
+            [Cloud::Compute, Cloud::Azure, Cloud::Aws].map(|cloud| address_at(cloud, number))
+        });
+        reserved.chain(self.ocean.with(|ocean| ocean.reserved_ips())).collect()
     }
 
     /// The machine that has an address, at whichever cloud.

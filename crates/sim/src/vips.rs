@@ -141,7 +141,9 @@ pub fn script(seed: u64, troubles: &[Duration]) -> Vec<(Duration, Event)> {
         if let Event::Create { cluster } | Event::Replace { cluster } = event
             && dice.one_in(3)
         {
-            events.push((at + dice.up_to(SOON), Event::SetEndpoint { cluster }));
+            // Mostly its VIP is written within a second, so that is when somebody else's endpoint is most in danger.
+            let after = *dice.pick(&[SOON, SOON / 4]);
+            events.push((at + dice.up_to(after), Event::SetEndpoint { cluster }));
         }
         events.push((at, event));
     }

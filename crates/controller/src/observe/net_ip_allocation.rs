@@ -8,7 +8,9 @@ use kube::ResourceExt;
 use plan::{Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
 use super::owners::Named;
-use super::{Front, PodsMeant, Who, allowed, created, last_holders, lent, losses_confirmed, parse_addresses};
+use super::{
+    Front, PodsMeant, Who, allowed, created, last_holders, lent, losses_confirmed, parse_addresses, returned,
+};
 
 /// The kind's name.
 pub const KIND: &str = "NetIPAllocation";
@@ -40,6 +42,7 @@ pub(super) fn front(object: &NetIPAllocation) -> Front {
         zones,
         last_holders: last_holders(status),
         lent: lent(status),
+        returned: returned(status),
         losses_confirmed: losses_confirmed(object),
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, Duration::ZERO),
         ..Pool::new(key(object), Scope { provider, account: "".into() }, addresses)

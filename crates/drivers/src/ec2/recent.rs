@@ -1,6 +1,7 @@
 //! What was answered a short while ago, against listings that don't show it yet.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ pub(super) struct Recent {
     free: BTreeMap<(Arc<str>, Address), Instant>,
     /// When each machine was given an address of its own, which has not gone since.
     own: BTreeMap<VmId, Instant>,
+    /// When one of ours was last to take the place of a machine's own, and which that was, where it was shown.
+    replaced: BTreeMap<VmId, (Instant, Option<IpAddr>)>,
     /// When an address was last asked for without an answer.
     unanswered: BTreeMap<Arc<str>, Instant>,
 }
@@ -34,7 +37,8 @@ impl Recent {
     /// Nothing was heard yet.
     pub(super) fn new(late_max: Duration) -> Self {
         let (changes, free) = (BTreeMap::new(), BTreeMap::new());
-        Self { late_max, changes, free, own: BTreeMap::new(), unanswered: BTreeMap::new() }
+        let (own, replaced, unanswered) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { late_max, changes, free, own, replaced, unanswered }
     }
 
     /// A change was answered.
@@ -55,9 +59,20 @@ impl Recent {
         self.own.insert(vm.clone(), Instant::now());
     }
 
+    /// One of ours is to take the place of a machine's own.
+    pub(super) fn note_replacing(&mut self, vm: &VmId, own: Option<IpAddr>) {
+        self.replaced.insert(vm.clone(), (Instant::now(), own));
+    }
+
     /// One of ours took the place of a machine's own.
     pub(super) fn note_replaced(&mut self, vm: &VmId) {
         self.own.remove(vm);
+    }
+
+    /// Whether an address of its own that a machine is shown with may be the one that it had before ours came.
+    pub(super) fn may_be_replaced(&mut self, vm: &VmId, own: Option<IpAddr>) -> bool {
+        self.forget();
+        self.replaced.get(vm).is_some_and(|(_, replaced)| replaced.is_none() || *replaced == own)
     }
 
     /// Whether a machine has an address of its own that may not be shown yet.
@@ -96,6 +111,7 @@ impl Recent {
         }
         self.changes.retain(|_, changes| !changes.is_empty());
         self.own.retain(|_, at| at.elapsed() < late_max);
+        self.replaced.retain(|_, (at, _)| at.elapsed() < late_max);
         self.unanswered.retain(|_, at| at.elapsed() < late_max);
     }
 
@@ -221,6 +237,20 @@ mod tests {
         assert_eq!(recent.until_surely_free(&here, address), LATE_MAX);
         tokio::time::sleep(LATE_MAX).await;
         assert_eq!(recent.until_surely_free(&here, address), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn for_a_while_a_machine_may_still_be_shown_with_its_own_address_that_ours_has_replaced() {
+        let (mut recent, vm) = (Recent::new(LATE_MAX), "one".into());
+        let [before, after] = ["198.51.100.1", "198.51.100.2"].map(|ip| ip.parse().ok());
+        assert!(!recent.may_be_replaced(&vm, before));
+        recent.note_replacing(&vm, before);
+        assert!(recent.may_be_replaced(&vm, before));
+        assert!(!recent.may_be_replaced(&vm, after), "it has got another since");
+        recent.note_replacing(&vm, None);
+        assert!(recent.may_be_replaced(&vm, after), "it may be the one that was not shown yet");
+        tokio::time::sleep(LATE_MAX).await;
+        assert!(!recent.may_be_replaced(&vm, before));
     }
 
     #[tokio::test(start_paused = true)]

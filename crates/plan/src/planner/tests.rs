@@ -15,7 +15,8 @@
 //! `deleted detaching` an object that is being deleted. `evicts` is policy.evictPods, a node that is `astray` has pods of the
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
 //! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
-//! `a1 lent` that the status does so of its holder, `a1 last n1` who that was. `here n1` is where we run, `urgent` a move whose holder was dead.
+//! `a1 lent` that the status does so of its holder, `a1 last n1` who that was, `a1 returned n1` that n1 has one again since a1 has left it.
+//! `late` is a cloud that may not show yet what an earlier leader did, `late before` one that was not read since it does. `here n1` is where we run, `urgent` a move whose holder was dead.
 //! `publishes` gives the pool a name in DNS with a time to live of 30 s, `publishes nodes` one for the nodes' own addresses,
 //! `adopts` is `dnsRecordSet.adopt`; `record nobody a1 a2` is what was read of it and whose mark it carries (`ours`, `nobody`,
 //! `other`), `record unread`, `record busy`, `record reading`, `record failed` and `record old` are what they say, `a1 going 10` is on its way
@@ -125,6 +126,9 @@ impl Sketch {
             ["takeover"] => pool.policy.takeover = Takeover::Always,
             ["spread"] => pool.policy.spread = Spread::Zone,
             ["disruption"] => pool.policy.leaves_on_disruption = true,
+            ["late"] => _ = self.world.late_until.insert(Provider::Gcp, crate::PENDING),
+            ["late", "before"] => _ = self.world.late_until.insert(Provider::Gcp, Tick(10)),
+            ["late", "once"] => _ = self.world.late_until.insert(Provider::Gcp, Tick(9)),
             ["onecall"] => _ = self.world.moves_in_one_call.insert(Provider::Gcp),
             ["creates", how @ ..] => {
                 pool.creates = Some("tag".into());
@@ -238,6 +242,7 @@ impl Sketch {
             ["unmatched", seconds] => _ = self.world.unmatched.insert(address, seconds_ago(seconds)),
             ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
             ["lent"] => _ = self.pool.lent.insert(address),
+            ["returned", name] => _ = self.pool.returned.insert(address, vm(name)),
             ["last", name] => _ = self.pool.last_holders.insert(address, vm(name)),
             ["released"] => {
                 let (epoch, written) = (Epoch(7), Tick(5));
@@ -504,12 +509,9 @@ fn marks_are_added_where_addresses_are_and_taken_away_only_on_proof() {
     let coming = |text: &str| plan(&world(text), now()).marks.coming.contains_key(kind);
     assert!(coming("n1 | a1 moves - -> n1 | a1 busy"), "it may be there already");
     assert!(!coming("n1 | a1 moves - -> n1"), "nobody has asked for it yet");
-    let mut late = world("n1 | a1 moves - -> n1");
-    late.shows_late.insert(scope().provider);
-    assert!(
-        plan(&late, now()).marks.coming.contains_key(kind),
-        "an earlier leader may have, and it is not shown yet"
-    );
+    assert!(coming("late | n1 | a1 moves - -> n1"), "an earlier leader may have, and it is not shown yet");
+    assert!(coming("late before | n1 | a1 moves - -> n1"), "it was not read since");
+    assert!(!coming("late once | n1 | a1 moves - -> n1"), "it would be shown");
 }
 
 #[test]
@@ -1183,6 +1185,41 @@ fn a_holder_that_had_an_address_of_its_own_is_remembered_in_the_next_move() {
     pool.note(address("a1"), &Action::Owe, Epoch(7), now());
     pool.note(address("a1"), &Action::Finish, Epoch(7), now());
     assert_eq!(pool.lent, BTreeSet::from([address("a1")]), "the new holder had one too");
+    assert_eq!(pool.returned, BTreeMap::from([(address("a1"), vm("n1"))]), "the old one has one again");
+}
+
+#[test]
+fn a_debt_is_kept_while_a_cloud_may_not_show_what_an_earlier_leader_did() {
+    let arrived = "a1 moves n1 -> n2 | n2 holds a1 | n1 | owed n1";
+    let given_up = "a1 moves n1 -> n2 | n1 cordoned holds a1 | n2 cordoned empty | owed n2";
+    for text in [arrived, given_up] {
+        let steps = |late: &str| plan(&world(&format!("{late} | {text}")), now());
+        let waits = steps("late");
+        assert!(waits.steps.is_empty() && waits.unsettled.contains(&scope()), "{text}: {waits}");
+        let reads = steps("late before");
+        assert!(reads.steps.is_empty() && reads.read_again.contains(&scope()), "{text}: {reads}");
+        assert!(!steps("late once").steps.is_empty(), "{text}");
+    }
+    check("late | a1 moves n1 -> n2 | n2 holds a1 | n1", expect!["finish a1"]);
+}
+
+#[test]
+fn a_machine_that_an_earlier_leader_gave_its_own_address_is_owed_it_though_the_cloud_does_not_show_it_yet() {
+    let moves = "a1 moves - -> n1 | n1 | a1 returned n1";
+    check(&format!("late | {moves}"), expect!["note for a1 that its target has an address of its own"]);
+    check(&format!("late once | {moves}"), expect!["attach a1 -> n1"]);
+    check("late | a1 moves - -> n1 | n1 | n2 | a1 returned n2", expect!["attach a1 -> n1"]);
+}
+
+#[test]
+fn an_abandoned_move_remembers_a_target_that_has_its_own_address_again() {
+    let mut pool = pool("p", "1");
+    pool.last_holders.insert(address("a1"), vm("n1"));
+    let world = world("a1 moves n1 -> n2 | n1 holds a1 | n2 | owed n2");
+    let entry = world.pools().next().unwrap().entry(address("a1")).unwrap().clone();
+    pool.note(address("a1"), &Action::Begin(entry), Epoch(7), now());
+    pool.note(address("a1"), &Action::Abandon, Epoch(7), now());
+    assert_eq!(pool.returned, BTreeMap::from([(address("a1"), vm("n2"))]));
 }
 
 #[test]

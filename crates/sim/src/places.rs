@@ -1,0 +1,129 @@
+//! Where addresses have to be in the end, by who holds what and what nodes are alone.
+//!
+//! In: the objects, the nodes and the pods as they are in Kubernetes, and the clouds' own word for who holds what. Out: what is wrong
+//! about it. The planner is never asked: its rules are said here once more, as short as they are where nothing is going on.
+//!
+//! ```text
+//! I3  an address is on a node that is fit, or no fit node is free, or it is on a machine outside of the cluster
+//! I5  the nodes with the label are those that hold an address of an allocation
+//!     the nodes with the annotation are those that are fit and hold an address of a pool, and it tells which
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::cluster::texts;
+use crate::universe::Universe;
+
+/// Who wants addresses on which nodes.
+struct Kind {
+    plural: &'static str,
+    /// The field of `spec` that lists them.
+    lists: &'static str,
+    /// Whether a node needs a pod, and may be cordoned.
+    needs_pod: bool,
+}
+
+const ALLOCATIONS: Kind = Kind { plural: "netipallocations", lists: "reservedIPs", needs_pod: false };
+const POOLS: Kind = Kind { plural: "floatingippools", lists: "ips", needs_pod: true };
+
+/// A node as it is.
+struct Node {
+    name: String,
+    role: String,
+    machine: String,
+    is_fit: bool,
+    object: Value,
+}
+
+/// Everything that is wrong in the end, and the invariant that it violates.
+pub fn judge(universe: &Universe) -> Vec<(&'static str, String)> {
+    let mut found = Vec::new();
+    for kind in [ALLOCATIONS, POOLS] {
+        let nodes = nodes(universe, &kind);
+        let (wanted, spare) = listed(universe, &kind);
+        found.extend(misplaced(universe, &nodes, &wanted).into_iter().map(|what| ("I3", what)));
+        let mut held: BTreeMap<String, Vec<&String>> = BTreeMap::new();
+        for ip in wanted.keys().chain(&spare) {
+            if let Some(vm) = universe.holder(ip) {
+                held.entry(vm).or_default().push(ip);
+            }
+        }
+        for node in &nodes {
+            let ips = held.get(&node.machine).map(Vec::as_slice).unwrap_or_default();
+            // What is beyond the desired number is left alone, marks and all.
+            if ips.iter().any(|ip| spare.contains(*ip)) {
+                continue;
+            }
+            let metadata = &node.object["metadata"];
+            let told = match kind.needs_pod {
+                true => &metadata["annotations"][api::RESERVED_IP_ANNOTATION],
+                false => &metadata["labels"][api::IP_READY_LABEL],
+            };
+            let is_so = match told.as_str() {
+                None => ips.is_empty() || (kind.needs_pod && !node.is_fit),
+                Some(told) if kind.needs_pod => node.is_fit && ips.iter().any(|ip| *ip == told),
+                Some(told) => told == "true" && !ips.is_empty(),
+            };
+            if !is_so {
+                found.push(("I5", format!("{} holds {ips:?}, and is marked with {told}", node.name)));
+            }
+        }
+    }
+    found
+}
+
+/// The nodes that objects of a kind may mean.
+fn nodes(universe: &Universe, kind: &Kind) -> Vec<Node> {
+    let pods = universe.api.all("pods");
+    let read = |object: &Value| {
+        let name = object["metadata"]["name"].as_str()?.to_owned();
+        let role = object["metadata"]["labels"]["role"].as_str()?.to_owned();
+        let (_, machine) = drivers::machine_of(object["spec"]["providerID"].as_str()?)?;
+        let has_pod = pods.iter().any(|pod| pod["spec"]["nodeName"] == name.as_str());
+        let is_open = if kind.needs_pod { has_pod } else { object["spec"]["unschedulable"] != true };
+        let is_fit = is_open && object["status"]["conditions"][0]["status"] == "True";
+        Some(Node { name, role, machine: machine.to_string(), is_fit, object: object.clone() })
+    };
+    universe.api.all("nodes").iter().filter_map(|object| read(object)).collect()
+}
+
+/// The addresses that objects of a kind want on nodes, with the role of these, and those beyond the desired number.
+fn listed(universe: &Universe, kind: &Kind) -> (BTreeMap<String, String>, BTreeSet<String>) {
+    let (mut wanted, mut spare) = (BTreeMap::new(), BTreeSet::new());
+    for object in universe.api.all(kind.plural) {
+        let spec = &object["spec"];
+        let role = match kind.needs_pod {
+            true => spec["match"]["nodeLabel"].as_str().and_then(|label| label.strip_prefix("role=")),
+            false => spec["nodeSelector"]["role"].as_str(),
+        };
+        let desired = spec["desiredIPs"].as_u64().and_then(|desired| usize::try_from(desired).ok());
+        for (position, ip) in texts(&spec[kind.lists]).enumerate() {
+            match desired.is_none_or(|desired| position < desired) {
+                true => _ = wanted.insert(ip, role.unwrap_or_default().to_owned()),
+                false => _ = spare.insert(ip),
+            }
+        }
+    }
+    (wanted, spare)
+}
+
+/// What is on no fit node though one is free.
+fn misplaced(universe: &Universe, nodes: &[Node], wanted: &BTreeMap<String, String>) -> Vec<String> {
+    let held: BTreeSet<String> = universe.addresses().iter().filter_map(|ip| universe.holder(ip)).collect();
+    let free = |role: &str| {
+        nodes.iter().find(|node| node.role == role && node.is_fit && !held.contains(&node.machine))
+    };
+    let wrong = |(ip, role): (&String, &String)| {
+        let holder = universe.holder(ip);
+        let is_well = match &holder {
+            None => false,
+            // Whose a machine outside of the cluster is depends on how it came to have the address.
+            Some(vm) => nodes.iter().find(|node| node.machine == *vm).is_none_or(|node| node.is_fit),
+        };
+        let free = free(role).filter(|_| !is_well)?;
+        Some(format!("{ip} is on {holder:?}, and {} would be free", free.name))
+    };
+    wanted.iter().filter_map(wrong).collect()
+}
