@@ -278,7 +278,8 @@ impl Retry {
     /// How long to wait before a change is tried again: by what the error says, and longer each time.
     fn pause_after(self, error: &DriverError, failures: u32) -> Duration {
         if plan::sabotaged!(UnboundedRetry) {
-            return Duration::ZERO;
+            // Not none at all: what is refused without being sent takes no time, and would be tried for ever in one moment.
+            return Duration::from_millis(10);
         }
         let grows = self.grown(failures);
         let pause = match error {
