@@ -33,9 +33,11 @@ pub struct AddressStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_holder: Option<Holder>,
 
-    /// A machine that the address has left and that has an address of its own again, at clouds that may not show that yet.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub previous_holder: Option<Holder>,
+    /// The last machines that the address has left and that have an address of their own again, at clouds that may not show that
+    /// yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4))]
+    pub previous_holders: Vec<String>,
 
     /// Why the address is in this state, in one word for scripts.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -799,13 +799,34 @@ impl Index {
             let tick = self.tick();
             self.world.late_until.insert(provider, tick);
             // What machines were seen to have may have been what they had before.
-            self.world.has_own.clear();
+            let mut seen = std::mem::take(&mut self.world.has_own);
+            seen.retain(|vm| {
+                let machine = self.world.node_of(vm).and_then(|(_, node)| node.machine.as_ref());
+                machine.is_some_and(|(scope, _)| scope.provider != provider)
+            });
+            self.world.has_own = seen;
+        }
+        self.doubt_late_facts();
+    }
+
+    /// What was read before the newest word of an object came may be older than that word.
+    fn doubt_late_facts(&mut self) {
+        let is_late = |scope: &Scope| self.late_until.contains_key(&scope.provider);
+        let scopes: BTreeSet<_> =
+            self.world.pools().map(|pool| &pool.scope).filter(|scope| is_late(scope)).cloned().collect();
+        for scope in scopes {
+            for (address, newer) in self.newer_than_shown(&scope) {
+                let fact = self.world.fact(&scope, address).filter(|fact| newer.contradicts(&fact.holding));
+                if let Some(as_of) = fact.map(|fact| fact.as_of) {
+                    self.hold(&scope, address, Holding::Unknown(NOT_SHOWN_YET.into()), as_of);
+                }
+            }
         }
     }
 
     /// Where addresses of a scope with nothing left to do are by their objects' own words, if these may be newer than what its cloud
     /// shows, and whether the node there is well.
-    fn newer_than_shown(&self, scope: &Scope) -> BTreeMap<Address, (VmId, bool)> {
+    fn newer_than_shown(&self, scope: &Scope) -> BTreeMap<Address, Said> {
         if self.late_until.get(&scope.provider).is_none_or(|until| *until <= Instant::now()) {
             return BTreeMap::new();
         }
@@ -823,7 +844,8 @@ impl Index {
             let found = tracked.object.addresses().iter().filter(is_on_its_holder).filter_map(|status| {
                 let address = status.address.parse().ok()?;
                 let vm = pool.last_holders.get(&address)?;
-                pool.entry(address).is_none().then(|| (address, (vm.clone(), is_well(vm))))
+                let said = Said { vm: vm.clone(), is_well: is_well(vm) };
+                pool.entry(address).is_none().then_some((address, said))
             });
             all.extend(found);
         }
@@ -848,16 +870,8 @@ impl Index {
                 let newer = self.newer_than_shown(scope);
                 for address in asked.iter().chain(listing.addresses.keys()) {
                     let drivers::Listed { mut holding, region, tag } = listing.told(*address);
-                    // An address that is told to be free of a dead holder waits for nothing: it is put on another machine, which takes it
-                    // from nobody. One that is told to be elsewhere may not be there any more.
-                    let is_outdated = |(vm, is_well): &(VmId, bool)| match &holding {
-                        Holding::By(told) => told != vm,
-                        _ => *is_well,
-                    };
-                    if newer.get(address).is_some_and(is_outdated) {
-                        holding = Holding::Unknown(
-                            "the last leader put it elsewhere, which the cloud may not show yet".into(),
-                        );
+                    if newer.get(address).is_some_and(|newer| newer.contradicts(&holding)) {
+                        holding = Holding::Unknown(NOT_SHOWN_YET.into());
                     }
                     if listing.without.is_some() {
                         // Machines don't tell where an address can be used.
@@ -917,6 +931,26 @@ impl Index {
         let known = self.world.fact(scope, address);
         let (region, tag) = known.map_or((None, None), |known| (known.region.clone(), known.tag.clone()));
         self.world.set_fact(scope, address, Fact { holding, region, tag, is_doubtful: false, as_of });
+    }
+}
+
+const NOT_SHOWN_YET: &str = "the last leader put it elsewhere, which the cloud may not show yet";
+
+/// Where an address is by its object's own word, and whether the node there is well.
+struct Said {
+    vm: VmId,
+    is_well: bool,
+}
+
+impl Said {
+    /// Whether what a cloud shows may be older than this. An address that is free of a dead holder waits for nothing: it is put on
+    /// another machine, which takes it from nobody. One that is shown elsewhere may not be there any more.
+    fn contradicts(&self, shown: &Holding) -> bool {
+        match shown {
+            Holding::By(vm) => *vm != self.vm,
+            Holding::Free | Holding::Missing => self.is_well,
+            Holding::Unknown(_) => false,
+        }
     }
 }
 
@@ -1166,9 +1200,10 @@ pub(crate) fn lent(status: &[AddressStatus]) -> BTreeSet<Address> {
 }
 
 /// The machines that addresses have left and that have one of their own again, by the object's own status.
-pub(crate) fn returned(status: &[AddressStatus]) -> BTreeMap<Address, VmId> {
+pub(crate) fn returned(status: &[AddressStatus]) -> BTreeMap<Address, Vec<VmId>> {
     let left = |status: &AddressStatus| {
-        Some((status.address.parse().ok()?, VmId::from(status.previous_holder.as_ref()?.vm.as_str())))
+        let left: Vec<_> = status.previous_holders.iter().map(|vm| VmId::from(vm.as_str())).collect();
+        (!left.is_empty()).then_some((status.address.parse().ok()?, left))
     };
     status.iter().filter_map(left).collect()
 }

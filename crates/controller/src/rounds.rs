@@ -407,6 +407,11 @@ impl Rounds {
                 }
                 pool.note(step.address, &step.action, self.index.world.epoch, now);
                 match &step.action {
+                    Action::Claim => _ = self.index.world.inherited.insert(step.address),
+                    Action::Finish | Action::Abandon => _ = self.index.world.inherited.remove(&step.address),
+                    _ => {}
+                }
+                match &step.action {
                     Action::Begin(_) | Action::Claim => {
                         self.begun.entry(step.address).or_insert_with(Instant::now);
                     }

@@ -236,7 +236,8 @@ impl Ec2 {
         let is_late = self.recent().is_late(&scope.account, address, &Holding::By(vm.clone()));
         let has_own = self.recent().has_own(vm);
         let shown = association(&interface).filter(|present| present.ip_owner_id() == Some(AMAZON));
-        let own = shown.and_then(|present| present.public_ip()?.parse().ok());
+        // One that was assigned a moment ago is another than what is shown.
+        let own = shown.filter(|_| !has_own).and_then(|present| present.public_ip()?.parse().ok());
         let has_own = match association(&interface) {
             Some(present) if parsed(present.public_ip()) == Some(address) && !is_late => {
                 return Ok(Progress::Done);
@@ -254,9 +255,8 @@ impl Ec2 {
             return Ok(Progress::Occupied);
         }
         let allocation = self.allocation(scope, address).await?;
-        if has_own {
-            self.recent().note_replacing(vm, own);
-        }
+        let replaces = has_own || may_replace;
+        let replaced_before = replaces.then(|| self.recent().note_replacing(vm, own)).flatten();
         let associated = self
             .client(scope)
             .await
@@ -275,6 +275,9 @@ impl Ec2 {
                 Ok(Progress::Done)
             }
             Err(error) => {
+                if replaces && !matches!(error, DriverError::Unavailable(_)) {
+                    self.recent().note_refused(vm, replaced_before);
+                }
                 // It may have been given back and have come again under another name.
                 if matches!(error, DriverError::NotFound(_)) {
                     self.allocations().remove(&address);

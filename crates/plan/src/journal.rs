@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::{Action, Address, Epoch, Journal, Move, PENDING, Pool, Timestamp, VmId};
 
+/// How many machines are remembered that an address has left. It does not leave more of them while a cloud may be late.
+const RETURNED_MAX: usize = 4;
+
 impl Pool {
     /// The unfinished move of an address.
     pub fn entry(&self, address: Address) -> Option<&Move> {
@@ -35,10 +38,10 @@ impl Pool {
             }
             Action::Finish => {
                 self.lent.remove(&address);
-                let Some(Move { to, owed, .. }) = moves.remove(&address) else { return };
+                let Some(Move { to, mut owed, .. }) = moves.remove(&address) else { return };
                 if let Some(to) = to {
                     self.last_assignment = Some(now);
-                    if owed.contains(&to.vm) {
+                    if owed.remove(&to.vm) {
                         self.lent.insert(address);
                     }
                     // The machine was ours when it was told to hold the address, whatever became of its node.
@@ -61,10 +64,14 @@ impl Pool {
         }
     }
 
-    /// A move is over, so whoever it owed an address of their own has one, or has ours.
+    /// A move is over, so whoever it still owed an address of their own has one.
     fn remember_returned(&mut self, address: Address, owed: BTreeSet<VmId>) {
-        let holder = self.last_holders.get(&address);
-        let returned = owed.into_iter().find(|vm| Some(vm) != holder);
-        self.returned.extend(returned.map(|vm| (address, vm)));
+        if owed.is_empty() {
+            return;
+        }
+        let returned = self.returned.entry(address).or_default();
+        returned.retain(|vm| !owed.contains(vm));
+        returned.extend(owed);
+        returned.drain(..returned.len().saturating_sub(RETURNED_MAX));
     }
 }

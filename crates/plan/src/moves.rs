@@ -35,9 +35,12 @@
 //!         the target is known to have its own, or was   write that into the entry
 //!           given it by an earlier leader and the cloud
 //!           may not show it yet
-//! finish or abandon, and a machine that had its own     wait until the cloud shows what an earlier leader has done, where that
-//!   is known to have none                                 may take a while; then give it one
+//! finish or abandon, and a machine that had its own     give it one
+//!   is known to have none
 //! ```
+//!
+//! Where a cloud may not show yet what an earlier leader has done, nothing that this one began is finished or abandoned because of where
+//! the address is said to be, and nothing at all that says of a machine that it had its own.
 
 use std::collections::BTreeMap;
 
@@ -136,6 +139,8 @@ pub(crate) fn next(
     };
     let lacks = |vm: &&VmId| !world.holds_any(vm) && !world.has_own.contains(*vm);
     let is_late = world.may_be_late(pool.scope.provider, Some(fact));
+    // What we began ourselves began where status and cloud agreed, and what we did since the driver remembers.
+    let is_told_where = world.inherited.contains(&address) && matches!(fact.holding, Holding::By(_));
     let lacking_source = || entry.owed.iter().filter(|vm| entry.from.as_ref() == Some(vm)).find(lacks);
     match next {
         Next::Attach(to) if entry.owed.contains(&to.vm) => match lacking_source() {
@@ -146,13 +151,14 @@ pub(crate) fn next(
         Next::Attach(to) if world.has_own.contains(&to.vm) || (is_late && has_returned(world, &to.vm)) => {
             Next::Owe
         }
-        Next::Finish | Next::Abandon if entry.owed.is_empty() || crate::sabotaged!(OwnForgotten) => next,
-        // An earlier leader may have brought it to either machine: who has what can't be told yet.
-        Next::Finish | Next::Abandon if is_late => match world.late_until.get(&pool.scope.provider) {
-            Some(&PENDING) => Next::WaitForCloud,
-            _ => Next::ReadAgain,
-        },
-        Next::Finish | Next::Abandon => {
+        // An earlier leader may have brought it to either machine, or have brought it away: who has what can't be told yet.
+        Next::Finish | Next::Abandon if is_late && (is_told_where || !entry.owed.is_empty()) => {
+            match world.late_until.get(&pool.scope.provider) {
+                Some(&PENDING) => Next::WaitForCloud,
+                _ => Next::ReadAgain,
+            }
+        }
+        Next::Finish | Next::Abandon if !crate::sabotaged!(OwnForgotten) => {
             entry.owed.iter().find(lacks).map_or(next, |vm| Next::Restore(vm.clone()))
         }
         other => other,
@@ -161,7 +167,7 @@ pub(crate) fn next(
 
 /// Whether a machine has an address of its own again that an earlier leader gave it, which may not be shown yet.
 fn has_returned(world: &World, vm: &VmId) -> bool {
-    world.pools().any(|pool| pool.returned.values().any(|returned| returned == vm))
+    world.pools().any(|pool| pool.returned.values().flatten().any(|returned| returned == vm))
 }
 
 /// Whether nobody is served at the holder: it was dead when the move began, or has been lost since.

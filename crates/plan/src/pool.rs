@@ -39,8 +39,8 @@ pub struct Pool {
     pub last_holders: BTreeMap<Address, VmId>,
     /// Those of its addresses whose last holder had an address of its own before, and gets one back.
     pub lent: BTreeSet<Address>,
-    /// Machines that its addresses have left, and that have one of their own again, by the object's own status.
-    pub returned: BTreeMap<Address, VmId>,
+    /// The last machines that its addresses have left and that have one of their own again, by the object's own status.
+    pub returned: BTreeMap<Address, Vec<VmId>>,
     /// When an address was last assigned, by the object's own status.
     pub last_assignment: Option<Timestamp>,
     /// Since when addresses are on their way, by the object's own status.

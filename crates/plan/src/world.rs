@@ -54,6 +54,8 @@ pub struct World {
     pub moves_in_one_call: BTreeSet<Provider>,
     /// Clouds of which what was read up to a moment may be older than what an earlier leader has done; [`PENDING`] while that goes on.
     pub late_until: BTreeMap<Provider, Tick>,
+    /// Addresses whose unfinished move an earlier leader began.
+    pub inherited: BTreeSet<Address>,
     /// The node that we run on, where another may do in our place what would cut it off.
     pub spared: Option<NodeName>,
     /// Machines that are known to have an address of their own, besides ours.

@@ -4,7 +4,8 @@
 //! about it. The planner is never asked: its rules are said here once more, as short as they are where nothing is going on.
 //!
 //! ```text
-//! I3  an address is on a node that is fit, or no fit node is free, or it is on a machine outside of the cluster
+//! I3  an address is on a node that is fit, or no fit node is free, or it is on a machine outside of the cluster that we never gave it to
+//!     no address of an allocation is on a node that is cordoned and well
 //! I5  the nodes with the label are those that hold an address of an allocation
 //!     the nodes with the annotation are those that are fit and hold an address of a pool, and it tells which
 //! ```
@@ -34,6 +35,8 @@ struct Node {
     role: String,
     machine: String,
     is_fit: bool,
+    /// Whether nothing of an allocation has anything to do there.
+    is_drained: bool,
     object: Value,
 }
 
@@ -83,14 +86,23 @@ fn nodes(universe: &Universe, kind: &Kind) -> Vec<Node> {
         let (_, machine) = drivers::machine_of(object["spec"]["providerID"].as_str()?)?;
         let has_pod = pods.iter().any(|pod| pod["spec"]["nodeName"] == name.as_str());
         let is_open = if kind.needs_pod { has_pod } else { object["spec"]["unschedulable"] != true };
-        let is_fit = is_open && object["status"]["conditions"][0]["status"] == "True";
-        Some(Node { name, role, machine: machine.to_string(), is_fit, object: object.clone() })
+        let is_ready = object["status"]["conditions"][0]["status"] == "True";
+        let (is_fit, is_drained) = (is_ready && is_open, is_ready && !is_open && !kind.needs_pod);
+        Some(Node { name, role, machine: machine.to_string(), is_fit, is_drained, object: object.clone() })
     };
     universe.api.all("nodes").iter().filter_map(|object| read(object)).collect()
 }
 
-/// The addresses that objects of a kind want on nodes, with the role of these, and those beyond the desired number.
-fn listed(universe: &Universe, kind: &Kind) -> (BTreeMap<String, String>, BTreeSet<String>) {
+/// An address that an object wants on a node.
+struct Wanted {
+    /// The role of such nodes.
+    role: String,
+    /// The machine that the object says to have been its last.
+    last_holder: Option<String>,
+}
+
+/// The addresses that objects of a kind want on nodes, and those beyond the desired number.
+fn listed(universe: &Universe, kind: &Kind) -> (BTreeMap<String, Wanted>, BTreeSet<String>) {
     let (mut wanted, mut spare) = (BTreeMap::new(), BTreeSet::new());
     for object in universe.api.all(kind.plural) {
         let spec = &object["spec"];
@@ -99,28 +111,37 @@ fn listed(universe: &Universe, kind: &Kind) -> (BTreeMap<String, String>, BTreeS
             false => spec["nodeSelector"]["role"].as_str(),
         };
         let desired = spec["desiredIPs"].as_u64().and_then(|desired| usize::try_from(desired).ok());
+        let statuses = object["status"]["addresses"].as_array();
         for (position, ip) in texts(&spec[kind.lists]).enumerate() {
-            match desired.is_none_or(|desired| position < desired) {
-                true => _ = wanted.insert(ip, role.unwrap_or_default().to_owned()),
-                false => _ = spare.insert(ip),
+            if desired.is_some_and(|desired| position >= desired) {
+                spare.insert(ip);
+                continue;
             }
+            let status = statuses.and_then(|all| all.iter().find(|status| status["address"] == ip.as_str()));
+            let last_holder = status.and_then(|status| Some(status["lastHolder"]["vm"].as_str()?.to_owned()));
+            wanted.insert(ip, Wanted { role: role.unwrap_or_default().to_owned(), last_holder });
         }
     }
     (wanted, spare)
 }
 
 /// What is on no fit node though one is free.
-fn misplaced(universe: &Universe, nodes: &[Node], wanted: &BTreeMap<String, String>) -> Vec<String> {
+fn misplaced(universe: &Universe, nodes: &[Node], wanted: &BTreeMap<String, Wanted>) -> Vec<String> {
     let held: BTreeSet<String> = universe.addresses().iter().filter_map(|ip| universe.holder(ip)).collect();
     let free = |role: &str| {
         nodes.iter().find(|node| node.role == role && node.is_fit && !held.contains(&node.machine))
     };
-    let wrong = |(ip, role): (&String, &String)| {
+    let wrong = |(ip, Wanted { role, last_holder }): (&String, &Wanted)| {
         let holder = universe.holder(ip);
-        let is_well = match &holder {
-            None => false,
-            // Whose a machine outside of the cluster is depends on how it came to have the address.
-            Some(vm) => nodes.iter().find(|node| node.machine == *vm).is_none_or(|node| node.is_fit),
+        let node = nodes.iter().find(|node| Some(&node.machine) == holder.as_ref());
+        if let Some(drained) = node.filter(|node| node.is_drained) {
+            return Some(format!("{ip} is on {}, which is drained", drained.name));
+        }
+        let is_well = match (&holder, node) {
+            (None, _) => false,
+            (Some(_), Some(node)) => node.is_fit,
+            // A machine outside of the cluster keeps it, unless it was a node when we gave it the address.
+            (Some(_), None) => holder != *last_holder,
         };
         let free = free(role).filter(|_| !is_well)?;
         Some(format!("{ip} is on {holder:?}, and {} would be free", free.name))

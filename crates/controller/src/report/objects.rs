@@ -460,7 +460,7 @@ impl Speaker<'_> {
             state,
             node_name,
             last_holder: holder.or_else(|| self.remembered(address, present)),
-            previous_holder: self.returned(address),
+            previous_holders: self.returned(address),
             reason: Some(reason(said).to_owned()),
             message: (!is_settled && state != AddressState::Moving).then(|| said.to_string()),
             since: since.or_else(|| Some(whole_seconds(self.now))),
@@ -477,12 +477,11 @@ impl Speaker<'_> {
         is_journalled || (is_remembered && self.pool.lent.contains(&address))
     }
 
-    /// The machine that an address has left and that has one of its own again, where the next leader may not be shown that.
-    fn returned(&self, address: Address) -> Option<Holder> {
-        let vm = self.pool.returned.get(&address)?;
-        let may_be_shown_late = self.index.world.late_until.contains_key(&self.pool.scope.provider);
-        let holder = Holder { vm: vm.to_string(), node_name: None, had_ephemeral: Some(true) };
-        may_be_shown_late.then_some(holder)
+    /// The machines that an address has left and that have one of their own again, where the next leader may not be shown that.
+    fn returned(&self, address: Address) -> Vec<String> {
+        let may_be_late = self.index.world.late_until.contains_key(&self.pool.scope.provider);
+        let returned = self.pool.returned.get(&address).filter(|_| may_be_late);
+        returned.into_iter().flatten().map(ToString::to_string).collect()
     }
 
     /// Whether the object created an address itself: it carries the object's tag, or came from a request for it.

@@ -336,7 +336,7 @@ fn full_status() -> (Vec<String>, Vec<AddressStatus>, Moves) {
         state: AddressState::Moving,
         node_name: None,
         last_holder: Some(machine(at)),
-        previous_holder: Some(Holder { node_name: None, ..machine(at) }),
+        previous_holders: Vec::new(),
         reason: Some("NodeNotReady".into()),
         message: None,
         since: Some(now.clone()),

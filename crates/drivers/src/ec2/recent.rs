@@ -60,8 +60,21 @@ impl Recent {
     }
 
     /// One of ours is to take the place of a machine's own.
-    pub(super) fn note_replacing(&mut self, vm: &VmId, own: Option<IpAddr>) {
-        self.replaced.insert(vm.clone(), (Instant::now(), own));
+    /// Gives what was known of that before.
+    pub(super) fn note_replacing(
+        &mut self,
+        vm: &VmId,
+        own: Option<IpAddr>,
+    ) -> Option<(Instant, Option<IpAddr>)> {
+        self.replaced.insert(vm.clone(), (Instant::now(), own))
+    }
+
+    /// That was refused: only what was known before is so.
+    pub(super) fn note_refused(&mut self, vm: &VmId, before: Option<(Instant, Option<IpAddr>)>) {
+        match before {
+            Some(before) => _ = self.replaced.insert(vm.clone(), before),
+            None => _ = self.replaced.remove(vm),
+        }
     }
 
     /// One of ours took the place of a machine's own.
@@ -244,8 +257,11 @@ mod tests {
         let (mut recent, vm) = (Recent::new(LATE_MAX), "one".into());
         let [before, after] = ["198.51.100.1", "198.51.100.2"].map(|ip| ip.parse().ok());
         assert!(!recent.may_be_replaced(&vm, before));
-        recent.note_replacing(&vm, before);
+        let known = recent.note_replacing(&vm, before);
         assert!(recent.may_be_replaced(&vm, before));
+        recent.note_refused(&vm, known);
+        assert!(!recent.may_be_replaced(&vm, before), "it was never replaced");
+        recent.note_replacing(&vm, before);
         assert!(!recent.may_be_replaced(&vm, after), "it has got another since");
         recent.note_replacing(&vm, None);
         assert!(recent.may_be_replaced(&vm, after), "it may be the one that was not shown yet");

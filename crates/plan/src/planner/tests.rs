@@ -16,7 +16,7 @@
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
 //! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
 //! `a1 lent` that the status does so of its holder, `a1 last n1` who that was, `a1 returned n1` that n1 has one again since a1 has left it.
-//! `late` is a cloud that may not show yet what an earlier leader did, `late before` one that was not read since it does. `here n1` is where we run, `urgent` a move whose holder was dead.
+//! `late` is a cloud that may not show yet what an earlier leader did, `late before` one that was not read since it does, `late once` one that was; `a1 inherited` a move that an earlier leader began. `here n1` is where we run, `urgent` a move whose holder was dead.
 //! `publishes` gives the pool a name in DNS with a time to live of 30 s, `publishes nodes` one for the nodes' own addresses,
 //! `adopts` is `dnsRecordSet.adopt`; `record nobody a1 a2` is what was read of it and whose mark it carries (`ours`, `nobody`,
 //! `other`), `record unread`, `record busy`, `record reading`, `record failed` and `record old` are what they say, `a1 going 10` is on its way
@@ -242,7 +242,8 @@ impl Sketch {
             ["unmatched", seconds] => _ = self.world.unmatched.insert(address, seconds_ago(seconds)),
             ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
             ["lent"] => _ = self.pool.lent.insert(address),
-            ["returned", name] => _ = self.pool.returned.insert(address, vm(name)),
+            ["inherited"] => _ = self.world.inherited.insert(address),
+            ["returned", name] => self.pool.returned.entry(address).or_default().push(vm(name)),
             ["last", name] => _ = self.pool.last_holders.insert(address, vm(name)),
             ["released"] => {
                 let (epoch, written) = (Epoch(7), Tick(5));
@@ -1185,7 +1186,7 @@ fn a_holder_that_had_an_address_of_its_own_is_remembered_in_the_next_move() {
     pool.note(address("a1"), &Action::Owe, Epoch(7), now());
     pool.note(address("a1"), &Action::Finish, Epoch(7), now());
     assert_eq!(pool.lent, BTreeSet::from([address("a1")]), "the new holder had one too");
-    assert_eq!(pool.returned, BTreeMap::from([(address("a1"), vm("n1"))]), "the old one has one again");
+    assert_eq!(pool.returned[&address("a1")], [vm("n1")], "the old one has one again");
 }
 
 #[test]
@@ -1204,6 +1205,18 @@ fn a_debt_is_kept_while_a_cloud_may_not_show_what_an_earlier_leader_did() {
 }
 
 #[test]
+fn a_move_that_an_earlier_leader_began_is_not_ended_by_what_a_cloud_may_show_late() {
+    for told in ["n1 holds a1 | n2", "n1 notready 300 | n2 holds a1"] {
+        let text = format!("a1 moves n1 -> n2 | a1 inherited | {told}");
+        let waits = plan(&world(&format!("late | {text}")), now());
+        assert!(waits.steps.is_empty() && waits.unsettled.contains(&scope()), "{text}: {waits}");
+        assert!(!plan(&world(&format!("late once | {text}")), now()).steps.is_empty(), "{text}");
+    }
+    let free = "late | a1 moves n1 -> n2 | a1 inherited | n1 | n2 cordoned empty";
+    check(free, expect!["abandon a1"]);
+}
+
+#[test]
 fn a_machine_that_an_earlier_leader_gave_its_own_address_is_owed_it_though_the_cloud_does_not_show_it_yet() {
     let moves = "a1 moves - -> n1 | n1 | a1 returned n1";
     check(&format!("late | {moves}"), expect!["note for a1 that its target has an address of its own"]);
@@ -1219,7 +1232,21 @@ fn an_abandoned_move_remembers_a_target_that_has_its_own_address_again() {
     let entry = world.pools().next().unwrap().entry(address("a1")).unwrap().clone();
     pool.note(address("a1"), &Action::Begin(entry), Epoch(7), now());
     pool.note(address("a1"), &Action::Abandon, Epoch(7), now());
-    assert_eq!(pool.returned, BTreeMap::from([(address("a1"), vm("n2"))]));
+    assert_eq!(pool.returned[&address("a1")], [vm("n2")]);
+}
+
+#[test]
+fn every_machine_that_has_its_own_address_again_is_remembered_the_last_four_for_each_address() {
+    let mut pool = pool("p", "1");
+    for number in 1..=6 {
+        let (from, owed) = (Some(vm(&format!("n{number}"))), BTreeSet::from([vm(&format!("n{number}"))]));
+        let (epoch, written) = (Epoch(7), Tick(5));
+        let entry = Move { from, to: None, owed, releases: false, is_voluntary: true, epoch, written };
+        pool.last_holders.extend(entry.from.clone().map(|vm| (address("a1"), vm)));
+        pool.note(address("a1"), &Action::Begin(entry), epoch, now());
+        pool.note(address("a1"), &Action::Finish, epoch, now());
+    }
+    assert_eq!(pool.returned[&address("a1")], ["n3", "n4", "n5", "n6"].map(vm));
 }
 
 #[test]
