@@ -402,15 +402,14 @@ impl Rounds {
                 if let (Action::Finish | Action::Abandon, Some(entry)) =
                     (&step.action, pool.entry(step.address))
                 {
+                    self.index.world.inherited.remove(&step.address);
                     // What was learnt of its machines was learnt for this move.
                     entry.machines().for_each(|vm| _ = self.index.world.has_own.remove(vm));
                 }
-                pool.note(step.address, &step.action, self.index.world.epoch, now);
-                match &step.action {
-                    Action::Claim => _ = self.index.world.inherited.insert(step.address),
-                    Action::Finish | Action::Abandon => _ = self.index.world.inherited.remove(&step.address),
-                    _ => {}
+                if step.action == Action::Claim {
+                    self.index.world.inherited.insert(step.address);
                 }
+                pool.note(step.address, &step.action, self.index.world.epoch, now);
                 match &step.action {
                     Action::Begin(_) | Action::Claim => {
                         self.begun.entry(step.address).or_insert_with(Instant::now);

@@ -39,8 +39,8 @@
 //!   is known to have none
 //! ```
 //!
-//! Where a cloud may not show yet what an earlier leader has done, nothing that this one began is finished or abandoned because of where
-//! the address is said to be, and nothing at all that says of a machine that it had its own.
+//! Where a cloud may not show yet what an earlier leader has done, no move that the earlier one began is finished or abandoned because of
+//! where its address is said to be, and none at all that says of a machine that it had its own.
 
 use std::collections::BTreeMap;
 

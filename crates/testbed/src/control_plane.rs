@@ -3,10 +3,11 @@
 //! In: the servers that `just tools` built. Out: an apiserver with RBAC, etcd, and, where asked for, the
 //! controller-manager, the scheduler and kwok, which plays the kubelet. They end with this value and with this process.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -23,6 +24,9 @@ use crate::{audit, tools};
 const READY_SECONDS_MAX: u64 = 60;
 
 const POLL_EVERY: Duration = Duration::from_millis(20);
+
+/// Ports that no kernel gives to outgoing connections: Linux does so from 32768, others from 49152.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 const AUDIT_LOG: &str = "audit.log";
 
@@ -366,11 +370,22 @@ pub(crate) fn is_listening(port: u16) -> bool {
     std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 
-/// Free loopback ports. All are held until the last is found, so that they differ.
+/// Free loopback ports, none of which this process is ever given again before all others were.
+///
+/// Between this and the server that listens there, nobody else comes by one: an outgoing connection that the kernel put on such a
+/// port would keep the server from listening, and one that was put on the very port it calls would answer itself.
 pub fn free_ports(count: usize) -> Result<Vec<u16>> {
-    let listeners =
-        (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect::<std::io::Result<Vec<_>>>()?;
-    listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    // Processes beside each other start far from each other.
+    let first = usize::try_from(std::process::id())?.wrapping_mul(997);
+    let next = |_| PORTS.clone().nth((first + NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS.len());
+    let ports: Vec<u16> = (0..PORTS.len())
+        .filter_map(next)
+        .filter(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok())
+        .take(count)
+        .collect();
+    ensure!(ports.len() == count, "fewer than {count} ports of loopback are free in {PORTS:?}");
+    Ok(ports)
 }
 
 /// Sixteen random bytes in hexadecimal.
@@ -379,4 +394,18 @@ pub(crate) fn random_token() -> Result<String> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom").context("no source of randomness")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_given_to_one_server_alone_and_never_to_a_connection() {
+        let (first, second) = (free_ports(40).unwrap(), free_ports(40).unwrap());
+        assert!(first.iter().all(|port| !second.contains(port) && PORTS.contains(port)));
+        let next = free_ports(1).unwrap()[0] + 1;
+        let _listener = TcpListener::bind(("127.0.0.1", next));
+        assert!(!free_ports(3).unwrap().contains(&next), "somebody listens there");
+    }
 }
