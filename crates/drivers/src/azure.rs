@@ -316,7 +316,11 @@ impl Azure {
         let path = resource_path(interface.id());
         let body = interface.with_public(place, put.map(|(id, _)| id));
         let answer = self.api.call_with_headers(name, Method::PUT, &path, headers, Some(body)).await?;
-        Ok(self.progress(scope, address, put.map(|(_, vm)| vm), path, answer))
+        let (headers, told): (_, Value) = answer;
+        // Who tells nothing of the interface has accepted the change, and no more.
+        let told =
+            if told.is_null() { json!({"properties": {"provisioningState": "Accepted"}}) } else { told };
+        Ok(self.progress(scope, address, put.map(|(_, vm)| vm), path, (headers, told)))
     }
 
     /// How far a change has come, by the answer to it.

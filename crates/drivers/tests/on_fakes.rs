@@ -4,14 +4,17 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use drivers::azure::Azure;
 use drivers::compute::Compute;
 use drivers::digitalocean::DigitalOcean;
 use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress, Tags, tokens};
+use http::Response;
 use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
+use tower::ServiceExt;
 
 const TOKEN: &str = "token";
 
@@ -614,6 +617,36 @@ mod at_azure {
         finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         assert_eq!(fake.ledger().calls()["Operations_Get"], 1);
         assert_eq!(started.elapsed().as_secs(), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_that_was_only_accepted_is_not_done_until_the_interface_says_so() {
+        let (fake, _, scope) = subscription();
+        let accepted = service(&fake).map_response(|answer: Response<Bytes>| {
+            let is_change = answer.headers().contains_key("azure-asyncoperation");
+            if is_change { Response::builder().status(202).body(Bytes::new()).unwrap() } else { answer }
+        });
+        let driver =
+            Azure::new(HttpService::new(accepted), "http://azure.invalid/", tokens::fixed(TOKEN), None);
+        let progress = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+        assert!(matches!(progress, Progress::Underway(_)), "{progress:?}");
+        assert_eq!(holder(&fake), None, "nothing has happened yet");
+        finish(&driver, async || Ok(progress.clone())).await.unwrap();
+        assert_eq!(holder(&fake).as_deref(), Some(ONE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_group_that_is_locked_down_is_told_as_that_and_no_role_is_asked_for() {
+        let (fake, _, scope) = subscription();
+        let says = r#"{"error": {"code": "DenyAssignmentAuthorizationFailed", "message": "The client has no way."}}"#;
+        let locked = service(&fake).map_response(move |answer: Response<Bytes>| {
+            let is_change = answer.headers().contains_key("azure-asyncoperation");
+            if is_change { Response::builder().status(403).body(Bytes::from(says)).unwrap() } else { answer }
+        });
+        let driver =
+            Azure::new(HttpService::new(locked), "http://azure.invalid/", tokens::fixed(TOKEN), None);
+        let refused = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+        assert!(matches!(&refused, DriverError::Invalid(message) if message.contains("locked")), "{refused}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -47,11 +47,13 @@ pub enum Sabotage {
     UnknownVipsReadAsEmpty,
     AnswerRepeated,
     VipShared,
+    DeadKept,
+    CordonIgnored,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 42] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -92,6 +94,8 @@ impl Sabotage {
         Self::UnknownVipsReadAsEmpty,
         Self::AnswerRepeated,
         Self::VipShared,
+        Self::DeadKept,
+        Self::CordonIgnored,
     ];
 }
 

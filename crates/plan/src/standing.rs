@@ -95,7 +95,9 @@ pub(crate) fn standing(member: &Member, slot: usize, node: &Node, now: Timestamp
     let pool = &*member.pool;
     if let Readiness::NotReadySince(since) = node.readiness {
         return match since.checked_add(pool.policy.failover_grace) {
-            Ok(ends) if now < ends => Standing::Keeps(Why::WithinGrace, Some(ends)),
+            Ok(ends) if now < ends || crate::sabotaged!(DeadKept) => {
+                Standing::Keeps(Why::WithinGrace, Some(ends))
+            }
             _ => Standing::Leaves(Why::NotReady),
         };
     }
@@ -107,7 +109,7 @@ pub(crate) fn standing(member: &Member, slot: usize, node: &Node, now: Timestamp
         return Standing::Leaves(Why::Disrupted);
     }
     match pool.tenancy {
-        Tenancy::UntilDrained if node.is_cordoned => match pods {
+        Tenancy::UntilDrained if node.is_cordoned && !crate::sabotaged!(CordonIgnored) => match pods {
             Pods::Ready | Pods::Present => Standing::Keeps(Why::Draining, None),
             Pods::Absent => Standing::Leaves(Why::Drained),
         },

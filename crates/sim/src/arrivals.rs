@@ -12,6 +12,7 @@
 //!     if the cloud was not read since that entry was written, or since the one before it failed or had no answer
 //! I7  if it repeats one that failed sooner than the shortest pause
 //! I8  if it takes an address from where it is well, and nobody has changed anything lately that could be a reason
+//!     if it drops another address from the machine it gives one to, and nobody has moved that lately
 //! ```
 //!
 //! Nothing else is held against a change that comes after D: nobody who sends one can know. What it did has to be mended, which is
@@ -543,10 +544,12 @@ impl Universe {
             [.., "ec2", "addresses", ip, "disassociate", instance] => {
                 ((*ip).to_owned(), format!("aws:///{AWS_ZONE}/{instance}"))
             }
-            // What the machine has would be dropped without a word.
+            // What the machine has is dropped without a word, which nothing about the machine could be a reason for.
             [.., "ec2", "addresses", ip, "associate", instance] => {
                 let held = self.ec2.with(|ec2| ec2.held_by(instance));
-                (held.into_iter().find(|held| held != ip)?, format!("aws:///{AWS_ZONE}/{instance}"))
+                let dropped = held.into_iter().find(|held| held != ip)?;
+                let is_quiet = self.is_quiet(&[dropped.as_str(), "objects"]);
+                return is_quiet.then(|| format!("{dropped} was dropped from {instance}"));
             }
             _ => return None,
         };
