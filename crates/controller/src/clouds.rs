@@ -54,8 +54,8 @@ pub struct Told {
 pub enum What {
     /// Its addresses, asked at this moment.
     Addresses(Tick, Result<Listing, DriverError>),
-    /// Its machines.
-    Machines(Result<BTreeMap<VmId, MachineState>, DriverError>),
+    /// What became of these machines, by those that it has.
+    Machines(BTreeSet<VmId>, Result<BTreeMap<VmId, MachineState>, DriverError>),
 }
 
 /// Who is asked, and when they answered last.
@@ -63,7 +63,8 @@ pub struct Clouds {
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
     asking: Tasks<Told>,
     scopes: BTreeMap<Scope, Asked>,
-    asking_machines: BTreeSet<Scope>,
+    /// When the machines of a scope may be asked for again; never while they are.
+    machines_due: BTreeMap<Scope, Option<Instant>>,
 }
 
 /// How asking a scope stands.
@@ -192,7 +193,7 @@ fn per_minute(requests_max: usize) -> Limit {
 impl Clouds {
     /// Nobody has been asked yet.
     pub fn new(drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>) -> Self {
-        Self { drivers, asking: Tasks::default(), scopes: BTreeMap::new(), asking_machines: BTreeSet::new() }
+        Self { drivers, asking: Tasks::default(), scopes: BTreeMap::new(), machines_due: BTreeMap::new() }
     }
 
     /// Asks every scope whose facts are too old, that must be read again, or in which something changes that is not ours.
@@ -243,18 +244,22 @@ impl Clouds {
         }
     }
 
-    /// Asks for the machines of a scope, once at a time.
-    pub fn ask_machines(&mut self, scope: &Scope) {
-        if self.asking_machines.insert(scope.clone()) {
-            let (driver, scope) = (self.drivers.get(&scope.provider).cloned(), scope.clone());
-            self.asking.spawn(async move {
-                let machines = match driver {
-                    Some(driver) => with_haste(Haste::Reading, driver.machines(&scope)).await,
-                    None => Err(no_credentials(&scope)),
-                };
-                Told { scope, what: What::Machines(machines) }
-            });
+    /// Asks what became of machines of a scope, once at a time, and not again right after that failed.
+    pub fn ask_machines(&mut self, scope: &Scope, machines: &BTreeSet<VmId>) {
+        let is_too_early = |due: &Option<Instant>| due.is_none_or(|due| due > Instant::now());
+        if self.machines_due.get(scope).is_some_and(is_too_early) {
+            return;
         }
+        self.machines_due.insert(scope.clone(), None);
+        let (driver, scope, asked) =
+            (self.drivers.get(&scope.provider).cloned(), scope.clone(), machines.clone());
+        self.asking.spawn(async move {
+            let machines = match driver {
+                Some(driver) => with_haste(Haste::Reading, driver.machines(&scope)).await,
+                None => Err(no_credentials(&scope)),
+            };
+            Told { scope, what: What::Machines(asked, machines) }
+        });
     }
 
     /// The next answer. Waits for ever while nobody is asked.
@@ -272,9 +277,16 @@ impl Clouds {
     }
 
     fn note(&mut self, told: &Told) {
-        let What::Addresses(_, listing) = &told.what else {
-            self.asking_machines.remove(&told.scope);
-            return;
+        let listing = match &told.what {
+            What::Addresses(_, listing) => listing,
+            What::Machines(_, machines) => {
+                let pause = machines.as_ref().err().map(pause_after);
+                match pause {
+                    Some(pause) => self.machines_due.insert(told.scope.clone(), Some(Instant::now() + pause)),
+                    None => self.machines_due.remove(&told.scope),
+                };
+                return;
+            }
         };
         let Some(asked) = self.scopes.get_mut(&told.scope) else { return };
         let pause = match listing {
@@ -282,10 +294,7 @@ impl Clouds {
             Ok(listing) if listing.tags == Tags::Untold => LISTING_RETRY.min(asked.age_max),
             Ok(_) if asked.is_too_early => Duration::ZERO,
             Ok(_) => asked.age_max,
-            Err(
-                DriverError::RateLimited { retry_after: wait, .. } | DriverError::NotSent(NotSent { wait }),
-            ) => (*wait).min(LISTING_RETRY_MAX),
-            Err(_) => LISTING_RETRY,
+            Err(error) => pause_after(error),
         };
         if let Err(error) = listing {
             tracing::warn!(scope = %told.scope, %error, "listing addresses failed");
@@ -303,7 +312,20 @@ impl Clouds {
 
     /// When the next scope is due.
     pub fn next_due(&self) -> Option<Instant> {
-        self.scopes.values().filter(|asked| !asked.is_under_way).filter_map(|asked| asked.due).min()
+        let listings = self.scopes.values().filter(|asked| !asked.is_under_way).filter_map(|asked| asked.due);
+        // Whether anybody still wants to know what became of machines, the next round tells.
+        let machines = self.machines_due.values().flatten().filter(|due| **due > Instant::now());
+        listings.chain(machines.copied()).min()
+    }
+}
+
+/// How long a cloud is left alone that did not tell what it was asked for.
+fn pause_after(error: &DriverError) -> Duration {
+    match error {
+        DriverError::RateLimited { retry_after: wait, .. } | DriverError::NotSent(NotSent { wait }) => {
+            (*wait).min(LISTING_RETRY_MAX)
+        }
+        _ => LISTING_RETRY,
     }
 }
 
@@ -351,6 +373,23 @@ mod tests {
 
     fn scope() -> Scope {
         Scope { provider: Provider::DigitalOcean, account: "".into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn machines_are_not_asked_for_again_right_after_that_failed() {
+        let mut clouds = Clouds::new(BTreeMap::new());
+        let asked = BTreeSet::from([VmId::from("1")]);
+        for seconds in [0, 1, LISTING_RETRY.as_secs() + 1] {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            clouds.ask_machines(&scope(), &asked);
+            clouds.ask_machines(&scope(), &asked);
+            let told = tokio::time::timeout(Duration::from_millis(1), clouds.told()).await;
+            assert_eq!(told.is_ok(), seconds != 1, "after {seconds} s");
+            if let Ok(Told { what: What::Machines(about, told), .. }) = told {
+                assert!(about == asked && told.is_err());
+                assert!(clouds.next_due().is_some(), "somebody has to come back to it");
+            }
+        }
     }
 
     #[tokio::test]

@@ -902,17 +902,11 @@ impl Index {
         }
     }
 
-    /// Takes in what a cloud said of its machines: one that holds or held an address and is not named is gone.
-    pub fn see_machines(&mut self, scope: &Scope, told: &BTreeMap<VmId, MachineState>) {
-        let holders: Vec<VmId> = self
-            .world
-            .pools()
-            .filter(|pool| pool.scope == *scope)
-            .flat_map(|pool| pool.last_holders.values().cloned())
-            .collect();
-        for vm in holders {
-            let state = told.get(&vm).copied().unwrap_or(MachineState::Gone);
-            self.world.machines.insert(vm, state);
+    /// Takes in what became of the machines that a cloud was asked about: one that it does not have is gone.
+    pub fn see_machines(&mut self, asked: &BTreeSet<VmId>, told: &BTreeMap<VmId, MachineState>) {
+        for vm in asked {
+            let state = told.get(vm).copied().unwrap_or(MachineState::Gone);
+            self.world.machines.insert(vm.clone(), state);
         }
     }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 use plan::{
     Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, PENDING, Plan, Published,
-    SignedDuration, Step, Timestamp, Verdict, Waits,
+    SignedDuration, Step, Timestamp, Verdict, VmId, Waits,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -81,8 +81,8 @@ pub struct Rounds {
     /// Pools that were told last that a pod was not evicted.
     not_evicted: BTreeSet<plan::PoolKey>,
     next_round: Instant,
-    /// When a cloud last told of its machines.
-    machines_told: Option<Instant>,
+    /// When a cloud last told what became of a machine.
+    machines_told: BTreeMap<VmId, Instant>,
     /// When the moves under way began.
     begun: BTreeMap<plan::Address, Instant>,
     /// When the metrics about objects and nodes were last set.
@@ -129,7 +129,7 @@ impl Rounds {
             cluster_due: Some(Instant::now()),
             not_evicted: BTreeSet::new(),
             next_round: Instant::now(),
-            machines_told: None,
+            machines_told: BTreeMap::new(),
             begun: BTreeMap::new(),
             described: None,
         }
@@ -268,11 +268,11 @@ impl Rounds {
             Happened::Told(Told { scope, what: What::Addresses(as_of, listing) }) => {
                 self.index.see_listing(&scope, listing, as_of);
             }
-            Happened::Told(Told { scope, what: What::Machines(Ok(machines)) }) => {
-                self.index.see_machines(&scope, &machines);
-                self.machines_told = Some(Instant::now());
+            Happened::Told(Told { what: What::Machines(asked, Ok(machines)), .. }) => {
+                self.index.see_machines(&asked, &machines);
+                self.machines_told.extend(asked.into_iter().map(|vm| (vm, Instant::now())));
             }
-            Happened::Told(Told { scope, what: What::Machines(Err(error)) }) => {
+            Happened::Told(Told { scope, what: What::Machines(_, Err(error)) }) => {
                 tracing::warn!(%scope, %error, "listing machines failed");
             }
             Happened::Ended(Ended::Step(outcome)) => self.learn(outcome),
@@ -330,15 +330,18 @@ impl Rounds {
         self.index.world.avoid_creations.retain(|_, pause| pause.until > now);
         self.index.world.avoid_evictions.retain(|_, until| *until > now);
         self.index.world.avoid_records.retain(|_, pause| pause.until > now);
-        if self.machines_told.is_some_and(|at| at.elapsed() > MACHINES_AGE_MAX) {
-            self.index.world.machines.clear();
-            self.machines_told = None;
-        }
+        self.machines_told.retain(|vm, at| {
+            let is_fresh = at.elapsed() <= MACHINES_AGE_MAX;
+            if !is_fresh {
+                self.index.world.machines.remove(vm);
+            }
+            is_fresh
+        });
         let plan = plan::plan(&self.index.world, now);
         self.index.world.losses = plan.losses.clone();
         self.index.world.unmatched = plan.unmatched.clone();
-        for scope in plan.ask_machines.keys() {
-            self.clouds.ask_machines(scope);
+        for (scope, machines) in &plan.ask_machines {
+            self.clouds.ask_machines(scope, machines);
         }
         for step in plan.steps.iter().filter(|step| step.action.is_call()) {
             if !self.reporter.is_writing(&step.pool) {

@@ -252,14 +252,18 @@ fn no_answer(name: &str, error: &dyn std::error::Error) -> DriverError {
         text = format!("{text}: {deeper}");
         cause = deeper.source();
     }
-    DriverError::Unavailable(format!("{name}: {text}"))
+    DriverError::Unavailable(format!("{name}: {}", without_secrets(&text)))
+}
+
+/// What Amazon says, up to where it repeats too much: what follows the first is for Amazon's own tool that decodes it, and longer than
+/// everything else; after the second come the headers of the request, with the session's token.
+fn without_secrets(text: &str) -> &str {
+    let ends = ["Encoded authorization failure message", "The Canonical String"];
+    ends.iter().fold(text, |text, end| text.split(end).next().unwrap_or(text)).trim_end()
 }
 
 fn meaning(name: &str, status: u16, code: &str, text: &str, retry_after: Option<Duration>) -> DriverError {
-    // What follows the first is for Amazon's own tool that decodes it, and longer than everything else; after the second come
-    // the headers of the request, with the session's token.
-    let ends = ["Encoded authorization failure message", "The Canonical String"];
-    let text = ends.iter().fold(text, |text, end| text.split(end).next().unwrap_or(text)).trim_end();
+    let text = without_secrets(text);
     let message =
         format!("{name}: {text}{}", if code.is_empty() { String::new() } else { format!(" ({code})") });
     match (status, code) {
@@ -345,6 +349,9 @@ mod tests {
                     String for this request should have been\n'POST\n/\n\nx-amz-security-token:SECRET\n'";
         let told =
             meaning("route53:ListHostedZonesByName", 403, "SignatureDoesNotMatch", text, None).to_string();
+        assert!(told.contains("signature") && !told.contains("SECRET"), "{told}");
+        // The same comes by way of an error about credentials.
+        let told = no_answer("ec2:DescribeAddresses", &std::io::Error::other(text)).to_string();
         assert!(told.contains("signature") && !told.contains("SECRET"), "{told}");
     }
 }

@@ -47,6 +47,7 @@ use crate::http::{HttpService, JsonApi, Refused, retry_after, unreadable, unseen
 use crate::tokens::Tokens;
 use crate::{
     AddressDriver, CHANGING, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits,
+    not_held_by,
 };
 
 /// Azure Resource Manager's address where `AZURE_RESOURCE_MANAGER_ENDPOINT` does not say otherwise.
@@ -171,6 +172,8 @@ impl Azure {
         }
         let by_id: BTreeMap<_, _> =
             interfaces.iter().map(|interface| (interface.id().to_lowercase(), interface)).collect();
+        let changing: Vec<_> =
+            interfaces.iter().filter(|interface| interface.state() == State::Changing).collect();
         let mut listing = Listing { tags: Tags::Told, ..Listing::default() };
         for found in addresses {
             let Some(address) = found.address() else {
@@ -181,7 +184,12 @@ impl Azure {
                 continue;
             };
             let interface = |id: &str| by_id.get(&id.to_lowercase()).copied();
-            let holding = found.holding(interface);
+            let is_coming = || changing.iter().any(|interface| interface.place_of(&found.id).is_some());
+            let holding = match found.holding(interface) {
+                // The interface may name it before it names the interface.
+                Holding::Free if is_coming() => Holding::Unknown(CHANGING.into()),
+                holding => holding,
+            };
             if let Some(HolderId::Interface(id)) = found.holder()
                 && interface(&id).is_some_and(|interface| interface.state() == State::Failed)
             {
@@ -285,10 +293,10 @@ impl Azure {
                 let message = format!("{address} is part of {other}: take it off there");
                 return Err(DriverError::Invalid(message));
             }
-            HolderId::Other(_) => return Ok(Progress::Done),
+            HolderId::Other(_) => return Err(not_held_by(address, vm)),
         };
         if interface.holder().as_ref() != Some(vm) {
-            return Ok(Progress::Done);
+            return Err(not_held_by(address, vm));
         }
         match interface.place_of(&public.id) {
             Some(place) if interface.state() != State::Changing => {

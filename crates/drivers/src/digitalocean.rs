@@ -37,6 +37,7 @@ use crate::http::{HttpService, JsonApi, Refused, unreadable};
 use crate::tokens::Tokens;
 use crate::{
     AddressDriver, CHANGING, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits,
+    not_held_by,
 };
 
 /// DigitalOcean's address where `DIGITALOCEAN_API_URL` does not say otherwise.
@@ -228,8 +229,9 @@ impl DigitalOcean {
         let One { reserved_ip } = self.api.call("reserved_ips.get", Method::GET, &path, None).await?;
         match reserved_ip.holding() {
             Holding::By(holder) if holder == *vm => self.act(scope, address, None).await,
+            Holding::By(_) => Err(not_held_by(address, vm)),
             Holding::Unknown(reason) => Err(DriverError::Conflict(format!("{address}: {reason}"))),
-            _ => Ok(Progress::Done),
+            Holding::Free | Holding::Missing => Ok(Progress::Done),
         }
     }
 

@@ -49,7 +49,9 @@ use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use crate::aws::{Aws, explain};
 use crate::budget::{Limit, NotSent, budgeted};
 use crate::http::unreadable;
-use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
+use crate::{
+    AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits, not_held_by,
+};
 use recent::Recent;
 use tokio::time::Instant;
 
@@ -305,7 +307,8 @@ impl Ec2 {
         let held = Holding::By(vm.clone());
         let association = match elastic.association_id() {
             Some(association) if holding(scope, &elastic) == held => association,
-            _ => return Ok(Progress::Done),
+            Some(_) => return Err(not_held_by(address, vm)),
+            None => return Ok(Progress::Done),
         };
         self.check_may_associate(scope, &elastic).await?;
         let gone = self.client(scope).await.disassociate_address().association_id(association).send().await;

@@ -85,7 +85,8 @@ pub trait AddressDriver: Send + Sync {
         Box::pin(async { Ok(Progress::Done) })
     }
 
-    /// Takes an address off the machine that holds it. One that is not there is already done.
+    /// Takes an address off the machine that holds it. One that is on none is already done; one that is seen to be on another machine is
+    /// a conflict, because who has it is not what whoever asks believes.
     fn detach<'a>(
         &'a self,
         scope: &'a Scope,
@@ -265,6 +266,11 @@ pub enum DriverError {
     /// No answer, or none that can be understood. It is not known whether anything was done.
     #[error("unavailable: {0}")]
     Unavailable(String),
+}
+
+/// The error for an address that was to be taken off a machine, and is on another.
+pub(crate) fn not_held_by(address: Address, vm: &VmId) -> DriverError {
+    DriverError::Conflict(format!("{address} is on another machine than {vm}"))
 }
 
 impl DriverError {

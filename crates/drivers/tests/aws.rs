@@ -149,13 +149,17 @@ async fn an_address_is_attached_and_moves_by_detaching_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_already_so_is_done_without_a_change() {
+async fn what_is_already_so_is_done_without_a_change_and_anothers_is_told_as_that() {
     let (fake, driver, scope) = account();
     assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
     assert_eq!(driver.detach(&scope, address("203.0.113.99"), &vm(ONE)).await.unwrap(), Progress::Done);
     fake.with(|account| account.attach_now(ADDRESS, "i-2"));
     assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap(), Progress::Done);
-    assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
+    let refused = driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+    assert!(
+        matches!(&refused, DriverError::Conflict(message) if message.contains("another machine")),
+        "{refused}"
+    );
     assert_eq!(fake.with(|account| account.holder(ADDRESS)).as_deref(), Some(TWO), "it is another's");
     let calls = fake.ledger().calls();
     assert!(calls.keys().all(|call| call.starts_with("Describe")), "{calls:?}");

@@ -465,6 +465,27 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_address_that_only_a_changing_interface_names_is_not_free() {
+        let (fake, driver, scope) = subscription();
+        let names_it_alone = service(&fake).map_response(|answer: Response<Bytes>| {
+            answer.map(|body| {
+                let mut body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                for found in body["value"].as_array_mut().into_iter().flatten() {
+                    found["properties"].as_object_mut().unwrap().remove("ipConfiguration");
+                }
+                Bytes::from(body.to_string())
+            })
+        });
+        let reader =
+            Azure::new(HttpService::new(names_it_alone), "http://azure.invalid/", tokens::fixed(TOKEN), None);
+        let read = async || reader.list(&scope).await.unwrap().told(address(ADDRESS)).holding;
+        assert_eq!(read().await, Holding::Free);
+        driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+        let holding = read().await;
+        assert!(matches!(holding, Holding::Unknown(_)), "{holding:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn nothing_else_of_an_interface_is_lost() {
         let (fake, driver, scope) = subscription();
         let settable = |fake: &Fake<azure::Azure>| {
@@ -547,7 +568,8 @@ mod at_azure {
         assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(balancer.clone()));
         let refused = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
         assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
-        assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
+        let refused = driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+        assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
         let refused = driver.detach(&scope, address(ADDRESS), &balancer).await.unwrap_err();
         assert!(refused.to_string().contains("take it off there"), "{refused}");
     }
@@ -578,7 +600,8 @@ mod at_azure {
         let stranger = vm("sub/group/networkinterfaces/one-nic");
         let listing = driver.list(&scope).await.unwrap();
         assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(stranger.clone()));
-        assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
+        let refused = driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+        assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
         finish(&driver, async || driver.detach(&scope, address(ADDRESS), &stranger).await).await.unwrap();
         assert_eq!(driver.list(&scope).await.unwrap().told(address(ADDRESS)).holding, Holding::Free);
     }

@@ -36,6 +36,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::ownership::Ownership;
+use crate::world::Reads;
 use crate::{
     Address, Epoch, Fact, Holding, Mode, PENDING, Pause, Pool, PoolKey, Scope, Tick, Timestamp, World,
 };
@@ -126,29 +127,31 @@ pub enum Lacking {
     Failed(Pause),
 }
 
-/// What to do next for a pool, what to say of it, and whether its account must be read first.
+/// What to do next for a pool, what to say of it, and whether its account must be read first, and when.
 #[derive(Debug, Default)]
 pub(crate) struct Next {
     pub(crate) action: Option<CreationAction>,
     pub(crate) lacking: Option<Lacking>,
-    pub(crate) reads_again: bool,
+    pub(crate) reads: Option<Reads>,
 }
 
 impl Next {
     fn act(action: CreationAction, lacking: usize) -> Self {
         let lacking = (lacking > 0).then_some(Lacking::Creating(lacking));
-        Self { action: Some(action), lacking, reads_again: false }
+        Self { action: Some(action), lacking, reads: None }
     }
 
     fn say(lacking: Lacking) -> Self {
-        Self { action: None, lacking: Some(lacking), reads_again: false }
+        Self { action: None, lacking: Some(lacking), reads: None }
     }
 }
 
 /// What to do next for a pool.
 pub(crate) fn next(world: &World, pool: &Pool, ownership: &Ownership, now: Timestamp) -> Next {
     let is_owned = |address: Address| ownership.is_owned(address);
-    let Some(tag) = &pool.creates else { return Next::default() };
+    let Some(tag) = pool.creates.as_ref().filter(|_| !crate::sabotaged!(NeverCreated)) else {
+        return Next::default();
+    };
     let lacking = pool.desired.saturating_sub(pool.addresses.len() + pool.adopted.len());
     let account = world.accounts.get(&pool.scope);
     let unlisted = || {
@@ -181,7 +184,7 @@ pub(crate) fn next(world: &World, pool: &Pool, ownership: &Ownership, now: Times
             }
         }
     };
-    let unread = || Next { action: None, lacking: Some(Lacking::Unread), reads_again: true };
+    let unread = |reads| Next { action: None, lacking: Some(Lacking::Unread), reads: Some(reads) };
     let Some(entry) = &pool.creation else {
         let left = if lacking > 0 { made_and_unlisted() } else { BTreeSet::new() };
         return match (pool.policy.mode, account) {
@@ -190,7 +193,7 @@ pub(crate) fn next(world: &World, pool: &Pool, ownership: &Ownership, now: Times
             _ if !left.is_empty() => Next::say(Lacking::Unlisted(left)),
             (Mode::Observe, _) => Next::say(Lacking::WouldCreate(lacking)),
             _ if pool.region.is_none() => Next::say(Lacking::NoRegion),
-            (Mode::Active, None) => unread(),
+            (Mode::Active, None) => unread(Reads::AtOnce),
             (Mode::Active, Some(account)) => begin(account),
         };
     };
@@ -206,7 +209,9 @@ pub(crate) fn next(world: &World, pool: &Pool, ownership: &Ownership, now: Times
     if is_under_way || entry.written == PENDING || !pool.adopted.is_empty() {
         return Next::say(Lacking::Creating(lacking.max(1)));
     }
-    let Some(account) = account.filter(|account| account.as_of > entry.written) else { return unread() };
+    let Some(account) = account.filter(|account| account.as_of > entry.written) else {
+        return unread(Reads::AtOnce);
+    };
     let found: BTreeSet<Address> = match &entry.tag {
         Some(_) if !account.can_tag => return Next::say(Lacking::TagsHidden),
         Some(tag) => tagged(tag).into_iter().filter(|address| !is_owned(*address)).collect(),
@@ -223,6 +228,11 @@ pub(crate) fn next(world: &World, pool: &Pool, ownership: &Ownership, now: Times
         (None, false) if entry.may_have_asked => return Next::say(Lacking::Ambiguous(found)),
         (None, false) => return begin(account),
         (_, true) => {}
+    }
+    let provider = pool.scope.provider;
+    if entry.may_have_asked && world.may_be_late(provider, Some(account.as_of)) {
+        // An earlier leader's request may have made an address that is not shown yet.
+        return unread(world.reads_late(provider));
     }
     if lacking == 0 || pool.policy.mode == Mode::Leaving {
         return Next::act(CreationAction::Finish, 0);

@@ -46,6 +46,7 @@ use std::collections::BTreeMap;
 
 use crate::bits::Bits;
 use crate::standing::{Standing, standing};
+use crate::world::Reads;
 use crate::{
     Address, Fact, Holding, Journal, Mode, Move, PENDING, Pool, Readiness, Scope, Target, Timestamp, Turn,
     VmId, World,
@@ -138,7 +139,7 @@ pub(crate) fn next(
         (Holding::By(_) | Holding::Missing, ..) => Next::Abandon,
     };
     let lacks = |vm: &&VmId| !world.holds_any(vm) && !world.has_own.contains(*vm);
-    let is_late = world.may_be_late(pool.scope.provider, Some(fact));
+    let is_late = world.may_be_late(pool.scope.provider, Some(fact.as_of));
     // What we began ourselves began where status and cloud agreed, and what we did since the driver remembers.
     let is_told_where = world.inherited.contains(&address) && matches!(fact.holding, Holding::By(_));
     let lacking_source = || entry.owed.iter().filter(|vm| entry.from.as_ref() == Some(vm)).find(lacks);
@@ -153,9 +154,9 @@ pub(crate) fn next(
         }
         // An earlier leader may have brought it to either machine, or have brought it away: who has what can't be told yet.
         Next::Finish | Next::Abandon if is_late && (is_told_where || !entry.owed.is_empty()) => {
-            match world.late_until.get(&pool.scope.provider) {
-                Some(&PENDING) => Next::WaitForCloud,
-                _ => Next::ReadAgain,
+            match world.reads_late(pool.scope.provider) {
+                Reads::Later => Next::WaitForCloud,
+                Reads::AtOnce => Next::ReadAgain,
             }
         }
         Next::Finish | Next::Abandon if !crate::sabotaged!(OwnForgotten) => {

@@ -49,11 +49,13 @@ pub enum Sabotage {
     VipShared,
     DeadKept,
     CordonIgnored,
+    NeverPublished,
+    NeverCreated,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 44] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -96,6 +98,8 @@ impl Sabotage {
         Self::VipShared,
         Self::DeadKept,
         Self::CordonIgnored,
+        Self::NeverPublished,
+        Self::NeverCreated,
     ];
 }
 

@@ -19,8 +19,8 @@ use jiff::SignedDuration;
 use crate::bits::Bits;
 use crate::ownership::Ownership;
 use crate::{
-    Account, Address, Epoch, InFlightRecord, NodeName, Pods, Pool, PoolKey, Provider, RecordFact, RecordName,
-    Scope, Tenancy, Tick, Timestamp, VmId,
+    Account, Address, Epoch, InFlightRecord, NodeName, PENDING, Pods, Pool, PoolKey, Provider, RecordFact,
+    RecordName, Scope, Tenancy, Tick, Timestamp, VmId,
 };
 
 /// Everything known at one moment.
@@ -224,11 +224,24 @@ pub struct InFlight {
     pub records: BTreeMap<RecordName, InFlightRecord>,
 }
 
+/// When a cloud must be read again, before anything follows from what it told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// It tells what is needed as soon as it is asked.
+    AtOnce,
+    /// It may not show what is needed yet.
+    Later,
+}
+
 impl World {
-    /// Whether what is known of an address may be older than what an earlier leader has done.
-    pub(crate) fn may_be_late(&self, provider: Provider, fact: Option<&Fact>) -> bool {
-        let is_late = |until: &Tick| fact.is_none_or(|fact| fact.as_of <= *until);
-        self.late_until.get(&provider).is_some_and(is_late)
+    /// Whether what was told then, if ever, may be older than what an earlier leader has done.
+    pub(crate) fn may_be_late(&self, provider: Provider, as_of: Option<Tick>) -> bool {
+        self.late_until.get(&provider).is_some_and(|until| as_of.is_none_or(|as_of| as_of <= *until))
+    }
+
+    /// What to do about what may be late: whether it can be read now, or has to be waited for.
+    pub(crate) fn reads_late(&self, provider: Provider) -> Reads {
+        if self.late_until.get(&provider) == Some(&PENDING) { Reads::Later } else { Reads::AtOnce }
     }
 
     /// A node appeared or changed.

@@ -8,7 +8,7 @@
 //! I2  if a later one of the same process about the same thing has arrived before it
 //!     if it comes after D to a cloud that takes conditions, is carried out, and a later one about the same thing was before it
 //! I5  if it takes the label from a node that has held an address of ours for a while
-//! I6  if no journal entry of its leader's own epoch tells of it
+//! I6  if no journal entry of its leader's own epoch tells of it, and of the machine that it gives an address to
 //!     if the cloud was not read since that entry was written, or since the one before it failed or had no answer
 //! I7  if it repeats one that failed sooner than the shortest pause
 //! I8  if it takes an address from where it is well, and nobody has changed anything lately that could be a reason
@@ -160,8 +160,29 @@ impl Request {
         of_body.or_else(|| of_path.map(ToOwned::to_owned)).or_else(|| Some(self.path.clone()))
     }
 
-    /// Whether a journal entry tells of it.
+    /// The machine that it puts an address of ours on, as its cloud calls it.
+    fn target(&self) -> Option<String> {
+        let body = serde_json::from_str::<Value>(&self.body).unwrap_or_default();
+        match self.path.split('/').collect::<Vec<_>>().as_slice() {
+            [.., "reserved_ips", _, "actions"] => Some(body["droplet_id"].as_u64()?.to_string()),
+            [.., "instances", name, "addAccessConfig"] if body["natIP"].is_string() => {
+                Some((*name).to_owned())
+            }
+            [.., "networkInterfaces", interface] if put_on(&body).is_some() => {
+                Some(interface.trim_end_matches("-nic").to_owned())
+            }
+            [.., "ec2", "addresses", _, "associate", instance] => Some((*instance).to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Whether a journal entry tells of it: of the address and of where it goes, or else of either.
     fn is_told_by(&self, entry: &Value) -> bool {
+        if let Some(target) = self.target() {
+            let is_there =
+                entry["to"]["vm"].as_str().is_some_and(|vm| vm.rsplit('/').next() == Some(&target));
+            return is_there && self.subject().is_some_and(|subject| entry["address"] == subject.as_str());
+        }
         let is_creation = entry["kind"] == "Create" && self.path.ends_with("/v2/reserved_ips");
         let machine = |end: &str| {
             let vm = entry[end]["vm"].as_str().and_then(|vm| vm.rsplit_once('/'));
@@ -479,7 +500,13 @@ impl Universe {
             format!("/networkInterfaces/{STRANGER}-nic"),
             format!("/disassociate/{STRANGER_INSTANCE}"),
         ];
-        if of_stranger.iter().any(|part| request.path.contains(part)) {
+        let is_of_stranger = |ip: &String| {
+            let holder = self.ec2.with(|ec2| ec2.holder(ip)).unwrap_or_default();
+            request.path.contains("/associate/") && holder.ends_with(&format!("/{STRANGER_INSTANCE}"))
+        };
+        if of_stranger.iter().any(|part| request.path.contains(part))
+            || request.subject().as_ref().is_some_and(is_of_stranger)
+        {
             return Some(Timestamp::MIN);
         }
         let ip = request.subject().filter(|_| request.cloud == Cloud::Ocean)?;
@@ -544,12 +571,16 @@ impl Universe {
             [.., "ec2", "addresses", ip, "disassociate", instance] => {
                 ((*ip).to_owned(), format!("aws:///{AWS_ZONE}/{instance}"))
             }
-            // What the machine has is dropped without a word, which nothing about the machine could be a reason for.
             [.., "ec2", "addresses", ip, "associate", instance] => {
+                // What the machine has is dropped without a word, which nothing but its own way there could be a reason for.
                 let held = self.ec2.with(|ec2| ec2.held_by(instance));
-                let dropped = held.into_iter().find(|held| held != ip)?;
-                let is_quiet = self.is_quiet(&[dropped.as_str(), "objects"]);
-                return is_quiet.then(|| format!("{dropped} was dropped from {instance}"));
+                if let Some(dropped) = held.into_iter().find(|held| held != ip) {
+                    let is_quiet = self.is_quiet(&[dropped.as_str()]) && !self.is_raced(&dropped);
+                    return is_quiet.then(|| format!("{dropped} was dropped from {instance}"));
+                }
+                let holder = self.ec2.with(|ec2| ec2.holder(ip))?;
+                let holder = holder.rsplit('/').next().filter(|holder| holder != instance)?;
+                ((*ip).to_owned(), format!("aws:///{AWS_ZONE}/{holder}"))
             }
             _ => return None,
         };

@@ -70,7 +70,8 @@ pub struct Cluster {
     pub moved_by_people: usize,
     grace: u64,
     creates: bool,
-    tags: bool,
+    /// Whether the token of this run can read and write tags.
+    pub tags: bool,
 }
 
 /// The clouds of a run.
@@ -574,10 +575,11 @@ impl Cluster {
             Cloud::Aws => format!("{AWS_REGION}/{STRANGER_INSTANCE}"),
         };
         if self.universe.holder(&ip).as_ref() == Some(&stranger) {
+            // Whatever the machine had before has left it.
+            let has_left = |ip: &String| self.universe.holder(ip).as_ref() != Some(&stranger);
+            self.given_away.retain(|ip, vm| *vm != stranger || !has_left(ip));
             self.given_away.insert(ip, stranger);
         }
-        // Whatever the machine had before has left it.
-        self.given_away.retain(|ip, vm| self.universe.holder(ip).as_ref() == Some(vm));
     }
 
     fn edit(&mut self, cloud: Cloud, address: u64) {

@@ -224,8 +224,8 @@ fn untrue_holders(universe: &Universe, index: &Index) -> Vec<String> {
     facts.filter_map(wrong).collect()
 }
 
-/// An address whose status says that it is on a node must be on that node's machine, one that is said to be on none must be on none,
-/// and as many must be counted.
+/// Something must be said of every address, and nothing that passes. One whose status says that it is on a node must be on that node's
+/// machine, one that is said to be on none must be on none, and as many must be counted.
 fn statuses(universe: &Universe) -> Vec<String> {
     let mut found = Vec::new();
     for object in
@@ -235,6 +235,14 @@ fn statuses(universe: &Universe) -> Vec<String> {
             continue;
         }
         let (name, status, mut attached) = (&object["metadata"]["name"], &object["status"], 0);
+        let is_told = |ip: &String| {
+            let told = status["addresses"].as_array().into_iter().flatten();
+            told.into_iter().any(|said| said["address"] == ip.as_str())
+        };
+        let listed = ["reservedIPs", "ips"].into_iter().flat_map(|list| texts(&object["spec"][list]));
+        for untold in listed.filter(|ip| !is_told(ip)) {
+            found.push(format!("the status of {name} says nothing of {untold}"));
+        }
         for said in status["addresses"].as_array().into_iter().flatten() {
             let told = match said["state"].as_str() {
                 Some("Attached") => {
@@ -242,7 +250,11 @@ fn statuses(universe: &Universe) -> Vec<String> {
                     said["lastHolder"]["vm"].as_str().map(str::to_owned)
                 }
                 Some("Unattached" | "Missing") => None,
-                _ => continue,
+                Some("Foreign" | "Conflict" | "Disabled") => continue,
+                _ => {
+                    found.push(format!("the status of {name} still says {said}"));
+                    continue;
+                }
             };
             let holder = said["address"].as_str().and_then(|address| universe.holder(address));
             if told != holder {
@@ -292,6 +304,14 @@ fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
     if made > cluster.lacked_most {
         let most = cluster.lacked_most;
         found.push(format!("{made} addresses were created for a pool that never lacked more than {most}"));
+    }
+    // Where tags can't be read, or a tool has taken some off the list, a person has the last word.
+    for pool in pools.iter().filter(|_| cluster.tags && cluster.unlisted.is_empty()) {
+        let (desired, listed) =
+            (pool["spec"]["desiredIPs"].as_u64(), texts(&pool["spec"]["ips"]).count() as u64);
+        if desired.is_some_and(|desired| listed < desired) {
+            found.push(format!("{desired:?} addresses are desired, and {listed} are listed"));
+        }
     }
     for done in universe.ocean.ledger().done {
         if let Deed::Released { address } = done.deed {

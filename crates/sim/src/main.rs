@@ -215,10 +215,12 @@ fn replay(seed: u64, script: &[(Duration, Event)], broken: Option<Sabotage>, log
         return ExitCode::SUCCESS;
     };
     outcome.violations.iter().for_each(|violation| println!("{violation}"));
+    let (left, violation) = reduce(seed, script, first.clone());
     println!("reduced to:");
-    for (at, event) in reduce(seed, script, first.invariant) {
+    for (at, event) in left {
         println!("{:>9.3} {event}", at.as_secs_f64());
     }
+    println!("{violation}");
     ExitCode::FAILURE
 }
 
@@ -260,7 +262,7 @@ fn power(seeds: u64, ways: Vec<Sabotage>) -> ExitCode {
             missed += 1;
             continue;
         };
-        let story = reduce(seed, &script(seed), violation.invariant);
+        let (story, violation) = reduce(seed, &script(seed), violation);
         let story: Vec<_> =
             story.iter().map(|(at, event)| format!("{:.0} s {event}", at.as_secs_f64())).collect();
         println!("| {what:?} | {seed} | {violation} | {} |", story.join("; "));

@@ -154,6 +154,19 @@ fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
     (is_well && has_pod && is_meant && is_quiet).then(|| node_name.to_owned())
 }
 
+/// What the pool's name has, unless a person took that over.
+pub fn of_the_pool(universe: &Universe) -> Option<BTreeSet<String>> {
+    let values = universe.ocean.with(|ocean| ocean.record_values(ZONE, "A", "pool"));
+    taken_for(universe).is_none().then(|| values.into_iter().collect())
+}
+
+/// The roles of nodes that have names, and what these have.
+pub fn of_nodes(universe: &Universe) -> [(&'static str, BTreeSet<String>); 2] {
+    let edge = universe.zones.with(|zones| zones.values(NODES, "A"));
+    let aws = universe.route53.with(|names| names.values(AWS_ZONE_ID, AWS_NODES, "A"));
+    [("edge", edge.into_iter().collect()), ("aws", aws.into_iter().collect())]
+}
+
 /// What is wrong with names in the end.
 pub fn judge(universe: &Universe) -> Vec<String> {
     let mut found = Vec::new();

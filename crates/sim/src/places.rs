@@ -8,6 +8,7 @@
 //!     no address of an allocation is on a node that is cordoned and well
 //! I5  the nodes with the label are those that hold an address of an allocation
 //!     the nodes with the annotation are those that are fit and hold an address of a pool, and it tells which
+//!     a name has the addresses of those that are fit, and none of any other, unless it would have none
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::cluster::texts;
+use crate::names;
 use crate::universe::Universe;
 
 /// Who wants addresses on which nodes.
@@ -73,8 +75,46 @@ pub fn judge(universe: &Universe) -> Vec<(&'static str, String)> {
                 found.push(("I5", format!("{} holds {ips:?}, and is marked with {told}", node.name)));
             }
         }
+        let fit = nodes.iter().filter(|node| node.is_fit);
+        match kind.needs_pod {
+            true => {
+                let on_fit = |ip: &&String| {
+                    let holder = universe.holder(ip);
+                    nodes.iter().any(|node| node.is_fit && Some(&node.machine) == holder.as_ref())
+                };
+                let must: BTreeSet<String> = wanted.keys().filter(on_fit).cloned().collect();
+                let may = must.iter().chain(spare.iter().filter(on_fit)).cloned().collect();
+                found.extend(misnamed(names::of_the_pool(universe), &must, &may));
+            }
+            // A cordoned node is none that an address may go to, and may have a name all the same.
+            false => {
+                for (role, values) in names::of_nodes(universe) {
+                    let of_role = |node: &&Node| node.role == role;
+                    let must = fit.clone().filter(of_role).map(Node::address).collect();
+                    let ready = nodes.iter().filter(|node| node.is_fit || node.is_drained);
+                    let may = ready.filter(of_role).map(Node::address).collect();
+                    found.extend(misnamed(Some(values), &must, &may));
+                }
+            }
+        }
     }
     found
+}
+
+/// What is wrong about a name that must have some addresses, and may have others. Rather than none, it has what it had.
+fn misnamed(
+    values: Option<BTreeSet<String>>,
+    must: &BTreeSet<String>,
+    may: &BTreeSet<String>,
+) -> Option<(&'static str, String)> {
+    let values = values.filter(|values| !(must.is_subset(values) && values.is_subset(may)))?;
+    (!must.is_empty()).then(|| ("I5", format!("a name has {values:?} where {must:?} would be right")))
+}
+
+impl Node {
+    fn address(&self) -> String {
+        self.object["status"]["addresses"][0]["address"].as_str().unwrap_or_default().to_owned()
+    }
 }
 
 /// The nodes that objects of a kind may mean.

@@ -2,13 +2,21 @@
 
 use std::time::Duration;
 
+use crate::judge::Violation;
 use crate::run::run;
 use crate::script::Event;
 
-/// Leaves out whatever a failing run can do without.
-pub fn reduce(seed: u64, script: &[(Duration, Event)], invariant: &str) -> Vec<(Duration, Event)> {
-    let fails = |script: &[(Duration, Event)]| {
-        run(seed, script).violations.iter().any(|violation| violation.invariant == invariant)
+/// Leaves out whatever a failing run can do without. Gives what is left, and what that violates: the same invariant, though perhaps
+/// elsewhere.
+pub fn reduce(
+    seed: u64,
+    script: &[(Duration, Event)],
+    violation: Violation,
+) -> (Vec<(Duration, Event)>, Violation) {
+    let mut last = violation;
+    let mut fails = |script: &[(Duration, Event)]| {
+        let found = run(seed, script).violations.into_iter().find(|found| found.invariant == last.invariant);
+        found.map(|found| last = found).is_some()
     };
     // Most of what comes after the fault has no part in it, so the shortest beginning that fails is looked for first.
     let (mut enough, mut too_little) = (script.len(), 0);
@@ -31,5 +39,5 @@ pub fn reduce(seed: u64, script: &[(Duration, Event)], invariant: &str) -> Vec<(
         }
         size /= 2;
     }
-    left
+    (left, last)
 }

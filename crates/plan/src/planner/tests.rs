@@ -1205,6 +1205,20 @@ fn a_debt_is_kept_while_a_cloud_may_not_show_what_an_earlier_leader_did() {
 }
 
 #[test]
+fn an_address_that_an_earlier_leader_may_have_created_is_not_replaced_before_the_cloud_would_show_it() {
+    for lacking in ["desired 2", "desired 1"] {
+        let text = format!("creates | {lacking} | n1 holds a1 | creating asked");
+        let waits = plan(&world(&format!("{text} | late")), now());
+        assert!(waits.creations.is_empty() && waits.unsettled.contains(&scope()), "{text}: {waits}");
+        let reads = plan(&world(&format!("{text} | late before")), now());
+        assert!(reads.creations.is_empty() && reads.read_again.contains(&scope()), "{text}: {reads}");
+        assert_eq!(plan(&world(&format!("{text} | late once")), now()).creations.len(), 1, "{text}");
+    }
+    check("creates | desired 1 | creating asked | a7 tagged | late", expect!["adopt a7"]);
+    check("creates | desired 1 | creating | late", expect!["create 1 in r, tagged tag"]);
+}
+
+#[test]
 fn a_move_that_an_earlier_leader_began_is_not_ended_by_what_a_cloud_may_show_late() {
     for told in ["n1 holds a1 | n2", "n1 notready 300 | n2 holds a1"] {
         let text = format!("a1 moves n1 -> n2 | a1 inherited | {told}");
