@@ -221,7 +221,8 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
         );
         if matches!(event, Event::Desire { .. }) && dice.one_in(2) {
             // Whose a new address is can be told least while others create some too.
-            events.push((at + dice.up_to(Duration::from_secs(2)), Event::ForeignCreation));
+            let others = (0..4).map(|_| (at + dice.up_to(Duration::from_secs(2)), Event::ForeignCreation));
+            events.extend(others);
         }
         events.push((at, event));
         let has_trouble = match mood {
