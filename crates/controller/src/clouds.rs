@@ -280,10 +280,12 @@ impl Clouds {
         let listing = match &told.what {
             What::Addresses(_, listing) => listing,
             What::Machines(_, machines) => {
-                let pause = machines.as_ref().err().map(pause_after);
-                match pause {
-                    Some(pause) => self.machines_due.insert(told.scope.clone(), Some(Instant::now() + pause)),
-                    None => self.machines_due.remove(&told.scope),
+                match machines {
+                    Ok(_) => self.machines_due.remove(&told.scope),
+                    Err(error) => {
+                        let due = Instant::now() + pause_after(error);
+                        self.machines_due.insert(told.scope.clone(), Some(due))
+                    }
                 };
                 return;
             }

@@ -326,9 +326,8 @@ impl Azure {
         let answer = self.api.call_with_headers(name, Method::PUT, &path, headers, Some(body)).await?;
         let (headers, told): (_, Value) = answer;
         // Who tells nothing of the interface has accepted the change, and no more.
-        let told =
-            if told.is_null() { json!({"properties": {"provisioningState": "Accepted"}}) } else { told };
-        Ok(self.progress(scope, address, put.map(|(_, vm)| vm), path, (headers, told)))
+        let state = if told.is_null() { State::Changing } else { State::told_by(&told) };
+        Ok(self.progress(scope, address, put.map(|(_, vm)| vm), path, &headers, state))
     }
 
     /// How far a change has come, by the answer to it.
@@ -338,16 +337,16 @@ impl Azure {
         address: Address,
         target: Option<&VmId>,
         path: String,
-        (headers, body): (HeaderMap, Value),
+        headers: &HeaderMap,
+        state: State,
     ) -> Progress {
-        let state = State::of(body["properties"]["provisioningState"].as_str());
         let link = headers.get("azure-asyncoperation").and_then(|link| path_of(link.to_str().ok()?));
         if link.is_none() && state == State::Settled {
             return Progress::Done;
         }
         // Without a link the resource itself says when its change has ended.
         let id = link.unwrap_or(path);
-        self.rest(&id, &headers);
+        self.rest(&id, headers);
         Progress::Underway(Operation {
             id,
             scope: scope.clone(),
@@ -466,7 +465,9 @@ impl Azure {
         let path = resource_path(&public.id);
         let name = "PublicIPAddresses_Delete";
         match self.api.call_with_headers(name, Method::DELETE, &path, HeaderMap::new(), None).await {
-            Ok(answer) => Ok(self.progress(scope, address, None, path, answer)),
+            Ok((headers, told)) => {
+                Ok(self.progress(scope, address, None, path, &headers, State::told_by(&told)))
+            }
             Err(DriverError::NotFound(_)) => Ok(Progress::Done),
             Err(error) => Err(error),
         }

@@ -576,8 +576,8 @@ impl Cluster {
         };
         if self.universe.holder(&ip).as_ref() == Some(&stranger) {
             // Whatever the machine had before has left it.
-            let has_left = |ip: &String| self.universe.holder(ip).as_ref() != Some(&stranger);
-            self.given_away.retain(|ip, vm| *vm != stranger || !has_left(ip));
+            let has_it = |ip: &String| self.universe.holder(ip).as_ref() == Some(&stranger);
+            self.given_away.retain(|ip, vm| *vm != stranger || has_it(ip));
             self.given_away.insert(ip, stranger);
         }
     }

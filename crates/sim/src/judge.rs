@@ -236,8 +236,8 @@ fn statuses(universe: &Universe) -> Vec<String> {
         }
         let (name, status, mut attached) = (&object["metadata"]["name"], &object["status"], 0);
         let is_told = |ip: &String| {
-            let told = status["addresses"].as_array().into_iter().flatten();
-            told.into_iter().any(|said| said["address"] == ip.as_str())
+            let mut told = status["addresses"].as_array().into_iter().flatten();
+            told.any(|said| said["address"] == ip.as_str())
         };
         let listed = ["reservedIPs", "ips"].into_iter().flat_map(|list| texts(&object["spec"][list]));
         for untold in listed.filter(|ip| !is_told(ip)) {

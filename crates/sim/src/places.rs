@@ -75,7 +75,6 @@ pub fn judge(universe: &Universe) -> Vec<(&'static str, String)> {
                 found.push(("I5", format!("{} holds {ips:?}, and is marked with {told}", node.name)));
             }
         }
-        let fit = nodes.iter().filter(|node| node.is_fit);
         match kind.needs_pod {
             true => {
                 let on_fit = |ip: &&String| {
@@ -90,9 +89,13 @@ pub fn judge(universe: &Universe) -> Vec<(&'static str, String)> {
             false => {
                 for (role, values) in names::of_nodes(universe) {
                     let of_role = |node: &&Node| node.role == role;
-                    let must = fit.clone().filter(of_role).map(Node::address).collect();
-                    let ready = nodes.iter().filter(|node| node.is_fit || node.is_drained);
-                    let may = ready.filter(of_role).map(Node::address).collect();
+                    let (fit, drained): (Vec<_>, Vec<_>) = nodes
+                        .iter()
+                        .filter(of_role)
+                        .filter(|node| node.is_fit || node.is_drained)
+                        .partition(|node| node.is_fit);
+                    let must: BTreeSet<_> = fit.into_iter().map(Node::address).collect();
+                    let may = drained.into_iter().map(Node::address).chain(must.clone()).collect();
                     found.extend(misnamed(Some(values), &must, &may));
                 }
             }

@@ -44,7 +44,7 @@ impl Interface {
 
     /// How its last change stands.
     pub(super) fn state(&self) -> State {
-        State::of(self.0["properties"]["provisioningState"].as_str())
+        State::told_by(&self.0)
     }
 
     /// The configuration that an address belongs into: of its version, and the primary one where there are several.
@@ -96,6 +96,11 @@ pub(super) enum State {
 }
 
 impl State {
+    /// The state of a resource, by what is told of it.
+    pub(super) fn told_by(resource: &Value) -> Self {
+        Self::of(resource["properties"]["provisioningState"].as_str())
+    }
+
     pub(super) fn of(provisioning: Option<&str>) -> Self {
         match provisioning {
             Some("Failed" | "Canceled") => Self::Failed,
