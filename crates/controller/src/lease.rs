@@ -9,7 +9,9 @@
 //! Who may take the lease, and how long a new leader keeps still, is decided by `plan::leadership`. While a FLIPOP in our
 //! namespace leads we stand by: it moves the same addresses, and does not look at our lease.
 //!
-//! The epoch is one more than the highest of the Lease's and every journal's, and is written into the Lease.
+//! The epoch is one more than the highest of the Lease's and every journal's, and is written into the Lease. If people change
+//! that or how long it lasts, a leader's next renewal puts its own back, and only a Lease whose leader says so itself was given
+//! up in order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +39,10 @@ pub const FLIPOP_LEASE: &str = "floating-ip-pool-controller-leader-election";
 /// The annotation that holds the leader's epoch.
 pub const EPOCH_ANNOTATION: &str = "netinfra.darkbrains.com/epoch";
 
+/// The annotation by which a leader says that it gave the lease up in order, after so many transitions. Whoever takes it counts one
+/// more, and whoever of us does takes the annotation off.
+pub const RELEASED_ANNOTATION: &str = "netinfra.darkbrains.com/released";
+
 /// The annotation that names the node whose pod gave the lease up for somebody else to do what would have cut it off.
 pub const HANDED_OVER_ANNOTATION: &str = "netinfra.darkbrains.com/handed-over-from";
 
@@ -50,6 +56,8 @@ pub struct Candidate {
     duration: Duration,
     clock: Arc<dyn Clock>,
     fence: Arc<Fence>,
+    /// Our epoch, once we lead.
+    epoch: Option<Epoch>,
     /// The lease as last seen, and when we saw it change.
     seen: Option<(Lease, Duration)>,
     /// FLIPOP's lease, likewise.
@@ -72,6 +80,7 @@ impl Candidate {
             duration: terms.lease_duration,
             clock,
             fence,
+            epoch: None,
             seen: None,
             flipop: None,
             has_stood_by: false,
@@ -132,12 +141,12 @@ impl Candidate {
         let lease = self.api.get_opt(&self.name).await?;
         let now = self.clock.since_boot();
         let seen = lease.as_ref().map(|lease| sighting(lease, note(&mut self.seen, lease, now)));
-        let Some(gained) = candidacy(seen, &self.identity, now) else { return Ok(None) };
+        let Some(gained) = candidacy(seen, &self.identity, self.duration, now) else { return Ok(None) };
         let written = match lease {
             None => self.api.create(&PostParams::default(), &self.record(Lease::default(), 0)).await?,
             Some(lease) => {
-                let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0);
-                let mut taken = self.record(lease, transitions + 1);
+                let transitions = transitions(&lease).saturating_add(1);
+                let mut taken = self.record(lease, transitions);
                 if plan::sabotaged!(LeaseWithoutPrecondition) {
                     taken.metadata.resource_version =
                         self.api.get(&self.name).await?.metadata.resource_version;
@@ -153,16 +162,21 @@ impl Candidate {
     /// Our claim, on top of the lease as it was read.
     fn record(&self, lease: Lease, transitions: i32) -> Lease {
         let now = MicroTime(self.clock.wall());
-        let metadata = ObjectMeta { name: Some(self.name.clone()), ..lease.metadata };
+        let mut metadata = ObjectMeta { name: Some(self.name.clone()), ..lease.metadata };
+        metadata.annotations.iter_mut().for_each(|all| _ = all.remove(RELEASED_ANNOTATION));
         let spec = LeaseSpec {
             holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: Some(i32::try_from(self.duration.as_secs()).unwrap_or(i32::MAX)),
+            lease_duration_seconds: Some(self.seconds()),
             acquire_time: Some(now.clone()),
             renew_time: Some(now),
             lease_transitions: Some(transitions),
             ..lease.spec.unwrap_or_default()
         };
         Lease { metadata, spec: Some(spec) }
+    }
+
+    fn seconds(&self) -> i32 {
+        i32::try_from(self.duration.as_secs()).unwrap_or(i32::MAX)
     }
 
     /// The lease is ours until its duration has passed since the request that the apiserver granted began.
@@ -184,12 +198,8 @@ impl Candidate {
 
     /// Writes our epoch into the lease.
     pub async fn set_epoch(&mut self, epoch: Epoch) -> Result<()> {
+        self.epoch = Some(epoch);
         loop {
-            if let Some((lease, _)) = &mut self.seen {
-                let annotations = lease.metadata.annotations.get_or_insert_default();
-                annotations.remove(HANDED_OVER_ANNOTATION);
-                annotations.insert(EPOCH_ANNOTATION.into(), epoch.0.to_string());
-            }
             match self.renew().await {
                 Err(error) if self.fence.remaining().is_none() || self.is_lost().await => return Err(error),
                 Err(error) => {
@@ -256,6 +266,13 @@ impl Candidate {
         let mut renewed = lease.clone();
         if let Some(spec) = &mut renewed.spec {
             spec.renew_time = Some(MicroTime(self.clock.wall()));
+            spec.lease_duration_seconds = Some(self.seconds());
+        }
+        let annotations = renewed.metadata.annotations.get_or_insert_default();
+        annotations.remove(RELEASED_ANNOTATION);
+        if let Some(epoch) = self.epoch {
+            annotations.remove(HANDED_OVER_ANNOTATION);
+            annotations.insert(EPOCH_ANNOTATION.into(), epoch.0.to_string());
         }
         if plan::sabotaged!(LeaseWithoutPrecondition) {
             renewed.metadata.resource_version = self.api.get(&self.name).await?.metadata.resource_version;
@@ -276,6 +293,8 @@ impl Candidate {
         let mut released = lease.clone();
         let annotations = released.metadata.annotations.get_or_insert_default();
         annotations.extend(handed_over_from.map(|node| (HANDED_OVER_ANNOTATION.into(), node.to_string())));
+        annotations.extend(self.epoch.map(|epoch| (EPOCH_ANNOTATION.into(), epoch.0.to_string())));
+        annotations.insert(RELEASED_ANNOTATION.into(), transitions(lease).to_string());
         if let Some(spec) = &mut released.spec {
             spec.holder_identity = None;
             spec.lease_duration_seconds = Some(1);
@@ -286,7 +305,8 @@ impl Candidate {
 }
 
 fn sighting(lease: &Lease, since: Duration) -> Sighting<'_> {
-    Sighting { holder: holder(lease), is_used: epoch(lease).is_some(), lasts: lasts(lease), since }
+    let is_released = annotation(lease, RELEASED_ANNOTATION).is_some_and(|after| after == transitions(lease));
+    Sighting { holder: holder(lease), is_released, lasts: lasts(lease), since }
 }
 
 /// Takes note of a lease as it is now, and tells when we saw it change.
@@ -302,7 +322,17 @@ fn note(seen: &mut Option<(Lease, Duration)>, lease: &Lease, now: Duration) -> D
 
 /// The epoch of the last who led by a lease.
 fn epoch(lease: &Lease) -> Option<Epoch> {
-    lease.metadata.annotations.as_ref()?.get(EPOCH_ANNOTATION)?.parse().ok().map(Epoch)
+    annotation(lease, EPOCH_ANNOTATION).map(|epoch| Epoch(epoch.into()))
+}
+
+/// A number that a lease is annotated with. One that nobody can have counted to is none.
+fn annotation(lease: &Lease, name: &str) -> Option<i32> {
+    lease.metadata.annotations.as_ref()?.get(name)?.parse().ok()
+}
+
+/// How often a lease was taken by another than before.
+fn transitions(lease: &Lease) -> i32 {
+    lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0)
 }
 
 /// Who holds a lease; empty where nobody does.

@@ -313,8 +313,7 @@ async fn lead(
         // We hold the lease and have done nothing, but whoever held it before may still: it is left to run out.
         () = asked_to_stop.clone() => return Ok(()),
     }
-    let Terms { takeover, lease_duration, .. } = *terms;
-    let wait = leadership::quarantine(gained, lease_duration, takeover);
+    let wait = leadership::quarantine(gained, terms.takeover);
     tracing::info!(?gained, wait_seconds = wait.as_secs(), "leading, once nobody else can act any more");
     tokio::select! {
         biased;

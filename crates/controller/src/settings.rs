@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use plan::leadership::LEASE_MAX;
 
 use crate::rounds::Retry;
 use crate::vips;
@@ -34,7 +35,7 @@ pub struct Settings {
     pub lease_namespace: Option<String>,
 
     /// How many seconds a leader that says nothing is still believed to lead
-    #[arg(long, env = "LEASE_DURATION", default_value_t = 60, value_parser = clap::value_parser!(u64).range(3..=3600))]
+    #[arg(long, env = "LEASE_DURATION", default_value_t = 60, value_parser = clap::value_parser!(u64).range(3..=LEASE_MAX.as_secs()))]
     pub lease_duration: u64,
 
     /// D: how many seconds after a leader's end one of its requests can still take effect. A new leader waits so long, and

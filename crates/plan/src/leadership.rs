@@ -9,12 +9,12 @@
 //! lease                                   what a candidate does
 //! absent                                  create it; then wait out the lease that may have been deleted under its holder,
 //!                                           and D
-//! held by nobody, and nobody led by it    take it, and wait as if it had been absent: somebody may have put it in the
-//!                                           place of one that was deleted
+//! held by nobody, and not given up        take it, and wait as if it had been absent: somebody may have put it in the
+//!                                           place of one that was deleted, or taken it from its holder
 //! held by another, changed lately         wait
 //! held by another, not changed for its    take it; then wait out D, in which a request of the old leader may still
-//!   duration                                take effect
-//! held by nobody, and somebody led by it  it was given up in order: take it; nothing to wait for
+//!   duration or ours                        take effect
+//! held by nobody, and given up in order   take it; nothing to wait for
 //! ours, by a write without an answer      as if it had been absent: what it was then is not known
 //! ```
 //!
@@ -25,6 +25,9 @@ use std::time::Duration;
 
 use crate::Epoch;
 
+/// The longest that a lease lasts, whatever somebody has written there: nobody may wait for ever.
+pub const LEASE_MAX: Duration = Duration::from_secs(3_600);
+
 /// A change must have ended this long before the lease does.
 pub const MARGIN: Duration = Duration::from_secs(1);
 
@@ -33,8 +36,8 @@ pub const MARGIN: Duration = Duration::from_secs(1);
 pub struct Sighting<'a> {
     /// Who holds it; empty where nobody does.
     pub holder: &'a str,
-    /// Whether somebody has led by it: it carries an epoch.
-    pub is_used: bool,
+    /// Whether the last who led by it says that it gave it up in order. People empty the holder too, and then nobody says so.
+    pub is_released: bool,
     /// How long it lasts when it is not renewed.
     pub lasts: Duration,
     /// When the candidate saw it change, on its own clock.
@@ -46,38 +49,43 @@ pub struct Sighting<'a> {
 pub enum Gained {
     /// The one before gave it up in order.
     Released,
-    /// Nobody knows what was before: there was no lease, or a new one, so that nobody ever led, or somebody deleted it under
-    /// a leader; or it is ours by a write whose answer was lost.
-    Unknown,
+    /// Nobody knows what was before: there was no lease, or a new one, so that nobody ever led, or somebody deleted or emptied
+    /// it under a leader; or it is ours by a write whose answer was lost. Somebody may still lead by a lease of this length.
+    Unknown(Duration),
     /// The one before stopped renewing it.
     TakenOver,
 }
 
-/// Whether a candidate may take the Lease now, and what that would mean. What was seen of one that is not there any more
-/// tells nothing: it may have been renewed since.
-pub fn candidacy(lease: Option<Sighting<'_>>, me: &str, now: Duration) -> Option<Gained> {
-    let Some(Sighting { holder, is_used, lasts, since }) = lease else { return Some(Gained::Unknown) };
+/// Whether a candidate whose own lease lasts for `mine` may take the Lease now, and what that would mean. What was seen of one
+/// that is not there any more tells nothing: it may have been renewed since. One that lasts for less than ours may have been
+/// made shorter under its holder, who does not go by what others write.
+pub fn candidacy(lease: Option<Sighting<'_>>, me: &str, mine: Duration, now: Duration) -> Option<Gained> {
+    let Some(Sighting { holder, is_released, lasts, since }) = lease else {
+        return Some(Gained::Unknown(mine));
+    };
+    let lasts = lasts.min(LEASE_MAX).max(mine);
     match holder {
-        "" if is_used => Some(Gained::Released),
-        "" => Some(Gained::Unknown),
-        holder if holder == me => Some(Gained::Unknown),
+        "" if is_released || crate::sabotaged!(EmptiedTakenForReleased) => Some(Gained::Released),
+        "" => Some(Gained::Unknown(lasts)),
+        holder if holder == me => Some(Gained::Unknown(lasts)),
         _ => (now >= since + lasts).then_some(Gained::TakenOver),
     }
 }
 
 /// How long a new leader keeps still.
-pub fn quarantine(gained: Gained, lease: Duration, takeover: Duration) -> Duration {
+pub fn quarantine(gained: Gained, takeover: Duration) -> Duration {
     match gained {
         _ if crate::sabotaged!(NoWaitAfterTakeover) => Duration::ZERO,
         Gained::Released => Duration::ZERO,
         Gained::TakenOver => takeover,
-        Gained::Unknown => lease + takeover,
+        Gained::Unknown(lease) => lease + takeover,
     }
 }
 
 /// The epoch of a new leader: above all that were.
 pub fn next_epoch(of_lease: Epoch, of_journals: Epoch) -> Epoch {
-    Epoch(of_lease.max(of_journals).0 + 1)
+    // Nobody has led that often, but people can write any number.
+    Epoch(of_lease.max(of_journals).0.saturating_add(1))
 }
 
 /// How long a change that begins now may take for a leader whose lease ends then; nothing where none may begin.
@@ -93,29 +101,47 @@ mod tests {
 
     #[test]
     fn a_lease_is_taken_when_nobody_holds_it_or_nobody_has_renewed_it_for_its_duration() {
-        let seen = |holder| Some(Sighting { holder, is_used: true, lasts: SECOND * 5, since: SECOND * 10 });
-        let new = Sighting { holder: "", is_used: false, lasts: Duration::ZERO, since: SECOND * 10 };
-        let at = |lease, seconds| candidacy(lease, "me", SECOND * seconds);
-        assert_eq!(at(None, 0), Some(Gained::Unknown));
-        assert_eq!(at(seen(""), 10), Some(Gained::Released));
-        assert_eq!(at(Some(new), 10), Some(Gained::Unknown), "it may stand in the place of another");
-        assert_eq!(at(seen("me"), 10), Some(Gained::Unknown));
-        assert_eq!(at(seen("other"), 14), None);
-        assert_eq!(at(seen("other"), 15), Some(Gained::TakenOver));
+        let seen = |holder, is_released| {
+            Some(Sighting { holder, is_released, lasts: SECOND * 5, since: SECOND * 10 })
+        };
+        let at = |lease, seconds| candidacy(lease, "me", SECOND * 5, SECOND * seconds);
+        let unknown = Some(Gained::Unknown(SECOND * 5));
+        assert_eq!(at(None, 0), unknown);
+        assert_eq!(at(seen("", true), 10), Some(Gained::Released));
+        assert_eq!(at(seen("", false), 10), unknown, "somebody may have emptied it");
+        assert_eq!(at(seen("me", false), 10), unknown);
+        assert_eq!(at(seen("other", false), 14), None);
+        assert_eq!(at(seen("other", false), 15), Some(Gained::TakenOver));
+    }
+
+    #[test]
+    fn a_lease_lasts_for_what_it_says_or_for_ours_whichever_is_longer_and_not_for_ever() {
+        let seen = |holder, lasts| Some(Sighting { holder, is_released: false, lasts, since: SECOND * 10 });
+        let at = |lasts, seconds| candidacy(seen("other", lasts), "me", SECOND * 5, SECOND * seconds);
+        assert_eq!(at(SECOND, 14), None, "somebody may have made it shorter");
+        assert_eq!(at(SECOND, 15), Some(Gained::TakenOver));
+        assert_eq!(at(SECOND * 8, 17), None, "whoever holds it may be set up otherwise");
+        assert_eq!(at(SECOND * 8, 18), Some(Gained::TakenOver));
+        assert_eq!(at(SECOND * 99_999, 3_609), None);
+        assert_eq!(at(SECOND * 99_999, 3_610), Some(Gained::TakenOver));
+        let emptied = |lasts| candidacy(seen("", lasts), "me", SECOND * 5, SECOND * 10);
+        assert_eq!(emptied(SECOND), Some(Gained::Unknown(SECOND * 5)));
+        assert_eq!(emptied(SECOND * 8), Some(Gained::Unknown(SECOND * 8)));
     }
 
     #[test]
     fn a_leader_that_was_not_handed_the_lease_keeps_still_for_as_long_as_another_could_act() {
-        let wait = |gained| quarantine(gained, SECOND * 15, SECOND * 10);
+        let wait = |gained| quarantine(gained, SECOND * 10);
         assert_eq!(wait(Gained::Released), Duration::ZERO);
         assert_eq!(wait(Gained::TakenOver), SECOND * 10);
-        assert_eq!(wait(Gained::Unknown), SECOND * 25);
+        assert_eq!(wait(Gained::Unknown(SECOND * 15)), SECOND * 25);
     }
 
     #[test]
     fn an_epoch_is_above_that_of_the_lease_and_of_every_journal() {
         assert_eq!(next_epoch(Epoch(3), Epoch(7)), Epoch(8));
         assert_eq!(next_epoch(Epoch(7), Epoch(3)), Epoch(8));
+        assert_eq!(next_epoch(Epoch(i64::MAX), Epoch(3)), Epoch(i64::MAX), "a person's number ends nobody");
     }
 
     #[test]

@@ -51,11 +51,13 @@ pub enum Sabotage {
     CordonIgnored,
     NeverPublished,
     NeverCreated,
+    EmptiedTakenForReleased,
+    GraceIgnored,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 46] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -100,6 +102,8 @@ impl Sabotage {
         Self::CordonIgnored,
         Self::NeverPublished,
         Self::NeverCreated,
+        Self::EmptiedTakenForReleased,
+        Self::GraceIgnored,
     ];
 }
 

@@ -17,6 +17,7 @@
 //! node that is about to be removed leaves.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::world::{Member, is_elsewhere};
 use crate::{Node, Pods, Readiness, Tenancy, Timestamp};
@@ -94,7 +95,8 @@ impl fmt::Display for Why {
 pub(crate) fn standing(member: &Member, slot: usize, node: &Node, now: Timestamp) -> Standing {
     let pool = &*member.pool;
     if let Readiness::NotReadySince(since) = node.readiness {
-        return match since.checked_add(pool.policy.failover_grace) {
+        let grace = if crate::sabotaged!(GraceIgnored) { Duration::ZERO } else { pool.policy.failover_grace };
+        return match since.checked_add(grace) {
             Ok(ends) if now < ends || crate::sabotaged!(DeadKept) => {
                 Standing::Keeps(Why::WithinGrace, Some(ends))
             }

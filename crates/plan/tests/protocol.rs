@@ -5,8 +5,8 @@
 //! be sent is decided by `plan::leadership`, what is to be done by [`plan::plan`], and what that makes of the journal by
 //! `Pool::note`. The model is the rest of the world: an apiserver that takes a write only from who knows the last version, a
 //! network that delivers late or never, a cloud that carries orders out when it likes, processes that are stopped between
-//! any two of their steps or die, answers that are lost, a person who deletes the lease, and nodes that are drained and come
-//! back. Time passes in seconds, whenever it likes.
+//! any two of their steps or die, answers that are lost, a person who deletes or empties the lease, and nodes that are drained
+//! and come back. Time passes in seconds, whenever it likes.
 //!
 //! What must never be: an address told to a second machine before the first order for it has ended, and a change of an
 //! earlier leader that arrives after a later one's.
@@ -43,6 +43,7 @@ struct Protocol {
     finishes_first: bool,
     deaths_max: u8,
     drains_max: u8,
+    /// How often a person deletes or empties the lease.
     deletions_max: u8,
     /// How many requests and answers are lost; without a number, any.
     losses_max: Option<u8>,
@@ -69,7 +70,12 @@ struct State {
 struct Lease {
     holder: Option<u8>,
     epoch: i64,
+    /// Whether the last who led by it says that it gave it up in order.
+    is_released: bool,
 }
+
+/// Nobody has led by it.
+const NEW: Lease = Lease { holder: None, epoch: 0, is_released: false };
 
 /// A journal entry, as it is written.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
@@ -160,6 +166,8 @@ enum Happens {
     /// Nothing of it is under way, so it gives the lease up in order and ends.
     Release(usize),
     DeleteLease,
+    /// A person takes the lease from whoever holds it.
+    Empty,
     /// A new lease is put in the place of the one that was deleted.
     Reinstall,
     Drain(u8),
@@ -330,21 +338,21 @@ impl Protocol {
         let now = seconds(100);
         let sighting = process.seen.filter(|_| state.lease.is_some()).map(|(holder, age)| Sighting {
             holder: holder.map_or("", |holder| NAMES[usize::from(holder)]),
-            is_used: state.lease.as_ref().is_some_and(|lease| lease.epoch > 0),
+            is_released: state.lease.as_ref().is_some_and(|lease| lease.is_released),
             lasts: seconds(LEASE),
             since: now - seconds(age),
         });
         let me = NAMES[usize::from(process.identity)];
-        let Some(gained) = leadership::candidacy(sighting, me, now) else {
+        let Some(gained) = leadership::candidacy(sighting, me, seconds(LEASE), now) else {
             // It has looked, and that is all.
             return is_heard.then_some(());
         };
         let identity = process.identity;
-        let epoch = state.lease.as_ref().map_or(0, |lease| lease.epoch);
-        state.lease = Some(Lease { holder: Some(identity), epoch });
+        let before = state.lease.take().unwrap_or(NEW);
+        state.lease = Some(Lease { holder: Some(identity), is_released: false, ..before });
         state.processes.iter_mut().for_each(|process| process.is_latest = false);
         if is_heard {
-            let wait = leadership::quarantine(gained, seconds(LEASE), seconds(TAKEOVER)).as_secs();
+            let wait = leadership::quarantine(gained, seconds(TAKEOVER)).as_secs();
             let left = if self.has_quarantine { u8::try_from(wait).unwrap() } else { 0 };
             let role = Role::KeepsStill(left);
             state.processes[at] = Process { identity, seen: None, is_latest: false, lease_left: LEASE, role };
@@ -386,10 +394,10 @@ impl Protocol {
     fn begins(&self, state: &mut State, at: usize) -> Option<()> {
         let Role::KeepsStill(0) = state.processes[at].role else { return None };
         let identity = state.processes[at].identity;
-        let known = state.lease.as_ref().filter(|lease| lease.holder == Some(identity))?.epoch;
+        let known = state.lease.clone().filter(|lease| lease.holder == Some(identity))?;
         let written = state.object.iter().flatten().map(|entry| entry.epoch).max().unwrap_or(0);
-        let epoch = leadership::next_epoch(Epoch(known), Epoch(written)).0;
-        state.lease = Some(Lease { holder: Some(identity), epoch });
+        let epoch = leadership::next_epoch(Epoch(known.epoch), Epoch(written)).0;
+        state.lease = Some(Lease { epoch, ..known });
         self.renews(state, at, true)?;
         state.terms += 1;
         state.processes[at].role = Role::Leads(Mind {
@@ -510,7 +518,7 @@ impl Model for Protocol {
 
     fn init_states(&self) -> Vec<State> {
         vec![State {
-            lease: Some(Lease { holder: None, epoch: 0 }),
+            lease: Some(NEW),
             object: vec![None; self.addresses],
             cloud: vec![Spot::default(); self.addresses],
             network: Vec::new(),
@@ -555,7 +563,7 @@ impl Model for Protocol {
         }
         actions.extend((0..state.network.len()).flat_map(|at| [Happens::Arrive(at), Happens::Lose(at)]));
         actions.extend((0..self.addresses).flat_map(|at| [Happens::End(at, true), Happens::End(at, false)]));
-        actions.extend([Happens::DeleteLease, Happens::Reinstall]);
+        actions.extend([Happens::DeleteLease, Happens::Empty, Happens::Reinstall]);
         // The first node and the spare one: what is on its way to either may have to go to the other.
         actions.extend([Happens::Drain(0), Happens::Drain(u8::try_from(self.addresses).unwrap())]);
         actions.push(Happens::Second);
@@ -605,15 +613,24 @@ impl Model for Protocol {
                     return None;
                 }
                 let lease = state.lease.as_mut().filter(|lease| lease.holder == holder)?;
-                lease.holder = None;
+                (lease.holder, lease.is_released) = (None, true);
                 state.processes.iter_mut().for_each(|process| process.is_latest = false);
                 self.dies(&mut state, at)?;
+            }
+            Happens::Empty => {
+                let lease = state.lease.as_mut().filter(|lease| lease.holder.is_some())?;
+                if state.deletions == self.deletions_max {
+                    return None;
+                }
+                lease.holder = None;
+                state.deletions += 1;
+                state.processes.iter_mut().for_each(|process| process.is_latest = false);
             }
             Happens::Reinstall => {
                 if state.deletions == 0 || state.lease.is_some() {
                     return None;
                 }
-                state.lease = Some(Lease { holder: None, epoch: 0 });
+                state.lease = Some(NEW);
                 state.processes.iter_mut().for_each(|process| process.is_latest = false);
             }
             Happens::DeleteLease => {
@@ -685,7 +702,7 @@ fn whatever_is_late_lost_or_dies_no_address_is_told_to_two_machines_and_no_earli
 }
 
 #[test]
-fn a_lease_that_a_person_deletes_under_its_holder_changes_nothing_of_that() {
+fn a_lease_that_a_person_deletes_or_empties_under_its_holder_changes_nothing_of_that() {
     assert!(holds(Protocol { deaths_max: 0, drains_max: 1, deletions_max: 1, ..GUARDED }));
 }
 

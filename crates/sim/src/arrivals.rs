@@ -28,7 +28,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 use testbed::fake::pairs_of;
 
-use crate::cluster::{AWS_ZONE, STRANGER, STRANGER_DROPLET, STRANGER_INSTANCE, azure_address, azure_name};
+use crate::cluster::{
+    AWS_ZONE, STRANGER, STRANGER_DROPLET, STRANGER_INSTANCE, azure_address, azure_name, entries,
+};
 use crate::judge::Violation;
 use crate::names;
 use crate::run::RETRY_SHORTEST;
@@ -478,11 +480,8 @@ impl Universe {
     fn journalled_since(&self, request: &Request) -> Option<Timestamp> {
         let epoch = lock(&self.arrivals.seen).epochs.get(&format!("p{}", request.process)).copied();
         let tells = |object: &Value| {
-            let entries = object["status"]["moves"]["entries"].as_array();
-            entries.is_some_and(|entries| {
-                let is_own = |entry: &&Value| epoch.is_none() || entry["epoch"].as_i64() == epoch;
-                entries.iter().filter(is_own).any(|entry| request.is_told_by(entry))
-            })
+            let is_own = |entry: &&Value| epoch.is_none() || entry["epoch"].as_i64() == epoch;
+            entries(object).filter(is_own).any(|entry| request.is_told_by(entry))
         };
         let since = |plural| self.api.holds_since(plural, tells);
         ["netipallocations", "floatingippools"].into_iter().filter_map(since).min()
@@ -491,6 +490,7 @@ impl Universe {
     /// Somebody changed something just now.
     pub fn disturb(&self, what: &str) {
         lock(&self.arrivals.seen).disturbed.insert(what.to_owned(), self.elapsed());
+        self.grace.is_over(what);
     }
 
     /// When somebody gave the address that a request takes to a machine outside of the cluster, if so.

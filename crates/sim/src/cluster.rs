@@ -301,6 +301,7 @@ impl Cluster {
             }
             Event::Crash { .. }
             | Event::CrashAtCall { .. }
+            | Event::EditLease { .. }
             | Event::Overdue { .. }
             | Event::Terminate { .. }
             | Event::Stop { .. }
@@ -366,15 +367,15 @@ impl Cluster {
     /// Takes note of what an event changes, for those who judge whether something happened without a reason.
     fn disturb(&self, event: &Event) {
         match event {
-            Event::NotReady { cloud, node }
-            | Event::Ready { cloud, node }
+            Event::NotReady { cloud, node } => self.universe.falls_ill(&Self::name(*cloud, *node)),
+            Event::Ready { cloud, node }
             | Event::Cordon { cloud, node }
             | Event::Uncordon { cloud, node }
             | Event::Lost { cloud, node }
             | Event::Removed { cloud, node }
             | Event::Returns { cloud, node } => self.universe.disturb(&Self::name(*cloud, *node)),
             Event::Blackout { cloud } => {
-                (0..NODES).for_each(|node| self.universe.disturb(&Self::name(*cloud, node)));
+                (0..NODES).for_each(|node| self.universe.falls_ill(&Self::name(*cloud, node)));
             }
             Event::Pod { node, .. } => self.universe.disturb(&Self::name(Cloud::Ocean, *node)),
             Event::PersonMoves { cloud, address, node } => {
@@ -788,6 +789,11 @@ impl Cluster {
 /// What a person listed in the pool.
 fn listed_at_first() -> Vec<String> {
     (0..2).map(ocean_address).collect()
+}
+
+/// The entries of an object's journal.
+pub(crate) fn entries(object: &Value) -> impl Iterator<Item = &Value> {
+    object["status"]["moves"]["entries"].as_array().into_iter().flatten()
 }
 
 /// The texts of a list.

@@ -38,8 +38,9 @@ use tokio::sync::oneshot;
 use tower::{BoxError, ServiceExt};
 
 use crate::apiserver::{self, After, Watch};
+use crate::grace::Journal;
 use crate::run::TAKEOVER;
-use crate::script::Cloud;
+use crate::script::{Asked, Cloud};
 use crate::universe::{Death, Fate, GROUP, Process, TOKEN, Universe};
 use crate::vips;
 
@@ -154,7 +155,7 @@ fn reach(
             if is_change && fence.remaining().is_none() && !plan::sabotaged!(FenceOnlyAtTheStart) {
                 return Err(BoxError::from("not sent: we may not lead any more"));
             }
-            if is_change && universe.is_doomed(Some(cloud), Death::Before) {
+            if is_change && universe.is_doomed(Asked::Cloud(cloud), Death::Before) {
                 process.dies().await;
             }
             let (mut fate, mut out, back) = universe.fate(true);
@@ -165,7 +166,7 @@ fn reach(
                 (fate, out, sent.is_overdue) = (Fate::Echo, TAKEOVER + late, true);
                 universe.gives_up(&sent);
             }
-            let dies = is_change && universe.is_doomed(Some(cloud), Death::After);
+            let dies = is_change && universe.is_doomed(Asked::Cloud(cloud), Death::After);
             let server_side = Arc::clone(&universe);
             tokio::spawn(async move {
                 let universe = server_side;
@@ -235,11 +236,11 @@ async fn exchange(
     process: Arc<Process>,
     request: Request<Bytes>,
 ) -> Result<Response<Answer>, BoxError> {
-    let is_change = is_change(&request);
-    if is_change && universe.is_doomed(None, Death::Before) {
+    let asked = asked(&request);
+    if asked.is_some_and(|asked| universe.is_doomed(asked, Death::Before)) {
         process.dies().await;
     }
-    let dies = is_change && universe.is_doomed(None, Death::After);
+    let dies = asked.is_some_and(|asked| universe.is_doomed(asked, Death::After));
     let (fate, out, back) = universe.fate(false);
     let watch = apiserver::watched(&request);
     let (to, answer) = oneshot::channel();
@@ -279,9 +280,10 @@ async fn exchange(
     }
 }
 
-/// Whether a request to Kubernetes changes something, but for who leads.
-fn is_change(request: &Request<Bytes>) -> bool {
-    request.method() != Method::GET && !request.uri().path().contains("/leases")
+/// What a request asks Kubernetes to change, if anything.
+fn asked(request: &Request<Bytes>) -> Option<Asked> {
+    let of_lease = request.uri().path().contains("/leases");
+    (request.method() != Method::GET).then_some(if of_lease { Asked::Lease } else { Asked::Kubernetes })
 }
 
 /// An apiserver that does not carry a request out.
@@ -314,10 +316,14 @@ fn carried_out(
     };
     universe.trace(process, request.method(), request.uri(), request.body());
     let before = (request.method() == Method::PATCH).then(node).flatten();
-    if is_change(request) {
+    if asked(request) == Some(Asked::Kubernetes) {
         universe.asks_for_a_change();
     }
+    let journal = Journal::of(universe, request);
     let answer = vips::carried_out(universe, process, sent, request);
+    if let Some(journal) = journal {
+        journal.is_written(universe, process);
+    }
     if let (Some(before), Some(after)) = (&before, before.as_ref().and_then(|_| node())) {
         universe.marked(before, &after);
     }

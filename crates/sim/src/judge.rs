@@ -10,7 +10,7 @@
 //!     holder loses its label for no reason
 //! I6  nothing is changed that is in no journal, or without having read the cloud since it was journalled or last tried
 //! I7  calls are bounded, and nothing is tried again without a pause
-//! I8  an address that is well where it is stays there
+//! I8  an address that is well where it is stays there, and one on a node that falls ill for the grace: see `grace`
 //! I9  in the end a machine has an address of its own if it had one and holds none of ours, and never if it had none
 //! I10 names in DNS are never emptied, and those of others are left alone: see `names`
 //! I11 a VIP is on one Cluster, from a claim of its own, and nothing of anybody else is touched: see `vips`
@@ -31,7 +31,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use testbed::fake::ledger::{Asked, Deed, Done, Ledger};
 
-use crate::cluster::{AWS_REGION, AWS_ZONE, Cluster, texts};
+use crate::cluster::{AWS_REGION, AWS_ZONE, Cluster, entries, texts};
 use crate::edges;
 use crate::names;
 use crate::places;
@@ -204,7 +204,7 @@ fn moves(universe: &Universe) -> usize {
     for object in
         ["netipallocations", "floatingippools"].into_iter().flat_map(|plural| universe.api.history(plural))
     {
-        for entry in object["status"]["moves"]["entries"].as_array().into_iter().flatten() {
+        for entry in entries(&object) {
             let ends = [&entry["from"]["vm"], &entry["to"]["vm"]].map(ToString::to_string);
             moves.insert((entry["id"].to_string(), entry["startedAt"].to_string(), ends));
         }

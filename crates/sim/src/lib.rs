@@ -15,6 +15,7 @@ pub mod arrivals;
 pub mod cluster;
 pub mod dice;
 pub mod edges;
+pub mod grace;
 pub mod ipam;
 pub mod judge;
 mod names;

@@ -8,6 +8,7 @@ use controller::metrics::{Identity, Metrics};
 use controller::rounds::Retry;
 use controller::run::{Terms, control};
 use futures::FutureExt;
+use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -16,7 +17,7 @@ use crate::dice::Dice;
 use crate::edges::edges;
 use crate::ipam::Ipam;
 use crate::judge::{self, Violation, Written};
-use crate::script::{self, CHAOS, Event, Replica};
+use crate::script::{self, CHAOS, Event, LeaseEdit, Replica};
 use crate::universe::{Process, Universe};
 
 /// D of every run. What is under way in the network is under way for less.
@@ -270,9 +271,26 @@ impl Fleet {
             Event::Overdue { cloud, seconds } => {
                 self.universe.delay_next(*cloud, Duration::from_secs(*seconds));
             }
-            Event::CrashAtCall { cloud, death } => self.universe.doom(*cloud, *death),
+            Event::CrashAtCall { asked, death } => self.universe.doom(*asked, *death),
+            Event::EditLease { edit } => self.edit_lease(*edit),
             _ => {}
         }
+    }
+
+    /// A person writes into the lease, whoever holds it.
+    fn edit_lease(&self, edit: LeaseEdit) {
+        let of = |replica: u64| self.processes.get(usize::try_from(replica).unwrap_or(0))?.as_ref();
+        let now = self.universe.now();
+        self.universe.api.edit("leases", "kube-system", "lease", now, |lease| match edit {
+            LeaseEdit::Empty => lease["spec"]["holderIdentity"] = "".into(),
+            LeaseEdit::Give { replica } => {
+                let process = replica.and_then(of).map(|running| format!("p{}", running.process.number));
+                lease["spec"]["holderIdentity"] = process.unwrap_or_else(|| "nobody".into()).into();
+            }
+            LeaseEdit::Shorten => lease["spec"]["leaseDurationSeconds"] = 1.into(),
+            LeaseEdit::Annotate => lease["metadata"]["annotations"]["note"] = "do not touch".into(),
+            LeaseEdit::Strip => lease["metadata"]["annotations"] = json!({}),
+        });
     }
 
     /// The replica that holds the lease, or the first.

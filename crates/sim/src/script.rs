@@ -122,6 +122,9 @@ pub enum Event {
         cloud: Cloud,
     },
     DeleteLease,
+    EditLease {
+        edit: LeaseEdit,
+    },
     Compact,
     /// A person takes the pool's name in DNS over.
     TakeName,
@@ -130,9 +133,9 @@ pub enum Event {
     Crash {
         replica: Replica,
     },
-    /// Whoever next asks this cloud, or Kubernetes, for a change dies of it.
+    /// Whoever next asks for a change there dies of it.
     CrashAtCall {
-        cloud: Option<Cloud>,
+        asked: Asked,
         death: Death,
     },
     Terminate {
@@ -168,6 +171,34 @@ pub enum Event {
     },
     /// Something happens to Clusters and their VIPs.
     Vips(vips::Event),
+}
+
+/// Who is asked for a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Asked {
+    Cloud(Cloud),
+    /// For any change but one of the Lease.
+    Kubernetes,
+    Lease,
+}
+
+/// What a person does to the Lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseEdit {
+    /// Nobody holds it.
+    Empty,
+    /// Another process does, or one that there is not.
+    Give {
+        /// Which.
+        replica: Option<u64>,
+    },
+    /// It lasts for a second.
+    Shorten,
+    /// It carries a note.
+    Annotate,
+    /// It carries none, and not even ours.
+    Strip,
 }
 
 /// What a cloud itself does wrong.
@@ -334,7 +365,7 @@ fn trouble(dice: &mut Dice, mood: Mood) -> Event {
         Mood::Stops if !dice.one_in(4) => 2,
         Mood::Crashes if !dice.one_in(4) => *dice.pick(&[0, 9]),
         Mood::Weather if !dice.one_in(4) => *dice.pick(&[6, 6, 6, 11]),
-        _ => dice.roll(12),
+        _ => dice.roll(13),
     };
     match kind {
         0 | 1 => Event::Crash { replica },
@@ -349,13 +380,21 @@ fn trouble(dice: &mut Dice, mood: Mood) -> Event {
         },
         9 | 10 => crash_at_call(dice, cloud),
         11 => Event::Overdue { cloud, seconds: 1 + dice.roll(25) },
+        12 => lease_edit(dice),
         _ => cloud_fault(dice, cloud),
     }
 }
 
 fn crash_at_call(dice: &mut Dice, cloud: Cloud) -> Event {
-    let cloud = dice.one_in(2).then_some(cloud);
-    Event::CrashAtCall { cloud, death: *dice.pick(&[Death::Before, Death::After]) }
+    let cloud = Asked::Cloud(cloud);
+    let asked = *dice.pick(&[cloud, cloud, cloud, Asked::Kubernetes, Asked::Kubernetes, Asked::Lease]);
+    Event::CrashAtCall { asked, death: *dice.pick(&[Death::Before, Death::After]) }
+}
+
+fn lease_edit(dice: &mut Dice) -> Event {
+    let give = LeaseEdit::Give { replica: dice.one_in(2).then(|| dice.roll(REPLICAS_MAX)) };
+    let edits = [LeaseEdit::Empty, give, LeaseEdit::Shorten, LeaseEdit::Annotate, LeaseEdit::Strip];
+    Event::EditLease { edit: *dice.pick(&edits) }
 }
 
 fn cloud_fault(dice: &mut Dice, cloud: Cloud) -> Event {
@@ -399,6 +438,7 @@ fn event(dice: &mut Dice, mood: Mood) -> Event {
         26 => Event::Desire { count: dice.roll(8) },
         27 => Event::Delete { cloud },
         28 => Event::Recreate { cloud },
+        29 if dice.one_in(2) => lease_edit(dice),
         29 => Event::DeleteLease,
         30 => Event::Compact,
         31 if dice.one_in(2) => Event::TakeName,

@@ -24,7 +24,8 @@ use crate::apiserver::ApiServer;
 use crate::arrivals::Arrivals;
 use crate::cluster::{Clouds, address_at};
 use crate::dice::Dice;
-use crate::script::{ADDRESSES, Cloud};
+use crate::grace::Grace;
+use crate::script::{ADDRESSES, Asked, Cloud};
 
 /// The token or the key that all clouds accept.
 pub const TOKEN: &str = "sim-token";
@@ -66,6 +67,8 @@ pub struct Universe {
     story: Mutex<Vec<String>>,
     /// What arrived at the clouds.
     pub arrivals: Arrivals,
+    /// Who has to be given time to recover.
+    pub grace: Grace,
 }
 
 /// How the network behaves.
@@ -97,8 +100,8 @@ const DELAY_MAX: Duration = Duration::from_millis(40);
 struct Traps {
     /// It arrives so long after D.
     overdue: BTreeMap<Cloud, Duration>,
-    /// Whoever asks a cloud, or Kubernetes, for it dies of that.
-    doom: BTreeMap<Option<Cloud>, Death>,
+    /// Whoever asks for it there dies of that.
+    doom: BTreeMap<Asked, Death>,
 }
 
 /// When a process dies of a call.
@@ -149,6 +152,7 @@ impl Universe {
             traps: Mutex::default(),
             story: Mutex::default(),
             arrivals: Arrivals::default(),
+            grace: Grace::new(seed),
         })
     }
 
@@ -192,17 +196,17 @@ impl Universe {
         lock(&self.traps).overdue.remove(&cloud)
     }
 
-    /// Whoever next asks a cloud, or Kubernetes, for a change dies of it.
-    pub fn doom(&self, cloud: Option<Cloud>, death: Death) {
-        lock(&self.traps).doom.insert(cloud, death);
+    /// Whoever next asks for a change there dies of it.
+    pub fn doom(&self, asked: Asked, death: Death) {
+        lock(&self.traps).doom.insert(asked, death);
     }
 
     /// Whether whoever asks for a change now dies of it.
-    pub fn is_doomed(&self, cloud: Option<Cloud>, death: Death) -> bool {
+    pub fn is_doomed(&self, asked: Asked, death: Death) -> bool {
         let doom = &mut lock(&self.traps).doom;
-        let is_doomed = doom.get(&cloud) == Some(&death);
+        let is_doomed = doom.get(&asked) == Some(&death);
         if is_doomed {
-            doom.remove(&cloud);
+            doom.remove(&asked);
         }
         is_doomed
     }
@@ -340,6 +344,7 @@ impl Process {
     /// Lets its time of day jump.
     pub fn jump(&self, milliseconds: i64) {
         *lock(&self.skew) += milliseconds;
+        self.universe.grace.misjudges(self.number);
     }
 
     fn own_time(&self) -> Duration {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use plan::sabotage::{self, Sabotage};
 use sim::run::run;
-use sim::script::{Cloud, CloudFault, Event, Replica};
+use sim::script::{Asked, Cloud, CloudFault, Event, LeaseEdit, Replica};
 use sim::universe::Death;
 
 /// What a day is called, the guard that it is about, if any, and what happens in which second.
@@ -46,6 +46,29 @@ fn scenarios() -> Vec<Scenario> {
             vec![(60, Event::DeleteLease), (61, Event::Lost { cloud: aws, node: 0 })],
         ),
         (
+            "somebody takes the Lease from its holder while addresses move",
+            Some(Sabotage::EmptiedTakenForReleased),
+            (2..6).flat_map(emptied).collect(),
+        ),
+        (
+            "a node falls ill, and is well again before the grace is over",
+            Some(Sabotage::GraceIgnored),
+            vec![
+                (120, Event::NotReady { cloud: compute, node: 0 }),
+                (130, Event::Ready { cloud: compute, node: 0 }),
+            ],
+        ),
+        (
+            "leaders die of what they ask for the Lease",
+            None,
+            vec![
+                (90, Event::CrashAtCall { asked: Asked::Lease, death: Death::Before }),
+                (90, Event::Lost { cloud: aws, node: 0 }),
+                (130, Event::CrashAtCall { asked: Asked::Lease, death: Death::After }),
+                (130, Event::Lost { cloud: compute, node: 1 }),
+            ],
+        ),
+        (
             "a tool takes addresses off the list of a pool that creates them",
             Some(Sabotage::UnlistedReplaced),
             vec![(243, Event::Unlist)],
@@ -69,13 +92,13 @@ fn scenarios() -> Vec<Scenario> {
             "leaders die right before and right after what they ask for",
             Some(Sabotage::JournalAfterCall),
             vec![
-                (90, Event::CrashAtCall { cloud: Some(compute), death: Death::Before }),
+                (90, Event::CrashAtCall { asked: Asked::Cloud(compute), death: Death::Before }),
                 (90, Event::Lost { cloud: compute, node: 0 }),
-                (130, Event::CrashAtCall { cloud: Some(compute), death: Death::After }),
+                (130, Event::CrashAtCall { asked: Asked::Cloud(compute), death: Death::After }),
                 (130, Event::Lost { cloud: compute, node: 1 }),
-                (170, Event::CrashAtCall { cloud: None, death: Death::Before }),
+                (170, Event::CrashAtCall { asked: Asked::Kubernetes, death: Death::Before }),
                 (170, Event::Lost { cloud: compute, node: 2 }),
-                (210, Event::CrashAtCall { cloud: None, death: Death::After }),
+                (210, Event::CrashAtCall { asked: Asked::Kubernetes, death: Death::After }),
                 (210, Event::Mend),
             ],
         ),
@@ -90,6 +113,15 @@ fn overdue(cloud: Cloud) -> Vec<(u64, Event)> {
     events.push((at + 2, Event::Crash { replica: Replica::Leader }));
     events.extend((0..3).map(|node| (at + 30, Event::Uncordon { cloud, node })));
     events
+}
+
+/// All nodes of a cloud but two are drained, and then somebody empties the Lease.
+fn emptied(time: u64) -> Vec<(u64, Event)> {
+    let (cloud, at) = (Cloud::Azure, 80 * time);
+    let drained = (0..4).map(|node| (at, Event::Cordon { cloud, node }));
+    let back = (0..4).map(|node| (at + 40, Event::Uncordon { cloud, node }));
+    let emptied = (at, Event::EditLease { edit: LeaseEdit::Empty });
+    drained.chain([emptied]).chain(back).collect()
 }
 
 /// Seeds decide what is not in the scripts: how long requests take, and who leads. A missing guard is noticed in one of so many.

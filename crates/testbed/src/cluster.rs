@@ -129,7 +129,7 @@ kind: Lease
 metadata:
   name: ip-address-controller-leader
   namespace: kube-system
-  annotations: {netinfra.darkbrains.com/epoch: '1'}
+  annotations: {netinfra.darkbrains.com/epoch: '1', netinfra.darkbrains.com/released: '0'}
 ",
         )
     }

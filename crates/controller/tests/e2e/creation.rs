@@ -9,7 +9,7 @@ use testbed::cluster::eventually;
 use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
 
-use crate::rig::Rig;
+use crate::rig::{Rig, SUCCESSOR};
 
 const SOON: Duration = Duration::from_secs(20);
 const POOL: &str = "floatingippool/made";
@@ -127,8 +127,7 @@ async fn killed_eight_times_while_creating_twenty_addresses_beside_a_foreign_cre
     cloud.enforce_limits(false);
     let mut foreign = in_account(&rig);
     rig.control_plane.apply(&pool(20, "nobody=has-this", "")).unwrap();
-    let takeover = ("TAKEOVER_SECONDS", "1");
-    let environment = [("LEASE_DURATION", "3"), takeover];
+    let environment = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1")];
     for kill in 0..8_u8 {
         let mut doomed = rig.controller("ip-address-controller", &environment);
         let before = in_account(&rig).len();
@@ -144,7 +143,7 @@ async fn killed_eight_times_while_creating_twenty_addresses_beside_a_foreign_cre
         doomed.process.signal(Signal::KILL).unwrap();
         doomed.process.wait(Duration::from_secs(5)).unwrap();
     }
-    let _survivor = rig.controller("ip-address-controller", &[takeover]);
+    let _survivor = rig.controller("ip-address-controller", &SUCCESSOR);
     eventually("all are listed", Duration::from_secs(60), async || {
         Ok(listed(&rig).len() == 20 && rig.get(POOL)["status"]["moves"].is_null())
     })
@@ -191,8 +190,8 @@ async fn a_tool_that_takes_the_list_back_makes_nobody_buy_addresses_and_is_told_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_may_not_see_projects_any_more_makes_nobody_buy_addresses() {
     let rig = Rig::prepare().await;
-    let takeover = ("TAKEOVER_SECONDS", "1");
-    let first = rig.controller("ip-address-controller", &[("LEASE_DURATION", "3"), takeover]);
+    let short = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1")];
+    let first = rig.controller("ip-address-controller", &short);
     rig.control_plane.apply(&pool(2, "nobody=has-this", "")).unwrap();
     eventually("both are listed, and that is over", SOON, async || {
         Ok(listed(&rig).len() == 2 && rig.get(POOL)["status"]["moves"].is_null())
@@ -208,7 +207,7 @@ async fn a_token_that_may_not_see_projects_any_more_makes_nobody_buy_addresses()
     let forbidden = Fault::Refuse(Refusal::Forbidden("this token may not use projects".into()));
     rig.clouds.digitalocean.inject(Rule { times: usize::MAX, ..Rule::next("projects.list", forbidden) });
     rig.kubectl(&["patch", POOL, "--type=merge", "-p", "{\"spec\":{\"ips\":null}}"]);
-    let _second = rig.controller("ip-address-controller", &[takeover]);
+    let _second = rig.controller("ip-address-controller", &SUCCESSOR);
     eventually("it is reported", SOON, async || Ok(stalled(&rig).is_some()))
         .await
         .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));

@@ -237,3 +237,18 @@ async fn the_first_controller_of_a_cluster_makes_the_lease_and_keeps_still_for_a
     assert!(took >= Duration::from_secs(4));
     rig.settled("nia/edge").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_somebody_empties_is_waited_out_like_one_that_is_gone() {
+    let (rig, mut first, _second) = two_replicas().await;
+    let emptied = Instant::now();
+    let patch = r#"{"spec":{"holderIdentity":""}}"#;
+    let lease = ["lease", "ip-address-controller-leader", "-n", "kube-system"];
+    rig.kubectl(&[&["patch"], lease.as_slice(), &["--type=merge", "-p", patch]].concat());
+    assert!(!first.process.wait(SOON).unwrap().success(), "whoever led notices, and ends with an error");
+    rig.kubectl(&["delete", "node", "edge-1"]);
+    let took = next_mutation(&rig, emptied).await;
+    println!("emptied -> the other's first mutation: {took:?}");
+    assert!(took > Duration::from_secs(LEASE_SECONDS + TAKEOVER_SECONDS), "nobody had given it up");
+    rig.settled("nia/edge").await;
+}

@@ -13,6 +13,10 @@ use testbed::demo::{self, Clouds, Servers};
 use testbed::process::Process;
 use testbed::tools;
 
+/// What a controller is told that follows one which died with a shorter lease. It waits for its own if that is longer, so it is as
+/// short as a machine at its limits does not make it lose.
+pub const SUCCESSOR: [(&str, &str); 2] = [("LEASE_DURATION", "5"), ("TAKEOVER_SECONDS", "1")];
+
 /// Everything but the controller.
 pub struct Rig {
     pub client: Client,
@@ -93,9 +97,7 @@ impl Rig {
         provoke: impl FnOnce(),
         is_done: impl Fn() -> bool,
     ) -> bool {
-        // The next one need not wait for long, and then keeps the usual lease, which a machine at its limits does not make it lose.
-        let takeover = ("TAKEOVER_SECONDS", "1");
-        let short = [("LEASE_DURATION", "3"), takeover, ("FAILPOINT", failpoint)];
+        let short = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1"), ("FAILPOINT", failpoint)];
         let mut doomed = self.controller("ip-address-controller", &short);
         provoke();
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -108,7 +110,7 @@ impl Rig {
         tokio::time::sleep(Duration::from_millis(300)).await;
         died |= doomed.process.try_wait().unwrap().is_some();
         drop(doomed);
-        let mut healthy = self.controller("ip-address-controller", &[takeover]);
+        let mut healthy = self.controller("ip-address-controller", &SUCCESSOR);
         eventually("the work is done", Duration::from_secs(30), async || {
             healthy.process.ensure_running()?;
             Ok(is_done())

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use testbed::cluster_api::fixtures::{self, Version};
 
-use super::rig::{AS_INSTALLED, Capi, for_class};
+use super::rig::{Capi, for_class};
+use crate::rig::SUCCESSOR;
 
 /// More requests than it takes to lead and to give a Cluster both VIPs.
 const REQUESTS_MAX: u32 = 40;
@@ -29,7 +30,7 @@ async fn dies_at(capi: &Capi, cluster: &str, failpoint: &str) -> bool {
     tokio::time::sleep(Duration::from_millis(300)).await;
     died |= doomed.process.try_wait().unwrap().is_some();
     drop(doomed);
-    let mut healthy = capi.controller("healthy", &[], &AS_INSTALLED);
+    let mut healthy = capi.controller("healthy", &[], &SUCCESSOR);
     let vip = capi.endpoint(cluster).await;
     capi.until_said(cluster, "ingress", "Assigned").await;
     capi.until_said(cluster, "control-plane", "Assigned").await;

@@ -1,0 +1,139 @@
+//! Whether a node that falls ill keeps its address for as long as its object says.
+//!
+//! In: which nodes fall ill after a minute in which nothing happened to them, whose clocks have jumped, and what is written into
+//! journals. Out: I8 where a move off such a node begins before the grace is over. It is judged when the move begins: one that has
+//! begun for another reason goes on.
+//!
+//! Nodes to which more than that happens are left out, because what the controller knows of them may be what was a moment before; and so
+//! are processes whose time of day has jumped, by which they count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request};
+use serde_json::Value;
+
+use crate::cluster::entries;
+use crate::script;
+use crate::universe::{Universe, lock};
+
+/// Kubernetes tells since when a node is ill in whole seconds, and no clock is exact.
+const INEXACTNESS: Duration = Duration::from_secs(2);
+
+/// Who has to be given time to recover.
+pub struct Grace {
+    lasts: Duration,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Nodes that were well for a while, and since when they are not.
+    ill: BTreeMap<String, Duration>,
+    /// Processes whose time of day has jumped.
+    misjudging: BTreeSet<u64>,
+}
+
+impl Grace {
+    /// That of a run.
+    pub fn new(seed: u64) -> Self {
+        Self { lasts: Duration::from_secs(script::grace(seed)), seen: Mutex::default() }
+    }
+
+    /// The time of day of a process has jumped.
+    pub fn misjudges(&self, process: u64) {
+        lock(&self.seen).misjudging.insert(process);
+    }
+
+    /// Something else has happened to a node.
+    pub fn is_over(&self, node: &str) {
+        lock(&self.seen).ill.remove(node);
+    }
+}
+
+impl Universe {
+    /// A node falls ill.
+    pub fn falls_ill(&self, node: &str) {
+        let is_ready = |object: &Value| object["status"]["conditions"][0]["status"] == "True";
+        let was_well = self.api.one("nodes", "", node).is_some_and(|node| is_ready(&node));
+        let was_quiet = self.is_quiet(&[node]);
+        self.disturb(node);
+        if was_well && was_quiet {
+            lock(&self.grace.seen).ill.insert(node.to_owned(), self.elapsed());
+        }
+    }
+}
+
+/// An object's journal, before it is written.
+pub struct Journal {
+    plural: &'static str,
+    namespace: String,
+    name: String,
+    /// The addresses that had an entry.
+    moving: BTreeSet<String>,
+}
+
+impl Journal {
+    /// The journal that a request writes.
+    pub fn of(universe: &Universe, request: &Request<Bytes>) -> Option<Self> {
+        let parts: Vec<&str> = request.uri().path().split('/').collect();
+        let (plural, namespace, name) = match parts.as_slice() {
+            [.., "netipallocations", name, "status"] => ("netipallocations", "", *name),
+            [.., "namespaces", namespace, "floatingippools", name, "status"] => {
+                ("floatingippools", *namespace, *name)
+            }
+            _ => return None,
+        };
+        if request.method() == Method::GET {
+            return None;
+        }
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        let mut journal = Self { plural, namespace, name, moving: BTreeSet::new() };
+        let before = journal.object(universe)?;
+        journal.moving = entries(&before).filter_map(|entry| text(&entry["address"])).collect();
+        Some(journal)
+    }
+
+    fn object(&self, universe: &Universe) -> Option<Arc<Value>> {
+        universe.api.one(self.plural, &self.namespace, &self.name)
+    }
+
+    /// It was written by a process.
+    pub fn is_written(self, universe: &Universe, process: u64) {
+        let Some(after) = self.object(universe) else { return };
+        let is_new = |entry: &&Value| text(&entry["address"]).is_some_and(|ip| !self.moving.contains(&ip));
+        let hasty = entries(&after).filter(is_new).filter_map(|entry| hasty(universe, process, entry));
+        hasty.for_each(|what| universe.condemn("I8", what));
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(ToOwned::to_owned)
+}
+
+/// What is wrong about a move that a process begins now, if it is too soon.
+fn hasty(universe: &Universe, process: u64, entry: &Value) -> Option<String> {
+    let (ip, vm) = (text(&entry["address"])?, text(&entry["from"]["vm"])?);
+    let nodes = universe.api.all("nodes");
+    let is_it = |node: &&Arc<Value>| {
+        let machine = node["spec"]["providerID"].as_str().and_then(drivers::machine_of);
+        machine.is_some_and(|(_, machine)| machine.to_string() == vm)
+    };
+    let node = nodes.iter().find(is_it)?;
+    let name = text(&node["metadata"]["name"])?;
+    let since = {
+        let seen = lock(&universe.grace.seen);
+        seen.ill.get(&name).copied().filter(|_| !seen.misjudging.contains(&process))?
+    };
+    let is_too_soon = universe.elapsed() + INEXACTNESS < since + universe.grace.lasts;
+    let has_another_reason = node["spec"]["unschedulable"] == true
+        || universe.holder(&ip) != Some(vm)
+        || !universe.is_quiet(&[ip.as_str(), "objects"]);
+    let needs_pod = name.starts_with("worker");
+    let has_pod =
+        !needs_pod || universe.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == name.as_str());
+    (is_too_soon && has_pod && !has_another_reason)
+        .then(|| format!("{ip} is to leave {name} before the grace is over"))
+}
