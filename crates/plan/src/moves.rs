@@ -118,6 +118,13 @@ pub(crate) fn next(
         (Holding::Missing, ..) if entry.releases => Next::Finish,
         (Holding::Free, ..) if entry.releases && may_release => Next::Release,
         _ if entry.releases => Next::Abandon,
+        // It was told to be there before we did anything, and may be: it is not taken off as long as it may stay.
+        (_, _, Some(to)) if is_doubtfully_there(entry, fact) && entry.asks_again() => {
+            match may_keep(&to.vm) {
+                true => Next::Attach(to.clone()),
+                false => Next::Abandon,
+            }
+        }
         (_, _, Some(to)) if is_doubtfully_there(entry, fact) => match is_avoided(world, to, now) {
             true => Next::Detach(to.vm.clone()),
             false => Next::Attach(to.clone()),

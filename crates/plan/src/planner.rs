@@ -15,6 +15,7 @@
 //! the cloud's answer is not known                         touch nothing                    Unknown
 //! the cloud does not know the address                     report it                        Missing
 //! on a machine of a node that is fit or keeps it          leave it                         Settled
+//!   and the change that brought it there has failed       ask for it there again           Moving
 //! on a machine that is and was no node of ours            leave it, or policy.takeover     Foreign
 //! free, or on a machine of ours that has to give it up    place it on a fit, free node     Moving
 //!   and no such node exists:  UntilDrained, drained       detach it                        Moving
@@ -52,9 +53,13 @@ use crate::standing::{Standing, standing};
 use crate::steps::Waits;
 use crate::world::{Known, Member, Reads};
 use crate::{
-    Action, Address, CreationStep, Fact, Holding, Journal, Mark, Mode, Move, NodeName, Plan, Pool, Scope,
-    Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
+    Action, Address, CreationStep, Fact, Holding, Journal, Mark, Mode, Move, NodeName, Pause, Plan, Pool,
+    Scope, Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
 };
+
+/// Why nobody knows whether an address is on a machine that has to give it up, while no other can take it.
+const DOUBTFUL: &str =
+    "the change that was to bring it to its machine has failed, and no other node can take it";
 
 /// What should happen, given what is known.
 pub fn plan(world: &World, now: Timestamp) -> Plan {
@@ -230,11 +235,55 @@ impl<'a> Planner<'a> {
 
     /// Begins a move that needs no place to go to.
     fn begin(&mut self, pool: &Pool, address: Address, from: Option<VmId>, releases: bool) {
-        let (epoch, written) = (self.world.epoch, Tick::default());
         let from = from.or_else(|| self.left(pool, address, None).cloned());
-        let owed = owed(pool, address, from.as_ref(), None);
-        let entry = Move { from, to: None, owed, releases, is_voluntary: true, epoch, written };
-        self.begun.push(step(pool, address, false, Action::Begin(entry)));
+        let entry = self.entry(pool, address, from, None, true);
+        self.begun.push(step(pool, address, false, Action::Begin(Move { releases, ..entry })));
+    }
+
+    /// Asks again for what the cloud tells of an address and its holder, because the change that was to bring it there has failed. It
+    /// stays where it is told to be: this holder may well have it.
+    fn ask_for_again(&mut self, rank: usize, pool: &Pool, address: Address, holder: Target) -> Verdict {
+        self.plan.marks.coming.entry(pool.key.kind).or_default().insert(holder.node.clone());
+        if let Some(pause) = self.rests(address) {
+            return Verdict::Waits(Waits::ForRetry(pause));
+        }
+        let node = holder.node.clone();
+        let entry = self.entry(pool, address, Some(holder.vm.clone()), Some(holder), false);
+        let step = step(pool, address, true, Action::Begin(entry));
+        if pool.policy.mode == Mode::Observe {
+            return Verdict::WouldStep(step.to_string());
+        }
+        self.progress[rank].assigning += 1;
+        self.begun.push(step);
+        Verdict::Moving(Some(node))
+    }
+
+    /// A journal entry for a move that begins now.
+    fn entry(
+        &self,
+        pool: &Pool,
+        address: Address,
+        from: Option<VmId>,
+        to: Option<Target>,
+        is_voluntary: bool,
+    ) -> Move {
+        let owed = owed(pool, address, from.as_ref(), to.as_ref());
+        Move {
+            from,
+            to,
+            owed,
+            releases: false,
+            is_voluntary,
+            epoch: self.world.epoch,
+            written: Tick::default(),
+        }
+    }
+
+    /// Until when an address is left alone because something failed for it, and what.
+    fn rests(&mut self, address: Address) -> Option<Pause> {
+        let pause = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until)?;
+        self.ask_again(Some(pause.until));
+        Some(pause.clone())
     }
 
     /// What is to be said of an address whose object is being deleted, given who holds it and which node that is.
@@ -272,12 +321,14 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Marks the holder of an address that has to leave it: where the mark says who holds one, and not who should.
-    fn mark_leaving(&mut self, pool: &Pool, address: Address, fact: Option<&Fact>) {
-        if let Some(Holding::By(vm)) = fact.map(|fact| &fact.holding)
-            && pool.tenancy == Tenancy::UntilDrained
-            && let Some(slot) = self.world.slot_of_machine(vm)
-        {
+    /// Marks the holder of an address that has to leave it: where the mark says who holds one, and not who should. A holder that may
+    /// not be one stays as it is marked.
+    fn mark_leaving(&mut self, pool: &Pool, address: Address, fact: &Fact) {
+        let Some(slot) = fact.holder().and_then(|vm| self.world.slot_of_machine(vm)) else { return };
+        if fact.is_doubtful {
+            let node = self.world.at(slot).map(|(name, _)| name.clone());
+            self.plan.marks.coming.entry(pool.key.kind).or_default().extend(node);
+        } else if pool.tenancy == Tenancy::UntilDrained {
             self.mark(pool, slot, address);
         }
     }
@@ -293,7 +344,7 @@ impl<'a> Planner<'a> {
         may_release: bool,
     ) -> Verdict {
         self.count_loss(pool, address, fact);
-        if !fact.is_some_and(|fact| moves::is_doubtfully_there(entry, fact)) {
+        if let Some(fact) = fact {
             self.mark_leaving(pool, address, fact);
         }
         let may_be_there = self.world.in_flight.addresses.contains(&address)
@@ -410,8 +461,12 @@ impl<'a> Planner<'a> {
             Standing::Leaves(why) => {
                 let sought =
                     seek(Some(Holder { vm: vm.clone(), node: Some(name.clone()), is_ours: true, why }));
-                self.mark_leaving(pool, address, Some(fact));
+                self.mark_leaving(pool, address, fact);
                 sought
+            }
+            _ if fact.is_doubtful => {
+                let holder = Target { vm: vm.clone(), node: name.clone() };
+                Some(self.ask_for_again(rank, pool, address, holder))
             }
             Standing::Fit => {
                 self.mark(pool, slot, address);
@@ -611,9 +666,8 @@ impl<'a> Planner<'a> {
                 Verdict::Unknown("another address of the account is unknown, and may be on any node".into()),
             );
         }
-        if let Some(pause) = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until) {
-            self.ask_again(Some(pause.until));
-            return (None, Verdict::Waits(Waits::ForRetry(pause.clone())));
+        if let Some(pause) = self.rests(address) {
+            return (None, Verdict::Waits(Waits::ForRetry(pause)));
         }
         if to.is_none() {
             match &holder {
@@ -623,6 +677,9 @@ impl<'a> Planner<'a> {
                 }
                 // Only a drained node is surely of no use to its address; any other may still serve or come back.
                 Some(Holder { why: Why::Drained, .. }) => {}
+                Some(_) if self.world.fact(&pool.scope, address).is_some_and(|fact| fact.is_doubtful) => {
+                    return (None, Verdict::Unknown(DOUBTFUL.into()));
+                }
                 Some(Holder { vm, node, why, .. }) => {
                     return (None, Verdict::Lingers(vm.clone(), node.clone(), *why));
                 }
@@ -634,15 +691,7 @@ impl<'a> Planner<'a> {
             return (None, Verdict::Waits(waits));
         }
         let verdict = Verdict::Moving(to.as_ref().map(|to| to.node.clone()));
-        let entry = Move {
-            owed: owed(pool, address, from.as_ref(), to.as_ref()),
-            from,
-            to,
-            releases: false,
-            is_voluntary,
-            epoch: self.world.epoch,
-            written: Tick::default(),
-        };
+        let entry = self.entry(pool, address, from, to, is_voluntary);
         let is_urgent = entry.from.is_some() && !is_voluntary;
         let assigns = entry.to.is_some();
         let step = step(pool, address, is_urgent, Action::Begin(entry));

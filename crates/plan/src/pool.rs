@@ -127,6 +127,11 @@ impl Move {
     pub fn machines(&self) -> impl Iterator<Item = &VmId> {
         self.from.iter().chain(self.to.iter().map(|to| &to.vm))
     }
+
+    /// Whether it goes nowhere, and only asks again for what has failed where the address is said to be.
+    pub fn asks_again(&self) -> bool {
+        self.from.is_some() && self.from.as_ref() == self.to.as_ref().map(|to| &to.vm)
+    }
 }
 
 /// The moment of an entry that is being written: no fact is ever younger, so nothing is called for it.

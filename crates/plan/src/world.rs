@@ -155,7 +155,7 @@ pub struct Fact {
 
 impl Fact {
     /// The machine that holds the address.
-    fn holder(&self) -> Option<&VmId> {
+    pub(crate) fn holder(&self) -> Option<&VmId> {
         match &self.holding {
             Holding::By(vm) => Some(vm),
             Holding::Free | Holding::Missing | Holding::Unknown(_) => None,

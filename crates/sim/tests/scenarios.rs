@@ -79,6 +79,11 @@ fn scenarios() -> Vec<Scenario> {
             Cloud::ALL.into_iter().flat_map(overdue).collect(),
         ),
         (
+            "what an old leader asked for arrives long after D, when nobody remembers it, and fails",
+            None,
+            failing_overdue(),
+        ),
+        (
             "somebody deletes the definition of a kind, and installs it again",
             None,
             vec![
@@ -113,6 +118,16 @@ fn overdue(cloud: Cloud) -> Vec<(u64, Event)> {
     events.push((at + 2, Event::Crash { replica: Replica::Leader }));
     events.extend((0..3).map(|node| (at + 30, Event::Uncordon { cloud, node })));
     events
+}
+
+/// An address of a lost node is to go to another one, which can't take it any more before it is asked for it again, and nor can others.
+fn failing_overdue() -> Vec<(u64, Event)> {
+    let (cloud, at) = (Cloud::Azure, 80);
+    let lost = [(at, Event::Overdue { cloud, seconds: 6 }), (at, Event::Lost { cloud, node: 1 })];
+    let cordoned = (0..6).map(|node| (at + 1, Event::Cordon { cloud, node }));
+    let fails = (at + 4, Event::CloudFault { cloud, fault: CloudFault::FailLate, times: 1 });
+    let back = (0..6).map(|node| (at + 30, Event::Uncordon { cloud, node }));
+    lost.into_iter().chain(cordoned).chain([fails]).chain(back).collect()
 }
 
 /// All nodes of a cloud but two are drained, and then somebody empties the Lease.

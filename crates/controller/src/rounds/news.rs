@@ -23,6 +23,12 @@ impl Rounds {
                 let from =
                     entry.from.as_ref().map(|vm| name(vm).map_or(vm.to_string(), |name| name.to_string()));
                 let note = match (from, &entry.to) {
+                    (Some(_), Some(to)) if entry.asks_again() => {
+                        format!(
+                            "{address} is asked for again on {}: the change that brought it there has failed",
+                            to.node
+                        )
+                    }
                     (Some(from), Some(to)) => format!("{address} goes from {from} to {}", to.node),
                     (Some(from), None) => format!("{address} is taken off {from}"),
                     (None, Some(to)) => format!("{address} goes to {}", to.node),
@@ -31,7 +37,7 @@ impl Rounds {
                 self.tell(key, "Moving", note, false);
             }
             (Action::Finish, Some(entry)) => {
-                let left = entry.from.as_ref().and_then(name);
+                let left = entry.from.as_ref().filter(|_| !entry.asks_again()).and_then(name);
                 let came = entry.to.as_ref().map(|to| to.node.clone());
                 let news = [
                     (left, "AddressDetached", format!("{address} of {key} has left")),

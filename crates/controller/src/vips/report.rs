@@ -76,8 +76,9 @@ pub fn amendment(
         write(&mut patch, cluster, tracked, role, &vip, with_copy, default_port);
         after = after.with(role, &vip, with_copy);
         let present = match role {
-            Role::ControlPlane => &cluster.endpoint,
-            Role::Ingress => &cluster.ingress,
+            Role::ControlPlane => cluster.endpoint.as_ref(),
+            // Cluster API may take all annotations off a Cluster that is new, and leaves its labels.
+            Role::Ingress => cluster.ingress.as_ref().or(cluster.ingress_label.as_ref()),
         };
         vips.push(Written { role, vip, is_new: present.is_none() });
     }
@@ -178,13 +179,19 @@ fn news(metadata: &ObjectMeta, served: &ApiResource, role: Role, said: &Said) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vips::INGRESS_ENABLED;
     use crate::vips::observe::Index;
     use crate::vips::watch::Seen;
     use crate::watch::Change;
     use kube::core::GroupVersionKind;
 
-    /// A Cluster whose claim has an address, with what else there is in its spec and annotations.
+    /// A Cluster whose control plane's claim has an address, with what else there is in its spec and annotations.
     fn index(spec: Value, annotations: Value) -> Index {
+        claimed("vip-cp-c", spec, annotations, json!({}))
+    }
+
+    /// A Cluster of which a claim has an address, with what else there is in its spec, annotations and labels.
+    fn claimed(name: &str, spec: Value, annotations: Value, labels: Value) -> Index {
         let mut index = Index::default();
         let object = |name: &str, rest: Value| {
             let mut object = json!({"metadata": {
@@ -194,15 +201,16 @@ mod tests {
         };
         let mut cluster = object("c", json!({"spec": spec}));
         cluster["metadata"]["annotations"] = annotations;
+        cluster["metadata"]["labels"] = labels;
         let class = object("k", json!({"spec": {"variables": [{"name": VARIABLE}]}}));
-        let status = json!({"addressRef": {"name": "vip-cp-c"}});
+        let status = json!({"addressRef": {"name": name}});
         let spec = json!({"poolRef": {"kind": "GlobalInClusterIPPool", "name": "p"}});
-        let mut claim = object("vip-cp-c", json!({"spec": spec, "status": status}));
+        let mut claim = object(name, json!({"spec": spec, "status": status}));
         let owner = json!({"apiVersion": "v1", "kind": "Cluster", "name": "c", "uid": "c"});
         claim["metadata"]["ownerReferences"] = json!([owner]);
-        let mut address = object("vip-cp-c", json!({"spec": {"address": "10.0.0.1"}}));
+        let mut address = object(name, json!({"spec": {"address": "10.0.0.1"}}));
         let owner = json!({
-            "apiVersion": "v1", "kind": "IPAddressClaim", "name": "vip-cp-c", "uid": "vip-cp-c", "controller": true});
+            "apiVersion": "v1", "kind": "IPAddressClaim", "name": name, "uid": name, "controller": true});
         address["metadata"]["ownerReferences"] = json!([owner]);
         index.see(Seen::Clusters(Change::All(vec![serde_json::from_value(cluster).unwrap()])));
         index.see(Seen::Classes(Change::All(vec![serde_json::from_value(class).unwrap()])));
@@ -259,6 +267,19 @@ mod tests {
         assert!(!vips[0].is_new, "which is no VIP that was assigned");
         let filled = json!({"topology": {"variables": [{"name": VARIABLE, "value": "10.9.9.9"}]}});
         assert_eq!(patch["spec"], filled);
+    }
+
+    #[test]
+    fn v8_an_ingress_vip_whose_annotation_was_taken_off_is_written_again_and_is_no_new_one() {
+        let ingress = |labels: Value| {
+            let (spec, asked) = (json!({"topology": {"class": "k"}}), json!({INGRESS_ENABLED: "true"}));
+            let Amendment { patch, vips, .. } =
+                amended(&claimed("vip-ingress-c", spec, asked, labels), |_| Manner::Patient).unwrap();
+            assert_eq!(patch["metadata"]["annotations"][INGRESS_VIP], "10.0.0.1");
+            vips.into_iter().map(|written| (written.role, written.is_new)).collect::<Vec<_>>()
+        };
+        assert_eq!(ingress(json!({})), [(Role::Ingress, true)]);
+        assert_eq!(ingress(json!({INGRESS_VIP: "10.0.0.1"})), [(Role::Ingress, false)]);
     }
 
     #[test]

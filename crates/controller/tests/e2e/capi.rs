@@ -43,8 +43,8 @@ async fn a_cluster_gets_its_vip(version: Version) {
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
 
-    let said = cluster["metadata"]["annotations"]["vip.capi.gorizond.io/status"].as_str().unwrap();
-    assert_eq!(said, r#"{"control-plane":{"reason":"Assigned","message":"10.0.1.10 from pool pool"}}"#);
+    let said = capi.until_said("a", "control-plane", "Assigned").await;
+    assert_eq!(said, json!({"reason": "Assigned", "message": "10.0.1.10 from pool pool"}));
     let log = std::fs::read_to_string(controller.process.log()).unwrap();
     for line in ["controlPlaneEndpoint not set, controller will allocate VIP", "control-plane VIP assigned"] {
         let found = log.lines().find(|found| found.contains(line)).unwrap_or_else(|| panic!("{log}"));
@@ -150,6 +150,15 @@ async fn v8_an_ingress_vip_comes_from_a_namespaced_pool_and_neither_vip_waits_fo
     capi.apply(&pool);
     assert_eq!(capi.endpoint("a").await, "10.0.1.10");
     capi.until_said("a", "control-plane", "Assigned").await;
+
+    // As Cluster API itself may do with a new Cluster, among all of its annotations.
+    capi.kubectl(&["annotate", "cluster/a", "vip.capi.gorizond.io/ingress-vip-"]);
+    eventually("a has its ingress VIP again", SOON, async || {
+        let annotations = &capi.cluster("a").await["metadata"]["annotations"];
+        Ok(annotations["vip.capi.gorizond.io/ingress-vip"] == "10.0.2.10")
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
 
     let mut unwanted = fixtures::cluster(Version::V1Beta2, "default", "b");
     unwanted["metadata"]["annotations"] = json!({"vip.capi.gorizond.io/ingress-enabled": "false"});

@@ -816,7 +816,42 @@ fn another_leaders_move_is_claimed_before_it_is_gone_on_with() {
 fn a_change_that_failed_is_asked_for_again_though_the_cloud_says_what_was_wanted() {
     check("n1 cordoned empty | n2 holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["attach a1 -> n2"]);
     check("n1 | n2 cordoned empty holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["attach a1 -> n2"]);
-    check("n1 holds a1 | a1 doubtful", expect!["a1 on n1"]);
+}
+
+#[test]
+fn what_nobodys_journal_tells_of_and_has_failed_is_asked_for_again_where_it_is_said_to_be() {
+    check("n1 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
+    check("n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful", expect!["attach a1 -> n1"]);
+    check("n1 holds a1 | n2 | a1 moves n1 -> n1", expect!["finish a1"]);
+    check("grace 60 | n1 notready 1 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
+    check(
+        "observe | n1 holds a1 | n2 | a1 doubtful",
+        expect!["a1 is only observed, otherwise: begin a1 n1 -> n1"],
+    );
+}
+
+#[test]
+fn a_holder_that_has_to_go_is_not_asked_again_to_hold_what_it_may_not_have() {
+    check("n1 notready 99 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n2"]);
+    check("n1 notready 99 holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful", expect!["abandon a1"]);
+    check(
+        "n1 notready 99 holds a1 | a1 doubtful",
+        expect![[
+            "a1 is left alone: the change that was to bring it to its machine has failed, and no other node can take it"
+        ]],
+    );
+}
+
+#[test]
+fn an_address_that_may_well_be_on_its_holder_is_not_taken_off_because_asking_again_fails() {
+    let mut failing = world("n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful");
+    failing.avoid_machines.insert(vm("n1"), now() + Duration::from_secs(5));
+    assert_eq!(plan(&failing, now()).to_string().replace("203.0.113.", "a"), "attach a1 -> n1");
+    let why = Pause { until: now() + Duration::from_secs(5), why: "no".into() };
+    failing.avoid_addresses.insert(address("a1"), why);
+    let rests = plan(&failing, now());
+    assert!(rests.steps.is_empty(), "{rests}");
+    assert!(rests.marks.coming.values().flatten().any(|node| *node == "n1".into()), "its mark stays");
 }
 
 #[test]
