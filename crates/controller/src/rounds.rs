@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use plan::{
-    Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, PENDING, Plan, Published,
+    Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, Move, PENDING, Plan, Published,
     SignedDuration, Step, Timestamp, Verdict, VmId, Waits,
 };
 use tokio::sync::mpsc;
@@ -402,6 +402,7 @@ impl Rounds {
             for step in steps {
                 tracing::info!(object = %key, id = self.move_id(step.address), "{step}");
                 self.tell_of_move(&pool, step);
+                let asks_again = pool.entry(step.address).is_some_and(Move::asks_again);
                 if let (Action::Finish | Action::Abandon, Some(entry)) =
                     (&step.action, pool.entry(step.address))
                 {
@@ -425,7 +426,9 @@ impl Rounds {
                     }
                     Action::Abandon | Action::Drop => {
                         self.begun.remove(&step.address);
-                        self.rest(step.address, now);
+                        if !asks_again {
+                            self.rest(step.address, now);
+                        }
                     }
                     _ => {}
                 }

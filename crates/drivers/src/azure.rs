@@ -246,7 +246,15 @@ impl Azure {
     async fn attach_to(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
         let public = self.read_address(scope, address).await?;
         let id = self.called(scope, vm, |known| known.interfaces.get(vm).cloned()).await?;
-        let interface = self.read_interface(&id).await?;
+        let mut interface = self.read_interface(&id).await?;
+        // It may be on another interface of the machine already.
+        if let Some(HolderId::Interface(other)) = public.holder()
+            && !is_same(&other, interface.id())
+            && let Ok(found) = self.read_interface(&other).await
+            && found.holder().as_ref() == Some(vm)
+        {
+            interface = found;
+        }
         if interface.holder().as_ref() != Some(vm) {
             self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(scope);
             return Err(DriverError::Conflict(format!("{id} does not belong to {vm} any more")));

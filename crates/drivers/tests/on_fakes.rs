@@ -439,6 +439,26 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn it_is_the_interface_whose_change_has_failed_that_is_written_again_and_not_the_primary_one() {
+        let (fake, driver, scope) = subscription();
+        fake.inject(Rule::next("NetworkInterfaces_CreateOrUpdate", Fault::FailLate));
+        let attach =
+            async || finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await;
+        attach().await.unwrap_err();
+        fake.with(|subscription| {
+            subscription.add_interface("a-further-one", "one");
+            subscription.make_primary("a-further-one");
+        });
+        assert!(driver.list(&scope).await.unwrap().doubtful.contains(&address(ADDRESS)));
+        attach().await.unwrap();
+        assert_eq!(holder(&fake).as_deref(), Some(ONE));
+        attach().await.unwrap();
+        let asked = fake.ledger().asked;
+        let written = asked.iter().filter(|asked| asked.line.starts_with("PUT"));
+        assert_eq!(written.filter(|asked| asked.line.contains("/one-nic")).count(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_may_not_look_at_operations_is_told_so_and_does_not_wait_for_ever() {
         let (fake, driver, scope) = subscription();
         let action = "Microsoft.Network/locations/operations/read";

@@ -38,9 +38,11 @@ impl Pool {
             }
             Action::Finish => {
                 self.lent.remove(&address);
-                let Some(Move { to, mut owed, .. }) = moves.remove(&address) else { return };
+                let Some(entry) = moves.remove(&address) else { return };
+                let is_assignment = !entry.asks_again();
+                let Move { to, mut owed, .. } = entry;
                 if let Some(to) = to {
-                    self.last_assignment = Some(now);
+                    self.last_assignment = Some(now).filter(|_| is_assignment).or(self.last_assignment);
                     if owed.remove(&to.vm) {
                         self.lent.insert(address);
                     }

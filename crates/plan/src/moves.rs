@@ -118,16 +118,11 @@ pub(crate) fn next(
         (Holding::Missing, ..) if entry.releases => Next::Finish,
         (Holding::Free, ..) if entry.releases && may_release => Next::Release,
         _ if entry.releases => Next::Abandon,
-        // It was told to be there before we did anything, and may be: it is not taken off as long as it may stay.
-        (_, _, Some(to)) if is_doubtfully_there(entry, fact) && entry.asks_again() => {
-            match may_keep(&to.vm) {
-                true => Next::Attach(to.clone()),
-                false => Next::Abandon,
-            }
-        }
-        (_, _, Some(to)) if is_doubtfully_there(entry, fact) => match is_avoided(world, to, now) {
-            true => Next::Detach(to.vm.clone()),
+        (_, _, Some(to)) if is_doubtfully_there(entry, fact) => match is_avoided(world, &to.vm, now) {
             false => Next::Attach(to.clone()),
+            // It was said to be there before anything was done, and may well be.
+            true if entry.asks_again() => Next::Abandon,
+            true => Next::Detach(to.vm.clone()),
         },
         (Holding::By(vm), _, Some(to)) if *vm == to.vm => Next::Finish,
         (Holding::Free, _, None) => Next::Finish,
@@ -263,8 +258,8 @@ fn may_keep(world: &World, pool: &Pool, vm: &VmId, now: Timestamp) -> bool {
 }
 
 /// Whether a machine has refused lately.
-fn is_avoided(world: &World, to: &Target, now: Timestamp) -> bool {
-    world.avoid_machines.get(&to.vm).is_some_and(|until| now < *until)
+pub(crate) fn is_avoided(world: &World, vm: &VmId, now: Timestamp) -> bool {
+    world.avoid_machines.get(vm).is_some_and(|until| now < *until)
 }
 
 /// Whether the target is still the node that was meant, fit, holds nothing, and has not refused lately.
@@ -272,6 +267,6 @@ fn may_get(world: &World, pool: &Pool, to: &Target, holding: &Bits, now: Timesta
     let is_same = world.node_of(&to.vm).is_some_and(|(name, _)| *name == to.node);
     let is_fit = |slot| world.member(&pool.key).is_some_and(|member| member.fit.contains(slot));
     is_same
-        && !is_avoided(world, to, now)
+        && !is_avoided(world, &to.vm, now)
         && world.slot_of_machine(&to.vm).is_some_and(|slot| is_fit(slot) && !holding.contains(slot))
 }

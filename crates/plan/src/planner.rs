@@ -15,7 +15,7 @@
 //! the cloud's answer is not known                         touch nothing                    Unknown
 //! the cloud does not know the address                     report it                        Missing
 //! on a machine of a node that is fit or keeps it          leave it                         Settled
-//!   and the change that brought it there has failed       ask for it there again           Moving
+//!   and the change that brought it there has failed       ask for it there again           Unknown
 //! on a machine that is and was no node of ours            leave it, or policy.takeover     Foreign
 //! free, or on a machine of ours that has to give it up    place it on a fit, free node     Moving
 //!   and no such node exists:  UntilDrained, drained       detach it                        Moving
@@ -53,13 +53,12 @@ use crate::standing::{Standing, standing};
 use crate::steps::Waits;
 use crate::world::{Known, Member, Reads};
 use crate::{
-    Action, Address, CreationStep, Fact, Holding, Journal, Mark, Mode, Move, NodeName, Pause, Plan, Pool,
-    Scope, Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
+    Action, Address, CreationStep, Fact, Holding, Journal, Mark, Mode, Move, NodeName, Plan, Pool, Scope,
+    Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
 };
 
-/// Why nobody knows whether an address is on a machine that has to give it up, while no other can take it.
-const DOUBTFUL: &str =
-    "the change that was to bring it to its machine has failed, and no other node can take it";
+/// Why nobody knows whether an address is on the machine that is said to hold it.
+const DOUBTFUL: &str = "the change that was to bring it to its machine has failed, and is asked for again";
 
 /// What should happen, given what is known.
 pub fn plan(world: &World, now: Timestamp) -> Plan {
@@ -240,22 +239,24 @@ impl<'a> Planner<'a> {
         self.begun.push(step(pool, address, false, Action::Begin(Move { releases, ..entry })));
     }
 
-    /// Asks again for what the cloud tells of an address and its holder, because the change that was to bring it there has failed. It
-    /// stays where it is told to be: this holder may well have it.
-    fn ask_for_again(&mut self, rank: usize, pool: &Pool, address: Address, holder: Target) -> Verdict {
-        self.plan.marks.coming.entry(pool.key.kind).or_default().insert(holder.node.clone());
-        if let Some(pause) = self.rests(address) {
-            return Verdict::Waits(Waits::ForRetry(pause));
-        }
-        let node = holder.node.clone();
+    /// Whether it may be asked for again that a machine holds what it is said to hold, because the change that was to bring it there has
+    /// failed. Where that has been asked for in vain, the machine is given a rest.
+    fn may_ask_again(&self, pool: &Pool, address: Address, vm: &VmId) -> bool {
+        let is_doubtful = self.world.fact(&pool.scope, address).is_some_and(|fact| fact.is_doubtful);
+        is_doubtful
+            && !moves::is_avoided(self.world, vm, self.now)
+            && !self.plan.tripped.contains_key(&pool.scope)
+    }
+
+    /// Asks for what a machine is said to hold again. The address stays: the machine may well have it.
+    fn ask_for_again(&mut self, pool: &Pool, address: Address, holder: Target) -> (Option<Step>, Verdict) {
+        self.leave_mark(pool, &holder.node);
         let entry = self.entry(pool, address, Some(holder.vm.clone()), Some(holder), false);
         let step = step(pool, address, true, Action::Begin(entry));
-        if pool.policy.mode == Mode::Observe {
-            return Verdict::WouldStep(step.to_string());
+        match pool.policy.mode {
+            Mode::Observe => (None, Verdict::WouldStep(step.to_string())),
+            _ => (Some(step), Verdict::Unknown(DOUBTFUL.into())),
         }
-        self.progress[rank].assigning += 1;
-        self.begun.push(step);
-        Verdict::Moving(Some(node))
     }
 
     /// A journal entry for a move that begins now.
@@ -277,13 +278,6 @@ impl<'a> Planner<'a> {
             epoch: self.world.epoch,
             written: Tick::default(),
         }
-    }
-
-    /// Until when an address is left alone because something failed for it, and what.
-    fn rests(&mut self, address: Address) -> Option<Pause> {
-        let pause = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until)?;
-        self.ask_again(Some(pause.until));
-        Some(pause.clone())
     }
 
     /// What is to be said of an address whose object is being deleted, given who holds it and which node that is.
@@ -321,16 +315,19 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Marks the holder of an address that has to leave it: where the mark says who holds one, and not who should. A holder that may
-    /// not be one stays as it is marked.
+    /// Marks the holder of an address that has to leave it: where the mark says who holds one, and not who should.
     fn mark_leaving(&mut self, pool: &Pool, address: Address, fact: &Fact) {
         let Some(slot) = fact.holder().and_then(|vm| self.world.slot_of_machine(vm)) else { return };
-        if fact.is_doubtful {
-            let node = self.world.at(slot).map(|(name, _)| name.clone());
-            self.plan.marks.coming.entry(pool.key.kind).or_default().extend(node);
-        } else if pool.tenancy == Tenancy::UntilDrained {
-            self.mark(pool, slot, address);
+        match (pool.tenancy, self.world.at(slot)) {
+            (Tenancy::UntilDrained, Some((name, _))) if fact.is_doubtful => self.leave_mark(pool, name),
+            (Tenancy::UntilDrained, _) => self.mark(pool, slot, address),
+            _ => {}
         }
+    }
+
+    /// Leaves a node marked as it is, because nobody knows whether it holds an address.
+    fn leave_mark(&mut self, pool: &Pool, node: &NodeName) {
+        self.plan.marks.coming.entry(pool.key.kind).or_default().insert(node.clone());
     }
 
     /// The next step of an unfinished move, and what is to be said of it.
@@ -349,11 +346,11 @@ impl<'a> Planner<'a> {
         }
         let may_be_there = self.world.in_flight.addresses.contains(&address)
             || self.world.may_be_late(pool.scope.provider, fact.map(|fact| fact.as_of));
-        if let Some(to) = entry.to.as_ref().filter(|_| may_be_there) {
-            self.plan.marks.coming.entry(pool.key.kind).or_default().insert(to.node.clone());
+        if let Some(to) = entry.to.as_ref().filter(|_| may_be_there || entry.asks_again()) {
+            self.leave_mark(pool, &to.node);
         }
         self.progress[rank].voluntary += usize::from(entry.is_voluntary);
-        self.progress[rank].assigning += usize::from(entry.to.is_some());
+        self.progress[rank].assigning += usize::from(entry.to.is_some() && !entry.asks_again());
         let mut is_queued = false;
         let action = match moves::next(self.world, pool, address, entry, &self.holding, may_release, self.now)
         {
@@ -395,6 +392,9 @@ impl<'a> Planner<'a> {
         match (failed, &entry.to) {
             (Some(pause), _) => Verdict::Waits(Waits::ForRetry(pause.clone())),
             (None, _) if entry.releases => Verdict::Releasing,
+            (None, _) if entry.asks_again() && fact.is_some_and(|fact| fact.is_doubtful) => {
+                Verdict::Unknown(DOUBTFUL.into())
+            }
             (None, Some(to)) if is_queued => Verdict::Queued(to.node.clone()),
             (None, to) => Verdict::Moving(to.as_ref().map(|to| to.node.clone())),
         }
@@ -464,20 +464,29 @@ impl<'a> Planner<'a> {
                 self.mark_leaving(pool, address, fact);
                 sought
             }
-            _ if fact.is_doubtful => {
-                let holder = Target { vm: vm.clone(), node: name.clone() };
-                Some(self.ask_for_again(rank, pool, address, holder))
-            }
-            Standing::Fit => {
-                self.mark(pool, slot, address);
-                Some(Verdict::Settled(name.clone()))
-            }
+            Standing::Fit => Some(self.stay(pool, address, vm, slot, name)),
             Standing::Keeps(_, until) => {
-                self.mark(pool, slot, address);
                 self.ask_again(until);
-                Some(Verdict::Settled(name.clone()))
+                Some(self.stay(pool, address, vm, slot, name))
             }
         }
+    }
+
+    /// What is to be said of an address that stays on its machine, if it is there.
+    fn stay(&mut self, pool: &Pool, address: Address, vm: &VmId, slot: usize, node: &NodeName) -> Verdict {
+        if self.may_ask_again(pool, address, vm) {
+            let holder = Target { vm: vm.clone(), node: node.clone() };
+            let (begin, verdict) = self.ask_for_again(pool, address, holder);
+            self.begun.extend(begin);
+            return verdict;
+        }
+        if self.world.fact(&pool.scope, address).is_some_and(|fact| fact.is_doubtful) {
+            self.leave_mark(pool, node);
+            self.ask_again(self.world.avoid_machines.get(vm).copied());
+            return Verdict::Unknown(DOUBTFUL.into());
+        }
+        self.mark(pool, slot, address);
+        Verdict::Settled(node.clone())
     }
 
     fn count_loss(&mut self, pool: &Pool, address: Address, fact: Option<&Fact>) {
@@ -666,8 +675,9 @@ impl<'a> Planner<'a> {
                 Verdict::Unknown("another address of the account is unknown, and may be on any node".into()),
             );
         }
-        if let Some(pause) = self.rests(address) {
-            return (None, Verdict::Waits(Waits::ForRetry(pause)));
+        if let Some(pause) = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until) {
+            self.ask_again(Some(pause.until));
+            return (None, Verdict::Waits(Waits::ForRetry(pause.clone())));
         }
         if to.is_none() {
             match &holder {
@@ -677,8 +687,9 @@ impl<'a> Planner<'a> {
                 }
                 // Only a drained node is surely of no use to its address; any other may still serve or come back.
                 Some(Holder { why: Why::Drained, .. }) => {}
-                Some(_) if self.world.fact(&pool.scope, address).is_some_and(|fact| fact.is_doubtful) => {
-                    return (None, Verdict::Unknown(DOUBTFUL.into()));
+                Some(Holder { vm, node: Some(node), .. }) if self.may_ask_again(pool, address, vm) => {
+                    let holder = Target { vm: vm.clone(), node: node.clone() };
+                    return self.ask_for_again(pool, address, holder);
                 }
                 Some(Holder { vm, node, why, .. }) => {
                     return (None, Verdict::Lingers(vm.clone(), node.clone(), *why));

@@ -33,8 +33,7 @@ use std::time::Duration;
 
 use crate::world::Member;
 use crate::{
-    Address, Holding, Mode, Move, Pause, Plan, Pool, PoolKey, Readiness, Tenancy, Timestamp, Verdict, Waits,
-    World,
+    Address, Holding, Mode, Pause, Plan, Pool, PoolKey, Readiness, Tenancy, Timestamp, Verdict, Waits, World,
 };
 
 /// So often a set of records is read again though nothing has changed: somebody else may have changed it.
@@ -493,15 +492,11 @@ fn of_addresses(
 
 /// Whether an address on its way may be where it is to go: it is, and only the journal does not know yet, or it is not known.
 fn may_be_there(world: &World, pool: &Pool, address: Address) -> bool {
-    let entry = pool.entry(address);
-    let target = entry.and_then(|entry| entry.to.as_ref());
+    let target = pool.entry(address).and_then(|entry| entry.to.as_ref());
     let Some(fact) = world.fact(&pool.scope, address) else { return !crate::sabotaged!(UnknownUnpublished) };
     match &fact.holding {
         Holding::Unknown(_) => !crate::sabotaged!(UnknownUnpublished),
-        Holding::By(vm) => {
-            let is_believed = !fact.is_doubtful || entry.is_some_and(Move::asks_again);
-            is_believed && target.is_some_and(|to| to.vm == *vm)
-        }
+        Holding::By(vm) => !fact.is_doubtful && target.is_some_and(|to| to.vm == *vm),
         Holding::Free | Holding::Missing => false,
     }
 }

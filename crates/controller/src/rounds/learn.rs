@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use drivers::DriverError;
 use drivers::budget::NotSent;
-use plan::{Action, Holding, Pause, RecordAction, RecordFact, RecordStep, Step, Timestamp, Turn};
+use plan::{Action, Holding, Move, Pause, RecordAction, RecordFact, RecordStep, Step, Timestamp, Turn};
 use tokio::time::Instant;
 
 use super::{EVICTION_PAUSE, Rounds};
@@ -118,8 +118,17 @@ impl Rounds {
                 };
                 (*failures, *last) = (*failures + 1, Arc::clone(&why));
                 let failures = *failures;
-                if let Ok(until) = now.checked_add(pause) {
-                    self.index.world.avoid_addresses.insert(*address, Pause { until, why });
+                let entry = self.index.world.pool(&step.pool).and_then(|pool| pool.entry(*address));
+                let asks_again = entry.is_some_and(Move::asks_again);
+                match (action, now.checked_add(pause)) {
+                    // The machine has a rest: the address may have to go to another one any moment.
+                    (Action::Attach(to), Ok(until)) if asks_again => {
+                        self.index.world.avoid_machines.insert(to.vm.clone(), until);
+                    }
+                    (_, Ok(until)) => {
+                        self.index.world.avoid_addresses.insert(*address, Pause { until, why });
+                    }
+                    _ => {}
                 }
                 if let (Action::Restore(vm), true) = (action, restores >= RESTORE_TRIES) {
                     self.failed_restores.remove(vm);
@@ -131,6 +140,7 @@ impl Rounds {
                 }
                 if let (Action::Attach(to) | Action::Replace(to), true, Ok(until)) =
                     (action, is_the_machines_fault(action, &error, failures), now.checked_add(AVOID))
+                    && !asks_again
                 {
                     self.index.world.avoid_machines.insert(to.vm.clone(), until);
                 }

@@ -75,12 +75,12 @@ pub fn amendment(
         let Some(Step::Write { vip, with_copy }) = next.step else { continue };
         write(&mut patch, cluster, tracked, role, &vip, with_copy, default_port);
         after = after.with(role, &vip, with_copy);
-        let present = match role {
-            Role::ControlPlane => cluster.endpoint.as_ref(),
+        let is_new = match role {
+            Role::ControlPlane => cluster.endpoint.is_none(),
             // Cluster API may take all annotations off a Cluster that is new, and leaves its labels.
-            Role::Ingress => cluster.ingress.as_ref().or(cluster.ingress_label.as_ref()),
+            Role::Ingress => cluster.ingress.is_none() && cluster.ingress_label.as_ref() != Some(&vip),
         };
-        vips.push(Written { role, vip, is_new: present.is_none() });
+        vips.push(Written { role, vip, is_new });
     }
     let said = vips::plan(world, key, &after);
     let before = words(tracked.said.as_deref());
@@ -280,6 +280,7 @@ mod tests {
         };
         assert_eq!(ingress(json!({})), [(Role::Ingress, true)]);
         assert_eq!(ingress(json!({INGRESS_VIP: "10.0.0.1"})), [(Role::Ingress, false)]);
+        assert_eq!(ingress(json!({INGRESS_VIP: "10.0.0.9"})), [(Role::Ingress, true)], "it was another one");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A world is clauses between bars. `n1 …` is a node: `cordoned`, `empty` or `pods` (none, or some that are not Ready; one
 //! that is Ready otherwise), `notready 30` (for so many seconds), `zone b`, `unmatched`, `nomachine`, `leaving`, `holds a1`,
-//! `dead` (its machine, by the cloud). `a1 …` is an address: `free` (so is one that no node holds), `unknown`, `missing`,
+//! `dead` (its machine, by the cloud), `refuses` (its machine did lately). `a1 …` is an address: `free` (so is one that no node holds), `unknown`, `missing`,
 //! `foreign`, `left` (on a machine that was ours), `moves n1 -> n2` (journalled; `-` is nothing), `stale` (the last
 //! listing is older than the journal), `doubtful` (the change that brought it has failed), `busy` (a call is under way), `of r` (it can be used in region r only). Other
 //! clauses change the pool, which is a NetIPAllocation: `floating`, `observe`, `refused`, `takeover`, `grace 60`, `desired 1`,
@@ -298,6 +298,10 @@ impl Sketch {
             let mut next = || *words.next().unwrap();
             match *word {
                 "ready" => {}
+                "refuses" => {
+                    let until = now() + Duration::from_secs(5);
+                    self.world.avoid_machines.insert(vm(name), until);
+                }
                 "cordoned" => node.is_cordoned = true,
                 "leaving" => node.is_leaving = true,
                 "astray" => self.astray.push(name.into()),
@@ -831,33 +835,47 @@ fn what_nobodys_journal_tells_of_and_has_failed_is_asked_for_again_where_it_is_s
 }
 
 #[test]
-fn a_holder_that_has_to_go_is_not_asked_again_to_hold_what_it_may_not_have() {
+fn a_holder_that_has_to_go_is_asked_again_only_where_no_other_node_can_take_its_address() {
     check("n1 notready 99 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n2"]);
-    check("n1 notready 99 holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful", expect!["abandon a1"]);
-    check(
-        "n1 notready 99 holds a1 | a1 doubtful",
-        expect![[
-            "a1 is left alone: the change that was to bring it to its machine has failed, and no other node can take it"
-        ]],
-    );
+    check("n1 notready 99 holds a1 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
+    check("n1 cordoned empty holds a1 | a1 doubtful", expect!["begin a1 off n1"]);
 }
 
 #[test]
 fn an_address_that_may_well_be_on_its_holder_is_not_taken_off_because_asking_again_fails() {
-    let mut failing = world("n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful");
-    failing.avoid_machines.insert(vm("n1"), now() + Duration::from_secs(5));
-    assert_eq!(plan(&failing, now()).to_string().replace("203.0.113.", "a"), "attach a1 -> n1");
-    let why = Pause { until: now() + Duration::from_secs(5), why: "no".into() };
-    failing.avoid_addresses.insert(address("a1"), why);
-    let rests = plan(&failing, now());
-    assert!(rests.steps.is_empty(), "{rests}");
-    assert!(rests.marks.coming.values().flatten().any(|node| *node == "n1".into()), "its mark stays");
+    let gives_up = "n1 refuses holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful";
+    check(gives_up, expect!["abandon a1"]);
+    let waits = "n1 refuses holds a1 | n2 | a1 doubtful";
+    check(
+        waits,
+        expect![[
+            "a1 is left alone: the change that was to bring it to its machine has failed, and is asked for again"
+        ]],
+    );
+    for text in [gives_up, waits] {
+        let marks = plan(&world(text), now()).marks;
+        assert!(marks.coming.values().flatten().any(|node| *node == "n1".into()), "its mark stays");
+    }
+    check("n1 refuses notready 99 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n2"]);
+    check(
+        "n1 refuses notready 99 holds a1 | a1 doubtful",
+        expect!["a1 stays on n1 until another node can take it: the node is NotReady"],
+    );
+}
+
+#[test]
+fn asking_again_holds_nobody_up_and_changes_nobodys_mark() {
+    let cooling = "floating | cooloff 30 | n1 holds a1 | n2 | a2 free | a1 moves n1 -> n1 | a1 doubtful";
+    check(cooling, expect!["attach a1 -> n1, begin a2 -> n2"]);
+    let healed = plan(&world("floating | n1 holds a1 | a1 moves n1 -> n1 | epoch 6"), now());
+    assert!(healed.marks.coming.values().flatten().any(|node| *node == "n1".into()), "{healed}");
+    let displaced = plan(&world("floating | n1 cordoned empty holds a1 | n2 | a1 doubtful"), now());
+    assert!(displaced.marks.coming.is_empty(), "who has to go and would not be marked is not: {displaced}");
 }
 
 #[test]
 fn where_changes_fail_again_and_again_an_address_is_taken_off_and_goes_elsewhere() {
-    let mut failing = world("n1 | n2 holds a1 | n3 | a1 moves n1 -> n2 | a1 doubtful");
-    failing.avoid_machines.insert(vm("n2"), now() + Duration::from_secs(5));
+    let failing = world("n1 | n2 refuses holds a1 | n3 | a1 moves n1 -> n2 | a1 doubtful");
     let plan = plan(&failing, now());
     assert_eq!(plan.to_string().replace("203.0.113.", "a").replace("vm-", ""), "detach a1 from n2");
     assert!(plan.marks.holders.values().all(BTreeMap::is_empty), "nobody is told to hold it");

@@ -178,6 +178,17 @@ impl Azure {
         self.make_interface(name, &location, Some(machine), false);
     }
 
+    /// Makes an interface the primary one of its machine, in place of the one that is.
+    pub fn make_primary(&mut self, name: &str) {
+        let id = self.id(&format!("Microsoft.Network/networkInterfaces/{name}")).to_lowercase();
+        let Some(machine) = self.interfaces.get(&id).map(|found| found.machine.clone()) else { return };
+        for (key, interface) in &mut self.interfaces {
+            if interface.machine == machine {
+                interface.is_primary = *key == id;
+            }
+        }
+    }
+
     fn make_interface(&mut self, name: &str, location: &str, machine: Option<String>, is_primary: bool) {
         let id = self.id(&format!("Microsoft.Network/networkInterfaces/{name}"));
         let network = |kind: &str| json!({ "id": self.id(&format!("Microsoft.Network/{kind}")) });
