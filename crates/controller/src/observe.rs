@@ -1181,6 +1181,12 @@ pub(crate) fn last_holders(status: &[AddressStatus]) -> BTreeMap<Address, VmId> 
     status.iter().filter_map(remembered).collect()
 }
 
+/// The addresses that were known to be on their last holder, by the object's own status.
+pub(crate) fn held(status: &[AddressStatus]) -> BTreeSet<Address> {
+    let is_held = |status: &&AddressStatus| status.state == AddressState::Attached;
+    status.iter().filter(is_held).filter_map(|status| status.address.parse().ok()).collect()
+}
+
 /// The addresses whose last holder had one of its own before, by the object's own status.
 pub(crate) fn lent(status: &[AddressStatus]) -> BTreeSet<Address> {
     let had_own = |status: &&AddressStatus| {

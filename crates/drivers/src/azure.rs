@@ -250,10 +250,12 @@ impl Azure {
         // It may be on another interface of the machine already.
         if let Some(HolderId::Interface(other)) = public.holder()
             && !is_same(&other, interface.id())
-            && let Ok(found) = self.read_interface(&other).await
-            && found.holder().as_ref() == Some(vm)
         {
-            interface = found;
+            match self.read_interface(&other).await {
+                Ok(found) if found.holder().as_ref() == Some(vm) => interface = found,
+                Ok(_) | Err(DriverError::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
         if interface.holder().as_ref() != Some(vm) {
             self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(scope);

@@ -258,7 +258,7 @@ fn may_keep(world: &World, pool: &Pool, vm: &VmId, now: Timestamp) -> bool {
 }
 
 /// Whether a machine has refused lately.
-pub(crate) fn is_avoided(world: &World, vm: &VmId, now: Timestamp) -> bool {
+fn is_avoided(world: &World, vm: &VmId, now: Timestamp) -> bool {
     world.avoid_machines.get(vm).is_some_and(|until| now < *until)
 }
 

@@ -15,7 +15,8 @@
 //! the cloud's answer is not known                         touch nothing                    Unknown
 //! the cloud does not know the address                     report it                        Missing
 //! on a machine of a node that is fit or keeps it          leave it                         Settled
-//!   and the change that brought it there has failed       ask for it there again           Unknown
+//!   but it was not known to be there, and the change
+//!   that was to bring it there has failed                 ask for it there again           Unknown
 //! on a machine that is and was no node of ours            leave it, or policy.takeover     Foreign
 //! free, or on a machine of ours that has to give it up    place it on a fit, free node     Moving
 //!   and no such node exists:  UntilDrained, drained       detach it                        Moving
@@ -239,13 +240,18 @@ impl<'a> Planner<'a> {
         self.begun.push(step(pool, address, false, Action::Begin(Move { releases, ..entry })));
     }
 
-    /// Whether it may be asked for again that a machine holds what it is said to hold, because the change that was to bring it there has
-    /// failed. Where that has been asked for in vain, the machine is given a rest.
-    fn may_ask_again(&self, pool: &Pool, address: Address, vm: &VmId) -> bool {
-        let is_doubtful = self.world.fact(&pool.scope, address).is_some_and(|fact| fact.is_doubtful);
-        is_doubtful
-            && !moves::is_avoided(self.world, vm, self.now)
-            && !self.plan.tripped.contains_key(&pool.scope)
+    /// Whether a machine may not hold what it is said to hold: the change that was to bring it there has failed. Where it was known to be
+    /// there before, the change may have been any other.
+    fn is_doubted(&self, pool: &Pool, address: Address, vm: &VmId) -> bool {
+        let was_there = pool.held.contains(&address) && pool.last_holders.get(&address) == Some(vm);
+        !was_there && self.world.fact(&pool.scope, address).is_some_and(|fact| fact.is_doubtful)
+    }
+
+    /// Until when a machine is not asked again to hold what it may not hold, because something has failed for one of the two lately.
+    fn rests(&self, address: Address, vm: &VmId) -> Option<Timestamp> {
+        let of_address = self.world.avoid_addresses.get(&address).map(|pause| pause.until);
+        let of_machine = self.world.avoid_machines.get(vm).copied();
+        of_address.max(of_machine).filter(|until| self.now < *until)
     }
 
     /// Asks for what a machine is said to hold again. The address stays: the machine may well have it.
@@ -317,11 +323,15 @@ impl<'a> Planner<'a> {
 
     /// Marks the holder of an address that has to leave it: where the mark says who holds one, and not who should.
     fn mark_leaving(&mut self, pool: &Pool, address: Address, fact: &Fact) {
-        let Some(slot) = fact.holder().and_then(|vm| self.world.slot_of_machine(vm)) else { return };
-        match (pool.tenancy, self.world.at(slot)) {
-            (Tenancy::UntilDrained, Some((name, _))) if fact.is_doubtful => self.leave_mark(pool, name),
-            (Tenancy::UntilDrained, _) => self.mark(pool, slot, address),
-            _ => {}
+        let Some(vm) = fact.holder().filter(|_| pool.tenancy == Tenancy::UntilDrained) else { return };
+        let Some((slot, (name, _))) =
+            self.world.slot_of_machine(vm).and_then(|slot| Some((slot, self.world.at(slot)?)))
+        else {
+            return;
+        };
+        match self.is_doubted(pool, address, vm) {
+            true => self.leave_mark(pool, name),
+            false => self.mark(pool, slot, address),
         }
     }
 
@@ -392,9 +402,7 @@ impl<'a> Planner<'a> {
         match (failed, &entry.to) {
             (Some(pause), _) => Verdict::Waits(Waits::ForRetry(pause.clone())),
             (None, _) if entry.releases => Verdict::Releasing,
-            (None, _) if entry.asks_again() && fact.is_some_and(|fact| fact.is_doubtful) => {
-                Verdict::Unknown(DOUBTFUL.into())
-            }
+            (None, _) if entry.asks_again() => Verdict::Unknown(DOUBTFUL.into()),
             (None, Some(to)) if is_queued => Verdict::Queued(to.node.clone()),
             (None, to) => Verdict::Moving(to.as_ref().map(|to| to.node.clone())),
         }
@@ -474,16 +482,16 @@ impl<'a> Planner<'a> {
 
     /// What is to be said of an address that stays on its machine, if it is there.
     fn stay(&mut self, pool: &Pool, address: Address, vm: &VmId, slot: usize, node: &NodeName) -> Verdict {
-        if self.may_ask_again(pool, address, vm) {
+        if self.is_doubted(pool, address, vm) {
+            if let Some(until) = self.rests(address, vm) {
+                self.leave_mark(pool, node);
+                self.ask_again(Some(until));
+                return Verdict::Unknown(DOUBTFUL.into());
+            }
             let holder = Target { vm: vm.clone(), node: node.clone() };
             let (begin, verdict) = self.ask_for_again(pool, address, holder);
             self.begun.extend(begin);
             return verdict;
-        }
-        if self.world.fact(&pool.scope, address).is_some_and(|fact| fact.is_doubtful) {
-            self.leave_mark(pool, node);
-            self.ask_again(self.world.avoid_machines.get(vm).copied());
-            return Verdict::Unknown(DOUBTFUL.into());
         }
         self.mark(pool, slot, address);
         Verdict::Settled(node.clone())
@@ -687,7 +695,11 @@ impl<'a> Planner<'a> {
                 }
                 // Only a drained node is surely of no use to its address; any other may still serve or come back.
                 Some(Holder { why: Why::Drained, .. }) => {}
-                Some(Holder { vm, node: Some(node), .. }) if self.may_ask_again(pool, address, vm) => {
+                Some(Holder { vm, node: Some(node), .. })
+                    if self.is_doubted(pool, address, vm)
+                        && self.rests(address, vm).is_none()
+                        && !self.plan.tripped.contains_key(&pool.scope) =>
+                {
                     let holder = Target { vm: vm.clone(), node: node.clone() };
                     return self.ask_for_again(pool, address, holder);
                 }

@@ -37,6 +37,8 @@ pub struct Pool {
     pub zones: Vec<Arc<str>>,
     /// The machine of ours that last held each address, by the object's own status.
     pub last_holders: BTreeMap<Address, VmId>,
+    /// Those of its addresses that were known to be on their last holder when the object's status was written.
+    pub held: BTreeSet<Address>,
     /// Those of its addresses whose last holder had an address of its own before, and gets one back.
     pub lent: BTreeSet<Address>,
     /// The last machines that its addresses have left and that have one of their own again, by the object's own status.
@@ -75,6 +77,7 @@ impl Pool {
             region: None,
             zones: Vec::new(),
             last_holders: BTreeMap::new(),
+            held: BTreeSet::new(),
             lent: BTreeSet::new(),
             returned: BTreeMap::new(),
             last_assignment: None,

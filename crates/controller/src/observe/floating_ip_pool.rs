@@ -8,8 +8,8 @@ use plan::{Pool, PoolKey, Provider, Scope, Source, Tenancy};
 
 use super::publication::publication;
 use super::{
-    Front, Refusal, Who, allowed, created, created_here, disowned, last_holders, lent, losses_confirmed,
-    moving_since, parse_addresses, returned,
+    Front, Refusal, Who, allowed, created, created_here, disowned, held, last_holders, lent,
+    losses_confirmed, moving_since, parse_addresses, returned,
 };
 
 /// The kind's name.
@@ -68,6 +68,7 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         tenancy: Tenancy::UntilDisplaced { needs_pods },
         region: spec.region.as_deref().filter(|region| !region.is_empty()).map(Into::into),
         last_holders: last_holders(addresses_status),
+        held: held(addresses_status),
         lent: lent(addresses_status),
         returned: returned(addresses_status),
         last_assignment: status.and_then(|status| status.last_assignment.as_ref()).map(|time| time.0),

@@ -9,7 +9,8 @@ use plan::{Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
 use super::owners::Named;
 use super::{
-    Front, PodsMeant, Who, allowed, created, last_holders, lent, losses_confirmed, parse_addresses, returned,
+    Front, PodsMeant, Who, allowed, created, held, last_holders, lent, losses_confirmed, parse_addresses,
+    returned,
 };
 
 /// The kind's name.
@@ -41,6 +42,7 @@ pub(super) fn front(object: &NetIPAllocation) -> Front {
         region,
         zones,
         last_holders: last_holders(status),
+        held: held(status),
         lent: lent(status),
         returned: returned(status),
         losses_confirmed: losses_confirmed(object),

@@ -98,51 +98,13 @@ impl Rounds {
                 tracing::warn!(pool = %step.pool, id = self.move_id(*address), %error, "failed: {step}");
                 let now = self.clock.wall();
                 self.tell(&step.pool, "MoveFailed", format!("{step} failed: {error}"), true);
-                let why: Arc<str> = error.to_string().into();
-                // What else has failed with the address says nothing of the machine.
-                let restores = match action {
-                    Action::Restore(vm) => {
-                        let restores = self.failed_restores.entry(vm.clone()).or_default();
-                        *restores += 1;
-                        *restores
-                    }
-                    _ => 0,
-                };
-                let (failures, last) = self.failures.entry(*address).or_insert((0, Arc::clone(&why)));
-                let pause = match action {
-                    // The machine has lost its own address for nothing: it is not kept waiting for another.
-                    Action::Replace(_) if is_refused(&error) => self.retry.shortest,
-                    Action::Restore(_) if restores >= RESTORE_TRIES => self.retry.shortest,
-                    Action::Restore(_) => self.retry.grown(restores - 1),
-                    _ => self.retry.pause_after(&error, *failures),
-                };
-                (*failures, *last) = (*failures + 1, Arc::clone(&why));
-                let failures = *failures;
                 let entry = self.index.world.pool(&step.pool).and_then(|pool| pool.entry(*address));
-                let asks_again = entry.is_some_and(Move::asks_again);
-                match (action, now.checked_add(pause)) {
-                    // The machine has a rest: the address may have to go to another one any moment.
-                    (Action::Attach(to), Ok(until)) if asks_again => {
+                match (action, now.checked_add(AVOID)) {
+                    // The machine has a rest, and not the address, which may have to go to another one any moment.
+                    (Action::Attach(to), Ok(until)) if entry.is_some_and(Move::asks_again) => {
                         self.index.world.avoid_machines.insert(to.vm.clone(), until);
                     }
-                    (_, Ok(until)) => {
-                        self.index.world.avoid_addresses.insert(*address, Pause { until, why });
-                    }
-                    _ => {}
-                }
-                if let (Action::Restore(vm), true) = (action, restores >= RESTORE_TRIES) {
-                    self.failed_restores.remove(vm);
-                    // It would hold up the address for ever; a person has to see to the machine.
-                    self.index.world.has_own.insert(vm.clone());
-                    let note =
-                        format!("{vm} has no address of its own any more, and can't be given one: {error}");
-                    self.tell(&step.pool, "NoOwnAddress", note, true);
-                }
-                if let (Action::Attach(to) | Action::Replace(to), true, Ok(until)) =
-                    (action, is_the_machines_fault(action, &error, failures), now.checked_add(AVOID))
-                    && !asks_again
-                {
-                    self.index.world.avoid_machines.insert(to.vm.clone(), until);
+                    _ => self.hold_back(&step, &error, now),
                 }
                 if plan::sabotaged!(RetryWithoutReading) {
                     return;
@@ -151,6 +113,46 @@ impl Rounds {
                 self.index.correct(scope, *address, Holding::Unknown(error.to_string().into()));
                 self.clouds.forget(scope);
             }
+        }
+    }
+
+    /// Leaves an address alone for a while for which something has failed, and the machine too where that is to blame.
+    fn hold_back(&mut self, step: &Step, error: &DriverError, now: Timestamp) {
+        let Step { address, action, .. } = step;
+        let why: Arc<str> = error.to_string().into();
+        // What else has failed with the address says nothing of the machine.
+        let restores = match action {
+            Action::Restore(vm) => {
+                let restores = self.failed_restores.entry(vm.clone()).or_default();
+                *restores += 1;
+                *restores
+            }
+            _ => 0,
+        };
+        let (failures, last) = self.failures.entry(*address).or_insert((0, Arc::clone(&why)));
+        let pause = match action {
+            // The machine has lost its own address for nothing: it is not kept waiting for another.
+            Action::Replace(_) if is_refused(error) => self.retry.shortest,
+            Action::Restore(_) if restores >= RESTORE_TRIES => self.retry.shortest,
+            Action::Restore(_) => self.retry.grown(restores - 1),
+            _ => self.retry.pause_after(error, *failures),
+        };
+        (*failures, *last) = (*failures + 1, Arc::clone(&why));
+        let failures = *failures;
+        if let Ok(until) = now.checked_add(pause) {
+            self.index.world.avoid_addresses.insert(*address, Pause { until, why });
+        }
+        if let (Action::Restore(vm), true) = (action, restores >= RESTORE_TRIES) {
+            self.failed_restores.remove(vm);
+            // It would hold up the address for ever; a person has to see to the machine.
+            self.index.world.has_own.insert(vm.clone());
+            let note = format!("{vm} has no address of its own any more, and can't be given one: {error}");
+            self.tell(&step.pool, "NoOwnAddress", note, true);
+        }
+        if let (Action::Attach(to) | Action::Replace(to), true, Ok(until)) =
+            (action, is_the_machines_fault(action, error, failures), now.checked_add(AVOID))
+        {
+            self.index.world.avoid_machines.insert(to.vm.clone(), until);
         }
     }
 

@@ -15,7 +15,7 @@
 //! `deleted detaching` an object that is being deleted. `evicts` is policy.evictPods, a node that is `astray` has pods of the
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
 //! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
-//! `a1 lent` that the status does so of its holder, `a1 last n1` who that was, `a1 returned n1` that n1 has one again since a1 has left it.
+//! `a1 lent` that the status does so of its holder, `a1 last n1` who that was, `a1 was on n1` that it was known to be there, `a1 returned n1` that n1 has one again since a1 has left it.
 //! `late` is a cloud that may not show yet what an earlier leader did, `late before` one that was not read since it does, `late once` one that was; `a1 inherited` a move that an earlier leader began. `here n1` is where we run, `urgent` a move whose holder was dead.
 //! `publishes` gives the pool a name in DNS with a time to live of 30 s, `publishes nodes` one for the nodes' own addresses,
 //! `adopts` is `dnsRecordSet.adopt`; `record nobody a1 a2` is what was read of it and whose mark it carries (`ours`, `nobody`,
@@ -244,6 +244,10 @@ impl Sketch {
             ["lent"] => _ = self.pool.lent.insert(address),
             ["inherited"] => _ = self.world.inherited.insert(address),
             ["returned", name] => self.pool.returned.entry(address).or_default().push(vm(name)),
+            ["was", "on", name] => {
+                self.pool.last_holders.insert(address, vm(name));
+                self.pool.held.insert(address);
+            }
             ["last", name] => _ = self.pool.last_holders.insert(address, vm(name)),
             ["released"] => {
                 let (epoch, written) = (Epoch(7), Tick(5));
@@ -828,10 +832,18 @@ fn what_nobodys_journal_tells_of_and_has_failed_is_asked_for_again_where_it_is_s
     check("n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful", expect!["attach a1 -> n1"]);
     check("n1 holds a1 | n2 | a1 moves n1 -> n1", expect!["finish a1"]);
     check("grace 60 | n1 notready 1 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
+    check("n1 holds a1 | n2 | a1 last n1 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
+    check("n1 holds a1 | n2 | a1 was on n2 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
     check(
         "observe | n1 holds a1 | n2 | a1 doubtful",
         expect!["a1 is only observed, otherwise: begin a1 n1 -> n1"],
     );
+}
+
+#[test]
+fn an_address_that_was_known_to_be_on_its_machine_is_there_whatever_else_has_failed_with_that() {
+    check("n1 holds a1 | n2 | a1 was on n1 | a1 doubtful", expect!["a1 on n1"]);
+    check("n1 notready 99 holds a1 | n2 | a1 was on n1 | a1 doubtful", expect!["begin a1 n1 -> n2"]);
 }
 
 #[test]
