@@ -81,8 +81,9 @@ fn scenarios() -> Vec<Scenario> {
         (
             "what an old leader asked for arrives long after D, when nobody remembers it, and fails",
             None,
-            failing_overdue(),
+            failing_overdue(1),
         ),
+        ("and so does what is asked for again", None, failing_overdue(3)),
         (
             "somebody deletes the definition of a kind, and installs it again",
             None,
@@ -121,13 +122,13 @@ fn overdue(cloud: Cloud) -> Vec<(u64, Event)> {
 }
 
 /// An address of a lost node is to go to another one, which can't take it any more before it is asked for it again, and nor can others.
-fn failing_overdue() -> Vec<(u64, Event)> {
+fn failing_overdue(times: u64) -> Vec<(u64, Event)> {
     let (cloud, at) = (Cloud::Azure, 80);
     let lost = [(at, Event::Overdue { cloud, seconds: 6 }), (at, Event::Lost { cloud, node: 1 })];
     let cordoned = (0..6).map(|node| (at + 1, Event::Cordon { cloud, node }));
-    let fails = (at + 4, Event::CloudFault { cloud, fault: CloudFault::FailLate, times: 1 });
+    let fails = (at + 4, Event::CloudFault { cloud, fault: CloudFault::FailLate, times });
     let back = (0..6).map(|node| (at + 30, Event::Uncordon { cloud, node }));
-    lost.into_iter().chain(cordoned).chain([fails]).chain(back).collect()
+    lost.into_iter().chain(cordoned).chain([fails]).chain(back).chain([(at + 150, Event::Mend)]).collect()
 }
 
 /// All nodes of a cloud but two are drained, and then somebody empties the Lease.

@@ -868,6 +868,10 @@ fn an_address_that_may_well_be_on_its_holder_is_not_taken_off_because_asking_aga
         let marks = plan(&world(text), now()).marks;
         assert!(marks.coming.values().flatten().any(|node| *node == "n1".into()), "its mark stays");
     }
+    let mut failed = world("n1 holds a1 | n2 | a1 doubtful");
+    let pause = Pause { until: now() + Duration::from_secs(5), why: "no".into() };
+    failed.avoid_addresses.insert(address("a1"), pause);
+    assert!(plan(&failed, now()).steps.is_empty(), "a failed move rests, also where it was");
     check("n1 refuses notready 99 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n2"]);
     check(
         "n1 refuses notready 99 holds a1 | a1 doubtful",
