@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use plan::{
     Account, Action, Address, Creation, CreationAction, CreationStep, Epoch, Fact, Holding, Journal, Mode,
-    Node, NodeName, PENDING, Plan, Pods, Policy, Pool, PoolKey, Provider, Readiness, Scope, Spread, Takeover,
-    Tenancy, Tick, Timestamp, VmId, World, plan,
+    Move, Node, NodeName, PENDING, Plan, Pods, Policy, Pool, PoolKey, Provider, Readiness, Scope, Spread,
+    Takeover, Tenancy, Tick, Timestamp, VmId, World, plan,
 };
 
 const WORLDS: u64 = 100_000;
@@ -68,6 +68,11 @@ fn address(number: u64) -> Address {
     format!("203.0.113.{number}").parse().unwrap()
 }
 
+/// Whether a machine turns out to have an address of its own.
+fn has_own(vm: &VmId) -> bool {
+    vm.as_str().ends_with(['1', '3', '5'])
+}
+
 fn random(seed: u64) -> Facts {
     let mut dice = Dice(seed);
     let zones = ["a", "b"];
@@ -100,8 +105,9 @@ fn random(seed: u64) -> Facts {
             _ => Holding::By(vm(dice.roll(8))),
         };
         let region = dice.one_in(4).then(|| if dice.one_in(4) { "far".into() } else { "near".into() });
-        holdings
-            .insert(address(number), Fact { holding, region, tag: None, is_doubtful: false, as_of: Tick(1) });
+        // Where changes can fail so, machines have no addresses of their own.
+        let is_doubtful = matches!(&holding, Holding::By(vm) if !has_own(vm)) && dice.one_in(4);
+        holdings.insert(address(number), Fact { holding, region, tag: None, is_doubtful, as_of: Tick(1) });
     }
 
     let mut pools = Vec::new();
@@ -147,7 +153,12 @@ fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap
         },
         region: dice.one_in(5).then(|| "near".into()),
         zones: if dice.one_in(5) { vec!["a".into()] } else { Vec::new() },
-        lent: last_holders.keys().copied().filter(|_| dice.one_in(3)).collect(),
+        held: last_holders.keys().copied().filter(|_| dice.one_in(2)).collect(),
+        lent: last_holders
+            .keys()
+            .copied()
+            .filter(|address| dice.one_in(3) && !holdings[address].is_doubtful)
+            .collect(),
         returned: BTreeMap::new(),
         last_holders,
         last_assignment: dice.one_in(3).then(|| start() - Duration::from_secs(dice.roll(30))),
@@ -300,7 +311,14 @@ fn assert_sound(world: &World, plan: &Plan) {
                 "{step} takes from a foreign machine"
             );
         }
-        if let Some(to) = to {
+        let entry = match &step.action {
+            Action::Begin(entry) => Some(entry),
+            _ => pool.entry(step.address),
+        };
+        if entry.is_some_and(Move::asks_again) {
+            let is_there = to.is_some_and(|to| fact.holding == Holding::By(to.vm));
+            assert!(fact.is_doubtful && is_there, "{step}, where nobody doubts that it is or says so");
+        } else if let Some(to) = to {
             assert!(targets.insert(to.vm.clone()), "{step}, as does another step");
             let holds_other = holders.iter().any(|(vm, held)| *vm == to.vm && *held != step.address);
             assert!(!holds_other, "{step}, which holds an address already");
@@ -330,7 +348,7 @@ fn carry_out(world: &mut World, plan: &Plan, tick: &mut u64, now: Timestamp) {
         let mut pool = world.pool(&step.pool).unwrap().clone();
         match &step.action {
             // A target may turn out to have an address of its own.
-            Action::Attach(to) if to.vm.as_str().ends_with(['1', '3', '5']) => {
+            Action::Attach(to) if has_own(&to.vm) => {
                 world.has_own.insert(to.vm.clone());
             }
             Action::Replace(to) => {
@@ -411,7 +429,7 @@ fn hold(world: &mut World, address: Address, holding: Holding, tick: u64) {
         world.set_fact(
             &scope(account),
             address,
-            Fact { holding: holding.clone(), as_of: Tick(tick), ..fact },
+            Fact { holding: holding.clone(), is_doubtful: false, as_of: Tick(tick), ..fact },
         );
     }
 }
