@@ -240,13 +240,6 @@ impl<'a> Planner<'a> {
         self.begun.push(step(pool, address, false, Action::Begin(Move { releases, ..entry })));
     }
 
-    /// Whether a machine may not hold what it is said to hold: the change that was to bring it there has failed. Where it was known to be
-    /// there before, the change may have been any other.
-    fn is_doubted(&self, pool: &Pool, address: Address, vm: &VmId) -> bool {
-        let was_there = pool.held.contains(&address) && pool.last_holders.get(&address) == Some(vm);
-        !was_there && self.world.fact(&pool.scope, address).is_some_and(|fact| fact.is_doubtful)
-    }
-
     /// Until when a machine is not asked again to hold what it may not hold, because something has failed for one of the two lately.
     fn rests(&self, address: Address, vm: &VmId) -> Option<Timestamp> {
         let of_address = self.world.avoid_addresses.get(&address).map(|pause| pause.until);
@@ -329,7 +322,7 @@ impl<'a> Planner<'a> {
         else {
             return;
         };
-        match self.is_doubted(pool, address, vm) {
+        match is_doubted(pool, address, fact) {
             true => self.leave_mark(pool, name),
             false => self.mark(pool, slot, address),
         }
@@ -472,17 +465,17 @@ impl<'a> Planner<'a> {
                 self.mark_leaving(pool, address, fact);
                 sought
             }
-            Standing::Fit => Some(self.stay(pool, address, vm, slot, name)),
+            Standing::Fit => Some(self.stay(pool, address, fact, slot, name)),
             Standing::Keeps(_, until) => {
                 self.ask_again(until);
-                Some(self.stay(pool, address, vm, slot, name))
+                Some(self.stay(pool, address, fact, slot, name))
             }
         }
     }
 
     /// What is to be said of an address that stays on its machine, if it is there.
-    fn stay(&mut self, pool: &Pool, address: Address, vm: &VmId, slot: usize, node: &NodeName) -> Verdict {
-        if self.is_doubted(pool, address, vm) {
+    fn stay(&mut self, pool: &Pool, address: Address, fact: &Fact, slot: usize, node: &NodeName) -> Verdict {
+        if let Some(vm) = fact.holder().filter(|_| is_doubted(pool, address, fact)) {
             if let Some(until) = self.rests(address, vm) {
                 self.leave_mark(pool, node);
                 self.ask_again(Some(until));
@@ -696,7 +689,10 @@ impl<'a> Planner<'a> {
                 // Only a drained node is surely of no use to its address; any other may still serve or come back.
                 Some(Holder { why: Why::Drained, .. }) => {}
                 Some(Holder { vm, node: Some(node), .. })
-                    if self.is_doubted(pool, address, vm)
+                    if self
+                        .world
+                        .fact(&pool.scope, address)
+                        .is_some_and(|fact| is_doubted(pool, address, fact))
                         && self.rests(address, vm).is_none()
                         && !self.plan.tripped.contains_key(&pool.scope) =>
                 {
@@ -788,6 +784,13 @@ fn lent_to(pool: &Pool, address: Address) -> Option<&VmId> {
 fn owed(pool: &Pool, address: Address, from: Option<&VmId>, to: Option<&Target>) -> BTreeSet<VmId> {
     let end = from.or_else(|| to.map(|to| &to.vm));
     end.filter(|vm| lent_to(pool, address) == Some(*vm)).into_iter().cloned().collect()
+}
+
+/// Whether a machine may not hold what it is said to hold: the change that was to bring it there has failed. Where it was known to be
+/// there before, the change may have been any other.
+fn is_doubted(pool: &Pool, address: Address, fact: &Fact) -> bool {
+    let was_there = || pool.held.contains(&address) && pool.last_holders.get(&address) == fact.holder();
+    fact.is_doubtful && !was_there()
 }
 
 /// Seekers were judged last; the user wants to read the addresses in the order of the list.

@@ -883,6 +883,13 @@ fn an_address_that_may_well_be_on_its_holder_is_not_taken_off_because_asking_aga
 fn asking_again_holds_nobody_up_and_changes_nobodys_mark() {
     let cooling = "floating | cooloff 30 | n1 holds a1 | n2 | a2 free | a1 moves n1 -> n1 | a1 doubtful";
     check(cooling, expect!["attach a1 -> n1, begin a2 -> n2"]);
+    let assigned = |text: &str| {
+        let mut pool = world(text).pools().next().unwrap().clone();
+        pool.note(address("a1"), &Action::Finish, Epoch(7), now());
+        pool.last_assignment
+    };
+    assert_eq!(assigned("n1 holds a1 | a1 moves n1 -> n1"), None);
+    assert_eq!(assigned("n1 | n2 holds a1 | a1 moves n1 -> n2"), Some(now()));
     let healed = plan(&world("floating | n1 holds a1 | a1 moves n1 -> n1 | epoch 6"), now());
     assert!(healed.marks.coming.values().flatten().any(|node| *node == "n1".into()), "{healed}");
     let displaced = plan(&world("floating | n1 cordoned empty holds a1 | n2 | a1 doubtful"), now());
