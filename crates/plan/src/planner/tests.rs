@@ -791,6 +791,7 @@ fn few_addresses_are_off_machines_that_serve_at_the_same_time_and_dead_holders_d
         BTreeMap::new(),
         "nothing is done for it, so nothing of it counts"
     );
+    assert!(moves::in_the_air(&world("n1 holds a1 | n2")).is_empty());
     assert_eq!(detached(&format!("{living} | urgent")), crowd);
     let one_leaves = living.replace("a7 moves n7 -> n507", "a7 moves n7 -> -");
     assert_eq!(detached(&one_leaves), max + 1, "it goes nowhere, and waits for nobody");
@@ -838,6 +839,15 @@ fn what_nobodys_journal_tells_of_and_has_failed_is_asked_for_again_where_it_is_s
         "observe | n1 holds a1 | n2 | a1 doubtful",
         expect!["a1 is only observed, otherwise: begin a1 n1 -> n1"],
     );
+    check(
+        "n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful | a1 busy",
+        expect![
+            "a1 is left alone: the change that was to bring it to its machine has failed, and is asked for again"
+        ],
+    );
+    let mut rested = world("n1 holds a1 | n2 | a1 doubtful");
+    rested.avoid_machines.insert(vm("n1"), now());
+    assert!(!plan(&rested, now()).steps.is_empty(), "its rest is over now");
 }
 
 #[test]
@@ -1132,6 +1142,12 @@ fn only_what_the_object_created_is_released_and_only_while_nobody_holds_it() {
 #[test]
 fn a_release_goes_on_only_while_it_is_still_right() {
     check("desired 1 | releases | n1 holds a1 | a2 made | a2 released", expect!["release a2"]);
+    check(
+        "desired 1 | releases | n1 holds a1 | a2 made | a2 released | a2 busy",
+        expect!["a1 on n1, a2 is beyond the desired number, and is being released"],
+    );
+    let begun = plan(&world("desired 1 | releases | n1 holds a1 | a2 made | a2 free"), now()).steps;
+    assert!(begun.iter().any(|step| matches!(&step.action, Action::Begin(entry) if entry.releases)));
     check("desired 2 | releases | n1 holds a1 | a2 made | a2 released", expect!["abandon a2"]);
     check("desired 1 | n1 holds a1 | a2 made | a2 released", expect!["abandon a2"]);
     check("desired 1 | releases | n1 holds a1 | a2 made | a2 released | a2 elsewhere", expect!["abandon a2"]);
