@@ -16,6 +16,10 @@ audit := cache / "audit"
 mdbook_version := "0.5.4"
 mdbook := cache / "mdbook-" + mdbook_version
 
+# What is built together for tests on real servers. Every such command selects the same crates, so that the features of
+# their dependencies are the same and nothing is compiled twice.
+servers := "-p controller -p testbed"
+
 # Lists the commands.
 default:
     @just --list --unsorted
@@ -25,7 +29,7 @@ check: _deny _alerts _dashboard _docs-hold
     cargo fetch --locked
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
-    cargo clippy -p controller -p testbed --features controller/failpoints --test e2e --locked -- -D warnings
+    cargo clippy {{servers}} --features controller/failpoints --test e2e --locked -- -D warnings
     {{deny}}/bin/cargo-deny --offline --log-level error check bans licenses sources
     @echo "advisories are not checked: cargo deny check advisories does, and loads their database"
     ! cargo tree --locked -p plan --edges normal --prefix none | grep -E '^(kube|tokio|k8s-openapi)'
@@ -49,24 +53,24 @@ build:
 
 # A control plane for trying things: `up` or `down`.
 testbed action:
-    @cargo build --quiet --locked -p testbed
+    @cargo build --quiet --locked {{servers}} --bin testbed
     @"$CARGO_TARGET_DIR/debug/testbed" {{action}}
 
 # The fake clouds, for trying things by hand.
 fakes:
-    @cargo build --quiet --locked -p testbed
+    @cargo build --quiet --locked {{servers}} --bin testbed
     @"$CARGO_TARGET_DIR/debug/testbed" fakes
 
 # Tests on the real control plane. With the filter `capi`, two hundred Clusters at once instead of twenty.
 e2e filter="": tools _packaging-is-generated && (_rights filter)
     rm -rf {{audit}} && mkdir -p {{audit}}
-    CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --nocapture --test-threads {{ if filter == "capi" { "1" } else { "3" } }} {{filter}}
-    cargo test --locked -p sim --test twin -- --nocapture {{filter}}
+    CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} cargo test --locked {{servers}} --features controller/failpoints --test e2e -- --nocapture --test-threads {{ if filter == "capi" { "1" } else { "3" } }} {{filter}}
+    cargo test --locked -p sim {{servers}} --test twin -- --nocapture {{filter}}
 
 # Holds the rights that the controller has against those that all tests together have used.
 _rights filter:
     @if [[ -z "{{filter}}" ]]; then \
-      AUDIT_FOLDER={{audit}} cargo test --locked -p controller --features controller/failpoints --test rights -- --nocapture; \
+      AUDIT_FOLDER={{audit}} cargo test --locked {{servers}} --features controller/failpoints --test rights -- --nocapture; \
     else echo "the controller's rights are judged only after all tests"; fi
 
 # Simulated runs: so many seeds, or `replay SEED` for the story of one, or `N power` to break the controller on purpose.
@@ -94,19 +98,19 @@ _bench-plan:
     cargo bench --locked -p controller --bench plan
 
 _bench-failover: tools
-    cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --ignored --nocapture a_thousand | grep -v '^$\|^test \|^running'
+    cargo test --locked {{servers}} --features controller/failpoints --test e2e -- --ignored --nocapture a_thousand | grep -v '^$\|^test \|^running'
 
 # A thousand addresses at once in each cloud, half of them off dead machines, under the real limits and in real time.
 _bench-clouds: tools build
-    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --ignored --nocapture --test-threads 1 a_crowd_fails_over | grep '^|'
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked {{servers}} --features controller/failpoints --test e2e -- --ignored --nocapture --test-threads 1 a_crowd_fails_over | grep '^|'
 
 # What a settled controller costs: calls and memory of the release binary, small and large.
 _bench-idle: tools build
-    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked {{servers}} --features controller/failpoints --test e2e -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
 
 # FLIPOP's own binary and our release binary, one after the other, on equal control planes and accounts.
 _bench-flipop: tools build
-    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked -p controller -p testbed --features controller/failpoints --test e2e -- --ignored --nocapture side_by_side | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked {{servers}} --features controller/failpoints --test e2e -- --ignored --nocapture side_by_side | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
 
 # The container image, without pulling one; the last line is the path of the binary in it.
 image:
@@ -130,7 +134,7 @@ _packaging-is-generated: tools
 
 # Draws docs/images/dashboard.svg from what a real Prometheus answers.
 _picture: tools
-    PICTURE="$PWD/docs/images/dashboard.svg" cargo test --quiet --locked -p controller -p testbed --features controller/failpoints --test e2e -- n14_
+    PICTURE="$PWD/docs/images/dashboard.svg" cargo test --quiet --locked {{servers}} --features controller/failpoints --test e2e -- n14_
 
 # Installs cargo-deny into the cache.
 _deny:
