@@ -64,8 +64,8 @@ fakes:
 # Tests on the real control plane. With the filter `capi`, two hundred Clusters at once instead of twenty.
 e2e filter="": tools _packaging-is-generated && (_rights filter)
     rm -rf {{audit}} && mkdir -p {{audit}}
-    CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} cargo test --locked {{servers}} --features controller/failpoints --test e2e -- --nocapture --test-threads {{ if filter == "capi" { "1" } else { "3" } }} {{filter}}
-    cargo test --locked -p sim {{servers}} --test twin -- --nocapture {{filter}}
+    CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} tools/run-tests --jobs {{ if filter == "capi" { "1" } else { "3" } }} --filter "{{filter}}" -- --locked {{servers}} --features controller/failpoints --test e2e
+    tools/run-tests --may-be-none --filter "{{filter}}" -- --locked -p sim {{servers}} --test twin
 
 # Holds the rights that the controller has against those that all tests together have used.
 _rights filter:
