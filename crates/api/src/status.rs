@@ -51,7 +51,8 @@ pub struct AddressStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 
-    /// Whether this object created the address, and so may release it where `policy.releaseCreated` says so.
+    /// Whether this object created the address, as far as it remembers. A release needs more: the provider has to show the
+    /// object's mark on the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<bool>,
 }

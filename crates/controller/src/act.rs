@@ -351,7 +351,7 @@ async fn take(
             Action::Replace(to) => driver.replace(scope, *address, &to.vm),
             Action::Restore(vm) => driver.restore(scope, *address, vm),
             Action::Detach(from) => driver.detach(scope, *address, from),
-            Action::Release => driver.release(scope, *address),
+            Action::Release(mark) => driver.release(scope, *address, mark),
             other => return Err(DriverError::Invalid(format!("{other:?} is no call"))),
         };
         // What has begun may have left a machine with no address at all.
@@ -383,7 +383,7 @@ async fn take(
             return Ok(match action {
                 Action::Attach(to) | Action::Replace(to) => Effect::Holds(Holding::By(to.vm.clone())),
                 Action::Restore(_) => Effect::HasOwn,
-                Action::Release => Effect::Holds(Holding::Missing),
+                Action::Release(_) => Effect::Holds(Holding::Missing),
                 _ => Effect::Holds(Holding::Free),
             });
         }

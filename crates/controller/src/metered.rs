@@ -158,8 +158,9 @@ impl AddressDriver for Metered {
         &'a self,
         scope: &'a Scope,
         address: Address,
+        tag: &'a str,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.counted(RELEASE, self.driver.release(scope, address))
+        self.counted(RELEASE, self.driver.release(scope, address, tag))
     }
 
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {

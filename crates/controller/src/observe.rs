@@ -870,8 +870,10 @@ impl Index {
                 for address in asked.iter().chain(listing.addresses.keys()) {
                     let drivers::Listed { holding, region, tag } = listing.told(*address);
                     if listing.without.is_some() {
-                        // Machines don't tell where an address can be used.
-                        self.hold(scope, *address, holding, as_of);
+                        // Machines show neither the region of an address nor its tag. The region can't change.
+                        let region = self.world.fact(scope, *address).and_then(|known| known.region.clone());
+                        let fact = Fact { holding, region, tag: None, is_doubtful: false, as_of };
+                        self.world.set_fact(scope, *address, fact);
                         continue;
                     }
                     let is_doubtful = listing.doubtful.contains(address);

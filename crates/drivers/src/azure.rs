@@ -47,7 +47,7 @@ use crate::http::{HttpService, JsonApi, Refused, retry_after, unreadable, unseen
 use crate::tokens::Tokens;
 use crate::{
     AddressDriver, CHANGING, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits,
-    not_held_by,
+    check_tag, not_held_by,
 };
 
 /// Azure Resource Manager's address where `AZURE_RESOURCE_MANAGER_ENDPOINT` does not say otherwise.
@@ -467,11 +467,12 @@ impl Azure {
     }
 
     /// Azure refuses to delete an address that something holds.
-    async fn delete(&self, scope: &Scope, address: Address) -> Result<Progress, DriverError> {
+    async fn delete(&self, scope: &Scope, address: Address, tag: &str) -> Result<Progress, DriverError> {
         let public = match self.read_address(scope, address).await {
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
             public => public?,
         };
+        check_tag(address, public.tag(), tag)?;
         let path = resource_path(&public.id);
         let name = "PublicIPAddresses_Delete";
         match self.api.call_with_headers(name, Method::DELETE, &path, HeaderMap::new(), None).await {
@@ -538,8 +539,9 @@ impl AddressDriver for Azure {
         &'a self,
         scope: &'a Scope,
         address: Address,
+        tag: &'a str,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.delete(scope, address).boxed()
+        self.delete(scope, address, tag).boxed()
     }
 
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {

@@ -42,7 +42,9 @@ use tokio::time::Instant;
 
 use crate::http::{HttpService, JsonApi, Refused, unreadable, unseen};
 use crate::tokens::Tokens;
-use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
+use crate::{
+    AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits, check_tag,
+};
 
 /// Compute Engine's address where `GOOGLE_COMPUTE_CUSTOM_ENDPOINT` does not say otherwise.
 pub const DEFAULT_URL: &str = "https://compute.googleapis.com/compute/v1";
@@ -339,7 +341,7 @@ impl Compute {
         name
     }
 
-    async fn give_back(&self, scope: &Scope, address: Address) -> Result<Progress, DriverError> {
+    async fn give_back(&self, scope: &Scope, address: Address, tag: &str) -> Result<Progress, DriverError> {
         let mut untold = Vec::new();
         let found = self.found(&scope.account, &filter_for(address), &mut untold).await?;
         let Some((_, found)) = found.into_iter().find(|(found, _)| *found == address) else {
@@ -352,6 +354,7 @@ impl Compute {
         if let Some(user) = found.users.first() {
             return Err(DriverError::Conflict(format!("{address} is used by {user}")));
         }
+        check_tag(address, found.labels.get(LABEL).map(String::as_str), tag)?;
         let region = found.region.as_deref().and_then(last_part).ok_or_else(|| {
             DriverError::Invalid(format!(
                 "{address} is a global address, and only regional ones are released"
@@ -552,8 +555,9 @@ impl AddressDriver for Compute {
         &'a self,
         scope: &'a Scope,
         address: Address,
+        tag: &'a str,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.give_back(scope, address).boxed()
+        self.give_back(scope, address, tag).boxed()
     }
 
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {

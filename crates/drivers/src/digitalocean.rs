@@ -37,7 +37,7 @@ use crate::http::{HttpService, JsonApi, Refused, unreadable};
 use crate::tokens::Tokens;
 use crate::{
     AddressDriver, CHANGING, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits,
-    not_held_by,
+    check_tag, not_held_by,
 };
 
 /// DigitalOcean's address where `DIGITALOCEAN_API_URL` does not say otherwise.
@@ -107,11 +107,10 @@ impl DigitalOcean {
         let mut projects = self.projects.lock().await;
         let ids = all.iter().filter_map(|(_, found)| found.project_id.as_deref());
         let tags = self.know_projects(&mut projects, ids).await;
-        let none = BTreeMap::new();
-        let names = projects.names.as_ref().unwrap_or(&none);
         let listed = |(address, found): (Address, ReservedIp)| {
             let region = found.region.as_ref().map(|region| region.slug.as_str().into());
-            let tag = found.project_id.as_ref().and_then(|id| names.get(id)).cloned();
+            // The names that are known may be old where they can't be read any more.
+            let tag = found.tag(&projects).filter(|_| tags == Tags::Told);
             (address, Listed { holding: found.holding(), region, tag })
         };
         Ok(Listing { addresses: all.into_iter().map(listed).collect(), tags, ..Listing::default() })
@@ -194,15 +193,22 @@ impl DigitalOcean {
         reserved_ip.address(name)
     }
 
-    /// Deleting takes an address also off a droplet that holds it, so that is read right before.
-    async fn delete(&self, address: Address) -> Result<Progress, DriverError> {
+    /// Deleting takes an address also off a droplet that holds it, so that is read right before. So are the names of the
+    /// projects: a person may have renamed one since the last listing.
+    async fn delete(&self, address: Address, tag: &str) -> Result<Progress, DriverError> {
         let path = format!("v2/reserved_ips/{address}");
-        match self.api.call("reserved_ips.get", Method::GET, &path, None).await {
-            Ok(One { reserved_ip }) if reserved_ip.holding() == Holding::Free => {}
-            Ok(_) => return Err(DriverError::Conflict(format!("{address} is in use, and was not released"))),
+        let reserved_ip = match self.api.call("reserved_ips.get", Method::GET, &path, None).await {
+            Ok(One { reserved_ip }) => reserved_ip,
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
             Err(error) => return Err(error),
+        };
+        if reserved_ip.holding() != Holding::Free {
+            return Err(DriverError::Conflict(format!("{address} is in use, and was not released")));
         }
+        let mut projects = self.projects.lock().await;
+        self.read_projects(&mut projects).await?;
+        check_tag(address, reserved_ip.tag(&projects).as_deref(), tag)?;
+        drop(projects);
         match self.api.call::<Value>("reserved_ips.delete", Method::DELETE, &path, None).await {
             Ok(_) | Err(DriverError::NotFound(_)) => Ok(Progress::Done),
             Err(error) => Err(error),
@@ -299,8 +305,13 @@ impl AddressDriver for DigitalOcean {
         self.create_one(region, tag).boxed()
     }
 
-    fn release<'a>(&'a self, _: &'a Scope, address: Address) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.delete(address).boxed()
+    fn release<'a>(
+        &'a self,
+        _: &'a Scope,
+        address: Address,
+        tag: &'a str,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.delete(address, tag).boxed()
     }
 
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {
@@ -421,6 +432,11 @@ struct ReservedIp {
 impl ReservedIp {
     fn address(&self, name: &str) -> Result<Address, DriverError> {
         self.ip.parse().map_err(|_| unreadable(name, &self.ip))
+    }
+
+    /// The name of its project, where that is known.
+    fn tag(&self, projects: &Projects) -> Option<Arc<str>> {
+        projects.names.as_ref()?.get(self.project_id.as_ref()?).cloned()
     }
 
     fn holding(&self) -> Holding {

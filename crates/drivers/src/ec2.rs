@@ -50,7 +50,8 @@ use crate::aws::{Aws, explain};
 use crate::budget::{Limit, NotSent, budgeted};
 use crate::http::unreadable;
 use crate::{
-    AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits, not_held_by,
+    AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits, check_tag,
+    not_held_by,
 };
 use recent::Recent;
 use tokio::time::Instant;
@@ -411,7 +412,7 @@ impl Ec2 {
 
     /// In a default network Amazon takes off what it releases, and a read may be late: only what nobody had for as long as that
     /// can be is given back.
-    async fn give_back(&self, scope: &Scope, address: Address) -> Result<Progress, DriverError> {
+    async fn give_back(&self, scope: &Scope, address: Address, tag: &str) -> Result<Progress, DriverError> {
         let name = "ec2:ReleaseAddress";
         let elastic = match self.read(scope, address).await {
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
@@ -421,6 +422,7 @@ impl Ec2 {
             self.recent().note_held(&scope.account, address);
             return Err(DriverError::Conflict(format!("{address} is on {holder}, and was not released")));
         }
+        check_tag(address, listed(scope, &elastic).tag.as_deref(), tag)?;
         let wait = self.recent().until_surely_free(&scope.account, address);
         if !wait.is_zero() {
             return Err(DriverError::NotSent(NotSent { wait }));
@@ -531,8 +533,9 @@ impl AddressDriver for Ec2 {
         &'a self,
         scope: &'a Scope,
         address: Address,
+        tag: &'a str,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
-        self.give_back(scope, address).boxed()
+        self.give_back(scope, address, tag).boxed()
     }
 
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {

@@ -106,12 +106,15 @@ pub trait AddressDriver: Send + Sync {
         Box::pin(async { Err(DriverError::Invalid(message)) })
     }
 
-    /// Gives an address that nobody holds back to the cloud for good. One that does not exist is already done.
+    /// Gives an address that nobody holds back to the cloud for good. One that does not exist is already done. The driver reads
+    /// the address right before; one that does not carry `tag` then is a conflict and stays.
     fn release<'a>(
         &'a self,
         scope: &'a Scope,
         address: Address,
+        tag: &'a str,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        let _ = tag;
         let message = format!("{} releases no addresses here: {address} stays", scope.provider);
         Box::pin(async { Err(DriverError::Invalid(message)) })
     }
@@ -271,6 +274,14 @@ pub enum DriverError {
 /// The error for an address that was to be taken off a machine, and is on another.
 pub(crate) fn not_held_by(address: Address, vm: &VmId) -> DriverError {
     DriverError::Conflict(format!("{address} is on another machine than {vm}"))
+}
+
+/// The error for an address that was to be released, unless it carries the tag that says who created it.
+pub(crate) fn check_tag(address: Address, found: Option<&str>, tag: &str) -> Result<(), DriverError> {
+    if found == Some(tag) || plan::sabotaged!(ReleasedWithoutMark) {
+        return Ok(());
+    }
+    Err(DriverError::Conflict(format!("{address} does not carry the mark {tag}, and was not released")))
 }
 
 impl DriverError {

@@ -23,6 +23,9 @@ const KEY: &str = "AKIDEXAMPLE";
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
 const REGION: &str = "us-east-1";
 const ADDRESS: &str = "203.0.113.10";
+
+/// The mark of the pool that addresses are created for.
+const MARK: &str = "ip-address-controller-of-a-pool";
 const ONE: &str = "us-east-1/i-1";
 const TWO: &str = "us-east-1/i-2";
 
@@ -104,10 +107,10 @@ async fn only_what_describes_or_is_a_dry_run_is_marked_as_a_read() {
     driver.machines(&scope).await.unwrap();
     driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
     driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    let made = driver.create(&scope, REGION, Some(MARK)).await.unwrap();
     driver.list(&scope).await.unwrap();
     tokio::time::sleep(ec2::LATE_MAX).await;
-    driver.release(&scope, address(ADDRESS)).await.unwrap();
-    driver.create(&scope, REGION, None).await.unwrap();
+    driver.release(&scope, made, MARK).await.unwrap();
     for (form, is_read) in heard.lock().unwrap().iter() {
         let changes_nothing = form.starts_with("Action=Describe") || form.contains("&DryRun=true");
         assert_eq!(*is_read, changes_nothing, "{form}");
@@ -124,10 +127,10 @@ async fn the_calls_that_are_made_are_those_that_are_listed() {
     driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
     driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
     driver.restore(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
+    let made = driver.create(&scope, REGION, Some(MARK)).await.unwrap();
     driver.list(&scope).await.unwrap();
     tokio::time::sleep(ec2::LATE_MAX).await;
-    driver.release(&scope, address(ADDRESS)).await.unwrap();
-    driver.create(&scope, REGION, None).await.unwrap();
+    driver.release(&scope, made, MARK).await.unwrap();
     let made: BTreeSet<_> = fake.ledger().calls().into_keys().collect();
     assert_eq!(made, ec2::CALLS.iter().copied().collect());
 }
@@ -271,17 +274,18 @@ async fn a_new_address_carries_its_tag_from_its_first_moment_on() {
 #[tokio::test(start_paused = true)]
 async fn only_an_address_that_nobody_holds_is_released() {
     let (fake, driver, scope) = account();
-    fake.with(|account| account.attach_now(ADDRESS, "i-2"));
-    assert!(matches!(driver.release(&scope, address(ADDRESS)).await, Err(DriverError::Conflict(_))));
-    driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
-    let Err(DriverError::NotSent(NotSent { wait })) = driver.release(&scope, address(ADDRESS)).await else {
+    let made = driver.create(&scope, REGION, Some(MARK)).await.unwrap();
+    fake.with(|account| account.attach_now(&made.to_string(), "i-2"));
+    assert!(matches!(driver.release(&scope, made, MARK).await, Err(DriverError::Conflict(_))));
+    driver.detach(&scope, made, &vm(TWO)).await.unwrap();
+    let Err(DriverError::NotSent(NotSent { wait })) = driver.release(&scope, made, MARK).await else {
         panic!("somebody may have put it on a machine, and that may not be shown yet");
     };
     tokio::time::sleep(wait).await;
     for _ in 0..2 {
-        assert_eq!(driver.release(&scope, address(ADDRESS)).await.unwrap(), Progress::Done);
+        assert_eq!(driver.release(&scope, made, MARK).await.unwrap(), Progress::Done);
     }
-    assert_eq!(driver.list(&scope).await.unwrap().told(address(ADDRESS)).holding, Holding::Missing);
+    assert_eq!(driver.list(&scope).await.unwrap().told(made).holding, Holding::Missing);
 }
 
 #[tokio::test(start_paused = true)]
@@ -351,8 +355,8 @@ async fn a_look_before_a_change_that_is_late_is_not_believed_over_an_answer() {
     driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
     let holder = fake.with(|account| account.holder(ADDRESS));
     assert_eq!(holder.as_deref(), Some(TWO), "it was put there again, whatever was shown");
-    let made = driver.create(&scope, REGION, None).await.unwrap();
-    let late = driver.release(&scope, made).await;
+    let made = driver.create(&scope, REGION, Some(MARK)).await.unwrap();
+    let late = driver.release(&scope, made, MARK).await;
     assert!(matches!(late, Err(DriverError::Conflict(_))), "the look says that there is none: {late:?}");
 }
 

@@ -714,7 +714,7 @@ mod at_azure {
         });
         let refused = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
         assert!(matches!(refused, DriverError::NotFound(_)), "{refused}");
-        assert_eq!(driver.release(&scope, address(ADDRESS)).await.unwrap(), Progress::Done);
+        assert_eq!(driver.release(&scope, address(ADDRESS), "mark").await.unwrap(), Progress::Done);
         let listing = driver.list(&scope).await.unwrap();
         assert_eq!(listing.told(address("203.0.113.66")).holding, Holding::Free, "it is still there");
     }

@@ -61,7 +61,7 @@ impl Pool {
             | Action::Replace(_)
             | Action::Restore(_)
             | Action::Detach(_)
-            | Action::Release
+            | Action::Release(_)
             | Action::Drop => {}
         }
     }

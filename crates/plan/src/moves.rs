@@ -10,8 +10,9 @@
 //! the cloud's answer is unknown or older than the entry wait, and read again
 //! to be released: gone, and the object lists it         drop it from the object
 //!                 gone                                  finish
-//!                 free, and everything that made it so  release
-//!                   is still so
+//!                 free, everything that made it so is   release
+//!                   still so, and the provider shows
+//!                   the object's mark
 //!                 otherwise                             abandon
 //! on the target, by a change that failed                attach: ask for it again; or detach, where it has failed before
 //! on the target                                         finish
@@ -43,6 +44,7 @@
 //! where its address is said to be, and none at all that says of a machine that it had its own.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::bits::Bits;
 use crate::standing::{Standing, standing};
@@ -73,18 +75,19 @@ pub(crate) enum Next {
     Replace(Target),
     Restore(VmId),
     Detach(VmId),
-    Release,
+    /// Release the address, which carries this mark.
+    Release(Arc<str>),
     Drop,
 }
 
-/// The next step of a move.
+/// The next step of a move. `mark` is what the address carries at the provider, where that allows to release it.
 pub(crate) fn next(
     world: &World,
     pool: &Pool,
     address: Address,
     entry: &Move,
     holding: &Bits,
-    may_release: bool,
+    mark: Option<&Arc<str>>,
     now: Timestamp,
 ) -> Next {
     if entry.epoch != world.epoch && !crate::sabotaged!(EpochIgnored) {
@@ -116,7 +119,9 @@ pub(crate) fn next(
         (Holding::Unknown(_), ..) => Next::WaitForCloud,
         (Holding::Missing, ..) if entry.releases && pool.addresses.contains(&address) => Next::Drop,
         (Holding::Missing, ..) if entry.releases => Next::Finish,
-        (Holding::Free, ..) if entry.releases && may_release => Next::Release,
+        (Holding::Free, ..) if entry.releases => {
+            mark.map_or(Next::Abandon, |mark| Next::Release(Arc::clone(mark)))
+        }
         _ if entry.releases => Next::Abandon,
         (_, _, Some(to)) if is_doubtfully_there(entry, fact) => match is_avoided(world, &to.vm, now) {
             false => Next::Attach(to.clone()),

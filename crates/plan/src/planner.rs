@@ -7,8 +7,10 @@
 //! the object can't be acted on, or its journal not read   touch nothing of the pool        Waits
 //! the journal names it                                    the next step, see `moves`       Moving, Queued
 //! it is beyond the desired number                         leave it                         Disabled
-//!   and the object created it, nobody holds it, and
-//!   policy.releaseCreated says so                         release it                       Releasing
+//!   and nobody holds it, policy.releaseCreated says so,
+//!   and the provider shows the object's mark              release it                       Releasing
+//!   the same, the object's status says that it created
+//!   it, and the provider does not show the mark           leave it, and report it          Unmarked
 //! its object is being deleted, and policy.onDelete says
 //!   so: on a machine of ours                              detach it                        Moving
 //!   otherwise                                             leave it                         Settled, Leaving
@@ -163,18 +165,19 @@ impl<'a> Planner<'a> {
                 }
             }
             // Giving an address back can't be undone, so everything must speak for it at every step.
-            let may_release = pool.policy.mode == Mode::Active
+            let is_unneeded = pool.policy.mode == Mode::Active
                 && (pool.policy.releases_created || crate::sabotaged!(ReleasedUnasked))
-                && pool.created_here.contains(address)
                 && position < pool.addresses.len()
                 && wanted >= pool.desired
+                && !pool.disowned.contains(address)
                 && !ownership.is_contested(*address);
+            let mark = pool.mark_on(*address, fact).filter(|_| is_unneeded);
             let verdict = match (ownership.other_owner(*address, rank), moves.get(address)) {
                 (Some(owner), _) => Verdict::OwnedBy(ranked[owner].pool.key.clone()),
                 _ if pool.policy.mode == Mode::Refused => Verdict::Waits(Waits::ForCorrection),
                 _ if !is_readable => Verdict::Waits(Waits::ForNewerController),
-                (_, Some(entry)) => self.go_on(rank, pool, *address, fact, entry, may_release),
-                _ if wanted >= pool.desired => self.spare(pool, *address, fact, may_release),
+                (_, Some(entry)) => self.go_on(rank, pool, *address, fact, entry, mark),
+                _ if wanted >= pool.desired => self.spare(pool, *address, fact, is_unneeded),
                 _ => match self.judge(rank, member, *address, known, position) {
                     Some(verdict) => verdict,
                     None => {
@@ -218,13 +221,17 @@ impl<'a> Planner<'a> {
     }
 
     /// What is to be said of an address beyond the desired number.
-    fn spare(&mut self, pool: &Pool, address: Address, fact: Option<&Fact>, may_release: bool) -> Verdict {
+    fn spare(&mut self, pool: &Pool, address: Address, fact: Option<&Fact>, is_unneeded: bool) -> Verdict {
         let is_free = fact.is_some_and(|fact| fact.holding == Holding::Free);
-        if !may_release || !is_free {
-            return Verdict::Disabled;
+        match pool.mark_on(address, fact) {
+            _ if !is_unneeded || !is_free => Verdict::Disabled,
+            Some(_) => {
+                self.begin(pool, address, None, true);
+                Verdict::Releasing
+            }
+            None if pool.created_here.contains(&address) => Verdict::Unmarked,
+            None => Verdict::Disabled,
         }
-        self.begin(pool, address, None, true);
-        Verdict::Releasing
     }
 
     /// Where an address that nobody has goes on from: the node that had it last, if that still gets its own back.
@@ -341,7 +348,7 @@ impl<'a> Planner<'a> {
         address: Address,
         fact: Option<&Fact>,
         entry: &Move,
-        may_release: bool,
+        mark: Option<&Arc<str>>,
     ) -> Verdict {
         self.count_loss(pool, address, fact);
         if let Some(fact) = fact {
@@ -355,8 +362,7 @@ impl<'a> Planner<'a> {
         self.progress[rank].voluntary += usize::from(entry.is_voluntary);
         self.progress[rank].assigning += usize::from(entry.to.is_some() && !entry.asks_again());
         let mut is_queued = false;
-        let action = match moves::next(self.world, pool, address, entry, &self.holding, may_release, self.now)
-        {
+        let action = match moves::next(self.world, pool, address, entry, &self.holding, mark, self.now) {
             Next::Claim => Some(Action::Claim),
             Next::Wait => None,
             Next::WaitUntil(until) => {
@@ -384,7 +390,7 @@ impl<'a> Planner<'a> {
                 may.then_some(Action::Detach(from))
             }
             Next::Detach(from) => Some(Action::Detach(from)),
-            Next::Release => Some(Action::Release),
+            Next::Release(mark) => Some(Action::Release(mark)),
             Next::Drop => Some(Action::Drop),
         };
         if let Some(action) = action {

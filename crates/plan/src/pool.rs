@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Address, Creation, Epoch, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId};
+use crate::{Address, Creation, Epoch, Fact, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId};
 
 /// Addresses and the rules for them. Both resource kinds become this.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,7 +25,8 @@ pub struct Pool {
     pub creates: Option<Arc<str>>,
     /// Whether addresses may have been created with that tag, by the object's own status.
     pub is_tag_used: bool,
-    /// Those of its addresses that it created itself, by the object's own status.
+    /// Those of its addresses that it created itself, by the object's own status. Anybody who may write that can add some, so
+    /// it is no proof: see [`Pool::mark_on`].
     pub created_here: BTreeSet<Address>,
     /// Addresses of which a person has said that they were not created for it.
     pub disowned: BTreeSet<Address>,
@@ -88,6 +89,13 @@ impl Pool {
             creation: None,
             policy: Policy::default(),
         }
+    }
+
+    /// The pool's own mark, where the provider shows it on an address: the proof that the pool created it.
+    pub(crate) fn mark_on(&self, address: Address, fact: Option<&Fact>) -> Option<&Arc<str>> {
+        let is_shown = |mark: &&Arc<str>| fact.is_some_and(|fact| fact.tag.as_ref() == Some(*mark));
+        let is_believed = crate::sabotaged!(ReleasedWithoutMark) && self.created_here.contains(&address);
+        self.creates.as_ref().filter(|mark| is_shown(mark) || is_believed)
     }
 }
 

@@ -25,6 +25,7 @@ pub enum Sabotage {
     CandidateAdopted,
     UnlistedReplaced,
     ReleasedUnasked,
+    ReleasedWithoutMark,
     FinalizerForgotten,
     MarksNeverRemoved,
     UnknownGoneOnWith,
@@ -57,7 +58,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 47] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -76,6 +77,7 @@ impl Sabotage {
         Self::CandidateAdopted,
         Self::UnlistedReplaced,
         Self::ReleasedUnasked,
+        Self::ReleasedWithoutMark,
         Self::FinalizerForgotten,
         Self::MarksNeverRemoved,
         Self::UnknownGoneOnWith,

@@ -106,8 +106,8 @@ pub enum Action {
     Restore(VmId),
     /// Tell the cloud to take the address off a machine.
     Detach(VmId),
-    /// Tell the cloud to take the address back for good.
-    Release,
+    /// Tell the cloud to take the address back for good, if it carries this mark.
+    Release(Arc<str>),
     /// Take the address out of the object: the cloud has it back.
     Drop,
 }
@@ -117,7 +117,7 @@ impl Action {
     pub fn is_call(&self) -> bool {
         matches!(
             self,
-            Self::Attach(_) | Self::Replace(_) | Self::Restore(_) | Self::Detach(_) | Self::Release
+            Self::Attach(_) | Self::Replace(_) | Self::Restore(_) | Self::Detach(_) | Self::Release(_)
         )
     }
 
@@ -140,7 +140,7 @@ impl Action {
             | Self::Owe
             | Self::Finish
             | Self::Abandon
-            | Self::Release
+            | Self::Release(_)
             | Self::Drop => None,
         }
     }
@@ -158,7 +158,7 @@ impl fmt::Display for Step {
             }
             Action::Begin(Move { from: Some(from), to: None, .. }) => write!(f, "begin {address} off {from}"),
             Action::Begin(Move { from: None, to: None, .. }) => write!(f, "begin to release {address}"),
-            Action::Release => write!(f, "release {address}"),
+            Action::Release(_) => write!(f, "release {address}"),
             Action::Drop => write!(f, "drop {address}"),
             Action::Claim => write!(f, "claim {address}"),
             Action::Finish => write!(f, "finish {address}"),
@@ -195,6 +195,8 @@ pub enum Verdict {
     Disabled,
     /// It is beyond the desired number, and is being given back to the cloud.
     Releasing,
+    /// It is to be released, and the provider does not show that this object created it.
+    Unmarked,
     /// Its object is being deleted, and nothing is done with it any more.
     Leaving,
     /// What the cloud says is not known.
@@ -244,6 +246,11 @@ impl fmt::Display for Verdict {
             Self::Missing => write!(f, "is not known to the cloud"),
             Self::Disabled => write!(f, "is beyond the desired number"),
             Self::Releasing => write!(f, "is beyond the desired number, and is being released"),
+            Self::Unmarked => write!(
+                f,
+                "is not released: the provider does not show that this object created it; release it there by hand, or \
+                 take it off spec.ips"
+            ),
             Self::Leaving => write!(f, "is left alone: its object is being deleted"),
             Self::Unknown(reason) => write!(f, "is left alone: {reason}"),
             Self::Waits(why) => write!(f, "waits: {why}"),

@@ -107,7 +107,8 @@ fn random(seed: u64) -> Facts {
         let region = dice.one_in(4).then(|| if dice.one_in(4) { "far".into() } else { "near".into() });
         // Where changes can fail so, machines have no addresses of their own.
         let is_doubtful = matches!(&holding, Holding::By(vm) if !has_own(vm)) && dice.one_in(4);
-        holdings.insert(address(number), Fact { holding, region, tag: None, is_doubtful, as_of: Tick(1) });
+        let tag = dice.one_in(3).then(|| format!("tag-{}", dice.roll(3)).into());
+        holdings.insert(address(number), Fact { holding, region, tag, is_doubtful, as_of: Tick(1) });
     }
 
     let mut pools = Vec::new();
@@ -289,8 +290,12 @@ fn assert_sound(world: &World, plan: &Plan) {
             }
             Action::Attach(to) | Action::Replace(to) => (Some(to.clone()), None),
             Action::Detach(from) => (None, Some(from.clone())),
-            Action::Release => {
-                assert!(pool.created_here.contains(&step.address), "{step}, which it did not create");
+            Action::Release(mark) => {
+                let shown = world.fact(&step.scope, step.address).and_then(|fact| fact.tag.as_ref());
+                assert!(
+                    pool.creates.as_ref() == Some(mark) && shown == Some(mark),
+                    "{step} without its mark"
+                );
                 (None, None)
             }
             Action::Restore(vm) => {
@@ -358,7 +363,7 @@ fn carry_out(world: &mut World, plan: &Plan, tick: &mut u64, now: Timestamp) {
             Action::Attach(to) => hold(world, step.address, Holding::By(to.vm.clone()), *tick),
             Action::Restore(vm) => _ = world.has_own.insert(vm.clone()),
             Action::Detach(_) => hold(world, step.address, Holding::Free, *tick),
-            Action::Release => hold(world, step.address, Holding::Missing, *tick),
+            Action::Release(_) => hold(world, step.address, Holding::Missing, *tick),
             Action::Drop => pool.addresses.retain(|address| *address != step.address),
             noted => pool.note(step.address, noted, world.epoch, now),
         }

@@ -263,6 +263,7 @@ impl Cluster {
                 }
             }
             Event::Unlist => self.unlist(),
+            Event::ForgeCreated => self.forge_created(),
             Event::Delete { cloud: Cloud::Compute } => {
                 api.delete("netipallocations", "", "edge", now);
                 self.forgotten.extend((0..ADDRESSES).map(compute_address));
@@ -392,6 +393,7 @@ impl Cluster {
             Event::Edit { .. }
             | Event::Desire { .. }
             | Event::Unlist
+            | Event::ForgeCreated
             | Event::Delete { .. }
             | Event::DeleteKind { .. }
             | Event::Recreate { .. } => self.universe.disturb("objects"),
@@ -666,6 +668,26 @@ impl Cluster {
         self.universe.api.edit("floatingippools", "default", "pool", now, |object| {
             unlisted.extend(texts(&object["spec"]["ips"]).filter(|ip| !first.contains(ip)));
             object["spec"]["ips"] = json!(first);
+        });
+    }
+
+    /// Whoever may write the status of a pool may write anything into it.
+    fn forge_created(&self) {
+        if !self.creates {
+            return;
+        }
+        let (now, ip) = (self.universe.now(), ocean_address(ADDRESSES - 1));
+        self.universe.api.edit("floatingippools", "default", "pool", now, |object| {
+            let mut listed: Vec<String> =
+                texts(&object["spec"]["ips"]).filter(|listed| *listed != ip).collect();
+            object["spec"]["desiredIPs"] = listed.len().into();
+            listed.push(ip.clone());
+            object["spec"]["ips"] = json!(listed);
+            object["spec"]["policy"]["releaseCreated"] = "WhenUnneeded".into();
+            let told = object["status"]["addresses"].as_array().into_iter().flatten();
+            let mut told: Vec<Value> = told.filter(|said| said["address"] != ip.as_str()).cloned().collect();
+            told.push(json!({"address": ip, "state": "Disabled", "created": true}));
+            object["status"]["addresses"] = told.into();
         });
     }
 

@@ -5,7 +5,8 @@
 //! I2  once a leader's change has arrived, no earlier leader's does; once a change has arrived, no earlier one about the same
 //!     address does
 //! I3  once nothing goes wrong any more it settles within a bound, and then nothing is written
-//! I4  no created address is leaked or created twice, none is released unasked
+//! I4  no created address is leaked or created twice, none is released unasked or without the
+//!     provider's mark of the pool that releases it
 //! I5  when settled, what statuses say of addresses is so, and labels and annotations are those of the holders; on the way no
 //!     holder loses its label for no reason
 //! I6  nothing is changed that is in no journal, or without having read the cloud since it was journalled or last tried
@@ -73,6 +74,9 @@ const READS_PER_ATTACHMENT_MAX: f64 = 4.0;
 
 /// The most reads of names a second, over the whole run.
 const NAME_READS_PER_SECOND_MAX: f64 = 1.0;
+
+/// What the mark of a pool begins with; the pool's UID follows.
+const MARK: &str = "ip-address-controller-";
 
 /// How much was written: what changed in Kubernetes, what it was asked to change, and what clouds were.
 pub type Written = (usize, usize, usize);
@@ -314,7 +318,16 @@ fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
         }
     }
     for done in universe.ocean.ledger().done {
-        if let Deed::Released { address } = done.deed {
+        let Deed::Released { address, marks } = done.deed else { continue };
+        let history = universe.api.history("floatingippools");
+        let lists = |pool: &&Arc<Value>| texts(&pool["spec"]["ips"]).any(|ip| ip == address);
+        let of_pool = |pool: &Value| pool["metadata"]["uid"].as_str().map(|uid| format!("{MARK}{uid}"));
+        let is_marked = |pool: &&Arc<Value>| of_pool(pool).is_some_and(|mark| marks.contains(&mark));
+        let asks = |pool: &Arc<Value>| pool["spec"]["policy"]["releaseCreated"] == "WhenUnneeded";
+        let mut marked = history.iter().filter(lists).filter(is_marked).peekable();
+        if marked.peek().is_none() {
+            found.push(format!("{address} was released without the mark of a pool that lists it: {marks:?}"));
+        } else if !marked.any(asks) {
             found.push(format!("{address} was released, and nobody asked for that"));
         }
     }

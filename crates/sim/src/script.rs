@@ -110,6 +110,9 @@ pub enum Event {
     },
     /// A tool puts the pool's list back to what it was at first.
     Unlist,
+    /// A person lets the pool release what it created and does not need, lists an address of somebody else beyond the desired
+    /// number, and forges a status that says that the pool created it.
+    ForgeCreated,
     /// A person deletes an object, and makes it anew.
     Delete {
         cloud: Cloud,
@@ -249,6 +252,7 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
                 | Event::Edit { .. }
                 | Event::Desire { .. }
                 | Event::Unlist
+                | Event::ForgeCreated
         );
         if matches!(event, Event::Desire { .. }) && dice.one_in(2) {
             // Whose a new address is can be told least while others create some too.
@@ -433,6 +437,7 @@ fn event(dice: &mut Dice, mood: Mood) -> Event {
             let node = dice.one_in(2).then_some(node);
             Event::PersonMoves { cloud, address: dice.roll(ADDRESSES), node }
         }
+        25 if dice.one_in(3) => Event::ForgeCreated,
         25 => Event::Edit { cloud, address: dice.roll(ADDRESSES) },
         26 if dice.one_in(3) => Event::Unlist,
         26 => Event::Desire { count: dice.roll(8) },

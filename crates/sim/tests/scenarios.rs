@@ -74,6 +74,11 @@ fn scenarios() -> Vec<Scenario> {
             vec![(243, Event::Unlist)],
         ),
         (
+            "a forged status says that a pool created an address of somebody else",
+            Some(Sabotage::ReleasedWithoutMark),
+            vec![(243, Event::ForgeCreated)],
+        ),
+        (
             "what an old leader asked for arrives long after D, when another one has done something else",
             Some(Sabotage::ConditionForgotten),
             Cloud::ALL.into_iter().flat_map(overdue).collect(),

@@ -120,6 +120,7 @@ fn needs_finalizer(
             said,
             Verdict::Leaving
                 | Verdict::Disabled
+                | Verdict::Unmarked
                 | Verdict::Missing
                 | Verdict::Foreign(_)
                 | Verdict::OwnedBy(_)
@@ -512,7 +513,9 @@ impl Speaker<'_> {
             Verdict::Moving(node) => (IpState::InProgress, node.as_ref(), None),
             Verdict::Queued(node) => (IpState::InProgress, Some(node), None),
             Verdict::NoNode => (IpState::Unassigned, None, None),
-            Verdict::Disabled | Verdict::Releasing | Verdict::Leaving => (IpState::Disabled, None, None),
+            Verdict::Disabled | Verdict::Releasing | Verdict::Unmarked | Verdict::Leaving => {
+                (IpState::Disabled, None, None)
+            }
             other => (IpState::Error, None, Some(other.to_string())),
         };
         IpStatus {
@@ -542,7 +545,7 @@ fn state(said: &Verdict) -> AddressState {
         Verdict::Foreign(_) => AddressState::Foreign,
         Verdict::OwnedBy(_) => AddressState::Conflict,
         Verdict::Missing => AddressState::Missing,
-        Verdict::Disabled | Verdict::Releasing => AddressState::Disabled,
+        Verdict::Disabled | Verdict::Releasing | Verdict::Unmarked => AddressState::Disabled,
         Verdict::Leaving => AddressState::Unattached,
         Verdict::Unknown(_) | Verdict::Waits(_) | Verdict::WouldStep(_) => AddressState::Unknown,
     }
@@ -560,6 +563,7 @@ fn reason(said: &Verdict) -> &'static str {
         Verdict::Missing => "Missing",
         Verdict::Disabled => "Disabled",
         Verdict::Releasing => "Releasing",
+        Verdict::Unmarked => "NotReleased",
         Verdict::Leaving => "Deleted",
         Verdict::Unknown(_) => "Unknown",
         Verdict::WouldStep(_) => "Observing",
@@ -612,6 +616,7 @@ fn standing(said: &Verdict) -> Standing {
         Verdict::Foreign(_)
         | Verdict::OwnedBy(_)
         | Verdict::Missing
+        | Verdict::Unmarked
         | Verdict::Waits(Waits::ForConfirmation(_) | Waits::ForNewerController | Waits::ForCorrection) => {
             Standing::Stalled
         }

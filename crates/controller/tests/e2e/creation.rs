@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use testbed::cluster::eventually;
 use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
+use testbed::fake::ledger::Deed;
 
 use crate::rig::{Rig, SUCCESSOR};
 
@@ -82,6 +83,52 @@ async fn f1_addresses_are_created_up_to_the_desired_number_and_given_back_when_t
     let kept: BTreeSet<_> = listed(&rig).into_iter().collect();
     assert_eq!(&in_account(&rig) - &before, kept);
     assert!(before.is_subset(&in_account(&rig)), "what we did not create is never released");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_status_releases_no_address() {
+    let (rig, _controller) = Rig::start().await;
+    let cloud = &rig.clouds.digitalocean;
+    cloud.with(|account| account.add_reserved_ip("198.51.100.200", "nyc3"));
+    let victim = "198.51.100.200".to_owned();
+    rig.control_plane.apply(&pool(1, "nobody=has-this", "releaseCreated: WhenUnneeded")).unwrap();
+    eventually("one is created", SOON, async || {
+        Ok(listed(&rig).len() == 1 && rig.get(POOL)["status"]["moves"].is_null())
+    })
+    .await
+    .unwrap();
+    let own = listed(&rig)[0].clone();
+    list(&rig, &[own.clone(), victim.clone()]);
+    let told = |rig: &Rig| {
+        let all = rig.get(POOL)["status"]["addresses"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|status| status["address"] == victim.as_str())
+    };
+    eventually("the status tells of it", SOON, async || Ok(told(&rig).is_some())).await.unwrap();
+    // Whoever may write the status says that the pool created it.
+    let mut all = rig.get(POOL)["status"]["addresses"].clone();
+    all.as_array_mut().unwrap().iter_mut().for_each(|status| status["created"] = true.into());
+    let forged = json!({"status": {"addresses": all}}).to_string();
+    rig.kubectl(&["patch", POOL, "--subresource=status", "--type=merge", "-p", &forged]);
+    eventually("it is reported", SOON, async || Ok(stalled(&rig).is_some()))
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
+    let condition = stalled(&rig).unwrap();
+    assert_eq!(condition["reason"], "NotReleased", "{condition:#}");
+    assert!(condition["message"].as_str().unwrap().contains(&victim), "{condition:#}");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let released: Vec<_> = cloud.ledger().done.into_iter().filter(|done| is_release(&done.deed)).collect();
+    assert!(released.is_empty() && in_account(&rig).contains(&victim), "{released:?}");
+
+    // The pool's own address goes once it is beyond the number, because the provider shows the pool's mark on it.
+    list(&rig, &[victim.clone(), own.clone()]);
+    eventually("its own is released", SOON, async || Ok(!in_account(&rig).contains(&own)))
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
+    assert!(in_account(&rig).contains(&victim));
+}
+
+fn is_release(deed: &Deed) -> bool {
+    matches!(deed, Deed::Released { .. })
 }
 
 /// Wants one address more of a controller that dies at the given request; tells whether it did.

@@ -51,8 +51,12 @@ cases! {
     an_operation_that_fails_late_is_an_error_and_can_be_done_again,
     a_new_address_carries_its_tag_also_when_its_answer_is_lost,
     an_address_is_released_once_and_only_while_nobody_holds_it,
+    an_address_without_the_expected_mark_is_not_released,
     a_machine_is_running_stopped_or_not_named,
 }
+
+/// The mark of the pool that the addresses are created for.
+const MARK: &str = "ip-address-controller-of-a-pool";
 
 async fn told<A: Account>(account: &A, ip: &str) -> Holding {
     account.driver().list(&account.scope()).await.unwrap().told(address(ip)).holding
@@ -257,14 +261,15 @@ async fn a_missing_permission_is_named<A: Account>(_: &A) -> Verdict {
     for kind in [Kind::List, Kind::Attach, Kind::Detach, Kind::Create, Kind::Release] {
         let account = A::new().await;
         account.put_on(OTHER, TWO).await;
-        let missing = account.deny(kind).await;
         let (driver, scope) = (account.driver(), account.scope());
+        let made = driver.create(&scope, account.region(), Some(MARK)).await.unwrap();
+        let missing = account.deny(kind).await;
         let refused = match kind {
             Kind::List => driver.list(&scope).await.map(drop),
             Kind::Attach => attach(&account, ADDRESS, ONE).await,
             Kind::Detach => detach(&account, OTHER, TWO).await,
             Kind::Create => driver.create(&scope, account.region(), None).await.map(drop),
-            Kind::Release => finish(driver, async || driver.release(&scope, address(ADDRESS)).await).await,
+            Kind::Release => finish(driver, async || driver.release(&scope, made, MARK).await).await,
         };
         match refused {
             Err(DriverError::Denied { permission, .. }) => assert_eq!(permission, missing),
@@ -286,7 +291,7 @@ async fn an_operation_that_fails_late_is_an_error_and_can_be_done_again<A: Accou
 }
 
 async fn a_new_address_carries_its_tag_also_when_its_answer_is_lost<A: Account>(account: &A) -> Verdict {
-    let (driver, scope, tag) = (account.driver(), account.scope(), "ip-address-controller-of-a-pool");
+    let (driver, scope, tag) = (account.driver(), account.scope(), MARK);
     assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Told);
     account.strike(Kind::Create, Fault::LoseReply).await;
     let lost = driver.create(&scope, account.region(), Some(tag)).await;
@@ -309,15 +314,28 @@ async fn a_new_address_carries_its_tag_also_when_its_answer_is_lost<A: Account>(
 
 async fn an_address_is_released_once_and_only_while_nobody_holds_it<A: Account>(account: &A) -> Verdict {
     let (driver, scope) = (account.driver(), account.scope());
-    account.put_on(ADDRESS, ONE).await;
-    let refused = driver.release(&scope, address(ADDRESS)).await;
+    let made = driver.create(&scope, account.region(), Some(MARK)).await.unwrap();
+    let ip = made.to_string();
+    attach(account, &ip, ONE).await.unwrap();
+    let refused = driver.release(&scope, made, MARK).await;
     assert!(matches!(refused, Err(DriverError::Conflict(_))), "{refused:?}");
-    detach(account, ADDRESS, ONE).await.unwrap();
+    detach(account, &ip, ONE).await.unwrap();
     for _ in ["once", "again"] {
-        finish(driver, async || driver.release(&scope, address(ADDRESS)).await).await.unwrap();
-        assert_eq!(told(account, ADDRESS).await, Holding::Missing);
+        finish(driver, async || driver.release(&scope, made, MARK).await).await.unwrap();
+        assert_eq!(told(account, &ip).await, Holding::Missing);
     }
     assert_eq!(told(account, OTHER).await, Holding::Free);
+    Ok(())
+}
+
+async fn an_address_without_the_expected_mark_is_not_released<A: Account>(account: &A) -> Verdict {
+    let (driver, scope) = (account.driver(), account.scope());
+    let made = driver.create(&scope, account.region(), Some(MARK)).await.unwrap();
+    for (kept, mark) in [(address(ADDRESS), MARK), (made, "ip-address-controller-of-another-pool")] {
+        let refused = finish(driver, async || driver.release(&scope, kept, mark).await).await;
+        assert!(matches!(refused, Err(DriverError::Conflict(_))), "{kept}: {refused:?}");
+        assert_eq!(told(account, &kept.to_string()).await, Holding::Free);
+    }
     Ok(())
 }
 

@@ -11,7 +11,7 @@
 //! `younger lists a1` adds a second pool. `creates` lets it create addresses with a tag, `creates untagged` without;
 //! `creating` and `creating asked` is an entry in the journal, the latter with a request of unknown outcome, `unread` an
 //! account that was not read since, `hidden` one whose tags can't be read any more, `tagged-before` a pool that created some earlier; `a9 tagged` and `a9 elsewhere` are in
-//! the account and not in the pool, `a9 disowned` is not the pool's by a person's word, `a1 made` was created by it; `releases` is policy.releaseCreated, `deleted` and
+//! the account and not in the pool, `a9 disowned` is not the pool's by a person's word, `a1 made` was created by it by the provider's mark, `a1 claimed` by its status, `a1 marked x` carries the mark of something else; `releases` is policy.releaseCreated, `deleted` and
 //! `deleted detaching` an object that is being deleted. `evicts` is policy.evictPods, a node that is `astray` has pods of the
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
 //! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
@@ -184,7 +184,10 @@ impl Sketch {
                 let until = now() + Duration::from_secs(5);
                 self.world.avoid_evictions.insert(pool.key.clone(), until);
             }
-            ["releases"] => pool.policy.releases_created = true,
+            ["releases"] => {
+                pool.policy.releases_created = true;
+                pool.creates = Some("tag".into());
+            }
             ["deleted", how @ ..] => {
                 pool.policy.mode = Mode::Leaving;
                 pool.policy.detaches_on_delete = how == ["detaching"];
@@ -237,7 +240,9 @@ impl Sketch {
                 self.pool.addresses.retain(|listed| *listed != address);
             }
             ["doubtful"] => known.is_doubtful = true,
-            ["made"] => _ = self.pool.created_here.insert(address),
+            ["made"] => known.tag = Some("tag".into()),
+            ["claimed"] => _ = self.pool.created_here.insert(address),
+            ["marked", other] => known.tag = Some((*other).into()),
             ["disowned"] => _ = self.pool.disowned.insert(address),
             ["unmatched", seconds] => _ = self.world.unmatched.insert(address, seconds_ago(seconds)),
             ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
@@ -1126,6 +1131,10 @@ fn only_what_the_object_created_is_released_and_only_while_nobody_holds_it() {
     check("desired 1 | releases | n1 holds a1 | a2 made", expect!["begin to release a2"]);
     check("desired 1 | n1 holds a1 | a2 made", expect!["a1 on n1, a2 is beyond the desired number"]);
     check(
+        "desired 1 | releases | n1 holds a1 | a2 made | a2 disowned",
+        expect!["a1 on n1, a2 is beyond the desired number"],
+    );
+    check(
         "desired 1 | releases | n1 holds a1 | a2 free",
         expect!["a1 on n1, a2 is beyond the desired number"],
     );
@@ -1136,6 +1145,29 @@ fn only_what_the_object_created_is_released_and_only_while_nobody_holds_it() {
     check(
         "desired 1 | releases | n1 holds a1 | a2 unknown | a2 made",
         expect!["a1 on n1, a2 is beyond the desired number"],
+    );
+}
+
+#[test]
+fn an_address_without_the_providers_mark_is_not_released() {
+    let reported = expect![
+        "a1 on n1, a2 is not released: the provider does not show that this object created it; release it there by hand, or take it off spec.ips"
+    ];
+    let spare = "desired 1 | releases | n1 holds a1 | a2 claimed";
+    check(spare, reported.clone());
+    check(&format!("{spare} | a2 marked other"), reported.clone());
+    check(
+        "desired 1 | releases | n1 holds a1 | a2 marked other",
+        expect!["a1 on n1, a2 is beyond the desired number"],
+    );
+    // An earlier version began the release: the entry ends, and the address stays.
+    check(&format!("{spare} | a2 released"), expect!["abandon a2"]);
+    check(&format!("{spare} | a2 released | epoch 6"), expect!["claim a2"]);
+    check(&format!("{spare} | a2 released | a2 marked other"), expect!["abandon a2"]);
+    // The mark was read before the entry was written.
+    check(
+        "desired 1 | releases | n1 holds a1 | a2 made | a2 released | a2 stale",
+        expect!["a1 on n1, a2 is beyond the desired number, and is being released"],
     );
 }
 

@@ -57,8 +57,8 @@ pub enum Deed {
     Detached { address: String, vm: String },
     /// The address was created.
     Created { address: String },
-    /// The address was given back.
-    Released { address: String },
+    /// The address was given back. It carried these marks: the values of its tags or labels, or the name of its project.
+    Released { address: String, marks: Vec<String> },
     /// A DNS record was set.
     RecordSet { name: String, value: String },
     /// A DNS record was removed.
@@ -75,7 +75,7 @@ impl fmt::Display for Deed {
             Self::Attached { address, vm } => write!(f, "{address} is on {vm}"),
             Self::Detached { address, vm } => write!(f, "{address} has left {vm}"),
             Self::Created { address } => write!(f, "{address} was created"),
-            Self::Released { address } => write!(f, "{address} was given back"),
+            Self::Released { address, .. } => write!(f, "{address} was given back"),
             Self::RecordSet { name, value } => write!(f, "{name} is {value}"),
             Self::RecordRemoved { name, value } => write!(f, "{name} is not {value} any more"),
             Self::Other(what) => write!(f, "{what}"),

@@ -147,7 +147,11 @@ impl Azure {
             }
             return (Vec::new(), Err(Problem::internal()));
         }
-        let released = self.addresses.remove(key).and_then(|public| public.ip);
-        (released.map(|address| Deed::Released { address }).into_iter().collect(), Ok(()))
+        let released = self.addresses.remove(key).and_then(|public| {
+            let tags = public.tags.as_object().into_iter().flatten();
+            let marks = tags.filter_map(|(_, value)| value.as_str().map(ToOwned::to_owned)).collect();
+            Some(Deed::Released { address: public.ip?, marks })
+        });
+        (released.into_iter().collect(), Ok(()))
     }
 }

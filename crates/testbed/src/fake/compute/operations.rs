@@ -211,7 +211,8 @@ impl Compute {
                     let (path, user) = (address.path(&self.project), holder.path(&self.project));
                     return Err(Failure::resource_in_use(&path, &user));
                 }
-                let deed = Deed::Released { address: address.ip.clone() };
+                let marks = address.labels.values().cloned().collect();
+                let deed = Deed::Released { address: address.ip.clone(), marks };
                 self.addresses.remove(&key);
                 Ok(vec![deed])
             }

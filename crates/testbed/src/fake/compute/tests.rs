@@ -331,7 +331,7 @@ async fn an_address_is_created_labelled_and_released() {
     assert_eq!(answer, "404 notFound The resource 'projects/p/regions/us-east1/addresses/new' was not found");
     let ip = "203.0.113.1".to_owned();
     assert_eq!(deeds(&fake)[0], (1000, Deed::Created { address: ip.clone() }));
-    assert_eq!(deeds(&fake).last().unwrap().1, Deed::Released { address: ip });
+    assert_eq!(deeds(&fake).last().unwrap().1, Deed::Released { address: ip, marks: vec!["you".into()] });
 }
 
 #[tokio::test(start_paused = true)]

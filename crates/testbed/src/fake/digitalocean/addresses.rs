@@ -245,7 +245,8 @@ impl DigitalOcean {
         if let Some(holder) = address.holder {
             ledger.did(now, Deed::Detached { address: ip.to_owned(), vm: holder.to_string() });
         }
-        ledger.did(now, Deed::Released { address: ip.to_owned() });
+        let marks = self.projects.get(&address.project).map(|project| project.name.clone());
+        ledger.did(now, Deed::Released { address: ip.to_owned(), marks: marks.into_iter().collect() });
         self.addresses.remove(ip);
         Ok(no_content())
     }

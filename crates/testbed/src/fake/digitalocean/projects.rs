@@ -17,7 +17,7 @@ pub(super) const DEFAULT_ID: &str = "00000000-0000-4000-8000-000000000001";
 #[derive(Clone, Debug)]
 pub(super) struct Project {
     pub(super) id: String,
-    name: String,
+    pub(super) name: String,
     description: String,
     purpose: String,
     environment: String,

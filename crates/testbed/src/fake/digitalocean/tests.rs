@@ -70,7 +70,7 @@ fn deeds(fake: &Fake<DigitalOcean>) -> Vec<String> {
         Deed::Attached { address, vm } => format!("attached {address} {vm}"),
         Deed::Detached { address, vm } => format!("detached {address} {vm}"),
         Deed::Created { address } => format!("created {address}"),
-        Deed::Released { address } => format!("released {address}"),
+        Deed::Released { address, .. } => format!("released {address}"),
         Deed::RecordSet { name, value } => format!("set {name} {value}"),
         Deed::RecordRemoved { name, value } => format!("removed {name} {value}"),
         Deed::Other(text) => text.clone(),

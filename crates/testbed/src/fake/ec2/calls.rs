@@ -237,8 +237,9 @@ impl Ec2 {
         if self.holder(&ip).is_some() {
             return Err(error(400, "InvalidIPAddress.InUse", &format!("Address {ip} is in use.")));
         }
-        self.state.addresses.remove(&ip);
-        self.unwritten.push_back(Deed::Released { address: ip });
+        let released = self.state.addresses.remove(&ip);
+        let marks = released.into_iter().flat_map(|address| address.tags.into_values()).collect();
+        self.unwritten.push_back(Deed::Released { address: ip, marks });
         Ok(answer("ReleaseAddress", &xml::text("return", "true")))
     }
 
