@@ -51,6 +51,11 @@ pub struct AddressStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 
+    /// Since when the machine that holds the address is lost: its node is gone or NotReady, or the cloud does not know the address
+    /// any more. It stays for a minute after that has ended. A new leader needs it to tell old losses from many at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_since: Option<Time>,
+
     /// Whether this object created the address, as far as it remembers. A release needs more: the provider has to show the
     /// object's mark on the address.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -487,6 +487,10 @@ impl Index {
         if self.objects.get(&key).is_some_and(|known| known.object.version() >= object.version()) {
             return;
         }
+        // The last words of an earlier leader may come after the first of our own.
+        for (address, since) in losses_of(&object) {
+            self.world.losses.entry(address).or_insert(since);
+        }
         let is_another = |known: &Tracked| known.object.metadata().uid != object.metadata().uid;
         if self.objects.get(&key).is_some_and(is_another) {
             // What was in mind for the object that had this name is not this one's.
@@ -780,6 +784,16 @@ impl Index {
         let machines = self.world.nodes().filter_map(|(_, node)| node.machine.as_ref()).filter(is_here);
         named.machines.extend(machines.map(|(_, vm)| vm.clone()));
         named
+    }
+
+    /// When holders were lost, by the objects' statuses. Where two objects tell of one address, the later time counts.
+    pub fn remembered_losses(&self) -> BTreeMap<Address, Timestamp> {
+        let mut losses = BTreeMap::new();
+        for (address, since) in self.objects.values().flat_map(|tracked| losses_of(&tracked.object)) {
+            let known = losses.entry(address).or_insert(since);
+            *known = since.max(*known);
+        }
+        losses
     }
 
     /// We lead from now on. What was answered to the leader before us, some clouds may not show for a while.
@@ -1181,6 +1195,12 @@ pub(crate) fn last_holders(status: &[AddressStatus]) -> BTreeMap<Address, VmId> 
         Some((status.address.parse().ok()?, VmId::from(status.last_holder.as_ref()?.vm.as_str())))
     };
     status.iter().filter_map(remembered).collect()
+}
+
+/// When the holders of an object's addresses were lost, by its own status.
+fn losses_of(object: &Object) -> impl Iterator<Item = (Address, Timestamp)> {
+    let told = object.addresses().iter().filter(|_| !plan::sabotaged!(LossesForgotten));
+    told.filter_map(|status| Some((status.address.parse().ok()?, status.lost_since.as_ref()?.0)))
 }
 
 /// The addresses that were known to be on their last holder, by the object's own status.

@@ -182,6 +182,7 @@ impl Rounds {
     /// Acts, as the leader of the given epoch, until somebody else should.
     pub async fn lead(&mut self, epoch: Epoch) {
         self.index.world.epoch = epoch;
+        self.index.world.losses = self.index.remembered_losses();
         self.index.distrust_late_reads(&self.executor.late_reads());
         self.metrics.set_leader(true);
         self.next_round = Instant::now();

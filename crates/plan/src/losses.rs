@@ -9,7 +9,11 @@
 //! ```
 //!
 //! Losses are remembered for as long as they last and for 60 s after, so that holders lost one after another add up even
-//! if each is replaced at once.
+//! if each is replaced at once. While the cloud's answer is unknown, a loss lasts.
+//!
+//! The objects' statuses keep the times, so that the next leader decides the same. Kubernetes keeps whole seconds, so times of
+//! losses are whole seconds from the start: writing and reading one never changes a decision. A time that nobody has kept is now,
+//! which can only trip a breaker.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -56,18 +60,26 @@ pub(crate) fn lost_since(
     if matches!(world.machines.get(holder), Some(MachineState::Stopped | MachineState::Gone)) {
         return None;
     }
-    let remembered = || world.losses.get(&address).copied().unwrap_or(now);
-    match &fact?.holding {
-        Holding::Missing => Some(remembered()),
-        Holding::By(vm) if vm == holder => match world.node_of(vm) {
-            None => Some(remembered()),
+    let remembered = world.losses.get(&address).copied();
+    let lost_now = || Some(remembered.unwrap_or(whole_seconds(now)));
+    match fact.map(|fact| &fact.holding) {
+        // Nobody knows whether it still lasts.
+        None | Some(Holding::Unknown(_)) => remembered,
+        Some(Holding::Missing) => lost_now(),
+        Some(Holding::By(vm)) if vm == holder => match world.node_of(vm) {
+            None => lost_now(),
             Some((_, node)) => match node.readiness {
                 Readiness::Ready => None,
-                Readiness::NotReadySince(since) => Some(since),
+                Readiness::NotReadySince(since) => Some(whole_seconds(since)),
             },
         },
-        _ => None,
+        Some(Holding::By(_) | Holding::Free) => None,
     }
+}
+
+/// A time as precise as a status keeps it.
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 impl Tally {

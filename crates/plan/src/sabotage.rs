@@ -54,11 +54,12 @@ pub enum Sabotage {
     NeverCreated,
     EmptiedTakenForReleased,
     GraceIgnored,
+    LossesForgotten,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 48] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -106,6 +107,7 @@ impl Sabotage {
         Self::NeverCreated,
         Self::EmptiedTakenForReleased,
         Self::GraceIgnored,
+        Self::LossesForgotten,
     ];
 }
 

@@ -37,7 +37,7 @@ pub struct Plan {
     pub ask_machines: BTreeMap<Scope, BTreeSet<VmId>>,
     /// Breakers that are tripped.
     pub tripped: BTreeMap<Scope, Tripped>,
-    /// When holders were lost: to be told to the next world.
+    /// When holders were lost, in whole seconds: for the next world, and for the statuses.
     pub losses: BTreeMap<Address, Timestamp>,
     /// What nodes should be marked with.
     pub marks: Marks,

@@ -48,7 +48,8 @@ pub struct World {
     pub epoch: Epoch,
     /// What the clouds say of machines that hold or held an address; absent is unknown.
     pub machines: BTreeMap<VmId, MachineState>,
-    /// When a holder of ours was lost by absence or silence, by address: see `losses`.
+    /// When a holder of ours was lost by absence or silence, by address: see `losses`. A new leader reads them from the objects'
+    /// statuses.
     pub losses: BTreeMap<Address, Timestamp>,
     /// Clouds that move an address in one call from holder to holder.
     pub moves_in_one_call: BTreeSet<Provider>,

@@ -6,6 +6,8 @@
 //!
 //! Nodes to which more than that happens are left out, because what the controller knows of them may be what was a moment before; and so
 //! are processes whose time of day has jumped, by which they count.
+//!
+//! The same look at what is written tells whether a leader has forgotten the loss of a holder that is younger than a minute (I12).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -13,6 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::cluster::entries;
@@ -21,6 +24,9 @@ use crate::universe::{Universe, lock};
 
 /// Kubernetes tells since when a node is ill in whole seconds, and no clock is exact.
 const INEXACTNESS: Duration = Duration::from_secs(2);
+
+/// A status tells of a loss for a minute, less what is not exact.
+const LOSS_REMEMBERED: Duration = Duration::from_secs(57);
 
 /// Who has to be given time to recover.
 pub struct Grace {
@@ -71,8 +77,8 @@ pub struct Journal {
     plural: &'static str,
     namespace: String,
     name: String,
-    /// The addresses that had an entry.
-    moving: BTreeSet<String>,
+    /// The object as it was.
+    before: Arc<Value>,
 }
 
 impl Journal {
@@ -90,23 +96,45 @@ impl Journal {
             return None;
         }
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        let mut journal = Self { plural, namespace, name, moving: BTreeSet::new() };
-        let before = journal.object(universe)?;
-        journal.moving = entries(&before).filter_map(|entry| text(&entry["address"])).collect();
-        Some(journal)
-    }
-
-    fn object(&self, universe: &Universe) -> Option<Arc<Value>> {
-        universe.api.one(self.plural, &self.namespace, &self.name)
+        let before = universe.api.one(plural, &namespace, &name)?;
+        Some(Self { plural, namespace, name, before })
     }
 
     /// It was written by a process.
     pub fn is_written(self, universe: &Universe, process: u64) {
-        let Some(after) = self.object(universe) else { return };
-        let is_new = |entry: &&Value| text(&entry["address"]).is_some_and(|ip| !self.moving.contains(&ip));
+        let Some(after) = universe.api.one(self.plural, &self.namespace, &self.name) else { return };
+        let moving: BTreeSet<_> = entries(&self.before).filter_map(|entry| text(&entry["address"])).collect();
+        let is_new = |entry: &&Value| text(&entry["address"]).is_some_and(|ip| !moving.contains(&ip));
         let hasty = entries(&after).filter(is_new).filter_map(|entry| hasty(universe, process, entry));
         hasty.for_each(|what| universe.condemn("I8", what));
+        if !lock(&universe.grace.seen).misjudging.contains(&process) {
+            let forgotten = forgotten_losses(universe, &self.before, &after);
+            forgotten.into_iter().for_each(|what| universe.condemn("I12", what));
+        }
     }
+}
+
+/// The losses that a status does not tell of any more, and should: they are younger than a minute. Edits change what is counted.
+fn forgotten_losses(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
+    if !universe.is_quiet(&["objects"]) {
+        return Vec::new();
+    }
+    let told = |object: &Value| object["status"]["addresses"].as_array().cloned().unwrap_or_default();
+    let now = universe.now();
+    let mut found = Vec::new();
+    for (was, is) in told(before).iter().flat_map(|was| {
+        let same = told(after).into_iter().find(|is| is["address"] == was["address"]);
+        same.map(|is| (was.clone(), is))
+    }) {
+        let since = was["lostSince"].as_str().and_then(|since| since.parse::<Timestamp>().ok());
+        let is_young = since.is_some_and(|since| now.duration_since(since).unsigned_abs() < LOSS_REMEMBERED);
+        let is_counted = !matches!(is["reason"].as_str(), Some("Disabled" | "Conflict" | "Refused"));
+        if is_young && is_counted && is["lostSince"].is_null() {
+            let (address, since) = (&was["address"], &was["lostSince"]);
+            found.push(format!("the status forgets that the holder of {address} was lost at {since}"));
+        }
+    }
+    found
 }
 
 fn text(value: &Value) -> Option<String> {

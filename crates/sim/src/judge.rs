@@ -15,6 +15,7 @@
 //! I9  in the end a machine has an address of its own if it had one and holds none of ours, and never if it had none
 //! I10 names in DNS are never emptied, and those of others are left alone: see `names`
 //! I11 a VIP is on one Cluster, from a claim of its own, and nothing of anybody else is touched: see `vips`
+//! I12 a status tells of a lost holder for a minute at least, whoever leads: see `grace`
 //! ```
 //!
 //! What is settled is judged twice: by the planner on the true facts, read without any weather, which must have nothing left to do; and
@@ -411,6 +412,7 @@ async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
         index.see_listing(&scope, listing, tick);
     }
     index.world.epoch = Epoch(i64::MAX);
+    index.world.losses = index.remembered_losses();
     index.world.moves_in_one_call.insert(Provider::DigitalOcean);
     index.world.dns_owner = Some(DNS_OWNER.into());
     let addresses: Vec<_> = index.world.facts().map(|(_, address, _)| *address).collect();

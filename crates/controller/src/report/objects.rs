@@ -49,7 +49,9 @@ pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp)
     let (refusal, lacking, astray) = (tracked.refusal.as_ref(), plan.lacking.get(key), plan.astray.get(key));
     let record_refusal = tracked.record_refusal.as_ref();
     let published = plan.published.get(key).map(Vec::as_slice).unwrap_or_default();
-    let speaker = Speaker { index, pool, verdicts, lacking, astray, refusal, record_refusal, published, now };
+    let losses = &plan.losses;
+    let speaker =
+        Speaker { index, pool, verdicts, lacking, astray, refusal, record_refusal, published, losses, now };
     match &tracked.object {
         Object::Allocation(object) => {
             speaker.allocation(object).map(|object| Object::Allocation(Arc::new(object)))
@@ -161,6 +163,7 @@ struct Speaker<'a> {
     refusal: Option<&'a Refusal>,
     record_refusal: Option<&'a Refusal>,
     published: &'a [(RecordName, Published)],
+    losses: &'a BTreeMap<Address, Timestamp>,
     now: Timestamp,
 }
 
@@ -465,10 +468,17 @@ impl Speaker<'_> {
             reason: Some(reason(said).to_owned()),
             message: (!is_settled && state != AddressState::Moving).then(|| said.to_string()),
             since: since.or_else(|| Some(whole_seconds(self.now))),
+            lost_since: self.lost_since(address, said).map(whole_seconds),
             created: present
                 .and_then(|present| present.created)
                 .or_else(|| self.is_created(address).then_some(true)),
         }
+    }
+
+    /// Since when the holder of an address is lost. Only the owner of the address says so.
+    fn lost_since(&self, address: Address, said: &Verdict) -> Option<Timestamp> {
+        let is_other = matches!(said, Verdict::OwnedBy(_));
+        self.losses.get(&address).copied().filter(|_| !is_other)
     }
 
     /// Whether the machine that holds an address had one of its own before.
@@ -687,7 +697,8 @@ mod tests {
 
     /// The apiserver has taken what was written.
     fn accept(index: &mut Index, mut object: FloatingIPPool) {
-        object.metadata.resource_version = Some("2".into());
+        let version: u64 = object.metadata.resource_version.unwrap_or_default().parse().unwrap_or(0);
+        object.metadata.resource_version = Some((version + 1).to_string());
         index.see(Seen::Pools(Change::Applied(Box::new(object))));
     }
 
@@ -775,6 +786,30 @@ mod tests {
         let other = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
         index.see(Seen::Pools(Change::Applied(Box::new(other))));
         assert_eq!(status(&index).dns.unwrap().values, Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_time_of_a_loss_is_written_once_and_read_by_the_next_leader() {
+        let mut index = index(1, json!({"ips": ["203.0.113.1"]}));
+        listed(&mut index, &[("203.0.113.1", Holding::By("1".into()))]);
+        let object = written(&index).unwrap();
+        accept(&mut index, object);
+        index.see(Seen::Nodes(Change::All(Vec::new())));
+        let lost_at = NOW + Duration::from_millis(700);
+        index.world.losses = plan::plan(&index.world, lost_at).losses;
+        let object = written(&index).unwrap();
+        assert_eq!(object.status.as_ref().unwrap().addresses[0].lost_since, Some(Time(NOW)));
+        accept(&mut index, object);
+        assert_eq!(written(&index), None, "nothing has changed, so nothing is written");
+        let kept = index.world.losses.clone();
+        assert_eq!(index.remembered_losses(), kept);
+
+        // What an older version writes does not have it, so the next leader counts from its own time.
+        let Object::Pool(pool) = &index.objects[&key()].object else { panic!("it is a pool") };
+        let mut erased = (**pool).clone();
+        erased.status.as_mut().unwrap().addresses[0].lost_since = None;
+        accept(&mut index, erased);
+        assert_eq!(index.remembered_losses(), BTreeMap::new());
     }
 
     #[test]

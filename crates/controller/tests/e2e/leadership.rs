@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::Value;
 use testbed::cluster::eventually;
+use testbed::demo;
 
 use crate::rig::{Rig, read};
 
@@ -69,6 +71,80 @@ async fn a_leader_that_is_asked_to_stop_hands_over_within_a_second() {
     assert!(first.process.wait(Duration::from_secs(5)).unwrap().success());
     assert!(took < Duration::from_secs(1));
     rig.settled("nia/edge").await;
+}
+
+/// The condition that says that many holders were lost, and the time that it asks to confirm.
+fn to_confirm(rig: &Rig) -> Option<String> {
+    let conditions = rig.get("floatingippool/many")["status"]["conditions"].as_array().cloned()?;
+    let is_it = |condition: &&Value| condition["type"] == "Stalled" && condition["reason"] == "HoldersLost";
+    let message = conditions.iter().find(is_it)?["message"].as_str()?.to_owned();
+    let (_, time) = message.split_once("confirm-loss=")?;
+    Some(time.split([' ', ';']).next().unwrap_or_default().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_leader_knows_when_holders_were_lost() {
+    let rig = Rig::prepare().await;
+    let ips: Vec<_> = (21..27).map(|number| format!("198.51.100.{number}")).collect();
+    for ip in &ips {
+        rig.clouds.digitalocean.with(|account| account.add_reserved_ip(ip, "nyc3"));
+    }
+    for droplet in 1004..1010 {
+        let name = format!("worker-{}", droplet - 1000);
+        rig.clouds.digitalocean.with(|account| account.add_droplet(droplet, &name, "nyc3"));
+        demo::worker_node(&name, droplet).create(&rig.client).await.unwrap();
+    }
+    let pool = format!(
+        "apiVersion: flipop.digitalocean.com/v1alpha1
+kind: FloatingIPPool
+metadata: {{name: many, namespace: default}}
+spec:
+  provider: digitalocean
+  region: nyc3
+  ips: {ips:?}
+  match: {{nodeLabel: doks.digitalocean.com/node-pool=work}}
+"
+    );
+    let mut first = rig.controller("ip-address-controller-1", &ENVIRONMENT);
+    rig.control_plane.apply(&pool).unwrap();
+    rig.settled("floatingippool/many").await;
+    let addresses = || rig.get("floatingippool/many")["status"]["addresses"].as_array().cloned().unwrap();
+    let holders: Vec<_> =
+        addresses().iter().map(|status| status["nodeName"].as_str().unwrap().to_owned()).collect();
+    let lost: Vec<_> = holders.iter().take(5).map(String::as_str).collect();
+    // The machines run on: this looks like a broken network.
+    rig.kubectl(&[&["delete", "node"], lost.as_slice()].concat());
+    let tripped = eventually("the loss is reported", SOON, async || Ok(to_confirm(&rig).is_some()));
+    tripped.await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let reported = to_confirm(&rig).unwrap();
+    let moved = || rig.clouds.digitalocean.ledger().calls()["reserved_ips_actions.post"];
+    let before = moved();
+
+    first.process.signal(Signal::KILL).unwrap();
+    first.process.wait(Duration::from_secs(5)).unwrap();
+    let second = rig.controller("ip-address-controller-2", &ENVIRONMENT);
+    let log = second.process.log().to_owned();
+    let is_leading = async || Ok(std::fs::read_to_string(&log)?.contains("leading"));
+    eventually("the second one has taken over", SOON, is_leading).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(TAKEOVER_SECONDS + 4)).await;
+    assert_eq!(to_confirm(&rig), Some(reported.clone()), "the same losses, as old as they are");
+    assert_eq!(moved(), before, "a tripped breaker stays tripped");
+
+    // What a person read before the change of leader still counts.
+    rig.kubectl(&[
+        "annotate",
+        "floatingippool/many",
+        &format!("netinfra.darkbrains.com/confirm-loss={reported}"),
+    ]);
+    let attached = eventually("the addresses go to the nodes that are left", SOON, async || {
+        let is_there = |ip: &&String| {
+            let holder = rig.clouds.digitalocean.with(|account| account.holder(ip));
+            holder.is_some_and(|droplet| !lost.contains(&format!("worker-{}", droplet - 1000).as_str()))
+        };
+        Ok(ips.iter().filter(is_there).count() == 4)
+    });
+    attached.await.unwrap_or_else(|error| panic!("{error}: {:#?}\n{}", addresses(), rig.logs()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

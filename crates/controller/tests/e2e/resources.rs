@@ -341,6 +341,7 @@ fn full_status() -> (Vec<String>, Vec<AddressStatus>, Moves) {
         reason: Some("NodeNotReady".into()),
         message: None,
         since: Some(now.clone()),
+        lost_since: Some(now.clone()),
         created: Some(true),
     };
     let entry = |(at, address): (usize, &String)| Move {

@@ -3,7 +3,7 @@
 //! A world is clauses between bars. `n1 …` is a node: `cordoned`, `empty` or `pods` (none, or some that are not Ready; one
 //! that is Ready otherwise), `notready 30` (for so many seconds), `zone b`, `unmatched`, `nomachine`, `leaving`, `holds a1`,
 //! `dead` (its machine, by the cloud), `refuses` (its machine did lately). `a1 …` is an address: `free` (so is one that no node holds), `unknown`, `missing`,
-//! `foreign`, `left` (on a machine that was ours), `moves n1 -> n2` (journalled; `-` is nothing), `stale` (the last
+//! `foreign`, `left` (on a machine that was ours), `lost 30` (its holder was, so many seconds ago, by an earlier plan or leader), `moves n1 -> n2` (journalled; `-` is nothing), `stale` (the last
 //! listing is older than the journal), `doubtful` (the change that brought it has failed), `busy` (a call is under way), `of r` (it can be used in region r only). Other
 //! clauses change the pool, which is a NetIPAllocation: `floating`, `observe`, `refused`, `takeover`, `grace 60`, `desired 1`,
 //! `only zone a`, `budget 1`, `healthy 2`, `cooloff 20`, `assigned 5` (seconds ago), `spread`, `disruption`, `onecall`,
@@ -30,9 +30,9 @@ use expect_test::{Expect, expect};
 
 use super::*;
 use crate::{
-    Account, Creation, DnsProvider, Epoch, Fact, InFlightRecord, MachineState, Node, Pause, Pods, PoolKey,
-    Provider, Publication, Readiness, RecordFact, RecordKind, RecordName, RecordSet, SignedDuration, Source,
-    Turn,
+    Account, Creation, DnsProvider, Epoch, Fact, InFlightRecord, Lacking, MachineState, Node, Pause, Pods,
+    PoolKey, Provider, Publication, Readiness, RecordFact, RecordKind, RecordName, RecordSet, SignedDuration,
+    Source, Turn,
 };
 
 fn now() -> Timestamp {
@@ -253,6 +253,7 @@ impl Sketch {
                 self.pool.last_holders.insert(address, vm(name));
                 self.pool.held.insert(address);
             }
+            ["lost", seconds] => _ = self.world.losses.insert(address, seconds_ago(seconds)),
             ["last", name] => _ = self.pool.last_holders.insert(address, vm(name)),
             ["released"] => {
                 let (epoch, written) = (Epoch(7), Tick(5));
@@ -1015,6 +1016,45 @@ fn holders_lost_one_after_another_add_up_even_if_each_is_replaced_at_once() {
 }
 
 #[test]
+fn losses_that_an_earlier_leader_saw_stay_as_old_as_they_are() {
+    let gone = "n1 | n2 | a1 left | a2 left | a3 left | a4 left | a5 left";
+    let tripped = |text: &str| plan(&world(text), now()).tripped.remove(&scope());
+    assert_eq!(tripped(gone).unwrap().until, now(), "nobody saw them, so they count from now");
+    let at = |seconds: [u32; 5]| {
+        let lost = |(number, seconds): (usize, u32)| format!(" | a{} lost {seconds}", number + 1);
+        format!("{gone}{}", seconds.into_iter().enumerate().map(lost).collect::<String>())
+    };
+    let together = tripped(&at([70, 71, 72, 73, 74])).unwrap();
+    assert_eq!((together.lost, together.until), (5, seconds_ago("70")), "tripped stays tripped");
+    assert_eq!(tripped(&at([100, 200, 300, 400, 500])), None, "old losses stay old");
+    assert_eq!(tripped(&format!("{} | confirmed 70", at([70, 71, 72, 73, 74]))), None);
+}
+
+#[test]
+fn a_loss_lasts_while_the_cloud_does_not_answer() {
+    let mut unknown = world("n1 | a1 left | a1 lost 3600 | a1 unknown | a2 free | a2 last n1 | a2 lost 3600");
+    let kept = BTreeMap::from([(address("a1"), seconds_ago("3600"))]);
+    assert_eq!(plan(&unknown, now()).losses, kept);
+    unknown.retain_facts(&scope(), |_| false);
+    let before_the_first_answer = plan(&unknown, now()).losses;
+    assert_eq!(before_the_first_answer[&address("a1")], seconds_ago("3600"), "{before_the_first_answer:?}");
+}
+
+#[test]
+fn times_of_losses_are_whole_seconds_as_a_status_keeps_them() {
+    // 60.3 s apart to the millisecond, and 60 s apart in whole seconds.
+    let (first, last) = (now() - Duration::from_millis(59_900), now() + Duration::from_millis(400));
+    let mut lost = world("n1 | n2 | a1 left | a2 left | a3 left | a4 left | a5 left");
+    lost.losses = plan(&lost, first).losses;
+    lost.losses.remove(&address("a5"));
+    let decided = plan(&lost, last);
+    assert!(decided.losses.values().all(|at| at.subsec_nanosecond() == 0), "{:?}", decided.losses);
+    assert_eq!(decided.tripped[&scope()].lost, 5);
+    lost.losses = decided.losses.clone();
+    assert_eq!(plan(&lost, last).tripped, decided.tripped, "by the next leader");
+}
+
+#[test]
 fn a_pool_that_lacks_addresses_writes_that_down_before_it_asks_for_any() {
     check("creates | desired 2 | n1 holds a1", expect!["begin to create, tagged tag"]);
     check("creates | desired 2 | n1 holds a1 | creating", expect!["create 1 in r, tagged tag"]);
@@ -1150,12 +1190,15 @@ fn only_what_the_object_created_is_released_and_only_while_nobody_holds_it() {
 
 #[test]
 fn an_address_without_the_providers_mark_is_not_released() {
-    let reported = expect![
-        "a1 on n1, a2 is not released: the provider does not show that this object created it; release it there by hand, or take it off spec.ips"
-    ];
     let spare = "desired 1 | releases | n1 holds a1 | a2 claimed";
-    check(spare, reported.clone());
-    check(&format!("{spare} | a2 marked other"), reported.clone());
+    for spare in [spare, &format!("{spare} | a2 marked other")] {
+        check(
+            spare,
+            expect![
+                "a1 on n1, a2 is not released: the provider does not show that this object created it; release it there by hand, or take it off spec.ips"
+            ],
+        );
+    }
     check(
         "desired 1 | releases | n1 holds a1 | a2 marked other",
         expect!["a1 on n1, a2 is beyond the desired number"],
