@@ -179,6 +179,11 @@ impl Rounds {
         self.index.world.dns_owner = owner;
     }
 
+    /// Creates no more addresses than this.
+    pub fn limit_creations(&mut self, max: usize) {
+        self.index.world.created_max = Some(max);
+    }
+
     /// Acts, as the leader of the given epoch, until somebody else should.
     pub async fn lead(&mut self, epoch: Epoch) {
         self.index.world.epoch = epoch;

@@ -82,6 +82,8 @@ pub struct Terms {
     pub retry: Retry,
     /// What our mark on DNS records says, where it is not the cluster's id.
     pub dns_owner: Option<Arc<str>>,
+    /// The most addresses that are created in the cluster.
+    pub created_max: usize,
     /// Whether public addresses and names are kept where they belong.
     pub keeps_addresses: bool,
     /// What the part for VIPs is told, where it is there.
@@ -133,6 +135,7 @@ pub async fn run(settings: Settings) -> Result<()> {
         takeover,
         dns_owner: settings.dns_owner_id.filter(|id| !id.is_empty()).map(Into::into),
         retry,
+        created_max: settings.created_addresses_max,
         keeps_addresses: settings.enable_addresses,
         vips,
     };
@@ -185,6 +188,7 @@ pub async fn control(
             terms.retry,
         );
         rounds.sign_records_as(terms.dns_owner.clone());
+        rounds.limit_creations(terms.created_max);
         rounds
     });
     let vips = terms.vips.clone().map(|vips| {

@@ -8,6 +8,7 @@
 //! no entry      as many addresses as desired                     nothing to do
 //!               the account was not read as a whole              wait, and read again
 //!               it has addresses with the tag that nobody lists  report them, and touch nothing
+//!               as many were created as may be                   report it: what is there stays
 //!               the tag was used, and tags can't be read         wait: what was created can't be seen
 //!               otherwise                                        begin: write an entry
 //! an entry      another leader's epoch                           claim it: write it again with ours
@@ -20,7 +21,8 @@
 //!   without     the account has addresses that it did not have:
 //!                 a request may have made one of them            report them, and touch nothing
 //!                 no request was sent since the entry            begin again, with those as well
-//!   either way  as many addresses as desired                     finish
+//!   either way  as many addresses as desired, or created as      finish
+//!                 may be
 //!   with a tag  it had addresses with it that nobody lists       report them, and touch nothing
 //!   without     a request may have been sent, and made nothing   begin again
 //!   either way  otherwise                                        ask: with a tag for several at once, else for one
@@ -30,8 +32,10 @@
 //! never taken for a new one, nor is one that a person has disowned; so whoever finds one reported lists or disowns it.
 //! What was made for a pool and was taken off its list is not replaced before somebody has said so, because a tool that
 //! takes the list back each time would buy addresses each time.
+//!
+//! There is a limit on what is created in a cluster, see [`Room`]. It only keeps more from being created.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -43,6 +47,9 @@ use crate::{
 
 /// The most addresses that are asked for at once.
 const AT_ONCE_MAX: usize = 10;
+
+/// What the tag of every address begins with that a controller created, in this cluster or another one.
+pub const TAG_PREFIX: &str = "ip-address-controller-";
 
 /// The most addresses outside of all objects that an entry without a tag can remember.
 const BEFORE_MAX: usize = 1_000;
@@ -121,6 +128,8 @@ pub enum Lacking {
     TagsHidden,
     /// The region is missing.
     NoRegion,
+    /// As many addresses were created in the cluster as may be: the limit.
+    Full(usize),
     /// The account could not be read as a whole.
     Unread,
     /// The last try failed.
@@ -146,13 +155,81 @@ impl Next {
     }
 }
 
-/// What to do next for a pool.
-pub(crate) fn next(world: &World, pool: &Pool, ownership: &Ownership, now: Timestamp) -> Next {
+/// How many addresses may still be created, over all accounts and pools.
+///
+/// An address counts if the provider shows a mark of a controller on it, also one of a pool that is gone or of another cluster that
+/// shares the account: it costs as much. Where an account's marks can't be read, an address counts if its pool says that it created it.
+/// So does what is being asked for, and what a request without an answer may have made.
+#[derive(Debug)]
+pub(crate) struct Room {
+    max: usize,
+    created: usize,
+    /// What other pools' requests may add, by pool.
+    reserved: BTreeMap<PoolKey, usize>,
+}
+
+impl Room {
+    /// What is left; nothing where there is no limit, or where no pool lacks an address.
+    pub(crate) fn of(world: &World) -> Option<Self> {
+        let is_lacking = |pool: &Pool| pool.creates.is_some() && lacking(pool) > 0;
+        let max = world.created_max.filter(|_| world.pools().any(is_lacking))?;
+        let is_marked = |fact: &Fact| fact.tag.as_ref().is_some_and(|tag| tag.starts_with(TAG_PREFIX));
+        let mut created: BTreeSet<(&Scope, Address)> = world
+            .facts()
+            .filter(|(_, _, fact)| is_marked(fact) && fact.holding != Holding::Missing)
+            .map(|(scope, address, _)| (scope, *address))
+            .collect();
+        let mut reserved = BTreeMap::new();
+        for pool in world.pools().filter(|pool| pool.creates.is_some()) {
+            let shows_marks = world.accounts.get(&pool.scope).is_some_and(|account| account.can_tag);
+            let is_missing = |address: &&Address| {
+                world.fact(&pool.scope, **address).is_some_and(|fact| fact.holding == Holding::Missing)
+            };
+            let claimed = pool.created_here.iter().filter(|_| !shows_marks).chain(&pool.adopted);
+            created.extend(
+                claimed.filter(|address| !is_missing(address)).map(|address| (&pool.scope, *address)),
+            );
+            let asked = world.in_flight.creations.get(&pool.key).copied().unwrap_or(0);
+            let may_have_asked = pool.creation.as_ref().is_some_and(|entry| entry.may_have_asked);
+            let lost = if may_have_asked { lacking(pool).clamp(1, AT_ONCE_MAX) } else { 0 };
+            reserved.insert(pool.key.clone(), asked.max(lost));
+        }
+        Some(Self { max, created: created.len(), reserved })
+    }
+
+    /// How many addresses a pool may ask for.
+    fn left_for(&self, pool: &PoolKey) -> usize {
+        let by_others = self.reserved.iter().filter(|(other, _)| *other != pool).map(|(_, count)| count);
+        self.max.saturating_sub(self.created + by_others.sum::<usize>())
+    }
+
+    /// A pool asks for so many.
+    pub(crate) fn take(&mut self, pool: &PoolKey, count: usize) {
+        let reserved = self.reserved.entry(pool.clone()).or_default();
+        *reserved = count.max(*reserved);
+    }
+}
+
+/// How many addresses a pool lacks.
+fn lacking(pool: &Pool) -> usize {
+    pool.desired.saturating_sub(pool.addresses.len() + pool.adopted.len())
+}
+
+/// What to do next for a pool, given how many addresses may still be created.
+pub(crate) fn next(
+    world: &World,
+    pool: &Pool,
+    ownership: &Ownership,
+    room: Option<&Room>,
+    now: Timestamp,
+) -> Next {
     let is_owned = |address: Address| ownership.is_owned(address);
     let Some(tag) = pool.creates.as_ref().filter(|_| !crate::sabotaged!(NeverCreated)) else {
         return Next::default();
     };
-    let lacking = pool.desired.saturating_sub(pool.addresses.len() + pool.adopted.len());
+    let lacking = lacking(pool);
+    let left = room.map_or(usize::MAX, |room| room.left_for(&pool.key));
+    let full = || Lacking::Full(room.map_or(0, |room| room.max));
     let account = world.accounts.get(&pool.scope);
     let unlisted = || {
         let facts = world.facts_of(&pool.scope).map(|(address, _)| *address);
@@ -186,14 +263,15 @@ pub(crate) fn next(world: &World, pool: &Pool, ownership: &Ownership, now: Times
     };
     let unread = |reads| Next { action: None, lacking: Some(Lacking::Unread), reads: Some(reads) };
     let Some(entry) = &pool.creation else {
-        let left = if lacking > 0 { made_and_unlisted() } else { BTreeSet::new() };
+        let unlisted = if lacking > 0 { made_and_unlisted() } else { BTreeSet::new() };
         return match (pool.policy.mode, account) {
             _ if lacking == 0 => Next::default(),
             (Mode::Refused | Mode::Leaving, _) => Next::default(),
-            _ if !left.is_empty() => Next::say(Lacking::Unlisted(left)),
+            _ if !unlisted.is_empty() => Next::say(Lacking::Unlisted(unlisted)),
             (Mode::Observe, _) => Next::say(Lacking::WouldCreate(lacking)),
             _ if pool.region.is_none() => Next::say(Lacking::NoRegion),
             (Mode::Active, None) => unread(Reads::AtOnce),
+            (Mode::Active, Some(_)) if left == 0 => Next::say(full()),
             (Mode::Active, Some(account)) => begin(account),
         };
     };
@@ -237,9 +315,12 @@ pub(crate) fn next(world: &World, pool: &Pool, ownership: &Ownership, now: Times
     if lacking == 0 || pool.policy.mode == Mode::Leaving {
         return Next::act(CreationAction::Finish, 0);
     }
-    let left = made_and_unlisted();
-    if !left.is_empty() {
-        return Next::say(Lacking::Unlisted(left));
+    let unlisted = made_and_unlisted();
+    if !unlisted.is_empty() {
+        return Next::say(Lacking::Unlisted(unlisted));
+    }
+    if left == 0 {
+        return Next { lacking: Some(full()), ..Next::act(CreationAction::Finish, 0) };
     }
     if entry.tag.is_none() && entry.may_have_asked {
         // It made nothing, so what appears from now on is not its result.
@@ -249,7 +330,7 @@ pub(crate) fn next(world: &World, pool: &Pool, ownership: &Ownership, now: Times
         return Next::say(Lacking::Failed(pause.clone()));
     }
     let Some(region) = pool.region.clone() else { return Next::say(Lacking::NoRegion) };
-    let count = if entry.tag.is_some() { lacking.min(AT_ONCE_MAX) } else { 1 };
+    let count = if entry.tag.is_some() { lacking.min(AT_ONCE_MAX).min(left) } else { 1 };
     Next::act(CreationAction::Ask { count, region, tag: entry.tag.clone() }, lacking)
 }
 
@@ -301,6 +382,11 @@ impl fmt::Display for Lacking {
                  more: allow that, or nothing more is created"
             ),
             Self::NoRegion => write!(f, "creating addresses needs spec.region"),
+            Self::Full(max) => write!(
+                f,
+                "CREATED_ADDRESSES_MAX is {max}, and controllers have created as many addresses in these accounts: release some \
+                 that nobody needs, or raise it"
+            ),
             Self::Unread => write!(f, "no address is created before the account was read as a whole"),
             Self::Failed(pause) => write!(f, "creating an address failed: {pause}"),
         }

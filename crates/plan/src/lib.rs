@@ -50,7 +50,7 @@ mod steps;
 pub mod vips;
 mod world;
 
-pub use creation::{Account, Creation, CreationAction, CreationStep, Lacking};
+pub use creation::{Account, Creation, CreationAction, CreationStep, Lacking, TAG_PREFIX};
 pub use evictions::{Astray, Eviction};
 pub use jiff::{SignedDuration, Timestamp};
 pub use losses::Tripped;

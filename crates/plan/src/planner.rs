@@ -56,8 +56,8 @@ use crate::standing::{Standing, standing};
 use crate::steps::Waits;
 use crate::world::{Known, Member, Reads};
 use crate::{
-    Action, Address, CreationStep, Fact, Holding, Journal, Mark, Mode, Move, NodeName, Plan, Pool, Scope,
-    Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
+    Action, Address, CreationAction, CreationStep, Fact, Holding, Journal, Mark, Mode, Move, NodeName, Plan,
+    Pool, Scope, Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
 };
 
 /// Why nobody knows whether an address is on the machine that is said to hold it.
@@ -77,6 +77,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
         urgent_turns: moves::urgent_turns(world, now),
         in_the_air: moves::in_the_air(world),
         unknown: BTreeSet::new(),
+        room: creation::Room::of(world),
         journalled: Vec::new(),
         begun: Vec::new(),
         seekers: Vec::new(),
@@ -103,6 +104,8 @@ struct Planner<'a> {
     in_the_air: BTreeMap<Scope, usize>,
     /// Scopes in which an address that no journal names is unknown.
     unknown: BTreeSet<Scope>,
+    /// How many addresses may still be created, where there is a limit.
+    room: Option<creation::Room>,
     journalled: Vec<Step>,
     /// Moves that need no place to go to.
     begun: Vec<Step>,
@@ -199,8 +202,11 @@ impl<'a> Planner<'a> {
 
     /// What to do for a pool that lacks addresses.
     fn create(&mut self, pool: &Pool, ownership: &Ownership) {
-        let next = creation::next(self.world, pool, ownership, self.now);
+        let next = creation::next(self.world, pool, ownership, self.room.as_ref(), self.now);
         if let Some(action) = next.action {
+            if let (CreationAction::Ask { count, .. }, Some(room)) = (&action, &mut self.room) {
+                room.take(&pool.key, *count);
+            }
             self.plan.creations.push(CreationStep {
                 pool: pool.key.clone(),
                 scope: pool.scope.clone(),

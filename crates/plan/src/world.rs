@@ -79,6 +79,8 @@ pub struct World {
     pub unmatched: BTreeMap<Address, Timestamp>,
     /// What our mark on records says; absent is not known yet.
     pub dns_owner: Option<Arc<str>>,
+    /// The most addresses that may be created in the cluster, where there is a limit: see `creation`.
+    pub created_max: Option<usize>,
     /// What the clouds said of whole accounts; absent is unknown.
     pub accounts: BTreeMap<Scope, Account>,
 }

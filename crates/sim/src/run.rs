@@ -36,6 +36,9 @@ const QUIET: Duration = Duration::from_secs(90);
 /// The shortest pause before a change that failed is tried again.
 pub const RETRY_SHORTEST: Duration = Duration::from_secs(1);
 
+/// The most addresses that are created: enough for every script.
+const CREATED_MAX: usize = 1_000;
+
 /// A process that died is started again after so long.
 const RESTART: Duration = Duration::from_secs(3);
 
@@ -160,6 +163,7 @@ impl Fleet {
             takeover: TAKEOVER,
             retry: Retry { shortest: RETRY_SHORTEST, longest: Duration::from_secs(60) },
             dns_owner: Some(DNS_OWNER.into()),
+            created_max: CREATED_MAX,
             keeps_addresses: true,
             vips: Some(controller::vips::Terms { allocates: true, default_port: 6443 }),
         };

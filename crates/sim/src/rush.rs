@@ -105,6 +105,7 @@ fn terms() -> Terms {
         takeover: Duration::from_secs(5),
         retry: Retry { shortest: Duration::from_secs(1), longest: Duration::from_secs(300) },
         dns_owner: Some("simulated".into()),
+        created_max: 0,
         keeps_addresses: true,
         vips: None,
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::FloatingIPPool;
 use kube::ResourceExt;
-use plan::{Pool, PoolKey, Provider, Scope, Source, Tenancy};
+use plan::{Pool, PoolKey, Provider, Scope, Source, TAG_PREFIX, Tenancy};
 
 use super::publication::publication;
 use super::{
@@ -23,9 +23,6 @@ const FACTS_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// How many seconds resolvers may keep an answer where the object does not say: as with FLIPOP.
 const TTL_DEFAULT: u32 = 60;
-
-/// What the tag of addresses that were created for a pool begins with; the object's UID follows.
-const TAG_PREFIX: &str = "ip-address-controller-";
 
 /// The pool's name.
 pub fn key(object: &FloatingIPPool) -> PoolKey {

@@ -601,6 +601,7 @@ fn of_lacking(lacking: &Lacking) -> (Standing, &'static str) {
         Lacking::TooMany(_) => (Standing::Stalled, "NoTags"),
         Lacking::TagsHidden => (Standing::Stalled, "NoTags"),
         Lacking::NoRegion => (Standing::Stalled, "NoRegion"),
+        Lacking::Full(_) => (Standing::Stalled, "CreatedAddressesMax"),
     }
 }
 

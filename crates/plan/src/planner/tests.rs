@@ -11,7 +11,7 @@
 //! `younger lists a1` adds a second pool. `creates` lets it create addresses with a tag, `creates untagged` without;
 //! `creating` and `creating asked` is an entry in the journal, the latter with a request of unknown outcome, `unread` an
 //! account that was not read since, `hidden` one whose tags can't be read any more, `tagged-before` a pool that created some earlier; `a9 tagged` and `a9 elsewhere` are in
-//! the account and not in the pool, `a9 disowned` is not the pool's by a person's word, `a1 made` was created by it by the provider's mark, `a1 claimed` by its status, `a1 marked x` carries the mark of something else; `releases` is policy.releaseCreated, `deleted` and
+//! the account and not in the pool, `a9 disowned` is not the pool's by a person's word, `a1 made` was created by it by the provider's mark, `a1 claimed` by its status, `a1 marked x` carries the mark of something else; `limit 1` is the most addresses that may be created; `releases` is policy.releaseCreated, `deleted` and
 //! `deleted detaching` an object that is being deleted. `evicts` is policy.evictPods, a node that is `astray` has pods of the
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
 //! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
@@ -146,6 +146,7 @@ impl Sketch {
             ["creating-epoch", number] => {
                 pool.creation.as_mut().unwrap().epoch = Epoch(number.parse().unwrap());
             }
+            ["limit", max] => self.world.created_max = Some(max.parse().unwrap()),
             ["tagged-before"] => pool.is_tag_used = true,
             ["hidden"] => self.world.accounts.get_mut(&scope()).unwrap().can_tag = false,
             ["unread"] => self.world.accounts.get_mut(&scope()).unwrap().as_of = Tick(1),
@@ -1075,6 +1076,68 @@ fn nothing_is_created_that_is_not_asked_for() {
     );
     check("creates | desired 3 | n1 holds a1 | deleted", expect!["a1 on n1"]);
     check("desired 3 | n1 holds a1", expect!["a1 on n1"]);
+}
+
+/// A world of two pools that lack ten addresses each, at a provider that has created as many for others, under this limit.
+fn two_that_lack(created: u8, max: usize) -> World {
+    let mut world = world("creates | desired 10 | creating");
+    let first = world.pools().next().unwrap().clone();
+    let key = PoolKey { name: "q".into(), ..first.key.clone() };
+    world.set_pool(Pool { key, created: first.created + Duration::from_secs(1), ..first });
+    for number in 0..created {
+        let tag = Some("ip-address-controller-of-a-pool".into());
+        world.set_fact(&scope(), address(&format!("a{}", 100 + number)), Fact { tag, ..fact(Holding::Free) });
+    }
+    world.created_max = Some(max);
+    world
+}
+
+#[test]
+fn pools_together_create_no_more_than_the_limit_allows() {
+    let text = |world: &World| plan(world, now()).to_string().replace('\n', ", ");
+    assert_eq!(text(&two_that_lack(5, 100)), "create 10 in r, tagged tag, create 10 in r, tagged tag");
+    let close = two_that_lack(5, 17);
+    assert_eq!(text(&close), "create 10 in r, tagged tag, create 2 in r, tagged tag", "in the same round");
+    assert_eq!(text(&two_that_lack(5, 5)), "finish the creation, finish the creation");
+    let said = plan(&two_that_lack(5, 5), now()).lacking;
+    assert!(said.values().all(|lacking| *lacking == Lacking::Full(5)), "{said:?}");
+    check(
+        "creates | desired 2 | n1 holds a1 | limit 0",
+        expect![
+            "a1 on n1, CREATED_ADDRESSES_MAX is 0, and controllers have created as many addresses in these accounts: release some that nobody needs, or raise it"
+        ],
+    );
+}
+
+#[test]
+fn what_may_have_been_created_counts_for_the_limit() {
+    let of_second = |world: &World| {
+        let plan = plan(world, now());
+        let step = plan.creations.iter().find(|step| &*step.pool.name == "q");
+        step.map(ToString::to_string).unwrap_or_default()
+    };
+    let first = PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: "p".into() };
+    let mut asking = two_that_lack(0, 12);
+    asking.in_flight.creations.insert(first.clone(), 7);
+    assert_eq!(of_second(&asking), "create 5 in r, tagged tag", "seven are being asked for");
+    let mut lost = two_that_lack(0, 12);
+    let mut pool = lost.pool(&first).unwrap().clone();
+    pool.creation.as_mut().unwrap().may_have_asked = true;
+    lost.set_pool(pool);
+    assert_eq!(of_second(&lost), "create 2 in r, tagged tag", "ten may have been made");
+    // Where marks are not shown, what a status claims counts.
+    check(
+        "creates untagged | desired 9 | creating | n1 holds a1 | a1 claimed | limit 1",
+        expect!["finish the creation"],
+    );
+    check(
+        "creates | desired 2 | creating | n1 holds a1 | a1 claimed | limit 1",
+        expect!["create 1 in r, tagged tag"],
+    );
+    check(
+        "creates untagged | desired 9 | creating | a1 missing | a1 claimed | limit 1",
+        expect!["create 1 in r"],
+    );
 }
 
 #[test]
