@@ -197,13 +197,14 @@ impl Clouds {
     }
 
     /// Asks every scope whose facts are too old, that must be read again, or in which something changes that is not ours.
-    /// `begin` numbers a listing and, where the credentials don't allow to list, names what is asked for instead.
+    /// `begin` numbers a listing and names the addresses that objects list, and where the credentials don't allow to list, also the
+    /// machines that are asked instead.
     pub fn ask(
         &mut self,
         wanted: &BTreeMap<Scope, Duration>,
         read_again: &BTreeSet<Scope>,
         unsettled: &BTreeSet<Scope>,
-        mut begin: impl FnMut(&Scope, bool) -> (Tick, Option<Named>),
+        mut begin: impl FnMut(&Scope, bool) -> (Tick, Named),
     ) {
         let now = Instant::now();
         self.scopes.retain(|scope, asked| wanted.contains_key(scope) || asked.is_under_way);
@@ -336,18 +337,18 @@ fn pause_after(error: &DriverError) -> Duration {
 pub struct Named {
     /// The addresses.
     pub addresses: BTreeSet<Address>,
-    /// The machines.
-    pub machines: BTreeSet<VmId>,
+    /// The machines, where they are to be asked.
+    pub machines: Option<BTreeSet<VmId>>,
 }
 
 /// Lists a scope; where that is not allowed, asks for what is named. Each time it is tried first whether it is allowed now.
 async fn list(
     driver: &dyn AddressDriver,
     scope: &Scope,
-    named: Option<Named>,
+    Named { addresses, machines }: Named,
 ) -> Result<Listing, DriverError> {
-    match (driver.list(scope).await, named) {
-        (Err(DriverError::Denied { .. }), Some(Named { addresses, machines })) => {
+    match (driver.list_with(scope, &addresses).await, machines) {
+        (Err(DriverError::Denied { .. }), Some(machines)) => {
             driver.list_one_by_one(scope, &addresses, &machines).await
         }
         (listing, _) => listing,

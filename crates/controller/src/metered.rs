@@ -100,6 +100,14 @@ impl AddressDriver for Metered {
         self.counted(LIST, self.driver.list(scope))
     }
 
+    fn list_with<'a>(
+        &'a self,
+        scope: &'a Scope,
+        addresses: &'a BTreeSet<Address>,
+    ) -> BoxFuture<'a, Result<Listing, DriverError>> {
+        self.counted(LIST, self.driver.list_with(scope, addresses))
+    }
+
     fn list_one_by_one<'a>(
         &'a self,
         scope: &'a Scope,

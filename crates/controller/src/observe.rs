@@ -769,21 +769,35 @@ impl Index {
         scopes
     }
 
-    /// The addresses of a scope that pools want or have moves of, and the machines that they may be on.
-    pub fn named(&self, scope: &Scope) -> Named {
-        let mut named = Named::default();
+    /// The addresses of a scope that pools want or have moves of, and where they are asked for, the machines that they may be on.
+    pub fn named(&self, scope: &Scope, with_machines: bool) -> Named {
+        let addresses = self.asked_for(scope);
+        let machines = with_machines.then(|| {
+            let mut machines = BTreeSet::new();
+            for pool in self.world.pools().filter(|pool| pool.scope == *scope) {
+                machines.extend(pool.last_holders.values().cloned());
+                if let Journal::Known(moves) = &pool.journal {
+                    machines.extend(moves.values().flat_map(Move::machines).cloned());
+                }
+            }
+            let is_here = |machine: &&(Scope, VmId)| machine.0 == *scope;
+            let of_nodes = self.world.nodes().filter_map(|(_, node)| node.machine.as_ref()).filter(is_here);
+            machines.extend(of_nodes.map(|(_, vm)| vm.clone()));
+            machines
+        });
+        Named { addresses, machines }
+    }
+
+    /// The addresses of a scope that pools want or have moves of.
+    fn asked_for(&self, scope: &Scope) -> BTreeSet<Address> {
+        let mut addresses = BTreeSet::new();
         for pool in self.world.pools().filter(|pool| pool.scope == *scope) {
-            named.addresses.extend(&pool.addresses);
-            named.machines.extend(pool.last_holders.values().cloned());
+            addresses.extend(&pool.addresses);
             if let Journal::Known(moves) = &pool.journal {
-                named.addresses.extend(moves.keys());
-                named.machines.extend(moves.values().flat_map(Move::machines).cloned());
+                addresses.extend(moves.keys());
             }
         }
-        let is_here = |machine: &&(Scope, VmId)| machine.0 == *scope;
-        let machines = self.world.nodes().filter_map(|(_, node)| node.machine.as_ref()).filter(is_here);
-        named.machines.extend(machines.map(|(_, vm)| vm.clone()));
-        named
+        addresses
     }
 
     /// When holders were lost, by the objects' statuses. Where two objects tell of one address, the later time counts.
@@ -868,13 +882,7 @@ impl Index {
 
     /// Takes in what a cloud said, or that it did not say anything, when asked at the given moment.
     pub fn see_listing(&mut self, scope: &Scope, listing: Result<Listing, DriverError>, as_of: Tick) {
-        let mut asked: BTreeSet<Address> = BTreeSet::new();
-        for pool in self.world.pools().filter(|pool| pool.scope == *scope) {
-            asked.extend(&pool.addresses);
-            if let Journal::Known(moves) = &pool.journal {
-                asked.extend(moves.keys());
-            }
-        }
+        let asked = self.asked_for(scope);
         match listing {
             Ok(listing) => {
                 match &listing.without {

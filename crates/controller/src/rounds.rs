@@ -372,7 +372,7 @@ impl Rounds {
         self.reporter.publish(&self.index, &after, now);
         let scopes = self.index.scopes();
         let index = &mut self.index;
-        let begin = |scope: &_, is_denied: bool| (index.tick(), is_denied.then(|| index.named(scope)));
+        let begin = |scope: &_, is_denied: bool| (index.tick(), index.named(scope, is_denied));
         self.clouds.ask(&scopes, &after.read_again, &after.unsettled, begin);
         let ask_again = ask_again.map(|at| Instant::now() + until(at, now));
         for (key, verdicts) in &after.verdicts {

@@ -6,7 +6,8 @@
 //! ```text
 //! call                       used for                              scope of the token
 //! reserved_ips.list          list, poll                            reserved_ip:read
-//! reserved_ips.get           whom to take it from, before detach   reserved_ip:read
+//! reserved_ips.get           whom to take it from, before detach;  reserved_ip:read
+//!                            an address that is not listed
 //! reserved_ips_actions.post  attach (assign), detach (unassign)    reserved_ip:update
 //! droplets.list              machines                              droplet:read
 //! reserved_ips.create        create                                reserved_ip:create
@@ -17,16 +18,19 @@
 //!
 //! Reserved IPs have no tags of their own, but each belongs to a project from its creation on. So a tag is the name of a
 //! project. Projects are read once, and again when an address names one that is not known.
+//!
+//! An address that the account's owner brought along (BYOIP) is not listed. It is read by itself, if an object lists it. One that
+//! does not exist is not listed either, and costs a read as well. So it is read again seldom, and few are read with one listing.
 
 pub mod records;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use ::http::Method;
-use futures::FutureExt;
 use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
 use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -72,6 +76,22 @@ const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
 /// A token that may not read projects is asked again after so long, because it may have been changed.
 const DENIED_FOR: Duration = Duration::from_secs(600);
 
+/// The most addresses that are read by themselves with one listing.
+const UNLISTED_MAX: usize = 50;
+
+/// How many of them are read at the same time.
+const UNLISTED_AT_ONCE: usize = 8;
+
+/// An address that does not exist is read again after so long, because it may have been brought along since.
+const ABSENT_FOR: Duration = Duration::from_secs(600);
+
+/// The pause between two reads of addresses that did not exist, however many there are: a list full of typing errors must not use
+/// up the calls that moves need.
+const ABSENT_EVERY: Duration = Duration::from_secs(6);
+
+/// Why an address that is not listed is unknown.
+const UNREAD: &str = "DigitalOcean does not list it, and too many like it are to be read by themselves";
+
 /// What a project is for, in the words from which DigitalOcean lets choose.
 const PURPOSE: &str = "Operational / Developer tooling";
 
@@ -80,6 +100,33 @@ pub struct DigitalOcean {
     api: JsonApi,
     /// Held while projects are read or made, so that two creations don't make the same one.
     projects: Mutex<Projects>,
+    /// What is known of addresses that are not listed.
+    unlisted: std::sync::Mutex<Unlisted>,
+}
+
+/// Addresses that objects list and DigitalOcean does not.
+#[derive(Default)]
+struct Unlisted {
+    /// Whether each existed when it was last read, and when that was.
+    read: BTreeMap<Address, (bool, Instant)>,
+    /// When one that had not existed was last read again.
+    again: Option<Instant>,
+}
+
+impl Unlisted {
+    /// Those of these that are to be read now: all that exist, those that were never read, and one of the others.
+    fn due(&mut self, unlisted: &BTreeSet<Address>) -> Vec<Address> {
+        self.read.retain(|address, _| unlisted.contains(address));
+        let exists = |address: &Address| self.read.get(address).map(|(exists, _)| *exists);
+        let existing = unlisted.iter().filter(|address| exists(address) == Some(true));
+        let new = unlisted.iter().filter(|address| exists(address).is_none());
+        let absent = self.read.iter().filter(|(_, (exists, at))| !exists && at.elapsed() >= ABSENT_FOR);
+        let oldest = absent.min_by_key(|(_, (_, at))| *at).map(|(address, _)| address);
+        let again = oldest.filter(|_| self.again.is_none_or(|last| last.elapsed() >= ABSENT_EVERY));
+        let due: Vec<Address> = existing.chain(new).take(UNLISTED_MAX).chain(again).copied().collect();
+        self.again = again.map(|_| Instant::now()).or(self.again);
+        due
+    }
 }
 
 /// What is known of projects.
@@ -94,16 +141,24 @@ struct Projects {
 impl DigitalOcean {
     /// A driver for the account that the token belongs to.
     pub fn new(service: HttpService, url: &str, tokens: Arc<dyn Tokens>) -> Self {
-        Self { api: JsonApi::new(service, url, tokens, explain), projects: Mutex::default() }
+        Self {
+            api: JsonApi::new(service, url, tokens, explain),
+            projects: Mutex::default(),
+            unlisted: std::sync::Mutex::default(),
+        }
     }
 
-    async fn list_all(&self) -> Result<Listing, DriverError> {
+    /// All that is listed, and those of these addresses that are not listed and exist.
+    async fn list_all(&self, named: &BTreeSet<Address>) -> Result<Listing, DriverError> {
         let name = "reserved_ips.list";
         let mut all = Vec::new();
         for item in list_pages(&self.api, name, "v2/reserved_ips", "reserved_ips").await? {
             let found: ReservedIp = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
             all.push((found.address(name)?, found));
         }
+        let listed: BTreeSet<_> = all.iter().map(|(address, _)| *address).collect();
+        let (found, unknown) = self.read_unlisted(&(named - &listed)).await;
+        all.extend(found);
         let mut projects = self.projects.lock().await;
         let ids = all.iter().filter_map(|(_, found)| found.project_id.as_deref());
         let tags = self.know_projects(&mut projects, ids).await;
@@ -113,7 +168,44 @@ impl DigitalOcean {
             let tag = found.tag(&projects).filter(|_| tags == Tags::Told);
             (address, Listed { holding: found.holding(), region, tag })
         };
-        Ok(Listing { addresses: all.into_iter().map(listed).collect(), tags, ..Listing::default() })
+        let addresses = all.into_iter().map(listed).chain(unknown).collect();
+        Ok(Listing { addresses, tags, ..Listing::default() })
+    }
+
+    /// Reads addresses that are not listed, each by itself: those that exist, and those of which that is not known.
+    async fn read_unlisted(
+        &self,
+        unlisted: &BTreeSet<Address>,
+    ) -> (Vec<(Address, ReservedIp)>, Vec<(Address, Listed)>) {
+        let due = self.unlisted.lock().unwrap_or_else(PoisonError::into_inner).due(unlisted);
+        let reads = due.into_iter().map(async |address| (address, self.read(address).await));
+        let mut read: BTreeMap<_, _> = stream::iter(reads).buffer_unordered(UNLISTED_AT_ONCE).collect().await;
+        let mut known = self.unlisted.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut found, mut unknown) = (Vec::new(), Vec::new());
+        let mut doubt = |address: Address, reason: Arc<str>| {
+            unknown.push((address, Listed { holding: Holding::Unknown(reason), region: None, tag: None }));
+        };
+        for address in unlisted.iter().copied() {
+            match read.remove(&address) {
+                Some(Ok(reserved_ip)) => {
+                    known.read.insert(address, (true, Instant::now()));
+                    found.push((address, reserved_ip));
+                }
+                Some(Err(DriverError::NotFound(_))) => {
+                    known.read.insert(address, (false, Instant::now()));
+                }
+                Some(Err(error)) => doubt(address, error.to_string().into()),
+                None if known.read.get(&address).is_some_and(|(exists, _)| !exists) => {}
+                None => doubt(address, UNREAD.into()),
+            }
+        }
+        (found, unknown)
+    }
+
+    async fn read(&self, address: Address) -> Result<ReservedIp, DriverError> {
+        let path = format!("v2/reserved_ips/{address}");
+        let One { reserved_ip } = self.api.call("reserved_ips.get", Method::GET, &path, None).await?;
+        Ok(reserved_ip)
     }
 
     /// Reads the projects, unless all of these are known already.
@@ -197,10 +289,9 @@ impl DigitalOcean {
     /// projects: a person may have renamed one since the last listing.
     async fn delete(&self, address: Address, tag: &str) -> Result<Progress, DriverError> {
         let path = format!("v2/reserved_ips/{address}");
-        let reserved_ip = match self.api.call("reserved_ips.get", Method::GET, &path, None).await {
-            Ok(One { reserved_ip }) => reserved_ip,
+        let reserved_ip = match self.read(address).await {
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
-            Err(error) => return Err(error),
+            read => read?,
         };
         if reserved_ip.holding() != Holding::Free {
             return Err(DriverError::Conflict(format!("{address} is in use, and was not released")));
@@ -231,9 +322,7 @@ impl DigitalOcean {
 
     /// Unassigning does not say from whom, so who holds the address is read right before.
     async fn unassign(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
-        let path = format!("v2/reserved_ips/{address}");
-        let One { reserved_ip } = self.api.call("reserved_ips.get", Method::GET, &path, None).await?;
-        match reserved_ip.holding() {
+        match self.read(address).await?.holding() {
             Holding::By(holder) if holder == *vm => self.act(scope, address, None).await,
             Holding::By(_) => Err(not_held_by(address, vm)),
             Holding::Unknown(reason) => Err(DriverError::Conflict(format!("{address}: {reason}"))),
@@ -265,7 +354,9 @@ impl DigitalOcean {
     }
 
     async fn poll_all(&self, operations: &[Operation]) -> Vec<Result<Polled, DriverError>> {
-        let listing = match self.list_all().await {
+        // Actions of addresses that were brought along can't be read, so the addresses tell.
+        let addresses = operations.iter().map(|operation| operation.address).collect();
+        let listing = match self.list_all(&addresses).await {
             Ok(listing) => listing,
             Err(error) => return vec![Err(error); operations.len()],
         };
@@ -275,7 +366,15 @@ impl DigitalOcean {
 
 impl AddressDriver for DigitalOcean {
     fn list<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>> {
-        self.list_all().boxed()
+        async { self.list_all(&BTreeSet::new()).await }.boxed()
+    }
+
+    fn list_with<'a>(
+        &'a self,
+        _: &'a Scope,
+        addresses: &'a BTreeSet<Address>,
+    ) -> BoxFuture<'a, Result<Listing, DriverError>> {
+        self.list_all(addresses).boxed()
     }
 
     fn attach<'a>(

@@ -42,6 +42,17 @@ pub trait AddressDriver: Send + Sync {
     /// Every address of a scope with its holder, in as few calls as the cloud allows.
     fn list<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>>;
 
+    /// The same, and those of these addresses that exist and that a listing does not show, each of which is read by itself. Most
+    /// clouds list every address.
+    fn list_with<'a>(
+        &'a self,
+        scope: &'a Scope,
+        addresses: &'a BTreeSet<Address>,
+    ) -> BoxFuture<'a, Result<Listing, DriverError>> {
+        let _ = addresses;
+        self.list(scope)
+    }
+
     /// The same for those who may not list: these addresses, as far as they are on these machines, each of which is asked.
     /// One that is on none of them is told to be free, and it is left to the cloud to refuse it to another machine.
     fn list_one_by_one<'a>(

@@ -2,6 +2,7 @@
 //! in `contract/`.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -140,6 +141,99 @@ mod at_digitalocean {
         assert!(driver.create(&scope, "nyc3", None).await.is_ok());
         tokio::time::sleep(Duration::from_secs(601)).await;
         assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Told, "the token may have been changed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_mark_is_shown_while_projects_can_not_be_read() {
+        let (fake, driver, scope) = account();
+        let made = driver.create(&scope, "nyc3", Some("pool-1")).await.unwrap();
+        assert_eq!(driver.list(&scope).await.unwrap().told(made).tag.as_deref(), Some("pool-1"));
+        let other = DigitalOcean::new(service(&fake), "http://digitalocean.invalid/", tokens::fixed(TOKEN));
+        other.create(&scope, "nyc3", Some("pool-2")).await.unwrap();
+        fake.inject(Rule::next("projects.list", Fault::Refuse(Refusal::Forbidden("no projects".into()))));
+        let hidden = driver.list(&scope).await.unwrap();
+        assert_eq!((hidden.tags, hidden.told(made).tag), (Tags::Unsupported, None));
+        fake.inject(Rule::next("projects.list", Fault::Refuse(Refusal::Forbidden("no projects".into()))));
+        let released = driver.release(&scope, made, "pool-1").await;
+        assert!(matches!(released, Err(DriverError::Denied { .. })), "{released:?}");
+        assert!(fake.with(|account| account.reserved_ips()).contains(&made.to_string()));
+    }
+
+    const BROUGHT: &str = "192.0.2.77";
+
+    /// An account with an address that its owner brought along.
+    fn account_with_brought() -> (Fake<digitalocean::DigitalOcean>, DigitalOcean, Scope) {
+        let (fake, driver, scope) = account();
+        fake.with(|account| {
+            account.add_reserved_ip(BROUGHT, "nyc3");
+            account.bring_your_own(BROUGHT);
+        });
+        (fake, driver, scope)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f1_an_address_that_was_brought_along_is_read_by_itself() {
+        let (fake, driver, scope) = account_with_brought();
+        let named = BTreeSet::from([address(ADDRESS), address(BROUGHT), address("192.0.2.99")]);
+        let told = async |ip: &str| driver.list_with(&scope, &named).await.unwrap().told(address(ip));
+        assert_eq!(driver.list(&scope).await.unwrap().told(address(BROUGHT)).holding, Holding::Missing);
+        let free = told(BROUGHT).await;
+        assert_eq!((free.holding, free.region.as_deref()), (Holding::Free, Some("nyc3")));
+        assert_eq!(told("192.0.2.99").await.holding, Holding::Missing);
+        for droplet in ["1", "2"] {
+            let attached = async || driver.attach(&scope, address(BROUGHT), &vm(droplet)).await;
+            finish(&driver, attached).await.unwrap();
+            assert_eq!(told(BROUGHT).await.holding, Holding::By(vm(droplet)));
+        }
+        finish(&driver, async || driver.detach(&scope, address(BROUGHT), &vm("2")).await).await.unwrap();
+        assert_eq!(told(BROUGHT).await.holding, Holding::Free);
+        assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
+        for fault in [Fault::Refuse(Refusal::Unavailable(503)), Fault::LoseReply] {
+            fake.inject(Rule::next("reserved_ips.get", fault));
+            let listing = driver.list_with(&scope, &named).await.unwrap();
+            assert!(matches!(listing.told(address(BROUGHT)).holding, Holding::Unknown(_)), "it is not known");
+            assert_eq!(listing.told(address(ADDRESS)).holding, Holding::Free, "the others are");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn addresses_that_do_not_exist_cost_few_reads() {
+        let (fake, driver, scope) = account_with_brought();
+        fake.enforce_limits(false);
+        let typos = (0..120).map(|number| address(&format!("192.0.2.{}", number + 100)));
+        let named: BTreeSet<_> = typos.chain([address(BROUGHT)]).collect();
+        let reads = || fake.ledger().calls().get("reserved_ips.get").copied().unwrap_or(0);
+        let first = driver.list_with(&scope, &named).await.unwrap();
+        assert_eq!(reads(), 50, "no more with one listing");
+        let unknown = |listing: &drivers::Listing| {
+            let is_unknown =
+                |address: &&Address| matches!(listing.told(**address).holding, Holding::Unknown(_));
+            named.iter().filter(is_unknown).count()
+        };
+        assert_eq!(unknown(&first), 71, "what was not read is unknown, and never missing");
+        driver.list_with(&scope, &named).await.unwrap();
+        let third = driver.list_with(&scope, &named).await.unwrap();
+        assert_eq!((reads(), unknown(&third)), (121 + 2, 0), "each once, and what exists with every listing");
+        let before = reads();
+        for _ in 0..60 {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            driver.list_with(&scope, &named).await.unwrap();
+        }
+        assert!(
+            reads() - before <= 60 * 2,
+            "one that does not exist with each listing: {}",
+            reads() - before
+        );
+        fake.with(|account| {
+            account.add_reserved_ip("192.0.2.100", "nyc3");
+            account.bring_your_own("192.0.2.100");
+        });
+        for _ in 0..120 {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            driver.list_with(&scope, &named).await.unwrap();
+        }
+        let found = driver.list_with(&scope, &named).await.unwrap();
+        assert_eq!(found.told(address("192.0.2.100")).holding, Holding::Free, "it is found in the end");
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ Usage: digitalocean.py BASE_URL TOKEN
 
 The account must be fresh, with the real limits in force and actions that take between 0.2 s and 2 s. It holds:
 - two droplets in one region and one in another, none of which has a reserved address;
-- one reserved address that the account's owner brought along, unassigned, in the region of the two;
+- one reserved address that the account's owner brought along, 192.0.2.77, unassigned, in the region of the two;
 - no domain, and no project but the default one.
 
 Out: one line for each call, "pydo", the call's name and what was checked, separated by tabs. The first disagreement
@@ -47,6 +47,7 @@ NULLABLE = {
 }
 ACTION_SECONDS_MAX = 5.0
 CREATES_PER_MINUTE_MAX = 12
+BROUGHT = "192.0.2.77"
 VENDOR_URL = re.compile(r"https?://[^/]+/v2/")
 
 
@@ -334,16 +335,18 @@ def certify_addresses(cert, here, droplets, projects):
 
     body = cert.call("reserved_ips.list", "every address with its holder, one page")
     by_ip = {entry["ip"]: entry for entry in body["reserved_ips"]}
-    assert len(by_ip) == body["meta"]["total"] == 4 and body["links"] == {}
+    assert len(by_ip) == body["meta"]["total"] == 3 and body["links"] == {}
     assert by_ip[held["ip"]] == settled and by_ip[marked["ip"]] == marked and by_ip[plain["ip"]] == plain
     seen = []
     for page in (1, 2):
-        body = cert.call("reserved_ips.list", f"page {page} of 2 and its links", per_page=3, page=page)
-        check_pages(body, "reserved_ips", per_page=3, page=page, last=2)
+        body = cert.call("reserved_ips.list", f"page {page} of 2 and its links", per_page=2, page=page)
+        check_pages(body, "reserved_ips", per_page=2, page=page, last=2)
         seen += [entry["ip"] for entry in body["reserved_ips"]]
     assert sorted(seen) == sorted(by_ip)
-    [brought] = set(by_ip) - {plain["ip"], marked["ip"], held["ip"]}
-    return plain["ip"], marked["ip"], held["ip"], brought
+    assert BROUGHT not in by_ip
+    brought = cert.call("reserved_ips.get", "brought along, and in no listing", BROUGHT)["reserved_ip"]
+    assert brought["ip"] == BROUGHT and brought["droplet"] is None and brought["region"]["slug"] == here
+    return plain["ip"], marked["ip"], held["ip"], BROUGHT
 
 
 def certify_actions(cert, here, droplets, addresses):

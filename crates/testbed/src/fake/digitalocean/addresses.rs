@@ -155,7 +155,8 @@ impl DigitalOcean {
         }
     }
 
-    /// Makes an address one that the account's owner brought along: polling its actions answers 404 from now on.
+    /// Makes an address one that the account's owner brought along: listings don't show it, and polling its actions answers 404
+    /// from now on.
     pub fn bring_your_own(&mut self, ip: &str) {
         if let Some(address) = self.addresses.get_mut(ip) {
             address.byo = true;
@@ -188,7 +189,8 @@ impl DigitalOcean {
 /// Addresses.
 impl DigitalOcean {
     pub(super) fn list_addresses(&self, names: Names, call: &Call) -> Answer {
-        let addresses: Vec<(&String, &Address)> = self.addresses.iter().collect();
+        let addresses: Vec<(&String, &Address)> =
+            self.addresses.iter().filter(|(_, address)| !address.byo).collect();
         self.page(call, names.many, addresses, |(ip, address)| self.address_json(ip, address))
     }
 
