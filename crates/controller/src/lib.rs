@@ -23,6 +23,7 @@
 //! | [`run`] | puts them together |
 
 pub mod act;
+pub mod bind_address;
 pub mod clock;
 pub mod clouds;
 mod external_dns;

@@ -125,6 +125,7 @@ pub async fn run(settings: Settings) -> Result<()> {
     };
     let to_vips = edges.vips.to.clone();
     let (retry, lease, vips) = (settings.retry(), settings.lease(), settings.vips());
+    let (health_address, metrics_address) = (settings.health_address(), settings.metrics_address());
     let terms = Terms {
         // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
         identity: format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond()),
@@ -156,7 +157,7 @@ pub async fn run(settings: Settings) -> Result<()> {
     };
     tokio::select! {
         biased;
-        ended = health::serve(&metrics, settings.health_port, settings.metrics_port) => {
+        ended = health::serve(&metrics, &health_address, &metrics_address) => {
             ended.context("the health server ended")
         }
         ended = hooks => ended.context("the server for runtime hooks ended"),

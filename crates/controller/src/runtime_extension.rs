@@ -38,8 +38,8 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tower::BoxError;
 
+use crate::bind_address::listen;
 use crate::clock::{Clock, SystemClock};
-use crate::health::listen;
 use crate::vips::watch::{Cluster, Seen};
 use crate::vips::{age, may_be_built};
 

@@ -1,11 +1,16 @@
 //! Flags and environment variables, under the names that users of the originals already have.
 
+mod manager;
+
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use plan::leadership::LEASE_MAX;
 
+use self::manager::{LogLevel, ManagerFlags};
+use crate::bind_address::BindAddress;
 use crate::rounds::Retry;
 use crate::vips;
 
@@ -72,19 +77,19 @@ pub struct Settings {
     pub cluster_name: Option<String>,
 
     /// Accepted for those who set it: the lease is always held, because the fence rests on it
-    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true, value_parser = boolean)]
     pub leader_elect: bool,
 
     /// Whether public addresses and DNS names are kept where they belong; without it, VIPs are all that is done
-    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true, value_parser = boolean)]
     pub enable_addresses: bool,
 
     /// Whether Cluster API's Clusters get their VIPs
-    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true, value_parser = boolean)]
     pub enable_reconciler: bool,
 
     /// Whether Cluster API's runtime hooks are answered, so that nothing of a Cluster is built before it has its VIP
-    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false)]
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false, value_parser = boolean)]
     pub enable_runtime_extension: bool,
 
     /// The port at which runtime hooks are answered
@@ -214,9 +219,44 @@ pub struct Settings {
     /// The resource group in which addresses are created at Azure
     #[arg(long, env = "AZURE_RESOURCE_GROUP")]
     pub azure_resource_group: Option<String>,
+
+    /// Flags that capi-vip-allocator has beside its own.
+    #[command(flatten)]
+    pub manager: ManagerFlags,
 }
 
 impl Settings {
+    /// Reads the arguments of this process and its environment.
+    pub fn of_this_process() -> Self {
+        Self::parse_from(with_two_dashes(std::env::args_os()))
+    }
+
+    /// Where /healthz and /readyz are served.
+    pub fn health_address(&self) -> BindAddress {
+        let given = self.manager.health_probe_bind_address.clone();
+        given.unwrap_or_else(|| BindAddress::every(self.health_port))
+    }
+
+    /// Where /metrics is served.
+    pub fn metrics_address(&self) -> BindAddress {
+        let given = self.manager.metrics_bind_address.clone();
+        given.unwrap_or_else(|| BindAddress::every(self.metrics_port))
+    }
+
+    /// How log lines are written.
+    pub fn log_format(&self) -> LogFormat {
+        self.manager.log_format().unwrap_or(self.log_format)
+    }
+
+    /// What is logged, where RUST_LOG does not say it. A level above info is about the controller's own work: the debug lines
+    /// of HTTP libraries would hide it.
+    pub fn log_filter(&self) -> String {
+        match self.manager.log_level().unwrap_or(LogLevel::Info) {
+            level @ (LogLevel::Error | LogLevel::Info) => level.name().into(),
+            level => format!("info,controller={0},drivers={0},plan={0}", level.name()),
+        }
+    }
+
     /// The Lease by which we lead, as namespace and name. Those that do VIPs alone have the one that capi-vip-allocator had, so
     /// that it stands by while we lead, and we while it does.
     pub fn lease(&self) -> (String, String) {
@@ -251,6 +291,28 @@ pub enum LogFormat {
     Json,
 }
 
+/// Go's flags may begin with one dash. Ours of one letter stay as they are.
+fn with_two_dashes(arguments: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    arguments.into_iter().map(|argument| {
+        let name = argument.to_str().and_then(|text| text.strip_prefix('-'));
+        let is_word =
+            name.is_some_and(|name| name.len() > 1 && name.starts_with(|c: char| c.is_ascii_alphabetic()));
+        match name.filter(|_| is_word) {
+            Some(name) => format!("--{name}").into(),
+            None => argument,
+        }
+    })
+}
+
+/// Reads a bool in any form that Go takes.
+fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("expected true or false".into()),
+    }
+}
+
 fn identity() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
@@ -260,7 +322,12 @@ mod tests {
     use super::*;
 
     fn settings(arguments: &[&str]) -> Settings {
-        Settings::parse_from([&["ip-address-controller"], arguments].concat())
+        parsed(arguments).unwrap()
+    }
+
+    fn parsed(arguments: &[&str]) -> Result<Settings, clap::Error> {
+        let arguments = ["ip-address-controller"].iter().chain(arguments).map(OsString::from);
+        Settings::try_parse_from(with_two_dashes(arguments))
     }
 
     #[test]
@@ -289,6 +356,51 @@ mod tests {
     fn v6_without_the_reconciler_only_vips_are_not_done() {
         let settings = settings(&["--enable-reconciler=false"]);
         assert!(settings.vips().is_none() && settings.enable_addresses);
+    }
+
+    #[test]
+    fn v6_the_flags_of_controller_runtime_say_where_servers_listen() {
+        let addresses = |arguments: &[&str]| {
+            let settings = settings(arguments);
+            [settings.metrics_address(), settings.health_address()].map(|address| address.to_string())
+        };
+        assert_eq!(addresses(&[]), [":9999", ":8080"]);
+        let both = ["--metrics-bind-address=127.0.0.1:8443", "--health-probe-bind-address=:8081"];
+        assert_eq!(addresses(&both), ["127.0.0.1:8443", ":8081"]);
+        let with_ports = [&both[..], &["--metrics-port=1", "--health-port=2"]].concat();
+        assert_eq!(addresses(&with_ports), ["127.0.0.1:8443", ":8081"], "an address overrides a port");
+        assert_eq!(addresses(&["--metrics-bind-address=0", "--health-probe-bind-address=0"]), ["0", "0"]);
+        assert_eq!(addresses(&["--metrics-bind-address=", "--health-probe-bind-address="]), [":8080", "0"]);
+        assert!(parsed(&["--metrics-bind-address=8080"]).is_err());
+    }
+
+    #[test]
+    fn v6_the_flags_of_zap_choose_level_and_format_of_the_log() {
+        let log = |arguments: &[&str]| {
+            let settings = settings(arguments);
+            (settings.log_filter(), settings.log_format())
+        };
+        let debug = || "info,controller=debug,drivers=debug,plan=debug".to_owned();
+        assert_eq!(log(&[]), ("info".into(), LogFormat::Text));
+        assert_eq!(log(&["--zap-devel"]), (debug(), LogFormat::Text));
+        assert_eq!(log(&["--zap-devel=false"]), ("info".into(), LogFormat::Json));
+        assert_eq!(log(&["--zap-devel=false", "--zap-encoder=console"]).1, LogFormat::Text);
+        assert_eq!(log(&["--zap-encoder=JSON", "--log-format=text"]).1, LogFormat::Json);
+        assert_eq!(log(&["--zap-devel", "--zap-log-level=error"]).0, "error");
+        assert_eq!([log(&["--zap-log-level=1"]).0, log(&["--zap-log-level=DEBUG"]).0], [debug(), debug()]);
+        assert!(log(&["--zap-log-level=9"]).0.contains("controller=trace"));
+        assert!(parsed(&["--zap-log-level=0"]).is_err() && parsed(&["--zap-encoder=xml"]).is_err());
+        settings(&["--zap-stacktrace-level=panic", "--zap-time-encoding=iso8601"]);
+    }
+
+    #[test]
+    fn v6_flags_are_taken_in_every_form_that_go_takes() {
+        assert!(settings(&["-leader-elect", "-enable-reconciler", "-kubeconfig", "file"]).enable_reconciler);
+        assert!(!settings(&["-enable-reconciler=False"]).enable_reconciler);
+        assert!(!settings(&["--enable-reconciler=0", "-leader-elect=T"]).enable_reconciler);
+        assert_eq!(settings(&["-kubeconfig=file"]).kubeconfig, Some(PathBuf::from("file")));
+        assert!(parsed(&["--enable-reconciler=yes"]).is_err());
+        assert!(parsed(&["-V"]).unwrap_err().to_string().contains(env!("CARGO_PKG_VERSION")));
     }
 
     #[test]
