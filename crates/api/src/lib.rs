@@ -35,3 +35,32 @@ pub const FINALIZER: &str = "netinfra.darkbrains.com/addresses";
 
 /// The most addresses one object may hold, so that its status still fits an object while every address moves.
 pub const ADDRESSES_MAX: usize = 1_000;
+
+/// The most characters that the second part of a label's name may have.
+const LABEL_NAME_MAX: usize = 63;
+
+/// The label that names a `NetIPAllocation`. A name that does not fit is cut, and told from others by a hash of all of it.
+pub fn allocation_label(name: &str) -> String {
+    if name.len() <= LABEL_NAME_MAX {
+        return format!("{ALLOCATION_LABEL_PREFIX}{name}");
+    }
+    let mix = |state: u64, byte: u8| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let number = name.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+    // Names are made of ASCII, so any place is between two characters.
+    let beginning = &name[..LABEL_NAME_MAX - 17];
+    format!("{ALLOCATION_LABEL_PREFIX}{beginning}-{number:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn n9_a_name_that_is_too_long_for_a_label_is_cut_and_still_tells_two_apart() {
+        let long = |end: &str| allocation_label(&format!("{}{end}", "a".repeat(80)));
+        let (one, two) = (long("1"), long("2"));
+        assert_ne!(one, two);
+        assert_eq!(one.strip_prefix(ALLOCATION_LABEL_PREFIX).unwrap().len(), LABEL_NAME_MAX);
+        assert_eq!(allocation_label(&"a".repeat(63)), format!("{ALLOCATION_LABEL_PREFIX}{}", "a".repeat(63)));
+    }
+}

@@ -10,13 +10,13 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use api::ALLOCATION_LABEL_PREFIX;
+use api::allocation_label;
 use api::net_ip_allocation::NetIPAllocation;
 use api::status::AddressState;
 use drivers::DriverError;
 use kube::ResourceExt;
 use plan::vips::{Role, Said};
-use plan::{Address, PoolKey, Provider};
+use plan::{Address, NodeName, PoolKey, Provider};
 use prometheus::core::Collector;
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
@@ -121,7 +121,7 @@ impl Metrics {
             )?,
             node_ready: new.gauges(
                 "netipallocation_node_ip_ready",
-                "Whether a node that holds an address carries the label ip.ready",
+                "Whether a node carries the label ip.ready for an object that it matches, or holds an address of",
                 &["node", "crd_name"],
             )?,
             reconciled: new.counters(
@@ -288,10 +288,11 @@ impl Metrics {
             gauges.reset();
         }
         let mut present = BTreeSet::new();
-        for tracked in index.objects.values() {
+        for (key, tracked) in &index.objects {
             if let Object::Allocation(object) = &tracked.object {
                 present.insert(object.name_any());
                 self.describe_object(object);
+                self.describe_nodes(index, key, object);
             }
         }
         for gone in known.difference(&present) {
@@ -302,11 +303,21 @@ impl Metrics {
         for (name, node) in index.world.meant_by(net_ip_allocation::KIND) {
             cordoned.with_label_values(&[name.as_str()]).set(node.is_cordoned.into());
         }
-        for (name, node) in &index.nodes {
-            let of = |label: &String| label.strip_prefix(ALLOCATION_LABEL_PREFIX).map(ToOwned::to_owned);
-            for allocation in node.labels().keys().filter_map(of) {
-                node_ready.with_label_values(&[name.as_str(), &allocation]).set(node.is_ip_ready().into());
-            }
+    }
+
+    /// Sets the gauge about the label `ip.ready` for each node that matches an object or holds an address of it.
+    fn describe_nodes(&self, index: &Index, key: &PoolKey, object: &NetIPAllocation) {
+        let label = allocation_label(&key.name);
+        let addresses = object.status.iter().flat_map(|status| &status.addresses);
+        let attached = addresses.filter(|address| address.state == AddressState::Attached);
+        let holders: BTreeSet<NodeName> =
+            attached.filter_map(|address| address.node_name.as_deref().map(Into::into)).collect();
+        for name in index.world.matching(key).chain(&holders) {
+            let Some(node) = index.nodes.get(name) else { continue };
+            // The label `ip.ready` is of the node, which may hold an address of another object.
+            let is_of_object = holders.contains(name) || node.labels().contains_key(&label);
+            let is_ready = node.is_ip_ready() && is_of_object;
+            self.0.node_ready.with_label_values(&[name.as_str(), &*key.name]).set(is_ready.into());
         }
     }
 
@@ -464,8 +475,40 @@ mod tests {
         metrics.describe(&index);
         let told = lines(&metrics, "netipallocation_");
         let of_object = told.iter().filter(|line| line.contains("edge"));
-        let of_node = r#"netipallocation_node_ip_ready{crd_name="edge",node="n1"} 1"#;
-        assert_eq!(of_object.collect::<Vec<_>>(), [of_node], "the node still carries its label");
+        assert_eq!(of_object.collect::<Vec<_>>(), Vec::<&String>::new());
+    }
+
+    /// The series of `node_ip_ready`, as pairs of node and value, of the object with this name.
+    fn node_ip_ready(name: &str, labels: Value, holder: &str) -> Vec<String> {
+        let metrics = metrics(None);
+        let mut index = Index::default();
+        let node = json!({"metadata": {"name": "n1", "labels": labels}});
+        let object = json!({
+            "metadata": {"name": name, "uid": "1", "resourceVersion": "1"},
+            "spec": {"reservedIPs": ["203.0.113.1"], "nodeSelector": {"role": "edge"}, "cloud": {"provider": "gcp"}},
+            "status": {"addresses": [{"address": "203.0.113.1", "state": "Attached", "nodeName": holder}]},
+        });
+        see(&mut index, node, object);
+        metrics.describe(&index);
+        let beginning = format!("netipallocation_node_ip_ready{{crd_name=\"{name}\",node=");
+        let told = lines(&metrics, "netipallocation_node_ip_ready{");
+        told.iter().map(|line| line.strip_prefix(&beginning).unwrap_or(line).to_owned()).collect()
+    }
+
+    #[test]
+    fn n12_node_ip_ready_has_the_objects_real_name_as_other_series_do() {
+        let long = "a".repeat(80);
+        let labels = json!({"role": "edge", "ip.ready": "true", allocation_label(&long): "true"});
+        assert_eq!(node_ip_ready(&long, labels, "n1"), [r#""n1"} 1"#]);
+    }
+
+    #[test]
+    fn n12_node_ip_ready_is_zero_for_a_node_without_the_label() {
+        assert_eq!(node_ip_ready("edge", json!({"role": "edge"}), "n9"), [r#""n1"} 0"#], "it matches");
+        assert_eq!(node_ip_ready("edge", json!({}), "n1"), [r#""n1"} 0"#], "it holds an address");
+        assert_eq!(node_ip_ready("edge", json!({}), "n9"), Vec::<String>::new(), "it is none of its nodes");
+        let of_other = json!({"role": "edge", "ip.ready": "true", allocation_label("other"): "true"});
+        assert_eq!(node_ip_ready("edge", of_other, "n9"), [r#""n1"} 0"#], "it is another object's node");
     }
 
     #[test]

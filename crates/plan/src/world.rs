@@ -515,6 +515,12 @@ impl World {
         self.slot_of_node.values().filter(is_meant).filter_map(|slot| self.at(*slot))
     }
 
+    /// The nodes that match a pool, in no order.
+    pub fn matching(&self, key: &PoolKey) -> impl Iterator<Item = &NodeName> {
+        let slots = self.pools.get(key).into_iter().flat_map(|member| member.matching.iter());
+        slots.filter_map(move |slot| self.at(slot)).map(|(name, _)| name)
+    }
+
     /// The nodes that could get an address of a pool and have none of it, by name, and no more than so many. One that refused
     /// an address lately is not among them.
     pub fn assignable(&self, key: &PoolKey, most: usize) -> Vec<&NodeName> {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use api::{ALLOCATION_LABEL_PREFIX, IP_READY_LABEL, RESERVED_IP_ANNOTATION};
+use api::{ALLOCATION_LABEL_PREFIX, IP_READY_LABEL, RESERVED_IP_ANNOTATION, allocation_label};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -93,21 +93,6 @@ fn changes(
     changes
 }
 
-/// The most characters that the second part of a label's name may have.
-const LABEL_NAME_MAX: usize = 63;
-
-/// The label that names an allocation. A name that does not fit is cut, and told from others by a number made of all of it.
-fn allocation_label(name: &str) -> String {
-    if name.len() <= LABEL_NAME_MAX {
-        return format!("{ALLOCATION_LABEL_PREFIX}{name}");
-    }
-    let mix = |state: u64, byte: u8| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let number = name.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
-    // Names are made of ASCII, so any place is between two characters.
-    let beginning = &name[..LABEL_NAME_MAX - 17];
-    format!("{ALLOCATION_LABEL_PREFIX}{beginning}-{number:016x}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,15 +150,6 @@ mod tests {
         let others = json!({"ip.ready2": "true", "ip.ready.example.com/x": "true"});
         let annotations = json!({"flipop.digitalocean.com/ipv4-reserved-ip-note": "x"});
         assert_eq!(diff(&node(others, annotations), &marks(&[], &[])), None);
-    }
-
-    #[test]
-    fn n9_a_name_that_is_too_long_for_a_label_is_cut_and_still_tells_two_apart() {
-        let long = |end: &str| allocation_label(&format!("{}{end}", "a".repeat(80)));
-        let (one, two) = (long("1"), long("2"));
-        assert_ne!(one, two);
-        assert_eq!(one.strip_prefix(ALLOCATION_LABEL_PREFIX).unwrap().len(), LABEL_NAME_MAX);
-        assert_eq!(allocation_label(&"a".repeat(63)), format!("{ALLOCATION_LABEL_PREFIX}{}", "a".repeat(63)));
     }
 
     #[test]
