@@ -11,6 +11,7 @@
 //! make, ends as if it had been made once.
 
 mod act;
+mod conditions;
 mod observe;
 mod report;
 #[cfg(test)]
@@ -25,7 +26,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::ObjectMeta;
 use kube::{Client, ResourceExt};
 use plan::Timestamp;
-use plan::vips::{Key, Role, Said, Step};
+use plan::vips::{Key, Next, Role, Said, Step};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -87,6 +88,12 @@ const POOL_SEEN_MAX: Duration = Duration::from_secs(30);
 /// Metrics about objects are set so often at the most.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 
+/// The most Clusters whose conditions are written at once: VIPs never wait for words.
+const REPORTING_MAX: usize = 8;
+
+/// So long nothing is tried after the controller was denied the right to write conditions, which an older manifest lacks.
+const DENIED_PAUSE: Duration = Duration::from_secs(300);
+
 /// The most Events under way at once.
 const TELLING_MAX: usize = 32;
 
@@ -104,6 +111,7 @@ pub struct Terms {
 enum Work {
     Claim(Role),
     Cluster,
+    Conditions,
 }
 
 /// Everything that takes part.
@@ -127,6 +135,10 @@ pub struct Vips {
     outdated_claims: BTreeMap<Key, (Option<ObjectMeta>, Instant)>,
     /// How often something failed for a VIP of a Cluster, or for what is said of it, and until when that is not tried again.
     failures: BTreeMap<(Key, Option<Role>), (u32, Instant)>,
+    /// How often the conditions of a Cluster could not be written, and until when that is not tried again.
+    unreported: BTreeMap<Key, (u32, Instant)>,
+    /// Until when no conditions are written, because the controller may not.
+    denied_until: Option<Instant>,
     /// When each VIP was first missed.
     missed: BTreeMap<(Key, Role), Instant>,
     /// Since when an address has been on its way for a VIP, and nothing else in between.
@@ -194,6 +206,8 @@ impl Vips {
             outdated: BTreeMap::new(),
             outdated_claims: BTreeMap::new(),
             failures: BTreeMap::new(),
+            unreported: BTreeMap::new(),
+            denied_until: None,
             missed: BTreeMap::new(),
             allocating: BTreeMap::new(),
             told: 0,
@@ -257,8 +271,10 @@ impl Vips {
         let retries = self.failures.values().map(|(_, until)| *until);
         let words = self.allocating.values().map(|since| *since + PATIENCE);
         let claims = self.outdated_claims.values().map(|(_, until)| *until);
+        let reports = self.unreported.values().map(|(_, until)| *until).chain(self.denied_until);
         let due = retries
             .chain(words)
+            .chain(reports)
             .chain(claims)
             .filter(|due| *due > now)
             .chain([now + IDLE_MAX])
@@ -331,6 +347,7 @@ impl Vips {
         let began = Instant::now();
         let (clusters, claims) = (&self.index.clusters, &self.index.claims);
         self.failures.retain(|(key, _), _| clusters.contains_key(key));
+        self.unreported.retain(|key, _| clusters.contains_key(key));
         let failures = &self.failures;
         let is_resting = |key: &Key, role: Role| {
             failures.get(&(key.clone(), Some(role))).is_some_and(|(_, until)| *until > began)
@@ -375,7 +392,9 @@ impl Vips {
                 Some(Step::Write { .. }) | None => {}
             }
         }
-        self.amend(key);
+        if self.amend(key) {
+            self.report_conditions(key, &planned);
+        }
         self.index.world.speak_for(&planned);
         if let Some(class) = class {
             let said = planned.iter().map(|(_, next)| &next.said);
@@ -444,16 +463,17 @@ impl Vips {
         });
     }
 
-    fn amend(&mut self, key: &Key) {
+    /// Begins to change a Cluster where something is to be changed. The result is whether it is known that nothing is.
+    fn amend(&mut self, key: &Key) -> bool {
         let rests = self.failures.get(&(key.clone(), None)).is_some_and(|(_, until)| *until > Instant::now());
         let is_busy = self.under_way.contains(&(key.clone(), Work::Cluster));
         if rests || is_busy || self.outdated.contains_key(key) {
-            return;
+            return false;
         }
         let (Some(tracked), Some(served)) =
             (self.index.clusters.get(key), self.index.served.get(&Kind::Clusters).cloned())
         else {
-            return;
+            return false;
         };
         let manner = |role| {
             let waits = self.allocating.get(&(key.clone(), role)).map(|since| since.elapsed());
@@ -465,7 +485,10 @@ impl Vips {
         };
         let port = self.terms.default_port;
         let amendment = report::amendment(&self.index.world, key, tracked, &served, port, manner);
-        let Some(amendment) = amendment.filter(|_| self.begin(key, Work::Cluster)) else { return };
+        let Some(amendment) = amendment else { return true };
+        if !self.begin(key, Work::Cluster) {
+            return false;
+        }
         let (client, fence, key) = (self.client.clone(), Arc::clone(&self.fence), key.clone());
         self.tasks.spawn(async move {
             let change = act::amend(client.clone(), served.clone(), key.clone(), amendment.patch.clone());
@@ -478,6 +501,68 @@ impl Vips {
                 amended => Ended::Amended(key, amendment, amended.map(Box::new)),
             }
         });
+        false
+    }
+
+    /// Begins to bring the conditions of a Cluster in line with its annotation, where they are not. What is not known changes none.
+    fn report_conditions(&mut self, key: &Key, planned: &[(Role, Next); 2]) {
+        let now = Instant::now();
+        let is_unsure =
+            |(_, next): &(Role, Next)| matches!(next.said, Said::Unknown(_) | Said::Paused | Said::Leaving);
+        let rests = self.unreported.get(key).map(|(_, until)| *until).max(self.denied_until);
+        let (Some(tracked), Some(served)) =
+            (self.index.clusters.get(key), self.index.served.get(&Kind::Clusters).cloned())
+        else {
+            return;
+        };
+        if tracked.are_conditions_current
+            || planned.iter().any(is_unsure)
+            || rests.is_some_and(|until| until > now)
+            || self.under_way.iter().filter(|(_, work)| *work == Work::Conditions).count() >= REPORTING_MAX
+            || !self.begin(key, Work::Conditions)
+        {
+            return;
+        }
+        let (client, fence, key) = (self.client.clone(), Arc::clone(&self.fence), key.clone());
+        let wall = self.clock.wall();
+        self.tasks.spawn(async move {
+            let reported = act::report_conditions(client, served, &key, &fence, wall).await;
+            Ended::Reported(key, reported.map(|cluster| cluster.map(Box::new)))
+        });
+    }
+
+    /// Takes note of what became of the conditions of a Cluster.
+    fn reported(&mut self, key: Key, result: Result<Option<Box<watch::Cluster>>, kube::Error>) {
+        match result {
+            Ok(Some(cluster)) => {
+                self.unreported.remove(&key);
+                self.denied_until = None;
+                self.index.see_answer(*cluster);
+            }
+            // The watch tells when it is gone.
+            Ok(None) => {
+                if let Some(known) = self.index.clusters.get(&key) {
+                    let version = version(&known.metadata);
+                    self.outdated.insert(key, version);
+                }
+            }
+            Err(error) => {
+                let (failures, until) = self.unreported.entry(key.clone()).or_insert((0, Instant::now()));
+                *until = Instant::now() + self.retry.grown(*failures);
+                *failures += 1;
+                match &error {
+                    // Others change a Cluster while it is built.
+                    kube::Error::Api(status) if status.code == 409 => {}
+                    kube::Error::Api(status) if status.code == 403 => {
+                        if self.denied_until.is_none_or(|until| until <= Instant::now()) {
+                            tracing::warn!(target: LOG, %error, "may not write conditions; update the ClusterRole");
+                        }
+                        self.denied_until = Some(Instant::now() + DENIED_PAUSE);
+                    }
+                    _ => tracing::warn!(target: LOG, cluster = %key, %error, "failed to write conditions"),
+                }
+            }
+        }
     }
 
     /// Takes note of what became of something.
@@ -537,6 +622,10 @@ impl Vips {
                 {
                     self.outdated.insert(key, refused);
                 }
+            }
+            Ended::Reported(key, result) => {
+                self.under_way.remove(&(key.clone(), Work::Conditions));
+                self.reported(key, result);
             }
             Ended::Told(result) => {
                 self.telling -= 1;
@@ -631,7 +720,7 @@ pub fn age(created: Option<&Time>, now: Timestamp) -> Option<Duration> {
 
 /// Whether a Cluster may be built with what is known of its VIP: it has one, or none is meant for it. The answer is otherwise what
 /// is waited for: also a pool that may only not have been seen yet, because it came with the Cluster or somebody has claimed from it.
-pub fn may_be_built(planned: &[(Role, plan::vips::Next); 2], age: Option<Duration>) -> Result<(), String> {
+pub fn may_be_built(planned: &[(Role, Next); 2], age: Option<Duration>) -> Result<(), String> {
     let [(_, control_plane), _] = planned;
     let is_new = age.is_some_and(|age| age < POOL_SEEN_MAX);
     match (&control_plane.said, &control_plane.step) {

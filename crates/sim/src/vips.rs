@@ -9,7 +9,8 @@
 //!     an endpoint or VIP that is there is never replaced
 //!     there is one claim for each VIP; one of somebody else is never touched, one with an address never given up
 //!     a Cluster that is paused is left alone, and nothing is tried again without a pause
-//!     what is said of a VIP does not change because something is not known
+//!     what is said of a VIP does not change because something is not known, and a condition says what the annotation says
+//!     conditions of Cluster API stay as they are
 //!     in the end every Cluster has its VIPs wherever they belong, and nothing is left of those that are gone
 //! ```
 
@@ -189,15 +190,16 @@ pub fn happen(universe: &Universe, event: &Event) {
         api.edit("clusters", NAMESPACE, &name(cluster), now, change);
     };
     match *event {
-        Event::Create { cluster } => api.create("clusters", &object(cluster), now),
+        Event::Create { cluster } => create(universe, cluster),
         Event::Delete { cluster } => api.delete("clusters", NAMESPACE, &name(cluster), now),
         Event::Replace { cluster } => {
             edit(cluster, &|object| object["metadata"]["finalizers"] = Value::Null);
             api.delete("clusters", NAMESPACE, &name(cluster), now);
-            api.create("clusters", &object(cluster), now);
+            create(universe, cluster);
         }
         Event::Pause { cluster, is_paused } => edit(cluster, &|object| {
             object["spec"]["paused"] = is_paused.into();
+            set_condition(object, "Paused", is_paused);
         }),
         Event::SetEndpoint { cluster } => edit(cluster, &|object| {
             if host(object).is_none() {
@@ -250,6 +252,48 @@ pub fn heal(universe: &Universe) {
 
 fn name(cluster: u64) -> String {
     format!("cluster-{cluster}")
+}
+
+/// Makes a Cluster, of which Cluster API says something at once.
+fn create(universe: &Universe, cluster: u64) {
+    let (api, now) = (&universe.api, universe.now());
+    api.create("clusters", &object(cluster), now);
+    api.edit("clusters", NAMESPACE, &name(cluster), now, |object| set_condition(object, "Available", false));
+}
+
+/// Sets a condition as Cluster API does: in its place in the list.
+fn set_condition(cluster: &mut Value, kind: &str, status: bool) {
+    let mut conditions = cluster["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.retain(|condition| condition["type"] != kind);
+    conditions.insert(0, json!({"type": kind, "status": if status { "True" } else { "False" }}));
+    cluster["status"]["conditions"] = conditions.into();
+}
+
+/// The conditions of a Cluster that are ours, or those that are not.
+fn conditions(cluster: &Value, ours: bool) -> Vec<&Value> {
+    let all = cluster["status"]["conditions"].as_array().into_iter().flatten();
+    let is_ours = |condition: &Value| text(&condition["type"]).is_some_and(|kind| kind.starts_with("vip."));
+    all.filter(|condition| is_ours(condition) == ours).collect()
+}
+
+/// What our condition about a VIP should be, by the annotation of a Cluster.
+fn condition(role: Role, word: &str) -> (&'static str, &'static str) {
+    let kind = match role {
+        Role::ControlPlane => "vip.capi.gorizond.io/ControlPlaneVIPReady",
+        Role::Ingress => "vip.capi.gorizond.io/IngressVIPReady",
+    };
+    (kind, if word == "Assigned" { "True" } else { "False" })
+}
+
+/// Whether the conditions of a Cluster say what its annotation says.
+fn is_reported(cluster: &Value) -> bool {
+    let words = Role::ALL.into_iter().filter_map(|role| Some(condition(role, &word(cluster, role)?)));
+    let mut said: Vec<_> = conditions(cluster, true)
+        .iter()
+        .filter_map(|condition| Some((text(&condition["type"])?, text(&condition["status"])?)))
+        .collect();
+    said.sort_unstable();
+    said == words.collect::<Vec<_>>()
 }
 
 fn claim_name(role: Role, cluster: &str) -> String {
@@ -400,7 +444,7 @@ pub fn carried_out(
     };
     let name = match text_of(request, "name") {
         Some(name) if *method == Method::POST => name,
-        _ => name.trim_start_matches('/').to_owned(),
+        _ => name.trim_start_matches('/').trim_end_matches("/status").to_owned(),
     };
     let before = universe.api.one(plural, NAMESPACE, &name);
     let answered = answer();
@@ -415,6 +459,9 @@ pub fn carried_out(
     }
     let after = universe.api.one(plural, NAMESPACE, &name);
     let wrong = match (method, plural, &before, &after) {
+        (&Method::PATCH, "clusters", Some(before), Some(after)) if path.ends_with("/status") => {
+            reported(universe, before, after)
+        }
         (&Method::PATCH, "clusters", Some(before), Some(after)) => amended(universe, before, after),
         (&Method::POST, "ipaddressclaims", None, Some(claim)) => claimed(universe, claim),
         (&Method::DELETE, "ipaddressclaims", Some(claim), _) => given_up(claim),
@@ -427,6 +474,21 @@ pub fn carried_out(
 fn text_of(request: &Request<Bytes>, field: &str) -> Option<String> {
     let body: Value = serde_json::from_slice(request.body()).ok()?;
     text(&body["metadata"][field]).map(ToOwned::to_owned)
+}
+
+/// What is wrong with a change of a Cluster's status.
+fn reported(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    if is_paused(before) && is_known(universe, before) {
+        found.push("it is paused, and its status was changed".to_owned());
+    }
+    if conditions(before, false) != conditions(after, false) {
+        found.push("conditions of somebody else were changed".to_owned());
+    }
+    if !is_reported(after) {
+        found.push("its conditions don't say what its annotation says".to_owned());
+    }
+    found
 }
 
 /// What is wrong with a change of a Cluster.
@@ -530,6 +592,9 @@ pub fn judge(universe: &Universe) -> Vec<String> {
     let mut holders: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for cluster in &clusters {
         let name = text(&cluster["metadata"]["name"]).unwrap_or_default();
+        if !is_reported(cluster) {
+            found.push(format!("the conditions of {name} are {:?}", conditions(cluster, true)));
+        }
         for role in Role::ALL {
             let wants =
                 role == Role::ControlPlane || cluster["metadata"]["annotations"][INGRESS_ENABLED] != "false";

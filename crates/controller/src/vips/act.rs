@@ -7,12 +7,13 @@
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, DynamicObject, ObjectMeta};
 use kube::{Api, Client};
+use plan::Timestamp;
 use plan::vips::{Key, PoolRef, Role};
 use serde_json::{Value, json};
 
-use super::ROLE;
 use super::report::Amendment;
 use super::watch::{Cluster, IPAM, Kind};
+use super::{ROLE, conditions, observe};
 use crate::fence::Fence;
 
 /// The label by which others find what belongs to a Cluster.
@@ -34,6 +35,8 @@ pub enum Ended {
     Amended(Key, Amendment, Result<Box<Cluster>, kube::Error>),
     /// A Cluster was not changed, because it has become another one. This is what it is now, where that could be read.
     Outdated(Key, Amendment, Option<Box<Cluster>>),
+    /// The conditions of a Cluster were written, or were not. This is what it is now, where it is still there.
+    Reported(Key, Result<Option<Box<Cluster>>, kube::Error>),
     /// An Event was told, or was not.
     Told(Result<(), kube::Error>),
 }
@@ -114,6 +117,32 @@ pub async fn amend(
     let api = Api::<Cluster>::namespaced_with(client, &key.namespace, &served);
     let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
     api.patch(&key.name, &params, &Patch::Merge(patch)).await
+}
+
+/// Brings the conditions of a Cluster in line with its annotation, in the version that is read for it. The result is the Cluster as
+/// it is then; none where it is gone.
+pub async fn report_conditions(
+    client: Client,
+    served: ApiResource,
+    key: &Key,
+    fence: &Fence,
+    now: Timestamp,
+) -> Result<Option<Cluster>, kube::Error> {
+    let Some(cluster) = read(client.clone(), served.clone(), key).await? else { return Ok(None) };
+    let facts = observe::facts(&cluster);
+    let Some(conditions) =
+        conditions::updated(&cluster, &served.version, now).filter(|_| !facts.is_paused && !facts.is_leaving)
+    else {
+        return Ok(Some(cluster));
+    };
+    let api = Api::<Cluster>::namespaced_with(client, &key.namespace, &served);
+    let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+    // A merge patch replaces the whole list, so it names the version in which the list was read.
+    let patch = json!({
+        "metadata": {"resourceVersion": cluster.metadata.resource_version},
+        "status": {"conditions": conditions},
+    });
+    while_leading(fence, api.patch_status(&key.name, &params, &Patch::Merge(patch))).await.map(Some)
 }
 
 /// A Cluster as it is now; none where it is gone. The watch will tell of it too, but may be late when many Clusters are built.

@@ -11,6 +11,7 @@ use kube::core::{ApiResource, ObjectMeta};
 use plan::vips::{self, Count, Key, PoolRef, Role, World};
 use serde_json::Value;
 
+use super::conditions;
 use super::watch::{
     Address, Addresses, Claim, Class, Cluster, Endpoint, Kind, Lenient, Pool, Seen, Topology,
 };
@@ -28,6 +29,8 @@ pub struct Tracked {
     pub variables: Option<Vec<Value>>,
     /// What we last said of it.
     pub said: Option<String>,
+    /// Whether its conditions say the same.
+    pub are_conditions_current: bool,
 }
 
 /// Everything that was seen.
@@ -173,6 +176,7 @@ impl Index {
             port: spec.control_plane_endpoint.as_ref().and_then(port),
             variables: spec.topology.as_ref().map(|topology| topology.variables.clone()),
             said: annotations.get(STATUS).cloned(),
+            are_conditions_current: conditions::are_current(&cluster),
             metadata: ObjectMeta {
                 name: cluster.metadata.name.clone(),
                 namespace: cluster.metadata.namespace.clone(),

@@ -1,8 +1,8 @@
 //! What is written on a Cluster: its VIPs, and what is to be said of them.
 //!
 //! In: a Cluster, and what is planned for it. Out: one change of it, or none where it says all that already. The words are in an
-//! annotation of ours, because a Cluster's conditions are Cluster API's; an Event is told for each new reason. What is written in
-//! one change with a VIP is what is so from that moment on.
+//! annotation of ours, because a status can't be written in one change with a VIP; conditions repeat it afterwards. An Event is told
+//! for each new reason. What is written in one change with a VIP is what is so from that moment on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,9 +20,11 @@ use crate::report::events::News;
 
 /// What is said of one VIP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Words {
-    reason: String,
-    message: String,
+pub struct Words {
+    /// One word.
+    pub reason: String,
+    /// A sentence.
+    pub message: String,
 }
 
 /// A change of a Cluster.
@@ -154,7 +156,7 @@ fn write(
 }
 
 /// What an annotation says; nothing where it can't be read.
-fn words(text: Option<&str>) -> BTreeMap<String, Words> {
+pub fn words(text: Option<&str>) -> BTreeMap<String, Words> {
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 

@@ -100,25 +100,52 @@ impl Leader {
 
     /// As many changes of Clusters are refused because others have changed them as well, before one is taken.
     fn after_changes(by_others: usize, code: u16) -> Self {
+        Self::answering(by_others, code, 200)
+    }
+
+    /// Changes of a Cluster's status are answered with a code of their own.
+    fn answering(by_others: usize, code: u16, of_status: u16) -> Self {
         let sent = Arc::new(Mutex::new(Vec::new()));
+        let stored = Arc::new(Mutex::new(BTreeMap::new()));
         let service = tower::service_fn({
             let sent = Arc::clone(&sent);
             move |request: http::Request<Body>| {
-                let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+                let stored = Arc::clone(&stored);
+                let mut parts = request.uri().path().rsplit('/').map(ToOwned::to_owned);
+                let last = parts.next().unwrap_or_default();
+                let is_status = last == "status";
+                let name = if is_status { parts.next().unwrap_or_default() } else { last };
+                let line = format!("{} {name}{}", request.method(), if is_status { "/status" } else { "" });
                 let (count, changes) = {
                     let mut sent = sent.lock().unwrap();
-                    sent.push(format!("{} {name}", request.method()));
+                    sent.push(line);
                     (sent.len(), sent.iter().filter(|line| line.starts_with("PATCH")).count())
                 };
                 async move {
                     let (code, body) = match *request.method() {
                         http::Method::PATCH if changes <= by_others => refusal(409),
+                        http::Method::PATCH if is_status && of_status != 200 => refusal(of_status),
                         http::Method::PATCH => {
                             let patch = request.into_body().collect_bytes().await?;
-                            (200, changed(&name, serde_json::from_slice(&patch)?, count))
+                            let patch: Value = serde_json::from_slice(&patch)?;
+                            let mut stored = stored.lock().unwrap();
+                            let now = match stored.get(&name) {
+                                Some(present) if is_status => {
+                                    let mut now: Value = Value::clone(present);
+                                    now["status"] = patch["status"].clone();
+                                    now["metadata"]["resourceVersion"] = (count + 1).to_string().into();
+                                    now
+                                }
+                                _ => changed(&name, patch, count),
+                            };
+                            stored.insert(name, now.clone());
+                            (200, now)
                         }
                         http::Method::GET => {
-                            let now = changed("c", json!({"metadata": {}}), count);
+                            let name =
+                                request.uri().query().and_then(|query| query.rsplit("%3D").next()).unwrap();
+                            let stored = stored.lock().unwrap().get(name).cloned();
+                            let now = stored.unwrap_or_else(|| changed(name, json!({"metadata": {}}), count));
                             (200, json!({"metadata": {}, "items": [now]}))
                         }
                         _ => refusal(code),
@@ -155,7 +182,8 @@ impl Leader {
 async fn a_claim_that_is_refused_is_tried_once_and_told_once_until_its_pause_is_over() {
     let told = told(&["c"], vec![pool("p", 1)], Vec::new());
     let requests = Leader::new(403).requests(told).await;
-    assert_eq!(requests, ["POST ipaddressclaims", "PATCH c", "POST events"]);
+    let conditions = ["GET clusters", "PATCH c/status"];
+    assert_eq!(requests, [&["POST ipaddressclaims", "PATCH c", "POST events"][..], &conditions].concat());
 }
 
 #[tokio::test]
@@ -176,7 +204,8 @@ async fn a_claim_that_has_changed_or_is_gone_is_not_given_up_again_before_the_wa
 async fn a_cluster_that_others_have_changed_is_read_and_changed_without_waiting_for_the_watch() {
     let told = told(&["c"], vec![pool("p", 1)], Vec::new());
     let requests = Leader::after_changes(1, 403).requests(told).await;
-    assert_eq!(requests, ["POST ipaddressclaims", "PATCH c", "GET clusters", "PATCH c", "POST events"]);
+    assert_eq!(requests[..5], ["POST ipaddressclaims", "PATCH c", "GET clusters", "PATCH c", "POST events"]);
+    assert_eq!(requests[5..], ["GET clusters", "PATCH c/status"]);
 }
 
 #[tokio::test]
@@ -194,6 +223,8 @@ async fn an_address_that_is_free_for_a_moment_is_no_news_to_those_who_wait() {
     let claims = vec![claim("a", "p"), claim("b", "p")];
     let mut requests = leader.requests(told(&["a", "b"], vec![pool("p", 0)], claims)).await;
     requests.sort();
+    let conditions = ["PATCH a/status", "PATCH b/status"];
+    requests.retain(|request| !conditions.contains(&&**request) && request != "GET clusters");
     assert_eq!(requests, ["PATCH a", "PATCH b", "POST events", "POST events"]);
     for free in [1, 0, 1] {
         // It is free after a long time.
@@ -205,4 +236,36 @@ async fn an_address_that_is_free_for_a_moment_is_no_news_to_those_who_wait() {
         let requests = leader.requests(vec![Seen::Pools(Kind::GlobalPools, change)]).await;
         assert_eq!(requests, Vec::<String>::new(), "{free} free");
     }
+}
+
+#[tokio::test]
+async fn v8_conditions_that_are_refused_stop_nothing_and_are_not_tried_again_at_once() {
+    for code in [403, 409, 422] {
+        let mut leader = Leader::answering(0, 403, code);
+        let requests = leader.requests(told(&["c"], vec![pool("p", 1)], Vec::new())).await;
+        assert_eq!(requests[..3], ["POST ipaddressclaims", "PATCH c", "POST events"], "{code}");
+        assert_eq!(requests[3..], ["GET clusters", "PATCH c/status"], "{code}");
+        // The annotation still follows what happens.
+        let change = Change::All(vec![claim("c", "p")]);
+        let requests = leader.requests(vec![Seen::Claims(change)]).await;
+        assert_eq!(requests, ["PATCH c"], "{code}");
+    }
+}
+
+#[tokio::test]
+async fn v8_without_the_right_to_write_conditions_one_cluster_is_tried_for_all() {
+    let mut leader = Leader::answering(0, 403, 403);
+    leader.requests(told(&["a"], vec![pool("p", 1)], Vec::new())).await;
+    let both = told(&["a", "b"], vec![pool("p", 1)], Vec::new()).swap_remove(Kind::ALL.len());
+    let requests = leader.requests(vec![both]).await;
+    assert!(requests.contains(&"PATCH b".to_owned()), "{requests:?}");
+    assert!(!requests.contains(&"PATCH b/status".to_owned()), "{requests:?}");
+}
+
+#[tokio::test]
+async fn v8_conditions_are_written_once_and_then_cost_nothing() {
+    let mut leader = Leader::new(403);
+    leader.requests(told(&["c"], vec![pool("p", 1)], Vec::new())).await;
+    let change = Change::Applied(Box::new(pool("q", 1)));
+    assert_eq!(leader.requests(vec![Seen::Pools(Kind::GlobalPools, change)]).await, Vec::<String>::new());
 }

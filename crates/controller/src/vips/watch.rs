@@ -83,7 +83,15 @@ impl<'de, T: Deserialize<'de> + Default> Deserialize<'de> for Lenient<T> {
 }
 
 /// A Cluster, as far as decisions need it.
-pub type Cluster = Object<Lenient<ClusterSpec>, NotUsed>;
+pub type Cluster = Object<Lenient<ClusterSpec>, ClusterStatus>;
+
+/// What a Cluster's status says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ClusterStatus {
+    /// Conditions as they are, of whoever set them.
+    pub conditions: Vec<Value>,
+}
 
 /// What a Cluster's spec says.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -1,0 +1,174 @@
+//! Conditions of a Cluster about its VIPs, for `kubectl wait` and for Cluster API's availability gates.
+//!
+//! In: a Cluster, with the annotation that reports its VIPs. Out: its list of conditions, with ours brought in line with the
+//! annotation; none where they are. Conditions of others keep every field, and their order.
+
+use kube::ResourceExt;
+use plan::Timestamp;
+use plan::vips::Role;
+use serde_json::{Value, json};
+
+use super::STATUS;
+use super::report::{Words, words};
+use super::watch::Cluster;
+
+/// The most conditions that Cluster API's definition allows on a Cluster.
+const CONDITIONS_MAX: usize = 32;
+
+/// The most characters of a message. Cluster API's definitions allow 10,240 in one version and 32,768 in the other.
+const MESSAGE_MAX: usize = 4_096;
+
+/// The version whose conditions have a severity.
+const WITH_SEVERITY: &str = "v1beta1";
+
+/// The type of the condition about a VIP.
+pub fn type_of(role: Role) -> &'static str {
+    match role {
+        Role::ControlPlane => "vip.capi.gorizond.io/ControlPlaneVIPReady",
+        Role::Ingress => "vip.capi.gorizond.io/IngressVIPReady",
+    }
+}
+
+/// Whether the conditions of a Cluster say what its annotation says.
+pub fn are_current(cluster: &Cluster) -> bool {
+    updated(cluster, WITH_SEVERITY, Timestamp::UNIX_EPOCH).is_none()
+}
+
+/// The conditions that a Cluster should have, in the form of the given API version; none where it has them.
+pub fn updated(cluster: &Cluster, version: &str, now: Timestamp) -> Option<Vec<Value>> {
+    let present = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let said = words(cluster.annotations().get(STATUS).map(String::as_str));
+    let mut conditions = present.to_vec();
+    for role in Role::ALL {
+        let (kind, wanted) = (type_of(role), said.get(role.name()));
+        let place = conditions.iter().position(|condition| condition["type"] == kind);
+        match (wanted, place) {
+            (None, None) => {}
+            (None, Some(place)) => _ = conditions.remove(place),
+            (Some(words), None) if conditions.len() < CONDITIONS_MAX => {
+                conditions.push(condition(kind, words, None, version, now));
+            }
+            // There is no room for it, and the annotation says it too.
+            (Some(_), None) => {}
+            (Some(words), Some(place)) => {
+                if !says(&conditions[place], words) {
+                    conditions[place] = condition(kind, words, Some(&conditions[place]), version, now);
+                }
+            }
+        }
+    }
+    (conditions != present).then_some(conditions)
+}
+
+/// A condition that says this. The time of its last transition stays while its status does.
+fn condition(kind: &str, words: &Words, before: Option<&Value>, version: &str, now: Timestamp) -> Value {
+    let status = status(words);
+    let since =
+        before.filter(|before| before["status"] == status).map(|before| &before["lastTransitionTime"]);
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+    let mut condition = json!({
+        "type": kind,
+        "status": status,
+        "reason": words.reason,
+        "message": message(words),
+        "lastTransitionTime": since.cloned().unwrap_or_else(|| now.into()),
+    });
+    if version == WITH_SEVERITY && status == "False" {
+        let is_on_its_way = matches!(&*words.reason, "Allocating" | "Releasing");
+        condition["severity"] = if is_on_its_way { "Info" } else { "Warning" }.into();
+    }
+    condition
+}
+
+fn says(condition: &Value, words: &Words) -> bool {
+    condition["status"] == status(words)
+        && condition["reason"] == *words.reason
+        && condition["message"] == message(words)
+}
+
+fn status(words: &Words) -> &'static str {
+    if words.reason == "Assigned" { "True" } else { "False" }
+}
+
+fn message(words: &Words) -> String {
+    words.message.chars().take(MESSAGE_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-11-18T02:00:00.5Z".parse().unwrap()
+    }
+
+    fn cluster(said: Value, conditions: Value) -> Cluster {
+        let metadata = json!({"name": "c", "annotations": {STATUS: said.to_string()}});
+        serde_json::from_value(json!({"metadata": metadata, "status": {"conditions": conditions}})).unwrap()
+    }
+
+    fn assigned() -> Value {
+        json!({"control-plane": {"reason": "Assigned", "message": "10.0.0.1 from pool p"}})
+    }
+
+    fn exhausted() -> Value {
+        json!({"control-plane": {"reason": "PoolExhausted", "message": "no address is free"}})
+    }
+
+    #[test]
+    fn v8_a_vip_that_is_assigned_is_a_true_condition() {
+        let of_others = json!({"type": "Available", "status": "False", "anything": "else"});
+        let updated = updated(&cluster(assigned(), json!([of_others])), "v1beta2", now()).unwrap();
+        let ours = json!({
+            "type": "vip.capi.gorizond.io/ControlPlaneVIPReady",
+            "status": "True",
+            "reason": "Assigned",
+            "message": "10.0.0.1 from pool p",
+            "lastTransitionTime": "2026-11-18T02:00:00Z",
+        });
+        assert_eq!(updated, [of_others, ours]);
+        let settled = cluster(assigned(), updated.into());
+        assert!(are_current(&settled), "it costs no further write");
+    }
+
+    #[test]
+    fn v8_conditions_of_v1beta1_have_a_severity_unless_they_are_true() {
+        let severity = |said: Value, version: &str| {
+            updated(&cluster(said, json!([])), version, now()).unwrap()[0]["severity"].clone()
+        };
+        assert_eq!(severity(exhausted(), "v1beta1"), "Warning");
+        let waiting = json!({"ingress": {"reason": "Allocating", "message": "waiting"}});
+        assert_eq!(severity(waiting, "v1beta1"), "Info");
+        assert_eq!(severity(assigned(), "v1beta1"), Value::Null);
+        assert_eq!(severity(exhausted(), "v1beta2"), Value::Null);
+    }
+
+    #[test]
+    fn v8_a_condition_keeps_its_time_while_its_status_stays() {
+        let first = updated(&cluster(exhausted(), json!([])), "v1beta2", Timestamp::UNIX_EPOCH).unwrap();
+        let no_pool = json!({"control-plane": {"reason": "NoPool", "message": "no pool"}});
+        let second = updated(&cluster(no_pool, first.into()), "v1beta2", now()).unwrap();
+        assert_eq!((&second[0]["reason"], &second[0]["status"]), (&json!("NoPool"), &json!("False")));
+        assert_eq!(second[0]["lastTransitionTime"], "1970-01-01T00:00:00Z");
+        let third = updated(&cluster(assigned(), second.into()), "v1beta2", now()).unwrap();
+        assert_eq!(third[0]["lastTransitionTime"], "2026-11-18T02:00:00Z");
+    }
+
+    #[test]
+    fn v8_a_condition_goes_with_the_annotation_that_it_repeats() {
+        let conditions = updated(&cluster(assigned(), json!([])), "v1beta2", now()).unwrap();
+        assert_eq!(updated(&cluster(json!({}), conditions.into()), "v1beta2", now()), Some(Vec::new()));
+        let of_others = json!([{"type": "Available", "status": "True"}]);
+        assert!(are_current(&cluster(json!({}), of_others)));
+    }
+
+    #[test]
+    fn conditions_stay_within_the_limits_of_their_definition() {
+        let full: Vec<_> = (0..CONDITIONS_MAX).map(|number| json!({"type": number.to_string()})).collect();
+        assert!(are_current(&cluster(assigned(), full.into())), "no room is no reason to try again");
+        let long = json!({"control-plane": {"reason": "Failed", "message": "ä".repeat(20_000)}});
+        let conditions = updated(&cluster(long.clone(), json!([])), "v1beta1", now()).unwrap();
+        assert_eq!(conditions[0]["message"].as_str().unwrap().chars().count(), MESSAGE_MAX);
+        assert!(are_current(&cluster(long, conditions.into())));
+    }
+}
