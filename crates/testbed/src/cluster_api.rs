@@ -84,6 +84,17 @@ impl ClusterApi {
         Ok(Self { _provider: Provider::start(client), ipam, core })
     }
 
+    /// Installs all kinds as Cluster API before 1.11 serves them: its own in v1beta1 alone. No manager runs, because those of this
+    /// release need v1beta2.
+    pub async fn install_v1beta1(control_plane: &ControlPlane) -> Result<()> {
+        let client = control_plane.client().await?;
+        let nobody = Certificate::generate()?;
+        let objects = [CORE.objects(0, &nobody)?, IPAM.objects(0, &nobody)?].concat();
+        let old = objects.into_iter().filter_map(only_served_in_old_versions);
+        try_join_all(old.map(|object| install(&client, object))).await?;
+        Ok(())
+    }
+
     /// Makes the ClusterClass of [`fixtures::class`], and waits until Cluster API knows it: until a new Cluster of it would get
     /// its variable's default.
     ///
@@ -173,6 +184,18 @@ impl Manager {
         };
         Process::start(self.program, &tools::binary(self.program)?, configure, control_plane.folder())
     }
+}
+
+/// A definition without the version v1beta2, stored in the best one that is left, so that nothing has to be converted; none where
+/// none is left, or where the object is no definition.
+fn only_served_in_old_versions(mut object: DynamicObject) -> Option<DynamicObject> {
+    let spec = object.data.get_mut("spec")?.as_object_mut()?;
+    let versions = spec.get_mut("versions")?.as_array_mut()?;
+    versions.retain(|version| version["name"] != "v1beta2" && version["served"] == true);
+    versions.drain(..versions.len().saturating_sub(1));
+    versions.last_mut()?["storage"] = true.into();
+    spec.remove("conversion");
+    Some(object)
 }
 
 /// Creates an object, and waits until it is served where it defines a kind.

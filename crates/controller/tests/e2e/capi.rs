@@ -1,8 +1,10 @@
 //! VIPs on the real Cluster API and its real in-cluster IPAM provider, with the rights of `capi-vip-allocator.yaml`.
 
+mod conditions;
 mod crashes;
 mod hooks;
 mod many;
+mod old_version;
 mod packaging;
 mod rig;
 

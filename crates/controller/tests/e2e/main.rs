@@ -1,6 +1,7 @@
 //! Tests on the real control plane: `just e2e [filter]`. They need the servers that `just tools` builds.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
+mod binary;
 mod capi;
 mod clouds;
 mod creation;

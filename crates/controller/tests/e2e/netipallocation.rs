@@ -8,7 +8,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use testbed::cluster::eventually;
+use testbed::cluster::{eventually, pod};
 use testbed::demo;
 use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
@@ -114,6 +114,98 @@ async fn n5_n8_n9_a_drained_nodes_address_moves_when_its_last_pod_is_gone_and_th
     for told in ["AddressDetached", "AddressAttached", "Moving", "Attached"] {
         assert!(events.contains(told), "{told} is not in\n{events}");
     }
+}
+
+/// A StatefulSet or DaemonSet whose pods ask for nodes of the allocation of the same name.
+fn workload(kind: &str, name: &str) -> Value {
+    let mut workload = deployment(name, 2, &format!("allocation.netinfra.darkbrains.com/{name}"));
+    workload["kind"] = json!(kind);
+    let spec = workload["spec"].as_object_mut().unwrap();
+    match kind {
+        "DaemonSet" => _ = spec.remove("replicas"),
+        _ => _ = spec.insert("serviceName".into(), json!(name)),
+    }
+    workload
+}
+
+/// The seven steps of the reallocation flow for the two kinds that the Deployment's test above does not have. Each has an allocation of
+/// one address and two nodes of its own, so that both go through the flow on one control plane.
+// N7 N8 N9
+#[tokio::test(flavor = "multi_thread")]
+async fn n5_a_stateful_set_and_a_daemon_set_go_through_the_whole_flow() {
+    let (rig, _controller) = Rig::start().await;
+    grow(&rig, 4, 2).await;
+    let pods_on = |name: &str, node: &str| {
+        let field = format!("spec.nodeName={node}");
+        let names = rig.kubectl(&[
+            "get",
+            "pods",
+            "-l",
+            &format!("app={name}"),
+            "--field-selector",
+            &field,
+            "-o",
+            "name",
+        ]);
+        names.lines().count()
+    };
+    let label = |name: &str| format!("allocation.netinfra.darkbrains.com/{name}");
+    let labelled = |name: &str| {
+        let nodes = rig.kubectl(&[
+            "get",
+            "nodes",
+            "-l",
+            &format!("ip.ready=true,{}=true", label(name)),
+            "-o",
+            "name",
+        ]);
+        nodes.lines().map(|node| node.trim_start_matches("node/").to_owned()).collect::<Vec<_>>()
+    };
+    let workloads =
+        [("StatefulSet", "db", 1, ["edge-1", "edge-3"]), ("DaemonSet", "proxy", 2, ["edge-2", "edge-4"])];
+    for (kind, name, at, nodes) in workloads {
+        for node in nodes {
+            rig.kubectl(&["label", "node", node, &format!("for={name}")]);
+        }
+        let mut object = allocation(name, at..=at, 5);
+        object["spec"]["nodeSelector"] = json!({"for": name});
+        object["spec"]["workloadRef"]["kind"] = json!(kind);
+        rig.control_plane.apply(&object.to_string()).unwrap();
+        rig.control_plane.apply(&workload(kind, name).to_string()).unwrap();
+    }
+    for (_, name, at, nodes) in workloads {
+        rig.settled(&format!("nia/{name}")).await;
+        assert_eq!(labelled(name), [nodes[0]]);
+        let runs = async || Ok(pods_on(name, nodes[0]) == if name == "db" { 2 } else { 1 });
+        eventually("its pods run where its address is", SOON, runs).await.unwrap();
+        // Step 1: the node is cordoned.
+        rig.kubectl(&["cordon", nodes[0]]);
+        assert!(rig.holder(&address(at)).unwrap().ends_with(nodes[0]));
+    }
+    // What a drain evicts keeps the DaemonSet's node in use, because the DaemonSet's own pod never leaves it.
+    pod("default", "other").on("edge-2").create(&rig.client).await.unwrap();
+    // Step 2: pods of the workload are still there, so the address stays.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    for (_, name, at, nodes) in workloads {
+        assert!(rig.holder(&address(at)).unwrap().ends_with(nodes[0]), "{name}: its pods still use it");
+        assert_eq!(labelled(name), [nodes[0]]);
+    }
+    for (_, name, at, nodes) in workloads {
+        // Step 3: no pod that matters is left on the node.
+        rig.kubectl(&["drain", nodes[0], "--ignore-daemonsets", "--force", "--timeout=60s"]);
+        // Steps 4 to 6: the address leaves for a healthy node, which gets the label.
+        let moved = async || Ok(rig.holder(&address(at)).is_some_and(|holder| holder.ends_with(nodes[1])));
+        let what = format!("{name}: the address is on {}", nodes[1]);
+        eventually(&what, SOON, moved).await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+        rig.settled(&format!("nia/{name}")).await;
+        assert_eq!(labelled(name), [nodes[1]], "{name}");
+        // Step 7: the pods follow.
+        let follow = async || Ok(pods_on(name, nodes[1]) == if name == "db" { 2 } else { 1 });
+        eventually("its pods follow", SOON, follow)
+            .await
+            .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    }
+    assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
 }
 
 /// More nodes at Compute Engine, up to so many in all, each with a machine; and addresses, up to so many.

@@ -312,6 +312,33 @@ fn the_chart_and_the_image_are_of_the_workspaces_version() {
 }
 
 #[test]
+fn n20_the_image_has_three_files_and_the_user_of_the_manifests() {
+    let dockerfile = read("Dockerfile");
+    let (_, stage) = dockerfile.rsplit_once("\nFROM ").unwrap();
+    let lines: Vec<Vec<&str>> = stage.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["scratch"], "nothing else is in it");
+    let of = |instruction: &str| -> Vec<&[&str]> {
+        let is_it = |line: &&Vec<&str>| line.first() == Some(&instruction);
+        lines.iter().filter(is_it).map(|line| &line[1..]).collect()
+    };
+    let copied: Vec<&str> =
+        of("COPY").into_iter().flat_map(|words| &words[1..words.len() - 1]).copied().collect();
+    assert_eq!(copied, ["/etc/ssl/certs/ca-certificates.crt", "/source/LICENSE", "/ip-address-controller"]);
+    assert!(of("ADD").is_empty() && of("RUN").is_empty());
+    assert_eq!(of("ENTRYPOINT"), [[r#"["/ip-address-controller"]"#]]);
+    let user = of("USER")[0][0];
+    let context = format!("runAsUser: {0}\n        runAsGroup: {1}\n", &user[..5], &user[6..]);
+    for manifest in
+        ["k8s/deployment.yaml", "k8s/flipop/deployment.yaml", "k8s/cluster-api/capi-vip-allocator.yaml"]
+    {
+        assert!(read(manifest).contains(&context), "{manifest} has another user than the image, {user}");
+    }
+    println!(
+        "the image is not built here, which takes a release build and buildah: `just image` builds it and looks into it"
+    );
+}
+
+#[test]
 fn n16_the_files_for_prometheus_and_grafana_are_where_and_what_they_were() {
     let object = |path: &str| serde_saphyr::from_str::<Value>(&read(path)).unwrap();
     let named = |object: &Value| {

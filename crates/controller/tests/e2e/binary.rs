@@ -1,0 +1,107 @@
+//! The binary as it is started: without any variable, and with the flags of capi-vip-allocator.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use testbed::cluster::eventually;
+use testbed::control_plane::{Options, free_ports};
+use testbed::process::Process;
+
+use crate::rig::Rig;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Another run on the same machine may have the default ports for so long.
+const PORTS_FREE_WITHIN: Duration = Duration::from_secs(120);
+
+/// Starts the binary with these arguments, and with no variable but those that any process needs.
+fn start(rig: &Rig, name: &str, arguments: &[&str]) -> Process {
+    let configure = |command: &mut Command| {
+        let needed = ["PATH", "HOME"];
+        for (name, _) in std::env::vars_os().filter(|(name, _)| !needed.iter().any(|needed| name == needed)) {
+            command.env_remove(name);
+        }
+        command.arg("--kubeconfig").arg(&rig.kubeconfig).args(arguments);
+    };
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_ip-address-controller"));
+    Process::start(name, &program, configure, rig.control_plane.folder()).unwrap()
+}
+
+/// The status of a page, where something answers there.
+async fn status(port: u16, path: &str) -> Option<u16> {
+    let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}")).await.ok()?;
+    Some(answer.status().as_u16())
+}
+
+async fn leads(process: &Process) {
+    let log = || std::fs::read_to_string(process.log()).unwrap();
+    eventually("it leads", SOON, async || Ok(log().contains("leading")))
+        .await
+        .unwrap_or_else(|error| panic!("{error}\n{}", log()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn n11_v6_the_binary_has_its_defaults_and_takes_the_flags_of_its_predecessor() {
+    let rig = Rig::with(Options::api_only()).await;
+    eventually("the default ports are free", PORTS_FREE_WITHIN, async || {
+        Ok([9999, 8080].into_iter().all(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()))
+    })
+    .await
+    .unwrap();
+    let mut plain = start(&rig, "ip-address-controller-plain", &[]);
+    leads(&plain).await;
+    let duration = "jsonpath={.spec.leaseDurationSeconds}";
+    let lease = ["get", "lease", "ip-address-controller-leader", "-n", "kube-system", "-o", duration];
+    assert_eq!(rig.kubectl(&lease), "60");
+    let pages = [(8080, "/healthz"), (8080, "/readyz"), (8080, "/metrics"), (9999, "/metrics")];
+    for (port, path) in pages {
+        assert_eq!(status(port, path).await, Some(200), "{port}{path}");
+    }
+    let text = reqwest::get("http://127.0.0.1:9999/metrics").await.unwrap().text().await.unwrap();
+    let version = format!("version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
+    let info = text.lines().find(|line| line.starts_with("netipallocation_controller_info{")).unwrap();
+    assert!(info.contains(&version) && !info.contains("cluster="), "{info}");
+    plain.signal(Signal::TERM).unwrap();
+    assert!(plain.wait(SOON).unwrap().success());
+
+    let ports = free_ports(3).unwrap();
+    let (metrics, health) = (ports[0], ports[1]);
+    let addresses = [
+        format!("--metrics-bind-address=127.0.0.1:{metrics}"),
+        format!("--health-probe-bind-address=:{health}"),
+    ];
+    let of_zap = [
+        "--zap-devel=false",
+        "--zap-encoder=json",
+        "--zap-log-level=debug",
+        "--zap-stacktrace-level=error",
+        "--zap-time-encoding=iso8601",
+    ];
+    let arguments = [&["-leader-elect=true", &*addresses[0], &*addresses[1]][..], &of_zap].concat();
+    let mut with_flags = start(&rig, "ip-address-controller-flags", &arguments);
+    leads(&with_flags).await;
+    let pages = [
+        (health, "/healthz", 200),
+        (health, "/readyz", 200),
+        (metrics, "/metrics", 200),
+        (metrics, "/healthz", 404),
+    ];
+    for (port, path, expected) in pages {
+        assert_eq!(status(port, path).await, Some(expected), "{port}{path}");
+    }
+    assert_eq!(status(9999, "/metrics").await, None, "nothing listens at the default");
+    let log = std::fs::read_to_string(with_flags.log()).unwrap();
+    assert!(log.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{log}");
+    with_flags.signal(Signal::TERM).unwrap();
+    assert!(with_flags.wait(SOON).unwrap().success());
+
+    let off = format!("--health-probe-bind-address=:{}", ports[2]);
+    let _without_metrics = start(&rig, "ip-address-controller-off", &["--metrics-bind-address=0", &off]);
+    eventually("probes are answered", SOON, async || Ok(status(ports[2], "/healthz").await == Some(200)))
+        .await
+        .unwrap();
+    assert_eq!(status(ports[2], "/metrics").await, Some(404), "metrics are off beside the probes, too");
+}
