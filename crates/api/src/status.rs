@@ -39,6 +39,12 @@ pub struct AddressStatus {
     #[schemars(length(max = 4))]
     pub previous_holders: Vec<String>,
 
+    /// The name that the address had in its public PTR record when it was last detached, at clouds that keep it on the machine.
+    /// The address gets it back where it is attached next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 255))]
+    pub ptr_name: Option<String>,
+
     /// Why the address is in this state, in one word for scripts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -53,6 +53,8 @@ pub enum Effect {
     Holds(Holding),
     /// The machine has an address of its own: it got one, or it was in the way and still is.
     HasOwn,
+    /// The address is still where it was, and has this name in its PTR record.
+    HasPtr(Arc<str>),
 }
 
 /// What became of a step.
@@ -339,7 +341,8 @@ async fn take(
     poller: &Poller,
     step: &Step,
 ) -> Result<Effect, DriverError> {
-    let Step { scope, address, is_urgent, action, .. } = step;
+    let Step { scope, address, is_urgent, action, ptr, .. } = step;
+    ptr.iter().for_each(|name| driver.keep_ptr(*address, name));
     let haste = match action {
         _ if *is_urgent => Haste::Urgent,
         Action::Detach(_) => Haste::TakingOff,
@@ -370,6 +373,7 @@ async fn take(
         let is_done = match progress {
             Progress::Done => true,
             Progress::Occupied => return Ok(Effect::HasOwn),
+            Progress::Named(name) => return Ok(Effect::HasPtr(name)),
             Progress::Underway(operation) => {
                 let completes = operation.completes;
                 let (to, ended) = oneshot::channel();
@@ -585,7 +589,7 @@ mod tests {
             let pool = PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: "edge".into() };
             let address = format!("203.0.113.{at}").parse().unwrap();
             let (is_urgent, action) = (at.is_multiple_of(2), Action::Attach(target));
-            let step = Step { pool, scope: scope(), address, is_urgent, action };
+            let step = Step { pool, scope: scope(), address, is_urgent, action, ptr: None };
             while let Err(error) = take(&*cloud, &gate, &poller, &step).await {
                 let DriverError::NotSent(NotSent { wait }) = error else { panic!("{error}") };
                 tokio::time::sleep(wait).await;

@@ -40,13 +40,13 @@ use crate::watch::{Change, Kind, Seen, SlimNode, SlimPod, version};
 /// Taints that say that a node is NotReady, which is judged by its condition and with its grace.
 const READINESS_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// Taints that announce a node's end.
-const DISRUPTION_TAINTS: [&str; 5] = [
+/// Taints that announce a node's end. `DeletionCandidateOfClusterAutoscaler` is none: it is a soft taint that comes and goes while
+/// the autoscaler considers a node.
+const DISRUPTION_TAINTS: [&str; 4] = [
     "node.kubernetes.io/out-of-service",
     "karpenter.sh/disrupted",
     "karpenter.sh/disruption",
     "ToBeDeletedByClusterAutoscaler",
-    "DeletionCandidateOfClusterAutoscaler",
 ];
 
 /// The annotation with which a person confirms that lost holders are really lost, up to the time that is its value.
@@ -1234,6 +1234,13 @@ pub(crate) fn returned(status: &[AddressStatus]) -> BTreeMap<Address, Vec<VmId>>
     status.iter().filter_map(left).collect()
 }
 
+/// The names that addresses had in their PTR records when they were last detached, by the object's own status.
+pub(crate) fn ptrs(status: &[AddressStatus]) -> BTreeMap<Address, Arc<str>> {
+    let kept =
+        |status: &AddressStatus| Some((status.address.parse().ok()?, Arc::from(status.ptr_name.as_deref()?)));
+    status.iter().filter_map(kept).collect()
+}
+
 /// Since when addresses are on their way, by the object's own journal. One that failed is still on its way.
 pub(crate) fn moving_since(journal: &[api::status::Move]) -> BTreeMap<Address, Timestamp> {
     let began = |entry: &api::status::Move| {
@@ -1462,6 +1469,22 @@ mod tests {
         assert_eq!(refusal(&index).unwrap().0, "UnsupportedNode");
         index.see(Seen::Nodes(Change::Deleted(uniform)));
         assert_eq!(refusal(&index).unwrap().0, "NoNodes");
+    }
+
+    #[test]
+    fn only_taints_that_announce_a_nodes_end_move_its_address() {
+        let is_leaving = |taint: &str, effect: &str| {
+            let taints = json!([{"key": taint, "effect": effect}]);
+            let node = json!({"metadata": {"name": "n1"}, "spec": {"taints": taints}});
+            let mut index = Index::default();
+            index.see(Seen::Nodes(Change::Applied(Box::new(read::<SlimNode>(node)))));
+            index.world.node(&"n1".into()).unwrap().is_leaving
+        };
+        assert!(!is_leaving("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule"));
+        assert!(!is_leaving("node.kubernetes.io/unschedulable", "NoSchedule"));
+        for taint in DISRUPTION_TAINTS {
+            assert!(is_leaving(taint, "NoSchedule"), "{taint}");
+        }
     }
 
     #[test]

@@ -1,8 +1,13 @@
 //! Google Compute Engine's static external addresses.
 //!
-//! An address is on a machine as the `natIP` of an access config of its first network interface, of which there can be
+//! An address is on a machine as the `natIP` of an access config of one of its network interfaces, each of which can have
 //! one. So a machine's own ephemeral address has to go before a static one can come, and a machine that loses its static one
 //! has none at all until it is given another. Every change is an operation that the cloud carries out on its own time.
+//!
+//! `attach` and `restore` use the machine's first interface only. `detach` removes the address from whichever interface has it, and
+//! nothing else: the list of addresses names the machine and not the interface (`docs/decisions/0016-an-address-is-held-by-a-machine.md`).
+//! An access config carries the name of the address's public PTR record. `detach` reports that name before it removes the config,
+//! and `attach` sets it again.
 //!
 //! ```text
 //! call                          used for                              permission
@@ -17,6 +22,8 @@
 //! zoneOperations.list           poll, several of one zone             compute.zoneOperations.list
 //! zoneOperations.get            poll one, and without the permission  compute.zoneOperations.get
 //!                                 above each
+//! instances.get                 poll, without either permission:      compute.instances.get
+//!                                 whether the machine shows the change
 //! addresses.insert              create                                compute.addresses.create,
 //!                                                                     compute.addresses.setLabels
 //! addresses.get                 create: which address it became       compute.addresses.get
@@ -29,6 +36,7 @@
 //! operation, and not for long, because before that there is no address to tell of.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -81,8 +89,11 @@ const MACHINES_AT_ONCE: usize = 8;
 /// How many operations one look asks for. Their names are in its URL, and no server takes one of any length.
 const OPERATIONS_AT_ONCE: usize = 64;
 
-/// How long operations are not listed after that was refused for want of permission.
-const LIST_DENIED_FOR: Duration = Duration::from_secs(600);
+/// How long a look at operations that was refused for want of permission is not tried again.
+const DENIED_FOR: Duration = Duration::from_secs(600);
+
+/// How long a change may take to show on its machine, where the operation itself can't be looked at. Most take seconds.
+const UNSEEN_MAX: Duration = Duration::from_secs(120);
 
 const ACCESS_CONFIG_NAME: &str = "external-nat";
 
@@ -100,8 +111,42 @@ pub struct Compute {
     tiers: Mutex<BTreeMap<Address, String>>,
     /// Names that addresses have or were asked for with, so that the next one gets another.
     names: Mutex<BTreeSet<String>>,
-    /// When the list of operations was last refused for want of permission.
-    list_denied: Mutex<Option<Instant>>,
+    /// When each way to look at operations was last refused for want of permission.
+    denied: Mutex<BTreeMap<&'static str, Instant>>,
+    /// What operations change that have not ended, by their ids.
+    changes: Mutex<BTreeMap<String, Change>>,
+    /// The names in PTR records of addresses that are between two machines, or are about to be.
+    ptrs: Mutex<BTreeMap<Address, Arc<str>>>,
+}
+
+/// What an operation changes, so that the machine tells whether it has ended where the operation can't be looked at.
+#[derive(Clone, Debug)]
+struct Change {
+    vm: VmId,
+    interface: String,
+    what: What,
+    since: Instant,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    /// It gives the interface this address, or an ephemeral one.
+    Adds(Option<Address>),
+    /// It removes this config from the interface.
+    Removes(AccessConfig),
+}
+
+impl Change {
+    /// Whether the machine shows it.
+    fn is_shown(&self, interfaces: &[NetworkInterface]) -> bool {
+        let found = interfaces.iter().filter(|interface| interface.name == self.interface);
+        let mut configs = found.flat_map(|interface| &interface.access_configs);
+        match &self.what {
+            What::Adds(Some(address)) => configs.any(|config| config.address() == Some(*address)),
+            What::Adds(None) => configs.any(|config| config.address().is_some()),
+            What::Removes(removed) => configs.all(|config| config != removed),
+        }
+    }
 }
 
 impl Compute {
@@ -111,7 +156,9 @@ impl Compute {
             api: JsonApi::new(service, url, tokens, explain),
             tiers: Mutex::default(),
             names: Mutex::default(),
-            list_denied: Mutex::default(),
+            denied: Mutex::default(),
+            changes: Mutex::default(),
+            ptrs: Mutex::default(),
         }
     }
 
@@ -149,9 +196,10 @@ impl Compute {
                 if is_untold(list.warning.as_ref()) {
                     untold.push(scope);
                 }
-                // An internal address is held beside an external one and is nobody's business here.
+                // Internal and IPv6 addresses are held beside an external one and are nobody's business here.
                 for found in list.addresses.into_iter().filter(|found| found.address_type != "INTERNAL") {
                     let address = found.address.as_deref().and_then(|text| text.parse::<Address>().ok());
+                    let address = address.filter(|address| address.0.is_ipv4());
                     addresses.extend(address.map(|address| (address, found)));
                 }
             }
@@ -175,16 +223,17 @@ impl Compute {
             Listing { addresses: addresses.iter().map(free).collect(), without, ..Listing::default() };
         let ask = |vm: &VmId| {
             let vm = vm.clone();
-            async move { (self.first_interface(&vm).await, vm) }
+            async move { (self.interfaces(&vm).await, vm) }
         };
         let mut answers = stream::iter(machines.iter().map(ask)).buffer_unordered(MACHINES_AT_ONCE);
-        while let Some((interface, vm)) = answers.next().await {
-            let configs = match interface {
-                Ok(interface) => interface.access_configs,
+        while let Some((interfaces, vm)) = answers.next().await {
+            let interfaces = match interfaces {
+                Ok(interfaces) => interfaces,
                 Err(DriverError::NotFound(_)) => continue,
                 Err(error) => return Err(error),
             };
-            for held in configs.iter().filter_map(AccessConfig::address) {
+            let configs = interfaces.iter().flat_map(|interface| &interface.access_configs);
+            for held in configs.filter_map(AccessConfig::address) {
                 if let Some(listed) = listing.addresses.get_mut(&held) {
                     listed.holding = Holding::By(vm.clone());
                 }
@@ -229,19 +278,28 @@ impl Compute {
         vm: &VmId,
         may_replace: bool,
     ) -> Result<Progress, DriverError> {
-        let interface = self.first_interface(vm).await?;
-        let Some(present) = interface.access_configs.into_iter().next() else {
-            return self.add_access_config(scope, address, vm, &interface.name, Some(address)).await;
+        refuse_ipv6(address)?;
+        let interfaces = self.interfaces(vm).await?;
+        let first = first_of(&interfaces, vm)?;
+        match config_of(&interfaces, address) {
+            Some((interface, _)) if interface.name == first.name => return Ok(Progress::Done),
+            Some((interface, _)) => {
+                return Err(DriverError::Conflict(format!(
+                    "{address} is on {} of {vm}, and the controller attaches addresses to {}: remove it there",
+                    interface.name, first.name
+                )));
+            }
+            None => {}
+        }
+        let Some(present) = first.access_configs.first() else {
+            return self.add_access_config(scope, address, vm, &first.name, Some(address)).await;
         };
-        match present.address() {
-            Some(found) if found == address => Ok(Progress::Done),
-            Some(found) if self.is_static(scope, found).await? => {
-                Err(DriverError::Conflict(format!("{vm} already holds the static address {found}")))
-            }
-            _ if !may_replace => Ok(Progress::Occupied),
-            _ => {
-                self.delete_access_config(scope, address, vm, &interface.name, &present.name, Some(vm)).await
-            }
+        if let Some(found) = present.address() {
+            self.check_replaceable(scope, address, vm, found).await?;
+        }
+        match may_replace {
+            false => Ok(Progress::Occupied),
+            true => self.delete_access_config(scope, address, vm, &first.name, present, Some(vm)).await,
         }
     }
 
@@ -251,17 +309,19 @@ impl Compute {
         address: Address,
         vm: &VmId,
     ) -> Result<Progress, DriverError> {
-        match self.first_interface(vm).await {
-            Err(DriverError::NotFound(_)) => Ok(Progress::Done),
-            Err(error) => Err(error),
-            // An attach that was given up may have taken effect after all: this is not its own.
-            Ok(interface)
-                if interface.access_configs.iter().any(|config| config.address() == Some(address)) =>
-            {
-                Err(DriverError::Conflict(format!("{vm} has {address}, which should not be on it any more")))
-            }
-            Ok(interface) if !interface.access_configs.is_empty() => Ok(Progress::Done),
-            Ok(interface) => self.add_access_config(scope, address, vm, &interface.name, None).await,
+        let interfaces = match self.interfaces(vm).await {
+            Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
+            interfaces => interfaces?,
+        };
+        // An attach that was given up may have taken effect after all: this is not its own.
+        if config_of(&interfaces, address).is_some() {
+            let message = format!("{vm} has {address}, which should not be on it any more");
+            return Err(DriverError::Conflict(message));
+        }
+        let first = first_of(&interfaces, vm)?;
+        match first.access_configs.is_empty() {
+            false => Ok(Progress::Done),
+            true => self.add_access_config(scope, address, vm, &first.name, None).await,
         }
     }
 
@@ -271,34 +331,76 @@ impl Compute {
         address: Address,
         vm: &VmId,
     ) -> Result<Progress, DriverError> {
-        let interface = match self.first_interface(vm).await {
+        refuse_ipv6(address)?;
+        let interfaces = match self.interfaces(vm).await {
             // A machine that is gone holds nothing.
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
-            interface => interface?,
+            interfaces => interfaces?,
         };
-        match interface.access_configs.into_iter().find(|config| config.address() == Some(address)) {
-            None => Ok(Progress::Done),
-            Some(present) => {
-                self.delete_access_config(scope, address, vm, &interface.name, &present.name, None).await
+        let Some((mut interface, mut present)) = config_of(&interfaces, address) else {
+            return Ok(Progress::Done);
+        };
+        let first = first_of(&interfaces, vm)?;
+        if interface.name != first.name {
+            tracing::info!(%address, %vm, interface = interface.name, "the address is not on the first interface");
+            if let (true, Some(wrong)) =
+                (plan::sabotaged!(WrongInterfaceDetached), first.access_configs.first())
+            {
+                (interface, present) = (first, wrong);
             }
         }
+        if let Some(name) = self.unreported_ptr(address, present) {
+            return Ok(Progress::Named(name));
+        }
+        self.delete_access_config(scope, address, vm, &interface.name, present, None).await
     }
 
-    async fn is_static(&self, scope: &Scope, address: Address) -> Result<bool, DriverError> {
-        let listing = match self.list_project(&scope.account, &filter_for(address)).await {
+    /// The name in the PTR record of an address that is about to be removed, unless the caller has been given it before. One
+    /// without a name has lost it since, and gets none on the next machine.
+    fn unreported_ptr(&self, address: Address, config: &AccessConfig) -> Option<Arc<str>> {
+        let mut ptrs = self.ptrs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(name) = config.ptr() else {
+            ptrs.remove(&address);
+            return None;
+        };
+        let before = ptrs.insert(address, name.into());
+        (before.as_deref() != Some(name)).then(|| name.into())
+    }
+
+    /// Whether the address that a machine has may make room for ours: it must be an ephemeral one, and ours must be free to come.
+    /// Otherwise the machine would lose its own for nothing.
+    async fn check_replaceable(
+        &self,
+        scope: &Scope,
+        address: Address,
+        vm: &VmId,
+        found: Address,
+    ) -> Result<(), DriverError> {
+        let listing = match self.list_project(&scope.account, &filter_for(&[address, found])).await {
             // Another machine may have none, so this one is not waited for.
             Err(DriverError::Denied { permission, .. }) => {
-                let message = format!("without {permission} it can't be told whether {address} is static");
-                return Err(DriverError::Conflict(message));
+                return Err(DriverError::Conflict(format!(
+                    "without {permission} it can't be told whether {found} on {vm} is static, so it is left there"
+                )));
             }
             listing => listing?,
         };
         if !listing.untold.is_empty() {
-            let message =
-                format!("whether {address} is static: {} did not answer", listing.untold.join(", "));
+            let message = format!("whether {found} is static: {} did not answer", listing.untold.join(", "));
             return Err(DriverError::Unavailable(message));
         }
-        Ok(listing.addresses.contains_key(&address))
+        if listing.addresses.contains_key(&found) {
+            return Err(DriverError::Conflict(format!("{vm} already holds the static address {found}")));
+        }
+        match listing.told(address).holding {
+            Holding::Free => Ok(()),
+            Holding::By(holder) => {
+                Err(DriverError::Conflict(format!("{address} is on {holder}, so {vm} keeps {found}")))
+            }
+            Holding::Missing | Holding::Unknown(_) => {
+                Err(DriverError::NotFound(format!("{address} does not exist, so {vm} keeps {found}")))
+            }
+        }
     }
 
     async fn ask_for_new(
@@ -343,7 +445,7 @@ impl Compute {
 
     async fn give_back(&self, scope: &Scope, address: Address, tag: &str) -> Result<Progress, DriverError> {
         let mut untold = Vec::new();
-        let found = self.found(&scope.account, &filter_for(address), &mut untold).await?;
+        let found = self.found(&scope.account, &filter_for(&[address]), &mut untold).await?;
         let Some((_, found)) = found.into_iter().find(|(found, _)| *found == address) else {
             if untold.is_empty() {
                 return Ok(Progress::Done);
@@ -366,11 +468,10 @@ impl Compute {
         Ok(Progress::Underway(Operation { id, scope: scope.clone(), address, target: None, completes: true }))
     }
 
-    async fn first_interface(&self, vm: &VmId) -> Result<NetworkInterface, DriverError> {
+    async fn interfaces(&self, vm: &VmId) -> Result<Vec<NetworkInterface>, DriverError> {
         let name = "instances.get";
         let instance: Instance = self.api.call(name, Method::GET, &instance_path(vm)?, None).await?;
-        let interface = instance.network_interfaces.into_iter().next();
-        interface.ok_or_else(|| DriverError::Invalid(format!("{vm} has no network interface")))
+        Ok(instance.network_interfaces)
     }
 
     async fn add_access_config(
@@ -391,8 +492,23 @@ impl Compute {
                 body["networkTier"] = tier.as_str().into();
             }
         }
-        let operation = self.api.call(name, Method::POST, &path, Some(body)).await?;
-        underway(operation, scope, address, vm, nat_ip.map(|_| vm), true)
+        let ptrs = || self.ptrs.lock().unwrap_or_else(PoisonError::into_inner);
+        let ptr = nat_ip.and_then(|address| ptrs().get(&address).cloned());
+        let mut with_ptr = body.clone();
+        if let Some(ptr) = &ptr {
+            with_ptr["setPublicPtr"] = true.into();
+            with_ptr["publicPtrDomainName"] = (&**ptr).into();
+        }
+        let operation = match self.api.call(name, Method::POST, &path, Some(with_ptr)).await {
+            // Google sets a PTR record only for an account that owns the domain. The address is worth more than its name.
+            Err(error @ DriverError::Invalid(_)) if ptr.is_some() => {
+                tracing::warn!(%address, %vm, ptr = ptr.as_deref(), %error, "attaching without the PTR record's name");
+                self.api.call(name, Method::POST, &path, Some(body)).await?
+            }
+            operation => operation?,
+        };
+        let change = self.change(vm, interface, What::Adds(nat_ip));
+        self.underway(operation, scope, address, change, nat_ip.map(|_| vm), true)
     }
 
     async fn delete_access_config(
@@ -401,17 +517,38 @@ impl Compute {
         address: Address,
         vm: &VmId,
         interface: &str,
-        access_config: &str,
+        config: &AccessConfig,
         target: Option<&VmId>,
     ) -> Result<Progress, DriverError> {
         let name = "instances.deleteAccessConfig";
-        let access_config = access_config.replace(' ', "%20");
+        let access_config = config.name.replace(' ', "%20");
         let path = format!(
             "{}/deleteAccessConfig?accessConfig={access_config}&networkInterface={interface}",
             instance_path(vm)?
         );
         let operation = self.api.call(name, Method::POST, &path, None).await?;
-        underway(operation, scope, address, vm, target, target.is_none())
+        let change = self.change(vm, interface, What::Removes(config.clone()));
+        self.underway(operation, scope, address, change, target, target.is_none())
+    }
+
+    fn change(&self, vm: &VmId, interface: &str, what: What) -> Change {
+        Change { vm: vm.clone(), interface: interface.to_owned(), what, since: Instant::now() }
+    }
+
+    fn underway(
+        &self,
+        operation: OperationBody,
+        scope: &Scope,
+        address: Address,
+        change: Change,
+        target: Option<&VmId>,
+        completes: bool,
+    ) -> Result<Progress, DriverError> {
+        let (project, zone, _) = parts_of(&change.vm)?;
+        let id = format!("projects/{project}/zones/{zone}/operations/{}", operation.name);
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), change);
+        let target = target.cloned();
+        Ok(Progress::Underway(Operation { id, scope: scope.clone(), address, target, completes }))
     }
 
     /// Looks at operations, at those of one zone together.
@@ -425,10 +562,24 @@ impl Compute {
             .flat_map(|(zone, ids)| ids.chunks(OPERATIONS_AT_ONCE).map(|ids| self.poll_together(zone, ids)));
         let polled: BTreeMap<&str, _> = join_all(looks).await.into_iter().flatten().collect();
         let unasked = || Err(DriverError::Unavailable("it was not asked for".into()));
-        operations
+        let polled: Vec<_> = operations
             .iter()
             .map(|operation| polled.get(operation.id.as_str()).cloned().unwrap_or_else(unasked))
-            .collect()
+            .collect();
+        for (operation, polled) in operations.iter().zip(&polled) {
+            if matches!(polled, Ok(Polled::Ended | Polled::Failed(_))) {
+                self.forget(&operation.id, matches!(polled, Ok(Polled::Ended)));
+            }
+        }
+        polled
+    }
+
+    /// Forgets an operation that has ended. An address that has arrived has its PTR record's name again.
+    fn forget(&self, id: &str, is_well: bool) {
+        let change = self.changes.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        if let (Some(Change { what: What::Adds(Some(address)), .. }), true) = (change, is_well) {
+            self.ptrs.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
+        }
     }
 
     /// Looks at operations of one zone or region in one call, and by itself at each that this does not tell of: who may look at
@@ -438,7 +589,7 @@ impl Compute {
         place: &str,
         ids: &[&'a str],
     ) -> Vec<(&'a str, Result<Polled, DriverError>)> {
-        let is_alone = ids.len() == 1 || !place.contains("/zones/") || self.is_list_denied();
+        let is_alone = ids.len() == 1 || !place.contains("/zones/") || self.is_denied("zoneOperations.list");
         let listed = if is_alone { Ok(BTreeMap::new()) } else { self.list_operations(place, ids).await };
         let listed = match listed {
             Ok(listed) => listed,
@@ -448,21 +599,65 @@ impl Compute {
             Err(error) => {
                 tracing::warn!(%error, "operations can't be listed, and are looked at one by one");
                 if matches!(error, DriverError::Denied { .. }) {
-                    *self.list_denied.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                    self.deny("zoneOperations.list");
                 }
                 BTreeMap::new()
             }
         };
         let look = async |id: &'a str| match last_part(id).and_then(|name| listed.get(name)) {
             Some(polled) => (id, Ok(polled.clone())),
-            None => (id, self.poll_path(id).await),
+            None => (id, self.look_at(id).await),
         };
         join_all(ids.iter().map(|id| look(id))).await
     }
 
-    fn is_list_denied(&self) -> bool {
-        let denied = *self.list_denied.lock().unwrap_or_else(PoisonError::into_inner);
-        denied.is_some_and(|at| at.elapsed() < LIST_DENIED_FOR)
+    /// Looks at one operation, or where that is not allowed at the machine that it changes.
+    async fn look_at(&self, id: &str) -> Result<Polled, DriverError> {
+        let name = "zoneOperations.get";
+        if !self.is_denied(name) {
+            let polled = self.poll_path(id).await;
+            if !self.is_denied(name) {
+                return polled;
+            }
+            tracing::warn!(
+                permission = permission_of(name),
+                "operations can't be looked at, and each machine is read until it shows its change"
+            );
+        }
+        let change = self.changes.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
+        match change {
+            Some(change) => self.look_at_machine(&change).await,
+            None => self.poll_path(id).await,
+        }
+    }
+
+    /// Judges an operation by the machine that it changes. One that has failed can't be told from one that takes long.
+    async fn look_at_machine(&self, change: &Change) -> Result<Polled, DriverError> {
+        let is_shown = match self.interfaces(&change.vm).await {
+            Err(DriverError::NotFound(_)) => matches!(change.what, What::Removes(_)),
+            interfaces => change.is_shown(&interfaces?),
+        };
+        if is_shown {
+            return Ok(Polled::Ended);
+        }
+        if change.since.elapsed() < UNSEEN_MAX {
+            return Ok(Polled::StillUnderway);
+        }
+        let (permission, vm) = (permission_of("zoneOperations.get"), &change.vm);
+        let message = format!(
+            "permission {permission} is missing, and {vm} does not show the change after {} s",
+            UNSEEN_MAX.as_secs()
+        );
+        Ok(Polled::Failed(DriverError::Unavailable(message)))
+    }
+
+    fn deny(&self, name: &'static str) {
+        self.denied.lock().unwrap_or_else(PoisonError::into_inner).insert(name, Instant::now());
+    }
+
+    fn is_denied(&self, name: &str) -> bool {
+        let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied();
+        denied.is_some_and(|at| at.elapsed() < DENIED_FOR)
     }
 
     async fn list_operations(
@@ -485,6 +680,9 @@ impl Compute {
             Err(DriverError::NotFound(message)) => Ok(Polled::Failed(DriverError::Unavailable(message))),
             // Nor will it be for who may not look at it, however often.
             Err(error @ (DriverError::Denied { .. } | DriverError::Invalid(_))) => {
+                if matches!(error, DriverError::Denied { .. }) {
+                    self.deny(name);
+                }
                 Ok(Polled::Failed(DriverError::Unavailable(error.to_string())))
             }
             found => found.map(polled),
@@ -542,6 +740,10 @@ impl AddressDriver for Compute {
         self.advance_detach(scope, address, vm).boxed()
     }
 
+    fn keep_ptr(&self, address: Address, name: &str) {
+        self.ptrs.lock().unwrap_or_else(PoisonError::into_inner).insert(address, name.into());
+    }
+
     fn create<'a>(
         &'a self,
         scope: &'a Scope,
@@ -583,18 +785,28 @@ pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
     Some((Scope { provider: Provider::Gcp, account: project.into() }, vm.clone()))
 }
 
-fn underway(
-    operation: OperationBody,
-    scope: &Scope,
+/// The interface and the access config that have an address.
+fn config_of(
+    interfaces: &[NetworkInterface],
     address: Address,
-    vm: &VmId,
-    target: Option<&VmId>,
-    completes: bool,
-) -> Result<Progress, DriverError> {
-    let (project, zone, _) = parts_of(vm)?;
-    let id = format!("projects/{project}/zones/{zone}/operations/{}", operation.name);
-    let target = target.cloned();
-    Ok(Progress::Underway(Operation { id, scope: scope.clone(), address, target, completes }))
+) -> Option<(&NetworkInterface, &AccessConfig)> {
+    interfaces.iter().find_map(|interface| {
+        let config = interface.access_configs.iter().find(|config| config.address() == Some(address))?;
+        Some((interface, config))
+    })
+}
+
+/// The interface that gets addresses.
+fn first_of<'a>(interfaces: &'a [NetworkInterface], vm: &VmId) -> Result<&'a NetworkInterface, DriverError> {
+    interfaces.first().ok_or_else(|| DriverError::Invalid(format!("{vm} has no network interface")))
+}
+
+/// An IPv6 address is no `natIP`: a machine gets it by another kind of config, with its subnetwork's range.
+fn refuse_ipv6(address: Address) -> Result<(), DriverError> {
+    match address.0 {
+        IpAddr::V4(_) => Ok(()),
+        IpAddr::V6(_) => Err(DriverError::Invalid(format!("{address}: {}", plan::NO_IPV6))),
+    }
 }
 
 fn polled(found: OperationBody) -> Polled {
@@ -608,9 +820,10 @@ fn polled(found: OperationBody) -> Polled {
     }
 }
 
-/// Narrows a listing to one address.
-fn filter_for(address: Address) -> String {
-    format!("&filter=address%3D{address}")
+/// Narrows a listing to some addresses.
+fn filter_for(addresses: &[Address]) -> String {
+    let terms: Vec<_> = addresses.iter().map(|address| format!("(address%3D{address})")).collect();
+    format!("&filter={}", terms.join("%20OR%20"))
 }
 
 /// A machine's project, zone and name.
@@ -763,17 +976,24 @@ struct NetworkInterface {
     access_configs: Vec<AccessConfig>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct AccessConfig {
     name: String,
     #[serde(rename = "natIP")]
     nat_ip: Option<String>,
+    public_ptr_domain_name: Option<String>,
 }
 
 impl AccessConfig {
     /// The address that it puts on its machine. One that is still to be assigned is none.
     fn address(&self) -> Option<Address> {
         self.nat_ip.as_deref()?.parse().ok()
+    }
+
+    /// The name in its address's public PTR record.
+    fn ptr(&self) -> Option<&str> {
+        self.public_ptr_domain_name.as_deref().filter(|name| !name.is_empty())
     }
 }
 

@@ -105,6 +105,12 @@ pub trait AddressDriver: Send + Sync {
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>>;
 
+    /// Takes note of the name that an address had in its PTR record, before it is attached: the machine's access config gets it
+    /// again, where the cloud keeps it there.
+    fn keep_ptr(&self, address: Address, name: &str) {
+        let _ = (address, name);
+    }
+
     /// Asks for one new address. It carries the tag from its first moment on, where one is given.
     fn create<'a>(
         &'a self,
@@ -209,6 +215,9 @@ pub enum Progress {
     Underway(Operation),
     /// The machine has an address of its own, which would have to go first.
     Occupied,
+    /// The address has this name in its PTR record, and would lose it. Nothing was done: the caller writes the name down, and calls
+    /// again.
+    Named(Arc<str>),
 }
 
 /// An operation that the cloud carries out on its own time.

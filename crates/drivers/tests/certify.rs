@@ -79,6 +79,9 @@ async fn googles_own_clients_agree_with_the_fakes_on_every_call_of_the_driver() 
     let mut project = Compute::new("certified", TOKEN);
     project.add_instance("us-central1-a", "vm-1");
     project.add_instance_without_address("us-central1-a", "vm-2");
+    project.add_instance("us-central1-c", "vm-3");
+    project.add_interface("us-central1-c", "vm-3");
+    project.unverified_domains.insert("unverified.example".into());
     project.unreachable_regions.insert("europe-west4".into());
     let mut restricted = Compute::new("certified", TOKEN);
     restricted.denied = compute::permissions().map(ToOwned::to_owned).collect();

@@ -14,6 +14,7 @@ use drivers::{AddressDriver, DriverError, Operation, Polled, Progress, Tags, tok
 use http::Response;
 use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
+use testbed::fake::ledger::{Deed, Done};
 use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
 use tower::ServiceExt;
 
@@ -329,6 +330,196 @@ mod at_compute_engine {
         assert!(own(&fake));
         let gone = vm("demo/us-west1-a/gone");
         assert_eq!(driver.restore(&scope, address(ADDRESS), &gone).await.unwrap(), Progress::Done);
+    }
+
+    const ZONE: &str = "us-west1-a";
+
+    /// The project with the address on the second interface of machine one, whose first has its own, and more machines.
+    fn on_second_interface() -> (Fake<compute::Compute>, Compute, Scope) {
+        let (fake, driver, scope) = project();
+        fake.with(|project| {
+            project.add_interface(ZONE, "one");
+            project.attach_to(ADDRESS, ZONE, "one", 1);
+            ["three", "four"].iter().for_each(|name| project.add_instance(ZONE, name));
+        });
+        (fake, driver, scope)
+    }
+
+    /// The machines that lost their own address to a call.
+    fn stripped(fake: &Fake<compute::Compute>) -> Vec<String> {
+        let of = |done: Done| match done.deed {
+            Deed::OwnRemoved { vm, .. } => Some(vm),
+            _ => None,
+        };
+        fake.ledger().done.into_iter().filter_map(of).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_on_a_second_interface_moves_and_strips_nobody_else() {
+        let (fake, driver, scope) = on_second_interface();
+        let listing = driver.list(&scope).await.unwrap();
+        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(ONE)));
+        // As the controller does: off its machine, then to one node after the other until one has it.
+        finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        let mut failed = Vec::new();
+        for name in ["three", "four"] {
+            let target = vm(&format!("demo/{ZONE}/{name}"));
+            match finish(&driver, async || driver.replace(&scope, address(ADDRESS), &target).await).await {
+                Ok(()) => break,
+                Err(error) => failed.push(error.to_string()),
+            }
+            finish(&driver, async || driver.restore(&scope, address(ADDRESS), &target).await).await.unwrap();
+        }
+        println!("ledger: {:#?}", fake.ledger().done);
+        assert_eq!(stripped(&fake), [format!("demo/{ZONE}/three")], "failed: {failed:?}");
+        let (holder, own) = fake.with(|project| (project.holder(ADDRESS), project.has_own(ZONE, "one")));
+        assert_eq!(holder, Some(format!("demo/{ZONE}/three")));
+        assert!(own, "the first interface of the old machine was not touched");
+        assert_eq!(fake.with(|project| project.interface_of(ADDRESS)).as_deref(), Some("nic0"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_keeps_its_own_while_another_holds_the_address() {
+        let (fake, driver, scope) = on_second_interface();
+        for name in ["three", "four"] {
+            let target = vm(&format!("demo/{ZONE}/{name}"));
+            let refused = driver.replace(&scope, address(ADDRESS), &target).await.unwrap_err();
+            assert!(matches!(&refused, DriverError::Conflict(why) if why.contains(ONE)), "{refused}");
+        }
+        assert_eq!(stripped(&fake), Vec::<String>::new());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_on_another_interface_of_the_target_is_reported() {
+        let (fake, driver, scope) = on_second_interface();
+        for _ in 0..2 {
+            let refused = driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+            assert!(matches!(&refused, DriverError::Conflict(why) if why.contains("nic1")), "{refused}");
+        }
+        let restored = driver.restore(&scope, address(ADDRESS), &vm(ONE)).await;
+        assert!(matches!(restored, Err(DriverError::Conflict(_))), "{restored:?}");
+        assert_eq!(stripped(&fake), Vec::<String>::new());
+        assert_eq!(fake.with(|project| project.interface_of(ADDRESS)).as_deref(), Some("nic1"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_ipv6_address_is_refused_and_changes_nothing() {
+        let (fake, driver, scope) = project();
+        let six = address("2600:1900:4000::7");
+        for refused in [
+            driver.attach(&scope, six, &vm(ONE)).await,
+            driver.replace(&scope, six, &vm(ONE)).await,
+            driver.detach(&scope, six, &vm(ONE)).await,
+        ] {
+            assert!(
+                matches!(&refused, Err(DriverError::Invalid(why)) if why.contains("IPv4")),
+                "{refused:?}"
+            );
+        }
+        assert!(fake.ledger().asked.is_empty(), "{:?}", fake.ledger().asked);
+        fake.with(|project| project.add_address("us-west1", "six", "2600:1900:4000::7"));
+        assert_eq!(driver.list(&scope).await.unwrap().told(six).holding, Holding::Missing);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ptr_name_is_reported_before_it_goes_and_set_again() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| {
+            project.attach_now(ADDRESS, ZONE, "two");
+            project.set_ptr(ADDRESS, Some("mail.example.com."));
+        });
+        let detach = async || driver.detach(&scope, address(ADDRESS), &vm(TWO)).await;
+        assert_eq!(detach().await.unwrap(), Progress::Named("mail.example.com.".into()));
+        assert_eq!(fake.with(|project| project.holder(ADDRESS)).as_deref(), Some(TWO), "nothing was done");
+        finish(&driver, detach).await.unwrap();
+        assert_eq!(fake.with(|project| project.holder(ADDRESS)), None);
+        let ptr = || fake.with(|project| project.ptr(ADDRESS));
+        finish(&driver, async || driver.replace(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        assert_eq!(ptr().as_deref(), Some("mail.example.com."));
+
+        // A person removes the name, and it stays removed.
+        fake.with(|project| project.set_ptr(ADDRESS, None));
+        finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await.unwrap();
+        assert_eq!(ptr(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ptr_name_that_a_dead_process_wrote_down_is_set_again() {
+        let (fake, driver, scope) = project();
+        driver.keep_ptr(address(ADDRESS), "mail.example.com.");
+        finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await.unwrap();
+        assert_eq!(fake.with(|project| project.ptr(ADDRESS)).as_deref(), Some("mail.example.com."));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_arrives_without_its_ptr_name_where_that_is_refused() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| _ = project.unverified_domains.insert("example.com".into()));
+        driver.keep_ptr(address(ADDRESS), "mail.example.com.");
+        finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await.unwrap();
+        let (holder, ptr) = fake.with(|project| (project.holder(ADDRESS), project.ptr(ADDRESS)));
+        assert_eq!((holder.as_deref(), ptr), (Some(TWO), None));
+    }
+
+    /// What the predecessor documents, and what Google asks for beside it for the same calls.
+    const DOCUMENTED: [&str; 3] = [
+        "compute.instances.get",
+        "compute.instances.addAccessConfig",
+        "compute.instances.deleteAccessConfig",
+    ];
+    const NEEDED: [&str; 2] = ["compute.addresses.use", "compute.subnetworks.useExternalIp"];
+
+    fn allow_only(fake: &Fake<compute::Compute>, allowed: &[&str]) {
+        let denied = compute::permissions().filter(|permission| !allowed.contains(permission));
+        fake.with(|project| project.denied = denied.map(ToOwned::to_owned).collect());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn n19_the_three_permissions_alone_change_nothing_and_name_the_next() {
+        let (fake, driver, scope) = project();
+        allow_only(&fake, &DOCUMENTED);
+        let public = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+        assert!(public.to_string().contains("compute.addresses.list"), "{public}");
+        let replaced = driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
+        assert!(replaced.to_string().contains("compute.addresses.list"), "{replaced}");
+        let private = driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err();
+        assert!(
+            matches!(&private, DriverError::Denied { permission, .. } if *permission == NEEDED[1]),
+            "{private}"
+        );
+        assert_eq!(fake.ledger().done, []);
+        assert!(fake.with(|project| project.has_own(ZONE, "one")), "the public machine keeps its own");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn n19_without_operations_the_machine_tells_whether_a_change_is_done() {
+        let (fake, driver, scope) = project();
+        allow_only(&fake, &[&DOCUMENTED[..], &NEEDED].concat());
+        fake.with(|project| project.add_instance_without_address(ZONE, "three"));
+        let three = vm(&format!("demo/{ZONE}/three"));
+        for target in [vm(TWO), three] {
+            finish(&driver, async || driver.attach(&scope, address(ADDRESS), &target).await).await.unwrap();
+            assert_eq!(fake.with(|project| project.holder(ADDRESS)), Some(target.to_string()));
+            finish(&driver, async || driver.detach(&scope, address(ADDRESS), &target).await).await.unwrap();
+            assert_eq!(fake.with(|project| project.holder(ADDRESS)), None);
+            finish(&driver, async || driver.restore(&scope, address(ADDRESS), &target).await).await.unwrap();
+            assert!(fake.with(|project| project.has_own(ZONE, target.as_str().rsplit('/').next().unwrap())));
+        }
+        assert_eq!(fake.ledger().calls()["zoneOperations.get"], 1, "a refusal is remembered");
+        assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn n19_a_change_that_no_machine_shows_has_failed_after_a_while() {
+        let (fake, driver, scope) = project();
+        allow_only(&fake, &[&DOCUMENTED[..], &NEEDED].concat());
+        fake.inject(Rule::next("instances.addAccessConfig", Fault::FailLate));
+        let started = tokio::time::Instant::now();
+        let failed = finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await;
+        let error = failed.unwrap_err();
+        assert!(error.to_string().contains("compute.zoneOperations.get"), "{error}");
+        assert!((119..125).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -36,12 +36,20 @@ impl Pool {
                     entry.written = PENDING;
                 }
             }
+            Action::KeepPtr(name) => {
+                if let Some(entry) = moves.get_mut(&address) {
+                    self.ptrs.insert(address, name.clone());
+                    entry.written = PENDING;
+                }
+            }
             Action::Finish => {
                 self.lent.remove(&address);
                 let Some(entry) = moves.remove(&address) else { return };
                 let is_assignment = !entry.asks_again();
                 let Move { to, mut owed, .. } = entry;
                 if let Some(to) = to {
+                    // It has its name again.
+                    self.ptrs.remove(&address);
                     self.last_assignment = Some(now).filter(|_| is_assignment).or(self.last_assignment);
                     if owed.remove(&to.vm) {
                         self.lent.insert(address);

@@ -54,7 +54,7 @@ pub use creation::{Account, Creation, CreationAction, CreationStep, Lacking, TAG
 pub use evictions::{Astray, Eviction};
 pub use jiff::{SignedDuration, Timestamp};
 pub use losses::Tripped;
-pub use names::{Address, Epoch, NodeName, PoolKey, Provider, Scope, Tick, VmId};
+pub use names::{Address, Epoch, NO_IPV6, NodeName, PoolKey, Provider, Scope, Tick, VmId};
 pub use planner::plan;
 pub use pool::{Journal, Mode, Move, PENDING, Pods, Policy, Pool, Spread, Takeover, Target, Tenancy};
 pub use records::{

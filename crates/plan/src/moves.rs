@@ -40,6 +40,9 @@
 //!   is known to have none
 //! ```
 //!
+//! Where a cloud keeps the name in an address's PTR record on the machine, the name is written into the object's status before the
+//! address is detached, so that the next machine gets it even after a crash.
+//!
 //! Where a cloud may not show yet what an earlier leader has done, no move that the earlier one began is finished or abandoned because of
 //! where its address is said to be, and none at all that says of a machine that it had its own.
 
@@ -71,6 +74,7 @@ pub(crate) enum Next {
     Finish,
     Abandon,
     Owe,
+    KeepPtr(Arc<str>),
     Attach(Target),
     Replace(Target),
     Restore(VmId),
@@ -149,6 +153,7 @@ pub(crate) fn next(
     let is_late = world.may_be_late(pool.scope.provider, Some(fact.as_of));
     // What we began ourselves began where status and cloud agreed, and what we did since the driver remembers.
     let is_told_where = world.inherited.contains(&address) && matches!(fact.holding, Holding::By(_));
+    let ptr = world.ptrs.get(&address).filter(|name| pool.ptrs.get(&address) != Some(*name));
     let lacking_source = || entry.owed.iter().filter(|vm| entry.from.as_ref() == Some(vm)).find(lacks);
     match next {
         Next::Attach(to) if entry.owed.contains(&to.vm) => match lacking_source() {
@@ -159,6 +164,7 @@ pub(crate) fn next(
         Next::Attach(to) if world.has_own.contains(&to.vm) || (is_late && has_returned(world, &to.vm)) => {
             Next::Owe
         }
+        Next::Detach(from) => ptr.map_or(Next::Detach(from), |name| Next::KeepPtr(Arc::clone(name))),
         // An earlier leader may have brought it to either machine, or have brought it away: who has what can't be told yet.
         Next::Finish | Next::Abandon if is_late && (is_told_where || !entry.owed.is_empty()) => {
             match world.reads_late(pool.scope.provider) {

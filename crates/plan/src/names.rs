@@ -71,7 +71,15 @@ pub enum Provider {
     DigitalOcean,
 }
 
+/// Why Google Cloud can't attach an IPv6 address.
+pub const NO_IPV6: &str = "Google Cloud attaches IPv4 addresses only";
+
 impl Provider {
+    /// Why an address can never be attached to a machine of this cloud, if so.
+    pub fn refuses(self, address: Address) -> Option<&'static str> {
+        (self == Self::Gcp && address.0.is_ipv6()).then_some(NO_IPV6)
+    }
+
     /// The provider's name as users write it.
     pub fn name(self) -> &'static str {
         match self {

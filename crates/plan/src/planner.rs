@@ -14,6 +14,7 @@
 //! its object is being deleted, and policy.onDelete says
 //!   so: on a machine of ours                              detach it                        Moving
 //!   otherwise                                             leave it                         Settled, Leaving
+//! its cloud can't attach such an address                  report it                        Unsupported
 //! the cloud's answer is not known                         touch nothing                    Unknown
 //! the cloud does not know the address                     report it                        Missing
 //! on a machine of a node that is fit or keeps it          leave it                         Settled
@@ -22,7 +23,8 @@
 //! on a machine that is and was no node of ours            leave it, or policy.takeover     Foreign
 //! free, or on a machine of ours that has to give it up    place it on a fit, free node     Moving
 //!   and no such node exists:  UntilDrained, drained       detach it                        Moving
-//!                             otherwise                   leave it                         Lingers, NoNode
+//!                             otherwise                   leave it                         Lingers, NoNode,
+//!                                                                                          OtherRegion
 //! ```
 //!
 //! Ownership: the object whose journal names the address, else the oldest object that lists it, else the first by name.
@@ -158,7 +160,8 @@ impl<'a> Planner<'a> {
         for (position, address) in pool.addresses.iter().chain(removed).enumerate() {
             let known = facts.and_then(|facts| facts.get(address));
             let fact = known.map(|known| &known.fact);
-            if fact.is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_))) {
+            let unsupported = pool.scope.provider.refuses(*address);
+            if unsupported.is_none() && fact.is_none_or(|fact| matches!(fact.holding, Holding::Unknown(_))) {
                 self.plan.marks.uncertain.insert(pool.key.kind);
                 if !moves.contains_key(address) {
                     self.unknown.insert(pool.scope.clone());
@@ -175,11 +178,12 @@ impl<'a> Planner<'a> {
                 && !pool.disowned.contains(address)
                 && !ownership.is_contested(*address);
             let mark = pool.mark_on(*address, fact).filter(|_| is_unneeded);
-            let verdict = match (ownership.other_owner(*address, rank), moves.get(address)) {
-                (Some(owner), _) => Verdict::OwnedBy(ranked[owner].pool.key.clone()),
+            let verdict = match (ownership.other_owner(*address, rank), moves.get(address), unsupported) {
+                (Some(owner), ..) => Verdict::OwnedBy(ranked[owner].pool.key.clone()),
                 _ if pool.policy.mode == Mode::Refused => Verdict::Waits(Waits::ForCorrection),
                 _ if !is_readable => Verdict::Waits(Waits::ForNewerController),
-                (_, Some(entry)) => self.go_on(rank, pool, *address, fact, entry, mark),
+                (_, Some(entry), _) => self.go_on(rank, pool, *address, fact, entry, mark),
+                (.., Some(why)) => Verdict::Unsupported(why),
                 _ if wanted >= pool.desired => self.spare(pool, *address, fact, is_unneeded),
                 _ => match self.judge(rank, member, *address, known, position) {
                     Some(verdict) => verdict,
@@ -190,7 +194,8 @@ impl<'a> Planner<'a> {
                 },
             };
             // An address that the cloud does not know can't be one of those that are wanted.
-            wanted += usize::from(!matches!(verdict, Verdict::Missing | Verdict::OwnedBy(_)));
+            let is_out = matches!(verdict, Verdict::Missing | Verdict::OwnedBy(_) | Verdict::Unsupported(_));
+            wanted += usize::from(!is_out);
             self.progress[rank].settled += usize::from(matches!(verdict, Verdict::Settled(_)));
             verdicts.push((*address, verdict));
         }
@@ -386,6 +391,7 @@ impl<'a> Planner<'a> {
             Next::Finish => Some(Action::Finish),
             Next::Abandon => Some(Action::Abandon),
             Next::Owe => Some(Action::Owe),
+            Next::KeepPtr(name) => Some(Action::KeepPtr(name)),
             Next::Attach(to) => Some(Action::Attach(to)),
             Next::Replace(to) => Some(Action::Replace(to)),
             Next::Restore(vm) => Some(Action::Restore(vm)),
@@ -677,7 +683,7 @@ impl<'a> Planner<'a> {
 
     /// The move for a seeker, given the node that it was placed on, and what is to be said of it.
     fn settle(&mut self, seeker: Seeker<'_>, slot: Option<usize>) -> (Option<Step>, Verdict) {
-        let Seeker { rank, pool, address, holder, .. } = seeker;
+        let Seeker { rank, pool, address, region, holder, .. } = seeker;
         let to = slot.and_then(|slot| self.world.at(slot)).and_then(|(name, node)| {
             let (_, vm) = node.machine.as_ref()?;
             Some(Target { vm: vm.clone(), node: name.clone() })
@@ -694,7 +700,7 @@ impl<'a> Planner<'a> {
         }
         if to.is_none() {
             match &holder {
-                None => return (None, Verdict::NoNode),
+                None => return (None, self.no_node(pool, region)),
                 Some(Holder { vm, is_ours: false, .. }) if !crate::sabotaged!(AuthorityIgnored) => {
                     return (None, Verdict::Foreign(vm.clone()));
                 }
@@ -732,6 +738,15 @@ impl<'a> Planner<'a> {
         self.progress[rank].voluntary += usize::from(is_voluntary);
         self.progress[rank].assigning += usize::from(assigns);
         (Some(step), verdict)
+    }
+
+    /// What is to be said of an address that is free and that no node can take.
+    fn no_node(&self, pool: &Pool, region: Option<Arc<str>>) -> Verdict {
+        let others = |region: &Arc<str>| self.world.other_regions(self.world.member(&pool.key)?, region);
+        match region.as_ref().and_then(others).zip(region) {
+            Some((others, region)) => Verdict::OtherRegion(region, others),
+            None => Verdict::NoNode,
+        }
     }
 
     /// What a move that could be made has to wait for, if anything.
@@ -784,7 +799,8 @@ impl Actions {
 }
 
 fn step(pool: &Pool, address: Address, is_urgent: bool, action: Action) -> Step {
-    Step { pool: pool.key.clone(), scope: pool.scope.clone(), address, is_urgent, action }
+    let ptr = pool.ptrs.get(&address).cloned();
+    Step { pool: pool.key.clone(), scope: pool.scope.clone(), address, is_urgent, action, ptr }
 }
 
 /// Whoever had an address last, if that one had an address of its own before.

@@ -44,6 +44,8 @@ pub struct Pool {
     pub lent: BTreeSet<Address>,
     /// The last machines that its addresses have left and that have one of their own again, by the object's own status.
     pub returned: BTreeMap<Address, Vec<VmId>>,
+    /// The names that addresses had in their PTR records when they left their last machines, by the object's own status.
+    pub ptrs: BTreeMap<Address, Arc<str>>,
     /// When an address was last assigned, by the object's own status.
     pub last_assignment: Option<Timestamp>,
     /// Since when addresses are on their way, by the object's own status.
@@ -81,6 +83,7 @@ impl Pool {
             held: BTreeSet::new(),
             lent: BTreeSet::new(),
             returned: BTreeMap::new(),
+            ptrs: BTreeMap::new(),
             last_assignment: None,
             moving_since: BTreeMap::new(),
             publication: None,

@@ -479,7 +479,7 @@ fn of_addresses(
             {
                 _ = wanted.kept.insert(*address)
             }
-            Verdict::Lingers(..) | Verdict::NoNode | Verdict::Waits(_) => {
+            Verdict::Lingers(..) | Verdict::NoNode | Verdict::OtherRegion(..) | Verdict::Waits(_) => {
                 let since = world.unmatched.get(address).copied().unwrap_or(now);
                 wanted.unmatched.insert(*address, since);
                 wanted.keep(*address, since, UNMATCHED_STAYS.min(ttl / 2), now);

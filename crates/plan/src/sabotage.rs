@@ -55,11 +55,12 @@ pub enum Sabotage {
     EmptiedTakenForReleased,
     GraceIgnored,
     LossesForgotten,
+    WrongInterfaceDetached,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 49] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -108,6 +109,7 @@ impl Sabotage {
         Self::EmptiedTakenForReleased,
         Self::GraceIgnored,
         Self::LossesForgotten,
+        Self::WrongInterfaceDetached,
     ];
 }
 

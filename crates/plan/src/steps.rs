@@ -83,6 +83,8 @@ pub struct Step {
     pub is_urgent: bool,
     /// What to do.
     pub action: Action,
+    /// The name that the address had in its PTR record when it left its last machine.
+    pub ptr: Option<Arc<str>>,
 }
 
 /// What to do with an address.
@@ -98,6 +100,8 @@ pub enum Action {
     Abandon,
     /// Write into the journal that the target has an address of its own, so that it gets one back.
     Owe,
+    /// Write the name in the address's PTR record into the object's status, so that the address gets it back.
+    KeepPtr(Arc<str>),
     /// Tell the cloud to put the address on a machine, unless that has one of its own.
     Attach(Target),
     /// Tell the cloud to put the address on a machine in place of its own.
@@ -138,6 +142,7 @@ impl Action {
             Self::Begin(_)
             | Self::Claim
             | Self::Owe
+            | Self::KeepPtr(_)
             | Self::Finish
             | Self::Abandon
             | Self::Release(_)
@@ -167,6 +172,7 @@ impl fmt::Display for Step {
             Action::Replace(to) => write!(f, "attach {address} -> {} in place of its own", to.node),
             Action::Restore(vm) => write!(f, "give {vm} an address of its own after {address}"),
             Action::Owe => write!(f, "note for {address} that its target has an address of its own"),
+            Action::KeepPtr(name) => write!(f, "keep the PTR name {name} of {address}"),
             Action::Detach(from) => write!(f, "detach {address} from {from}"),
         }
     }
@@ -185,6 +191,10 @@ pub enum Verdict {
     Queued(NodeName),
     /// It is on no machine of ours, and no node can take it.
     NoNode,
+    /// It is on no machine of ours, and it is in another region than all matching nodes, whose regions these are.
+    OtherRegion(Arc<str>, Vec<Arc<str>>),
+    /// Its cloud can't attach it to any machine, for this reason.
+    Unsupported(&'static str),
     /// It is on a machine that is not ours.
     Foreign(VmId),
     /// An older object owns it.
@@ -241,6 +251,14 @@ impl fmt::Display for Verdict {
                 "serves where it is until it can go to {node}: others of the account are on their way, and few may be at a time"
             ),
             Self::NoNode => write!(f, "waits: no node can take it"),
+            Self::OtherRegion(region, nodes) => {
+                write!(
+                    f,
+                    "waits: it is in region {region}, and all matching nodes are in {}",
+                    nodes.join(", ")
+                )
+            }
+            Self::Unsupported(why) => write!(f, "can't be attached: {why}"),
             Self::Foreign(vm) => write!(f, "is held by {vm}, which is no node of this cluster"),
             Self::OwnedBy(pool) => write!(f, "belongs to {pool}, which is older"),
             Self::Missing => write!(f, "is not known to the cloud"),

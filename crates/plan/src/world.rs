@@ -61,6 +61,8 @@ pub struct World {
     pub spared: Option<NodeName>,
     /// Machines that are known to have an address of their own, besides ours.
     pub has_own: BTreeSet<VmId>,
+    /// The names in PTR records of addresses that are about to leave their machines.
+    pub ptrs: BTreeMap<Address, Arc<str>>,
     /// Machines that refused an address lately get none before then.
     pub avoid_machines: BTreeMap<VmId, Timestamp>,
     /// Addresses whose last change failed are not tried again before then.
@@ -620,6 +622,19 @@ impl World {
         let none = Bits::default();
         let of = |region: Option<Arc<str>>| self.regions.get(&region).unwrap_or(&none);
         nodes.within([of(Some(Arc::clone(region))), of(None)])
+    }
+
+    /// The regions of the nodes that a pool means, where each of them is known to be in another than this one.
+    pub(crate) fn other_regions(&self, member: &Member, region: &Arc<str>) -> Option<Vec<Arc<str>>> {
+        let mut others = Vec::new();
+        for (found, nodes) in &self.regions {
+            match found {
+                _ if member.matching.within([nodes, nodes]).count() == 0 => {}
+                Some(found) if found != region => others.push(Arc::clone(found)),
+                _ => return None,
+            }
+        }
+        (!others.is_empty()).then_some(others)
     }
 
     /// How many slots there are, taken or not.

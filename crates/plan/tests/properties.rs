@@ -161,6 +161,7 @@ fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap
             .filter(|address| dice.one_in(3) && !holdings[address].is_doubtful)
             .collect(),
         returned: BTreeMap::new(),
+        ptrs: BTreeMap::new(),
         last_holders,
         last_assignment: dice.one_in(3).then(|| start() - Duration::from_secs(dice.roll(30))),
         moving_since: BTreeMap::new(),
@@ -302,7 +303,12 @@ fn assert_sound(world: &World, plan: &Plan) {
                 assert!(!holders.iter().any(|(holder, _)| holder == vm), "{step}, which holds ours");
                 continue;
             }
-            Action::Claim | Action::Owe | Action::Finish | Action::Abandon | Action::Drop => continue,
+            Action::Claim
+            | Action::Owe
+            | Action::KeepPtr(_)
+            | Action::Finish
+            | Action::Abandon
+            | Action::Drop => continue,
         };
         let fact =
             world.fact(&step.scope, step.address).unwrap_or_else(|| panic!("{step} on what was never told"));

@@ -254,6 +254,7 @@ impl Cluster {
             Event::Mend => self.mend(),
             Event::ConfirmLosses => self.confirm_losses(Duration::ZERO),
             Event::PersonMoves { cloud, address, node } => self.person_moves(*cloud, *address, *node),
+            Event::SecondInterface { address, node } => self.second_interface(*address, *node),
             Event::Edit { cloud, address } => self.edit(*cloud, *address),
             Event::Desire { count } => {
                 if self.creates {
@@ -390,6 +391,9 @@ impl Cluster {
                 let put_off = (0..ADDRESSES).map(|other| address_at(*cloud, other)).filter(is_there);
                 put_off.for_each(|ip| self.universe.disturb(&ip));
             }
+            Event::SecondInterface { address, .. } => {
+                self.universe.disturb(&address_at(Cloud::Compute, *address));
+            }
             Event::Edit { .. }
             | Event::Desire { .. }
             | Event::Unlist
@@ -436,6 +440,7 @@ impl Cluster {
                     true => compute.add_instance(zone, &machine),
                     false => compute.add_instance_without_address(zone, &machine),
                 });
+                self.universe.compute.with(|compute| compute.add_interface(zone, &machine));
                 self.had_own.insert((zone, machine.clone()), has_own);
                 let labels = json!({
                     "role": "edge", "topology.kubernetes.io/region": REGION, "topology.kubernetes.io/zone": zone,
@@ -583,6 +588,25 @@ impl Cluster {
             self.given_away.retain(|ip, vm| *vm != stranger || has_it(ip));
             self.given_away.insert(ip, stranger);
         }
+    }
+
+    /// A person puts an address on the second interface of a node's machine, unless that holds one already or either is just being
+    /// moved. What the first interface has stays.
+    fn second_interface(&mut self, address: u64, node: u64) {
+        let (ip, ledger) = (compute_address(address), self.universe.compute.ledger());
+        let ((_, machine), zone) = (self.machine(Cloud::Compute, node), Self::zone(node));
+        let vm = format!("{PROJECT}/{zone}/{machine}");
+        let is_held =
+            (0..ADDRESSES).any(|other| self.universe.holder(&compute_address(other)).as_ref() == Some(&vm));
+        if is_held || is_ordered(&ledger, &ip) || machine_is_ordered(&ledger, &vm) {
+            return;
+        }
+        self.moved_by_people += 1;
+        let holder = self.universe.holder(&ip).unwrap_or_default();
+        self.had_own.retain(|(_, name), _| !holder.ends_with(&format!("/{name}")));
+        self.universe.compute.with(|compute| compute.attach_to(&ip, zone, &machine, 1));
+        self.given_away.remove(&ip);
+        self.universe.begins_anew(&ip);
     }
 
     fn edit(&mut self, cloud: Cloud, address: u64) {

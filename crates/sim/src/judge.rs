@@ -12,7 +12,8 @@
 //! I6  nothing is changed that is in no journal, or without having read the cloud since it was journalled or last tried
 //! I7  calls are bounded, and nothing is tried again without a pause
 //! I8  an address that is well where it is stays there, and one on a node that falls ill for the grace: see `grace`
-//! I9  in the end a machine has an address of its own if it had one and holds none of ours, and never if it had none
+//! I9  in the end a machine has an address of its own if it had one and holds none of ours, and never if it had none; at Google
+//!     Cloud none is removed before a journal says of its machine that it has one
 //! I10 names in DNS are never emptied, and those of others are left alone: see `names`
 //! I11 a VIP is on one Cluster, from a claim of its own, and nothing of anybody else is touched: see `vips`
 //! I12 a status tells of a lost holder for a minute at least, whoever leads: see `grace`
@@ -153,6 +154,7 @@ pub async fn judge(
     }
     created(universe, cluster).into_iter().for_each(|what| add("I4", what));
     own(universe, cluster).into_iter().for_each(|what| add("I9", what));
+    stripped(universe).into_iter().for_each(|what| add("I9", what));
     names::judge(universe).into_iter().for_each(|what| add("I10", what));
     vips::judge(universe).into_iter().for_each(|what| add("I11", what));
     let (index, plan) = truth(universe).await;
@@ -376,6 +378,27 @@ fn own(universe: &Universe, cluster: &Cluster) -> Vec<String> {
     let remembered =
         cluster.had_own.iter().filter(|(machine, _)| !held_forgotten(machine) && !is_hit(machine));
     remembered.filter_map(wrong).collect()
+}
+
+/// Machines whose own address a call removed though no journal ever said that they had one.
+fn stripped(universe: &Universe) -> Vec<String> {
+    let history = universe.api.history("netipallocations");
+    let ends =
+        history.iter().flat_map(|object| entries(object)).flat_map(|entry| [&entry["from"], &entry["to"]]);
+    let journalled: BTreeSet<&str> =
+        ends.filter(|end| end["hadEphemeral"] == true).filter_map(|end| end["vm"].as_str()).collect();
+    let removed = universe.compute.ledger().done.into_iter().filter_map(|done| match done.deed {
+        Deed::OwnRemoved { address, vm } => Some((done.at, address, vm)),
+        _ => None,
+    });
+    // What comes after D removes whichever address is there by then.
+    let is_late = |vm: &str| vm.rsplit('/').next().is_some_and(|name| universe.came_too_late_to(name));
+    let unjournalled = removed.filter(|(.., vm)| !journalled.contains(vm.as_str()) && !is_late(vm));
+    unjournalled
+        .map(|(at, address, vm)| {
+            format!("at {at:?} {vm} lost its own address {address}, and no journal tells of it")
+        })
+        .collect()
 }
 
 /// The truth, as the controller would see it in good weather, and what it would do.

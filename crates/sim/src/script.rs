@@ -99,6 +99,11 @@ pub enum Event {
         address: u64,
         node: Option<u64>,
     },
+    /// A person puts an address of Google Cloud's on the second interface of a node's machine.
+    SecondInterface {
+        address: u64,
+        node: u64,
+    },
     /// A person lists one address more or less.
     Edit {
         cloud: Cloud,
@@ -249,6 +254,7 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
                 | Event::Removed { .. }
                 | Event::Pod { .. }
                 | Event::PersonMoves { .. }
+                | Event::SecondInterface { .. }
                 | Event::Edit { .. }
                 | Event::Desire { .. }
                 | Event::Unlist
@@ -433,6 +439,7 @@ fn event(dice: &mut Dice, mood: Mood) -> Event {
         17 => Event::Pod { node, is_ready: true },
         18..22 => Event::Mend,
         22..24 => Event::ConfirmLosses,
+        24 if dice.one_in(2) => Event::SecondInterface { address: dice.roll(ADDRESSES), node },
         24 => {
             let node = dice.one_in(2).then_some(node);
             Event::PersonMoves { cloud, address: dice.roll(ADDRESSES), node }

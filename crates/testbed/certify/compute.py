@@ -3,7 +3,8 @@
     compute.py BASE_URL METADATA_HOST [RESTRICTED_URL]
 
 BASE_URL serves project `certified` with the instances vm-1 (with an ephemeral address) and vm-2 (without any) in
-us-central1-a, no addresses, and europe-west4 unreachable. METADATA_HOST (host:port) hands out the token that it accepts.
+us-central1-a, vm-3 (with an ephemeral address and a second interface) in us-central1-c, no addresses, and europe-west4
+unreachable. The caller does not own the domain unverified.example. METADATA_HOST (host:port) hands out the token that it accepts.
 RESTRICTED_URL serves the same project with every permission denied.
 
 Every call goes through google-cloud-compute with credentials from google-auth's own chain. Every request and answer on the
@@ -283,27 +284,29 @@ class Cloud:
         assert not operation.error.errors, operation.error
         return operation
 
-    def attach(self, instance, request_id=None, **config):
+    def attach(self, instance, request_id=None, interface="nic0", zone=ZONE, **config):
         config.setdefault("type_", "ONE_TO_ONE_NAT")
         return self.instances.add_access_config_unary(
             request=compute_v1.AddAccessConfigInstanceRequest(
                 project=PROJECT,
-                zone=ZONE,
+                zone=zone,
                 instance=instance,
-                network_interface="nic0",
+                network_interface=interface,
                 request_id=request_id,
                 access_config_resource=compute_v1.AccessConfig(**config),
             )
         )
 
-    def detach(self, instance, config="External NAT"):
+    def detach(self, instance, config="External NAT", interface="nic0", zone=ZONE):
         return self.instances.delete_access_config_unary(
-            project=PROJECT, zone=ZONE, instance=instance, access_config=config, network_interface="nic0"
+            project=PROJECT, zone=zone, instance=instance, access_config=config, network_interface=interface
         )
 
+    def interfaces(self, instance, zone=ZONE):
+        return self.instances.get(project=PROJECT, zone=zone, instance=instance).network_interfaces
+
     def access_of(self, instance):
-        interface = self.instances.get(project=PROJECT, zone=ZONE, instance=instance).network_interfaces[0]
-        return [(config.name, config.nat_i_p) for config in interface.access_configs]
+        return [(config.name, config.nat_i_p) for config in self.interfaces(instance)[0].access_configs]
 
     def address(self, name, region=REGION):
         return self.addresses.get(project=PROJECT, region=region, address=name)
@@ -469,7 +472,7 @@ def instances(cloud):
         for scope in page.items.values()
         for item in scope.instances
     ]
-    same(names, ["vm-1", "vm-2"])
+    same(names, ["vm-1", "vm-2", "vm-3"])
     certified(CLIENT, "instances.aggregatedList", "scopes with warnings, pages of the pager, unreachable zones named")
 
 
@@ -534,6 +537,49 @@ def access_configs(cloud):
     same(cloud.succeeded(cloud.addresses.delete_unary(address="a2", **where)).operation_type, "delete")
     refusal(exceptions.NotFound, "notFound", "addresses/a2' was not found", lambda: cloud.address("a2"))
     certified(CLIENT, "addresses.delete", "gone when the operation is done; 400 while in use")
+
+
+def interfaces_and_ptr(cloud):
+    """Puts a1 on the second interface of vm-3 with a name for its PTR record, and takes it off again."""
+    there = {"zone": "us-central1-c", "interface": "nic1"}
+    cloud.succeeded(cloud.detach("vm-1", "external-nat"))
+    ip, ptr = cloud.address("a1").address, "mail.example.com."
+    first, second = cloud.interfaces("vm-3", there["zone"])
+    same((first.name, second.name, len(second.access_configs)), ("nic0", "nic1", 0))
+    own = first.access_configs[0].nat_i_p
+    for reason, message, config in [
+        ("invalid", "publicPtrDomainName", {"public_ptr_domain_name": ptr}),
+        ("invalid", "verify ownership", {"public_ptr_domain_name": "unverified.example.", "set_public_ptr": True}),
+    ]:
+        refusal(exceptions.BadRequest, reason, message, lambda: cloud.attach("vm-3", nat_i_p=ip, **there, **config))
+    refusal(
+        exceptions.BadRequest, "invalid", "'networkInterface': 'nic2'",
+        lambda: cloud.attach("vm-3", nat_i_p=ip, zone=there["zone"], interface="nic2"),
+    )
+    attached = cloud.attach("vm-3", nat_i_p=ip, public_ptr_domain_name=ptr, set_public_ptr=True, **there)
+    cloud.succeeded(attached)
+    same(list(cloud.address("a1").users), [attached.target_link])
+    first, second = cloud.interfaces("vm-3", there["zone"])
+    same(first.access_configs[0].nat_i_p, own)
+    config = second.access_configs[0]
+    same((config.nat_i_p, config.public_ptr_domain_name, config.set_public_ptr), (ip, ptr, True))
+    certified(CLIENT, "instances.addAccessConfig", "on a second interface; a PTR record's name; 400 for one of another's domain")
+    certified(CLIENT, "instances.get", "several interfaces, and the name in an access config's PTR record")
+
+    cloud.succeeded(cloud.detach("vm-3", zone=there["zone"], interface="nic1"))
+    first, second = cloud.interfaces("vm-3", there["zone"])
+    same((first.access_configs[0].nat_i_p, len(second.access_configs)), (own, 0))
+    same(cloud.address("a1").status, "RESERVED")
+    certified(CLIENT, "instances.deleteAccessConfig", "from a second interface, and the first keeps its own")
+
+    filtered = cloud.addresses.aggregated_list(
+        request={
+            "project": PROJECT, "return_partial_success": True, "filter": f"(address={ip}) OR (address={own})",
+        }
+    )
+    same([item.name for _, scope in filtered for item in scope.addresses], ["a1"])
+    certified(CLIENT, "addresses.aggregatedList", "filter by a choice of addresses")
+    cloud.succeeded(cloud.attach("vm-1", nat_i_p=ip, name="external-nat"))
 
 
 def operations(cloud):
@@ -678,6 +724,7 @@ def main():
     instances(cloud)
     addresses(cloud)
     access_configs(cloud)
+    interfaces_and_ptr(cloud)
     operations(cloud)
     refusals(cloud)
     if RESTRICTED:

@@ -9,7 +9,7 @@ use plan::{Pool, PoolKey, Provider, Scope, Source, TAG_PREFIX, Tenancy};
 use super::publication::publication;
 use super::{
     Front, Refusal, Who, allowed, created, created_here, disowned, held, last_holders, lent,
-    losses_confirmed, moving_since, parse_addresses, returned,
+    losses_confirmed, moving_since, parse_addresses, ptrs, returned,
 };
 
 /// The kind's name.
@@ -68,6 +68,7 @@ pub(super) fn front(object: &FloatingIPPool) -> Front {
         held: held(addresses_status),
         lent: lent(addresses_status),
         returned: returned(addresses_status),
+        ptrs: ptrs(addresses_status),
         last_assignment: status.and_then(|status| status.last_assignment.as_ref()).map(|time| time.0),
         moving_since: moving_since(journal),
         publication,

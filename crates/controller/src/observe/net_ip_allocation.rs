@@ -10,7 +10,7 @@ use plan::{Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 use super::owners::Named;
 use super::{
     Front, PodsMeant, Who, allowed, created, held, last_holders, lent, losses_confirmed, parse_addresses,
-    returned,
+    ptrs, returned,
 };
 
 /// The kind's name.
@@ -45,6 +45,7 @@ pub(super) fn front(object: &NetIPAllocation) -> Front {
         held: held(status),
         lent: lent(status),
         returned: returned(status),
+        ptrs: ptrs(status),
         losses_confirmed: losses_confirmed(object),
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, Duration::ZERO),
         ..Pool::new(key(object), Scope { provider, account: "".into() }, addresses)

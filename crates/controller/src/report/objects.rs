@@ -124,6 +124,7 @@ fn needs_finalizer(
                 | Verdict::Disabled
                 | Verdict::Unmarked
                 | Verdict::Missing
+                | Verdict::Unsupported(_)
                 | Verdict::Foreign(_)
                 | Verdict::OwnedBy(_)
         )
@@ -465,6 +466,7 @@ impl Speaker<'_> {
             node_name,
             last_holder: holder.or_else(|| self.remembered(address, present)),
             previous_holders: self.returned(address),
+            ptr_name: self.pool.ptrs.get(&address).map(ToString::to_string),
             reason: Some(reason(said).to_owned()),
             message: (!is_settled && state != AddressState::Moving).then(|| said.to_string()),
             since: since.or_else(|| Some(whole_seconds(self.now))),
@@ -523,6 +525,7 @@ impl Speaker<'_> {
             Verdict::Moving(node) => (IpState::InProgress, node.as_ref(), None),
             Verdict::Queued(node) => (IpState::InProgress, Some(node), None),
             Verdict::NoNode => (IpState::Unassigned, None, None),
+            Verdict::OtherRegion(..) => (IpState::Unassigned, None, Some(said.to_string())),
             Verdict::Disabled | Verdict::Releasing | Verdict::Unmarked | Verdict::Leaving => {
                 (IpState::Disabled, None, None)
             }
@@ -551,13 +554,15 @@ fn state(said: &Verdict) -> AddressState {
     match said {
         Verdict::Settled(_) | Verdict::Lingers(..) | Verdict::Queued(_) => AddressState::Attached,
         Verdict::Moving(_) => AddressState::Moving,
-        Verdict::NoNode => AddressState::Unattached,
+        Verdict::NoNode | Verdict::OtherRegion(..) => AddressState::Unattached,
         Verdict::Foreign(_) => AddressState::Foreign,
         Verdict::OwnedBy(_) => AddressState::Conflict,
         Verdict::Missing => AddressState::Missing,
         Verdict::Disabled | Verdict::Releasing | Verdict::Unmarked => AddressState::Disabled,
         Verdict::Leaving => AddressState::Unattached,
-        Verdict::Unknown(_) | Verdict::Waits(_) | Verdict::WouldStep(_) => AddressState::Unknown,
+        Verdict::Unknown(_) | Verdict::Unsupported(_) | Verdict::Waits(_) | Verdict::WouldStep(_) => {
+            AddressState::Unknown
+        }
     }
 }
 
@@ -568,6 +573,8 @@ fn reason(said: &Verdict) -> &'static str {
         Verdict::Moving(_) => "Moving",
         Verdict::Queued(_) => "Queued",
         Verdict::NoNode => "NoNode",
+        Verdict::OtherRegion(..) => "OtherRegion",
+        Verdict::Unsupported(_) => "UnsupportedAddress",
         Verdict::Foreign(_) => "Foreign",
         Verdict::OwnedBy(_) => "Conflict",
         Verdict::Missing => "Missing",
@@ -626,6 +633,7 @@ fn standing(said: &Verdict) -> Standing {
         Verdict::Settled(_) | Verdict::Disabled | Verdict::Leaving => Standing::Ready,
         Verdict::Foreign(_)
         | Verdict::OwnedBy(_)
+        | Verdict::Unsupported(_)
         | Verdict::Missing
         | Verdict::Unmarked
         | Verdict::Waits(Waits::ForConfirmation(_) | Waits::ForNewerController | Waits::ForCorrection) => {

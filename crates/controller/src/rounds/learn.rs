@@ -68,6 +68,7 @@ impl Rounds {
             Action::Attach(_) | Action::Replace(_) if result != Ok(Effect::HasOwn) => {
                 self.metrics.attached(&step.pool, *address, result.is_ok());
             }
+            Action::Detach(_) if matches!(result, Ok(Effect::HasPtr(_))) => {}
             Action::Detach(_) => self.metrics.detached(&step.pool, result.is_ok()),
             _ => {}
         }
@@ -80,8 +81,10 @@ impl Rounds {
                         if matches!(holding, Holding::By(_)) {
                             self.failures.remove(address);
                         }
+                        self.index.world.ptrs.remove(address);
                         self.index.correct(scope, *address, holding);
                     }
+                    Effect::HasPtr(name) => _ = self.index.world.ptrs.insert(*address, name),
                     Effect::HasOwn => {
                         action.machine().iter().for_each(|vm| _ = self.failed_restores.remove(*vm));
                         self.index.world.has_own.extend(action.machine().cloned());

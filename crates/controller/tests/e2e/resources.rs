@@ -338,6 +338,8 @@ fn full_status() -> (Vec<String>, Vec<AddressStatus>, Moves) {
         last_holder: Some(machine(at)),
         // Only Amazon has them, whose ids are short.
         previous_holders: vec![format!("ap-southeast-10/i-{at:017x}"); 4],
+        // Only Google Cloud has them.
+        ptr_name: Some(format!("mail-{at:04}.a-subdomain-with-a-long-name.example.com.")),
         reason: Some("NodeNotReady".into()),
         message: None,
         since: Some(now.clone()),

@@ -210,6 +210,7 @@ async fn finish(
         let operation = match progress {
             Progress::Done => return Ok(()),
             Progress::Occupied => panic!("it has an address of its own"),
+            Progress::Named(name) => panic!("nobody gave it the PTR name {name}"),
             Progress::Underway(operation) => operation,
         };
         let operations = [operation];

@@ -1,7 +1,7 @@
 //! One line of world in, one line of plan out.
 //!
 //! A world is clauses between bars. `n1 …` is a node: `cordoned`, `empty` or `pods` (none, or some that are not Ready; one
-//! that is Ready otherwise), `notready 30` (for so many seconds), `zone b`, `unmatched`, `nomachine`, `leaving`, `holds a1`,
+//! that is Ready otherwise), `notready 30` (for so many seconds), `zone b`, `region s` (`region -` is not known; r otherwise), `unmatched`, `nomachine`, `leaving`, `holds a1`,
 //! `dead` (its machine, by the cloud), `refuses` (its machine did lately). `a1 …` is an address: `free` (so is one that no node holds), `unknown`, `missing`,
 //! `foreign`, `left` (on a machine that was ours), `lost 30` (its holder was, so many seconds ago, by an earlier plan or leader), `moves n1 -> n2` (journalled; `-` is nothing), `stale` (the last
 //! listing is older than the journal), `doubtful` (the change that brought it has failed), `busy` (a call is under way), `of r` (it can be used in region r only). Other
@@ -16,6 +16,7 @@
 //! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
 //! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
 //! `a1 lent` that the status does so of its holder, `a1 last n1` who that was, `a1 was on n1` that it was known to be there, `a1 returned n1` that n1 has one again since a1 has left it.
+//! `a1 named x` says that a1 has the name x in its PTR record, and `a1 kept x` that the status has it.
 //! `late` is a cloud that may not show yet what an earlier leader did, `late before` one that was not read since it does, `late once` one that was; `a1 inherited` a move that an earlier leader began. `here n1` is where we run, `urgent` a move whose holder was dead.
 //! `publishes` gives the pool a name in DNS with a time to live of 30 s, `publishes nodes` one for the nodes' own addresses,
 //! `adopts` is `dnsRecordSet.adopt`; `record nobody a1 a2` is what was read of it and whose mark it carries (`ours`, `nobody`,
@@ -248,6 +249,8 @@ impl Sketch {
             ["unmatched", seconds] => _ = self.world.unmatched.insert(address, seconds_ago(seconds)),
             ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
             ["lent"] => _ = self.pool.lent.insert(address),
+            ["named", name] => _ = self.world.ptrs.insert(address, (*name).into()),
+            ["kept", name] => _ = self.pool.ptrs.insert(address, (*name).into()),
             ["inherited"] => _ = self.world.inherited.insert(address),
             ["returned", name] => self.pool.returned.entry(address).or_default().push(vm(name)),
             ["was", "on", name] => {
@@ -323,6 +326,7 @@ impl Sketch {
                 "dead" => _ = self.world.machines.insert(vm(name), MachineState::Stopped),
                 "notready" => node.readiness = Readiness::NotReadySince(seconds_ago(next())),
                 "zone" => node.zone = Some(next().into()),
+                "region" => node.region = Some(next()).filter(|region| *region != "-").map(Into::into),
                 "holds" => {
                     let held = address(next());
                     self.facts.get_mut(&held).unwrap().holding = Holding::By(vm(name));
@@ -549,8 +553,60 @@ fn n4_zones_restrict_new_placements_and_never_evict_a_holder() {
 
 #[test]
 fn an_address_goes_only_to_its_own_region() {
-    check("n1 | a1 of elsewhere", expect!["a1 waits: no node can take it"]);
     check("n1 | a1 of elsewhere | a2 of r", expect!["begin a2 -> n1"]);
+}
+
+#[test]
+fn n4_an_address_of_another_region_than_its_nodes_says_so() {
+    for only in ["n1", "n1 | n2 region elsewhere unmatched"] {
+        check(
+            &format!("{only} | a1 of elsewhere"),
+            expect!["a1 waits: it is in region elsewhere, and all matching nodes are in r"],
+        );
+    }
+    check(
+        "n1 | n2 region s cordoned | a1 of elsewhere",
+        expect!["a1 waits: it is in region elsewhere, and all matching nodes are in r, s"],
+    );
+    // A node there that can't take it now, and one whose region is not known, may do later.
+    for could in ["n2 region elsewhere notready 9", "n2 region - notready 9"] {
+        check(&format!("n1 | {could} | a1 of elsewhere"), expect!["a1 waits: no node can take it"]);
+    }
+    check("a1 of elsewhere", expect!["a1 waits: no node can take it"]);
+}
+
+#[test]
+fn an_address_that_its_cloud_cant_attach_is_reported_and_left() {
+    let mut world = world("desired 1 | n1 | n2 | a1 free");
+    let six: Address = "2600:1900:4000::7".parse().unwrap();
+    let mut pool = world.pools().next().unwrap().clone();
+    pool.addresses.insert(0, six);
+    world.set_pool(pool.clone());
+    let planned = plan(&world, now());
+    assert_eq!(planned.to_string(), format!("begin {} -> n1", address("a1")), "it stands for no other");
+    assert_eq!(planned.verdicts[&pool.key][0], (six, Verdict::Unsupported(crate::NO_IPV6)));
+    assert!(planned.unsettled.is_empty() && planned.read_again.is_empty(), "nobody waits for it");
+}
+
+#[test]
+fn a_ptr_name_is_kept_before_its_address_is_detached() {
+    let moves = "n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2";
+    check(moves, expect!["detach a1 from n1"]);
+    check(&format!("{moves} | a1 named x"), expect!["keep the PTR name x of a1"]);
+    check(&format!("{moves} | a1 named x | a1 kept y"), expect!["keep the PTR name x of a1"]);
+    check(&format!("{moves} | a1 named x | a1 kept x"), expect!["detach a1 from n1"]);
+    let steps = plan(&world("n1 cordoned | n2 | a1 moves n1 -> n2 | a1 kept x"), now()).steps;
+    let [Step { action: Action::Attach(_), ptr, .. }] = steps.as_slice() else { panic!("{steps:?}") };
+    assert_eq!(ptr.as_deref(), Some("x"), "the next machine gets it");
+
+    let mut pool = world(moves).pools().next().unwrap().clone();
+    pool.note(address("a1"), &Action::KeepPtr("x".into()), Epoch(7), now());
+    assert_eq!(pool.ptrs[&address("a1")], "x".into());
+    let mut abandoned = pool.clone();
+    abandoned.note(address("a1"), &Action::Abandon, Epoch(7), now());
+    assert_eq!(abandoned.ptrs.len(), 1, "the move to another node still needs it");
+    pool.note(address("a1"), &Action::Finish, Epoch(7), now());
+    assert_eq!(pool.ptrs.len(), 0);
 }
 
 #[test]
@@ -1811,7 +1867,7 @@ fn what_is_noted_counts_as_not_written_until_it_is() {
     };
     pool.note(address("a1"), &Action::Begin(entry), Epoch(7), now());
     assert_eq!(pool.entry(address("a1")).map(|entry| entry.written), Some(crate::PENDING));
-    for action in [Action::Claim, Action::Owe] {
+    for action in [Action::Claim, Action::Owe, Action::KeepPtr("x".into())] {
         let Journal::Known(moves) = &mut pool.journal else { panic!("it is known") };
         moves.values_mut().for_each(|entry| entry.written = Tick(3));
         pool.note(address("a1"), &action, Epoch(8), now());

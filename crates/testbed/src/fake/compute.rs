@@ -5,7 +5,8 @@
 //! document. A change is accepted as an operation and takes effect when `operation_time` has passed; what is due is done
 //! at the start of each request and before anyone looks from outside. It never waits: `wait` answers with the operation
 //! as it is, as the real one may. It never gives an address to two machines, never takes one away unasked, and never gives
-//! a machine that lost its address another one.
+//! a machine that lost its address another one. A machine has one interface, `nic0`, and more on request; each can have one
+//! access config, which may carry the name of a public PTR record. The name goes with the config.
 //!
 //! An order to give an instance an address that another one holds is accepted, and its operation ends with
 //! `IP_IN_USE_BY_ANOTHER_RESOURCE` unless the address has become free until then.
@@ -109,6 +110,8 @@ pub struct Compute {
     pub denied: BTreeSet<String>,
     /// Regions in which nothing can be reached for now. What was accepted there goes on.
     pub unreachable_regions: BTreeSet<String>,
+    /// Domains that the caller does not own, so that no PTR record may name them.
+    pub unverified_domains: BTreeSet<String>,
     project: String,
     token: String,
     zones: BTreeSet<String>,
@@ -134,6 +137,7 @@ impl Compute {
             operation_time: Duration::from_secs(1),
             denied: BTreeSet::new(),
             unreachable_regions: BTreeSet::new(),
+            unverified_domains: BTreeSet::new(),
             project: project.to_owned(),
             token: token.to_owned(),
             zones: zones.collect(),
@@ -160,10 +164,18 @@ impl Compute {
         self.make_instance(zone, name, None);
     }
 
-    /// Deletes a machine. A reserved address that it held is free again.
+    /// Gives a machine one more interface, without an external address.
+    pub fn add_interface(&mut self, zone: &str, name: &str) {
+        if let Some(instance) = self.instances.get_mut(&(zone.to_owned(), name.to_owned())) {
+            instance.interfaces.push(None);
+        }
+    }
+
+    /// Deletes a machine. Reserved addresses that it held are free again.
     pub fn remove_instance(&mut self, zone: &str, name: &str) {
         let key = (zone.to_owned(), name.to_owned());
-        let lost = self.take_off(&key);
+        let count = self.instances.get(&key).map_or(0, |instance| instance.interfaces.len());
+        let lost: Vec<Deed> = (0..count).filter_map(|at| self.take_off(&key, at)).collect();
         self.unwritten.extend(lost);
         self.instances.remove(&key);
     }
@@ -180,10 +192,11 @@ impl Compute {
         let reserved: BTreeSet<String> = self.addresses.values().map(|address| address.ip.clone()).collect();
         let Some(instance) = self.instances.get_mut(&key) else { return };
         instance.is_running = false;
-        let Some(access) = &mut instance.access else { return };
-        if let Some(ip) = access.ip.take_if(|ip| !reserved.contains(ip)) {
-            let vm = instance.vm(&self.project);
-            self.unwritten.push(Deed::Other(format!("ephemeral {ip} left {vm}")));
+        let vm = instance.vm(&self.project);
+        for access in instance.interfaces.iter_mut().flatten() {
+            if let Some(ip) = access.ip.take_if(|ip| !reserved.contains(ip)) {
+                self.unwritten.push(Deed::Other(format!("ephemeral {ip} left {vm}")));
+            }
         }
     }
 
@@ -193,7 +206,7 @@ impl Compute {
         let Some(instance) = self.instances.get_mut(&(zone.to_owned(), name.to_owned())) else { return };
         instance.is_running = true;
         let vm = instance.vm(&self.project);
-        if let Some(access) = instance.access.as_mut().filter(|access| access.ip.is_none()) {
+        if let Some(access) = instance.interfaces.iter_mut().flatten().find(|access| access.ip.is_none()) {
             self.unwritten.push(Deed::Other(format!("ephemeral {ip} on {vm}")));
             access.ip = Some(ip);
         }
@@ -225,29 +238,53 @@ impl Compute {
 
     /// Gives an address back at once. Whoever holds it is left without one.
     pub fn remove_address(&mut self, ip: &str) {
-        let holder = self.holders().get(ip).map(|holder| (holder.zone.clone(), holder.name.clone()));
-        let left = holder.and_then(|key| self.take_off(&key));
+        let left = self.place_of(ip).and_then(|(key, at)| self.take_off(&key, at));
         self.unwritten.extend(left);
         self.addresses.retain(|_, address| address.ip != ip);
     }
 
-    /// Puts an address on a machine at once, as a person would: it leaves the machine that has it, and whatever the new
-    /// machine had leaves that one.
+    /// Puts an address on a machine's first interface at once, as a person would: it leaves the machine that has it, and
+    /// whatever the interface had leaves that one.
     pub fn attach_now(&mut self, ip: &str, zone: &str, name: &str) {
-        let key = (zone.to_owned(), name.to_owned());
-        let holder = self.holders().get(ip).map(|holder| (holder.zone.clone(), holder.name.clone()));
-        let left: Vec<Deed> = holder.iter().chain([&key]).filter_map(|key| self.take_off(key)).collect();
+        self.attach_to(ip, zone, name, 0);
+    }
+
+    /// Does the same with the interface at a position. Nothing happens where the machine has no such interface.
+    pub fn attach_to(&mut self, ip: &str, zone: &str, name: &str, interface: usize) {
+        let place = ((zone.to_owned(), name.to_owned()), interface);
+        let has_it = |instance: &Instance| interface < instance.interfaces.len();
+        if !self.instances.get(&place.0).is_some_and(has_it) {
+            return;
+        }
+        let holder = self.place_of(ip);
+        let left: Vec<Deed> =
+            holder.iter().chain([&place]).filter_map(|(key, at)| self.take_off(key, *at)).collect();
         let tier =
             self.addresses.values().find(|address| address.ip == ip).map(|address| address.tier.clone());
         let tier = tier.unwrap_or_else(|| PREMIUM.to_owned());
-        let came =
-            self.put_on(&key, Access { name: DEFAULT_CONFIG.to_owned(), tier, ip: Some(ip.to_owned()) });
+        let access = Access { name: DEFAULT_CONFIG.to_owned(), tier, ip: Some(ip.to_owned()), ptr: None };
+        let came = self.put_on(&place.0, place.1, access);
         self.unwritten.extend(left.into_iter().chain(came));
     }
 
-    /// Takes whatever address a machine has off it at once, as a person would.
+    /// Sets the name of an address's PTR record, as a person would, on the machine that has it.
+    pub fn set_ptr(&mut self, ip: &str, ptr: Option<&str>) {
+        let Some((key, at)) = self.place_of(ip) else { return };
+        let access = self.instances.get_mut(&key).and_then(|instance| instance.interfaces[at].as_mut());
+        if let Some(access) = access {
+            access.ptr = ptr.map(ToOwned::to_owned);
+        }
+    }
+
+    /// The name of an address's PTR record; an address on no machine has none.
+    pub fn ptr(&self, ip: &str) -> Option<String> {
+        let (key, at) = self.place_of(ip)?;
+        self.instances.get(&key)?.interfaces[at].as_ref()?.ptr.clone()
+    }
+
+    /// Takes whatever address a machine's first interface has off it at once, as a person would.
     pub fn detach_now(&mut self, zone: &str, name: &str) {
-        let left = self.take_off(&(zone.to_owned(), name.to_owned()));
+        let left = self.take_off(&(zone.to_owned(), name.to_owned()), 0);
         self.unwritten.extend(left);
     }
 
@@ -261,19 +298,25 @@ impl Compute {
         self.instances.contains_key(&(zone.to_owned(), name.to_owned()))
     }
 
+    /// The interface that has an address, such as `nic0`.
+    pub fn interface_of(&self, ip: &str) -> Option<String> {
+        self.place_of(ip).map(|(_, at)| format!("nic{at}"))
+    }
+
     /// Whether a machine has any external address.
     pub fn has_address(&self, zone: &str, name: &str) -> bool {
-        self.address_of(zone, name).is_some()
+        self.addresses_on(zone, name).next().is_some()
     }
 
     /// Whether a machine has an ephemeral address.
     pub fn has_own(&self, zone: &str, name: &str) -> bool {
-        let is_reserved = |ip: &str| self.addresses.values().any(|address| address.ip == ip);
-        self.address_of(zone, name).is_some_and(|ip| !is_reserved(ip))
+        self.addresses_on(zone, name).any(|ip| !self.is_reserved(ip))
     }
 
-    fn address_of(&self, zone: &str, name: &str) -> Option<&str> {
-        self.instances.get(&(zone.to_owned(), name.to_owned()))?.access.as_ref()?.ip.as_deref()
+    fn addresses_on(&self, zone: &str, name: &str) -> impl Iterator<Item = &str> {
+        let instance = self.instances.get(&(zone.to_owned(), name.to_owned()));
+        let accesses = instance.into_iter().flat_map(|instance| instance.interfaces.iter().flatten());
+        accesses.filter_map(|access| access.ip.as_deref())
     }
 
     fn make_instance(&mut self, zone: &str, name: &str, access: Option<Access>) {
@@ -283,7 +326,7 @@ impl Compute {
             zone: zone.to_owned(),
             name: name.to_owned(),
             is_running: true,
-            access,
+            interfaces: vec![access],
             created: Duration::ZERO,
         };
         self.instances.insert((zone.to_owned(), name.to_owned()), instance);
@@ -312,30 +355,36 @@ impl Compute {
 
     fn ephemeral_access(&mut self) -> Access {
         let ip = Some(self.next_ephemeral());
-        Access { name: DEFAULT_CONFIG.to_owned(), tier: PREMIUM.to_owned(), ip }
+        Access { name: DEFAULT_CONFIG.to_owned(), tier: PREMIUM.to_owned(), ip, ptr: None }
     }
 
     /// Who has each address.
     fn holders(&self) -> BTreeMap<&str, &Instance> {
         let mut holders = BTreeMap::new();
         for instance in self.instances.values() {
-            if let Some(ip) = instance.access.as_ref().and_then(|access| access.ip.as_deref()) {
+            for ip in instance.interfaces.iter().flatten().filter_map(|access| access.ip.as_deref()) {
                 holders.insert(ip, instance);
             }
         }
         holders
     }
 
+    /// The machine that has an address, and the position of the interface.
+    fn place_of(&self, ip: &str) -> Option<((String, String), usize)> {
+        let instance = self.holders().get(ip).copied()?;
+        Some(((instance.zone.clone(), instance.name.clone()), instance.interface_with(ip)?))
+    }
+
     fn is_reserved(&self, ip: &str) -> bool {
         self.addresses.values().any(|address| address.ip == ip)
     }
 
-    /// Puts an access config on a machine, and says what that was.
-    fn put_on(&mut self, key: &(String, String), access: Access) -> Option<Deed> {
+    /// Puts an access config on a machine's interface, and says what that was.
+    fn put_on(&mut self, key: &(String, String), interface: usize, access: Access) -> Option<Deed> {
         let ip = access.ip.clone()?;
         let is_reserved = self.is_reserved(&ip);
         let instance = self.instances.get_mut(key)?;
-        instance.access = Some(access);
+        *instance.interfaces.get_mut(interface)? = Some(access);
         let vm = instance.vm(&self.project);
         Some(if is_reserved {
             Deed::Attached { address: ip, vm }
@@ -344,10 +393,10 @@ impl Compute {
         })
     }
 
-    /// Takes a machine's access config away, and says what that was.
-    fn take_off(&mut self, key: &(String, String)) -> Option<Deed> {
+    /// Takes an interface's access config away, and says what that was.
+    fn take_off(&mut self, key: &(String, String), interface: usize) -> Option<Deed> {
         let instance = self.instances.get_mut(key)?;
-        let ip = instance.access.take()?.ip?;
+        let ip = instance.interfaces.get_mut(interface)?.take()?.ip?;
         let vm = instance.vm(&self.project);
         Some(if self.is_reserved(&ip) {
             Deed::Detached { address: ip, vm }

@@ -63,6 +63,8 @@ pub enum Deed {
     RecordSet { name: String, value: String },
     /// A DNS record was removed.
     RecordRemoved { name: String, value: String },
+    /// A caller took a machine's own, ephemeral address off it.
+    OwnRemoved { address: String, vm: String },
     /// Anything else that changed, such as a label or an ephemeral address.
     Other(String),
 }
@@ -78,6 +80,7 @@ impl fmt::Display for Deed {
             Self::Released { address, .. } => write!(f, "{address} was given back"),
             Self::RecordSet { name, value } => write!(f, "{name} is {value}"),
             Self::RecordRemoved { name, value } => write!(f, "{name} is not {value} any more"),
+            Self::OwnRemoved { address, vm } => write!(f, "ephemeral {address} was removed from {vm}"),
             Self::Other(what) => write!(f, "{what}"),
         }
     }

@@ -17,7 +17,6 @@ use super::resources::{Address, Instance, path, region_of};
 use super::routes::{self, Place, Spec};
 use super::{Compute, DEFAULT_CONFIG, PREMIUM, SET_LABELS, USE_ADDRESS, USE_EXTERNAL_IP};
 
-const INTERFACE: &str = "nic0";
 const NAME_RULE: &str = "Must be a match of regex '[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?'";
 
 /// The region or zone and the name in a call's path, empty where it has none.
@@ -181,22 +180,23 @@ impl Compute {
         let (id, vm, region) = (instance.id, instance.vm(&self.project), region_of(&instance.zone));
         let subnetwork = path(&self.project, "regions", region, "subnetworks", "default");
         self.check_permission(USE_EXTERNAL_IP, &subnetwork)?;
-        check_interface(call)?;
+        let interface = interface_of(call, instance)?;
         let text = |field: &str| call.body[field].as_str().filter(|text| !text.is_empty());
         if let Some(kind) = text("type").filter(|kind| *kind != "ONE_TO_ONE_NAT") {
             return Err(Problem::invalid("resource.type", kind, "Must be ONE_TO_ONE_NAT."));
         }
         let tier = tier_of(&call.body)?;
-        if instance.access.is_some() {
+        if instance.interfaces[interface].is_some() {
             return Err(Problem::second_access_config());
         }
+        let ptr = self.ptr_of(&call.body)?;
         let ip = text("natIP").map(str::to_owned);
         if let Some(ip) = &ip {
             self.check_usable(ip, region, &tier)?;
             ledger.did(now, Deed::Told { address: ip.clone(), vm });
         }
         let config = text("name").unwrap_or(DEFAULT_CONFIG).to_owned();
-        let order = Order::Attach { instance: Target::of(call).key(), config, tier, ip };
+        let order = Order::Attach { instance: Target::of(call).key(), interface, config, tier, ip, ptr };
         Ok(self.begin(order, id, call, now, ledger))
     }
 
@@ -218,16 +218,30 @@ impl Compute {
         Ok(())
     }
 
+    /// The name that a body asks for in the address's PTR record. The caller must own its domain.
+    fn ptr_of(&self, body: &Value) -> Result<Option<String>, Problem> {
+        let (field, name) = ("resource.publicPtrDomainName", body["publicPtrDomainName"].as_str());
+        let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
+        if body["setPublicPtr"] != true {
+            return Err(Problem::invalid(field, name, "Must not be set unless setPublicPtr is true."));
+        }
+        let is_of = |domain: &String| name.trim_end_matches('.').ends_with(domain.as_str());
+        if self.unverified_domains.iter().any(is_of) {
+            return Err(Problem::invalid(field, name, "Please verify ownership of the PTR domain."));
+        }
+        Ok(Some(name.to_owned()))
+    }
+
     fn delete_access_config(
         &mut self,
         call: &Call,
         now: Duration,
         ledger: &mut Ledger,
     ) -> Result<Value, Problem> {
-        let id = self.instance(call)?.id;
-        check_interface(call)?;
-        let config = call.query.get("accessConfig").ok_or_else(|| Problem::required("accessConfig"))?;
-        let order = Order::Detach { instance: Target::of(call).key(), config: config.clone() };
+        let instance = self.instance(call)?;
+        let (id, interface) = (instance.id, interface_of(call, instance)?);
+        let config = call.query.get("accessConfig").ok_or_else(|| Problem::required("accessConfig"))?.clone();
+        let order = Order::Detach { instance: Target::of(call).key(), interface, config };
         Ok(self.begin(order, id, call, now, ledger))
     }
 
@@ -318,14 +332,12 @@ impl Compute {
     }
 }
 
-fn check_interface(call: &Call) -> Result<(), Problem> {
-    let interface =
-        call.query.get("networkInterface").ok_or_else(|| Problem::required("networkInterface"))?;
-    if interface != INTERFACE {
-        let why = "Must be a valid network interface name (e.g. nic0, nic1)";
-        return Err(Problem::invalid("networkInterface", interface, why));
-    }
-    Ok(())
+/// The position of the interface that a call names.
+fn interface_of(call: &Call, instance: &Instance) -> Result<usize, Problem> {
+    let name = call.query.get("networkInterface").ok_or_else(|| Problem::required("networkInterface"))?;
+    let at = (0..instance.interfaces.len()).find(|at| *name == format!("nic{at}"));
+    let why = "Must be a valid network interface name (e.g. nic0, nic1)";
+    at.ok_or_else(|| Problem::invalid("networkInterface", name, why))
 }
 
 /// The tier that a body asks for; premium where it does not say.

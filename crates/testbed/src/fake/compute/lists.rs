@@ -192,6 +192,9 @@ fn conditions(filter: &str) -> Result<Vec<Condition>, Problem> {
     if let Some((field, expression)) = filter.split_once(" eq ") {
         return choice(field, expression).map(|choice| vec![choice]).ok_or_else(invalid);
     }
+    if filter.contains(" OR ") {
+        return alternatives(filter).map(|any| vec![any]).ok_or_else(invalid);
+    }
     let separated = filter.replace(") AND (", " AND ").replace(")(", " AND ").replace(") (", " AND ");
     let terms = separated.split(" AND ").map(|term| term.trim_matches([' ', '(', ')']));
     terms.filter(|term| !term.is_empty()).map(|term| condition(term).ok_or_else(invalid)).collect()
@@ -204,6 +207,18 @@ fn choice(field: &str, expression: &str) -> Option<Condition> {
         |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     let values = names.map(|name| is_plain(name).then(|| name.to_owned())).collect::<Option<_>>()?;
     (field == "name").then(|| Condition { field: vec![field.to_owned()], values, wants_equal: true })
+}
+
+/// A choice of values of one field, each in parentheses: `(address=a) OR (address=b)`.
+fn alternatives(filter: &str) -> Option<Condition> {
+    let terms = filter.split(" OR ").map(|term| condition(term.strip_prefix('(')?.strip_suffix(')')?));
+    let mut terms = terms.collect::<Option<Vec<_>>>()?.into_iter();
+    let first = terms.next()?;
+    terms.try_fold(first, |mut any, next| {
+        let is_same = next.field == any.field && next.wants_equal && any.wants_equal;
+        any.values.extend(next.values);
+        is_same.then_some(any)
+    })
 }
 
 fn condition(term: &str) -> Option<Condition> {

@@ -36,9 +36,16 @@ pub(super) struct Operation {
 #[derive(Clone, Debug)]
 pub(super) enum Order {
     /// Give an interface an external address: a reserved one, or an ephemeral one where none is named.
-    Attach { instance: (String, String), config: String, tier: String, ip: Option<String> },
+    Attach {
+        instance: (String, String),
+        interface: usize,
+        config: String,
+        tier: String,
+        ip: Option<String>,
+        ptr: Option<String>,
+    },
     /// Take an interface's external address away.
-    Detach { instance: (String, String), config: String },
+    Detach { instance: (String, String), interface: usize, config: String },
     /// Reserve an address.
     Reserve(Box<Address>),
     /// Give an address back.
@@ -192,10 +199,13 @@ impl Compute {
 
     fn carry_out(&mut self, order: Order, target_id: u64) -> Result<Vec<Deed>, Failure> {
         match order {
-            Order::Attach { instance, config, tier, ip } => {
-                self.carry_out_attach(&instance, target_id, config, tier, ip)
+            Order::Attach { instance, interface, config, tier, ip, ptr } => {
+                let access = Access { name: config, tier, ip, ptr };
+                self.carry_out_attach(&instance, target_id, interface, access)
             }
-            Order::Detach { instance, config } => self.carry_out_detach(&instance, target_id, &config),
+            Order::Detach { instance, interface, config } => {
+                self.carry_out_detach(&instance, target_id, interface, &config)
+            }
             Order::Reserve(address) => {
                 let key = (address.region.clone(), address.name.clone());
                 if self.addresses.contains_key(&key) {
@@ -234,15 +244,14 @@ impl Compute {
         &mut self,
         key: &(String, String),
         id: u64,
-        config: String,
-        tier: String,
-        ip: Option<String>,
+        interface: usize,
+        access: Access,
     ) -> Result<Vec<Deed>, Failure> {
         self.check_same_instance(key, id)?;
-        if self.instances.get(key).is_some_and(|instance| instance.access.is_some()) {
+        if self.access(key, interface).is_some() {
             return Err(Failure::second_access_config());
         }
-        if let Some(ip) = &ip {
+        if let Some(ip) = &access.ip {
             if !self.is_reserved(ip) {
                 return Err(Failure::not_found(ip));
             }
@@ -250,8 +259,8 @@ impl Compute {
                 return Err(Failure::address_in_use(ip));
             }
         }
-        let ip = ip.unwrap_or_else(|| self.next_ephemeral());
-        Ok(self.put_on(key, Access { name: config, tier, ip: Some(ip) }).into_iter().collect())
+        let ip = access.ip.clone().unwrap_or_else(|| self.next_ephemeral());
+        Ok(self.put_on(key, interface, Access { ip: Some(ip), ..access }).into_iter().collect())
     }
 
     /// Taking away a config that is not there is accepted and does nothing, as the real API was seen to do.
@@ -259,14 +268,24 @@ impl Compute {
         &mut self,
         key: &(String, String),
         id: u64,
+        interface: usize,
         config: &str,
     ) -> Result<Vec<Deed>, Failure> {
         self.check_same_instance(key, id)?;
-        let access = self.instances.get(key).and_then(|instance| instance.access.as_ref());
-        if access.is_none_or(|access| access.name != config) {
+        let Some(access) = self.access(key, interface).filter(|access| access.name == config) else {
             return Ok(Vec::new());
-        }
-        Ok(self.take_off(key).into_iter().collect())
+        };
+        let own = access.ip.clone().filter(|ip| !self.is_reserved(ip));
+        let left = self.take_off(key, interface);
+        // A caller did this, and not a person or the machine's end.
+        let asked = own
+            .map(|ip| Deed::OwnRemoved { address: ip, vm: format!("{}/{}/{}", self.project, key.0, key.1) });
+        Ok(asked.or(left).into_iter().collect())
+    }
+
+    /// The access config of a machine's interface.
+    pub(super) fn access(&self, key: &(String, String), interface: usize) -> Option<&Access> {
+        self.instances.get(key)?.interfaces.get(interface)?.as_ref()
     }
 
     /// A machine that was made anew under the same name is another machine.

@@ -31,14 +31,15 @@ pub(super) struct Address {
     pub(super) created: Duration,
 }
 
-/// A virtual machine with one interface, `nic0`.
+/// A virtual machine.
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
     pub(super) id: u64,
     pub(super) zone: String,
     pub(super) name: String,
     pub(super) is_running: bool,
-    pub(super) access: Option<Access>,
+    /// The interfaces `nic0`, `nic1` and so on, and what gives each an external address.
+    pub(super) interfaces: Vec<Option<Access>>,
     pub(super) created: Duration,
 }
 
@@ -49,6 +50,8 @@ pub(super) struct Access {
     pub(super) tier: String,
     /// A stopped machine keeps the config of an ephemeral address and loses the address.
     pub(super) ip: Option<String>,
+    /// The name in the address's public PTR record.
+    pub(super) ptr: Option<String>,
 }
 
 /// The path of a thing without the API's root, as error messages have it.
@@ -122,23 +125,40 @@ impl Instance {
         format!("{project}/{}/{}", self.zone, self.name)
     }
 
-    pub(super) fn to_json(&self, project: &str) -> Value {
-        let zone = url(&format!("projects/{project}/zones/{}", self.zone));
+    /// The position of the interface that has an external address.
+    pub(super) fn interface_with(&self, ip: &str) -> Option<usize> {
+        let has_it =
+            |access: &Option<Access>| access.as_ref().is_some_and(|access| access.ip.as_deref() == Some(ip));
+        self.interfaces.iter().position(has_it)
+    }
+
+    /// An interface as the API shows it. Each interface is in a network of its own.
+    fn interface_to_json(&self, project: &str, at: usize, access: Option<&Access>) -> Value {
         let region = region_of(&self.zone);
+        let network = if at == 0 { "default".to_owned() } else { format!("network-{at}") };
         // Ids count up, so their low bits give each machine an internal address of its own.
         let [.., high, middle, low] = self.id.to_be_bytes();
+        let second = (usize::from(high) + at) % 256;
         let mut interface = json!({
             "kind": "compute#networkInterface",
-            "name": "nic0",
-            "network": url(&format!("projects/{project}/global/networks/default")),
-            "subnetwork": url(&format!("projects/{project}/regions/{region}/subnetworks/default")),
-            "networkIP": format!("10.{high}.{middle}.{low}"),
+            "name": format!("nic{at}"),
+            "network": url(&format!("projects/{project}/global/networks/{network}")),
+            "subnetwork": url(&format!("projects/{project}/regions/{region}/subnetworks/{network}")),
+            "networkIP": format!("10.{second}.{middle}.{low}"),
             "stackType": "IPV4_ONLY",
-            "fingerprint": fingerprint(&format!("{:?}", self.access)),
+            "fingerprint": fingerprint(&format!("{access:?}")),
         });
-        if let Some(access) = &self.access {
+        if let Some(access) = access {
             interface["accessConfigs"] = json!([access.to_json()]);
         }
+        interface
+    }
+
+    pub(super) fn to_json(&self, project: &str) -> Value {
+        let zone = url(&format!("projects/{project}/zones/{}", self.zone));
+        let interfaces = self.interfaces.iter().enumerate();
+        let interfaces: Vec<_> =
+            interfaces.map(|(at, access)| self.interface_to_json(project, at, access.as_ref())).collect();
         json!({
             "kind": "compute#instance",
             "id": self.id.to_string(),
@@ -147,7 +167,7 @@ impl Instance {
             "status": if self.is_running { "RUNNING" } else { "TERMINATED" },
             "machineType": format!("{zone}/machineTypes/e2-medium"),
             "zone": zone,
-            "networkInterfaces": [interface],
+            "networkInterfaces": interfaces,
             "labelFingerprint": EMPTY_FINGERPRINT,
             "fingerprint": fingerprint(&self.id.to_string()),
             "selfLink": url(&self.path(project)),
@@ -165,6 +185,10 @@ impl Access {
         });
         if let Some(ip) = &self.ip {
             json["natIP"] = json!(ip);
+        }
+        if let Some(ptr) = &self.ptr {
+            json["setPublicPtr"] = json!(true);
+            json["publicPtrDomainName"] = json!(ptr);
         }
         json
     }

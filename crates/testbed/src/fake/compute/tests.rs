@@ -176,6 +176,34 @@ async fn an_attach_without_an_address_gives_an_ephemeral_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_interface_has_an_access_config_of_its_own() {
+    let fake = small_cloud();
+    fake.with(|compute| {
+        compute.add_instance(ZONE, "wide");
+        compute.add_interface(ZONE, "wide");
+        compute.attach_to(IP, ZONE, "wide", 1);
+        compute.set_ptr(IP, Some("mail.example.com."));
+    });
+    let instance = get(&fake, &format!("zones/{ZONE}/instances/wide")).await;
+    let config = |at: usize| instance["networkInterfaces"][at]["accessConfigs"][0].clone();
+    assert_eq!((&config(0)["natIP"], &config(1)["natIP"]), (&json!("192.0.2.1"), &json!(IP)));
+    assert_eq!(config(1)["publicPtrDomainName"], "mail.example.com.");
+    assert_eq!(instance["networkInterfaces"][1]["name"], "nic1");
+    ask(&fake, "POST", &detach_path("wide"), Value::Null).await;
+    sleep(LATER).await;
+    let (address, vm) = ("192.0.2.1".to_owned(), format!("p/{ZONE}/wide"));
+    assert_eq!(deeds(&fake).last(), Some(&(1000, Deed::OwnRemoved { address, vm })));
+    assert_eq!(fake.with(|compute| compute.interface_of(IP)).as_deref(), Some("nic1"));
+    ask(&fake, "POST", &detach_path("wide").replace("nic0", "nic1"), Value::Null).await;
+    sleep(LATER).await;
+    assert_eq!((holder(&fake), fake.with(|compute| compute.ptr(IP))), (None, None));
+    let path = attach_path("wide").replace("nic0", "nic2");
+    assert!(
+        refused(&fake, "POST", &path, json!({})).await.contains("Must be a valid network interface name")
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_interface_takes_one_access_config() {
     let fake = small_cloud();
     fake.with(|compute| compute.add_instance(ZONE, "busy"));
@@ -400,13 +428,16 @@ async fn filters_compare_fields_and_refuse_what_they_do_not_know() {
         ("(labels.owner%3D%22me%22)(status%3DRESERVED)", vec!["mine"]),
         ("labels.owner%3Dme+AND+address%3D203.0.113.7", vec![]),
         ("name%20eq%20%22mine%7Cyours%22", vec!["mine"]),
+        ("(name%3Dmine)%20OR%20(name%3Dyours)", vec!["mine"]),
     ] {
         let list = get(&fake, &format!("regions/us-central1/addresses?filter={filter}")).await;
         let items = list["items"].as_array().into_iter().flatten();
         let names: Vec<&str> = items.map(|item| item["name"].as_str().unwrap()).collect();
         assert_eq!(names, expected, "{filter}");
     }
-    for filter in ["name:*", "a%3D1+OR+b%3D2", "id%3E4", "name%20eq%20x", "name%20eq%20%22m.*%22"] {
+    for filter in
+        ["name:*", "a%3D1+OR+b%3D2", "(a%3D1)+OR+(b%3D2)", "id%3E4", "name%20eq%20x", "name%20eq%20%22m.*%22"]
+    {
         let path = format!("regions/us-central1/addresses?filter={filter}");
         assert!(refused(&fake, "GET", &path, Value::Null).await.contains("Invalid list filter expression."));
     }

@@ -73,6 +73,7 @@ fn deeds(fake: &Fake<DigitalOcean>) -> Vec<String> {
         Deed::Released { address, .. } => format!("released {address}"),
         Deed::RecordSet { name, value } => format!("set {name} {value}"),
         Deed::RecordRemoved { name, value } => format!("removed {name} {value}"),
+        Deed::OwnRemoved { address, vm } => format!("removed {address} of {vm}"),
         Deed::Other(text) => text.clone(),
     };
     fake.ledger().done.iter().map(|done| line(done.at, deed(&done.deed))).collect()
