@@ -8,6 +8,7 @@
 pub mod floating_ip_pool;
 pub mod net_ip_allocation;
 pub mod node_dns_record_set;
+pub mod outdated;
 mod owners;
 mod publication;
 pub(crate) mod selector;
@@ -29,9 +30,11 @@ use plan::{
     PENDING, Pods, Policy, Pool, PoolKey, Provider, Readiness, Scope, Spread, Takeover, Target, Tick,
     Timestamp, VmId, World,
 };
+use serde_json::Value;
 use tokio::time::Instant;
 
 use self::node_dns_record_set::NodeAddress;
+use self::outdated::DroppedFields;
 use self::owners::{Named as Workload, Owners};
 use crate::act::Wish;
 use crate::clouds::Named;
@@ -48,6 +51,9 @@ const DISRUPTION_TAINTS: [&str; 4] = [
     "karpenter.sh/disruption",
     "ToBeDeletedByClusterAutoscaler",
 ];
+
+/// How long nothing is done for an object whose journal the CRD in the cluster drops, before it is tried again.
+const OUTDATED_RETRY: Duration = Duration::from_secs(60);
 
 /// The annotation with which a person confirms that lost holders are really lost, up to the time that is its value.
 pub const CONFIRM_LOSS_ANNOTATION: &str = "netinfra.darkbrains.com/confirm-loss";
@@ -86,8 +92,10 @@ pub struct Tracked {
     pub record_refusal: Option<Refusal>,
     /// How old its facts may get.
     pub age_max: Duration,
-    /// The definition in the cluster drops what we write, so nothing can be journalled or reported.
-    pub is_pruned: bool,
+    /// The CRD in the cluster drops the journal or what is remembered of addresses, so nothing is done before this time.
+    pub refused_until: Option<Instant>,
+    /// Fields of its status that the CRD in the cluster does not keep.
+    pub dropped_fields: DroppedFields,
     /// Which nodes it means.
     who: Who,
     /// Addresses that were created for it, until its spec lists them.
@@ -152,6 +160,27 @@ impl Object {
             (Self::Records(one), Self::Records(other)) => one.status == other.status,
             _ => false,
         }
+    }
+
+    /// Whether two versions of an object remember the same: the journal, and of each address its last holder and whether it was
+    /// created.
+    pub fn has_same_memory(&self, other: &Self) -> bool {
+        fn of(status: &AddressStatus) -> (&String, Option<&Holder>, Option<bool>) {
+            (&status.address, status.last_holder.as_ref(), status.created)
+        }
+        let is_known = |status: &&AddressStatus| status.last_holder.is_some() || status.created.is_some();
+        let (one, two) = (self.addresses().iter(), other.addresses().iter());
+        self.moves() == other.moves() && one.filter(is_known).map(of).eq(two.filter(is_known).map(of))
+    }
+
+    /// Its status as the apiserver stores it.
+    pub fn status(&self) -> Value {
+        let status = match self {
+            Self::Allocation(object) => serde_json::to_value(&object.status),
+            Self::Pool(object) => serde_json::to_value(&object.status),
+            Self::Records(object) => serde_json::to_value(&object.status),
+        };
+        status.unwrap_or_default()
     }
 
     /// Whether two versions of an object say the same but for their spec.
@@ -514,19 +543,43 @@ impl Index {
         self.rebuild(&key);
     }
 
-    /// Takes in the answer to a write of ours. Where the answer lacks what was sent, the definition in the cluster does not
-    /// know our fields: then nothing is begun, because nothing can be remembered, and nothing is written any more.
-    pub fn see_written(&mut self, key: &PoolKey, sent: &Object, answered: Object) {
-        let Some(tracked) = self.objects.get_mut(key) else { return };
+    /// Takes in the answer to a write of ours. Where the answer lacks what was sent, the CRD in the cluster is older than this
+    /// controller. Without its journal, `lastHolder` and `created` the controller begins nothing; every other field only describes.
+    /// Returns what the CRD drops, where that is not known yet.
+    pub fn see_written(&mut self, key: &PoolKey, sent: &Object, answered: Object) -> Option<String> {
+        let tracked = self.objects.get_mut(key)?;
         if tracked.object.metadata().uid != answered.metadata().uid {
-            return;
+            return None;
         }
-        if !sent.has_same_status(&answered) {
-            tracing::error!(object = %key, "the CRD drops what is written into the status: apply the CRDs of this version");
-            tracked.is_pruned = true;
+        let dropped = match sent.has_same_status(&answered) {
+            true => DroppedFields::default(),
+            false => DroppedFields::between(&sent.status(), &answered.status()),
+        };
+        let consequence = if !sent.has_same_memory(&answered) {
+            tracing::error!(object = %key, %dropped, "the CRD drops what is written into the status: apply the CRDs of this version");
+            tracked.refused_until = Some(Instant::now() + OUTDATED_RETRY);
+            "nothing is moved for this object"
+        } else {
+            "they are not reported"
+        };
+        let is_news = !dropped.is_empty() && tracked.dropped_fields != dropped;
+        if is_news && tracked.refused_until.is_none() {
+            tracing::warn!(object = %key, %dropped, "the CRD drops optional status fields: apply the CRDs of this version");
         }
+        let note = format!("the CRD drops {dropped}, so {consequence}: apply the CRDs of this version");
+        tracked.dropped_fields = dropped;
         self.set_object(answered);
         self.refresh(key);
+        is_news.then_some(note)
+    }
+
+    /// Tries again what an outdated CRD made impossible: it may have been replaced.
+    pub fn retry_outdated(&mut self) {
+        let now = Instant::now();
+        let is_due = |tracked: &Tracked| tracked.refused_until.is_some_and(|until| until <= now);
+        let due: Vec<_> =
+            self.objects.iter().filter(|(_, tracked)| is_due(tracked)).map(|(key, _)| key.clone()).collect();
+        due.iter().for_each(|key| self.rebuild(key));
     }
 
     /// Takes in the answer to a write of an object's finalizers or spec. What is to be written into its status stands.
@@ -643,7 +696,7 @@ impl Index {
         let Some(before) = self.world.pool(key) else { return };
         let mut pool = front(&tracked.object).pool;
         pool.scope = before.scope.clone();
-        pool.policy.mode = if tracked.is_pruned { Mode::Refused } else { before.policy.mode };
+        pool.policy.mode = if tracked.refused_until.is_some() { Mode::Refused } else { before.policy.mode };
         self.remember(&mut pool);
         self.world.set_pool(pool);
     }
@@ -661,7 +714,7 @@ impl Index {
     fn rebuild(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
         let Front { mut pool, provider, who, mut refusal, record_refusal, age_max } = front(&tracked.object);
-        (tracked.who, tracked.age_max, tracked.is_pruned) = (who, age_max, false);
+        (tracked.who, tracked.age_max, tracked.refused_until) = (who, age_max, None);
         tracked.record_refusal = record_refusal;
         tracked.adopted.retain(|address| !pool.addresses.contains(address));
         tracked.dropped.retain(|address| pool.addresses.contains(address));
@@ -1029,7 +1082,8 @@ impl Tracked {
             refusal: None,
             record_refusal: None,
             age_max: Duration::ZERO,
-            is_pruned: false,
+            refused_until: None,
+            dropped_fields: DroppedFields::default(),
             who: Who { nodes, tolerations, pods, pods_otherwise: Pods::Absent, publishes: None },
             adopted: BTreeSet::new(),
             made: BTreeSet::new(),
@@ -1331,6 +1385,77 @@ mod tests {
         let owner = json!({"name": "web", "namespace": "web", "uid": "w1"});
         index.see(Seen::Owners(workload, Change::All(vec![read(owner)])));
         index
+    }
+
+    /// The object of an index, with a status as the controller would write it and one as the apiserver stored it.
+    fn written(index: &Index, sent: Value, stored: Value) -> (PoolKey, Object, Object) {
+        let (key, tracked) = index.objects.iter().next().unwrap();
+        let Object::Allocation(object) = &tracked.object else { panic!("it is no allocation") };
+        let with = |status: Value, version: u64| {
+            let mut object = NetIPAllocation::clone(object);
+            object.metadata.resource_version = Some(version.to_string());
+            object.status = Some(read(status));
+            Object::Allocation(Arc::new(object))
+        };
+        let version = tracked.object.version();
+        (key.clone(), with(sent, version), with(stored, version + 1))
+    }
+
+    #[test]
+    fn an_optional_field_that_the_crd_drops_is_reported_once_and_stops_nothing() {
+        let mut index = index("StatefulSet", Kind::StatefulSets);
+        let holder = json!({"vm": "p/z/n1"});
+        let address = json!({"address": "203.0.113.1", "state": "Attached", "lastHolder": holder});
+        let mut described = address.clone();
+        described["message"] = json!("on n1");
+        let (sent, stored) = (json!({"addresses": [described]}), json!({"addresses": [address]}));
+        let (key, sent, stored) = written(&index, sent, stored);
+        let note = index.see_written(&key, &sent, stored).unwrap();
+        assert!(note.starts_with("the CRD drops status.addresses.message,"), "{note}");
+        let tracked = &index.objects[&key];
+        assert!(tracked.refused_until.is_none());
+        assert!(
+            tracked.dropped_fields.explain(&sent.status(), &tracked.object.status()),
+            "it is written for ever"
+        );
+        assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Active);
+
+        let (key, sent, stored) = written(&index, sent.status(), index.objects[&key].object.status());
+        assert_eq!(index.see_written(&key, &sent, stored), None, "this is known");
+        let (key, sent, stored) = written(&index, sent.status(), sent.status());
+        index.see_written(&key, &sent, stored);
+        assert!(index.objects[&key].dropped_fields.is_empty(), "the CRD was replaced");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crd_that_drops_the_memory_is_tried_again_after_a_while() {
+        let holder = json!({"vm": "p/z/n1"});
+        let entry = json!({"id": "m1", "address": "203.0.113.1", "to": holder, "step": "Urgent", "epoch": 1});
+        let addresses = |more: Value| {
+            let mut address = json!({"address": "203.0.113.1", "state": "Unattached"});
+            address.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!({"addresses": [address]})
+        };
+        for sent in [
+            json!({"moves": {"version": 1, "epoch": 1, "entries": [entry]}}),
+            addresses(json!({"lastHolder": holder})),
+            addresses(json!({"created": true})),
+        ] {
+            let mut index = index("StatefulSet", Kind::StatefulSets);
+            let stored = match sent["moves"].is_null() {
+                true => addresses(json!({})),
+                false => json!({}),
+            };
+            let (key, sent, stored) = written(&index, sent, stored);
+            index.see_written(&key, &sent, stored).unwrap();
+            assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Refused);
+            index.retry_outdated();
+            assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Refused);
+            tokio::time::advance(OUTDATED_RETRY).await;
+            index.retry_outdated();
+            assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Active);
+            assert!(!sent.has_same_memory(&index.objects[&key].object), "it would not be written again");
+        }
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Reporter {
             }
         }
         for (key, tracked) in &index.objects {
-            if self.is_writing(key) || tracked.is_pruned {
+            if self.is_writing(key) || tracked.refused_until.is_some() {
                 continue;
             }
             let owed = objects::owed(index, plan, key).filter(|_| !plan::sabotaged!(FinalizerForgotten));

@@ -293,7 +293,9 @@ impl Rounds {
                 tracing::warn!(object = %key, %error, "writing an object failed");
             }
             Happened::Written(Written::Status(key, sent, Ok(answered))) => {
-                self.index.see_written(&key, &sent, answered);
+                if let Some(note) = self.index.see_written(&key, &sent, answered) {
+                    self.tell(&key, "OutdatedCRD", note, true);
+                }
                 self.reporter.tell_of_written(&key, self.clock.wall());
             }
             Happened::Written(Written::Event(Err(error))) => tracing::debug!(%error, "an Event was not told"),
@@ -327,6 +329,7 @@ impl Rounds {
         let (now, began) = (self.clock.wall(), Instant::now());
         self.reporter.catch_up(&self.index);
         self.index.let_late_reads_pass();
+        self.index.retry_outdated();
         if !plan::sabotaged!(InFlightForgotten) {
             self.index.world.in_flight = self.executor.in_flight.clone();
         }

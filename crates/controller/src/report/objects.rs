@@ -52,13 +52,19 @@ pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp)
     let losses = &plan.losses;
     let speaker =
         Speaker { index, pool, verdicts, lacking, astray, refusal, record_refusal, published, losses, now };
-    match &tracked.object {
+    let changed = match &tracked.object {
         Object::Allocation(object) => {
             speaker.allocation(object).map(|object| Object::Allocation(Arc::new(object)))
         }
         Object::Pool(object) => speaker.pool(object).map(|object| Object::Pool(Arc::new(object))),
         Object::Records(object) => speaker.records(object).map(|object| Object::Records(Arc::new(object))),
-    }
+    };
+    // A difference that no write can remove is not written again and again.
+    let is_stored = |wanted: &Object| {
+        wanted.has_same_memory(&tracked.object)
+            && tracked.dropped_fields.explain(&wanted.status(), &tracked.object.status())
+    };
+    changed.filter(|wanted| tracked.dropped_fields.is_empty() || !is_stored(wanted))
 }
 
 /// What an object's finalizers and spec need.

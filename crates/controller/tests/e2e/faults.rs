@@ -220,6 +220,48 @@ async fn a_definition_that_drops_the_journal_lets_nothing_begin() {
     assert!(rig.clouds.compute.ledger().done.is_empty(), "something was begun that can't be remembered");
 }
 
+/// How many times the apiserver was asked to replace the status of an allocation.
+fn status_writes(rig: &Rig) -> u64 {
+    let metrics = rig.kubectl(&["get", "--raw", "/metrics"]);
+    let is_write = |line: &&str| {
+        line.starts_with("apiserver_request_total{")
+            && ["resource=\"netipallocations\"", "subresource=\"status\"", "verb=\"PUT\""]
+                .iter()
+                .all(|label| line.contains(label))
+    };
+    let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+    metrics.lines().filter(is_write).map(count).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crd_that_drops_optional_status_fields_stops_nothing() {
+    let rig = Rig::prepare().await;
+    let mut crd: serde_json::Value =
+        serde_json::to_value(<api::NetIPAllocation as kube::CustomResourceExt>::crd()).unwrap();
+    let schema = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let status = &mut schema["properties"]["status"]["properties"];
+    status.as_object_mut().unwrap().remove("summary").unwrap();
+    let address = &mut status["addresses"]["items"]["properties"];
+    address.as_object_mut().unwrap().remove("since").unwrap();
+    rig.control_plane.apply(&crd.to_string()).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    let _controller = rig.controller("ip-address-controller", &[]);
+    rig.settled("nia/edge").await;
+    rig.kubectl(&["delete", "node", "edge-1"]);
+    eventually("the address has moved on", SOON, async || {
+        Ok(rig.ready_nodes() == ["edge-2", "edge-3"] && rig.get("nia/edge")["status"]["moves"].is_null())
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    let events = rig.kubectl(&["get", "events", "-o", "json"]);
+    assert!(events.contains("the CRD drops status.addresses.since, status.summary"), "{events}");
+    let before = status_writes(&rig);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let written = status_writes(&rig) - before;
+    assert!(before > 0 && written <= 1, "it was written {written} times more\n{}", rig.logs());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_only_observed_is_not_changed() {
     let rig = Rig::prepare().await;
