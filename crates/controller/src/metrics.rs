@@ -6,6 +6,7 @@
 mod flipop;
 mod vips;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use drivers::DriverError;
 use kube::ResourceExt;
 use plan::vips::{Role, Said};
 use plan::{Address, NodeName, PoolKey, Provider};
-use prometheus::core::Collector;
+use prometheus::core::{Collector, Desc};
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
@@ -52,6 +53,8 @@ pub struct Metrics(Arc<Inner>);
 
 struct Inner {
     registry: Registry,
+    /// Every metric with its labels.
+    names: Vec<String>,
     /// Held while gauges are set anew, so that nobody reads them half.
     describing: Mutex<BTreeSet<String>>,
     is_leader: IntGauge,
@@ -79,7 +82,8 @@ impl Metrics {
     /// Not ready yet, and nothing has happened.
     pub fn new(identity: &Identity) -> Result<Self, prometheus::Error> {
         let labels = identity.cluster.iter().map(|name| ("cluster".to_owned(), name.clone())).collect();
-        let new = Registration { registry: Registry::new_custom(None, Some(labels))?, pod: &identity.pod };
+        let registry = Registry::new_custom(None, Some(labels))?;
+        let new = Registration { registry, pod: &identity.pod, names: RefCell::default() };
         let info = new.gauges(
             "netipallocation_controller_info",
             "The running controller's version",
@@ -170,7 +174,14 @@ impl Metrics {
             vips: Vips::new(&new)?,
             describing: Mutex::default(),
             registry: new.registry,
+            names: new.names.into_inner(),
         })))
+    }
+
+    /// Every metric with its labels, such as `flipop_nodednsrecordset_records{namespace,name,provider,dns}`. A metric has no series
+    /// before its first event, so the text of all metrics may lack it.
+    pub fn names(&self) -> &[String] {
+        &self.0.names
     }
 
     /// All metrics, as Prometheus reads them.
@@ -376,11 +387,14 @@ fn count(counters: &IntCounterVec, key: &PoolKey, is_done: bool) {
 struct Registration<'a> {
     registry: Registry,
     pod: &'a str,
+    names: RefCell<Vec<String>>,
 }
 
 impl Registration<'_> {
     fn registered<M: Collector + Clone + 'static>(&self, metric: M) -> Result<M, prometheus::Error> {
         self.registry.register(Box::new(metric.clone()))?;
+        let with_labels = |desc: &Desc| format!("{}{{{}}}", desc.fq_name, desc.variable_labels.join(","));
+        self.names.borrow_mut().extend(metric.desc().into_iter().map(with_labels));
         Ok(metric)
     }
 

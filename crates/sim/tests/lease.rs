@@ -42,6 +42,7 @@ fn candidate(universe: &Arc<Universe>, number: u64) -> (Candidate, Arc<Fence>) {
         takeover: Duration::from_secs(2),
         retry: Retry { shortest: RETRY, longest: RETRY },
         dns_owner: None,
+        created_max: 0,
         keeps_addresses: true,
         vips: None,
     };
