@@ -61,11 +61,15 @@ fakes:
     @cargo build --quiet --locked {{servers}} --bin testbed
     @"$CARGO_TARGET_DIR/debug/testbed" fakes
 
-# Tests on the real control plane. With the filter `capi`, two hundred Clusters at once instead of twenty.
-e2e filter="": tools _packaging-is-generated && (_rights filter)
+# Tests on the real control plane. With the filter `capi`, two hundred Clusters at once; with `upgrade`, UPGRADES switches each way.
+e2e filter="": tools _packaging-is-generated (_baseline filter) && (_rights filter)
     rm -rf {{audit}} && mkdir -p {{audit}}
     CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} tools/run-tests --jobs {{ if filter == "capi" { "1" } else { "3" } }} --filter "{{filter}}" -- --locked {{servers}} --features controller/failpoints --test e2e
     tools/run-tests --may-be-none --filter "{{filter}}" -- --locked -p sim {{servers}} --test twin
+
+# Builds release 0.1.0 for the tests of upgrades.
+_baseline filter:
+    @if [[ -z "{{filter}}" || "{{filter}}" == upgrade* ]]; then tools/baseline; fi
 
 # Holds the rights that the controller has against those that all tests together have used.
 _rights filter:

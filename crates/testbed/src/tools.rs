@@ -42,16 +42,29 @@ pub fn shared_file(tool: &str, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The controller of release 0.1.0.
+pub fn baseline() -> Result<PathBuf> {
+    let path = printed_by("baseline")?;
+    ensure!(path.is_file(), "release 0.1.0 is not built: run `tools/baseline` first");
+    Ok(path)
+}
+
 fn folder() -> Result<&'static Path> {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     if let Some(folder) = FOLDER.get() {
         return Ok(folder);
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/build");
-    let output = Command::new(&script).arg("--where").output().context("running tools/build --where")?;
-    if !output.status.success() {
-        bail!("tools/build --where failed: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    let path = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    let path = printed_by("build")?;
     Ok(FOLDER.get_or_init(|| path))
+}
+
+/// Where a script in `tools/` puts what it builds.
+fn printed_by(script: &str) -> Result<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools").join(script);
+    let output = Command::new(&path).arg("--where").output();
+    let output = output.with_context(|| format!("running tools/{script} --where"))?;
+    if !output.status.success() {
+        bail!("tools/{script} --where failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
 }

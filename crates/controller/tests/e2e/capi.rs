@@ -16,7 +16,8 @@ use testbed::cluster::eventually;
 use testbed::cluster_api::fixtures::{self, Version};
 use testbed::cluster_api::provider;
 
-use self::rig::{Capi, for_class};
+use self::rig::Capi;
+pub use self::rig::for_class;
 
 const SOON: Duration = Duration::from_secs(60);
 

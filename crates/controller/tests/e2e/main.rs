@@ -23,3 +23,4 @@ mod side;
 mod side_by_side;
 mod skeleton;
 mod testbed_itself;
+mod upgrade;

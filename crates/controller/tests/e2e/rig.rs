@@ -65,16 +65,21 @@ impl Rig {
 
     /// Starts a controller under a name, with these environment variables.
     pub fn controller(&self, name: &str, environment: &[(&str, &str)]) -> Controller {
+        // A measurement is about the binary that users run.
+        let measured = std::env::var_os("CONTROLLER_BINARY").map(PathBuf::from);
+        let program = measured.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_ip-address-controller")));
+        self.controller_of(&program, name, environment)
+    }
+
+    /// Starts a controller of any release.
+    pub fn controller_of(&self, program: &Path, name: &str, environment: &[(&str, &str)]) -> Controller {
         let ports = free_ports(2).unwrap();
         let configure = |command: &mut Command| {
             command.arg("--kubeconfig").arg(&self.kubeconfig).envs(self.servers.environment());
             command.env("HEALTH_PORT", ports[0].to_string()).env("METRICS_PORT", ports[1].to_string());
             command.env("POD_NAME", name).envs(environment.iter().copied());
         };
-        // A measurement is about the binary that users run.
-        let measured = std::env::var_os("CONTROLLER_BINARY").map(PathBuf::from);
-        let program = measured.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_ip-address-controller")));
-        let process = Process::start(name, &program, configure, self.control_plane.folder()).unwrap();
+        let process = Process::start(name, program, configure, self.control_plane.folder()).unwrap();
         Controller { process, health_port: ports[0], metrics_port: ports[1] }
     }
 
