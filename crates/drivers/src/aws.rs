@@ -30,7 +30,7 @@ use tokio::sync::OnceCell;
 use tower::{BoxError, ServiceExt};
 
 use crate::budget::NotSent;
-use crate::http::{HttpService, ReadOnly, USER_AGENT};
+use crate::http::{HttpService, ReadOnly, USER_AGENT, asked_pause, hide_secrets};
 use crate::{DriverError, Seconds};
 
 /// Where requests are signed for that have no region, such as those about names.
@@ -134,7 +134,7 @@ struct Clock(Seconds);
 
 impl TimeSource for Clock {
     fn now(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs((self.0)())
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs((self.0)())).unwrap_or(SystemTime::UNIX_EPOCH)
     }
 }
 
@@ -159,8 +159,9 @@ impl fmt::Debug for Transport {
 
 impl HttpClient for Transport {
     fn http_connector(&self, settings: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
-        let longest =
-            settings.read_timeout().map(|read| read + settings.connect_timeout().unwrap_or_default());
+        let longest = settings
+            .read_timeout()
+            .map(|read| read.saturating_add(settings.connect_timeout().unwrap_or_default()));
         SharedHttpConnector::new(Connector { transport: self.clone(), longest })
     }
 }
@@ -201,6 +202,7 @@ fn ours(request: HttpRequest, is_read: fn(&Request<Bytes>) -> bool) -> Result<Re
     let body = body.bytes().map(Bytes::copy_from_slice).ok_or("the body is not in memory")?;
     head.headers.remove(INVOCATION_ID);
     head.headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+    hide_secrets(&mut head.headers);
     let mut request = Request::from_parts(head, body);
     if is_read(&request) {
         request.extensions_mut().insert(ReadOnly);
@@ -217,13 +219,13 @@ where
     let Some(status) = answer.map(|answer| answer.status().as_u16()) else {
         return no_answer(name, &error);
     };
-    let retry_after = answer.and_then(|answer| answer.headers().get("retry-after")?.parse().ok());
+    let retry_after = answer.and_then(|answer| asked_pause(answer.headers().get("retry-after")?));
     let said = error.as_service_error().map(ProvideErrorMetadata::meta);
     // By Route 53's reference a refused batch has no code, but its name at the beginning.
     let body = answer.and_then(|answer| answer.body().bytes()).unwrap_or_default();
     let code = said.and_then(|said| said.code()).or_else(|| root_of(body)).unwrap_or_default();
     let text = said.and_then(|said| said.message()).unwrap_or("no explanation");
-    meaning(name, status, code, text, retry_after.map(Duration::from_secs))
+    meaning(name, status, code, text, retry_after)
 }
 
 /// Whether a document ends before its outermost element does. The SDK takes such a listing for a whole one.

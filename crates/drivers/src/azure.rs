@@ -43,7 +43,8 @@ use tokio::time::Instant;
 use self::ids::{ResourceId, is_same};
 use self::interface::{Interface, State};
 use crate::budget::{Limit, Rate};
-use crate::http::{HttpService, JsonApi, Refused, retry_after, unreadable, unseen};
+use crate::http::{HttpService, JsonApi, Path, Refused, retry_after, unreadable, unseen};
+use crate::times::later;
 use crate::tokens::Tokens;
 use crate::{
     AddressDriver, CHANGING, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits,
@@ -66,8 +67,9 @@ pub const CALLS: &[&str] = &[
     "Operations_Get",
 ];
 
-const NETWORK_API: &str = "api-version=2024-05-01";
-const COMPUTE_API: &str = "api-version=2024-07-01";
+/// Versions of the two APIs.
+const NETWORK_API: &str = "2024-05-01";
+const COMPUTE_API: &str = "2024-07-01";
 
 /// The name of the tag that a created address carries.
 const TAG: &str = "ip-address-controller";
@@ -133,7 +135,7 @@ impl Azure {
     }
 
     /// All items of a paged listing.
-    async fn list_pages<T: DeserializeOwned>(&self, name: &str, path: String) -> Result<Vec<T>, DriverError> {
+    async fn list_pages<T: DeserializeOwned>(&self, name: &str, path: Path) -> Result<Vec<T>, DriverError> {
         let (mut all, mut path) = (Vec::new(), path);
         for _ in 0..PAGES_MAX {
             let page: Page<T> = self.api.call(name, Method::GET, &path, None).await?;
@@ -147,12 +149,12 @@ impl Azure {
     }
 
     async fn list_addresses(&self, scope: &Scope) -> Result<Vec<PublicIp>, DriverError> {
-        let path = network_path(&format!("subscriptions/{}", scope.account), "publicIPAddresses");
+        let path = network_list(scope, "publicIPAddresses");
         self.list_pages("PublicIPAddresses_ListAll", path).await
     }
 
     async fn list_interfaces(&self, scope: &Scope) -> Result<Vec<Interface>, DriverError> {
-        let path = network_path(&format!("subscriptions/{}", scope.account), "networkInterfaces");
+        let path = network_list(scope, "networkInterfaces");
         let listed: Vec<Value> = self.list_pages("NetworkInterfaces_ListAll", path).await?;
         Ok(listed.into_iter().map(Interface).collect())
     }
@@ -346,7 +348,7 @@ impl Azure {
         scope: &Scope,
         address: Address,
         target: Option<&VmId>,
-        path: String,
+        path: Path,
         headers: &HeaderMap,
         state: State,
     ) -> Progress {
@@ -355,7 +357,7 @@ impl Azure {
             return Progress::Done;
         }
         // Without a link the resource itself says when its change has ended.
-        let id = link.unwrap_or(path);
+        let id = link.unwrap_or(path).to_string();
         self.rest(&id, headers);
         Progress::Underway(Operation {
             id,
@@ -370,7 +372,7 @@ impl Azure {
     fn rest(&self, id: &str, headers: &HeaderMap) {
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pause) = retry_after(headers) {
-            resting.insert(id.to_owned(), Instant::now() + pause.min(POLL_AFTER_MAX));
+            resting.insert(id.to_owned(), later(Instant::now(), pause.min(POLL_AFTER_MAX)));
         }
     }
 
@@ -385,7 +387,8 @@ impl Azure {
             return Ok(Polled::StillUnderway);
         }
         let name = "Operations_Get";
-        let answer = self.api.call_with_headers(name, Method::GET, id, HeaderMap::new(), None).await;
+        let path = Path::encoded(id);
+        let answer = self.api.call_with_headers(name, Method::GET, &path, HeaderMap::new(), None).await;
         let polled = match answer {
             // Azure forgets operations long after they have ended.
             Err(DriverError::NotFound(message)) => Polled::Failed(DriverError::NotFound(message)),
@@ -412,9 +415,8 @@ impl Azure {
         region: &str,
         tag: Option<&str>,
     ) -> Result<Address, DriverError> {
-        let id = self.ask_for_address(scope, region, tag).await?;
+        let (id, path) = self.ask_for_address(scope, region, tag).await?;
         for _ in 0..CREATE_LOOKS_MAX {
-            let path = resource_path(&id);
             let found = self.api.call("PublicIPAddresses_Get", Method::GET, &path, None).await;
             let found: PublicIp = found.map_err(|error| unseen(&id, &error))?;
             match (found.state(), found.address()) {
@@ -430,13 +432,13 @@ impl Azure {
         Err(DriverError::Unavailable(format!("{id} was created and has no address yet")))
     }
 
-    /// Asks for an address under a name that is not in use, and gives its id. Whoever asks twice gets one address.
+    /// Asks for an address under a name that is not in use, and gives its id and path. Whoever asks twice gets one address.
     async fn ask_for_address(
         &self,
         scope: &Scope,
         region: &str,
         tag: Option<&str>,
-    ) -> Result<String, DriverError> {
+    ) -> Result<(String, Path), DriverError> {
         let group = self.group.as_deref().ok_or_else(|| {
             DriverError::Invalid(
                 "AZURE_RESOURCE_GROUP is not set, so addresses have no place to be created".into(),
@@ -445,14 +447,17 @@ impl Azure {
         let _naming = self.naming.lock().await;
         let listed = self.list_addresses(scope).await?;
         let parent = format!("subscriptions/{}/resourceGroups/{group}", scope.account);
-        let id = |number: usize| {
-            let name = tag.unwrap_or(TAG);
-            format!("{parent}/providers/Microsoft.Network/publicIPAddresses/{name}-{number}")
-        };
+        let id = |name: &String| format!("{parent}/providers/Microsoft.Network/publicIPAddresses/{name}");
         // One that could not be created has no number, and is tried again under its name.
         let has_name = |found: &&PublicIp| found.state() != State::Failed || found.address().is_some();
-        let is_taken = |id: &String| listed.iter().filter(has_name).any(|found| is_same(&found.id, id));
-        let id = (1..).map(id).find(|id| !is_taken(id)).unwrap_or_default();
+        let is_taken =
+            |name: &String| listed.iter().filter(has_name).any(|found| is_same(&found.id, &id(name)));
+        let names = (1_usize..).map(|number| format!("{}-{number}", tag.unwrap_or(TAG)));
+        let name = names.into_iter().find(|name| !is_taken(name)).unwrap_or_default();
+        let path = Path::new(
+            "subscriptions/{}/resourceGroups/{}/providers/Microsoft.Network/publicIPAddresses/{}?api-version={}",
+            &[&scope.account, &group, &name, &NETWORK_API],
+        );
         let mut body = json!({
             "location": region,
             "sku": {"name": "Standard"},
@@ -461,9 +466,9 @@ impl Azure {
         if let Some(tag) = tag {
             body["tags"] = json!({ TAG: tag });
         }
-        let name = "PublicIPAddresses_CreateOrUpdate";
-        let _: Value = self.api.call(name, Method::PUT, &resource_path(&id), Some(body)).await?;
-        Ok(id)
+        let call = "PublicIPAddresses_CreateOrUpdate";
+        let _: Value = self.api.call(call, Method::PUT, &path, Some(body)).await?;
+        Ok((id(&name), path))
     }
 
     /// Azure refuses to delete an address that something holds.
@@ -488,9 +493,9 @@ impl Azure {
     /// interface is.
     async fn list_machines(&self, scope: &Scope) -> Result<BTreeMap<VmId, MachineState>, DriverError> {
         let name = "VirtualMachines_ListAll";
-        let path = format!(
-            "subscriptions/{}/providers/Microsoft.Compute/virtualMachines?{COMPUTE_API}&statusOnly=true",
-            scope.account
+        let path = Path::new(
+            "subscriptions/{}/providers/Microsoft.Compute/virtualMachines?api-version={}&statusOnly=true",
+            &[&scope.account, &COMPUTE_API],
         );
         let interfaces = self.list_interfaces(scope).await?;
         let present = interfaces.iter().filter_map(Interface::machine);
@@ -575,19 +580,21 @@ pub fn unsupported(provider_id: &str) -> Option<&'static str> {
     )
 }
 
-fn network_path(parent: &str, kind: &str) -> String {
-    format!("{parent}/providers/Microsoft.Network/{kind}?{NETWORK_API}")
+/// Where all resources of a kind of a subscription's network are found.
+fn network_list(scope: &Scope, kind: &str) -> Path {
+    let path = Path::new("subscriptions/{}/providers/Microsoft.Network/{}", &[&scope.account, &kind]);
+    path.and("?api-version={}", &[&NETWORK_API])
 }
 
 /// Where a resource of the network is found.
-fn resource_path(id: &str) -> String {
-    format!("{}?{NETWORK_API}", id.trim_start_matches('/'))
+fn resource_path(id: &str) -> Path {
+    Path::of_id(id).and("?api-version={}", &[&NETWORK_API])
 }
 
 /// The path of a link. Whatever server a link names, our token goes to the one that we know.
-fn path_of(link: &str) -> Option<String> {
+fn path_of(link: &str) -> Option<Path> {
     let path = link.split_once("://")?.1.split_once('/')?.1;
-    (!path.is_empty()).then(|| path.to_owned())
+    (!path.is_empty()).then(|| Path::encoded(path))
 }
 
 /// Whether an operation has ended, by what is told of it or of the resource that it changes.

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tower::{Service, ServiceExt};
 
 use crate::http::{HttpService, retry_after};
+use crate::times::later;
 
 /// How fast requests of one kind may follow each other.
 #[derive(Clone, Copy, Debug)]
@@ -179,7 +180,7 @@ struct Sent {
 impl Sent {
     /// The provider has no room for so long, though by our count it should: somebody else uses the same account.
     fn rest(&self, asked: Duration) {
-        let (mut limits, until) = (self.budget.limits(), Instant::now() + asked);
+        let (mut limits, until) = (self.budget.limits(), later(Instant::now(), asked));
         self.counted.iter().for_each(|at| limits[*at].rests_until = limits[*at].rests_until.max(Some(until)));
     }
 }
@@ -213,7 +214,7 @@ impl Budget {
         let kept = limits.iter().map(|Limit { counts, rate }| {
             let used = match *rate {
                 Rate::Window { requests_max, window } => {
-                    let window = window + JITTER;
+                    let window = window.saturating_add(JITTER);
                     Used::Window { requests_max, window, answered: VecDeque::new(), in_flight: 0 }
                 }
                 Rate::Bucket { burst, interval } => {
@@ -233,7 +234,7 @@ impl Budget {
 
     /// Waits until a request may be sent, and counts it; or tells it its turn, where that is too far away.
     async fn take(&self, request: &Request<Bytes>, claim: Claim) -> Result<Sent, NotSent> {
-        let latest = Instant::now() + WAIT_MAX;
+        let latest = later(Instant::now(), WAIT_MAX);
         // A listing queues behind nobody: where nothing is known, nothing goes on.
         let mut has_queued = claim.haste == Haste::Reading;
         loop {
@@ -245,7 +246,7 @@ impl Budget {
                 Err(_) => self.turn(request, claim, now),
             };
             if next > latest && claim.haste != Haste::Reading {
-                return Err(NotSent { wait: next - now });
+                return Err(NotSent { wait: next.saturating_duration_since(now) });
             }
             has_queued = true;
             tokio::time::sleep_until(next).await;
@@ -292,35 +293,37 @@ impl Used {
     fn forget_before(&mut self, now: Instant) {
         match self {
             Self::Window { window, answered, .. } => {
-                while answered.front().is_some_and(|at| *at + *window <= now) {
+                while answered.front().is_some_and(|at| later(*at, *window) <= now) {
                     answered.pop_front();
                 }
             }
             Self::Bucket { interval, full_at, in_flight, .. } => {
-                *full_at = (*full_at).max(now + interval.saturating_mul(*in_flight));
+                *full_at = (*full_at).max(later(now, interval.saturating_mul(*in_flight)));
             }
         }
     }
 
     /// When one more may be sent, behind so many others that wait, where that is not now.
     fn turn(&self, waiting: usize, claim: Claim, now: Instant) -> Option<Instant> {
-        let allowed = |max: usize, leaves: [usize; RANKS]| (max - max * leaves[claim.rank()] / 100).max(1);
+        let leaves = |max: usize, leaves: [usize; RANKS]| max.saturating_mul(leaves[claim.rank()]) / 100;
+        let allowed = |max: usize, of: [usize; RANKS]| max.saturating_sub(leaves(max, of)).max(1);
         match self {
             Self::Window { requests_max, window, answered, in_flight } => {
                 let (allowed, used) = (allowed(*requests_max, LEAVES_OF_WINDOW), answered.len() + in_flight);
-                let over = (used.min(allowed) + waiting).checked_sub(allowed)?;
+                let over = used.min(allowed).saturating_add(waiting).checked_sub(allowed)?;
                 // What is sent at a turn comes back a window later, and is the next one's turn.
                 let rounds = u32::try_from(over / allowed).unwrap_or(u32::MAX);
                 let behind = used.saturating_sub(allowed) + over % allowed;
                 let answer = answered.get(behind).copied().or((behind < used).then_some(now));
-                answer.map(|at| at + window.saturating_mul(1 + rounds))
+                answer.map(|at| later(at, window.saturating_mul(rounds.saturating_add(1))))
             }
             Self::Bucket { burst, interval, full_at, .. } => {
                 let before = u32::try_from(waiting).unwrap_or(u32::MAX);
-                let taken = *full_at - now + interval.saturating_mul(before.saturating_add(1));
+                let own = interval.saturating_mul(before.saturating_add(1));
+                let taken = full_at.saturating_duration_since(now).saturating_add(own);
                 let allowed = allowed(*burst as usize, LEAVES_OF_BUCKET);
                 let may_be_taken = interval.saturating_mul(u32::try_from(allowed).unwrap_or(u32::MAX));
-                (taken > may_be_taken).then(|| now + (taken - may_be_taken))
+                (taken > may_be_taken).then(|| later(now, taken.saturating_sub(may_be_taken)))
             }
         }
     }
@@ -330,7 +333,7 @@ impl Used {
         match self {
             Self::Window { in_flight, .. } => *in_flight += 1,
             Self::Bucket { interval, full_at, in_flight, .. } => {
-                *full_at += *interval;
+                *full_at = later(*full_at, *interval);
                 *in_flight += 1;
             }
         }

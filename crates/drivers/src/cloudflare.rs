@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::DriverError;
-use crate::http::{HttpService, JsonApi, Refused, unreadable};
+use crate::http::{HttpService, JsonApi, Path, Refused, unreadable};
 use crate::records::{Difference, RecordChange, RecordDriver};
 use crate::tokens::Tokens;
 
@@ -63,7 +63,7 @@ impl Cloudflare {
         Self { api: JsonApi::new(service, url, tokens, explain), zones: Mutex::default() }
     }
 
-    async fn ask<T: DeserializeOwned>(&self, name: &str, path: &str) -> Result<Answer<T>, DriverError> {
+    async fn ask<T: DeserializeOwned>(&self, name: &str, path: &Path) -> Result<Answer<T>, DriverError> {
         self.api.call(name, Method::GET, path, None).await
     }
 
@@ -76,7 +76,7 @@ impl Cloudflare {
         if let Some(id) = zones.get(zone) {
             return Ok(id.clone());
         }
-        let found: Answer<Vec<Zone>> = self.ask("zones.list", &format!("zones?name={zone}")).await?;
+        let found: Answer<Vec<Zone>> = self.ask("zones.list", &Path::new("zones?name={}", &[zone])).await?;
         let id = the_one(zone, found.result)?;
         zones.insert(Arc::clone(zone), id.clone());
         Ok(id)
@@ -86,7 +86,8 @@ impl Cloudflare {
         let call = "dns.records.list";
         let zone = self.zone(&name.zone).await?;
         let (kind, full) = (name.kind.name(), &name.name);
-        let path = format!("zones/{zone}/dns_records?name={full}&type={kind}&per_page={PAGE_SIZE}");
+        let path =
+            Path::new("zones/{}/dns_records?name={}&type={}&per_page={}", &[&zone, full, &kind, &PAGE_SIZE]);
         let answer: Result<Answer<Vec<Record>>, _> = self.ask(call, &path).await;
         if matches!(answer, Err(DriverError::NotFound(_))) {
             // A zone that was made anew has another id.
@@ -107,7 +108,7 @@ impl Cloudflare {
         let found = self.list(name).await?;
         change.check(&set(&found))?;
         let zone = self.zone(&name.zone).await?;
-        let path = format!("zones/{zone}/dns_records/batch");
+        let path = Path::new("zones/{}/dns_records/batch", &[&zone]);
         for batch in batches(name, &found, new) {
             self.api.call::<Value>("dns.records.batch", Method::POST, &path, Some(batch)).await?;
         }

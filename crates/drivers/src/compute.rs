@@ -48,7 +48,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::http::{HttpService, JsonApi, Refused, unreadable, unseen};
+use crate::http::{HttpService, JsonApi, Path, Refused, unreadable, unseen};
 use crate::tokens::Tokens;
 use crate::{
     AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits, check_tag,
@@ -186,10 +186,10 @@ impl Compute {
     ) -> Result<Vec<(Address, AddressBody)>, DriverError> {
         let name = "addresses.aggregatedList";
         let mut addresses = Vec::new();
-        let mut page_token = String::new();
+        let first = Path::new("projects/{}/aggregated/addresses?maxResults={}", &[&project, &PAGE_SIZE]);
+        let first = if filter.is_empty() { first } else { first.and("&filter={}", &[&filter]) };
+        let mut path = first.clone();
         for _ in 0..PAGES_MAX {
-            let path =
-                format!("projects/{project}/aggregated/addresses?maxResults={PAGE_SIZE}{filter}{page_token}");
             let page: AddressPage = self.api.call(name, Method::GET, &path, None).await?;
             untold.extend(page.unreachables);
             for (scope, list) in page.items {
@@ -204,7 +204,7 @@ impl Compute {
                 }
             }
             match page.next_page_token {
-                Some(token) if !token.is_empty() => page_token = format!("&pageToken={token}"),
+                Some(token) if !token.is_empty() => path = first.clone().and("&pageToken={}", &[&token]),
                 _ => return Ok(addresses),
             }
         }
@@ -245,9 +245,9 @@ impl Compute {
     async fn list_machines(&self, project: &str) -> Result<BTreeMap<VmId, MachineState>, DriverError> {
         let name = "instances.aggregatedList";
         let mut machines = BTreeMap::new();
-        let mut page_token = String::new();
+        let first = Path::new("projects/{}/aggregated/instances?maxResults={}", &[&project, &PAGE_SIZE]);
+        let mut path = first.clone();
         for _ in 0..PAGES_MAX {
-            let path = format!("projects/{project}/aggregated/instances?maxResults={PAGE_SIZE}{page_token}");
             let page: InstancePage = self.api.call(name, Method::GET, &path, None).await?;
             let untold = page.items.values().any(|list| is_untold(list.warning.as_ref()));
             if untold || !page.unreachables.is_empty() {
@@ -263,7 +263,7 @@ impl Compute {
                 machines.insert(format!("{project}/{zone}/{}", found.name).into(), state);
             }
             match page.next_page_token {
-                Some(token) if !token.is_empty() => page_token = format!("&pageToken={token}"),
+                Some(token) if !token.is_empty() => path = first.clone().and("&pageToken={}", &[&token]),
                 _ => return Ok(machines),
             }
         }
@@ -410,20 +410,20 @@ impl Compute {
         tag: Option<&str>,
     ) -> Result<Address, DriverError> {
         let name = self.new_name(tag.unwrap_or(LABEL));
-        let addresses = format!("projects/{}/regions/{region}/addresses", scope.account);
+        let addresses = Path::new("projects/{}/regions/{}/addresses", &[&scope.account, &region]);
         let mut body = json!({"name": name, "addressType": "EXTERNAL"});
         if let Some(tag) = tag {
             body["labels"] = json!({LABEL: tag});
         }
         let begun: OperationBody =
             self.api.call("addresses.insert", Method::POST, &addresses, Some(body)).await?;
-        let operation = format!("projects/{}/regions/{region}/operations/{}", scope.account, begun.name);
+        let operation = region_operation(scope, region, &begun);
         for _ in 0..CREATE_POLLS {
             match self.poll_path(&operation).await.map_err(|error| unseen(&name, &error))? {
                 Polled::StillUnderway => tokio::time::sleep(CREATE_POLL_PAUSE).await,
                 Polled::Failed(error) => return Err(error),
                 Polled::Ended => {
-                    let path = format!("{addresses}/{name}");
+                    let path = addresses.clone().and("/{}", &[&name]);
                     let made = self.api.call("addresses.get", Method::GET, &path, None).await;
                     let made: AddressBody = made.map_err(|error| unseen(&name, &error))?;
                     let address = made.address.as_deref().and_then(|text| text.parse().ok());
@@ -462,9 +462,9 @@ impl Compute {
                 "{address} is a global address, and only regional ones are released"
             ))
         })?;
-        let path = format!("projects/{}/regions/{region}/addresses/{}", scope.account, found.name);
+        let path = Path::new("projects/{}/regions/{}/addresses/{}", &[&scope.account, &region, &found.name]);
         let begun: OperationBody = self.api.call("addresses.delete", Method::DELETE, &path, None).await?;
-        let id = format!("projects/{}/regions/{region}/operations/{}", scope.account, begun.name);
+        let id = region_operation(scope, region, &begun).to_string();
         Ok(Progress::Underway(Operation { id, scope: scope.clone(), address, target: None, completes: true }))
     }
 
@@ -483,7 +483,7 @@ impl Compute {
         nat_ip: Option<Address>,
     ) -> Result<Progress, DriverError> {
         let name = "instances.addAccessConfig";
-        let path = format!("{}/addAccessConfig?networkInterface={interface}", instance_path(vm)?);
+        let path = instance_path(vm)?.and("/addAccessConfig?networkInterface={}", &[&interface]);
         let mut body = json!({"name": ACCESS_CONFIG_NAME, "type": "ONE_TO_ONE_NAT"});
         if let Some(address) = nat_ip {
             body["natIP"] = address.to_string().into();
@@ -521,11 +521,8 @@ impl Compute {
         target: Option<&VmId>,
     ) -> Result<Progress, DriverError> {
         let name = "instances.deleteAccessConfig";
-        let access_config = config.name.replace(' ', "%20");
-        let path = format!(
-            "{}/deleteAccessConfig?accessConfig={access_config}&networkInterface={interface}",
-            instance_path(vm)?
-        );
+        let path = instance_path(vm)?
+            .and("/deleteAccessConfig?accessConfig={}&networkInterface={}", &[&config.name, &interface]);
         let operation = self.api.call(name, Method::POST, &path, None).await?;
         let change = self.change(vm, interface, What::Removes(config.clone()));
         self.underway(operation, scope, address, change, target, target.is_none())
@@ -545,7 +542,8 @@ impl Compute {
         completes: bool,
     ) -> Result<Progress, DriverError> {
         let (project, zone, _) = parts_of(&change.vm)?;
-        let id = format!("projects/{project}/zones/{zone}/operations/{}", operation.name);
+        let path = Path::new("projects/{}/zones/{}/operations/{}", &[&project, &zone, &operation.name]);
+        let id = path.to_string();
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), change);
         let target = target.cloned();
         Ok(Progress::Underway(Operation { id, scope: scope.clone(), address, target, completes }))
@@ -615,7 +613,7 @@ impl Compute {
     async fn look_at(&self, id: &str) -> Result<Polled, DriverError> {
         let name = "zoneOperations.get";
         if !self.is_denied(name) {
-            let polled = self.poll_path(id).await;
+            let polled = self.poll_path(&Path::encoded(id)).await;
             if !self.is_denied(name) {
                 return polled;
             }
@@ -627,7 +625,7 @@ impl Compute {
         let change = self.changes.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
         match change {
             Some(change) => self.look_at_machine(&change).await,
-            None => self.poll_path(id).await,
+            None => self.poll_path(&Path::encoded(id)).await,
         }
     }
 
@@ -666,14 +664,18 @@ impl Compute {
         ids: &[&str],
     ) -> Result<BTreeMap<String, Polled>, DriverError> {
         let names: Vec<_> = ids.iter().filter_map(|id| last_part(id)).collect();
-        let filter = format!("name%20eq%20%22{}%22", names.join("%7C"));
-        let path = format!("{zone}?maxResults={PAGE_SIZE}&filter={filter}");
+        let filter = format!("name eq \"{}\"", names.join("|"));
+        let path = Path::encoded(zone).and("?maxResults={}&filter={}", &[&PAGE_SIZE, &filter]);
         let page: OperationPage = self.api.call("zoneOperations.list", Method::GET, &path, None).await?;
         Ok(page.items.into_iter().map(|found| (found.name.clone(), polled(found))).collect())
     }
 
-    async fn poll_path(&self, path: &str) -> Result<Polled, DriverError> {
-        let name = if path.contains("/regions/") { "regionOperations.get" } else { "zoneOperations.get" };
+    async fn poll_path(&self, path: &Path) -> Result<Polled, DriverError> {
+        let name = if path.to_string().contains("/regions/") {
+            "regionOperations.get"
+        } else {
+            "zoneOperations.get"
+        };
         match self.api.call(name, Method::GET, path, None).await {
             // The cloud forgets operations long after they have ended, and this one was asked for all the time: what became of it
             // is not known.
@@ -820,10 +822,15 @@ fn polled(found: OperationBody) -> Polled {
     }
 }
 
+/// Where an operation of a region is found.
+fn region_operation(scope: &Scope, region: &str, operation: &OperationBody) -> Path {
+    Path::new("projects/{}/regions/{}/operations/{}", &[&scope.account, &region, &operation.name])
+}
+
 /// Narrows a listing to some addresses.
 fn filter_for(addresses: &[Address]) -> String {
-    let terms: Vec<_> = addresses.iter().map(|address| format!("(address%3D{address})")).collect();
-    format!("&filter={}", terms.join("%20OR%20"))
+    let terms: Vec<_> = addresses.iter().map(|address| format!("(address={address})")).collect();
+    terms.join(" OR ")
 }
 
 /// A machine's project, zone and name.
@@ -835,9 +842,9 @@ fn parts_of(vm: &VmId) -> Result<(&str, &str, &str), DriverError> {
     }
 }
 
-fn instance_path(vm: &VmId) -> Result<String, DriverError> {
+fn instance_path(vm: &VmId) -> Result<Path, DriverError> {
     let (project, zone, name) = parts_of(vm)?;
-    Ok(format!("projects/{project}/zones/{zone}/instances/{name}"))
+    Ok(Path::new("projects/{}/zones/{}/instances/{}", &[&project, &zone, &name]))
 }
 
 fn is_untold(warning: Option<&Warning>) -> bool {

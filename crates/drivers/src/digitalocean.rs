@@ -37,7 +37,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::http::{HttpService, JsonApi, Refused, unreadable};
+use crate::http::{HttpService, JsonApi, Path, Refused, unreadable};
 use crate::tokens::Tokens;
 use crate::{
     AddressDriver, CHANGING, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits,
@@ -152,7 +152,7 @@ impl DigitalOcean {
     async fn list_all(&self, named: &BTreeSet<Address>) -> Result<Listing, DriverError> {
         let name = "reserved_ips.list";
         let mut all = Vec::new();
-        for item in list_pages(&self.api, name, "v2/reserved_ips", "reserved_ips").await? {
+        for item in list_pages(&self.api, name, &Path::new("v2/reserved_ips?", &[]), "reserved_ips").await? {
             let found: ReservedIp = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
             all.push((found.address(name)?, found));
         }
@@ -203,7 +203,7 @@ impl DigitalOcean {
     }
 
     async fn read(&self, address: Address) -> Result<ReservedIp, DriverError> {
-        let path = format!("v2/reserved_ips/{address}");
+        let path = Path::new("v2/reserved_ips/{}", &[&address]);
         let One { reserved_ip } = self.api.call("reserved_ips.get", Method::GET, &path, None).await?;
         Ok(reserved_ip)
     }
@@ -237,7 +237,7 @@ impl DigitalOcean {
 
     async fn read_projects(&self, projects: &mut Projects) -> Result<(), DriverError> {
         let name = "projects.list";
-        let listed = list_pages(&self.api, name, "v2/projects", "projects").await;
+        let listed = list_pages(&self.api, name, &Path::new("v2/projects?", &[]), "projects").await;
         projects.denied = matches!(listed, Err(DriverError::Denied { .. })).then(Instant::now);
         let mut names = BTreeMap::new();
         for item in listed? {
@@ -264,8 +264,10 @@ impl DigitalOcean {
             return Ok(id);
         }
         let body = json!({"name": wanted, "purpose": PURPOSE, "environment": "Production"});
-        let Made { project } =
-            self.api.call("projects.create", Method::POST, "v2/projects", Some(body)).await?;
+        let Made { project } = self
+            .api
+            .call("projects.create", Method::POST, &Path::new("v2/projects", &[]), Some(body))
+            .await?;
         projects.names.get_or_insert_default().insert(project.id.clone(), project.name.into());
         Ok(project.id)
     }
@@ -276,7 +278,8 @@ impl DigitalOcean {
         if let Some(tag) = tag {
             body["project_id"] = self.project(tag).await?.into();
         }
-        let created = self.api.call(name, Method::POST, "v2/reserved_ips", Some(body)).await;
+        let path = Path::new("v2/reserved_ips", &[]);
+        let created = self.api.call(name, Method::POST, &path, Some(body)).await;
         if matches!(created, Err(DriverError::NotFound(_) | DriverError::Invalid(_))) {
             // Its project may be gone, or have another name by now.
             self.projects.lock().await.names = None;
@@ -288,7 +291,7 @@ impl DigitalOcean {
     /// Deleting takes an address also off a droplet that holds it, so that is read right before. So are the names of the
     /// projects: a person may have renamed one since the last listing.
     async fn delete(&self, address: Address, tag: &str) -> Result<Progress, DriverError> {
-        let path = format!("v2/reserved_ips/{address}");
+        let path = Path::new("v2/reserved_ips/{}", &[&address]);
         let reserved_ip = match self.read(address).await {
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
             read => read?,
@@ -309,7 +312,7 @@ impl DigitalOcean {
     async fn list_machines(&self) -> Result<BTreeMap<VmId, MachineState>, DriverError> {
         let name = "droplets.list";
         let mut machines = BTreeMap::new();
-        for item in list_pages(&self.api, name, "v2/droplets", "droplets").await? {
+        for item in list_pages(&self.api, name, &Path::new("v2/droplets?", &[]), "droplets").await? {
             let found: Droplet = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
             let state = match found.status.as_deref() {
                 Some("off" | "archive") => MachineState::Stopped,
@@ -346,7 +349,7 @@ impl DigitalOcean {
             }
             None => json!({"type": "unassign"}),
         };
-        let path = format!("v2/reserved_ips/{address}/actions");
+        let path = Path::new("v2/reserved_ips/{}/actions", &[&address]);
         let Started { action } = self.api.call(name, Method::POST, &path, Some(body)).await?;
         let id = action.id.to_string();
         let target = target.cloned();
@@ -430,13 +433,13 @@ impl AddressDriver for DigitalOcean {
 }
 
 /// All items of a paged listing. A listing that changes while it is read may lose an item between two pages, and a lost
-/// item would look like one that does not exist, so the number that the cloud tells must be there.
-async fn list_pages(api: &JsonApi, name: &str, path: &str, items: &str) -> Result<Vec<Value>, DriverError> {
+/// item would look like one that does not exist, so the number that the cloud tells must be there. The path ends where the
+/// next parameter of the query begins.
+async fn list_pages(api: &JsonApi, name: &str, path: &Path, items: &str) -> Result<Vec<Value>, DriverError> {
     let mut all = Vec::new();
     let mut total = None;
-    let separator = if path.contains('?') { '&' } else { '?' };
     for page in 1..=PAGES_MAX {
-        let path = format!("{path}{separator}per_page={PAGE_SIZE}&page={page}");
+        let path = path.clone().and("per_page={}&page={}", &[&PAGE_SIZE, &page]);
         let mut answer: Value = api.call(name, Method::GET, &path, None).await?;
         let Value::Array(found) = answer[items].take() else {
             return Err(unreadable(name, &"it has no items"));

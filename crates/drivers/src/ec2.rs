@@ -48,7 +48,7 @@ use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 
 use crate::aws::{Aws, explain};
 use crate::budget::{Limit, NotSent, budgeted};
-use crate::http::unreadable;
+use crate::http::{quoted, unreadable};
 use crate::{
     AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits, check_tag,
     not_held_by,
@@ -78,6 +78,9 @@ pub const LATE_MAX: Duration = Duration::from_secs(30);
 
 /// How long the word holds that addresses may be put on machines.
 const ALLOWED_FOR: Duration = Duration::from_secs(3_600);
+
+/// The longest part of a host's name.
+const REGION_BYTES_MAX: usize = 63;
 
 const PAGE_SIZE: i32 = 1_000;
 
@@ -143,20 +146,24 @@ impl Ec2 {
         }
     }
 
-    async fn client(&self, scope: &Scope) -> Client {
+    async fn client(&self, scope: &Scope) -> Result<Client, DriverError> {
+        // It becomes a part of the name of the server that gets our signature.
+        if !is_region(&scope.account) {
+            return Err(DriverError::Invalid(format!("{} is no region of Amazon's", quoted(&scope.account))));
+        }
         let mut clients = self.clients.lock().await;
         if let Some(client) = clients.get(&scope.account) {
-            return client.clone();
+            return Ok(client.clone());
         }
         let around = |service| budgeted(service, &self.limits);
         let client = Client::new(&self.aws.client(Some(&scope.account), is_read, around).await);
         clients.insert(Arc::clone(&scope.account), client.clone());
-        client
+        Ok(client)
     }
 
     async fn list_region(&self, scope: &Scope) -> Result<Listing, DriverError> {
         let name = "ec2:DescribeAddresses";
-        let found = self.client(scope).await.describe_addresses().send().await;
+        let found = self.client(scope).await?.describe_addresses().send().await;
         let found = found.map_err(|error| explain(name, error))?;
         let mut listing = Listing { tags: Tags::Told, ..Listing::default() };
         // What belongs to an Outpost or to a carrier has no public address, and is none of ours.
@@ -176,7 +183,7 @@ impl Ec2 {
         let name = "ec2:DescribeAddresses";
         // An address that is not there is no error here.
         let filter = Filter::builder().name("public-ip").values(address.to_string()).build();
-        let found = self.client(scope).await.describe_addresses().filters(filter).send().await;
+        let found = self.client(scope).await?.describe_addresses().filters(filter).send().await;
         let mut found = found.map_err(|error| explain(name, error))?.addresses.unwrap_or_default();
         let told = found.first().map_or(Holding::Missing, |elastic| holding(scope, elastic));
         if self.recent().is_late(&scope.account, address, &told) {
@@ -211,7 +218,7 @@ impl Ec2 {
     ) -> Result<InstanceNetworkInterface, DriverError> {
         let name = "ec2:DescribeInstances";
         let instance = instance_of(vm)?;
-        let found = self.client(scope).await.describe_instances().instance_ids(instance).send().await;
+        let found = self.client(scope).await?.describe_instances().instance_ids(instance).send().await;
         let found = found.map_err(|error| explain(name, error))?.reservations.unwrap_or_default();
         let instances = found.into_iter().flat_map(|reservation| reservation.instances.unwrap_or_default());
         let Some(found) = instances.into_iter().find(|found| found.instance_id() == Some(instance)) else {
@@ -262,7 +269,7 @@ impl Ec2 {
         let replaced_before = replaces.then(|| self.recent().note_replacing(vm, own)).flatten();
         let associated = self
             .client(scope)
-            .await
+            .await?
             .associate_address()
             .allocation_id(allocation)
             .set_network_interface_id(interface.network_interface_id().map(Into::into))
@@ -312,7 +319,7 @@ impl Ec2 {
             None => return Ok(Progress::Done),
         };
         self.check_may_associate(scope, &elastic).await?;
-        let gone = self.client(scope).await.disassociate_address().association_id(association).send().await;
+        let gone = self.client(scope).await?.disassociate_address().association_id(association).send().await;
         let gone = gone.map_err(|error| explain(name, error));
         match gone.inspect_err(|error| self.doubt_unanswered(scope, address, error)) {
             // What was read was late, or is ahead of what changes it: only another look can tell.
@@ -333,7 +340,7 @@ impl Ec2 {
             return Ok(());
         }
         let (_, allocation) = named("ec2:DescribeAddresses", elastic)?;
-        let asked = self.client(scope).await.associate_address().dry_run(true).allow_reassociation(false);
+        let asked = self.client(scope).await?.associate_address().dry_run(true).allow_reassociation(false);
         let asked = asked.allocation_id(allocation);
         let asked =
             asked.set_network_interface_id(elastic.network_interface_id().map(Into::into)).send().await;
@@ -375,7 +382,7 @@ impl Ec2 {
             }
             None => {}
         }
-        let assigned = self.client(scope).await.modify_network_interface_attribute();
+        let assigned = self.client(scope).await?.modify_network_interface_attribute();
         let assigned = assigned.set_network_interface_id(interface.network_interface_id().map(Into::into));
         let assigned = assigned.associate_public_ip_address(true).send().await;
         assigned.map_err(|error| explain(name, error))?;
@@ -393,7 +400,7 @@ impl Ec2 {
             let tag = Tag::builder().key(TAG_KEY).value(tag).build();
             TagSpecification::builder().resource_type(ResourceType::ElasticIp).tags(tag).build()
         });
-        let made = self.client(scope).await.allocate_address().domain(DomainType::Vpc);
+        let made = self.client(scope).await?.allocate_address().domain(DomainType::Vpc);
         let made = made.set_tag_specifications(tags.map(|tags| vec![tags])).send().await;
         let made = made.map_err(|error| explain(name, error)).inspect_err(|error| {
             if matches!(error, DriverError::Unavailable(_)) {
@@ -428,7 +435,7 @@ impl Ec2 {
             return Err(DriverError::NotSent(NotSent { wait }));
         }
         let (_, allocation) = named(name, &elastic)?;
-        let released = self.client(scope).await.release_address().allocation_id(allocation).send().await;
+        let released = self.client(scope).await?.release_address().allocation_id(allocation).send().await;
         match released.map_err(|error| explain(name, error)) {
             Ok(_) | Err(DriverError::NotFound(_)) => {
                 self.allocations().remove(&address);
@@ -444,7 +451,7 @@ impl Ec2 {
         let mut machines = BTreeMap::new();
         let mut token = None;
         for _ in 0..PAGES_MAX {
-            let page = self.client(scope).await.describe_instances().max_results(PAGE_SIZE);
+            let page = self.client(scope).await?.describe_instances().max_results(PAGE_SIZE);
             let page = page.set_next_token(token).send().await.map_err(|error| explain(name, error))?;
             for found in page.reservations().iter().flat_map(|reservation| reservation.instances()) {
                 let Some(id) = found.instance_id() else {
@@ -559,7 +566,7 @@ impl AddressDriver for Ec2 {
 /// no interface of its own.
 pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
     let (zone, instance) = provider_id.strip_prefix("aws:///")?.split_once('/')?;
-    let region = region_of(zone)?;
+    let region = region_of(zone).filter(|region| is_region(region))?;
     if !instance.starts_with("i-") || instance.contains('/') {
         return None;
     }
@@ -578,6 +585,12 @@ fn region_of(zone: &str) -> Option<String> {
         region.push(part);
     }
     None
+}
+
+/// Whether a text can be a region's name. It is a part of a host's name, so nothing else may be in it.
+fn is_region(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=REGION_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
 /// Ids of instances don't tell their region, and what holds an address tells where to look for it.

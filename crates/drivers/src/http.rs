@@ -1,10 +1,12 @@
 //! One JSON API behind one HTTP service: authorisation, deadline, and errors that keep what the cloud said.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tower::util::BoxCloneSyncService;
@@ -46,6 +48,105 @@ pub fn with_deadline(service: HttpService) -> HttpService {
     BoxCloneSyncService::new(tower::service_fn(send))
 }
 
+/// What stays as it is in a path or query: no server gives these characters a meaning there.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'*')
+    .remove(b':')
+    .remove(b'(')
+    .remove(b')');
+
+/// The longest path with its query. A longer one is refused, because servers refuse it too.
+const PATH_BYTES_MAX: usize = 16_384;
+
+/// How much of a refused value an error quotes.
+const QUOTED_CHARS_MAX: usize = 64;
+
+/// The path and query of a request.
+///
+/// Only the code writes `/`, `?`, `&` and `=`: a template holds them, and every value is percent-encoded. So whatever text
+/// an object or a node contains, a request reaches the resource that the template names. A value that can't be one part of a path
+/// (empty, `.` or `..`, which servers resolve even when they are encoded) makes [`JsonApi`] refuse the call.
+#[derive(Clone, Debug, Default)]
+pub struct Path {
+    text: String,
+    refused: Option<String>,
+}
+
+impl Path {
+    /// Fills a template such as `v2/domains/{}/records?name={}`.
+    pub fn new(template: &'static str, values: &[&(dyn fmt::Display + Sync)]) -> Self {
+        Self::default().and(template, values)
+    }
+
+    /// The path of a resource that the provider itself named, such as `/subscriptions/s/resourceGroups/g`. Each part of the
+    /// id is a value.
+    pub fn of_id(id: &str) -> Self {
+        id.trim_start_matches('/').split('/').fold(Self::default(), |path, part| {
+            let template = if path.text.is_empty() { "{}" } else { "/{}" };
+            path.and(template, &[&part])
+        })
+    }
+
+    /// A path that is encoded already: one that was made here before, or a link that the provider gave.
+    pub fn encoded(text: &str) -> Self {
+        let path = text.split(['?', '#']).next().unwrap_or_default();
+        // A provider's links may contain `//`, which leads nowhere else.
+        let refused = path.split('/').filter(|part| !part.is_empty()).find_map(|part| {
+            let part = percent_decode_str(part).decode_utf8_lossy();
+            refusal(&part)
+        });
+        Self { text: text.to_owned(), refused }
+    }
+
+    /// The same path, continued.
+    pub fn and(mut self, template: &'static str, values: &[&(dyn fmt::Display + Sync)]) -> Self {
+        let mut pieces = template.split("{}");
+        self.text.push_str(pieces.next().unwrap_or_default());
+        for (piece, value) in pieces.zip(values) {
+            let value = value.to_string();
+            let is_in_query = self.text.contains('?');
+            self.refused = self.refused.or_else(|| refusal(&value).filter(|_| !is_in_query));
+            self.text.extend(utf8_percent_encode(&value, PLAIN));
+            self.text.push_str(piece);
+        }
+        self
+    }
+
+    /// Fails where this is no path that may be asked for.
+    fn check(&self) -> Result<(), DriverError> {
+        match &self.refused {
+            Some(why) => Err(DriverError::Invalid(why.clone())),
+            None if self.text.len() > PATH_BYTES_MAX => {
+                let start = quoted(&self.text);
+                Err(DriverError::Invalid(format!("the path {start} is longer than {PATH_BYTES_MAX} bytes")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A value as an error quotes it: its beginning, without characters that would break a log line or a condition.
+pub(crate) fn quoted(value: &str) -> String {
+    let start: String = value.chars().take(QUOTED_CHARS_MAX).collect();
+    let end = if start.len() < value.len() { "…" } else { "" };
+    format!("{}{end}", start.escape_debug())
+}
+
+/// Why a value can't be one part of a path, where it can't.
+fn refusal(value: &str) -> Option<String> {
+    matches!(value, "" | "." | "..").then(|| format!("{value:?} can't be a part of a path at the provider"))
+}
+
 /// A JSON API at a base URL.
 #[derive(Clone)]
 pub struct JsonApi {
@@ -80,7 +181,7 @@ impl JsonApi {
         &self,
         name: &str,
         method: Method,
-        path: &str,
+        path: &Path,
         body: Option<Value>,
     ) -> Result<T, DriverError> {
         Ok(self.call_with_headers(name, method, path, HeaderMap::new(), body).await?.1)
@@ -91,10 +192,11 @@ impl JsonApi {
         &self,
         name: &str,
         method: Method,
-        path: &str,
+        path: &Path,
         headers: HeaderMap,
         body: Option<Value>,
     ) -> Result<(HeaderMap, T), DriverError> {
+        path.check()?;
         let answer = self.exchange(method, path, headers, body).await;
         let answer = answer.map_err(|error| no_answer(name, &error))?;
         let status = answer.status();
@@ -116,7 +218,7 @@ impl JsonApi {
     async fn exchange(
         &self,
         method: Method,
-        path: &str,
+        path: &Path,
         headers: HeaderMap,
         body: Option<Value>,
     ) -> Result<Response<Bytes>, BoxError> {
@@ -131,7 +233,26 @@ impl JsonApi {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)?;
         request.headers_mut().extend(headers);
+        hide_secrets(request.headers_mut());
         self.service.clone().oneshot(request).await
+    }
+}
+
+/// Headers that carry credentials.
+const SECRET_HEADERS: [&str; 5] = [
+    "authorization",
+    "proxy-authorization",
+    "x-amz-security-token",
+    "x-aws-ec2-metadata-token",
+    "x-identity-header",
+];
+
+/// Marks what carries credentials, so that whatever prints a request prints `Sensitive` instead.
+pub(crate) fn hide_secrets(headers: &mut HeaderMap) {
+    for name in SECRET_HEADERS {
+        if let Some(value) = headers.get_mut(name) {
+            value.set_sensitive(true);
+        }
     }
 }
 
@@ -160,8 +281,69 @@ impl Refused {
     }
 }
 
+/// The longest pause that a provider can ask for. This is the only place that limits it.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+
 /// How long an answer's `Retry-After` header asks to wait.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    asked_pause(headers.get(header::RETRY_AFTER)?.to_str().ok()?)
+}
+
+/// The pause that a `Retry-After` header's value asks for, in seconds, cut at [`RETRY_AFTER_MAX`]. A date is not read: no provider
+/// here sends one, and each driver has a default.
+pub(crate) fn asked_pause(value: &str) -> Option<Duration> {
+    let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    // A number that does not fit is a very large one.
+    let seconds = is_number.then(|| value.parse().unwrap_or(u64::MAX))?;
+    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_stays_within_its_part_of_a_path() {
+        let path = |value: &str| Path::new("v2/{}/records?name={}&type=A", &[&value, &value]);
+        for (value, expected) in [
+            ("example.com", "v2/example.com/records?name=example.com&type=A"),
+            ("*.apps_1", "v2/*.apps_1/records?name=*.apps_1&type=A"),
+            ("a/../b", "v2/a%2F..%2Fb/records?name=a%2F..%2Fb&type=A"),
+            ("a?b#c&d=e", "v2/a%3Fb%23c%26d%3De/records?name=a%3Fb%23c%26d%3De&type=A"),
+            ("%2e%2e", "v2/%252e%252e/records?name=%252e%252e&type=A"),
+            ("a b\r\n\0ü", "v2/a%20b%0D%0A%00%C3%BC/records?name=a%20b%0D%0A%00%C3%BC&type=A"),
+        ] {
+            let path = path(value);
+            assert_eq!(path.to_string(), expected);
+            assert_eq!(path.check(), Ok(()), "{value:?}");
+        }
+        for value in ["", ".", ".."] {
+            assert_eq!(path(value).check().map_err(|error| error.kind()), Err("Invalid"), "{value:?}");
+            assert_eq!(Path::new("zones?name={}", &[&value]).check(), Ok(()), "{value:?} is a value");
+        }
+        assert!(path(&"a".repeat(PATH_BYTES_MAX)).check().is_err());
+    }
+
+    #[test]
+    fn an_id_and_a_link_can_not_lead_elsewhere() {
+        assert_eq!(Path::of_id("/subscriptions/s/a b").to_string(), "subscriptions/s/a%20b");
+        assert!(Path::of_id("/subscriptions/../b").check().is_err());
+        assert!(Path::of_id("/subscriptions//b").check().is_err());
+        let link = "subscriptions/s/x?api-version=1&$skiptoken=a%2F..";
+        assert_eq!(Path::encoded(link).to_string(), link);
+        assert_eq!(Path::encoded(link).check(), Ok(()));
+        for link in ["s/../b", "s/%2e%2E/b", "s/./b?c"] {
+            assert!(Path::encoded(link).check().is_err(), "{link}");
+        }
+    }
+
+    #[test]
+    fn a_provider_asks_for_an_hour_at_the_most() {
+        let asked = |value: &str| asked_pause(value).map(|pause| pause.as_secs());
+        assert_eq!([asked("0"), asked("7"), asked("3600"), asked("3601")], [0, 7, 3_600, 3_600].map(Some));
+        assert_eq!([asked("18446744073709551615"), asked("99999999999999999999999")], [Some(3_600); 2]);
+        for junk in ["", "-1", "+1", "1.5", "1e9", "soon", "Fri, 31 Dec 9999 23:59:59 GMT", "１"] {
+            assert_eq!(asked(junk), None, "{junk:?}");
+        }
+    }
 }

@@ -17,11 +17,13 @@ pub mod digitalocean;
 #[cfg(feature = "aws")]
 pub mod ec2;
 pub mod http;
+pub mod logs;
 pub mod network;
 pub mod records;
 pub mod rfc2136;
 #[cfg(feature = "aws")]
 pub mod route53;
+pub mod times;
 pub mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -28,7 +28,7 @@ use tokio::net::TcpStream;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt};
 
-use crate::http::CALL_SECONDS_MAX;
+use crate::http::{CALL_SECONDS_MAX, quoted};
 use crate::network::MayLeave;
 use crate::records::{RecordChange, RecordDriver, mark, mark_name, owner_in};
 use crate::tokens::Tokens;
@@ -88,12 +88,19 @@ impl Rfc2136 {
     async fn exchange(&self, what: &str, mut message: Message) -> Result<Message, DriverError> {
         let unavailable =
             |error: &dyn std::fmt::Display| DriverError::Unavailable(format!("{what}: {error}"));
+        // Nothing was sent, and nothing else would come of sending it again.
+        let unfit = |error: &dyn std::fmt::Display| {
+            DriverError::Invalid(format!("{what}: it does not fit into a DNS message: {error}"))
+        };
         let verifier = match self.signer().await? {
-            Some(signer) => message.finalize(&signer, (self.now)()).map_err(|error| unavailable(&error))?,
+            Some(signer) => message.finalize(&signer, (self.now)()).map_err(|error| unfit(&error))?,
             None => None,
         };
         let id = message.id;
-        let bytes = Bytes::from(message.to_vec().map_err(|error| unavailable(&error))?);
+        let bytes = Bytes::from(message.to_vec().map_err(|error| unfit(&error))?);
+        if is_cut(&bytes) {
+            return Err(unfit(&"it is too long"));
+        }
         let longest = Duration::from_secs(CALL_SECONDS_MAX);
         let answer = tokio::time::timeout(longest, self.service.clone().oneshot(bytes)).await;
         let answer = answer.map_err(|_| unavailable(&format!("no answer within {CALL_SECONDS_MAX} s")))?;
@@ -217,7 +224,7 @@ fn absent(name: Name, kind: RecordType) -> Record {
 
 fn named(name: &str) -> Result<Name, DriverError> {
     let mut parsed = Name::from_ascii(name)
-        .map_err(|error| DriverError::Invalid(format!("{name} is no name in DNS: {error}")))?;
+        .map_err(|error| DriverError::Invalid(format!("{} is no name in DNS: {error}", quoted(name))))?;
     parsed.set_fqdn(true);
     Ok(parsed)
 }
@@ -278,6 +285,11 @@ pub fn network(server: &str, may_leave: MayLeave, linger: Duration) -> MessageSe
         }
     };
     MessageService::new(tower::service_fn(send))
+}
+
+/// Whether a message lacks records that did not fit into it, by the flag in its header.
+fn is_cut(message: &[u8]) -> bool {
+    message.get(2).is_some_and(|flags| flags & 0b10 != 0)
 }
 
 /// Whether a message changes something, by the code in its header.

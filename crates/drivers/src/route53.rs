@@ -29,7 +29,7 @@ use tokio::sync::{Mutex, OnceCell};
 use crate::DriverError;
 use crate::aws::{Aws, explain};
 use crate::budget::{Limit, budgeted};
-use crate::http::unreadable;
+use crate::http::{quoted, unreadable};
 use crate::records::{RecordChange, RecordDriver, mark, mark_name, owner_in};
 
 /// Every call this driver makes.
@@ -40,6 +40,9 @@ const TTL_DEFAULT: u32 = 300;
 
 /// A mark's time to live. One that has another was not made by us as it is.
 const MARK_TTL: i64 = 300;
+
+/// The longest name in DNS, with all of its characters escaped.
+const NAME_BYTES_MAX: usize = 1_024;
 
 /// What an account may do, all calls together.
 pub fn limits() -> Vec<Limit> {
@@ -121,6 +124,7 @@ impl Route53 {
     }
 
     async fn set(&self, name: &RecordName) -> Result<RecordSet, DriverError> {
+        check_length(name)?;
         let zone = self.zone(&name.zone).await?;
         let set = self.set_in(&zone, name).await;
         self.forget_if_gone(&name.zone, &set).await;
@@ -160,6 +164,7 @@ impl Route53 {
 
     async fn change(&self, change: &RecordChange) -> Result<(), DriverError> {
         let call = "route53:ChangeResourceRecordSets";
+        check_length(&change.name)?;
         let zone = self.zone(&change.name.zone).await?;
         let batch =
             batch(change).map_err(|error| DriverError::Invalid(format!("{}: {error}", change.name)))?;
@@ -218,6 +223,14 @@ fn batch(change: &RecordChange) -> Result<ChangeBatch, BuildError> {
         }
     }
     batch.build()
+}
+
+/// Refuses what is too long to be a name. The SDK puts names into a URL, and panics where that gets too long.
+fn check_length(name: &RecordName) -> Result<(), DriverError> {
+    match [&name.zone, &name.name].into_iter().find(|text| text.len() > NAME_BYTES_MAX) {
+        Some(long) => Err(DriverError::Invalid(format!("{} is too long for a name in DNS", quoted(long)))),
+        None => Ok(()),
+    }
 }
 
 fn kind(kind: RecordKind) -> RrType {

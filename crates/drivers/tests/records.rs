@@ -1,6 +1,10 @@
 //! The drivers of names, unchanged, on the fakes' state machines, in virtual time.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
+#[path = "contract/canary.rs"]
+mod canary;
+
+use canary::TOKEN;
 use drivers::cloudflare::Cloudflare;
 use drivers::digitalocean::records::Records;
 use drivers::http::{HttpService, with_deadline};
@@ -11,8 +15,6 @@ use testbed::fake::cloudflare::Cloudflare as Zones;
 use testbed::fake::digitalocean::DigitalOcean;
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::{Fake, Machine, Refusal};
-
-const TOKEN: &str = "token";
 
 fn service<M: Machine>(fake: &Fake<M>) -> HttpService {
     with_deadline(HttpService::new(fake.service()))
@@ -39,6 +41,7 @@ async fn publish(driver: &dyn RecordDriver, name: &RecordName, new: RecordSet) -
 
 /// What every provider must do.
 async fn keeps_the_contract(driver: &dyn RecordDriver, provider: DnsProvider) {
+    canary::watch();
     for (kind, [one, two, three]) in [
         (RecordKind::A, ["203.0.113.1", "203.0.113.2", "203.0.113.3"]),
         (RecordKind::Aaaa, ["2001:db8::1", "2001:db8::2", "2001:db8::3"]),
@@ -63,6 +66,7 @@ async fn keeps_the_contract(driver: &dyn RecordDriver, provider: DnsProvider) {
         let gone = driver.read(&name, &object()).await.unwrap();
         assert!(gone.values.is_empty() && gone.owner.is_none(), "its mark goes with it: {gone:?}");
     }
+    canary::assert_silent();
 }
 
 mod at_digitalocean {
@@ -193,7 +197,7 @@ mod at_route53 {
     use testbed::moto::{KEY, Moto};
 
     fn driver(service: HttpService) -> Route53 {
-        let identity = Identity::Keys { id: KEY.into(), secret: "secret".into() };
+        let identity = Identity::Keys { id: KEY.into(), secret: canary::AWS_SECRET.into() };
         Route53::new(Arc::new(Aws::new(service, identity, "", Arc::new(|| 1_767_225_600))), limits())
     }
 

@@ -33,7 +33,7 @@ use tokio::sync::OnceCell;
 use tower::ServiceExt;
 
 use crate::DriverError;
-use crate::http::HttpService;
+use crate::http::{HttpService, hide_secrets};
 use crate::tokens::Tokens;
 
 /// Who we are at Azure.
@@ -144,7 +144,8 @@ impl HttpClient for OurConnections {
             let Body::Bytes(body) = request.body() else {
                 return Err(failed("a token is never asked for with a stream".into()));
             };
-            let sent = sent.body(body.clone()).map_err(|error| failed(error.into()))?;
+            let mut sent = sent.body(body.clone()).map_err(|error| failed(error.into()))?;
+            hide_secrets(sent.headers_mut());
             let (head, body) = self.0.clone().oneshot(sent).await.map_err(failed)?.into_parts();
             let mut headers = Headers::new();
             for (name, value) in &head.headers {

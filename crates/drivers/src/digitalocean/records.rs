@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::{explain, list_pages};
 use crate::DriverError;
-use crate::http::{HttpService, JsonApi, unreadable};
+use crate::http::{HttpService, JsonApi, Path, unreadable};
 use crate::records::{Difference, RecordChange, RecordDriver, mark, mark_name, owner_in};
 use crate::tokens::Tokens;
 
@@ -44,7 +44,7 @@ impl Records {
 
     async fn list(&self, zone: &str, name: &str, kind: &str) -> Result<Vec<Record>, DriverError> {
         let call = "domains.list_records";
-        let path = format!("v2/domains/{zone}/records?name={name}&type={kind}");
+        let path = Path::new("v2/domains/{}/records?name={}&type={}&", &[&zone, &name, &kind]);
         let listed = list_pages(&self.api, call, &path, "domain_records").await?;
         let record = |item| serde_json::from_value(item).map_err(|error| unreadable(call, &error));
         listed.into_iter().map(record).collect()
@@ -116,17 +116,17 @@ impl Records {
         if let Some(ttl) = ttl {
             body["ttl"] = ttl.into();
         }
-        let path = format!("v2/domains/{zone}/records");
+        let path = Path::new("v2/domains/{}/records", &[&zone]);
         self.api.call::<Value>("domains.create_record", Method::POST, &path, Some(body)).await.map(|_| ())
     }
 
     async fn edit(&self, zone: &str, id: u64, body: Value) -> Result<(), DriverError> {
-        let path = format!("v2/domains/{zone}/records/{id}");
+        let path = Path::new("v2/domains/{}/records/{}", &[&zone, &id]);
         self.api.call::<Value>("domains.patch_record", Method::PATCH, &path, Some(body)).await.map(|_| ())
     }
 
     async fn delete(&self, zone: &str, id: u64) -> Result<(), DriverError> {
-        let path = format!("v2/domains/{zone}/records/{id}");
+        let path = Path::new("v2/domains/{}/records/{}", &[&zone, &id]);
         match self.api.call::<Value>("domains.delete_record", Method::DELETE, &path, None).await {
             Ok(_) | Err(DriverError::NotFound(_)) => Ok(()),
             Err(error) => Err(error),

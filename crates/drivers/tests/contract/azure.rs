@@ -8,9 +8,9 @@ use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::Deed;
 use testbed::fake::{Fake, azure};
 
+use crate::canary::TOKEN;
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
-const TOKEN: &str = "token";
 const SUBSCRIPTION: &str = "subscription";
 const GROUP: &str = "Group";
 const REGION: &str = "westeurope";

@@ -8,9 +8,9 @@ use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::Deed;
 use testbed::fake::{Fake, Refusal, digitalocean};
 
+use crate::canary::TOKEN;
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
-const TOKEN: &str = "token";
 const REGION: &str = "nyc3";
 
 pub struct Ours {

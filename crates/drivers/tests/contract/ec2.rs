@@ -16,6 +16,7 @@ use testbed::fake::{Fake, ec2 as cloud};
 use testbed::moto::{KEY, Moto};
 use tokio::sync::OnceCell;
 
+use crate::canary::AWS_SECRET;
 use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 
 const REGION: &str = "us-east-1";
@@ -33,7 +34,7 @@ pub struct Ours {
 }
 
 fn driver(service: HttpService) -> Ec2 {
-    let identity = Identity::Keys { id: KEY.into(), secret: "secret".into() };
+    let identity = Identity::Keys { id: KEY.into(), secret: AWS_SECRET.into() };
     let now = Arc::new(|| 1_767_225_600);
     Ec2::new(Arc::new(Aws::new(with_deadline(service), identity, "", now)), ec2::limits(), LATE_MAX)
 }

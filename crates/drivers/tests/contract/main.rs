@@ -12,6 +12,7 @@
 )]
 
 mod azure;
+mod canary;
 mod cases;
 mod compute;
 mod digitalocean;
@@ -173,6 +174,7 @@ fn judge(columns: &[Column]) {
 
 #[tokio::test(start_paused = true)]
 async fn every_driver_keeps_the_contract_on_its_fake() {
+    canary::watch();
     judge(&[
         cases::column::<digitalocean::Ours>().await,
         cases::column::<compute::Ours>().await,
@@ -180,14 +182,17 @@ async fn every_driver_keeps_the_contract_on_its_fake() {
         #[cfg(feature = "aws")]
         cases::column::<ec2::Ours>().await,
     ]);
+    canary::assert_silent();
 }
 
 #[cfg(feature = "aws")]
 #[tokio::test]
 #[ignore = "needs Python packages: `just contract` runs it"]
 async fn amazons_driver_keeps_the_contract_on_moto() {
+    canary::watch();
     let _ = rustls::crypto::ring::default_provider().install_default();
     judge(&[cases::column::<ec2::OnMoto>().await]);
+    canary::assert_silent();
 }
 
 fn address(text: &str) -> Address {

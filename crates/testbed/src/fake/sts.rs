@@ -30,8 +30,6 @@ pub const ROUTES: &[&str] = &names(&CALLS);
 /// The role that a machine has.
 const ROLE: &str = "node";
 
-const SESSION: &str = "a-session";
-
 /// One role, which a service account, a pod and a machine may have.
 #[derive(Clone, Debug)]
 pub struct Sts {
@@ -41,12 +39,22 @@ pub struct Sts {
     pub proof: String,
     /// How long the keys are said to be valid.
     pub lifetime: Duration,
+    /// The secret of the access key.
+    pub secret: String,
+    /// The token of the session, here and with the machine's service.
+    pub session: String,
 }
 
 impl Sts {
     /// Hands out this key for that proof.
     pub fn new(key: &str, proof: &str) -> Self {
-        Self { key: key.to_owned(), proof: proof.to_owned(), lifetime: Duration::from_secs(3600) }
+        Self {
+            key: key.to_owned(),
+            proof: proof.to_owned(),
+            lifetime: Duration::from_secs(3600),
+            secret: "secret".to_owned(),
+            session: "a-session".to_owned(),
+        }
     }
 
     fn expiration(&self) -> String {
@@ -66,8 +74,8 @@ impl Sts {
         }
         let keys = [
             xml::text("AccessKeyId", &self.key),
-            xml::text("SecretAccessKey", "secret"),
-            xml::text("SessionToken", SESSION),
+            xml::text("SecretAccessKey", &self.secret),
+            xml::text("SessionToken", &self.session),
             xml::text("Expiration", &self.expiration()),
         ];
         let body = format!(
@@ -81,8 +89,8 @@ impl Sts {
 
     fn keys(&self) -> Value {
         json!({
-            "Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": self.key, "SecretAccessKey": "secret",
-            "Token": SESSION, "Expiration": self.expiration(),
+            "Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": self.key, "SecretAccessKey": self.secret,
+            "Token": self.session, "Expiration": self.expiration(),
         })
     }
 }
@@ -108,7 +116,7 @@ impl Machine for Sts {
                 let lifetime = "x-aws-ec2-metadata-token-ttl-seconds";
                 let seconds = call.headers.get(lifetime).and_then(|value| value.to_str().ok()).unwrap_or("");
                 let mut answer =
-                    Answer::text(if seconds.is_empty() { 400 } else { 200 }, "text/plain", SESSION);
+                    Answer::text(if seconds.is_empty() { 400 } else { 200 }, "text/plain", &self.session);
                 answer.headers.extend([(lifetime, seconds.to_owned())]);
                 answer
             }
@@ -130,7 +138,7 @@ impl Machine for Sts {
     fn is_authorized(&self, request: &Request<Bytes>) -> bool {
         let is = |name: &str, value: &str| request.headers().get(name).is_some_and(|found| found == value);
         match request.uri().path() {
-            path if path.starts_with("/latest/meta-data") => is("x-aws-ec2-metadata-token", SESSION),
+            path if path.starts_with("/latest/meta-data") => is("x-aws-ec2-metadata-token", &self.session),
             "/v1/credentials" => is(header::AUTHORIZATION.as_str(), &self.proof),
             _ => true,
         }

@@ -1,0 +1,104 @@
+//! Secrets that are recognised wherever they appear, and a log at `trace` in which they are looked for.
+//!
+//! Every test that plants one of these secrets calls [`watch`] first. From then on the process's log passes through the same
+//! filter as the controller's, every line is searched, and [`leaks`] tells which lines contain a secret.
+#![allow(dead_code, reason = "each test binary plants some of these secrets")]
+
+use std::io::{self, Write};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use data_encoding::{BASE64, HEXLOWER};
+use drivers::logs::may_show;
+use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
+use tracing_subscriber::fmt::{self, format::FmtSpan};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Part of every planted secret, and of nothing else.
+const MARKER: &str = "Planted7Secret";
+
+/// A bearer token.
+pub const TOKEN: &str = "Planted7Secret-bearer-token";
+/// The secret of a key at Amazon.
+pub const AWS_SECRET: &str = "Planted7Secret/of+an/access+key";
+/// The token of a session at Amazon.
+pub const AWS_SESSION: &str = "Planted7Secret-session-token";
+/// What a service account, a pod or an application proves itself with.
+pub const PROOF: &str = "Planted7Secret-proof";
+
+/// The secret of a TSIG key, in base64 as users write it.
+pub fn tsig_secret() -> String {
+    BASE64.encode(b"Planted7Secret of a TSIG key....")
+}
+
+/// The marker as it looks in plain text, in base64 wherever it begins, in hexadecimal, and as a list of bytes.
+fn forms() -> &'static [String] {
+    static FORMS: OnceLock<Vec<String>> = OnceLock::new();
+    FORMS.get_or_init(|| {
+        let in_base64 = |skipped: usize| {
+            let padded = [&vec![0; skipped], MARKER.as_bytes()].concat();
+            // The first and last characters also depend on what is around the marker.
+            let text = BASE64.encode(&padded);
+            text[(skipped * 8).div_ceil(6)..padded.len() * 8 / 6].to_owned()
+        };
+        let bytes = format!("{:?}", MARKER.as_bytes());
+        let bytes = bytes.trim_matches(['[', ']']).to_owned();
+        let plain = [MARKER.to_owned(), HEXLOWER.encode(MARKER.as_bytes()), bytes];
+        plain.into_iter().chain((0..3).map(in_base64)).collect()
+    })
+}
+
+/// Whether a text contains a planted secret in any form.
+pub fn is_in(text: &str) -> bool {
+    forms().iter().any(|form| text.contains(form.as_str()))
+}
+
+#[derive(Default)]
+struct Log {
+    lines: usize,
+    leaks: Vec<String>,
+}
+
+static LOG: Mutex<Log> = Mutex::new(Log { lines: 0, leaks: Vec::new() });
+
+/// Searches what is written to it.
+struct Search;
+
+impl Write for Search {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let mut log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+        log.lines += 1;
+        if is_in(&text) {
+            log.leaks.push(text.into_owned());
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Logs at `trace` from now on, and searches every line.
+pub fn watch() {
+    let lines = fmt::layer().with_ansi(false).with_span_events(FmtSpan::NEW).with_writer(|| Search);
+    let lines = lines.with_filter(EnvFilter::new("trace").and(filter_fn(may_show)));
+    // Another test of this process may have begun already.
+    _ = tracing_subscriber::registry().with(lines).try_init();
+    // Some drivers log nothing of their own; this shows that the search works.
+    tracing::trace!(target: "drivers", "the log is searched");
+}
+
+/// How many lines were logged, and those that contain a secret.
+pub fn leaks() -> (usize, Vec<String>) {
+    let log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+    (log.lines, log.leaks.clone())
+}
+
+/// Fails where a line contains a secret, or where nothing was logged.
+pub fn assert_silent() {
+    let (lines, leaks) = leaks();
+    assert!(lines > 0, "nothing was logged, so nothing was searched");
+    assert!(leaks.is_empty(), "of {lines} lines these contain a secret: {leaks:#?}");
+}

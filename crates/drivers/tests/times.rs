@@ -1,0 +1,144 @@
+//! What providers ask us to wait for, up to the largest numbers and the strangest texts.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use drivers::azure::{self, Azure};
+use drivers::budget::{Limit, budgeted};
+use drivers::cloudflare::Cloudflare;
+use drivers::compute::Compute;
+use drivers::digitalocean::DigitalOcean;
+use drivers::digitalocean::records::Records;
+use drivers::http::{HttpService, RETRY_AFTER_MAX};
+use drivers::records::RecordDriver;
+use drivers::{AddressDriver, DriverError, Operation, Polled, tokens};
+use http::{Request, Response};
+use plan::{DnsProvider, PoolKey, Provider, RecordKind, RecordName, Scope};
+
+/// Values of `Retry-After`, and how many seconds they ask for, where they do.
+const ASKED: [(&str, Option<u64>); 9] = [
+    ("7", Some(7)),
+    ("3600", Some(3_600)),
+    ("3601", Some(3_600)),
+    ("18446744073709551615", Some(3_600)),
+    ("340282366920938463463374607431768211456", Some(3_600)),
+    ("-1", None),
+    ("soon", None),
+    ("", None),
+    ("Fri, 31 Dec 9999 23:59:59 GMT", None),
+];
+
+/// A provider that answers everything so, and asks to wait.
+fn provider(status: u16, asked: &'static str, body: &'static str) -> HttpService {
+    let answer = move |_: Request<Bytes>| async move {
+        let answer = Response::builder().status(status).header("retry-after", asked);
+        // AWS' clients ask for the first, all others for the second.
+        Ok(answer.header("content-type", "application/json").body(Bytes::from(body)).unwrap())
+    };
+    HttpService::new(tower::service_fn(answer))
+}
+
+fn scope(provider: Provider, account: &str) -> Scope {
+    Scope { provider, account: account.into() }
+}
+
+fn record(provider: DnsProvider) -> (RecordName, PoolKey) {
+    let (zone, name) = ("example.com".into(), "hello.example.com".into());
+    let object = PoolKey { kind: "FloatingIPPool", namespace: "default".into(), name: "pool".into() };
+    (RecordName { provider, zone, name, kind: RecordKind::A }, object)
+}
+
+/// How long an error says to wait.
+fn pause(error: DriverError) -> Duration {
+    match error {
+        DriverError::RateLimited { retry_after, .. } => retry_after,
+        error => panic!("{error}"),
+    }
+}
+
+/// Each driver's answer to a provider that asks it to wait.
+async fn pauses(asked: &'static str) -> Vec<(&'static str, Duration)> {
+    let token = || tokens::fixed("token");
+    let busy = || {
+        // The budget rests for as long, too.
+        let limit = Limit::window(usize::MAX, Duration::MAX);
+        budgeted(provider(429, asked, "{}"), &[limit, Limit::bucket(|_| true, u32::MAX, 1)])
+    };
+    let gcp = Compute::new(busy(), "http://provider.invalid", token());
+    let azure = Azure::new(busy(), "http://provider.invalid", token(), None);
+    let digitalocean = DigitalOcean::new(busy(), "http://provider.invalid", token());
+    let records = Records::new(busy(), "http://provider.invalid", token());
+    let cloudflare = Cloudflare::new(busy(), "http://provider.invalid", token());
+    let (at_digitalocean, object) = record(DnsProvider::DigitalOcean);
+    let (at_cloudflare, _) = record(DnsProvider::Cloudflare);
+    let list = async |driver: &dyn AddressDriver, scope: Scope| driver.list(&scope).await.unwrap_err();
+    #[allow(unused_mut)]
+    let mut all = vec![
+        ("gcp", pause(list(&gcp, scope(Provider::Gcp, "demo")).await)),
+        ("azure", pause(list(&azure, scope(Provider::Azure, "demo")).await)),
+        ("digitalocean", pause(list(&digitalocean, scope(Provider::DigitalOcean, "")).await)),
+        ("names at digitalocean", pause(records.read(&at_digitalocean, &object).await.unwrap_err())),
+        ("cloudflare", pause(cloudflare.read(&at_cloudflare, &object).await.unwrap_err())),
+    ];
+    #[cfg(feature = "aws")]
+    {
+        use drivers::aws::{Aws, Identity};
+        let identity = Identity::Keys { id: "key".into(), secret: "secret".into() };
+        let aws = || Arc::new(Aws::new(busy(), identity.clone(), "", Arc::new(|| 1_767_225_600)));
+        let ec2 = drivers::ec2::Ec2::new(aws(), drivers::ec2::limits(), Duration::MAX);
+        let route53 = drivers::route53::Route53::new(aws(), drivers::route53::limits());
+        let (at_route53, _) = record(DnsProvider::Route53);
+        all.push(("aws", pause(list(&ec2, scope(Provider::Aws, "us-east-1")).await)));
+        all.push(("route53", pause(route53.read(&at_route53, &object).await.unwrap_err())));
+    }
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_driver_waits_an_hour_at_the_most() {
+    for (text, seconds) in ASKED {
+        for (name, pause) in pauses(text).await {
+            match seconds {
+                Some(seconds) => assert_eq!(pause.as_secs(), seconds, "{name}: {text}"),
+                None => {
+                    assert!(pause > Duration::ZERO && pause <= RETRY_AFTER_MAX, "{name}: {text}: {pause:?}")
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_at_azure_rests_and_is_looked_at_again() {
+    for (text, seconds) in ASKED {
+        let service = budgeted(provider(200, text, r#"{"status": "InProgress"}"#), &azure::limits());
+        let driver = Azure::new(service, "http://azure.invalid", tokens::fixed("token"), None);
+        let operations = [Operation {
+            id: "subscriptions/s/operations/o".into(),
+            scope: scope(Provider::Azure, "s"),
+            address: "203.0.113.7".parse().unwrap(),
+            target: None,
+            completes: true,
+        }];
+        for _ in 0..2 {
+            let polled = driver.poll(&operations).await.remove(0);
+            assert_eq!(polled, Ok(Polled::StillUnderway), "{text} {seconds:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_of_any_size_can_be_used() {
+    for requests in [0, 1, 2, usize::MAX / 100, usize::MAX] {
+        for window in [Duration::ZERO, Duration::from_secs(1), Duration::MAX] {
+            let limits = [Limit::window(requests, window)];
+            let service = budgeted(provider(200, "0", "{}"), &limits);
+            for _ in 0..5 {
+                let request = Request::get("http://provider.invalid/").body(Bytes::new()).unwrap();
+                _ = tower::ServiceExt::oneshot(service.clone(), request).await;
+            }
+        }
+    }
+}
