@@ -87,10 +87,12 @@ impl FloatingIPPoolSpec {
         Some(usize::try_from(desired).unwrap_or(0))
     }
 
-    /// How long to wait between two assignments.
+    /// How long to wait between two assignments. More than a duration can hold is the longest one; what is no number, or less
+    /// than nothing, is none.
     pub fn assignment_cool_off(&self) -> Duration {
         let seconds = self.assignment_cool_off_seconds.unwrap_or(0.0);
-        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO)
+        let longest = if seconds > 0.0 { Duration::MAX } else { Duration::ZERO };
+        Duration::try_from_secs_f64(seconds).unwrap_or(longest)
     }
 }
 
@@ -235,6 +237,12 @@ mod tests {
     fn f1_the_cool_off_may_be_a_fraction() {
         let spec = spec(json!({"provider": "digitalocean", "assignmentCoolOffSeconds": 0.5}));
         assert_eq!(spec.assignment_cool_off(), Duration::from_millis(500));
+        let cool_off = |seconds| {
+            let assignment_cool_off_seconds = Some(seconds);
+            FloatingIPPoolSpec { assignment_cool_off_seconds, ..spec.clone() }.assignment_cool_off()
+        };
+        assert_eq!([cool_off(1e308), cool_off(1e20), cool_off(f64::INFINITY)], [Duration::MAX; 3]);
+        assert_eq!([cool_off(f64::NAN), cool_off(-1.0), cool_off(-1e308)], [Duration::ZERO; 3]);
     }
 
     #[test]

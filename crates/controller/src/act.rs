@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use drivers::budget::{Claim, Haste, NotSent, with_claim, with_haste};
 use drivers::records::RecordDriver;
+use drivers::times::later;
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress};
 use kube::Client;
 use plan::{
@@ -412,7 +413,7 @@ async fn poll(
             }
         }
         let crowds = u32::try_from(waiting.len()).unwrap_or(u32::MAX) / POLL_FEW;
-        tokio::time::sleep((POLL_EVERY * (1 + crowds)).min(POLL_EVERY_MAX)).await;
+        tokio::time::sleep(POLL_EVERY.saturating_mul(crowds.saturating_add(1)).min(POLL_EVERY_MAX)).await;
         let now = Instant::now();
         while let Ok((operation, to)) = from.try_recv() {
             waiting.push((operation, to, now));
@@ -439,7 +440,7 @@ async fn poll(
                         | DriverError::NotSent(NotSent { wait }) => wait,
                         _ => POLL_RETRY,
                     };
-                    still.push((operation, to, Instant::now() + wait));
+                    still.push((operation, to, later(Instant::now(), wait)));
                     continue;
                 }
             };
@@ -530,7 +531,9 @@ mod tests {
                 retry_after: Duration::from_secs(1_800),
                 message: "another tool has used it up".into(),
             };
+            let for_ever = DriverError::NotSent(NotSent { wait: Duration::MAX });
             let look = |operation: &Operation| match operation.id.starts_with("refused/") {
+                true if operation.id.ends_with("/for-ever") => Err(for_ever.clone()),
                 true => Err(refused.clone()),
                 false if age < Duration::from_secs(60) => Ok(Polled::StillUnderway),
                 false => Ok(Polled::Ended),
@@ -605,11 +608,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_operation_that_may_not_be_looked_at_holds_up_no_other() {
-        let ids = ["refused/1", "refused/2", "fine"].map(str::to_owned);
+        let ids = ["refused/1", "refused/2", "refused/for-ever", "fine"].map(str::to_owned);
         let (looks, ended) = looks(ids.into_iter()).await;
         assert!(ended < Duration::from_secs(61), "{ended:?}");
         let of_refused = looks.iter().filter(|(_, ids)| ids.contains("refused/1")).count();
         assert_eq!(of_refused, 1, "it is left alone for as long as was asked");
+        let of_last = looks.iter().filter(|(_, ids)| ids.contains("refused/for-ever")).count();
+        assert_eq!(of_last, 1, "however long that is");
         let is_early = |(at, _): &(Duration, _)| *at < Duration::from_secs(61);
         assert!(looks.iter().all(is_early), "and nothing is not looked at");
     }

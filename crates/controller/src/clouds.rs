@@ -25,12 +25,13 @@ use drivers::records::RecordDriver;
 use drivers::rfc2136::{self, Key, Rfc2136};
 #[cfg(feature = "aws")]
 use drivers::route53::Route53;
+use drivers::times::later;
 use drivers::tokens::{self, Tokens};
 use drivers::{AddressDriver, DriverError, Listing, Seconds, Tags};
 use plan::{Address, DnsProvider, MachineState, Provider, Scope, Tick, VmId};
 use tokio::time::Instant;
 
-use crate::settings::Settings;
+use crate::settings::{Secret, Settings};
 use crate::tasks::Tasks;
 
 /// The pause before a listing that failed is tried again.
@@ -162,7 +163,7 @@ fn azure(settings: &Settings, service: &HttpService, open: &HttpService) -> Azur
     let identity = Identity {
         tenant: settings.azure_tenant_id.clone(),
         client: given(&settings.azure_client_id),
-        secret: given(&settings.azure_client_secret),
+        secret: given(&settings.azure_client_secret.as_ref().map(|secret| secret.text().to_owned())),
         federated_token_file: settings
             .azure_federated_token_file
             .clone()
@@ -176,8 +177,9 @@ fn azure(settings: &Settings, service: &HttpService, open: &HttpService) -> Azur
 }
 
 /// A secret in a file that may change, or else in a variable.
-fn secret(file: &Option<PathBuf>, variable: &Option<String>) -> Option<Arc<dyn Tokens>> {
-    let fixed = || variable.as_ref().filter(|text| !text.is_empty()).map(|text| tokens::fixed(text.trim()));
+fn secret(file: &Option<PathBuf>, variable: &Option<Secret>) -> Option<Arc<dyn Tokens>> {
+    let text = || variable.as_ref().map(Secret::text).filter(|text| !text.is_empty());
+    let fixed = || text().map(|text| tokens::fixed(text.trim()));
     file.as_ref().map(tokens::in_file).or_else(fixed)
 }
 
@@ -213,7 +215,7 @@ impl Clouds {
             asked.age_max =
                 if unsettled.contains(scope) { UNSETTLED_AGE_MAX.min(*age_max) } else { *age_max };
             if let (Some(told), false) = (asked.told, asked.is_resting) {
-                asked.due = asked.due.map(|due| due.min(told + asked.age_max));
+                asked.due = asked.due.map(|due| due.min(later(told, asked.age_max)));
             }
             if asked.is_under_way {
                 asked.is_too_early |= read_again.contains(scope);
@@ -284,7 +286,7 @@ impl Clouds {
                 match machines {
                     Ok(_) => self.machines_due.remove(&told.scope),
                     Err(error) => {
-                        let due = Instant::now() + pause_after(error);
+                        let due = later(Instant::now(), pause_after(error));
                         self.machines_due.insert(told.scope.clone(), Some(due))
                     }
                 };
@@ -310,7 +312,7 @@ impl Clouds {
         asked.is_too_early = false;
         asked.is_resting = !matches!(listing, Ok(listing) if listing.tags != Tags::Untold);
         asked.told = Some(Instant::now());
-        asked.due = Some(Instant::now() + pause);
+        asked.due = Some(later(Instant::now(), pause));
     }
 
     /// When the next scope is due.
@@ -392,6 +394,19 @@ mod tests {
                 assert!(about == asked && told.is_err());
                 assert!(clouds.next_due().is_some(), "somebody has to come back to it");
             }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn facts_that_never_get_too_old_are_asked_for_once() {
+        let mut clouds = Clouds::new(BTreeMap::new());
+        for age_max in [Duration::MAX, Duration::from_secs(i64::MIN.unsigned_abs())] {
+            let wanted = BTreeMap::from([(scope(), age_max)]);
+            for _ in 0..2 {
+                clouds.ask(&wanted, &BTreeSet::new(), &BTreeSet::new(), |_, _| (Tick(1), Named::default()));
+                clouds.note(&Told { scope: scope(), what: What::Addresses(Tick(1), Ok(Listing::default())) });
+            }
+            assert!(clouds.next_due().is_some_and(|due| due > Instant::now() + LISTING_RETRY_MAX));
         }
     }
 

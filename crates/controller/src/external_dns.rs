@@ -143,3 +143,65 @@ fn explain(error: kube::Error) -> DriverError {
         _ => DriverError::Unavailable(message),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, SystemClock};
+    use kube::client::Body;
+    use plan::{DnsProvider, RecordKind};
+    use std::sync::Mutex;
+
+    /// A cluster without endpoints, and what it was asked.
+    fn cluster() -> (ExternalDns, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (uri, method) = (request.uri(), request.method());
+            to.lock().unwrap().push(format!("{method} {}?{}", uri.path(), uri.query().unwrap_or_default()));
+            let (status, body) = match request.method().as_str() {
+                "GET" => (
+                    404,
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}),
+                ),
+                _ => (
+                    201,
+                    json!({"apiVersion": "externaldns.k8s.io/v1alpha1", "kind": "DNSEndpoint", "metadata": {}}),
+                ),
+            };
+            let body = Body::from(body.to_string().into_bytes());
+            let answer = http::Response::builder().status(status).body(body).unwrap();
+            futures::future::ready(Ok::<_, std::io::Error>(answer))
+        });
+        let clock = Arc::new(SystemClock);
+        let fence = Fence::new(Arc::<SystemClock>::clone(&clock));
+        fence.open_until(clock.since_boot() + Duration::from_secs(600));
+        (ExternalDns::new(Client::new(service, "default"), fence), asked)
+    }
+
+    /// The zone and the name are only in the object's body, so none of their characters matters to the path.
+    #[tokio::test]
+    async fn no_name_leads_a_request_to_another_object() {
+        let object = PoolKey { kind: "FloatingIPPool", namespace: "web".into(), name: "pool".into() };
+        let long = "a".repeat(100_000);
+        for text in
+            ["", "..", "../../secrets/x", "a?b=c", "a#b", "%2f..%2f", "a b", "a\r\nb", "a\0b", "ünï", &long]
+        {
+            let (driver, asked) = cluster();
+            let name = RecordName {
+                provider: DnsProvider::ExternalDns,
+                zone: text.into(),
+                name: text.into(),
+                kind: RecordKind::A,
+            };
+            let old = driver.read(&name, &object).await.unwrap();
+            let values = ["203.0.113.7".parse().unwrap()].into();
+            let new = RecordSet { values, ttl: Some(60), owner: Some("us".into()) };
+            driver.write(&RecordChange { name, object: object.clone(), old, new }).await.unwrap();
+            let endpoints = "/apis/externaldns.k8s.io/v1alpha1/namespaces/web/dnsendpoints";
+            let endpoint = format!("GET {endpoints}/floatingippool-pool-a?");
+            let asked = asked.lock().unwrap().clone();
+            assert_eq!(asked, [endpoint.clone(), endpoint, format!("POST {endpoints}?")], "{text:?}");
+        }
+    }
+}

@@ -122,7 +122,7 @@ impl Candidate {
         let now = self.clock.since_boot();
         let is_first = self.flipop.is_none();
         let changed_at = note(&mut self.flipop, &lease, now);
-        let leads = !holder(&lease).is_empty() && now < changed_at + lasts(&lease);
+        let leads = !holder(&lease).is_empty() && now < changed_at.saturating_add(lasts(&lease));
         self.has_stood_by |= leads;
         if leads && is_first {
             tracing::warn!(
@@ -181,7 +181,7 @@ impl Candidate {
 
     /// The lease is ours until its duration has passed since the request that the apiserver granted began.
     fn renewed(&mut self, lease: Lease, began: Duration) {
-        self.fence.open_until(began + self.duration);
+        self.fence.open_until(began.saturating_add(self.duration));
         self.seen = Some((lease, began));
     }
 
@@ -214,9 +214,9 @@ impl Candidate {
     /// Renews the lease until that fails for too long; then we lead no more.
     pub async fn keep(&mut self) {
         // As client-go does: two thirds of the duration.
-        let deadline = self.duration * 2 / 3;
+        let deadline = self.duration.saturating_mul(2) / 3;
         let mut last = self.clock.since_boot();
-        while self.clock.since_boot() < last + deadline {
+        while self.clock.since_boot() < last.saturating_add(deadline) {
             // It was renewed right before; a renewal that is cut off leaves us not knowing its version.
             tokio::time::sleep(self.pause()).await;
             match self.renew().await {

@@ -19,6 +19,7 @@
 //! | [`vips`] | the same five for VIPs of Cluster API's Clusters |
 //! | [`runtime_extension`] | answers Cluster API's hooks with what `vips` knows |
 //! | [`metrics`], [`health`] | what Prometheus and probes are told |
+//! | [`logs`] | what is logged, without credentials |
 //! | [`lease`], [`fence`] | who may act, and until when |
 //! | [`run`] | puts them together |
 
@@ -32,6 +33,7 @@ pub mod failpoints;
 pub mod fence;
 pub mod health;
 pub mod lease;
+pub mod logs;
 mod metered;
 pub mod metrics;
 pub mod observe;

@@ -866,7 +866,10 @@ impl Index {
     /// We lead from now on. What was answered to the leader before us, some clouds may not show for a while.
     pub fn distrust_late_reads(&mut self, late: &BTreeMap<Provider, Duration>) {
         let now = Instant::now();
-        self.late_until = late.iter().map(|(provider, late_max)| (*provider, now + *late_max)).collect();
+        self.late_until = late
+            .iter()
+            .map(|(provider, late_max)| (*provider, drivers::times::later(now, *late_max)))
+            .collect();
         self.world.late_until = late.keys().map(|provider| (*provider, PENDING)).collect();
     }
 

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use drivers::times::later;
 use kube::ResourceExt;
 use plan::{
     Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, Move, PENDING, Plan, Published,
@@ -44,7 +45,7 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 const MACHINES_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Two clocks that are read one after the other differ by so much though neither was set.
-const CLOCKS_AGREE: SignedDuration = SignedDuration::from_millis(10);
+const CLOCKS_AGREE: Duration = Duration::from_millis(10);
 
 /// The pause between two evictions for an object.
 const EVICTION_PAUSE: Duration = Duration::from_secs(5);
@@ -259,9 +260,9 @@ impl Rounds {
     /// Pauses last as long as they were meant to, though they end at a time of day and that may be set at any moment.
     fn follow_clock(&mut self) {
         let since_boot = SignedDuration::try_from(self.clock.since_boot()).unwrap_or_default();
-        let ahead = self.clock.wall().as_duration() - since_boot;
-        let moved = ahead - *self.wall_ahead.get_or_insert(ahead);
-        if moved.abs() > CLOCKS_AGREE {
+        let ahead = self.clock.wall().as_duration().saturating_sub(since_boot);
+        let moved = ahead.saturating_sub(*self.wall_ahead.get_or_insert(ahead));
+        if moved.unsigned_abs() > CLOCKS_AGREE {
             self.wall_ahead = Some(ahead);
             self.index.world.clock_moved(moved);
         }
@@ -377,7 +378,7 @@ impl Rounds {
         let index = &mut self.index;
         let begin = |scope: &_, is_denied: bool| (index.tick(), index.named(scope, is_denied));
         self.clouds.ask(&scopes, &after.read_again, &after.unsettled, begin);
-        let ask_again = ask_again.map(|at| Instant::now() + until(at, now));
+        let ask_again = ask_again.map(|at| later(Instant::now(), until(at, now)));
         for (key, verdicts) in &after.verdicts {
             let is_error = verdicts.iter().any(|(_, said)| is_error(said));
             self.metrics.evaluated(key, is_error, began.elapsed());
@@ -390,7 +391,7 @@ impl Rounds {
 
     /// Sets the metrics about objects and nodes, or tells when that is due.
     fn describe(&mut self) -> Option<Instant> {
-        let due = self.described.map(|last| last + DESCRIBE_EVERY).filter(|due| *due > Instant::now());
+        let due = self.described.map(|last| later(last, DESCRIBE_EVERY)).filter(|due| *due > Instant::now());
         if due.is_none() {
             self.metrics.describe(&self.index);
             self.described = Some(Instant::now());
@@ -455,9 +456,8 @@ impl Rounds {
         for Eviction { pool, node } in &plan.evictions {
             let Some(pod) = self.index.pod_to_evict(pool, node) else {
                 // The others have not settled down yet: a later look is enough.
-                if let Ok(until) = self.clock.wall().checked_add(EVICTION_PAUSE) {
-                    self.index.world.avoid_evictions.insert(pool.clone(), until);
-                }
+                let until = plan::later(self.clock.wall(), EVICTION_PAUSE);
+                self.index.world.avoid_evictions.insert(pool.clone(), until);
                 continue;
             };
             let evictee = Evictee {

@@ -8,7 +8,7 @@ use drivers::http::with_deadline;
 use drivers::network::{MayLeave, network};
 use futures::FutureExt;
 use futures::future::Shared;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use plan::{DnsProvider, Epoch, NodeName, leadership};
 use tokio::signal::unix::{SignalKind, signal};
@@ -357,10 +357,30 @@ async fn lead(
 async fn config(settings: &Settings) -> Result<Config> {
     match &settings.kubeconfig {
         Some(path) => {
-            let kubeconfig = Kubeconfig::read_from(path)?;
+            let kubeconfig = Kubeconfig::read_from(path).map_err(without_lines)?;
             Ok(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
         }
-        None => Config::infer().await.context("neither in a cluster nor with a kubeconfig"),
+        None => {
+            let found = Config::infer().await.map_err(without_lines);
+            found.context("neither in a cluster nor with a kubeconfig")
+        }
+    }
+}
+
+/// The error without the lines of a kubeconfig around a mistake in it: they may contain a token.
+fn without_lines<E: std::error::Error + Send + Sync + 'static>(error: E) -> anyhow::Error {
+    let mut causes =
+        std::iter::successors(Some(&error as &(dyn std::error::Error + 'static)), |it| it.source());
+    let wrong = causes.find_map(|cause| match cause.downcast_ref::<KubeconfigError>() {
+        Some(KubeconfigError::Parse(wrong)) => Some(wrong.location()),
+        _ => None,
+    });
+    match wrong {
+        None => error.into(),
+        Some(None) => anyhow!("failed to parse the kubeconfig"),
+        Some(Some(at)) => {
+            anyhow!("failed to parse the kubeconfig at line {}, column {}", at.line(), at.column())
+        }
     }
 }
 
@@ -390,5 +410,27 @@ async fn asked_to_stop() {
         biased;
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[tokio::test]
+    async fn a_broken_kubeconfig_is_not_quoted() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("kubeconfig");
+        for mistake in
+            ["    token: canary\n   indented: wrongly\n", "    token: [canary\n", "    token: {canary: 1}\n"]
+        {
+            std::fs::write(&file, format!("users:\n- name: me\n  user:\n{mistake}")).unwrap();
+            let path = format!("--kubeconfig={}", file.display());
+            let error = config(&Settings::parse_from(["controller", &path])).await.err().unwrap();
+            let told = format!("{error:?} {error:#}");
+            assert!(told.contains("failed to parse the kubeconfig at line"), "{told}");
+            assert!(!told.contains("canary"), "{told}");
+        }
     }
 }

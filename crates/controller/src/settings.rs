@@ -3,6 +3,7 @@
 mod manager;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -118,7 +119,7 @@ pub struct Settings {
 
     /// A token for DigitalOcean
     #[arg(long, env = "DIGITALOCEAN_ACCESS_TOKEN", hide_env_values = true)]
-    pub digitalocean_access_token: Option<String>,
+    pub digitalocean_access_token: Option<Secret>,
 
     /// A file with a token for DigitalOcean, read again for every call
     #[arg(long, env = "DIGITALOCEAN_ACCESS_TOKEN_FILE")]
@@ -138,7 +139,7 @@ pub struct Settings {
 
     /// A token for Cloudflare
     #[arg(long, env = "CLOUDFLARE_TOKEN", hide_env_values = true)]
-    pub cloudflare_token: Option<String>,
+    pub cloudflare_token: Option<Secret>,
 
     /// A file with a token for Cloudflare, read again for every call
     #[arg(long, env = "CLOUDFLARE_TOKEN_FILE")]
@@ -162,7 +163,7 @@ pub struct Settings {
 
     /// The TSIG key's secret, in base64
     #[arg(long, env = "RFC2136_TSIG_SECRET", hide_env_values = true)]
-    pub rfc2136_tsig_secret: Option<String>,
+    pub rfc2136_tsig_secret: Option<Secret>,
 
     /// A file with the TSIG key's secret, read again for every message
     #[arg(long, env = "RFC2136_TSIG_SECRET_FILE")]
@@ -202,7 +203,7 @@ pub struct Settings {
 
     /// The secret of an application at Azure. Without it: workload identity or a managed identity
     #[arg(long, env = "AZURE_CLIENT_SECRET", hide_env_values = true)]
-    pub azure_client_secret: Option<String>,
+    pub azure_client_secret: Option<Secret>,
 
     /// A file with the pod's own token, which is exchanged for one of Azure's; workload identity sets it
     #[arg(long, env = "AZURE_FEDERATED_TOKEN_FILE")]
@@ -279,6 +280,29 @@ impl Settings {
     pub fn retry(&self) -> Retry {
         let [shortest, longest] = [self.retry_seconds_min, self.retry_seconds_max].map(Duration::from_secs);
         Retry { shortest, longest }
+    }
+}
+
+/// A setting that is never printed.
+#[derive(Clone)]
+pub struct Secret(String);
+
+impl Secret {
+    /// What was set.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
     }
 }
 
@@ -401,6 +425,19 @@ mod tests {
         assert_eq!(settings(&["-kubeconfig=file"]).kubeconfig, Some(PathBuf::from("file")));
         assert!(parsed(&["--enable-reconciler=yes"]).is_err());
         assert!(parsed(&["-V"]).unwrap_err().to_string().contains(env!("CARGO_PKG_VERSION")));
+    }
+
+    #[test]
+    fn settings_that_are_printed_show_no_secret() {
+        let settings = settings(&[
+            "--digitalocean-access-token=canary",
+            "--cloudflare-token=canary",
+            "--rfc2136-tsig-secret=canary",
+            "--azure-client-secret=canary",
+        ]);
+        let printed = format!("{settings:?} {settings:#?}");
+        assert!(!printed.contains("canary"), "{printed}");
+        assert_eq!(settings.cloudflare_token.unwrap().text(), "canary");
     }
 
     #[test]

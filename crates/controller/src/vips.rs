@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use drivers::times::later;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::ObjectMeta;
 use kube::{Client, ResourceExt};
@@ -694,7 +695,7 @@ impl Vips {
     /// Takes note of what failed for a VIP, or for what is said of a Cluster.
     fn failed(&mut self, key: &Key, role: Option<Role>, reason: &'static str, error: &kube::Error) {
         let (failures, until) = self.failures.entry((key.clone(), role)).or_insert((0, Instant::now()));
-        *until = Instant::now() + self.retry.grown(*failures);
+        *until = later(Instant::now(), self.retry.grown(*failures));
         *failures += 1;
         tracing::warn!(target: LOG, cluster = %key, %error, reason, "trying again later");
         let Some(role) = role else { return };

@@ -177,6 +177,11 @@ async fn no_secret_or_token_for_azure_is_logged() {
     for identity in [application, federated, managed] {
         for fault in faults() {
             for is_of_tenant in [true, false] {
+                // Azure's library asks a machine's own service again for a minute after most faults.
+                let is_of_machine = identity.client.is_none();
+                if is_of_machine && is_of_tenant && !matches!(fault, None | Some(Fault::Truncate)) {
+                    continue;
+                }
                 fake.heal();
                 tenant.heal();
                 let rule = fault.clone().map(Rule::always);

@@ -68,7 +68,7 @@ pub fn candidacy(lease: Option<Sighting<'_>>, me: &str, mine: Duration, now: Dur
         "" if is_released || crate::sabotaged!(EmptiedTakenForReleased) => Some(Gained::Released),
         "" => Some(Gained::Unknown(lasts)),
         holder if holder == me => Some(Gained::Unknown(lasts)),
-        _ => (now >= since + lasts).then_some(Gained::TakenOver),
+        _ => (now >= since.saturating_add(lasts)).then_some(Gained::TakenOver),
     }
 }
 
@@ -78,7 +78,7 @@ pub fn quarantine(gained: Gained, takeover: Duration) -> Duration {
         _ if crate::sabotaged!(NoWaitAfterTakeover) => Duration::ZERO,
         Gained::Released => Duration::ZERO,
         Gained::TakenOver => takeover,
-        Gained::Unknown(lease) => lease + takeover,
+        Gained::Unknown(lease) => lease.saturating_add(takeover),
     }
 }
 

@@ -47,6 +47,7 @@ mod records;
 pub mod sabotage;
 mod standing;
 mod steps;
+mod times;
 pub mod vips;
 mod world;
 
@@ -63,4 +64,5 @@ pub use records::{
 };
 pub use standing::{Standing, Why};
 pub use steps::{Action, Mark, Marks, Plan, Step, Verdict, Waits};
+pub use times::later;
 pub use world::{Fact, Holding, InFlight, MachineState, Node, Pause, Readiness, Turn, World};

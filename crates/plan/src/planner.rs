@@ -59,7 +59,7 @@ use crate::steps::Waits;
 use crate::world::{Known, Member, Reads};
 use crate::{
     Action, Address, CreationAction, CreationStep, Fact, Holding, Journal, Mark, Mode, Move, NodeName, Plan,
-    Pool, Scope, Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World,
+    Pool, Scope, Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World, later,
 };
 
 /// Why nobody knows whether an address is on the machine that is said to hold it.
@@ -762,7 +762,7 @@ impl<'a> Planner<'a> {
             return Some(Waits::ForHealthy);
         }
         if assigns && !pool.policy.cool_off.is_zero() {
-            let ends = pool.last_assignment.and_then(|last| last.checked_add(pool.policy.cool_off).ok());
+            let ends = pool.last_assignment.map(|last| later(last, pool.policy.cool_off));
             if let Some(ends) = ends.filter(|ends| self.now < *ends) {
                 self.ask_again(Some(ends));
                 return Some(Waits::ForCoolOff(Some(ends)));

@@ -34,6 +34,7 @@ use std::time::Duration;
 use crate::world::Member;
 use crate::{
     Address, Holding, Mode, Pause, Plan, Pool, PoolKey, Readiness, Tenancy, Timestamp, Verdict, Waits, World,
+    later,
 };
 
 /// So often a set of records is read again though nothing has changed: somebody else may have changed it.
@@ -302,7 +303,7 @@ struct Wanted {
 impl Wanted {
     /// Keeps an address for so long since then.
     fn keep(&mut self, address: Address, since: Timestamp, stays: Duration, now: Timestamp) {
-        let until = since.checked_add(stays).unwrap_or(now);
+        let until = later(since, stays);
         if now < until {
             self.kept.insert(address);
             self.until = self.until.into_iter().chain([until]).min();
@@ -392,7 +393,7 @@ fn next(
     let Some(fact) = world.records.get(name) else { return read(Published::Unread) };
     let RecordSet { values, ttl, owner } = &fact.set;
     let is_in_kind = |address: &&Address| RecordKind::of(**address) == name.kind;
-    let stale_at = fact.as_of.checked_add(READ_EVERY).unwrap_or(now);
+    let stale_at = later(fact.as_of, READ_EVERY);
     let said = |said| match stale_at <= now {
         true => read(said),
         false => Next { ask_again: Some(stale_at), ..Next::say(said) },
@@ -454,7 +455,7 @@ fn of_addresses(
     let mut wanted = Wanted { own: pool.addresses.iter().copied().collect(), ..Wanted::default() };
     let ttl = publication.ttl.map_or(ON_ITS_WAY_DEFAULT, |seconds| Duration::from_secs(seconds.into()));
     // Taking it out takes a moment, too.
-    let on_its_way = ttl * 9 / 10;
+    let on_its_way = ttl.saturating_mul(9) / 10;
     for (address, said) in plan.verdicts.get(&pool.key).into_iter().flatten() {
         let is_going = |said: &Verdict| match said {
             Verdict::Moving(to) => to.is_some(),

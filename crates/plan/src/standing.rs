@@ -20,7 +20,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::world::{Member, is_elsewhere};
-use crate::{Node, Pods, Readiness, Tenancy, Timestamp};
+use crate::{Node, Pods, Readiness, Tenancy, Timestamp, later};
 
 /// A node's standing in a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,11 +96,10 @@ pub(crate) fn standing(member: &Member, slot: usize, node: &Node, now: Timestamp
     let pool = &*member.pool;
     if let Readiness::NotReadySince(since) = node.readiness {
         let grace = if crate::sabotaged!(GraceIgnored) { Duration::ZERO } else { pool.policy.failover_grace };
-        return match since.checked_add(grace) {
-            Ok(ends) if now < ends || crate::sabotaged!(DeadKept) => {
-                Standing::Keeps(Why::WithinGrace, Some(ends))
-            }
-            _ => Standing::Leaves(Why::NotReady),
+        let ends = later(since, grace);
+        return match now < ends || crate::sabotaged!(DeadKept) {
+            true => Standing::Keeps(Why::WithinGrace, Some(ends)),
+            false => Standing::Leaves(Why::NotReady),
         };
     }
     let Some(pods) = member.pods(slot) else { return Standing::Leaves(Why::NoMatch) };

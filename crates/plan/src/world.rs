@@ -496,7 +496,7 @@ impl World {
             .chain(self.avoid_records.values_mut().map(|pause| &mut pause.until))
             .chain(self.turns.values_mut().map(|turn| &mut turn.at));
         for until in pauses {
-            *until = until.checked_add(by).unwrap_or(*until);
+            *until = until.saturating_add(by).unwrap_or(*until);
         }
     }
 

@@ -211,7 +211,8 @@ impl Speaker<'_> {
         status.addresses = common.addresses;
         // The cool-off is at least as long as asked for, so its beginning is not rounded down.
         let last = self.pool.last_assignment;
-        status.last_assignment = last.map(|time| whole_seconds(time + Duration::from_nanos(999_999_999)));
+        status.last_assignment =
+            last.map(|time| whole_seconds(plan::later(time, Duration::from_nanos(999_999_999))));
         if self.pool.is_tag_used {
             status.creation_tag = self.pool.creates.as_deref().map(Into::into);
         }
@@ -773,6 +774,17 @@ mod tests {
         index.world.remove_node(&NodeName::from("n4"));
         assert_eq!(status(&index).assignable_nodes, ["n1", "n3"]);
         assert_eq!(status(&index).node_errors, Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_last_time_of_the_calendar_can_be_in_a_status() {
+        let mut index = index(1, json!({"ips": ["203.0.113.1"], "assignmentCoolOffSeconds": 1e308}));
+        listed(&mut index, &[("203.0.113.1", Holding::Free)]);
+        let mut object = written(&index).unwrap();
+        let last = serde_json::from_value(json!("9999-12-30T22:00:00.5Z")).unwrap();
+        object.status.get_or_insert_default().last_assignment = Some(last);
+        accept(&mut index, object);
+        assert_eq!(status(&index).last_assignment.unwrap().0.as_second(), Timestamp::MAX.as_second());
     }
 
     #[test]

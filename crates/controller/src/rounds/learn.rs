@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use drivers::DriverError;
 use drivers::budget::NotSent;
-use plan::{Action, Holding, Move, Pause, RecordAction, RecordFact, RecordStep, Step, Timestamp, Turn};
+use plan::{
+    Action, Holding, Move, Pause, RecordAction, RecordFact, RecordStep, Step, Timestamp, Turn, later,
+};
 use tokio::time::Instant;
 
 use super::{EVICTION_PAUSE, Rounds};
@@ -93,19 +95,18 @@ impl Rounds {
             }
             Err(DriverError::NotSent(NotSent { wait })) => {
                 tracing::debug!(pool = %step.pool, id = self.move_id(*address), ?wait, "waits for its turn: {step}");
-                if let Ok(at) = self.clock.wall().checked_add(wait) {
-                    self.index.world.turns.insert(*address, Turn { at, is_urgent: step.is_urgent });
-                }
+                let at = later(self.clock.wall(), wait);
+                self.index.world.turns.insert(*address, Turn { at, is_urgent: step.is_urgent });
             }
             Err(error) => {
                 tracing::warn!(pool = %step.pool, id = self.move_id(*address), %error, "failed: {step}");
                 let now = self.clock.wall();
                 self.tell(&step.pool, "MoveFailed", format!("{step} failed: {error}"), true);
                 let entry = self.index.world.pool(&step.pool).and_then(|pool| pool.entry(*address));
-                match (action, now.checked_add(AVOID)) {
+                match action {
                     // The machine has a rest, and not the address, which may have to go to another one any moment.
-                    (Action::Attach(to), Ok(until)) if entry.is_some_and(Move::asks_again) => {
-                        self.index.world.avoid_machines.insert(to.vm.clone(), until);
+                    Action::Attach(to) if entry.is_some_and(Move::asks_again) => {
+                        self.index.world.avoid_machines.insert(to.vm.clone(), later(now, AVOID));
                     }
                     _ => self.hold_back(&step, &error, now),
                 }
@@ -142,9 +143,7 @@ impl Rounds {
         };
         (*failures, *last) = (*failures + 1, Arc::clone(&why));
         let failures = *failures;
-        if let Ok(until) = now.checked_add(pause) {
-            self.index.world.avoid_addresses.insert(*address, Pause { until, why });
-        }
+        self.index.world.avoid_addresses.insert(*address, Pause { until: later(now, pause), why });
         if let (Action::Restore(vm), true) = (action, restores >= RESTORE_TRIES) {
             self.failed_restores.remove(vm);
             // It would hold up the address for ever; a person has to see to the machine.
@@ -152,10 +151,10 @@ impl Rounds {
             let note = format!("{vm} has no address of its own any more, and can't be given one: {error}");
             self.tell(&step.pool, "NoOwnAddress", note, true);
         }
-        if let (Action::Attach(to) | Action::Replace(to), true, Ok(until)) =
-            (action, is_the_machines_fault(action, error, failures), now.checked_add(AVOID))
+        if let (Action::Attach(to) | Action::Replace(to), true) =
+            (action, is_the_machines_fault(action, error, failures))
         {
-            self.index.world.avoid_machines.insert(to.vm.clone(), until);
+            self.index.world.avoid_machines.insert(to.vm.clone(), later(now, AVOID));
         }
     }
 
@@ -175,10 +174,8 @@ impl Rounds {
                 let failures = self.failed_creations.entry(key.clone()).or_default();
                 let pause = self.retry.pause_after(&error, *failures);
                 *failures += u32::from(!matches!(error, DriverError::NotSent(_)));
-                if let Ok(until) = self.clock.wall().checked_add(pause) {
-                    let why = error.to_string().into();
-                    self.index.world.avoid_creations.insert(key.clone(), Pause { until, why });
-                }
+                let (until, why) = (later(self.clock.wall(), pause), error.to_string().into());
+                self.index.world.avoid_creations.insert(key.clone(), Pause { until, why });
                 if self.index.uid(&key) == wish.uid {
                     self.index.doubt_creation(&key, matches!(error, DriverError::Unavailable(_)));
                 }
@@ -215,10 +212,8 @@ impl Rounds {
                 if is_failed && *failures == 1 {
                     self.tell(&key, "RecordFailed", format!("{name}: {error}"), true);
                 }
-                if let Ok(until) = now.checked_add(pause) {
-                    let why = error.to_string().into();
-                    self.index.world.avoid_records.insert(name.clone(), Pause { until, why });
-                }
+                let (until, why) = (later(now, pause), error.to_string().into());
+                self.index.world.avoid_records.insert(name.clone(), Pause { until, why });
                 // What it holds now has to be read again before anything else is done with it.
                 self.index.world.records.remove(&name);
             }
@@ -262,9 +257,8 @@ impl Rounds {
             }
         };
         self.metrics.evicted(&key, status);
-        if let Ok(until) = self.clock.wall().checked_add(pause) {
-            self.index.world.avoid_evictions.insert(key, until);
-        }
+        let until = later(self.clock.wall(), pause);
+        self.index.world.avoid_evictions.insert(key, until);
     }
 
     /// Leaves an address alone for a while whose move was given up because it failed, and longer each time: every try may cost
@@ -272,10 +266,8 @@ impl Rounds {
     pub(super) fn rest(&mut self, address: plan::Address, now: Timestamp) {
         let Some((failures, why)) = self.failures.get(&address) else { return };
         let pause = self.retry.grown(*failures);
-        if let Ok(until) = now.checked_add(pause) {
-            let why = Arc::clone(why);
-            self.index.world.avoid_addresses.insert(address, Pause { until, why });
-        }
+        let (until, why) = (later(now, pause), Arc::clone(why));
+        self.index.world.avoid_addresses.insert(address, Pause { until, why });
     }
 }
 

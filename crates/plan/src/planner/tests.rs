@@ -420,6 +420,12 @@ fn a_notready_node_keeps_its_address_for_the_grace_and_the_plan_says_when_to_ask
 }
 
 #[test]
+fn the_longest_grace_is_not_taken_for_none() {
+    check("grace 18446744073709551615 | n1 notready 30 holds a1 | n2", expect!["a1 on n1"]);
+    check("grace 9223372036854775807 | n1 notready 30 holds a1 | n2", expect!["a1 on n1"]);
+}
+
+#[test]
 fn an_address_of_a_deleted_node_moves_on_because_the_status_remembers_its_machine() {
     check("a1 left | n1", expect!["begin a1 left -> n1"]);
 }
@@ -717,6 +723,10 @@ fn f5_assignments_are_a_cool_off_apart() {
         expect!["a1 waits: the cool-off ends at 1970-01-12T13:46:55Z"],
     );
     check("cooloff 20 | n1 | n2 | a1 free | a1 moves - -> n1 | a2 free", expect!["attach a1 -> n1"]);
+    check(
+        "cooloff 18446744073709551615 | assigned 5 | n1 | a1 free",
+        expect!["a1 waits: the cool-off ends at 9999-12-30T22:00:00.999999999Z"],
+    );
     let asked = plan(&world("cooloff 20 | assigned 5 | n1 | a1 free"), now()).ask_again;
     assert_eq!(asked, Some(now() + Duration::from_secs(15)));
 }
