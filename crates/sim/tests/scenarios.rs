@@ -36,6 +36,14 @@ fn scenarios() -> Vec<Scenario> {
             vec![(590, Event::PersonMoves { cloud: compute, address: 2, node: None })],
         ),
         (
+            "a person puts an address on a second interface of a node that is then drained",
+            Some(Sabotage::WrongInterfaceDetached),
+            vec![
+                (90, Event::SecondInterface { address: 0, node: 4 }),
+                (150, Event::Cordon { cloud: compute, node: 4 }),
+            ],
+        ),
+        (
             "a cloud limits calls for a while",
             Some(Sabotage::UnknownReadAsFree),
             vec![(394, Event::CloudFault { cloud: ocean, fault: limited, times: 4 })],
@@ -146,7 +154,7 @@ fn emptied(time: u64) -> Vec<(u64, Event)> {
 }
 
 /// Seeds decide what is not in the scripts: how long requests take, and who leads. A missing guard is noticed in one of so many.
-const SEEDS: u64 = 3;
+const SEEDS: u64 = 12;
 
 /// What is broken on purpose is so for the whole process, so one test goes through all of them.
 #[test]
