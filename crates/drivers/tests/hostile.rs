@@ -252,7 +252,7 @@ async fn exercise(driver: &dyn AddressDriver, about: &About) {
     advance(driver, async || driver.restore(scope, address(ADDRESS), vm).await).await;
     _ = driver.create(scope, region, Some(tag)).await;
     _ = driver.create(scope, region, None).await;
-    advance(driver, async || driver.release(scope, address(OTHER)).await).await;
+    advance(driver, async || driver.release(scope, address(OTHER), "tag").await).await;
 }
 
 async fn advance(driver: &dyn AddressDriver, mut step: impl AsyncFnMut() -> Result<Progress, DriverError>) {
