@@ -650,7 +650,7 @@ mod names {
             };
             for message in heard.lock().unwrap().iter() {
                 let meant = [name, &*format!("_owner-a.{name}")];
-                let meant: Vec<_> = meant.into_iter().filter_map(|name| parsed(name)).collect();
+                let meant: Vec<_> = meant.into_iter().filter_map(&parsed).collect();
                 assert_eq!(message.queries.len(), 1, "{text:?}");
                 match message.op_code {
                     OpCode::Update => {
