@@ -39,7 +39,7 @@ pub const ADDRESSES_MAX: usize = 1_000;
 /// The most characters that the second part of a label's name may have.
 const LABEL_NAME_MAX: usize = 63;
 
-/// The label that names a `NetIPAllocation`. A name that does not fit is cut, and told from others by a hash of all of it.
+/// The label that names a `NetIPAllocation`. A name that is too long for a label is cut and gets a hash of the whole name.
 pub fn allocation_label(name: &str) -> String {
     if name.len() <= LABEL_NAME_MAX {
         return format!("{ALLOCATION_LABEL_PREFIX}{name}");
