@@ -79,13 +79,13 @@ fn cluster(nodes: usize) -> (Index, usize) {
     let mut index = Index::default();
     index.see(Seen::Absent(Kind::Pods));
     index.see(Seen::Absent(Kind::FloatingIPPools));
-    index.see(Seen::Nodes(Change::All((0..nodes).map(|number| node(number, pools, true)).collect())));
+    index.see(Seen::Nodes(Change::All((0..nodes).map(|number| node(number, pools, true).into()).collect())));
     let addresses: Vec<Address> = (0..nodes * 2 / 3).map(address).collect();
     let share = addresses.len() / pools;
     let of_pool = |pool: usize| {
         &addresses[pool * share..if pool + 1 == pools { addresses.len() } else { (pool + 1) * share }]
     };
-    let objects = (0..pools).map(|pool| allocation(pool, of_pool(pool))).collect();
+    let objects = (0..pools).map(|pool| allocation(pool, of_pool(pool)).into()).collect();
     index.see(Seen::Allocations(Change::All(objects)));
     let mut listing = Listing::default();
     for pool in 0..pools {
@@ -122,7 +122,7 @@ fn main() {
         for event in 0..EVENTS {
             let changed = node(event * 7 % size, pools, event % 2 == 1);
             let started = Instant::now();
-            index.see(Seen::Nodes(Change::Applied(Box::new(changed))));
+            index.see(Seen::Nodes(Change::Applied(Box::new(changed.into()))));
             let observed = Instant::now();
             let plan = plan::plan(&index.world, now());
             planning.push(observed.elapsed().as_secs_f64() * 1_000.0);

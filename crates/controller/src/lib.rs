@@ -11,9 +11,11 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`watch`] | tells what changed in Kubernetes |
+//! | [`decode`] | decodes objects one by one, so that a broken one stops no other |
 //! | [`clouds`] | asks the clouds, and tells what they said |
 //! | [`observe`] | keeps both as a `World`: plain data |
 //! | [`act`] | carries out calls, and tells what became of each |
+//! | [`backoff`] | tells when to try again what failed |
 //! | [`report`] | writes journals, status and marks |
 //! | [`rounds`] | the loop that calls them in this order |
 //! | [`vips`] | the same five for VIPs of Cluster API's Clusters |
@@ -24,9 +26,11 @@
 //! | [`run`] | puts them together |
 
 pub mod act;
+pub mod backoff;
 pub mod bind_address;
 pub mod clock;
 pub mod clouds;
+pub mod decode;
 mod external_dns;
 #[cfg(feature = "failpoints")]
 pub mod failpoints;

@@ -26,6 +26,7 @@ use prometheus::{
 use self::flipop::Flipop;
 use self::vips::Vips;
 use crate::observe::{Index, Object, floating_ip_pool, net_ip_allocation};
+use crate::watch::Kind;
 
 /// A round takes milliseconds; the alert on slow ones begins at half a minute.
 const ROUND_SECONDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
@@ -73,6 +74,7 @@ struct Inner {
     gcp_errors: IntCounterVec,
     cloud_errors: IntCounterVec,
     evictions: IntCounterVec,
+    undecodable: IntGaugeVec,
     move_seconds: HistogramVec,
     flipop: Flipop,
     vips: Vips,
@@ -163,6 +165,11 @@ impl Metrics {
                 "ip_address_controller_pod_evictions_total",
                 "Evictions from nodes without an address",
                 &by_status,
+            )?,
+            undecodable: new.gauges(
+                "ip_address_controller_undecodable_objects",
+                "Objects of a kind that the controller can't decode and leaves alone",
+                &["kind"],
             )?,
             move_seconds: new.histograms(
                 "ip_address_controller_move_duration_seconds",
@@ -286,9 +293,17 @@ impl Metrics {
     }
 
     /// Sets the gauges about pools and claims of VIPs anew.
-    pub fn describe_vips(&self, world: &plan::vips::World) {
+    pub fn describe_vips(&self, index: &crate::vips::Index) {
         let _whole = self.0.describing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.0.vips.describe(world);
+        self.0.vips.describe(&index.world);
+        for kind in crate::vips::watch::Kind::ALL {
+            self.count_undecodable(kind.name(), index.undecodable.of(kind));
+        }
+    }
+
+    fn count_undecodable<'a>(&self, kind: &str, objects: impl Iterator<Item = (&'a str, &'a str)>) {
+        let count = i64::try_from(objects.count()).unwrap_or(i64::MAX);
+        self.0.undecodable.with_label_values(&[kind]).set(count);
     }
 
     /// Sets the gauges about objects and nodes anew.
@@ -310,6 +325,9 @@ impl Metrics {
             self.forget(gone);
         }
         *known = present;
+        for kind in Kind::ALL {
+            self.count_undecodable(&kind.named().0, index.undecodable.of(kind));
+        }
         self.0.flipop.describe(index);
         for (name, node) in index.world.meant_by(net_ip_allocation::KIND) {
             cordoned.with_label_values(&[name.as_str()]).set(node.is_cordoned.into());

@@ -23,8 +23,8 @@ use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Moves, Rec
 use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 use drivers::{DriverError, Listing, Tags};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
+use kube::{Resource, ResourceExt};
 use plan::{
     Account, Address, Creation, Epoch, Fact, Holding, Journal, MachineState, Mode, Move, Node, NodeName,
     PENDING, Pods, Policy, Pool, PoolKey, Provider, Readiness, Scope, Spread, Takeover, Target, Tick,
@@ -38,6 +38,7 @@ use self::outdated::DroppedFields;
 use self::owners::{Named as Workload, Owners};
 use crate::act::Wish;
 use crate::clouds::Named;
+use crate::decode::{Decoded, Register, Settled, Undecodable};
 use crate::watch::{Change, Kind, Seen, SlimNode, SlimPod, version};
 
 /// Taints that say that a node is NotReady, which is judged by its condition and with its grace.
@@ -76,6 +77,8 @@ pub struct Index {
     pub without: BTreeMap<Scope, String>,
     /// Nodes whose machines can't get an address, and why.
     unsupported: BTreeMap<NodeName, &'static str>,
+    /// Objects that can't be decoded.
+    pub undecodable: Register<Kind>,
     known: BTreeSet<Kind>,
     /// Until when a cloud may show what was before the last leader's changes.
     late_until: BTreeMap<Provider, Instant>,
@@ -96,6 +99,9 @@ pub struct Tracked {
     pub refused_until: Option<Instant>,
     /// Fields of its status that the CRD in the cluster does not keep.
     pub dropped_fields: DroppedFields,
+    /// What the newest version names, where it can't be decoded. Then `object` is the last version that could be, or only
+    /// stands in for it, and nothing is written.
+    pub undecodable: Option<Reserved>,
     /// Which nodes it means.
     who: Who,
     /// Addresses that were created for it, until its spec lists them.
@@ -108,6 +114,33 @@ pub struct Tracked {
     pods: BTreeMap<NodeName, PodCount>,
 }
 
+/// What an object names that can't be decoded.
+#[derive(Debug)]
+pub struct Reserved {
+    version: u64,
+    addresses: BTreeSet<Address>,
+    machines: BTreeSet<VmId>,
+}
+
+impl Reserved {
+    /// A machine may be named by its id or by the providerID of its node. What else is named matches no machine.
+    fn new(undecodable: &Undecodable) -> Self {
+        let ids = undecodable.strings().filter(|text| !text.is_empty() && text.len() <= MACHINE_ID_MAX);
+        let machines = ids.flat_map(|text| {
+            let of_node = drivers::machine_of(text).map(|(_, vm)| vm);
+            [Some(VmId::from(text)), of_node]
+        });
+        Self {
+            version: version(&undecodable.metadata),
+            addresses: undecodable.addresses().into_iter().map(Address).collect(),
+            machines: machines.flatten().collect(),
+        }
+    }
+}
+
+/// The most characters of a machine's id.
+const MACHINE_ID_MAX: usize = 512;
+
 /// How many pods are on a node.
 #[derive(Clone, Copy, Debug, Default)]
 struct PodCount {
@@ -119,6 +152,8 @@ struct PodCount {
     others: usize,
     /// Those of the object's workload that can be evicted.
     evictable: usize,
+    /// Those of the object that can't be decoded.
+    undecodable: usize,
 }
 
 /// One of our objects.
@@ -281,7 +316,7 @@ impl PodsMeant {
     fn may_evict(&self, pod: &SlimPod, owners: &Owners) -> bool {
         let Self::Of(workload) = self else { return false };
         let is_leaving = pod.metadata.deletion_timestamp.is_some();
-        !self.outstay_a_drain() && !is_leaving && owners.surely_has(workload, pod)
+        !self.outstay_a_drain() && !pod.is_stand_in && !is_leaving && owners.surely_has(workload, pod)
     }
 
     /// Whether the pods stay on a node that is drained, so that it is drained when all others have left.
@@ -372,15 +407,23 @@ impl Index {
 
     fn see_nodes(&mut self, change: Change<SlimNode>) {
         self.believe(Kind::Nodes, matches!(change, Change::All(_)));
+        self.undecodable.see(Kind::Nodes, &change, SlimNode::meta);
+        let change = change.with_stand_ins(|undecodable| {
+            let name = NodeName::from(undecodable.metadata.name.as_deref().unwrap_or_default());
+            Some(SlimNode::stand_in(&undecodable, self.nodes.get(&name)))
+        });
+        let Some(change) = change else { return };
         match change {
-            Change::All(nodes) => {
+            Settled::All(nodes) => {
                 let names: BTreeSet<_> = nodes.iter().map(name_of).collect();
                 let gone: Vec<_> = self.nodes.keys().filter(|name| !names.contains(name)).cloned().collect();
                 gone.iter().for_each(|name| self.remove_node(name));
                 nodes.into_iter().for_each(|node| self.set_node(node));
             }
-            Change::Applied(node) => self.set_node(*node),
-            Change::Deleted(node) => self.remove_node(&name_of(&node)),
+            Settled::Applied(node) => self.set_node(node),
+            Settled::Deleted(gone) => {
+                self.remove_node(&NodeName::from(gone.name.as_deref().unwrap_or_default()))
+            }
         }
     }
 
@@ -430,21 +473,28 @@ impl Index {
 
     fn see_pods(&mut self, change: Change<SlimPod>) {
         self.believe(Kind::Pods, matches!(change, Change::All(_)));
+        self.undecodable.see(Kind::Pods, &change, SlimPod::meta);
+        let change = change.with_stand_ins(|undecodable| {
+            Some(SlimPod::stand_in(&undecodable, self.pods.get(&key_of_pod(&undecodable.metadata))))
+        });
+        let Some(change) = change else { return };
         match change {
-            Change::All(pods) => {
-                let keys: BTreeSet<_> = pods.iter().map(key_of_pod).collect();
+            Settled::All(pods) => {
+                let keys: BTreeSet<_> = pods.iter().map(|pod| key_of_pod(&pod.metadata)).collect();
                 let gone: Vec<_> = self.pods.keys().filter(|key| !keys.contains(key)).cloned().collect();
                 gone.into_iter().for_each(|key| self.change_pod(key, None));
-                pods.into_iter().for_each(|pod| self.change_pod(key_of_pod(&pod), Some(pod)));
+                pods.into_iter().for_each(|pod| self.change_pod(key_of_pod(&pod.metadata), Some(pod)));
             }
-            Change::Applied(pod) => self.change_pod(key_of_pod(&pod), Some(*pod)),
-            Change::Deleted(pod) => self.change_pod(key_of_pod(&pod), None),
+            Settled::Applied(pod) => self.change_pod(key_of_pod(&pod.metadata), Some(pod)),
+            Settled::Deleted(gone) => self.change_pod(key_of_pod(&gone), None),
         }
     }
 
     fn see_owners(&mut self, kind: Kind, change: Change<kube::api::ObjectMeta>) {
         self.believe(kind, matches!(change, Change::All(_)));
-        if !self.owners.see(kind, change) {
+        self.undecodable.see(kind, &change, |owner| owner);
+        let change = change.with_stand_ins(|undecodable| self.owners.last_known(kind, &undecodable.metadata));
+        if !change.is_some_and(|change| self.owners.see(kind, change)) {
             return;
         }
         let has_workload =
@@ -491,18 +541,57 @@ impl Index {
         object: fn(K) -> Object,
     ) {
         self.believe(kind, matches!(change, Change::All(_)));
+        self.undecodable.see(kind, &change, K::meta);
         match change {
             Change::All(all) => {
-                let objects: Vec<_> = all.into_iter().map(object).collect();
-                let keys: BTreeSet<_> = objects.iter().map(key_of).collect();
+                let keys: BTreeSet<_> = all.iter().map(|one| pool_key(kind, one.meta())).collect();
                 let is_gone = |key: &&PoolKey| key.kind == kind_name(kind) && !keys.contains(key);
                 let gone: Vec<_> = self.objects.keys().filter(is_gone).cloned().collect();
                 gone.iter().for_each(|key| self.remove_object(key));
-                objects.into_iter().for_each(|object| self.set_object(object));
+                all.into_iter().for_each(|one| self.set_decoded(kind, one, object));
             }
-            Change::Applied(applied) => self.set_object(object(*applied)),
-            Change::Deleted(deleted) => self.remove_object(&key_of(&object(*deleted))),
+            Change::Applied(applied) => self.set_decoded(kind, *applied, object),
+            Change::Deleted(gone) => self.remove_object(&pool_key(kind, &gone)),
         }
+        self.reserve_machines();
+    }
+
+    /// Takes in an object as it was read, or that it can't be decoded.
+    fn set_decoded<K>(&mut self, kind: Kind, decoded: Decoded<K>, object: fn(K) -> Object) {
+        let undecodable = match decoded {
+            Decoded::Object(decoded) => return self.set_object(object(decoded)),
+            Decoded::Undecodable(undecodable) => undecodable,
+        };
+        let (key, reserved) = (pool_key(kind, &undecodable.metadata), Reserved::new(&undecodable));
+        let is_known = |known: &Tracked| {
+            let is_same = |before: &Reserved| before.version == reserved.version;
+            known.version() > reserved.version || known.undecodable.as_ref().is_some_and(is_same)
+        };
+        if self.objects.get(&key).is_some_and(is_known) {
+            return;
+        }
+        let is_another =
+            |known: &Tracked| known.object.metadata().uid.as_ref() != undecodable.metadata.uid.as_ref();
+        if self.objects.get(&key).is_some_and(is_another) {
+            self.remove_object(&key);
+        }
+        if !self.objects.contains_key(&key)
+            && let Some(stand_in) = stand_in(kind, &undecodable)
+        {
+            self.objects.insert(key.clone(), Tracked::new(stand_in));
+        }
+        if let Some(tracked) = self.objects.get_mut(&key) {
+            tracked.undecodable = Some(reserved);
+        }
+        self.rebuild(&key);
+    }
+
+    /// Reserves the machines that objects name which can't be decoded: an unfinished move may involve them.
+    fn reserve_machines(&mut self) {
+        let reserved = self.objects.iter().filter(|(key, _)| key.kind != node_dns_record_set::KIND);
+        let reserved = reserved.filter_map(|(_, tracked)| tracked.undecodable.as_ref());
+        self.world.reserved_machines =
+            reserved.flat_map(|reserved| reserved.machines.iter().cloned()).collect();
     }
 
     fn remove_object(&mut self, key: &PoolKey) {
@@ -513,7 +602,7 @@ impl Index {
     /// Takes in an object as it was read or as a write of ours was answered. An older one than is known is not believed.
     pub fn set_object(&mut self, object: Object) {
         let key = key_of(&object);
-        if self.objects.get(&key).is_some_and(|known| known.object.version() >= object.version()) {
+        if self.objects.get(&key).is_some_and(|known| known.version() >= object.version()) {
             return;
         }
         // The last words of an earlier leader may come after the first of our own.
@@ -529,6 +618,7 @@ impl Index {
             Some(tracked) => {
                 let is_same_spec = tracked.object.identity() == object.identity();
                 let is_same_news = tracked.object.has_same_news(&object);
+                tracked.undecodable = None;
                 tracked.object = object;
                 if is_same_spec && tracked.refusal.is_none() {
                     // Where only a finalizer came or went, what is being written stands.
@@ -570,6 +660,7 @@ impl Index {
         tracked.dropped_fields = dropped;
         self.set_object(answered);
         self.refresh(key);
+        self.reserve_machines();
         is_news.then_some(note)
     }
 
@@ -580,12 +671,13 @@ impl Index {
         let due: Vec<_> =
             self.objects.iter().filter(|(_, tracked)| is_due(tracked)).map(|(key, _)| key.clone()).collect();
         due.iter().for_each(|key| self.rebuild(key));
+        self.reserve_machines();
     }
 
     /// Takes in the answer to a write of an object's finalizers or spec. What is to be written into its status stands.
     pub fn see_object_written(&mut self, key: &PoolKey, answered: Object) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
-        let is_newer = tracked.object.version() < answered.version();
+        let is_newer = tracked.version() < answered.version();
         if tracked.object.metadata().uid != answered.metadata().uid || !is_newer {
             return;
         }
@@ -694,7 +786,7 @@ impl Index {
     pub fn refresh(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get(key) else { return };
         let Some(before) = self.world.pool(key) else { return };
-        let mut pool = front(&tracked.object).pool;
+        let mut pool = tracked.front().pool;
         pool.scope = before.scope.clone();
         pool.policy.mode = if tracked.refused_until.is_some() { Mode::Refused } else { before.policy.mode };
         self.remember(&mut pool);
@@ -713,7 +805,7 @@ impl Index {
     /// Makes a pool of an object, from what is known of it and of all nodes and pods.
     fn rebuild(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
-        let Front { mut pool, provider, who, mut refusal, record_refusal, age_max } = front(&tracked.object);
+        let Front { mut pool, provider, who, mut refusal, record_refusal, age_max } = tracked.front();
         (tracked.who, tracked.age_max, tracked.refused_until) = (who, age_max, None);
         tracked.record_refusal = record_refusal;
         tracked.adopted.retain(|address| !pool.addresses.contains(address));
@@ -748,6 +840,11 @@ impl Index {
                     });
                 }
             }
+        }
+        if tracked.undecodable.is_some() {
+            refusal = refusal.or_else(|| {
+                Some(Refusal { reason: UNDECODABLE, message: "the object can't be decoded".to_owned() })
+            });
         }
         if refusal.is_some() {
             pool.policy.mode = Mode::Refused;
@@ -1065,6 +1162,9 @@ pub const VOLUNTARY: &str = "Voluntary";
 /// The `step` of a journal entry whose holder was dead or gone, or that nobody held.
 pub const URGENT: &str = "Urgent";
 
+/// Why an object is not acted on that can't be decoded, and the reason of the Event about it.
+pub const UNDECODABLE: &str = "Undecodable";
+
 const NO_NODES: &str = "NoNodes";
 const UNSUPPORTED_NODE: &str = "UnsupportedNode";
 
@@ -1087,12 +1187,32 @@ impl Tracked {
             age_max: Duration::ZERO,
             refused_until: None,
             dropped_fields: DroppedFields::default(),
+            undecodable: None,
             who: Who { nodes, tolerations, pods, pods_otherwise: Pods::Absent, publishes: None },
             adopted: BTreeSet::new(),
             made: BTreeSet::new(),
             dropped: BTreeSet::new(),
             pods: BTreeMap::new(),
         }
+    }
+
+    /// The newest version that was seen, decoded or not.
+    fn version(&self) -> u64 {
+        let undecodable = self.undecodable.as_ref().map_or(0, |reserved| reserved.version);
+        self.object.version().max(undecodable)
+    }
+
+    /// What the front end makes of it. Every address that an object names which can't be decoded is taken for its own: the
+    /// usual rules tell whose it is.
+    fn front(&self) -> Front {
+        let mut front = front(&self.object);
+        let is_for_addresses = !matches!(self.object, Object::Records(_));
+        for reserved in self.undecodable.iter().filter(|_| is_for_addresses) {
+            let is_new = |address: &&Address| !front.pool.addresses.contains(address);
+            let named: Vec<_> = reserved.addresses.iter().filter(is_new).copied().collect();
+            front.pool.addresses.extend(named);
+        }
+        front
     }
 
     /// Whether the object means this node, and how its pods fare there.
@@ -1107,10 +1227,12 @@ impl Tracked {
             return None;
         }
         let Some(meant) = pods else { return Some(*pods_otherwise) };
-        let PodCount { ours, ready, others, .. } = self.pods.get(name).copied().unwrap_or_default();
+        let PodCount { ours, ready, others, undecodable, .. } =
+            self.pods.get(name).copied().unwrap_or_default();
         Some(match (ready, ours) {
             (_, 0) => Pods::Absent,
             _ if meant.outstay_a_drain() && others == 0 => Pods::Absent,
+            (0, _) if undecodable > 0 => Pods::Unknown,
             (0, _) => Pods::Present,
             _ => Pods::Ready,
         })
@@ -1152,6 +1274,7 @@ impl Tracked {
         add(&mut counted.ready, is_ours && is_ready(pod));
         add(&mut counted.others, is_other);
         add(&mut counted.evictable, meant.may_evict(pod, owners));
+        add(&mut counted.undecodable, is_ours && pod.is_stand_in);
         Some(node)
     }
 }
@@ -1170,8 +1293,45 @@ fn name_of(node: &SlimNode) -> NodeName {
     node.metadata.name.as_deref().unwrap_or_default().into()
 }
 
-fn key_of_pod(pod: &SlimPod) -> (String, String) {
-    (pod.namespace().unwrap_or_default(), pod.name_any())
+fn key_of_pod(pod: &kube::api::ObjectMeta) -> (String, String) {
+    (pod.namespace.clone().unwrap_or_default(), pod.name.clone().unwrap_or_default())
+}
+
+/// The pool that an object of a kind is, whether it can be decoded or not.
+fn pool_key(kind: Kind, metadata: &kube::api::ObjectMeta) -> PoolKey {
+    let is_namespaced = kind != Kind::NetIPAllocations;
+    let namespace = metadata.namespace.as_deref().filter(|_| is_namespaced).unwrap_or_default();
+    let name = metadata.name.as_deref().unwrap_or_default();
+    PoolKey { kind: kind_name(kind), namespace: namespace.into(), name: name.into() }
+}
+
+/// What stands in for an object that was never decoded: its spec, where that can be decoded without its status, or else its
+/// name in DNS.
+fn stand_in(kind: Kind, undecodable: &Undecodable) -> Option<Object> {
+    fn read<K: serde::de::DeserializeOwned>(
+        undecodable: &Undecodable,
+        spec: serde_json::Value,
+    ) -> Option<Arc<K>> {
+        undecodable.with_spec(None).or_else(|| undecodable.with_spec(Some(spec))).map(Arc::new)
+    }
+    let records: Option<api::records::DnsRecordSet> = undecodable.at(&["spec", "dnsRecordSet"]);
+    match kind {
+        Kind::NetIPAllocations => {
+            let spec = serde_json::json!({"reservedIPs": [], "cloud": {"provider": "gcp"}});
+            read(undecodable, spec).map(Object::Allocation)
+        }
+        Kind::FloatingIPPools => {
+            let spec = serde_json::json!({"provider": "", "dnsRecordSet": records});
+            read(undecodable, spec).map(Object::Pool)
+        }
+        _ => {
+            let nameless = serde_json::json!({"zone": "", "recordName": ""});
+            let records = records.and_then(|records| serde_json::to_value(records).ok()).unwrap_or(nameless);
+            let provider: Option<String> = undecodable.at(&["spec", "provider"]);
+            let spec = serde_json::json!({"provider": provider, "dnsRecordSet": records});
+            read(undecodable, spec).map(Object::Records)
+        }
+    }
 }
 
 /// The pool that an object is.
@@ -1189,6 +1349,7 @@ fn machine_of(node: &SlimNode) -> Option<(Scope, VmId)> {
 
 fn observed(node: &SlimNode) -> Node {
     let readiness = match node.status.ready() {
+        _ if node.is_stand_in => Readiness::Unknown,
         Some(ready) if ready.status == "True" => Readiness::Ready,
         Some(ready) => {
             let since = ready.last_transition_time.as_ref().map(|time| time.0);
@@ -1472,7 +1633,8 @@ mod tests {
         let gone = json!({"metadata": {"name": "edge", "uid": "a1", "resourceVersion": "2"}, "spec": {
             "reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"},
         }});
-        index.see(Seen::Allocations(Change::Deleted(Box::new(read(gone)))));
+        let gone: NetIPAllocation = read(gone);
+        index.see(Seen::Allocations(Change::Deleted(Box::new(gone.metadata))));
         index.see(Seen::Absent(Kind::NetIPAllocations));
         assert!(index.is_complete());
         index.see(Seen::Unsure(Kind::Nodes));
@@ -1544,7 +1706,7 @@ mod tests {
         }
     }
 
-    fn pod(name: &str, owner: &str, uid: &str, phase: &str) -> Box<SlimPod> {
+    fn pod(name: &str, owner: &str, uid: &str, phase: &str) -> Box<Decoded<SlimPod>> {
         let owner =
             json!({"apiVersion": "apps/v1", "kind": owner, "name": "x", "uid": uid, "controller": true});
         Box::new(read(json!({
@@ -1565,7 +1727,9 @@ mod tests {
         let node = |name: &str, machine: &str| {
             let id =
                 format!("azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/{machine}");
-            Box::new(read::<SlimNode>(json!({"metadata": {"name": name}, "spec": {"providerID": id}})))
+            Box::new(read::<Decoded<SlimNode>>(
+                json!({"metadata": {"name": name}, "spec": {"providerID": id}}),
+            ))
         };
         let uniform = node("n1", "virtualMachineScaleSets/set/virtualMachines/0");
         let spec = json!({"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "azure"}});
@@ -1588,14 +1752,14 @@ mod tests {
         assert_eq!(refusal(&index), None);
         let key = index.objects.keys().next().unwrap().clone();
         assert_eq!(index.unsupported(&key).map(|(node, _)| node.as_str()), Some("n1"));
-        index.see(Seen::Nodes(Change::Deleted(uniform.clone())));
+        index.see(Seen::Nodes(Change::Deleted(Box::new(uniform.meta().clone()))));
         assert_eq!(index.unsupported(&key), None);
 
         let mut index = Index::default();
         index.see(Seen::Nodes(Change::Applied(uniform.clone())));
         index.see(Seen::Allocations(Change::All(vec![read(allocation)])));
         assert_eq!(refusal(&index).unwrap().0, "UnsupportedNode");
-        index.see(Seen::Nodes(Change::Deleted(uniform)));
+        index.see(Seen::Nodes(Change::Deleted(Box::new(uniform.meta().clone()))));
         assert_eq!(refusal(&index).unwrap().0, "NoNodes");
     }
 
@@ -1605,7 +1769,7 @@ mod tests {
             let taints = json!([{"key": taint, "effect": effect}]);
             let node = json!({"metadata": {"name": "n1"}, "spec": {"taints": taints}});
             let mut index = Index::default();
-            index.see(Seen::Nodes(Change::Applied(Box::new(read::<SlimNode>(node)))));
+            index.see(Seen::Nodes(Change::Applied(Box::new(read::<SlimNode>(node).into()))));
             index.world.node(&"n1".into()).unwrap().is_leaving
         };
         assert!(!is_leaving("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule"));
@@ -1624,7 +1788,9 @@ mod tests {
         index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Succeeded"))));
         assert_eq!(pods(&index), Pods::Absent);
         index.see(Seen::Pods(Change::Applied(pod("web-1", "StatefulSet", "w1", "Running"))));
-        index.see(Seen::Pods(Change::Deleted(pod("web-1", "StatefulSet", "w1", "Running"))));
+        index.see(Seen::Pods(Change::Deleted(Box::new(
+            pod("web-1", "StatefulSet", "w1", "Running").meta().clone(),
+        ))));
         assert_eq!(pods(&index), Pods::Absent);
     }
 
@@ -1660,7 +1826,140 @@ mod tests {
         let agent = json!({"name": "agent", "namespace": "web", "uid": "w9"});
         index.see(Seen::Owners(Kind::DaemonSets, Change::Applied(Box::new(read(agent)))));
         index.see(Seen::Pods(Change::Applied(pod("agent", "DaemonSet", "w9", "Running"))));
-        index.see(Seen::Pods(Change::Deleted(pod("other", "ReplicaSet", "r1", "Running"))));
+        index.see(Seen::Pods(Change::Deleted(Box::new(
+            pod("other", "ReplicaSet", "r1", "Running").meta().clone(),
+        ))));
         assert_eq!(pods(&index), Pods::Absent, "what a drain leaves on the node does not count");
+    }
+
+    /// An allocation of two addresses in a version, which can be decoded or not.
+    fn allocation(version: &str, is_decodable: bool) -> Decoded<NetIPAllocation> {
+        let epoch = if is_decodable { json!(3) } else { json!("newer") };
+        let entry = json!({
+            "id": "m", "address": "203.0.113.9", "step": "Urgent", "epoch": 3, "to": {"vm": "p/z/n2", "nodeName": "n2"},
+        });
+        read(json!({
+            "metadata": {"name": "edge", "uid": "a1", "resourceVersion": version, "generation": 1},
+            "spec": {"reservedIPs": ["203.0.113.1", "203.0.113.2"], "cloud": {"provider": "gcp"}},
+            "status": {"moves": {"version": 1, "epoch": epoch, "entries": [entry]}},
+        }))
+    }
+
+    fn edge() -> PoolKey {
+        PoolKey { kind: net_ip_allocation::KIND, namespace: "".into(), name: "edge".into() }
+    }
+
+    #[test]
+    fn an_undecodable_object_keeps_its_last_version_and_acts_on_nothing() {
+        let mut index = Index::default();
+        index.see(Seen::Allocations(Change::All(vec![allocation("1", true)])));
+        index.see(Seen::Allocations(Change::Applied(Box::new(allocation("2", false)))));
+        let pool = index.world.pool(&edge()).unwrap();
+        assert_eq!(pool.policy.mode, Mode::Refused);
+        assert!(pool.entry("203.0.113.9".parse().unwrap()).is_some(), "its journal stays");
+        assert_eq!(index.undecodable.of(Kind::NetIPAllocations).collect::<Vec<_>>(), [("", "edge")]);
+        index.see(Seen::Allocations(Change::All(vec![allocation("2", false)])));
+        assert!(index.world.pool(&edge()).is_some(), "and a relist does not remove it");
+        index.see(Seen::Allocations(Change::Applied(Box::new(allocation("3", true)))));
+        assert!(index.objects[&edge()].undecodable.is_none());
+        assert!(index.world.reserved_machines.is_empty());
+        assert_eq!(index.undecodable.of(Kind::NetIPAllocations).count(), 0);
+    }
+
+    #[test]
+    fn an_object_that_was_never_decoded_reserves_its_addresses_and_machines() {
+        let mut index = Index::default();
+        index.see(Seen::Allocations(Change::All(vec![allocation("2", false)])));
+        let pool = index.world.pool(&edge()).unwrap();
+        let named = ["203.0.113.1", "203.0.113.2", "203.0.113.9"].map(|text| text.parse().unwrap());
+        assert_eq!(pool.addresses, named);
+        assert_eq!(pool.policy.mode, Mode::Refused);
+        assert!(index.world.reserved_machines.contains(&VmId::from("p/z/n2")));
+        let meta = allocation("2", false).meta().clone();
+        index.see(Seen::Allocations(Change::Deleted(Box::new(meta))));
+        assert!(index.world.pool(&edge()).is_none() && index.world.reserved_machines.is_empty());
+    }
+
+    #[test]
+    fn an_object_whose_spec_is_undecodable_reserves_its_addresses_and_its_name() {
+        let metadata = json!({"name": "x", "namespace": "web", "uid": "u", "resourceVersion": "1"});
+        let dns = json!({"zone": "example.com", "recordName": "hello", "provider": "cloudflare"});
+        let pool = json!({
+            "metadata": metadata,
+            "spec": {"provider": 7, "ips": ["203.0.113.1"], "dnsRecordSet": dns},
+        });
+        let records = json!({"metadata": metadata, "spec": {"addressType": 7, "dnsRecordSet": dns}});
+        let mut index = Index::default();
+        index.see(Seen::Pools(Change::All(vec![read(pool)])));
+        index.see(Seen::RecordSets(Change::All(vec![read(records)])));
+        assert_eq!(index.world.pools().count(), 2);
+        for pool in index.world.pools() {
+            assert_eq!(&*pool.publication.as_ref().unwrap().name, "hello.example.com");
+            assert_eq!(pool.addresses.len(), usize::from(pool.key.kind == floating_ip_pool::KIND));
+            assert_eq!(pool.policy.mode, Mode::Refused);
+        }
+    }
+
+    #[test]
+    fn an_undecodable_node_keeps_its_machine_and_is_not_known_to_be_ready() {
+        let node = |unschedulable: Value| {
+            let ready = json!([{"type": "Ready", "status": "True"}]);
+            read::<Decoded<SlimNode>>(json!({
+                "metadata": {"name": "n1", "uid": "u"}, "status": {"conditions": ready},
+                "spec": {"providerID": "gce://p/z/n1", "unschedulable": unschedulable},
+            }))
+        };
+        let broken = || node(json!("maybe"));
+        for before in [Some(node(json!(false))), None] {
+            let mut index = Index::default();
+            before.into_iter().for_each(|node| index.see(Seen::Nodes(Change::All(vec![node]))));
+            index.see(Seen::Nodes(Change::All(vec![broken()])));
+            let (_, found) = index.world.node_of(&VmId::from("p/z/n1")).unwrap();
+            assert_eq!(found.readiness, Readiness::Unknown);
+            index.see(Seen::Nodes(Change::Applied(Box::new(node(json!(false))))));
+            let (_, found) = index.world.node_of(&VmId::from("p/z/n1")).unwrap();
+            assert_eq!(found.readiness, Readiness::Ready);
+            index.see(Seen::Nodes(Change::Applied(Box::new(broken()))));
+            index.see(Seen::Nodes(Change::Deleted(Box::new(broken().meta().clone()))));
+            assert!(index.world.node_of(&VmId::from("p/z/n1")).is_none());
+        }
+    }
+
+    #[test]
+    fn an_undecodable_pod_is_on_its_node_and_never_evicted() {
+        let mut index = index("StatefulSet", Kind::StatefulSets);
+        let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "x", "uid": "w1", "controller": true});
+        let broken: Decoded<SlimPod> = read(json!({
+            "metadata": {"name": "web-0", "namespace": "web", "ownerReferences": [owner]},
+            "spec": {"nodeName": "n1"}, "status": {"phase": 7},
+        }));
+        index.see(Seen::Pods(Change::All(vec![broken.clone()])));
+        assert_eq!(pods(&index), Pods::Unknown);
+        index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+        assert_eq!(pods(&index), Pods::Present);
+        let evictable = |index: &Index| {
+            index.objects.values().any(|tracked| tracked.pods.values().any(|pods| pods.evictable > 0))
+        };
+        assert!(evictable(&index));
+        index.see(Seen::Pods(Change::All(vec![broken])));
+        assert_eq!(pods(&index), Pods::Unknown, "the last version stays");
+        assert!(!evictable(&index));
+    }
+
+    #[test]
+    fn an_undecodable_owner_keeps_its_last_version() {
+        let mut index = index("StatefulSet", Kind::StatefulSets);
+        index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+        let broken = json!({"name": "web", "namespace": "web", "uid": "w1", "labels": 7});
+        let broken: Decoded<kube::core::PartialObjectMeta<k8s_openapi::api::apps::v1::StatefulSet>> =
+            read(json!({"metadata": broken}));
+        let broken = broken.map(|owner| owner.metadata);
+        assert!(matches!(broken, Decoded::Undecodable(_)));
+        index.see(Seen::Owners(Kind::StatefulSets, Change::All(vec![broken])));
+        let meant = index.objects.values().next().unwrap().who.pods.as_ref().unwrap();
+        assert!(
+            meant.may_evict(index.pods.values().next().unwrap(), &index.owners),
+            "its owner is still known"
+        );
     }
 }

@@ -7,6 +7,7 @@
 
 mod conditions;
 pub mod events;
+mod limits;
 mod nodes;
 mod objects;
 
@@ -21,18 +22,19 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use self::events::News;
+use crate::backoff::Backoff;
 use crate::fence::Fence;
-use crate::observe::{Index, Object};
+use crate::observe::{Index, Object, Tracked};
 use crate::tasks::Tasks;
 
 /// What became of a write.
 pub enum Written {
     /// An object's status: what was sent, and what the apiserver has now.
     Status(PoolKey, Object, Result<Object, kube::Error>),
-    /// An object's finalizers or spec, and what the apiserver has now.
-    Object(PoolKey, Result<Object, kube::Error>),
-    /// A node's marks.
-    Marks(NodeName, Result<(), kube::Error>),
+    /// An object's finalizers or spec in this version, and what the apiserver has now.
+    Object(PoolKey, u64, Result<Object, kube::Error>),
+    /// A node's marks, in this version.
+    Marks(NodeName, u64, Result<(), kube::Error>),
     /// An Event.
     Event(Result<(), kube::Error>),
 }
@@ -49,13 +51,17 @@ pub struct Reporter {
     /// The version of a node that was last patched or found outdated: until the watch shows another, it is not patched
     /// again.
     patched: BTreeMap<NodeName, String>,
-    /// Writes failed, so nothing is written before then.
+    /// The apiserver did not answer or was not able to, so nothing is written before then.
     resting: Option<Instant>,
+    /// Writes that the apiserver refused.
+    refused: Backoff<Target>,
     /// Who tells Events.
     identity: String,
     /// How many Events were told, and how many of them are under way.
     told: u64,
     telling: usize,
+    /// Writes that were refused several times and are to be reported.
+    refusals: Vec<(Target, String)>,
     /// What is to be told of an object once its status is written.
     news: BTreeMap<PoolKey, News>,
     /// The objects whose use of something deprecated was told.
@@ -65,8 +71,37 @@ pub struct Reporter {
 /// The most Events under way. When everything happens at once, the log has it all, and the apiserver has better to do.
 const TELLING_MAX: usize = 100;
 
-/// The pause after a write failed.
+/// The pause after a write without an answer, and the first pause after one that was refused.
 const WRITE_RETRY: Duration = Duration::from_millis(500);
+
+/// The longest pause after a write was refused.
+const WRITE_RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// A write that was refused so often is reported.
+pub(crate) const REFUSALS_REPORTED: u32 = 3;
+
+/// The reason of an Event about a write that the apiserver refuses.
+pub(crate) const WRITE_REFUSED: &str = "WriteRefused";
+
+/// What is written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Target {
+    /// An object's status.
+    Status(PoolKey),
+    /// An object's finalizers or spec.
+    Object(PoolKey),
+    /// A node's marks.
+    Marks(NodeName),
+}
+
+/// Whether the apiserver has answered that it does not take a write. Somebody has to change something before it does.
+pub(crate) fn is_refused(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
+}
+
+fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_conflict())
+}
 
 impl Reporter {
     /// Nothing is being written.
@@ -80,9 +115,11 @@ impl Reporter {
             nodes: BTreeSet::new(),
             patched: BTreeMap::new(),
             resting: None,
+            refused: Backoff::new(WRITE_RETRY, WRITE_RETRY_MAX),
             identity: identity.to_owned(),
             told: 0,
             telling: 0,
+            refusals: Vec::new(),
             news: BTreeMap::new(),
             deprecations: BTreeSet::new(),
         }
@@ -94,8 +131,26 @@ impl Reporter {
         self.objects.contains(key) || self.outdated.contains_key(key)
     }
 
-    /// Forgets which objects had to be seen anew and have been.
+    /// The objects whose journal can't be written for now because the apiserver refuses it, each with when it is tried again.
+    pub fn unwritable(&self, index: &Index) -> BTreeMap<PoolKey, Instant> {
+        let until = |(key, tracked): (&PoolKey, &Tracked)| {
+            let version = tracked.object.version();
+            let of = |target| self.refused.waits_until(&target, version);
+            let until = of(Target::Status(key.clone())).max(of(Target::Object(key.clone())))?;
+            Some((key.clone(), until))
+        };
+        match self.refused.next_due() {
+            Some(_) => index.objects.iter().filter_map(until).collect(),
+            None => BTreeMap::new(),
+        }
+    }
+
+    /// Forgets which objects had to be seen anew and have been, and what was refused of those that are gone.
     pub fn catch_up(&mut self, index: &Index) {
+        self.refused.retain(|target| match target {
+            Target::Status(key) | Target::Object(key) => index.objects.contains_key(key),
+            Target::Marks(name) => index.nodes.contains_key(name),
+        });
         self.outdated.retain(|key, version| {
             index.objects.get(key).is_some_and(|tracked| tracked.object.version() <= *version)
         });
@@ -111,28 +166,35 @@ impl Reporter {
             return;
         }
         self.tell_of_deprecations(index, now);
+        self.tell_of_refusals(index, now);
         self.patched.retain(|name, version| {
             let node = index.nodes.get(name);
             node.is_some_and(|node| node.metadata.resource_version.as_ref() == Some(version))
         });
         for (name, version, patch) in nodes::differences(index, &plan.marks) {
-            if !self.patched.contains_key(&name) && self.nodes.insert(name.clone()) {
+            let number = version.parse().unwrap_or(0);
+            let waits = self.waits(Target::Marks(name.clone()), number);
+            if !waits && !self.patched.contains_key(&name) && self.nodes.insert(name.clone()) {
                 self.patched.insert(name.clone(), version);
                 let client = self.client.clone();
                 self.writing.spawn(async move {
                     let written = nodes::patch(client, &name, patch).await;
-                    Written::Marks(name, written)
+                    Written::Marks(name, number, written)
                 });
             }
         }
         for (key, tracked) in &index.objects {
-            if self.is_writing(key) || tracked.refused_until.is_some() {
+            if self.is_writing(key) || tracked.refused_until.is_some() || tracked.undecodable.is_some() {
                 continue;
             }
+            let version = tracked.object.version();
             let owed = objects::owed(index, plan, key).filter(|_| !plan::sabotaged!(FinalizerForgotten));
             let is_first = owed.as_ref().is_some_and(|owed| !owed.is_last);
             let changed = (!is_first).then(|| objects::changed(index, plan, key, now)).flatten();
             if let Some(changed) = changed {
+                if self.waits(Target::Status(key.clone()), version) {
+                    continue;
+                }
                 self.objects.insert(key.clone());
                 self.news.remove(key);
                 self.news
@@ -143,14 +205,52 @@ impl Reporter {
                     Written::Status(key, changed, written)
                 });
             } else if let Some(objects::Owed { patch, .. }) = owed {
+                if self.waits(Target::Object(key.clone()), version) {
+                    continue;
+                }
                 self.objects.insert(key.clone());
                 tracing::info!(object = %key, %patch, "amending");
                 let (client, key, present) = (self.client.clone(), key.clone(), tracked.object.clone());
                 self.writing.spawn(async move {
                     let written = amend(client, present, patch).await;
-                    Written::Object(key, written)
+                    Written::Object(key, version, written)
                 });
             }
+        }
+    }
+
+    /// Whether a write is not tried again yet because the apiserver refused it.
+    fn waits(&self, target: Target, version: u64) -> bool {
+        self.refused.waits_until(&target, version).is_some() && !plan::sabotaged!(RefusedWriteRetriedAtOnce)
+    }
+
+    /// Takes note of what became of a write of an object or a node in a version.
+    fn note(&mut self, target: Target, version: u64, error: Option<&kube::Error>) {
+        match error {
+            None => self.refused.succeeded(&target),
+            // The watch tells of the version that is there now.
+            Some(error) if is_conflict(error) && !matches!(target, Target::Object(_)) => {}
+            Some(error) if is_refused(error) => {
+                if self.refused.failed(target.clone(), version) == REFUSALS_REPORTED {
+                    self.refusals.push((target, error.to_string()));
+                }
+            }
+            Some(_) => self.resting = Some(Instant::now() + WRITE_RETRY),
+        }
+    }
+
+    /// Reports writes that the apiserver has refused several times: their objects can't say so themselves.
+    fn tell_of_refusals(&mut self, index: &Index, now: Timestamp) {
+        for (target, error) in std::mem::take(&mut self.refusals) {
+            let note = format!("the apiserver refuses what the controller writes: {error}");
+            let news = match &target {
+                Target::Status(key) | Target::Object(key) => {
+                    let Some(tracked) = index.objects.get(key) else { continue };
+                    News::of_object(&tracked.object, WRITE_REFUSED, "Write", note)
+                }
+                Target::Marks(name) => News::of_node(name, index.nodes.get(name), WRITE_REFUSED, note),
+            };
+            self.tell(news.as_warning(), now);
         }
     }
 
@@ -192,30 +292,26 @@ impl Reporter {
         loop {
             match self.writing.next().await {
                 Some(Ok(written)) => {
-                    let is_written = match &written {
+                    match &written {
                         Written::Status(key, sent, result) => {
-                            if matches!(result, Err(kube::Error::Api(status)) if status.is_conflict()) {
+                            if result.as_ref().is_err_and(is_conflict) {
                                 self.outdated.insert(key.clone(), sent.version());
                             }
-                            self.objects.remove(key) && result.is_ok()
+                            self.objects.remove(key);
+                            self.note(Target::Status(key.clone()), sent.version(), result.as_ref().err());
                         }
-                        Written::Object(key, result) => self.objects.remove(key) && result.is_ok(),
-                        Written::Event(_) => {
-                            self.telling -= 1;
-                            true
+                        Written::Object(key, version, result) => {
+                            self.objects.remove(key);
+                            self.note(Target::Object(key.clone()), *version, result.as_ref().err());
                         }
-                        Written::Marks(name, result) => {
+                        Written::Event(_) => self.telling -= 1,
+                        Written::Marks(name, version, result) => {
                             self.nodes.remove(name);
-                            let is_outdated =
-                                matches!(result, Err(kube::Error::Api(status)) if status.is_conflict());
-                            if result.is_err() && !is_outdated {
+                            if result.as_ref().is_err_and(|error| !is_conflict(error)) {
                                 self.patched.remove(name);
                             }
-                            result.is_ok() || is_outdated
+                            self.note(Target::Marks(name.clone()), *version, result.as_ref().err());
                         }
-                    };
-                    if !is_written {
-                        self.resting = Some(Instant::now() + WRITE_RETRY);
                     }
                     return written;
                 }
@@ -227,7 +323,7 @@ impl Reporter {
 
     /// When writing may go on after a failure.
     pub fn next_due(&self) -> Option<Instant> {
-        self.resting
+        [self.resting, self.refused.next_due()].into_iter().flatten().min()
     }
 
     /// Whether nothing is being written.

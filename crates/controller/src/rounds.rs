@@ -32,6 +32,7 @@ use crate::clock::Clock;
 use crate::clouds::{Clouds, Told, What};
 use crate::metrics::Metrics;
 use crate::observe::Index;
+use crate::report::events::News;
 use crate::report::{Reporter, Written};
 use crate::watch::Seen;
 
@@ -287,10 +288,10 @@ impl Rounds {
             Happened::Ended(Ended::Eviction(evicted)) => self.learn_evicted(evicted),
             Happened::Ended(Ended::Record(recorded)) => self.learn_recorded(recorded),
             Happened::Ended(Ended::ClusterId(asked)) => self.learn_cluster_id(asked),
-            Happened::Written(Written::Object(key, Ok(answered))) => {
+            Happened::Written(Written::Object(key, _, Ok(answered))) => {
                 self.index.see_object_written(&key, answered)
             }
-            Happened::Written(Written::Object(key, Err(error))) => {
+            Happened::Written(Written::Object(key, _, Err(error))) => {
                 tracing::warn!(object = %key, %error, "writing an object failed");
             }
             Happened::Written(Written::Status(key, sent, Ok(answered))) => {
@@ -316,7 +317,7 @@ impl Rounds {
                     self.index.refresh(&key);
                 }
             }
-            Happened::Written(Written::Marks(node, Err(error))) => {
+            Happened::Written(Written::Marks(node, _, Err(error))) => {
                 tracing::warn!(%node, %error, "marking failed")
             }
             Happened::Written(Written::Marks(..)) => {}
@@ -347,6 +348,12 @@ impl Rounds {
             }
             is_fresh
         });
+        self.index.world.unwritable = self
+            .reporter
+            .unwritable(&self.index)
+            .into_iter()
+            .map(|(key, until)| (key, self.clock_at(until)))
+            .collect();
         let plan = plan::plan(&self.index.world, now);
         self.index.world.losses = plan.losses.clone();
         self.index.world.unmatched = plan.unmatched.clone();
@@ -374,6 +381,10 @@ impl Rounds {
             plan::plan(&self.index.world, now)
         };
         self.reporter.publish(&self.index, &after, now);
+        for report in self.index.undecodable.due(Instant::now()) {
+            let (kind, api_version) = report.kind.named();
+            self.reporter.tell(News::of_undecodable(&report, &kind, &api_version), now);
+        }
         let scopes = self.index.scopes();
         let index = &mut self.index;
         let begin = |scope: &_, is_denied: bool| (index.tick(), index.named(scope, is_denied));
@@ -389,6 +400,12 @@ impl Rounds {
         hands_over
     }
 
+    /// The time of day at a moment to come.
+    fn clock_at(&self, moment: Instant) -> Timestamp {
+        let now = self.clock.wall();
+        now.checked_add(moment.saturating_duration_since(Instant::now())).unwrap_or(now)
+    }
+
     /// Sets the metrics about objects and nodes, or tells when that is due.
     fn describe(&mut self) -> Option<Instant> {
         let due = self.described.map(|last| later(last, DESCRIBE_EVERY)).filter(|due| *due > Instant::now());
@@ -399,11 +416,16 @@ impl Rounds {
         due
     }
 
+    /// Whether an object's journal can be written now.
+    fn may_journal(&self, key: &plan::PoolKey) -> bool {
+        !self.reporter.is_writing(key) && !self.index.world.unwritable.contains_key(key)
+    }
+
     /// Puts what the plan begins and ends into the journals in memory. The report writes them out.
     fn journal(&mut self, plan: &Plan, now: Timestamp) {
         let mut changed: BTreeMap<plan::PoolKey, Vec<&Step>> = BTreeMap::new();
         for step in plan.steps.iter().filter(|step| !step.action.is_call()) {
-            if !self.reporter.is_writing(&step.pool) {
+            if self.may_journal(&step.pool) {
                 changed.entry(step.pool.clone()).or_default().push(step);
             }
         }
@@ -505,7 +527,7 @@ impl Rounds {
     /// Does what the plan says for pools that lack addresses.
     fn create(&mut self, plan: &Plan) {
         for step @ CreationStep { pool: key, scope, action } in &plan.creations {
-            if self.reporter.is_writing(key) {
+            if !self.may_journal(key) {
                 continue;
             }
             tracing::info!(object = %key, "{step}");

@@ -22,7 +22,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use drivers::times::later;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::ObjectMeta;
 use kube::{Client, ResourceExt};
@@ -32,13 +31,15 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use self::act::Ended;
-use self::observe::Index;
+pub use self::observe::Index;
 use self::report::{Amendment, Manner, Written};
 use self::watch::{Kind, Seen};
+use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::fence::Fence;
 use crate::metrics::Metrics;
-use crate::report::events;
+use crate::report::events::{self, News};
+use crate::report::{REFUSALS_REPORTED, is_refused};
 use crate::rounds::Retry;
 use crate::tasks::Tasks;
 use crate::watch::version;
@@ -125,7 +126,6 @@ pub struct Vips {
     metrics: Metrics,
     /// Who tells Events.
     identity: String,
-    retry: Retry,
     terms: Terms,
     tasks: Tasks<Ended>,
     under_way: BTreeSet<(Key, Work)>,
@@ -134,10 +134,11 @@ pub struct Vips {
     /// Claims that the apiserver has otherwise than they were seen, or not seen, here: nothing is done with them before the watch
     /// tells how, or has had the time to.
     outdated_claims: BTreeMap<Key, (Option<ObjectMeta>, Instant)>,
-    /// How often something failed for a VIP of a Cluster, or for what is said of it, and until when that is not tried again.
-    failures: BTreeMap<(Key, Option<Role>), (u32, Instant)>,
-    /// How often the conditions of a Cluster could not be written, and until when that is not tried again.
-    unreported: BTreeMap<Key, (u32, Instant)>,
+    /// What failed for a VIP of a Cluster, or for what is said of it. Cluster API changes Clusters all the time, so a failure
+    /// outlasts their versions.
+    failures: Backoff<(Key, Option<Role>)>,
+    /// The Clusters whose conditions could not be written.
+    unreported: Backoff<Key>,
     /// Until when no conditions are written, because the controller may not.
     denied_until: Option<Instant>,
     /// When each VIP was first missed.
@@ -200,14 +201,13 @@ impl Vips {
             clock,
             metrics,
             identity: identity.to_owned(),
-            retry,
             terms,
             tasks: Tasks::default(),
             under_way: BTreeSet::new(),
             outdated: BTreeMap::new(),
             outdated_claims: BTreeMap::new(),
-            failures: BTreeMap::new(),
-            unreported: BTreeMap::new(),
+            failures: Backoff::new(retry.shortest, retry.longest),
+            unreported: Backoff::new(retry.shortest, retry.longest),
             denied_until: None,
             missed: BTreeMap::new(),
             allocating: BTreeMap::new(),
@@ -269,10 +269,10 @@ impl Vips {
 
     async fn next(&mut self) -> Happened {
         let now = Instant::now();
-        let retries = self.failures.values().map(|(_, until)| *until);
+        let retries = self.failures.next_due().into_iter();
         let words = self.allocating.values().map(|since| *since + PATIENCE);
         let claims = self.outdated_claims.values().map(|(_, until)| *until);
-        let reports = self.unreported.values().map(|(_, until)| *until).chain(self.denied_until);
+        let reports = self.unreported.next_due().into_iter().chain(self.denied_until);
         let due = retries
             .chain(words)
             .chain(reports)
@@ -347,12 +347,11 @@ impl Vips {
     fn round(&mut self) {
         let began = Instant::now();
         let (clusters, claims) = (&self.index.clusters, &self.index.claims);
-        self.failures.retain(|(key, _), _| clusters.contains_key(key));
-        self.unreported.retain(|key, _| clusters.contains_key(key));
+        self.unreported.retain(|key| clusters.contains_key(key));
+        self.failures.retain(|(key, _)| clusters.contains_key(key));
         let failures = &self.failures;
-        let is_resting = |key: &Key, role: Role| {
-            failures.get(&(key.clone(), Some(role))).is_some_and(|(_, until)| *until > began)
-        };
+        let is_resting =
+            |key: &Key, role: Role| failures.waits_until(&(key.clone(), Some(role)), ANY_VERSION).is_some();
         self.index.world.failed.retain(|(key, role), _| is_resting(key, *role));
         self.outdated_claims
             .retain(|claim, (seen, until)| claims.get(claim) == seen.as_ref() && *until > began);
@@ -367,8 +366,13 @@ impl Vips {
         for key in keys {
             self.consider(&key);
         }
+        for report in self.index.undecodable.due(began) {
+            let Some(served) = self.index.served.get(&report.kind) else { continue };
+            let news = News::of_undecodable(&report, report.kind.name(), &served.api_version);
+            self.tell(news);
+        }
         if self.described.is_none_or(|last| last.elapsed() >= DESCRIBE_EVERY) {
-            self.metrics.describe_vips(&self.index.world);
+            self.metrics.describe_vips(&self.index);
             self.described = Some(Instant::now());
         }
     }
@@ -466,7 +470,7 @@ impl Vips {
 
     /// Begins to change a Cluster where something is to be changed. The result is whether it is known that nothing is.
     fn amend(&mut self, key: &Key) -> bool {
-        let rests = self.failures.get(&(key.clone(), None)).is_some_and(|(_, until)| *until > Instant::now());
+        let rests = self.failures.waits_until(&(key.clone(), None), ANY_VERSION).is_some();
         let is_busy = self.under_way.contains(&(key.clone(), Work::Cluster));
         if rests || is_busy || self.outdated.contains_key(key) {
             return false;
@@ -510,7 +514,7 @@ impl Vips {
         let now = Instant::now();
         let is_unsure =
             |(_, next): &(Role, Next)| matches!(next.said, Said::Unknown(_) | Said::Paused | Said::Leaving);
-        let rests = self.unreported.get(key).map(|(_, until)| *until).max(self.denied_until);
+        let rests = self.unreported.waits_until(key, ANY_VERSION).max(self.denied_until);
         let (Some(tracked), Some(served)) =
             (self.index.clusters.get(key), self.index.served.get(&Kind::Clusters).cloned())
         else {
@@ -536,7 +540,7 @@ impl Vips {
     fn reported(&mut self, key: Key, result: Result<Option<Box<watch::Cluster>>, kube::Error>) {
         match result {
             Ok(Some(cluster)) => {
-                self.unreported.remove(&key);
+                self.unreported.succeeded(&key);
                 self.denied_until = None;
                 self.index.see_answer(*cluster);
             }
@@ -548,9 +552,7 @@ impl Vips {
                 }
             }
             Err(error) => {
-                let (failures, until) = self.unreported.entry(key.clone()).or_insert((0, Instant::now()));
-                *until = Instant::now() + self.retry.grown(*failures);
-                *failures += 1;
+                self.unreported.failed(key.clone(), ANY_VERSION);
                 match &error {
                     // Others change a Cluster while it is built.
                     kube::Error::Api(status) if status.code == 409 => {}
@@ -573,7 +575,7 @@ impl Vips {
                 self.under_way.remove(&(key.clone(), Work::Claim(role)));
                 match result {
                     Ok(()) => {
-                        self.failures.remove(&(key.clone(), Some(role)));
+                        self.failures.succeeded(&(key.clone(), Some(role)));
                         self.await_claim(role.claim(&key), None);
                     }
                     // It is there already.
@@ -600,11 +602,11 @@ impl Vips {
                 match result {
                     Ok(cluster) => self.amended(&key, amendment, *cluster),
                     Err(error) if amendment.vips.is_empty() => {
-                        self.failed(&key, None, "cluster_patch_failed", &error);
+                        self.failed(&key, None, CLUSTER_PATCH_FAILED, &error);
                     }
                     Err(error) => {
                         for Written { role, .. } in &amendment.vips {
-                            self.failed(&key, Some(*role), "cluster_patch_failed", &error);
+                            self.failed(&key, Some(*role), CLUSTER_PATCH_FAILED, &error);
                         }
                     }
                 }
@@ -643,12 +645,12 @@ impl Vips {
     }
 
     fn amended(&mut self, key: &Key, amendment: Amendment, cluster: watch::Cluster) {
-        self.failures.remove(&(key.clone(), None));
+        self.failures.succeeded(&(key.clone(), None));
         let created = cluster.creation_timestamp().map(|created| created.0);
         self.index.see_answer(cluster);
         let class = self.index.world.clusters.get(key).and_then(|cluster| cluster.class.clone());
         for Written { role, vip, is_new } in &amendment.vips {
-            self.failures.remove(&(key.clone(), Some(*role)));
+            self.failures.succeeded(&(key.clone(), Some(*role)));
             let missed = self.missed.remove(&(key.clone(), *role));
             if !is_new {
                 continue;
@@ -679,24 +681,40 @@ impl Vips {
             if news.is_warning {
                 tracing::warn!(target: LOG, cluster = %key, reason = news.reason, "{}", news.note);
             }
-            if self.telling >= TELLING_MAX {
-                tracing::debug!(note = news.note, "too much happens at once for an Event");
-                continue;
-            }
-            self.telling += 1;
-            self.told += 1;
-            let (client, number, identity) = (self.client.clone(), self.told, self.identity.clone());
-            let now = self.clock.wall();
-            self.tasks
-                .spawn(async move { Ended::Told(events::tell(client, news, number, &identity, now).await) });
+            self.tell(news);
         }
+    }
+
+    /// Reports that the apiserver refuses what is written on a Cluster, which can't say so itself.
+    fn tell_of_refusal(&mut self, key: &Key, error: &kube::Error) {
+        let (Some(tracked), Some(served)) =
+            (self.index.clusters.get(key), self.index.served.get(&Kind::Clusters))
+        else {
+            return;
+        };
+        let note = format!("the apiserver refuses what the controller writes: {error}");
+        self.tell(report::refusal(&tracked.metadata, served, note));
+    }
+
+    /// Publishes an Event. Nobody waits for it.
+    fn tell(&mut self, news: News) {
+        if self.telling >= TELLING_MAX {
+            return tracing::debug!(note = news.note, "too much happens at once for an Event");
+        }
+        self.telling += 1;
+        self.told += 1;
+        let (client, number, identity) = (self.client.clone(), self.told, self.identity.clone());
+        let now = self.clock.wall();
+        self.tasks
+            .spawn(async move { Ended::Told(events::tell(client, news, number, &identity, now).await) });
     }
 
     /// Takes note of what failed for a VIP, or for what is said of a Cluster.
     fn failed(&mut self, key: &Key, role: Option<Role>, reason: &'static str, error: &kube::Error) {
-        let (failures, until) = self.failures.entry((key.clone(), role)).or_insert((0, Instant::now()));
-        *until = later(Instant::now(), self.retry.grown(*failures));
-        *failures += 1;
+        let failures = self.failures.failed((key.clone(), role), ANY_VERSION);
+        if reason == CLUSTER_PATCH_FAILED && failures == REFUSALS_REPORTED && is_refused(error) {
+            self.tell_of_refusal(key, error);
+        }
         tracing::warn!(target: LOG, cluster = %key, %error, reason, "trying again later");
         let Some(role) = role else { return };
         let what = match error {
@@ -710,6 +728,12 @@ impl Vips {
         }
     }
 }
+
+/// A failure holds for every version of its Cluster.
+const ANY_VERSION: u64 = 0;
+
+/// Why a VIP is not there yet: its Cluster could not be changed.
+const CLUSTER_PATCH_FAILED: &str = "cluster_patch_failed";
 
 /// Where log lines are from that scripts look for.
 const LOG: &str = "controllers.Cluster";

@@ -3,9 +3,12 @@
 //! In: the apiserver's watches. Out: [`Seen`] events on a channel, and for each kind whether it can be believed. Types here
 //! hold only the fields that decisions need, because what grows with the cluster is what is watched. Nothing here judges.
 //!
+//! Objects are decoded one by one: one that can't be decoded comes out as such ([`crate::decode`]) and fails no other.
+//!
 //! A relist comes out as one event with all objects, so that what is missing from it is known to be gone. A watch that
 //! fails in any way is [`Seen::Unsure`] until it has caught up again: what it would have told is not known.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -21,7 +24,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
+use crate::decode::{Decoded, Undecodable};
 use crate::tasks::Tasks;
+
+pub use crate::decode::Change;
 
 /// The pause after a watch failed, so that an absent resource costs a request now and then and is found when it comes.
 pub const WATCH_RETRY: Duration = Duration::from_secs(2);
@@ -45,9 +51,33 @@ pub struct SlimNode {
     /// Conditions.
     #[serde(default)]
     pub status: SlimStatus,
+    /// Whether this only stands in for a node that can't be decoded.
+    #[serde(skip)]
+    pub is_stand_in: bool,
 }
 
 impl SlimNode {
+    /// What stands in for a node that can't be decoded: the last version that could be, or else what can be told of it.
+    pub(crate) fn stand_in(undecodable: &Undecodable, last: Option<&Self>) -> Self {
+        let is_same = |last: &&Self| last.metadata.uid == undecodable.metadata.uid;
+        if let Some(last) = last.filter(is_same) {
+            return Self { is_stand_in: true, ..last.clone() };
+        }
+        let is_machine = |text: &&str| drivers::machine_of(text).is_some();
+        let provider_id = undecodable.at(&["spec", "providerID"]);
+        let provider_id =
+            provider_id.or_else(|| undecodable.strings().find(is_machine).map(ToOwned::to_owned));
+        Self {
+            metadata: undecodable.metadata.clone(),
+            spec: SlimNodeSpec { provider_id, ..SlimNodeSpec::default() },
+            status: SlimStatus {
+                addresses: undecodable.at(&["status", "addresses"]).unwrap_or_default(),
+                ..SlimStatus::default()
+            },
+            is_stand_in: true,
+        }
+    }
+
     /// Whether it carries the label that says that it holds an address.
     pub fn is_ip_ready(&self) -> bool {
         let labels = self.metadata.labels.as_ref();
@@ -82,6 +112,25 @@ pub struct SlimPod {
     /// Phase and conditions.
     #[serde(default)]
     pub status: SlimStatus,
+    /// Whether this only stands in for a pod that can't be decoded.
+    #[serde(skip)]
+    pub is_stand_in: bool,
+}
+
+impl SlimPod {
+    /// What stands in for a pod that can't be decoded: the last version that could be, or else what can be told of it.
+    pub(crate) fn stand_in(undecodable: &Undecodable, last: Option<&Self>) -> Self {
+        let is_same = |last: &&Self| last.metadata.uid == undecodable.metadata.uid;
+        if let Some(last) = last.filter(is_same) {
+            return Self { is_stand_in: true, ..last.clone() };
+        }
+        Self {
+            metadata: undecodable.metadata.clone(),
+            spec: SlimPodSpec { node_name: undecodable.at(&["spec", "nodeName"]) },
+            status: SlimStatus::default(),
+            is_stand_in: true,
+        }
+    }
 }
 
 /// What a pod's spec says.
@@ -166,6 +215,24 @@ impl Kind {
 }
 
 impl Kind {
+    /// Its name in the API, and its group and version.
+    pub fn named(self) -> (Cow<'static, str>, Cow<'static, str>) {
+        fn of<K: Resource<DynamicType = ()>>() -> (Cow<'static, str>, Cow<'static, str>) {
+            (K::kind(&()).into_owned().into(), K::api_version(&()).into_owned().into())
+        }
+        match self {
+            Self::Nodes => of::<Node>(),
+            Self::Pods => of::<Pod>(),
+            Self::Deployments => of::<Deployment>(),
+            Self::StatefulSets => of::<StatefulSet>(),
+            Self::DaemonSets => of::<DaemonSet>(),
+            Self::ReplicaSets => of::<ReplicaSet>(),
+            Self::NetIPAllocations => of::<NetIPAllocation>(),
+            Self::FloatingIPPools => of::<FloatingIPPool>(),
+            Self::NodeDNSRecordSets => of::<NodeDNSRecordSet>(),
+        }
+    }
+
     /// Whether a cluster need not have it: those of Kubernetes itself are always there, whatever somebody on the way answers.
     fn may_be_absent(self) -> bool {
         matches!(self, Self::NetIPAllocations | Self::FloatingIPPools | Self::NodeDNSRecordSets)
@@ -191,28 +258,6 @@ pub enum Seen {
     Unsure(Kind),
     /// The cluster does not have this kind.
     Absent(Kind),
-}
-
-/// What changed of a kind.
-#[derive(Debug)]
-pub enum Change<K> {
-    /// These are all there are.
-    All(Vec<K>),
-    /// One appeared or changed.
-    Applied(Box<K>),
-    /// One is gone.
-    Deleted(Box<K>),
-}
-
-impl<K> Change<K> {
-    /// The same of something else.
-    pub fn map<L>(self, change: impl Fn(K) -> L) -> Change<L> {
-        match self {
-            Self::All(all) => Change::All(all.into_iter().map(change).collect()),
-            Self::Applied(one) => Change::Applied(Box::new(change(*one))),
-            Self::Deleted(one) => Change::Deleted(Box::new(change(*one))),
-        }
-    }
 }
 
 /// Starts watching. The watches end when the set is dropped.
@@ -245,7 +290,7 @@ fn spawn<K>(
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Default,
 {
-    let (api, to) = (Api::<K>::all(client.clone()), to.clone());
+    let (api, to) = (Api::<Decoded<K>>::all(client.clone()), to.clone());
     let was_absent = AtomicBool::new(false);
     let tell = move |heard| {
         let is_absent = kind.may_be_absent() && matches!(&heard, Heard::Lost(error) if is_not_found(error));
@@ -283,7 +328,11 @@ pub enum Heard<K> {
 }
 
 /// Tells of everything until the watch fails; the answer is whether somebody still listens.
-pub async fn follow<K, S>(api: Api<K>, to: &mpsc::UnboundedSender<S>, tell: impl Fn(Heard<K>) -> S) -> bool
+pub async fn follow<K, S>(
+    api: Api<Decoded<K>>,
+    to: &mpsc::UnboundedSender<S>,
+    tell: impl Fn(Heard<K>) -> S,
+) -> bool
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
 {
@@ -296,13 +345,17 @@ where
                 relisted.clear();
                 continue;
             }
+            Ok(Event::InitApply(object)) if is_ignored(&object) => continue,
             Ok(Event::InitApply(object)) => {
                 relisted.push(slimmed(object));
                 continue;
             }
             Ok(Event::InitDone) => Change::All(std::mem::take(&mut relisted)),
+            Ok(Event::Apply(object)) if is_ignored(&object) => {
+                Change::Deleted(Box::new(object.meta().clone()))
+            }
             Ok(Event::Apply(object)) => Change::Applied(Box::new(slimmed(object))),
-            Ok(Event::Delete(object)) => Change::Deleted(Box::new(object)),
+            Ok(Event::Delete(object)) => Change::Deleted(Box::new(object.meta().clone())),
             Err(error) => return to.send(tell(Heard::Lost(error))).is_ok(),
         };
         if to.send(tell(Heard::Changed(change))).is_err() {
@@ -310,6 +363,11 @@ where
         }
     }
     true
+}
+
+/// Whether an object is taken for absent because it can't be decoded, which is wrong.
+fn is_ignored<K>(object: &Decoded<K>) -> bool {
+    matches!(object, Decoded::Undecodable(_)) && plan::sabotaged!(UndecodableReadAsAbsent)
 }
 
 /// Who wrote which field is the largest part of most objects, and nobody here asks.

@@ -57,7 +57,9 @@ pub use jiff::{SignedDuration, Timestamp};
 pub use losses::Tripped;
 pub use names::{Address, Epoch, NO_IPV6, NodeName, PoolKey, Provider, Scope, Tick, VmId};
 pub use planner::plan;
-pub use pool::{Journal, Mode, Move, PENDING, Pods, Policy, Pool, Spread, Takeover, Target, Tenancy};
+pub use pool::{
+    ADDRESSES_MAX, Journal, Mode, Move, PENDING, Pods, Policy, Pool, Spread, Takeover, Target, Tenancy,
+};
 pub use records::{
     DnsProvider, InFlightRecord, Publication, Published, RecordAction, RecordFact, RecordKind, RecordName,
     RecordSet, RecordStep, Source,

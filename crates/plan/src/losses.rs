@@ -70,6 +70,7 @@ pub(crate) fn lost_since(
             None => lost_now(),
             Some((_, node)) => match node.readiness {
                 Readiness::Ready => None,
+                Readiness::Unknown => remembered,
                 Readiness::NotReadySince(since) => Some(whole_seconds(since)),
             },
         },

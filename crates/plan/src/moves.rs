@@ -186,7 +186,10 @@ fn has_returned(world: &World, vm: &VmId) -> bool {
 
 /// Whether nobody is served at the holder: it was dead when the move began, or has been lost since.
 fn is_holder_lost(world: &World, entry: &Move) -> bool {
-    let is_lost = |vm: &VmId| world.node_of(vm).is_none_or(|(_, node)| node.readiness != Readiness::Ready);
+    let is_lost = |vm: &VmId| {
+        let node = world.node_of(vm);
+        node.is_none_or(|(_, node)| matches!(node.readiness, Readiness::NotReadySince(_)))
+    };
     !entry.is_voluntary || entry.from.as_ref().is_some_and(is_lost)
 }
 

@@ -32,14 +32,15 @@
 //! Authority: a machine is ours if it backs a node, or if the object's own status says that it last held the address.
 //!
 //! Freedom: a node is free if its machine holds no address, no move goes to it or comes from it, and nothing is under way
-//! on it. While an address that no journal names is unknown, it might be on any node of its scope, so none of them is free.
+//! on it, and no object that can't be decoded names its machine. While an address that no journal names is unknown, it might be on any node of its scope, so none of them is free.
 //!
 //! Order: an address that nobody holds before one that somebody does, because it breaks no connection; a dead holder
 //! before a living one; an older object before a younger one; then the user's own order.
 //!
 //! Of what could be placed, a policy holds back: voluntary moves beyond `maxConcurrentMoves`, or while fewer than
 //! `minHealthy` addresses are settled; assignments within the cool-off; all of a scope whose breaker is tripped, see
-//! `losses`, but for putting on what is on no machine; and everything of an object that is only observed.
+//! `losses`, but for putting on what is on no machine; everything of an object that is only observed; and everything that would have
+//! to be journalled in an object that can't be written.
 //!
 //! The node that we run on is never cut off by us: the plan says that somebody else should lead, who then does it.
 
@@ -58,12 +59,16 @@ use crate::standing::{Standing, standing};
 use crate::steps::Waits;
 use crate::world::{Known, Member, Reads};
 use crate::{
-    Action, Address, CreationAction, CreationStep, Fact, Holding, Journal, Mark, Mode, Move, NodeName, Plan,
-    Pool, Scope, Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Why, World, later,
+    ADDRESSES_MAX, Action, Address, CreationAction, CreationStep, Fact, Holding, Journal, Mark, Mode, Move,
+    NodeName, Pause, Plan, Pool, PoolKey, Scope, Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp,
+    Verdict, VmId, Why, World, later,
 };
 
 /// Why nobody knows whether an address is on the machine that is said to hold it.
 const DOUBTFUL: &str = "the change that was to bring it to its machine has failed, and is asked for again";
+
+/// Why nothing is begun for an object that can't be written.
+const UNWRITABLE: &str = "the apiserver refuses what the controller writes to the object";
 
 /// What should happen, given what is known.
 pub fn plan(world: &World, now: Timestamp) -> Plan {
@@ -200,7 +205,8 @@ impl<'a> Planner<'a> {
             verdicts.push((*address, verdict));
         }
         self.plan.verdicts.insert(pool.key.clone(), verdicts);
-        if is_readable {
+        // An entry for a creation needs a place in the journal, too.
+        if is_readable && (pool.creation.is_some() || moves.len() < ADDRESSES_MAX) {
             self.create(pool, ownership);
         }
     }
@@ -555,7 +561,9 @@ impl<'a> Planner<'a> {
                 false => actions.add(step, self.world),
             }
         }
-        for step in std::mem::take(&mut self.begun) {
+        let mut begun = std::mem::take(&mut self.begun);
+        begun.retain(|step| !self.world.unwritable.contains_key(&step.pool));
+        for step in begun {
             match self.plan.tripped.contains_key(&step.scope) {
                 true => self.wait_for_confirmation(step),
                 false => actions.steps.push(step),
@@ -571,6 +579,7 @@ impl<'a> Planner<'a> {
             restore_order(verdicts, self.world.pool(key));
         }
         self.plan.steps = actions.steps;
+        self.hold_back_what_does_not_fit();
         self.evict(ranked);
         if !crate::sabotaged!(NeverPublished) {
             records::publish(self.world, ranked, &mut self.plan, self.now);
@@ -594,9 +603,48 @@ impl<'a> Planner<'a> {
     fn wait_for_confirmation(&mut self, step: Step) {
         let Some(tripped) = self.plan.tripped.get(&step.scope) else { return };
         let waits = Verdict::Waits(Waits::ForConfirmation(tripped.clone()));
-        let verdicts = self.plan.verdicts.entry(step.pool).or_default();
-        if let Some((_, verdict)) = verdicts.iter_mut().find(|(address, _)| *address == step.address) {
-            *verdict = waits;
+        self.say(&step.pool, step.address, waits);
+    }
+
+    /// Begins nothing that an object's status has no room for: what is begun must be remembered.
+    fn hold_back_what_does_not_fit(&mut self) {
+        let begins = |step: &Step| matches!(step.action, Action::Begin(_));
+        let mut begun: BTreeMap<&PoolKey, usize> = BTreeMap::new();
+        for step in self.plan.steps.iter().filter(|step| begins(step)) {
+            *begun.entry(&step.pool).or_default() += 1;
+        }
+        let tight = |(key, begun): (&PoolKey, usize)| {
+            let pool = self.world.pool(key)?;
+            // Only a pool of that size can run out of room.
+            let most = pool.addresses.len() + begun + usize::from(pool.creation.is_some());
+            let moves = matches!(&pool.journal, Journal::Known(moves) if most + moves.len() > ADDRESSES_MAX);
+            moves.then(|| (key.clone(), pool.room()))
+        };
+        let mut room: BTreeMap<PoolKey, (usize, usize)> = begun.into_iter().filter_map(tight).collect();
+        let mut held_back = Vec::new();
+        self.plan.steps.retain(|step| {
+            let Some((addresses, entries)) = room.get_mut(&step.pool).filter(|_| begins(step)) else {
+                return true;
+            };
+            let is_new = self.world.pool(&step.pool).is_some_and(|pool| !pool.is_remembered(step.address));
+            let fits = *entries > 0 && (!is_new || *addresses > 0);
+            if fits {
+                (*entries, *addresses) = (*entries - 1, *addresses - usize::from(is_new));
+            } else {
+                held_back.push((step.pool.clone(), step.address));
+            }
+            fits
+        });
+        for (pool, address) in held_back {
+            self.say(&pool, address, Verdict::Waits(Waits::ForRoom));
+        }
+    }
+
+    /// Says something else of an address than was decided first.
+    fn say(&mut self, pool: &PoolKey, address: Address, said: Verdict) {
+        let verdicts = self.plan.verdicts.get_mut(pool).into_iter().flatten();
+        for (_, verdict) in verdicts.filter(|(of, _)| *of == address) {
+            *verdict = said.clone();
         }
     }
 
@@ -624,7 +672,8 @@ impl<'a> Planner<'a> {
         for (at, seeker) in seekers.iter().enumerate() {
             let is_avoided =
                 self.world.avoid_addresses.get(&seeker.address).is_some_and(|pause| self.now < pause.until);
-            if is_avoided || self.unknown.contains(&seeker.pool.scope) {
+            let is_unwritable = self.world.unwritable.contains_key(&seeker.pool.key);
+            if is_avoided || is_unwritable || self.unknown.contains(&seeker.pool.scope) {
                 continue;
             }
             let group = *index.entry((seeker.rank, seeker.region.clone())).or_insert_with(|| {
@@ -658,6 +707,7 @@ impl<'a> Planner<'a> {
         self.world.in_flight.machines.iter().for_each(&mut mark);
         let avoided = self.world.avoid_machines.iter().filter(|(_, until)| self.now < **until);
         avoided.map(|(vm, _)| vm).for_each(&mut mark);
+        self.world.reserved_machines.iter().for_each(&mut mark);
         for member in ranked {
             if let Journal::Known(moves) = &member.pool.journal {
                 for entry in moves.values() {
@@ -697,6 +747,11 @@ impl<'a> Planner<'a> {
         if let Some(pause) = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until) {
             self.ask_again(Some(pause.until));
             return (None, Verdict::Waits(Waits::ForRetry(pause.clone())));
+        }
+        if let Some(until) = self.world.unwritable.get(&pool.key) {
+            self.ask_again(Some(*until));
+            let pause = Pause { until: *until, why: UNWRITABLE.into() };
+            return (None, Verdict::Waits(Waits::ForRetry(pause)));
         }
         if to.is_none() {
             match &holder {

@@ -100,7 +100,27 @@ impl Pool {
         let is_believed = crate::sabotaged!(ReleasedWithoutMark) && self.created_here.contains(&address);
         self.creates.as_ref().filter(|mark| is_shown(mark) || is_believed)
     }
+
+    /// Whether something of an address has to be remembered in the object's status.
+    pub fn is_remembered(&self, address: Address) -> bool {
+        self.entry(address).is_some()
+            || self.last_holders.contains_key(&address)
+            || self.created_here.contains(&address)
+            || self.returned.contains_key(&address)
+    }
+
+    /// How many more addresses can be remembered, and how many more journal entries can be written.
+    pub(crate) fn room(&self) -> (usize, usize) {
+        let Journal::Known(moves) = &self.journal else { return (0, 0) };
+        let removed = moves.keys().filter(|address| !self.addresses.contains(address));
+        let remembered = self.addresses.iter().filter(|address| self.is_remembered(**address)).count();
+        let entries = moves.len() + usize::from(self.creation.is_some());
+        (ADDRESSES_MAX.saturating_sub(remembered + removed.count()), ADDRESSES_MAX.saturating_sub(entries))
+    }
 }
+
+/// The most addresses, and the most journal entries, that an object's status holds.
+pub const ADDRESSES_MAX: usize = 1_000;
 
 /// What was begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,6 +187,8 @@ pub enum Pods {
     Ready,
     /// There are some, running or terminating, and none is Ready.
     Present,
+    /// There are some, none is known to be Ready, and at least one can't be decoded.
+    Unknown,
     /// There are none.
     Absent,
 }

@@ -510,13 +510,18 @@ fn of_nodes(world: &World, member: &Member) -> Wanted {
         if pods.is_some() {
             wanted.own.extend(addresses.iter().copied());
         }
-        let is_ready = world.at(*slot).is_some_and(|(_, node)| node.readiness == Readiness::Ready);
+        let readiness = world.at(*slot).map(|(_, node)| node.readiness);
         let is_meant = match needs_pods {
             true => pods == Some(crate::Pods::Ready),
             false => pods.is_some(),
         };
-        if is_ready && is_meant {
+        if readiness == Some(Readiness::Ready) && is_meant {
             wanted.present.extend(addresses.iter().copied());
+        }
+        // What can't be decoded publishes nothing new, and takes nothing that is published away.
+        let is_unknown = readiness == Some(Readiness::Unknown) || pods == Some(crate::Pods::Unknown);
+        if is_unknown {
+            wanted.kept.extend(addresses.iter().copied());
         }
     }
     wanted

@@ -56,11 +56,14 @@ pub enum Sabotage {
     GraceIgnored,
     LossesForgotten,
     WrongInterfaceDetached,
+    UndecodableReadAsAbsent,
+    RefusedWriteRetriedAtOnce,
+    JournalCut,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 52] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -110,6 +113,9 @@ impl Sabotage {
         Self::GraceIgnored,
         Self::LossesForgotten,
         Self::WrongInterfaceDetached,
+        Self::UndecodableReadAsAbsent,
+        Self::RefusedWriteRetriedAtOnce,
+        Self::JournalCut,
     ];
 }
 

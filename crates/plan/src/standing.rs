@@ -11,6 +11,8 @@
 //! Ready      yes       none             leaves         Ready      don't matter    fit
 //! NotReady, within the grace            keeps          NotReady, within the grace keeps
 //! NotReady, beyond the grace            leaves         NotReady, beyond the grace leaves
+//! can't be decoded                      keeps          can't be decoded           keeps
+//!                                                      Ready      one can't be decoded, none is known Ready: keeps
 //! ```
 //!
 //! A fit node outside of the pool's region or zones keeps what it has and gets nothing new. Where the policy says so, a
@@ -56,6 +58,8 @@ pub enum Why {
     NoMachine,
     /// There is no such node any more.
     Gone,
+    /// The node or one of its pods can't be decoded.
+    Undecodable,
 }
 
 impl Why {
@@ -68,7 +72,8 @@ impl Why {
             | Self::Elsewhere
             | Self::NoMatch
             | Self::Disrupted
-            | Self::NoMachine => true,
+            | Self::NoMachine
+            | Self::Undecodable => true,
             Self::WithinGrace | Self::NotReady | Self::Gone => false,
         }
     }
@@ -87,6 +92,7 @@ impl fmt::Display for Why {
             Self::Disrupted => "the node is about to be removed",
             Self::NoMachine => "the node has no providerID of this account",
             Self::Gone => "the node is gone",
+            Self::Undecodable => "the node or one of its pods can't be decoded",
         })
     }
 }
@@ -94,6 +100,9 @@ impl fmt::Display for Why {
 /// The standing of a node in a pool at a moment.
 pub(crate) fn standing(member: &Member, slot: usize, node: &Node, now: Timestamp) -> Standing {
     let pool = &*member.pool;
+    if node.readiness == Readiness::Unknown {
+        return Standing::Keeps(Why::Undecodable, None);
+    }
     if let Readiness::NotReadySince(since) = node.readiness {
         let grace = if crate::sabotaged!(GraceIgnored) { Duration::ZERO } else { pool.policy.failover_grace };
         let ends = later(since, grace);
@@ -111,9 +120,12 @@ pub(crate) fn standing(member: &Member, slot: usize, node: &Node, now: Timestamp
     }
     match pool.tenancy {
         Tenancy::UntilDrained if node.is_cordoned && !crate::sabotaged!(CordonIgnored) => match pods {
-            Pods::Ready | Pods::Present => Standing::Keeps(Why::Draining, None),
+            Pods::Ready | Pods::Present | Pods::Unknown => Standing::Keeps(Why::Draining, None),
             Pods::Absent => Standing::Leaves(Why::Drained),
         },
+        Tenancy::UntilDisplaced { needs_pods: true } if pods == Pods::Unknown => {
+            Standing::Keeps(Why::Undecodable, None)
+        }
         Tenancy::UntilDisplaced { needs_pods: true } if pods != Pods::Ready => {
             Standing::Leaves(Why::NoReadyPod)
         }

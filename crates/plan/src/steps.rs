@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::losses::Tripped;
 use crate::{
-    Address, Astray, CreationStep, Eviction, Lacking, Move, NodeName, Pause, PoolKey, Published, RecordName,
-    RecordStep, Scope, Target, Timestamp, VmId, Why,
+    ADDRESSES_MAX, Address, Astray, CreationStep, Eviction, Lacking, Move, NodeName, Pause, PoolKey,
+    Published, RecordName, RecordStep, Scope, Target, Timestamp, VmId, Why,
 };
 
 /// What should happen now.
@@ -234,6 +234,8 @@ pub enum Waits {
     ForCorrection,
     /// The last try failed a short while ago.
     ForRetry(Pause),
+    /// The object's status has no room for what has to be remembered of it.
+    ForRoom,
 }
 
 impl fmt::Display for Verdict {
@@ -292,6 +294,10 @@ impl fmt::Display for Waits {
             Self::ForNewerController => write!(f, "its unfinished moves were written by a newer controller"),
             Self::ForCorrection => write!(f, "its object can't be acted on as it stands"),
             Self::ForRetry(pause) => write!(f, "the last try failed: {pause}"),
+            Self::ForRoom => write!(
+                f,
+                "the object's status holds {ADDRESSES_MAX} addresses and unfinished moves at most, and has no room for another"
+            ),
         }
     }
 }

@@ -11,12 +11,15 @@
 //! For each of the two VIPs of each Cluster, on its own, the first line that applies:
 //!
 //! ```text
+//! the Cluster can't be decoded                                 leave it              Unknown
 //! the Cluster is being deleted, or paused                      leave it              Leaving, Paused
 //! it has no class                                              leave it              NotWanted
 //! its annotation wants no ingress VIP, it has none, and
 //!   our claim waits for an address                             give the claim up     NotWanted
 //! its annotation wants no ingress VIP                          leave it              NotWanted
 //! claims, addresses, pools, or its class are not known         leave it              Unknown, NoClass
+//! its claim, or its claim's address or its class of which
+//!   no version was ever decoded, can't be decoded              leave it              Unknown
 //! it has a VIP, and that is not where else it belongs          write it there too    Assigned, Manual
 //! it has a VIP: the one of our claim, or another               leave it              Assigned, Manual
 //! the claim under our name
@@ -217,6 +220,8 @@ pub struct Cluster {
     pub ingress: Option<Arc<str>>,
     /// The label that does.
     pub ingress_label: Option<Arc<str>>,
+    /// Every address in the object, where it can't be decoded: any of them may be a VIP.
+    pub undecodable: Option<BTreeSet<IpAddr>>,
 }
 
 impl Cluster {
@@ -251,10 +256,21 @@ pub struct World {
     pub claims: Option<BTreeMap<Key, Claim>>,
     /// Addresses that the provider gave.
     pub addresses: Option<BTreeMap<Key, Address>>,
+    /// What is there and can't be decoded.
+    pub undecodable: Undecodable,
     /// How many addresses of each pool somebody waits for or is about to claim; none for one that is not here.
     pub spoken_for: BTreeMap<PoolRef, i64>,
     /// VIPs of Clusters for which something failed a short while ago, and what was said.
     pub failed: BTreeMap<(Key, Role), Arc<str>>,
+}
+
+/// Objects that are there and can't be decoded. Those of which an earlier version could be decoded stay in the world in that version.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Undecodable {
+    pub classes: BTreeSet<Key>,
+    pub claims: BTreeSet<Key>,
+    pub addresses: BTreeSet<Key>,
 }
 
 impl World {
@@ -510,6 +526,9 @@ fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
 
 /// What should happen if nothing stood in its way.
 fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
+    if cluster.undecodable.is_some() {
+        return Next::say(Said::Unknown("the Cluster"));
+    }
     if cluster.is_leaving {
         return Next::say(Said::Leaving);
     }
@@ -517,6 +536,9 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
         return Next::say(Said::Paused);
     }
     let Some(class) = &cluster.class else { return Next::say(Said::NotWanted) };
+    if world.undecodable.claims.contains(&role.claim(key)) {
+        return Next::say(Said::Unknown("its IPAddressClaim"));
+    }
     let is_ours = |claim: &&Claim| claim.owners.contains(&cluster.uid) || crate::sabotaged!(ClaimAdopted);
     if role == Role::Ingress && cluster.wants_ingress == Some(false) {
         let claim = world.claims.as_ref().and_then(|claims| claims.get(&role.claim(key))).filter(is_ours);
@@ -531,6 +553,11 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
     };
     let claim = claims.get(&role.claim(key));
     let ours = claim.filter(is_ours);
+    let is_undecodable =
+        |address: &Key| world.undecodable.addresses.contains(address) && !addresses.contains_key(address);
+    if ours.and_then(|claim| claim.address.as_ref()).is_some_and(is_undecodable) {
+        return Next::say(Said::Unknown("its IPAddress"));
+    }
     let given = ours.and_then(|claim| {
         let address = addresses.get(claim.address.as_ref()?)?;
         (address.claim.as_ref() == Some(&claim.uid)).then_some(&address.ip)
@@ -623,6 +650,7 @@ fn copy(world: &World, cluster: &Cluster, role: Role, given: Option<&IpAddr>) ->
         (Role::ControlPlane, Some(class)) => {
             let classes = world.classes.as_ref().ok_or(Said::Unknown("ClusterClasses"))?;
             match classes.get(class) {
+                None if world.undecodable.classes.contains(class) => Err(Said::Unknown("its ClusterClass")),
                 None => Err(Said::NoClass(class.clone())),
                 Some(false) => Ok(Copy::Undefined(class.clone())),
                 Some(true) => Ok(is_there(&cluster.variable)),
@@ -638,6 +666,9 @@ fn holder(world: &World, key: &Key, cluster: &Cluster, address: IpAddr) -> Optio
     others.chain([(key, cluster)]).find_map(|(of, cluster)| match cluster {
         Cluster { endpoint, .. } if is_it(endpoint) => Some((of.clone(), Role::ControlPlane)),
         Cluster { ingress, .. } if is_it(ingress) => Some((of.clone(), Role::Ingress)),
+        Cluster { undecodable: Some(addresses), .. } if addresses.contains(&address) => {
+            Some((of.clone(), Role::ControlPlane))
+        }
         _ => None,
     })
 }

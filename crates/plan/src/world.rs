@@ -85,6 +85,11 @@ pub struct World {
     pub created_max: Option<usize>,
     /// What the clouds said of whole accounts; absent is unknown.
     pub accounts: BTreeMap<Scope, Account>,
+    /// Pools whose object the apiserver does not let us write, and when that is tried again. Nothing can be journalled for them,
+    /// so nothing is begun.
+    pub unwritable: BTreeMap<PoolKey, Timestamp>,
+    /// Machines that objects name which can't be decoded. An unfinished move may involve them, so they get no address.
+    pub reserved_machines: BTreeSet<VmId>,
 }
 
 /// A fact, and the node that it means.
@@ -109,6 +114,7 @@ pub(crate) struct Member {
     matching: Bits,
     ready_pods: Bits,
     some_pods: Bits,
+    unknown_pods: Bits,
     /// Nodes with pods that can be evicted, whether they match or not.
     pub(crate) evictable: Bits,
     /// Nodes that may get an address if they hold none.
@@ -141,6 +147,8 @@ pub enum Readiness {
     Ready,
     /// It has not been Ready since then.
     NotReadySince(Timestamp),
+    /// Its object can't be decoded. The node keeps what it holds and gets nothing new.
+    Unknown,
 }
 
 /// What a cloud says of an address, and when it was asked.
@@ -289,9 +297,18 @@ impl World {
         left.iter().for_each(|vm| self.find_nodes(vm));
         self.free_slots.push(slot);
         for member in self.pools.values_mut() {
-            let Member { pool: _, matching, ready_pods, some_pods, evictable, fit, node_addresses } = member;
+            let Member {
+                pool: _,
+                matching,
+                ready_pods,
+                some_pods,
+                unknown_pods,
+                evictable,
+                fit,
+                node_addresses,
+            } = member;
             node_addresses.remove(&slot);
-            for bits in [matching, ready_pods, some_pods, evictable, fit] {
+            for bits in [matching, ready_pods, some_pods, unknown_pods, evictable, fit] {
                 bits.set(slot, false);
             }
         }
@@ -383,6 +400,7 @@ impl World {
         member.matching.set(*slot, pods.is_some());
         member.ready_pods.set(*slot, pods == Some(Pods::Ready));
         member.some_pods.set(*slot, pods.is_some_and(|pods| pods != Pods::Absent));
+        member.unknown_pods.set(*slot, pods == Some(Pods::Unknown));
         if let Some((_, node)) = &self.slots[*slot] {
             member.judge(*slot, node);
         }
@@ -565,7 +583,7 @@ impl World {
             let target = pool.entry(*address).and_then(|entry| entry.to.as_ref());
             target.into_iter().for_each(|to| leave_out(&to.vm));
         }
-        self.avoid_machines.keys().for_each(leave_out);
+        self.avoid_machines.keys().chain(&self.reserved_machines).for_each(leave_out);
         self.twins
             .iter()
             .filter(|slot| !self.stands_for_machine(*slot))
@@ -672,6 +690,7 @@ impl Member {
             matching: none(),
             ready_pods: none(),
             some_pods: none(),
+            unknown_pods: none(),
             evictable: none(),
             fit: none(),
             node_addresses: BTreeMap::new(),
@@ -682,6 +701,7 @@ impl Member {
     pub(crate) fn pods(&self, slot: usize) -> Option<Pods> {
         let pods = match (self.ready_pods.contains(slot), self.some_pods.contains(slot)) {
             (true, _) => Pods::Ready,
+            (false, true) if self.unknown_pods.contains(slot) => Pods::Unknown,
             (false, true) => Pods::Present,
             (false, false) => Pods::Absent,
         };

@@ -3,7 +3,7 @@
 //! In: the requests of a `kube::Client`. Out: what a kube-apiserver answers, as far as this controller can tell the
 //! difference. It never forgets an event within a run unless told to, which is what compaction does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -164,6 +164,8 @@ struct Store {
     objects: BTreeMap<(&'static str, String, String), Arc<Value>>,
     /// Those that people have changed; every other kind was always there.
     definitions: BTreeMap<&'static str, Definition>,
+    /// Objects that nobody may change.
+    refused: BTreeSet<(&'static str, String, String)>,
     events: Vec<Event>,
     version: u64,
     compacted: u64,
@@ -307,6 +309,20 @@ impl ApiServer {
     pub fn one(&self, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let kind = Kind::named(plural)?;
         self.lock().objects.get(&(kind.plural, namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// The object that a request means.
+    pub fn meant(&self, request: &Request<Bytes>) -> Option<Arc<Value>> {
+        let target = target(request.uri().path())?;
+        self.lock().objects.get(&key(&target)).cloned()
+    }
+
+    /// Refuses every change of an object, as an admission policy does, or takes them again.
+    pub fn refuse(&self, plural: &str, namespace: &str, name: &str, is_refused: bool) {
+        let Some(kind) = Kind::named(plural) else { return };
+        let key = (kind.plural, namespace.to_owned(), name.to_owned());
+        let refused = &mut self.lock().refused;
+        _ = if is_refused { refused.insert(key) } else { refused.remove(&key) };
     }
 
     /// When an object became what it is.
@@ -537,6 +553,11 @@ impl Store {
             // Nobody is there to answer for such a path, so this is no `Status`.
             return (StatusCode::NOT_FOUND, "404 page not found\n".to_owned());
         };
+        let is_change = matches!(*request.method(), Method::PUT | Method::PATCH);
+        if is_change && self.refused.contains(&key(&target)) {
+            let (code, message) = (StatusCode::UNPROCESSABLE_ENTITY, "denied by policy");
+            return (code, refusal(code, "Invalid", message).to_string());
+        }
         match self.carry_out(&target, request) {
             Ok((status, object)) => (status, object.to_string()),
             Err((code, reason, message)) => (code, refusal(code, reason, &message).to_string()),
@@ -731,7 +752,7 @@ impl Store {
     ) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        let line = Bytes::from(format!("{{\"object\":{object},\"type\":\"{what}\"}}\n"));
+        let line = Bytes::from(format!("{{\"type\":\"{what}\",\"object\":{object}}}\n"));
         let (version, at, plural) = (self.version, self.now, kind.plural);
         let stored = Arc::new(object.clone());
         if what == "DELETED" {

@@ -15,6 +15,7 @@ use testbed::fake::ledger::{Deed, Ledger};
 use testbed::fake::route53::Route53;
 use testbed::fake::{Fake, Refusal};
 
+use crate::broken;
 use crate::dice::Dice;
 use crate::names;
 use crate::script::{self, ADDRESSES, Cloud, CloudFault, Event, NODES};
@@ -164,7 +165,7 @@ fn kind_of(cloud: Cloud) -> &'static str {
     if cloud == Cloud::Ocean { "floatingippools" } else { "netipallocations" }
 }
 
-fn pod_name(node: u64) -> String {
+pub(crate) fn pod_name(node: u64) -> String {
     format!("ingress-{node}")
 }
 
@@ -213,7 +214,7 @@ impl Cluster {
         }
     }
 
-    fn name(cloud: Cloud, node: u64) -> String {
+    pub(crate) fn name(cloud: Cloud, node: u64) -> String {
         match cloud {
             Cloud::Compute => format!("edge-{node}"),
             Cloud::Ocean => format!("worker-{node}"),
@@ -294,6 +295,8 @@ impl Cluster {
             }
             Event::CloudFault { cloud, fault, times } => self.cloud_fault(*cloud, *fault, *times),
             Event::Vips(event) => vips::happen(&self.universe, event),
+            Event::Undecodable { what, is_broken } => broken::garble(&self.universe, *what, *is_broken),
+            Event::Refuse { what, is_refused } => broken::refuse(&self.universe, *what, *is_refused),
             Event::DeleteKind { cloud } => {
                 if *cloud != Cloud::Ocean && api.has_kind(kind_of(*cloud)) {
                     let ips = (0..ADDRESSES).flat_map(|at| [compute_address(at), aws_address(at)]);
@@ -784,6 +787,7 @@ impl Cluster {
         self.universe.disturb("objects");
         Cloud::ALL.into_iter().for_each(|cloud| self.recreate(cloud));
         vips::heal(&self.universe);
+        broken::heal(&self.universe);
         self.confirm_losses(Duration::from_secs(86_400));
         self.note_lacking();
     }

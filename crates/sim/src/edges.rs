@@ -38,6 +38,7 @@ use tokio::sync::oneshot;
 use tower::{BoxError, ServiceExt};
 
 use crate::apiserver::{self, After, Watch};
+use crate::broken;
 use crate::grace::Journal;
 use crate::run::TAKEOVER;
 use crate::script::{Asked, Cloud};
@@ -320,7 +321,9 @@ fn carried_out(
         universe.asks_for_a_change();
     }
     let journal = Journal::of(universe, request);
+    let written = broken::is_write(request).then(|| universe.api.meant(request)).flatten();
     let answer = vips::carried_out(universe, process, sent, request);
+    broken::judge(universe, process, request, written.as_deref(), answer.status());
     if let Some(journal) = journal {
         journal.is_written(universe, process);
     }

@@ -17,6 +17,7 @@
 //! I10 names in DNS are never emptied, and those of others are left alone: see `names`
 //! I11 a VIP is on one Cluster, from a claim of its own, and nothing of anybody else is touched: see `vips`
 //! I12 a status tells of a lost holder for a minute at least, whoever leads: see `grace`
+//! I13 nothing is written to an object that can't be decoded: see `broken`
 //! ```
 //!
 //! What is settled is judged twice: by the planner on the true facts, read without any weather, which must have nothing left to do; and

@@ -12,6 +12,7 @@
 
 pub mod apiserver;
 pub mod arrivals;
+pub mod broken;
 pub mod cluster;
 pub mod dice;
 pub mod edges;

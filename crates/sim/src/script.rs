@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::broken::{self, Thing};
 use crate::dice::Dice;
 use crate::universe::Death;
 use crate::vips;
@@ -179,6 +180,16 @@ pub enum Event {
     },
     /// Something happens to Clusters and their VIPs.
     Vips(vips::Event),
+    /// An object can't be decoded any more, or can again.
+    Undecodable {
+        what: Thing,
+        is_broken: bool,
+    },
+    /// The apiserver refuses every change of an object, or takes them again.
+    Refuse {
+        what: Thing,
+        is_refused: bool,
+    },
 }
 
 /// Who is asked for a change.
@@ -300,6 +311,7 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
         )
     };
     let troubles: Vec<_> = events.iter().filter(|(_, event)| is_trouble(event)).map(|(at, _)| *at).collect();
+    events.extend(broken::script(seed, &troubles));
     events.extend(vips::script(seed, &troubles).into_iter().map(|(at, event)| (at, Event::Vips(event))));
     events.sort_by_key(|(at, _)| *at);
     events

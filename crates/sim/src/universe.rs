@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::apiserver::ApiServer;
 use crate::arrivals::Arrivals;
+use crate::broken::Refusals;
 use crate::cluster::{Clouds, address_at};
 use crate::dice::Dice;
 use crate::grace::Grace;
@@ -69,6 +70,8 @@ pub struct Universe {
     pub arrivals: Arrivals,
     /// Who has to be given time to recover.
     pub grace: Grace,
+    /// Writes that were refused.
+    pub refusals: Refusals,
 }
 
 /// How the network behaves.
@@ -153,6 +156,7 @@ impl Universe {
             story: Mutex::default(),
             arrivals: Arrivals::default(),
             grace: Grace::new(seed),
+            refusals: Refusals::default(),
         })
     }
 

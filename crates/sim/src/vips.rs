@@ -30,10 +30,10 @@ use crate::script::CHAOS;
 use crate::universe::Universe;
 
 /// How many Clusters there are at the most.
-const CLUSTERS: u64 = 5;
+pub(crate) const CLUSTERS: u64 = 5;
 /// Those that are there from the beginning.
 const FIRST: u64 = 2;
-const NAMESPACE: &str = "capi";
+pub(crate) const NAMESPACE: &str = "capi";
 /// The class that defines the variable.
 const CLASS_WITH_VARIABLE: &str = "edge";
 /// The class that does not.
@@ -250,7 +250,7 @@ pub fn heal(universe: &Universe) {
     }
 }
 
-fn name(cluster: u64) -> String {
+pub(crate) fn name(cluster: u64) -> String {
     format!("cluster-{cluster}")
 }
 

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::net_ip_allocation::WorkloadKind;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use crate::watch::{Change, Kind, SlimPod};
+use crate::decode::Settled;
+use crate::watch::{Kind, SlimPod};
 
 /// A workload that somebody named.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,9 +60,9 @@ pub(crate) struct Owners {
 
 impl Owners {
     /// Takes in what was seen; tells whether any pod may belong to something else now.
-    pub(crate) fn see(&mut self, kind: Kind, change: Change<ObjectMeta>) -> bool {
+    pub(crate) fn see(&mut self, kind: Kind, change: Settled<ObjectMeta>) -> bool {
         match change {
-            Change::All(all) => {
+            Settled::All(all) => {
                 let names: BTreeSet<_> = all.iter().map(|owner| Named::of(kind, owner)).collect();
                 let is_gone = |named: &&Named| named.kind == kind && !names.contains(named);
                 let gone: Vec<_> = self.known.keys().filter(is_gone).cloned().collect();
@@ -74,9 +75,27 @@ impl Owners {
                 }
                 has_changed
             }
-            Change::Applied(owner) => self.set(Named::of(kind, &owner), Some(&owner)),
-            Change::Deleted(owner) => self.set(Named::of(kind, &owner), None),
+            Settled::Applied(owner) => self.set(Named::of(kind, &owner), Some(&owner)),
+            Settled::Deleted(owner) => self.set(Named::of(kind, &owner), None),
         }
+    }
+
+    /// What is known of an owner whose newest version can't be decoded. Nothing is known of one that was never decoded, and
+    /// its pods may be anybody's.
+    pub(crate) fn last_known(&self, kind: Kind, metadata: &ObjectMeta) -> Option<ObjectMeta> {
+        let (uid, above) = self.known.get(&Named::of(kind, metadata))?;
+        let above = above.iter().map(|above| OwnerReference {
+            uid: above.clone(),
+            controller: Some(true),
+            ..OwnerReference::default()
+        });
+        Some(ObjectMeta {
+            name: metadata.name.clone(),
+            namespace: metadata.namespace.clone(),
+            uid: Some(uid.clone()),
+            owner_references: Some(above.collect()),
+            ..ObjectMeta::default()
+        })
     }
 
     fn set(&mut self, named: Named, owner: Option<&ObjectMeta>) -> bool {
@@ -169,8 +188,8 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "web-1", "namespace": "web"}})).unwrap()
     }
 
-    fn all(owner: ObjectMeta) -> Change<ObjectMeta> {
-        Change::All(vec![owner])
+    fn all(owner: ObjectMeta) -> Settled<ObjectMeta> {
+        Settled::All(vec![owner])
     }
 
     fn web() -> Named {
@@ -180,10 +199,10 @@ mod tests {
     #[test]
     fn n5_a_pod_belongs_to_a_deployment_through_its_replica_set_and_not_by_its_name() {
         let mut owners = Owners::default();
-        owners.see(Kind::Deployments, Change::All(vec![owner("web", "d1", ""), owner("web-6", "d2", "")]));
+        owners.see(Kind::Deployments, Settled::All(vec![owner("web", "d1", ""), owner("web-6", "d2", "")]));
         owners.see(
             Kind::ReplicaSets,
-            Change::All(vec![owner("web-5", "r1", "d1"), owner("web-6", "r2", "d2")]),
+            Settled::All(vec![owner("web-5", "r1", "d1"), owner("web-6", "r2", "d2")]),
         );
         assert!(owners.has(&web(), &pod("ReplicaSet", "r1")));
         assert!(!owners.has(&web(), &pod("ReplicaSet", "r2")), "that of another, whatever it is called");
@@ -205,12 +224,12 @@ mod tests {
         owners.see(Kind::Deployments, all(owner("web", "d1", "")));
         owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
         owners.see(Kind::StatefulSets, all(owner("db", "s1", "")));
-        assert!(owners.see(Kind::Deployments, Change::All(Vec::new())));
+        assert!(owners.see(Kind::Deployments, Settled::All(Vec::new())));
         assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "its pods may still serve");
         owners.see(Kind::Deployments, all(owner("web", "d2", "")));
         assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "another is in its place, and may adopt them");
         let db = Named::new(WorkloadKind::StatefulSet, "web", "db");
-        owners.see(Kind::StatefulSets, Change::All(Vec::new()));
+        owners.see(Kind::StatefulSets, Settled::All(Vec::new()));
         assert!(owners.has(&db, &pod("StatefulSet", "s1")));
         assert!(owners.has(&db, &orphan()), "it was deleted without its pods");
         assert!(!owners.has(&web(), &orphan()), "this one is there, and the pod is not its own");
@@ -219,7 +238,7 @@ mod tests {
     #[test]
     fn a_pod_of_a_replica_set_that_is_not_known_yet_or_has_no_owner_may_be_ours() {
         let mut owners = Owners::default();
-        owners.see(Kind::Deployments, Change::All(vec![owner("web", "d1", ""), owner("else", "d9", "")]));
+        owners.see(Kind::Deployments, Settled::All(vec![owner("web", "d1", ""), owner("else", "d9", "")]));
         assert!(owners.has(&web(), &pod("ReplicaSet", "r9")));
         assert!(!owners.has(&Named::new(WorkloadKind::Deployment, "other", "web"), &pod("ReplicaSet", "r9")));
         assert!(owners.see(Kind::ReplicaSets, all(owner("else-1", "r9", ""))));
@@ -247,8 +266,8 @@ mod tests {
     fn a_change_that_changes_nobodys_owner_is_none() {
         let mut owners = Owners::default();
         assert!(owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1"))));
-        assert!(!owners.see(Kind::ReplicaSets, Change::Applied(Box::new(owner("web-5", "r1", "d1")))));
-        assert!(owners.see(Kind::ReplicaSets, Change::All(Vec::new())));
+        assert!(!owners.see(Kind::ReplicaSets, Settled::Applied(owner("web-5", "r1", "d1"))));
+        assert!(owners.see(Kind::ReplicaSets, Settled::All(Vec::new())));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use super::limits::{MESSAGE_MAX, cut};
+
 /// How an object stands as a whole. The order is that of urgency: the worst address speaks for the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
@@ -22,6 +24,7 @@ pub(super) fn conditions(
     generation: Option<i64>,
     now: &Time,
 ) -> Vec<Condition> {
+    let message = cut(message, MESSAGE_MAX);
     let states = [
         ("Ready", standing == Standing::Ready),
         ("Reconciling", standing == Standing::Reconciling),
@@ -34,7 +37,7 @@ pub(super) fn conditions(
             type_: kind.into(),
             status: status.into(),
             reason: reason.into(),
-            message: message.into(),
+            message: message.clone(),
             observed_generation: generation,
             last_transition_time: before
                 .map_or_else(|| now.clone(), |before| before.last_transition_time.clone()),

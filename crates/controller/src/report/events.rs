@@ -11,11 +11,10 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client, Resource};
 use plan::{NodeName, Timestamp};
 
-use crate::observe::Object;
+use super::limits::{NOTE_MAX, cut};
+use crate::decode::Report;
+use crate::observe::{Object, UNDECODABLE};
 use crate::watch::SlimNode;
-
-/// The most characters that the apiserver takes.
-const NOTE_MAX: usize = 1_000;
 
 /// The most characters of an object's name in that of an Event about it.
 const NAME_MAX: usize = 180;
@@ -71,6 +70,23 @@ impl News {
             ..ObjectReference::default()
         };
         Self { regarding, is_warning: false, reason: reason.into(), action: "Move", note }
+    }
+
+    /// An object can't be decoded.
+    pub fn of_undecodable<T>(report: &Report<T>, kind: &str, api_version: &str) -> Self {
+        let regarding = ObjectReference {
+            api_version: Some(api_version.to_owned()),
+            kind: Some(kind.to_owned()),
+            name: Some(report.name.clone()),
+            namespace: Some(report.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+            uid: report.uid.clone(),
+            ..ObjectReference::default()
+        };
+        let note = format!(
+            "the controller can't decode this object and leaves it alone until somebody corrects it: {}",
+            report.error
+        );
+        Self { regarding, is_warning: true, reason: UNDECODABLE.into(), action: "Decode", note }
     }
 
     /// The same, for somebody to look at.
@@ -139,7 +155,7 @@ pub(crate) async fn tell(
         },
         action: Some(news.action.into()),
         event_time: Some(MicroTime(now)),
-        note: Some(news.note.chars().take(NOTE_MAX).collect()),
+        note: Some(cut(&news.note, NOTE_MAX)),
         reason: Some(news.reason),
         regarding: Some(news.regarding),
         reporting_controller: Some("ip-address-controller".into()),

@@ -24,7 +24,8 @@ pub(super) fn differences(index: &Index, marks: &Marks) -> Vec<(NodeName, String
         let patch = difference(name, node, marks)?;
         Some((name.clone(), node.resource_version().unwrap_or_default(), patch))
     };
-    index.nodes.iter().filter_map(needs).collect()
+    // Nothing is written to a node that can't be decoded.
+    index.nodes.iter().filter(|(_, node)| !node.is_stand_in).filter_map(needs).collect()
 }
 
 pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Result<(), kube::Error> {

@@ -15,6 +15,7 @@ use plan::{
 use serde_json::{Value, json};
 
 use super::conditions::{self, Standing};
+use super::limits::{self, MESSAGE_MAX, PROPOSED_MAX, VALUES_MAX, cut};
 use crate::observe::{CREATE, Index, Object, RELEASE, Refusal, URGENT, VOLUNTARY};
 
 /// The most candidates that an ambiguous creation names in the journal.
@@ -22,6 +23,9 @@ const CANDIDATES_MAX: usize = 50;
 
 /// The most nodes that each of FLIPOP's lists names. A cluster may have thousands, and the object must still fit.
 const NODES_MAX: usize = 100;
+
+/// The most steps that a status proposes.
+const PROPOSED_COUNT_MAX: usize = 100;
 
 /// The parts of a status that both kinds have.
 struct Common {
@@ -219,7 +223,7 @@ impl Speaker<'_> {
         status.dns = self.dns(status.dns.as_ref());
         let has_none = self.verdicts.is_empty() && self.lacking.is_none();
         let nothing = has_none.then(|| "neither ips nor desiredIPs asks for an address".to_owned());
-        status.error = self.refusal.map(|refusal| refusal.message.clone()).or(nothing);
+        status.error = self.refusal.map(|refusal| cut(&refusal.message, MESSAGE_MAX)).or(nothing);
         (status.assignable_nodes, status.node_errors) = (Vec::new(), Vec::new());
         if self.refusal.is_none() {
             let (key, world) = (&self.pool.key, &self.index.world);
@@ -248,7 +252,7 @@ impl Speaker<'_> {
             Standing::Reconciling if reason != "RecordFailed" => "in-progress".into(),
             Standing::Reconciling | Standing::Stalled => "error".into(),
         });
-        status.error = (status.state.as_deref() == Some("error")).then(|| message.clone());
+        status.error = (status.state.as_deref() == Some("error")).then(|| cut(&message, MESSAGE_MAX));
         status.observed_generation = object.metadata.generation;
         status.dns = self.dns(status.dns.as_ref());
         status.conditions = conditions::conditions(
@@ -277,6 +281,7 @@ impl Speaker<'_> {
             let is_ours = fact.set.owner.is_some() && fact.set.owner == self.index.world.dns_owner;
             values.extend(fact.set.values.iter().filter(|_| is_ours).map(ToString::to_string));
         }
+        values.truncate(VALUES_MAX);
         let same = present.filter(|present| present.values == values);
         let published_at = same.map_or_else(
             || (!values.is_empty()).then(|| whole_seconds(self.now)),
@@ -306,7 +311,7 @@ impl Speaker<'_> {
     fn common(&self, present: &Present<'_>) -> Common {
         let remembered: BTreeMap<&str, &AddressStatus> =
             present.addresses.iter().map(|status| (status.address.as_str(), status)).collect();
-        let addresses: Vec<_> = self
+        let mut addresses: Vec<_> = self
             .verdicts
             .iter()
             .map(|(address, said)| {
@@ -315,6 +320,7 @@ impl Speaker<'_> {
             .collect();
         let attached = addresses.iter().filter(|status| status.state == AddressState::Attached).count();
         let desired = addresses.iter().filter(|status| status.state != AddressState::Disabled).count();
+        self.leave_out(&mut addresses);
         let worst = self.verdicts.iter().map(|(address, said)| (standing(said), address, said));
         let worst = worst.max_by_key(|(standing, ..)| *standing);
         let desired = desired + self.lacking_count();
@@ -379,9 +385,26 @@ impl Speaker<'_> {
                 .chain(would_create)
                 .take(99)
                 .chain(self.published.iter().filter_map(would_publish))
+                .take(PROPOSED_COUNT_MAX)
+                .map(|step| cut(&step, PROPOSED_MAX))
                 .collect(),
             addresses,
         }
+    }
+
+    /// Leaves out addresses beyond what a status may list: those of which nothing has to be remembered. The planner begins
+    /// nothing with them.
+    fn leave_out(&self, addresses: &mut Vec<AddressStatus>) {
+        let mut spare = addresses.len().saturating_sub(plan::ADDRESSES_MAX);
+        let mut keep: Vec<_> = addresses.iter().map(|_| true).collect();
+        for (status, keep) in addresses.iter().zip(&mut keep).rev() {
+            let is_remembered = status.address.parse().is_ok_and(|address| self.pool.is_remembered(address));
+            if spare > 0 && !is_remembered {
+                (*keep, spare) = (false, spare - 1);
+            }
+        }
+        let mut keep = keep.into_iter();
+        addresses.retain(|_| keep.next().unwrap_or(true));
     }
 
     /// The journal, as it shall stand. One that can't be read stays as it is.
@@ -418,7 +441,10 @@ impl Speaker<'_> {
         let entries = journal.iter().map(entry).chain(self.pool.creation.as_ref().map(|entry| {
             self.creation(entry, |id| started_at(id).or_else(|| Some(whole_seconds(self.now))))
         }));
-        let entries = entries.collect();
+        let mut entries: Vec<_> = entries.collect();
+        if plan::sabotaged!(JournalCut) {
+            entries.truncate(1);
+        }
         Some(Moves { version: MOVES_VERSION, epoch: self.index.world.epoch.0, entries })
     }
 
@@ -444,6 +470,10 @@ impl Speaker<'_> {
             started_at: started_at(&id),
             id,
         }
+    }
+
+    fn address_message_max(&self) -> usize {
+        limits::address_message_max(self.verdicts.len())
     }
 
     /// How many addresses there should be beside those that are listed.
@@ -475,7 +505,8 @@ impl Speaker<'_> {
             previous_holders: self.returned(address),
             ptr_name: self.pool.ptrs.get(&address).map(ToString::to_string),
             reason: Some(reason(said).to_owned()),
-            message: (!is_settled && state != AddressState::Moving).then(|| said.to_string()),
+            message: (!is_settled && state != AddressState::Moving)
+                .then(|| cut(&said.to_string(), self.address_message_max())),
             since: since.or_else(|| Some(whole_seconds(self.now))),
             lost_since: self.lost_since(address, said).map(whole_seconds),
             created: present
@@ -532,11 +563,13 @@ impl Speaker<'_> {
             Verdict::Moving(node) => (IpState::InProgress, node.as_ref(), None),
             Verdict::Queued(node) => (IpState::InProgress, Some(node), None),
             Verdict::NoNode => (IpState::Unassigned, None, None),
-            Verdict::OtherRegion(..) => (IpState::Unassigned, None, Some(said.to_string())),
+            Verdict::OtherRegion(..) => {
+                (IpState::Unassigned, None, Some(cut(&said.to_string(), self.address_message_max())))
+            }
             Verdict::Disabled | Verdict::Releasing | Verdict::Unmarked | Verdict::Leaving => {
                 (IpState::Disabled, None, None)
             }
-            other => (IpState::Error, None, Some(other.to_string())),
+            other => (IpState::Error, None, Some(cut(&other.to_string(), self.address_message_max()))),
         };
         IpStatus {
             state,
@@ -599,6 +632,7 @@ fn reason(said: &Verdict) -> &'static str {
             Waits::ForNewerController => "NewerJournal",
             Waits::ForCorrection => "Refused",
             Waits::ForRetry(_) => "Failed",
+            Waits::ForRoom => "JournalFull",
         },
     }
 }
@@ -715,7 +749,7 @@ mod tests {
     fn accept(index: &mut Index, mut object: FloatingIPPool) {
         let version: u64 = object.metadata.resource_version.unwrap_or_default().parse().unwrap_or(0);
         object.metadata.resource_version = Some((version + 1).to_string());
-        index.see(Seen::Pools(Change::Applied(Box::new(object))));
+        index.see(Seen::Pools(Change::Applied(Box::new(object.into()))));
     }
 
     /// Each address with its state and, where there are any, the node, its providerID, and whether there is an error.
@@ -846,5 +880,92 @@ mod tests {
         let said = status(&index);
         assert!(said.error.unwrap().contains("a in b"));
         assert_eq!(said.assignable_nodes, Vec::<String>::new());
+    }
+
+    /// What etcd takes, less what the object's metadata and managed fields need.
+    const STATUS_BYTES_MAX: usize = 1_400_000;
+
+    fn bytes(status: &FloatingIPPoolStatus) -> usize {
+        serde_json::to_string(status).unwrap().len()
+    }
+
+    #[test]
+    fn a_thousand_long_failures_fit_into_a_status() {
+        let ips: Vec<_> = (0..1_000).map(|at| format!("203.0.{}.{}", at / 250, at % 250)).collect();
+        let mut index = index(1, json!({"ips": ips}));
+        let why: Arc<str> = "the cloud said no ".repeat(40).into();
+        let until = NOW + Duration::from_secs(60);
+        for ip in &ips {
+            listed(&mut index, &[(ip, Holding::Free)]);
+        }
+        let holders: Vec<_> = ips.iter().map(|ip| (ip.as_str(), Holding::Free)).collect();
+        listed(&mut index, &holders);
+        for ip in &ips {
+            let pause = plan::Pause { until, why: Arc::clone(&why) };
+            index.world.avoid_addresses.insert(ip.parse().unwrap(), pause);
+        }
+        let said = status(&index);
+        assert_eq!((said.addresses.len(), said.ips.len()), (1_000, 1_000));
+        assert!(bytes(&said) < STATUS_BYTES_MAX, "{}", bytes(&said));
+        let message = said.addresses[0].message.as_ref().unwrap();
+        assert!(
+            message.starts_with("waits: the last try failed") && message.ends_with("more characters"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_huge_selector_fits_into_a_status() {
+        let index =
+            index(1, json!({"ips": ["203.0.113.1"], "match": {"nodeLabel": "a in b ".repeat(30_000)}}));
+        let said = status(&index);
+        assert!(said.error.as_ref().unwrap().contains("more characters"));
+        assert!(bytes(&said) < 50_000, "{}", bytes(&said));
+    }
+
+    #[test]
+    fn a_name_with_too_many_values_names_the_first() {
+        let dns = json!({"provider": "digitalocean", "zone": "example.com", "recordName": "hello"});
+        let mut index = index(1, json!({"ips": ["203.0.113.1"], "dnsRecordSet": dns}));
+        index.world.dns_owner = Some("us".into());
+        listed(&mut index, &[("203.0.113.1", Holding::By("1".into()))]);
+        let name = plan::plan(&index.world, NOW).published[&key()][0].0.clone();
+        let values = (0..2_000).map(|at: u32| Address(std::net::Ipv4Addr::from(at).into())).collect();
+        let set = RecordSet { values, ttl: Some(30), owner: Some("us".into()) };
+        index.world.records.insert(name, RecordFact { set, as_of: NOW });
+        let object = written(&index).unwrap();
+        assert_eq!(object.status.as_ref().unwrap().dns.as_ref().unwrap().values.len(), VALUES_MAX);
+        accept(&mut index, object);
+        let again = written(&index).and_then(|object| object.status);
+        assert!(again.is_none_or(|status| status.dns.unwrap().values.len() == VALUES_MAX));
+    }
+
+    #[test]
+    fn a_swap_in_a_full_pool_fits_and_the_journal_is_whole() {
+        let ip = |at: usize| format!("203.0.{}.{}", at / 250, at % 250);
+        let holder = |at: usize| json!({"vm": at.to_string(), "nodeName": "n"});
+        let entry = |at: usize| {
+            json!({
+                "id": ip(at), "address": ip(at), "step": "Urgent", "epoch": 1, "to": holder(at),
+            })
+        };
+        let of_status = |at: usize| json!({"address": ip(at), "state": "Attached", "lastHolder": holder(at)});
+        let moving: Vec<_> = (0..30).map(entry).collect();
+        let held: Vec<_> = (0..1_000).map(of_status).collect();
+        let listed: Vec<_> = (30..1_030).map(ip).collect();
+        let mut index = Index::default();
+        index.see(Seen::Pools(Change::All(vec![
+            serde_json::from_value(json!({
+                "metadata": {"name": "pool", "namespace": "web", "uid": "1", "resourceVersion": "1"},
+                "spec": {"provider": "digitalocean", "ips": listed},
+                "status": {"addresses": held, "moves": {"version": 1, "epoch": 1, "entries": moving}},
+            }))
+            .unwrap(),
+        ])));
+        let said = status(&index);
+        assert_eq!(said.addresses.len(), plan::ADDRESSES_MAX);
+        assert_eq!(said.moves.unwrap().entries.len(), 30);
+        let remembered = said.addresses.iter().filter(|status| status.last_holder.is_some()).count();
+        assert_eq!(remembered, 1_000, "no last holder is left out");
     }
 }

@@ -6,17 +6,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kube::ResourceExt;
 use kube::core::{ApiResource, ObjectMeta};
+use kube::{Resource, ResourceExt};
 use plan::vips::{self, Count, Key, PoolRef, Role, World};
 use serde_json::Value;
 
 use super::conditions;
 use super::watch::{
-    Address, Addresses, Claim, Class, Cluster, Endpoint, Kind, Lenient, Pool, Seen, Topology,
+    Address, Addresses, Claim, Class, Cluster, ClusterSpec, Endpoint, Kind, Lenient, Pool, Seen, Topology,
 };
 use super::{CLASS, INGRESS_ENABLED, INGRESS_VIP, PAUSED, PRIORITY, ROLE, STATUS, VARIABLE};
-use crate::watch::{Change, version};
+use crate::decode::{Change, Decoded, Register, Settled, Undecodable};
+use crate::watch::version;
 
 /// What is known of a Cluster beside what decisions need.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub struct Index {
     pub clusters: BTreeMap<Key, Tracked>,
     /// What is needed to give a claim up: its UID and version.
     pub claims: BTreeMap<Key, ObjectMeta>,
+    /// Objects that can't be decoded.
+    pub undecodable: Register<Kind>,
     /// The version in which each kind is served.
     pub served: BTreeMap<Kind, ApiResource>,
     /// Kinds that are not known, and why; nobody is told the same twice.
@@ -64,23 +67,29 @@ impl Index {
             Seen::Clusters(change) => self.see_clusters(change),
             Seen::Classes(change) => {
                 self.sure(Kind::Classes);
-                apply(
-                    &mut self.world.classes,
-                    change.map(|class| (key(&class.metadata), Some(defines(&class)))),
-                );
+                self.world.undecodable.classes = self.note(Kind::Classes, &change);
+                apply(&mut self.world.classes, change, key, |class| Some(defines(class)), |_, last| last);
             }
             Seen::Pools(kind, change) => {
                 self.sure(kind);
+                self.note(kind, &change);
                 let pools = match kind {
                     Kind::NamespacedPools => &mut self.world.namespaced_pools,
                     _ => &mut self.world.global_pools,
                 };
-                apply(pools, change.map(|found| (pool_ref(&found.metadata), Some(pool(&found)))));
+                apply(
+                    pools,
+                    change,
+                    pool_ref,
+                    |found| Some(pool(found)),
+                    |undecodable, last| last.or_else(|| Some(pool(&stand_in(&undecodable.metadata)))),
+                );
             }
             Seen::Claims(change) => self.see_claims(change),
             Seen::Addresses(change) => {
                 self.sure(Kind::Addresses);
-                apply(&mut self.world.addresses, change.map(|found| (key(&found.metadata), address(&found))));
+                self.world.undecodable.addresses = self.note(Kind::Addresses, &change);
+                apply(&mut self.world.addresses, change, key, address, |_, last| last);
             }
             Seen::Served(kind, resource) => {
                 let version = &resource.version;
@@ -137,23 +146,54 @@ impl Index {
         }
     }
 
+    /// Takes note of the objects of a kind that can't be decoded, and tells which these are.
+    fn note<K: Resource>(&mut self, kind: Kind, change: &Change<K>) -> BTreeSet<Key> {
+        self.undecodable.see(kind, change, K::meta);
+        let of_kind = self.undecodable.of(kind);
+        of_kind.map(|(namespace, name)| Key { namespace: namespace.into(), name: name.into() }).collect()
+    }
+
     fn see_clusters(&mut self, change: Change<Cluster>) {
         self.sure(Kind::Clusters);
+        self.note(Kind::Clusters, &change);
         match change {
             Change::All(all) => {
                 self.world.are_clusters_known = true;
-                let present: BTreeSet<_> = all.iter().map(|cluster| key(&cluster.metadata)).collect();
+                let present: BTreeSet<_> = all.iter().map(|cluster| key(cluster.meta())).collect();
                 self.clusters.retain(|key, _| present.contains(key));
                 self.world.clusters.retain(|key, _| present.contains(key));
-                all.into_iter().for_each(|cluster| self.see_cluster(cluster));
+                all.into_iter().for_each(|cluster| self.see_decoded_cluster(cluster));
             }
-            Change::Applied(cluster) => self.see_cluster(*cluster),
-            Change::Deleted(cluster) => {
-                let key = key(&cluster.metadata);
+            Change::Applied(cluster) => self.see_decoded_cluster(*cluster),
+            Change::Deleted(gone) => {
+                let key = key(&gone);
                 self.clusters.remove(&key);
                 self.world.clusters.remove(&key);
             }
         }
+    }
+
+    /// Takes in a Cluster, or that it can't be decoded. Then what it was last stays, every address in it counts as a VIP of
+    /// it, and nothing is done for it.
+    fn see_decoded_cluster(&mut self, cluster: Decoded<Cluster>) {
+        let undecodable = match cluster {
+            Decoded::Object(cluster) => return self.see_cluster(cluster),
+            Decoded::Undecodable(undecodable) => undecodable,
+        };
+        let key = key(&undecodable.metadata);
+        let known = self.clusters.get(&key).filter(|known| known.metadata.uid == undecodable.metadata.uid);
+        match known {
+            Some(known) if version(&known.metadata) > version(&undecodable.metadata) => return,
+            Some(_) => {}
+            None => self.see_cluster(stand_in_cluster(&undecodable)),
+        }
+        let (Some(cluster), Some(tracked)) = (self.world.clusters.get_mut(&key), self.clusters.get_mut(&key))
+        else {
+            return;
+        };
+        cluster.undecodable = Some(undecodable.addresses());
+        // The answer to an earlier write must not replace this version.
+        tracked.metadata.resource_version = undecodable.metadata.resource_version;
     }
 
     /// Takes in the answer to a write. One that comes late may be of a Cluster that is gone by now.
@@ -192,16 +232,19 @@ impl Index {
 
     fn see_claims(&mut self, change: Change<Claim>) {
         self.sure(Kind::Claims);
+        self.world.undecodable.claims = self.note(Kind::Claims, &change);
+        // What was known of a claim that can't be decoded may not be so any more, and nothing is done with it.
+        let Some(change) = change.with_stand_ins(|_| None) else { return };
         match change {
-            Change::All(all) => {
+            Settled::All(all) => {
                 self.world.claims = Some(BTreeMap::new());
                 self.claims.clear();
                 all.into_iter().for_each(|claim| self.see_claim(claim));
             }
-            Change::Applied(claim) => self.see_claim(*claim),
-            Change::Deleted(claim) => {
-                let key = key(&claim.metadata);
-                let is_same = self.claims.get(&key).is_some_and(|known| known.uid == claim.metadata.uid);
+            Settled::Applied(claim) => self.see_claim(claim),
+            Settled::Deleted(gone) => {
+                let key = key(&gone);
+                let is_same = self.claims.get(&key).is_some_and(|known| known.uid == gone.uid);
                 if is_same {
                     self.claims.remove(&key);
                     self.world.claims.as_mut().map(|claims| claims.remove(&key));
@@ -253,20 +296,54 @@ pub fn role_of_claim(key: &Key) -> Option<Role> {
     Role::ALL.into_iter().find(|role| key.name.starts_with(role.claim_prefix()))
 }
 
-/// Takes in what changed. What can't be read is as good as absent.
-fn apply<K: Ord, V>(known: &mut Option<BTreeMap<K, V>>, change: Change<(K, Option<V>)>) {
+/// Takes in what changed, given the facts that an object tells, and what is left of one that can't be decoded and of what was
+/// known of it.
+fn apply<O: Resource, K: Ord, V>(
+    known: &mut Option<BTreeMap<K, V>>,
+    change: Change<O>,
+    key: impl Fn(&ObjectMeta) -> K,
+    facts: impl Fn(&O) -> Option<V>,
+    left: impl Fn(Undecodable, Option<V>) -> Option<V>,
+) {
+    let set = |one: Decoded<O>, last: Option<V>| match one {
+        Decoded::Object(object) => facts(&object),
+        Decoded::Undecodable(undecodable) => left(undecodable, last),
+    };
     match (change, known) {
         (Change::All(all), known) => {
-            *known = Some(all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect());
+            let mut before = known.take().unwrap_or_default();
+            let all = all.into_iter().filter_map(|one| {
+                let key = key(one.meta());
+                let last = before.remove(&key);
+                Some((key, set(one, last)?))
+            });
+            *known = Some(all.collect());
         }
         // What changes of something that is not known comes with the rest.
         (_, None) => {}
-        (Change::Applied(one), Some(known)) => match *one {
-            (key, Some(value)) => _ = known.insert(key, value),
-            (key, None) => _ = known.remove(&key),
-        },
-        (Change::Deleted(one), Some(known)) => _ = known.remove(&one.0),
+        (Change::Applied(one), Some(known)) => {
+            let key = key(one.meta());
+            let last = known.remove(&key);
+            if let Some(value) = set(*one, last) {
+                known.insert(key, value);
+            }
+        }
+        (Change::Deleted(gone), Some(known)) => _ = known.remove(&key(&gone)),
     }
+}
+
+/// A pool of which only the metadata is known.
+fn stand_in(metadata: &ObjectMeta) -> Pool {
+    Pool { types: None, metadata: metadata.clone(), spec: Lenient::default(), status: None }
+}
+
+/// A Cluster of which only the metadata and the endpoint are known, as far as they can be decoded.
+fn stand_in_cluster(undecodable: &Undecodable) -> Cluster {
+    let spec = ClusterSpec {
+        control_plane_endpoint: undecodable.at(&["spec", "controlPlaneEndpoint"]),
+        ..ClusterSpec::default()
+    };
+    Cluster { types: None, metadata: undecodable.metadata.clone(), spec: Lenient(spec), status: None }
 }
 
 /// An object's namespace and name.
@@ -319,6 +396,7 @@ pub fn facts(cluster: &Cluster) -> vips::Cluster {
         wants_ingress,
         ingress: annotation(INGRESS_VIP),
         ingress_label: cluster.labels().get(INGRESS_VIP).and_then(|value| text(value)),
+        undecodable: None,
     }
 }
 
@@ -453,7 +531,7 @@ mod tests {
             let spec = json!({"poolRef": {"kind": "GlobalInClusterIPPool", "name": "p"}});
             object(json!({"metadata": metadata, "spec": spec, "status": {"addressRef": {"name": ""}}}))
         };
-        index.see(Seen::Claims(Change::All(vec![claim("vip-cp-c"), claim("machine-7")])));
+        index.see(Seen::Claims(Change::All(vec![claim("vip-cp-c").into(), claim("machine-7").into()])));
         let claims = index.world.claims.unwrap();
         let named: Vec<_> = claims.keys().map(ToString::to_string).collect();
         assert_eq!(named, ["ns/vip-cp-c"]);
@@ -482,7 +560,7 @@ mod tests {
         let mut index = Index::default();
         index.see(served(Kind::Clusters));
         assert!(!index.world.are_clusters_known);
-        index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({}))])));
+        index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({})).into()])));
         assert!(index.world.are_clusters_known);
         index.see(Seen::Unsure(Kind::Clusters, "gone".into()));
         assert!(!index.world.are_clusters_known);
@@ -492,8 +570,8 @@ mod tests {
     #[test]
     fn a_late_answer_does_not_bring_back_a_cluster_that_is_gone() {
         let mut index = Index::default();
-        index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({}))])));
-        index.see(Seen::Clusters(Change::Deleted(Box::new(cluster("1", json!({}))))));
+        index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({})).into()])));
+        index.see(Seen::Clusters(Change::Deleted(Box::new(cluster("1", json!({})).metadata))));
         index.see_answer(cluster("2", json!({})));
         assert!(index.clusters.is_empty() && index.world.clusters.is_empty());
     }
@@ -530,5 +608,58 @@ mod tests {
         assert!(index.is_complete());
         index.see(Seen::Unsure(Kind::Clusters, "gone".into()));
         assert!(!index.is_complete());
+    }
+
+    /// A Cluster with an endpoint, in a version that can't be decoded.
+    fn broken(version: &str) -> Decoded<Cluster> {
+        let metadata = json!({"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": version});
+        let endpoint = json!({"host": "10.0.0.1", "port": 6443});
+        object(json!({"metadata": metadata, "spec": {"paused": "maybe", "controlPlaneEndpoint": endpoint}}))
+    }
+
+    #[test]
+    fn an_undecodable_cluster_keeps_its_endpoint_and_is_not_written() {
+        for before in [Some(cluster("1", json!({"topology": {"class": "k"}}))), None] {
+            let has_class = before.is_some();
+            let mut index = Index::default();
+            before.into_iter().for_each(|before| index.see(Seen::Clusters(Change::All(vec![before.into()]))));
+            index.see(Seen::Clusters(Change::All(vec![broken("2")])));
+            let found = index.world.clusters.values().next().unwrap();
+            assert_eq!(found.undecodable, Some(["10.0.0.1".parse().unwrap()].into()));
+            assert_eq!(found.class.is_some(), has_class, "the last version stays");
+            assert_eq!(found.endpoint.is_some(), !has_class);
+            index.see_answer(cluster("1", json!({})));
+            assert!(
+                index.world.clusters.values().all(|cluster| cluster.undecodable.is_some()),
+                "a late answer"
+            );
+            index.see(Seen::Clusters(Change::Applied(Box::new(cluster("3", json!({})).into()))));
+            assert!(index.world.clusters.values().all(|cluster| cluster.undecodable.is_none()));
+        }
+    }
+
+    #[test]
+    fn undecodable_pools_claims_classes_and_addresses_are_not_absent() {
+        let metadata = |name: &str| {
+            json!({
+                "name": name, "namespace": "ns", "uid": name, "resourceVersion": "1",
+                "labels": {CLASS: "k", ROLE: "control-plane"},
+            })
+        };
+        let mut index = Index::default();
+        index.see(Seen::Pools(
+            Kind::NamespacedPools,
+            Change::All(vec![object(json!({"metadata": metadata("p"), "spec": {}, "status": 7}))]),
+        ));
+        let pools = index.world.namespaced_pools.as_ref().unwrap();
+        assert!(pools.values().all(|pool| pool.classes.contains("k") && pool.count.is_none()));
+        assert_eq!(pools.len(), 1);
+        index.see(Seen::Claims(Change::All(vec![object(json!({"metadata": metadata("vip-cp-c")}))])));
+        index.see(Seen::Classes(Change::All(vec![object(json!({"metadata": metadata("k"), "spec": 7}))])));
+        index.see(Seen::Addresses(Change::All(vec![object(json!({"metadata": metadata("a")}))])));
+        let vips::Undecodable { classes, claims, addresses } = &index.world.undecodable;
+        let named =
+            [classes, claims, addresses].map(|keys| keys.iter().map(ToString::to_string).collect::<String>());
+        assert_eq!(named, ["ns/k", "ns/vip-cp-c", "ns/a"]);
     }
 }

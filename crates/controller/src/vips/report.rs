@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::observe::Tracked;
 use super::watch::Kind;
 use super::{INGRESS_VIP, STATUS, VARIABLE};
+use crate::report::WRITE_REFUSED;
 use crate::report::events::News;
 
 /// What is said of one VIP.
@@ -164,15 +165,25 @@ fn speak(said: &Said) -> Words {
     Words { reason: said.reason().to_owned(), message: said.to_string() }
 }
 
-fn news(metadata: &ObjectMeta, served: &ApiResource, role: Role, said: &Said) -> News {
-    let regarding = ObjectReference {
+fn reference(metadata: &ObjectMeta, served: &ApiResource) -> ObjectReference {
+    ObjectReference {
         api_version: Some(served.api_version.clone()),
         kind: Some(Kind::Clusters.name().to_owned()),
         name: metadata.name.clone(),
         namespace: metadata.namespace.clone(),
         uid: metadata.uid.clone(),
         ..ObjectReference::default()
-    };
+    }
+}
+
+/// That a Cluster can't be changed.
+pub fn refusal(metadata: &ObjectMeta, served: &ApiResource, note: String) -> News {
+    let regarding = reference(metadata, served);
+    News { regarding, is_warning: true, reason: WRITE_REFUSED.into(), action: "AllocateVIP", note }
+}
+
+fn news(metadata: &ObjectMeta, served: &ApiResource, role: Role, said: &Said) -> News {
+    let regarding = reference(metadata, served);
     let is_warning = said.is_stuck() || matches!(said, Said::Assigned { undefined_in: Some(_), .. });
     let note = format!("{role} VIP: {said}");
     News { regarding, is_warning, reason: said.reason().to_owned(), action: "AllocateVIP", note }

@@ -46,9 +46,9 @@ fn told(clusters: &[&str], pools: Vec<watch::Pool>, claims: Vec<watch::Claim>) -
         .chain([
             Seen::Clusters(Change::All(clusters.iter().map(cluster).collect())),
             Seen::Classes(Change::All(Vec::new())),
-            Seen::Pools(Kind::GlobalPools, Change::All(pools)),
+            Seen::Pools(Kind::GlobalPools, Change::All(pools.into_iter().map(Into::into).collect())),
             Seen::Pools(Kind::NamespacedPools, Change::All(Vec::new())),
-            Seen::Claims(Change::All(claims)),
+            Seen::Claims(Change::All(claims.into_iter().map(Into::into).collect())),
             Seen::Addresses(Change::All(Vec::new())),
         ])
         .collect()
@@ -232,7 +232,7 @@ async fn an_address_that_is_free_for_a_moment_is_no_news_to_those_who_wait() {
             let Vips { missed, allocating, .. } = &mut leader.vips;
             missed.values_mut().chain(allocating.values_mut()).for_each(|since| *since -= PATIENCE);
         }
-        let change = Change::Applied(Box::new(pool("p", free)));
+        let change = Change::Applied(Box::new(pool("p", free).into()));
         let requests = leader.requests(vec![Seen::Pools(Kind::GlobalPools, change)]).await;
         assert_eq!(requests, Vec::<String>::new(), "{free} free");
     }
@@ -246,7 +246,7 @@ async fn v8_conditions_that_are_refused_stop_nothing_and_are_not_tried_again_at_
         assert_eq!(requests[..3], ["POST ipaddressclaims", "PATCH c", "POST events"], "{code}");
         assert_eq!(requests[3..], ["GET clusters", "PATCH c/status"], "{code}");
         // The annotation still follows what happens.
-        let change = Change::All(vec![claim("c", "p")]);
+        let change = Change::All(vec![claim("c", "p").into()]);
         let requests = leader.requests(vec![Seen::Claims(change)]).await;
         assert_eq!(requests, ["PATCH c"], "{code}");
     }
@@ -266,6 +266,6 @@ async fn v8_without_the_right_to_write_conditions_one_cluster_is_tried_for_all()
 async fn v8_conditions_are_written_once_and_then_cost_nothing() {
     let mut leader = Leader::new(403);
     leader.requests(told(&["c"], vec![pool("p", 1)], Vec::new())).await;
-    let change = Change::Applied(Box::new(pool("q", 1)));
+    let change = Change::Applied(Box::new(pool("q", 1).into()));
     assert_eq!(leader.requests(vec![Seen::Pools(Kind::GlobalPools, change)]).await, Vec::<String>::new());
 }

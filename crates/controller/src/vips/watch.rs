@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::decode::Decoded;
 use crate::tasks::Tasks;
 use crate::watch::{Change, Heard, WATCH_RETRY, follow, is_not_found};
 
@@ -354,7 +355,7 @@ where
     P: Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
     U: Clone + Default + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    let api = Api::<Object<P, U>>::all_with(client.clone(), resource);
+    let api = Api::<Decoded<Object<P, U>>>::all_with(client.clone(), resource);
     follow(api, to, |heard| match heard {
         Heard::Changed(change) => seen(change),
         Heard::Lost(_) if plan::sabotaged!(UnknownVipsReadAsEmpty) => seen(Change::All(Vec::new())),

@@ -6,7 +6,7 @@ mod hooks;
 mod many;
 mod old_version;
 mod packaging;
-mod rig;
+pub(crate) mod rig;
 
 use std::time::Duration;
 

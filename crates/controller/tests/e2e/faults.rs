@@ -64,6 +64,65 @@ async fn one_cloud_that_only_errs_holds_up_no_other() {
     assert!(rig.clouds.compute.ledger().done.is_empty());
 }
 
+/// Lets the apiserver refuse every status of the allocation `refused`.
+async fn refuse_status(rig: &Rig) {
+    let rule = json!({
+        "apiGroups": ["netinfra.darkbrains.com"], "apiVersions": ["*"], "operations": ["UPDATE"],
+        "resources": ["netipallocations/status"],
+    });
+    let metadata = json!({"name": "refuse-status"});
+    for manifest in [
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": metadata,
+            "spec": {
+                "matchConstraints": {"resourceRules": [rule]},
+                "validations": [{"expression": "object.metadata.name != 'refused'", "message": "not this one"}],
+            },
+        }),
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": metadata,
+            "spec": {"policyName": "refuse-status", "validationActions": ["Deny"]},
+        }),
+    ] {
+        rig.control_plane.apply(&manifest.to_string()).unwrap();
+    }
+    eventually("the policy is in force", SOON, async || {
+        let patch = r#"{"status": {"summary": {"desired": 0, "attached": 0}}}"#;
+        let arguments = ["patch", "nia", "refused", "--subresource=status", "--type=merge", "-p", patch];
+        Ok(!rig.control_plane.kubectl().args(arguments).output()?.status.success())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_write_is_retried_with_backoff_for_its_object_alone() {
+    let rig = Rig::prepare().await;
+    let example = read("examples/netipallocation.yaml");
+    let refused = example.replace("name: edge", "name: refused").replace("34.123.45.67", "34.123.45.68");
+    let refused = refused.replacen("    - 34.123.45.68\n", "", 1);
+    rig.control_plane.apply(&refused).unwrap();
+    refuse_status(&rig).await;
+    let controller = rig.controller("ip-address-controller", &[]);
+    rig.control_plane.apply(&example.replace("    - 34.123.45.68\n", "")).unwrap();
+    rig.settled("nia/edge").await;
+    eventually("an Event says that a write is refused", SOON, async || {
+        Ok(rig.kubectl(&["get", "events", "--field-selector", "reason=WriteRefused"]).contains("refused"))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let log = std::fs::read_to_string(controller.process.log()).unwrap();
+    let refusals = log.lines().filter(|line| line.contains("writing a status failed")).count();
+    assert!((3..=8).contains(&refusals), "{refusals} writes were refused\n{log}");
+    assert_eq!(rig.holder("34.123.45.68"), None, "nothing is begun that can't be journalled");
+
+    rig.kubectl(&["delete", "validatingadmissionpolicybinding", "refuse-status"]);
+    rig.kubectl(&["annotate", "nia", "refused", "example.com/try=again"]);
+    rig.settled("nia/refused").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_object_that_lists_an_address_gets_conflict_and_nothing_moves() {
     let (rig, _controller) = Rig::start().await;

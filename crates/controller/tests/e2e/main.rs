@@ -23,4 +23,5 @@ mod side;
 mod side_by_side;
 mod skeleton;
 mod testbed_itself;
+mod undecodable;
 mod upgrade;

@@ -1,7 +1,7 @@
 //! One line of world in, one line of plan out.
 //!
 //! A world is clauses between bars. `n1 …` is a node: `cordoned`, `empty` or `pods` (none, or some that are not Ready; one
-//! that is Ready otherwise), `notready 30` (for so many seconds), `zone b`, `region s` (`region -` is not known; r otherwise), `unmatched`, `nomachine`, `leaving`, `holds a1`,
+//! that is Ready otherwise; `doubtful-pods` are some that can't be decoded), `undecodable`, `reserved` (an object that can't be decoded names its machine), `notready 30` (for so many seconds), `zone b`, `region s` (`region -` is not known; r otherwise), `unmatched`, `nomachine`, `leaving`, `holds a1`,
 //! `dead` (its machine, by the cloud), `refuses` (its machine did lately). `a1 …` is an address: `free` (so is one that no node holds), `unknown`, `missing`,
 //! `foreign`, `left` (on a machine that was ours), `lost 30` (its holder was, so many seconds ago, by an earlier plan or leader), `moves n1 -> n2` (journalled; `-` is nothing), `stale` (the last
 //! listing is older than the journal), `doubtful` (the change that brought it has failed), `busy` (a call is under way), `of r` (it can be used in region r only). Other
@@ -321,6 +321,9 @@ impl Sketch {
                 "astray" => self.astray.push(name.into()),
                 "empty" => pods = Some(Pods::Absent),
                 "pods" => pods = Some(Pods::Present),
+                "doubtful-pods" => pods = Some(Pods::Unknown),
+                "undecodable" => node.readiness = Readiness::Unknown,
+                "reserved" => _ = self.world.reserved_machines.insert(vm(name)),
                 "unmatched" => pods = None,
                 "nomachine" => node.machine = None,
                 "dead" => _ = self.world.machines.insert(vm(name), MachineState::Stopped),
@@ -404,6 +407,91 @@ fn a_drained_node_gives_its_address_to_the_next_one() {
 #[test]
 fn a_cordoned_node_keeps_its_address_while_pods_are_on_it() {
     check("n1 cordoned pods holds a1 | n2", expect!["a1 on n1"]);
+}
+
+#[test]
+fn a_node_that_cannot_be_decoded_keeps_its_address_and_gets_none() {
+    check("n1 undecodable holds a1 | n2", expect!["a1 on n1"]);
+    check("n1 undecodable cordoned empty holds a1 | n2", expect!["a1 on n1"]);
+    check("floating | n1 undecodable unmatched holds a1 | n2", expect!["a1 on n1"]);
+    check("n1 undecodable | a1 free", expect!["a1 waits: no node can take it"]);
+    check("n1 undecodable | n2 | a1 moves - -> n1", expect!["abandon a1"]);
+    let lost = "n1 undecodable holds a1 | n2 undecodable holds a2 | n3 undecodable holds a3 | n4 undecodable holds a4 | n5 undecodable holds a5";
+    assert!(plan(&world(lost), now()).tripped.is_empty(), "they are not lost");
+}
+
+#[test]
+fn a_node_with_a_pod_that_cannot_be_decoded_keeps_its_address_and_gets_none() {
+    check("floating | n1 doubtful-pods holds a1 | n2", expect!["a1 on n1"]);
+    check("floating | n1 pods holds a1 | n2", expect!["begin a1 n1 -> n2"]);
+    check("floating | n1 doubtful-pods | a1 free", expect!["a1 waits: no node can take it"]);
+    check("n1 cordoned doubtful-pods holds a1 | n2", expect!["a1 on n1"]);
+}
+
+#[test]
+fn a_machine_that_an_undecodable_object_names_gets_no_address() {
+    check("n1 reserved | n2 | a1 free | a2 free", expect!["begin a1 -> n2"]);
+}
+
+#[test]
+fn nothing_is_begun_for_an_object_that_cannot_be_written_and_its_node_is_free_for_others() {
+    let mut world = world("n1 | n2 holds a1 | a2 free | a3 free | younger lists a3");
+    let plan_of = |world: &World| plan(world, now()).to_string();
+    assert_eq!(plan_of(&world), "begin 203.0.113.2 -> n1");
+    let key = PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: "p".into() };
+    world.unwritable.insert(key.clone(), now() + Duration::from_secs(30));
+    let plan = plan(&world, now());
+    assert!(plan.steps.iter().all(|step| step.pool != key), "{plan}");
+    assert_eq!(plan.ask_again, Some(now() + Duration::from_secs(30)));
+}
+
+/// A pool of so many addresses, of which the first are moving and are not listed any more.
+fn full(listed: u32, removed: u32) -> World {
+    let mut world = World::default();
+    world.epoch = Epoch(7);
+    let ip = |number: u32| Address(std::net::Ipv4Addr::from(0x0a00_0000 + number).into());
+    let mut pool = Pool { addresses: (removed..removed + listed).map(ip).collect(), ..pool("p", "1000") };
+    let entry = Move {
+        from: None,
+        to: Some(Target { vm: vm("old"), node: "old".into() }),
+        owed: BTreeSet::new(),
+        releases: false,
+        is_voluntary: false,
+        epoch: Epoch(7),
+        written: Tick(5),
+    };
+    pool.journal = Journal::Known((0..removed).map(|number| (ip(number), entry.clone())).collect());
+    (0..removed + listed).for_each(|number| world.set_fact(&scope(), ip(number), fact(Holding::Free)));
+    let node = Node {
+        machine: None,
+        readiness: Readiness::Ready,
+        is_cordoned: false,
+        is_leaving: false,
+        region: None,
+        zone: None,
+    };
+    let names: Vec<NodeName> = (0..listed).map(|number| format!("n{number}").as_str().into()).collect();
+    for name in &names {
+        let machine = Some((scope(), vm(name.as_str())));
+        world.set_node(name, Node { machine, ..node.clone() });
+    }
+    let key = pool.key.clone();
+    world.set_pool(pool);
+    names.iter().for_each(|name| world.set_member(&key, name, Some(Pods::Ready)));
+    world
+}
+
+#[test]
+fn what_does_not_fit_into_the_journal_does_not_begin_and_says_so() {
+    let begun = |world: &World| {
+        let plan = plan(world, now());
+        let begun = plan.steps.iter().filter(|step| matches!(step.action, Action::Begin(_))).count();
+        let waits = |(_, said): &&(Address, Verdict)| *said == Verdict::Waits(Waits::ForRoom);
+        (begun, plan.verdicts.values().flatten().filter(waits).count())
+    };
+    assert_eq!(begun(&full(1_000, 0)), (1_000, 0));
+    assert_eq!(begun(&full(1_000, 30)), (970, 30));
+    assert_eq!(begun(&full(900, 30)), (900, 0));
 }
 
 #[test]

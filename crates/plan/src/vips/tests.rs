@@ -36,6 +36,7 @@ fn world(text: &str) -> World {
         wants_ingress: None,
         ingress: None,
         ingress_label: None,
+        undecodable: None,
     };
     let mut world = World {
         clusters: BTreeMap::from([(key("ns", "c"), cluster)]),
@@ -45,6 +46,7 @@ fn world(text: &str) -> World {
         namespaced_pools: Some(BTreeMap::new()),
         claims: Some(BTreeMap::new()),
         addresses: Some(BTreeMap::new()),
+        undecodable: Undecodable::default(),
         spoken_for: BTreeMap::new(),
         failed: BTreeMap::new(),
     };
@@ -84,6 +86,19 @@ fn read(world: &mut World, clause: &str) {
                 ..cluster.clone()
             };
             world.clusters.insert(key("ns", "another"), another);
+        }
+        ["undecodable"] => cluster.undecodable = Some(BTreeSet::new()),
+        ["undecodable", "another", vip] => {
+            let undecodable = Some([vip.parse().unwrap()].into());
+            let another = Cluster { uid: "another".into(), undecodable, ..cluster.clone() };
+            world.clusters.insert(key("ns", "another"), another);
+        }
+        ["undecodable", "class"] => _ = world.undecodable.classes.insert(key("ns", "k")),
+        ["undecodable", "claim"] => {
+            _ = world.undecodable.claims.insert(Role::ControlPlane.claim(&key("ns", "c")));
+        }
+        ["undecodable", "address"] => {
+            _ = world.undecodable.addresses.insert(Role::ControlPlane.claim(&key("ns", "c")));
         }
         ["no", "clusters"] => world.are_clusters_known = false,
         ["no", "claims"] => world.claims = None,
@@ -197,6 +212,39 @@ fn v3_a_value_that_the_variable_has_is_replaced_with_the_address_of_a_new_endpoi
         "variable 192.0.2.1 | pool p | claim from p has 10.0.0.1",
         expect!["control-plane: write 10.0.0.1 in both places (Allocating)"],
     );
+}
+
+#[test]
+fn a_cluster_that_cannot_be_decoded_is_left_alone() {
+    check("undecodable | pool p | pool r ingress", expect!["control-plane: (Unknown); ingress: (Unknown)"]);
+    check(
+        "undecodable | endpoint 10.0.0.1 | pool p | claim from p has 10.0.0.1",
+        expect!["control-plane: (Unknown); ingress: (Unknown)"],
+    );
+}
+
+#[test]
+fn an_address_in_an_undecodable_cluster_is_no_vip_of_another() {
+    check(
+        "pool p | claim from p has 10.0.0.1 | undecodable another 10.0.0.1",
+        expect!["control-plane: (InUse)"],
+    );
+}
+
+#[test]
+fn a_claim_that_cannot_be_decoded_is_neither_absent_nor_given_up() {
+    check("undecodable claim | pool p", expect!["control-plane: (Unknown)"]);
+    check(
+        "undecodable claim | pool p full | pool q free | claim from p",
+        expect!["control-plane: (Unknown)"],
+    );
+}
+
+#[test]
+fn a_class_or_address_that_was_never_decoded_is_not_absent() {
+    check("nowhere | undecodable class | pool p", expect!["control-plane: (Unknown)"]);
+    check("undecodable class | pool p", expect!["control-plane: claim from p (Allocating)"]);
+    check("undecodable address | pool p | claim from p named", expect!["control-plane: (Unknown)"]);
 }
 
 #[test]

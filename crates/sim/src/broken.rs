@@ -1,0 +1,187 @@
+//! Objects that the controller can't decode for a while, and objects that the apiserver lets nobody write.
+//!
+//! An object that can't be decoded has a field of a type that the controller does not expect, as a newer CRD would leave it.
+//! Nobody may write such an object, and nothing may be done as if it were gone. A write that is refused may be tried again,
+//! but with pauses that grow.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use serde_json::{Value, json};
+
+use crate::cluster::{self, Cluster};
+use crate::dice::Dice;
+use crate::script::{CHAOS, Cloud, Event, NODES};
+use crate::universe::{Universe, lock};
+use crate::vips;
+
+/// An object that may be broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the names say what they are")]
+pub enum Thing {
+    Node {
+        cloud: Cloud,
+        node: u64,
+    },
+    Pod {
+        node: u64,
+    },
+    /// The object whose addresses are at a cloud.
+    Owner {
+        cloud: Cloud,
+    },
+    /// A name that holds addresses of nodes.
+    Names,
+    Cluster {
+        cluster: u64,
+    },
+}
+
+/// The most writes of a version of an object that one process may be refused within a minute.
+const REFUSED_PER_MINUTE_MAX: usize = 12;
+
+/// The field of an object that can't be decoded.
+fn field(plural: &str) -> (&'static str, &'static str) {
+    match plural {
+        "nodes" => ("status", "phase"),
+        "pods" => ("status", "addresses"),
+        "clusters" => ("spec", "paused"),
+        _ => ("status", "observedGeneration"),
+    }
+}
+
+/// What no field of the controller's types can be.
+fn nonsense() -> Value {
+    json!([["undecodable"]])
+}
+
+/// Whether an object can't be decoded.
+fn is_undecodable(plural: &str, object: &Value) -> bool {
+    let (part, name) = field(plural);
+    object[part][name] == nonsense()
+}
+
+impl Thing {
+    /// Every thing that may be broken.
+    fn all() -> impl Iterator<Item = Self> {
+        let of_cloud =
+            |cloud| (0..NODES).map(move |node| Self::Node { cloud, node }).chain([Self::Owner { cloud }]);
+        let clouds = Cloud::ALL.into_iter().flat_map(of_cloud);
+        let pods = (0..NODES).map(|node| Self::Pod { node });
+        clouds
+            .chain(pods)
+            .chain([Self::Names])
+            .chain((0..vips::CLUSTERS).map(|cluster| Self::Cluster { cluster }))
+    }
+
+    /// Its kind in paths, its namespace and its name.
+    fn place(self) -> (&'static str, &'static str, String) {
+        match self {
+            Self::Node { cloud, node } => ("nodes", "", Cluster::name(cloud, node)),
+            Self::Pod { node } => ("pods", "ingress", cluster::pod_name(node)),
+            Self::Owner { cloud: Cloud::Compute } => ("netipallocations", "", "edge".into()),
+            Self::Owner { cloud: Cloud::Ocean } => ("floatingippools", "default", "pool".into()),
+            Self::Owner { cloud: Cloud::Azure } => ("netipallocations", "", "azure".into()),
+            Self::Owner { cloud: Cloud::Aws } => ("netipallocations", "", "aws".into()),
+            Self::Names => ("nodednsrecordsets", "default", "nodes".into()),
+            Self::Cluster { cluster } => ("clusters", vips::NAMESPACE, vips::name(cluster)),
+        }
+    }
+}
+
+/// When what is broken, and mended again: often while the controller is in trouble.
+pub fn script(seed: u64, troubles: &[Duration]) -> Vec<(Duration, Event)> {
+    let mut dice = Dice::new(seed, "broken");
+    let (all, mut events): (Vec<_>, Vec<_>) = (Thing::all().collect(), Vec::new());
+    for _ in 0..dice.roll(8) {
+        let begins = match troubles {
+            [_, ..] if dice.one_in(2) => {
+                dice.pick(troubles).saturating_sub(dice.up_to(Duration::from_secs(20)))
+            }
+            _ => dice.up_to(CHAOS),
+        };
+        let ends = begins + Duration::from_secs(5) + dice.up_to(Duration::from_secs(120));
+        let owner = Thing::Owner { cloud: *dice.pick(&Cloud::ALL) };
+        let what = if dice.one_in(3) { owner } else { *dice.pick(&all) };
+        let is_refusal = dice.one_in(3);
+        for (at, is_broken) in [(begins, true), (ends.min(CHAOS), false)] {
+            events.push((
+                at,
+                match is_refusal {
+                    true => Event::Refuse { what, is_refused: is_broken },
+                    false => Event::Undecodable { what, is_broken },
+                },
+            ));
+        }
+    }
+    events
+}
+
+/// Makes an object such that it can't be decoded, or mends it.
+pub fn garble(universe: &Universe, what: Thing, is_broken: bool) {
+    let (plural, namespace, name) = what.place();
+    let (part, field) = field(plural);
+    universe.api.edit(plural, namespace, &name, universe.now(), |object| {
+        if is_broken {
+            object[part][field] = nonsense();
+        } else if is_undecodable(plural, object)
+            && let Value::Object(fields) = &mut object[part]
+        {
+            fields.remove(field);
+        }
+    });
+}
+
+/// Lets nobody write an object, or everybody again.
+pub fn refuse(universe: &Universe, what: Thing, is_refused: bool) {
+    let (plural, namespace, name) = what.place();
+    universe.api.refuse(plural, namespace, &name, is_refused);
+}
+
+/// Mends everything.
+pub fn heal(universe: &Universe) {
+    for what in Thing::all() {
+        garble(universe, what, false);
+        refuse(universe, what, false);
+    }
+}
+
+/// When each process was refused a write of a version of an object.
+#[derive(Default)]
+pub struct Refusals(Mutex<BTreeMap<(u64, String, String), Vec<Duration>>>);
+
+/// Judges a write of a process, given the object before it and how it was answered.
+pub fn judge(
+    universe: &Universe,
+    process: u64,
+    request: &Request<Bytes>,
+    before: Option<&Value>,
+    status: StatusCode,
+) {
+    let (Some(before), path) = (before, request.uri().path()) else { return };
+    let plural = path.trim_end_matches("/status").rsplit('/').nth(1).unwrap_or_default();
+    if status.is_success() && is_undecodable(plural, before) {
+        universe.condemn("I13", format!("p{process} wrote {path}, which can't be decoded"));
+    }
+    if status != StatusCode::UNPROCESSABLE_ENTITY {
+        return;
+    }
+    let version = before["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+    let now = universe.elapsed();
+    let times = &mut lock(&universe.refusals.0);
+    let times = times.entry((process, path.to_owned(), version)).or_default();
+    times.retain(|at| now < *at + Duration::from_secs(60));
+    times.push(now);
+    if times.len() == REFUSED_PER_MINUTE_MAX + 1 {
+        universe
+            .condemn("I7", format!("p{process} was refused {path} {} times within a minute", times.len()));
+    }
+}
+
+/// Whether a request is one to change an object that is there.
+pub fn is_write(request: &Request<Bytes>) -> bool {
+    matches!(*request.method(), Method::PUT | Method::PATCH) && !request.uri().path().contains("/leases/")
+}
