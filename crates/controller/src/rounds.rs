@@ -219,7 +219,7 @@ impl Rounds {
             let now = self.clock.wall();
             self.index.world.in_flight = self.executor.in_flight.clone();
             self.reporter.catch_up(&self.index);
-            let plan = plan::plan(&self.index.world, now);
+            let plan = self.plan(now);
             self.reporter.publish(&self.index, &plan, now);
             if self.executor.is_idle() && self.reporter.is_idle() {
                 return;
@@ -354,9 +354,7 @@ impl Rounds {
             .into_iter()
             .map(|(key, until)| (key, self.clock_at(until)))
             .collect();
-        let plan = plan::plan(&self.index.world, now);
-        self.index.world.losses = plan.losses.clone();
-        self.index.world.unmatched = plan.unmatched.clone();
+        let plan = self.plan(now);
         for (scope, machines) in &plan.ask_machines {
             self.clouds.ask_machines(scope, machines);
         }
@@ -378,7 +376,7 @@ impl Rounds {
             plan
         } else {
             self.index.world.in_flight = self.executor.in_flight.clone();
-            plan::plan(&self.index.world, now)
+            self.plan(now)
         };
         self.reporter.publish(&self.index, &after, now);
         for report in self.index.undecodable.due(Instant::now()) {
@@ -398,6 +396,14 @@ impl Rounds {
         let due = ask_again.into_iter().chain(describe).chain([Instant::now() + IDLE_MAX]);
         self.next_round = due.min().unwrap_or(self.next_round);
         hands_over
+    }
+
+    /// Plans, and keeps what the next plan builds on. Each plan may reach a status, so each counts.
+    fn plan(&mut self, now: Timestamp) -> Plan {
+        let plan = plan::plan(&self.index.world, now);
+        self.index.world.losses = plan.losses.clone();
+        self.index.world.unmatched = plan.unmatched.clone();
+        plan
     }
 
     /// The time of day at a moment to come.
