@@ -47,8 +47,8 @@ pub struct Policy {
     pub on_delete: Option<OnDelete>,
 
     /// Whether addresses that this object created are given back to the cloud. Giving one back can't be undone, so the
-    /// default is `Never`; `WhenUnneeded` releases those beyond the desired number on which the provider shows this object's
-    /// mark.
+    /// default is `Never`; `WhenUnneeded` releases addresses beyond the desired number, if the provider shows this
+    /// object's mark on them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release_created: Option<ReleaseCreated>,
 

@@ -39,8 +39,8 @@ pub struct AddressStatus {
     #[schemars(length(max = 4))]
     pub previous_holders: Vec<String>,
 
-    /// The name that the address had in its public PTR record when it was last detached, at clouds that keep it on the machine.
-    /// The address gets it back where it is attached next.
+    /// Name in the address's public PTR record, for clouds that store it on the machine. The controller saves it before it
+    /// detaches the address and sets it again when it attaches the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 255))]
     pub ptr_name: Option<String>,
@@ -57,13 +57,13 @@ pub struct AddressStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 
-    /// Since when the machine that holds the address is lost: its node is gone or NotReady, or the cloud does not know the address
-    /// any more. It stays for a minute after that has ended. A new leader needs it to tell old losses from many at once.
+    /// When the holder of the address was lost: its node is gone or NotReady, or the cloud no longer knows the address. The
+    /// field stays for one minute after the holder is back. A new leader uses it to distinguish old losses from many at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_since: Option<Time>,
 
-    /// Whether this object created the address, as far as it remembers. A release needs more: the provider has to show the
-    /// object's mark on the address.
+    /// Whether this object created the address, according to its status. The controller releases the address only if the
+    /// provider also shows the object's mark on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<bool>,
 }

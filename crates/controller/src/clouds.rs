@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn facts_that_never_get_too_old_are_asked_for_once() {
+    async fn a_listing_that_never_expires_is_requested_once() {
         let mut clouds = Clouds::new(BTreeMap::new());
         for age_max in [Duration::MAX, Duration::from_secs(i64::MIN.unsigned_abs())] {
             let wanted = BTreeMap::from([(scope(), age_max)]);

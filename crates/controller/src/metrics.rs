@@ -127,7 +127,7 @@ impl Metrics {
             )?,
             node_ready: new.gauges(
                 "netipallocation_node_ip_ready",
-                "Whether a node carries the label ip.ready for an object that it matches, or holds an address of",
+                "1 if the node has the label ip.ready for the object, otherwise 0, for nodes that match it or hold its addresses",
                 &["node", "crd_name"],
             )?,
             reconciled: new.counters(

@@ -199,7 +199,7 @@ impl Object {
 
     /// Whether two versions of an object remember the same: the journal, and of each address its last holder and whether it was
     /// created.
-    pub fn has_same_memory(&self, other: &Self) -> bool {
+    pub fn keeps_journal_and_holders(&self, other: &Self) -> bool {
         fn of(status: &AddressStatus) -> (&String, Option<&Holder>, Option<bool>) {
             (&status.address, status.last_holder.as_ref(), status.created)
         }
@@ -605,7 +605,7 @@ impl Index {
         if self.objects.get(&key).is_some_and(|known| known.version() >= object.version()) {
             return;
         }
-        // The last words of an earlier leader may come after the first of our own.
+        // The previous leader's last status may arrive after our first one.
         for (address, since) in losses_of(&object) {
             self.world.losses.entry(address).or_insert(since);
         }
@@ -645,12 +645,12 @@ impl Index {
             true => DroppedFields::default(),
             false => DroppedFields::between(&sent.status(), &answered.status()),
         };
-        let consequence = if !sent.has_same_memory(&answered) {
+        let consequence = if !sent.keeps_journal_and_holders(&answered) {
             tracing::error!(object = %key, %dropped, "the CRD drops what is written into the status: apply the CRDs of this version");
             tracked.refused_until = Some(Instant::now() + OUTDATED_RETRY);
-            "nothing is moved for this object"
+            "the controller starts nothing for this object"
         } else {
-            "they are not reported"
+            "the status lacks these fields"
         };
         let is_news = !dropped.is_empty() && tracked.dropped_fields != dropped;
         if is_news && tracked.refused_until.is_none() {
@@ -1202,8 +1202,8 @@ impl Tracked {
         self.object.version().max(undecodable)
     }
 
-    /// What the front end makes of it. Every address that an object names which can't be decoded is taken for its own: the
-    /// usual rules tell whose it is.
+    /// What the front end makes of it. Every address in an undecodable object counts as listed by it; the usual rules
+    /// decide which object owns it.
     fn front(&self) -> Front {
         let mut front = front(&self.object);
         let is_for_addresses = !matches!(self.object, Object::Records(_));
@@ -1592,7 +1592,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_crd_that_drops_the_memory_is_tried_again_after_a_while() {
+    async fn an_object_is_retried_after_its_crd_dropped_the_journal() {
         let holder = json!({"vm": "p/z/n1"});
         let entry = json!({"id": "m1", "address": "203.0.113.1", "to": holder, "step": "Urgent", "epoch": 1});
         let addresses = |more: Value| {
@@ -1618,7 +1618,10 @@ mod tests {
             tokio::time::advance(OUTDATED_RETRY).await;
             index.retry_outdated();
             assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Active);
-            assert!(!sent.has_same_memory(&index.objects[&key].object), "it would not be written again");
+            assert!(
+                !sent.keeps_journal_and_holders(&index.objects[&key].object),
+                "it would not be written again"
+            );
         }
     }
 

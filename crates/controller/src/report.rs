@@ -166,7 +166,7 @@ impl Reporter {
             return;
         }
         self.tell_of_deprecations(index, now);
-        self.tell_of_refusals(index, now);
+        self.report_refused_writes(index, now);
         self.patched.retain(|name, version| {
             let node = index.nodes.get(name);
             node.is_some_and(|node| node.metadata.resource_version.as_ref() == Some(version))
@@ -240,9 +240,11 @@ impl Reporter {
     }
 
     /// Reports writes that the apiserver has refused several times: their objects can't say so themselves.
-    fn tell_of_refusals(&mut self, index: &Index, now: Timestamp) {
+    fn report_refused_writes(&mut self, index: &Index, now: Timestamp) {
         for (target, error) in std::mem::take(&mut self.refusals) {
-            let note = format!("the apiserver refuses what the controller writes: {error}");
+            let note = format!(
+                "the apiserver refused an update by the controller, which retries with backoff: {error}"
+            );
             let news = match &target {
                 Target::Status(key) | Target::Object(key) => {
                     let Some(tracked) = index.objects.get(key) else { continue };
@@ -257,7 +259,7 @@ impl Reporter {
     /// Tells of something that happened. Nobody waits for it.
     pub fn tell(&mut self, news: News, now: Timestamp) {
         if self.telling >= TELLING_MAX {
-            return tracing::debug!(note = news.note, "too much happens at once for an Event");
+            return tracing::debug!(note = news.note, "dropped an Event: too many are being sent");
         }
         self.telling += 1;
         self.told += 1;

@@ -57,7 +57,7 @@ pub struct Settings {
     #[arg(long, env = "RETRY_SECONDS_MAX", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub retry_seconds_max: u64,
 
-    /// The most addresses that the controller creates in a cluster, over all accounts and pools. It keeps what exists
+    /// Maximum number of created addresses, over all accounts and pools. 0 creates none; existing addresses are kept
     #[arg(long, env = "CREATED_ADDRESSES_MAX", default_value_t = 1_000)]
     pub created_addresses_max: usize,
 

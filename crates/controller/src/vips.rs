@@ -90,10 +90,10 @@ const POOL_SEEN_MAX: Duration = Duration::from_secs(30);
 /// Metrics about objects are set so often at the most.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 
-/// The most Clusters whose conditions are written at once: VIPs never wait for words.
+/// The most Clusters whose conditions are written at once: VIPs never wait for conditions.
 const REPORTING_MAX: usize = 8;
 
-/// So long nothing is tried after the controller was denied the right to write conditions, which an older manifest lacks.
+/// The pause after the apiserver denied the right to write conditions, which the manifest of 0.1.0 lacks.
 const DENIED_PAUSE: Duration = Duration::from_secs(300);
 
 /// The most Events under way at once.
@@ -558,7 +558,7 @@ impl Vips {
                     kube::Error::Api(status) if status.code == 409 => {}
                     kube::Error::Api(status) if status.code == 403 => {
                         if self.denied_until.is_none_or(|until| until <= Instant::now()) {
-                            tracing::warn!(target: LOG, %error, "may not write conditions; update the ClusterRole");
+                            tracing::warn!(target: LOG, %error, "not allowed to write conditions; update the ClusterRole");
                         }
                         self.denied_until = Some(Instant::now() + DENIED_PAUSE);
                     }
@@ -686,20 +686,21 @@ impl Vips {
     }
 
     /// Reports that the apiserver refuses what is written on a Cluster, which can't say so itself.
-    fn tell_of_refusal(&mut self, key: &Key, error: &kube::Error) {
+    fn report_refused_write(&mut self, key: &Key, error: &kube::Error) {
         let (Some(tracked), Some(served)) =
             (self.index.clusters.get(key), self.index.served.get(&Kind::Clusters))
         else {
             return;
         };
-        let note = format!("the apiserver refuses what the controller writes: {error}");
+        let note =
+            format!("the apiserver refused an update by the controller, which retries with backoff: {error}");
         self.tell(report::refusal(&tracked.metadata, served, note));
     }
 
     /// Publishes an Event. Nobody waits for it.
     fn tell(&mut self, news: News) {
         if self.telling >= TELLING_MAX {
-            return tracing::debug!(note = news.note, "too much happens at once for an Event");
+            return tracing::debug!(note = news.note, "dropped an Event: too many are being sent");
         }
         self.telling += 1;
         self.told += 1;
@@ -713,7 +714,7 @@ impl Vips {
     fn failed(&mut self, key: &Key, role: Option<Role>, reason: &'static str, error: &kube::Error) {
         let failures = self.failures.failed((key.clone(), role), ANY_VERSION);
         if reason == CLUSTER_PATCH_FAILED && failures == REFUSALS_REPORTED && is_refused(error) {
-            self.tell_of_refusal(key, error);
+            self.report_refused_write(key, error);
         }
         tracing::warn!(target: LOG, cluster = %key, %error, reason, "trying again later");
         let Some(role) = role else { return };

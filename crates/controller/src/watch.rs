@@ -365,7 +365,7 @@ where
     true
 }
 
-/// Whether an object is taken for absent because it can't be decoded, which is wrong.
+/// A broken behaviour for the simulator: an undecodable object counts as absent.
 fn is_ignored<K>(object: &Decoded<K>) -> bool {
     matches!(object, Decoded::Undecodable(_)) && plan::sabotaged!(UndecodableReadAsAbsent)
 }

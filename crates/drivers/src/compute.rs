@@ -285,7 +285,7 @@ impl Compute {
             Some((interface, _)) if interface.name == first.name => return Ok(Progress::Done),
             Some((interface, _)) => {
                 return Err(DriverError::Conflict(format!(
-                    "{address} is on {} of {vm}, and the controller attaches addresses to {}: remove it there",
+                    "{address} is on interface {} of {vm}: detach it there, because the controller attaches addresses only to {}",
                     interface.name, first.name
                 )));
             }
@@ -315,7 +315,7 @@ impl Compute {
         };
         // An attach that was given up may have taken effect after all: this is not its own.
         if config_of(&interfaces, address).is_some() {
-            let message = format!("{vm} has {address}, which should not be on it any more");
+            let message = format!("{vm} still holds {address}, so its ephemeral address can't be restored");
             return Err(DriverError::Conflict(message));
         }
         let first = first_of(&interfaces, vm)?;
@@ -355,8 +355,8 @@ impl Compute {
         self.delete_access_config(scope, address, vm, &interface.name, present, None).await
     }
 
-    /// The name in the PTR record of an address that is about to be removed, unless the caller has been given it before. One
-    /// without a name has lost it since, and gets none on the next machine.
+    /// The name in the PTR record of an address that is about to be removed, unless it was already reported.
+    /// If the config has no name, the driver forgets the stored one.
     fn unreported_ptr(&self, address: Address, config: &AccessConfig) -> Option<Arc<str>> {
         let mut ptrs = self.ptrs.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(name) = config.ptr() else {
@@ -367,8 +367,7 @@ impl Compute {
         (before.as_deref() != Some(name)).then(|| name.into())
     }
 
-    /// Whether the address that a machine has may make room for ours: it must be an ephemeral one, and ours must be free to come.
-    /// Otherwise the machine would lose its own for nothing.
+    /// Checks that the machine's address is ephemeral and that ours is free, so that no machine loses its address in vain.
     async fn check_replaceable(
         &self,
         scope: &Scope,
@@ -380,13 +379,14 @@ impl Compute {
             // Another machine may have none, so this one is not waited for.
             Err(DriverError::Denied { permission, .. }) => {
                 return Err(DriverError::Conflict(format!(
-                    "without {permission} it can't be told whether {found} on {vm} is static, so it is left there"
+                    "without {permission} the controller can't tell whether {found} on {vm} is static, so it does not replace it"
                 )));
             }
             listing => listing?,
         };
         if !listing.untold.is_empty() {
-            let message = format!("whether {found} is static: {} did not answer", listing.untold.join(", "));
+            let message =
+                format!("can't tell whether {found} is static: {} did not answer", listing.untold.join(", "));
             return Err(DriverError::Unavailable(message));
         }
         if listing.addresses.contains_key(&found) {
@@ -502,7 +502,7 @@ impl Compute {
         let operation = match self.api.call(name, Method::POST, &path, Some(with_ptr)).await {
             // Google sets a PTR record only for an account that owns the domain. The address is worth more than its name.
             Err(error @ DriverError::Invalid(_)) if ptr.is_some() => {
-                tracing::warn!(%address, %vm, ptr = ptr.as_deref(), %error, "attaching without the PTR record's name");
+                tracing::warn!(%address, %vm, ptr = ptr.as_deref(), %error, "attaching the address without its PTR name");
                 self.api.call(name, Method::POST, &path, Some(body)).await?
             }
             operation => operation?,
@@ -619,7 +619,7 @@ impl Compute {
             }
             tracing::warn!(
                 permission = permission_of(name),
-                "operations can't be looked at, and each machine is read until it shows its change"
+                "not allowed to read operations; reading each machine until it shows the change"
             );
         }
         let change = self.changes.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned();

@@ -90,7 +90,7 @@ const ABSENT_FOR: Duration = Duration::from_secs(600);
 const ABSENT_EVERY: Duration = Duration::from_secs(6);
 
 /// Why an address that is not listed is unknown.
-const UNREAD: &str = "DigitalOcean does not list it, and too many like it are to be read by themselves";
+const UNREAD: &str = "DigitalOcean does not list it, and the limit on single reads per listing is reached";
 
 /// What a project is for, in the words from which DigitalOcean lets choose.
 const PURPOSE: &str = "Operational / Developer tooling";

@@ -173,7 +173,7 @@ mod at_digitalocean {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn f1_an_address_that_was_brought_along_is_read_by_itself() {
+    async fn f1_a_byoip_address_is_read_separately() {
         let (fake, driver, scope) = account_with_brought();
         let named = BTreeSet::from([address(ADDRESS), address(BROUGHT), address("192.0.2.99")]);
         let told = async |ip: &str| driver.list_with(&scope, &named).await.unwrap().told(address(ip));
@@ -379,7 +379,7 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_machine_keeps_its_own_while_another_holds_the_address() {
+    async fn a_machine_keeps_its_ephemeral_address_until_ours_is_free() {
         let (fake, driver, scope) = on_second_interface();
         for name in ["three", "four"] {
             let target = vm(&format!("demo/{ZONE}/{name}"));
@@ -493,7 +493,7 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn n19_without_operations_the_machine_tells_whether_a_change_is_done() {
+    async fn n19_without_operations_get_the_machine_shows_the_outcome() {
         let (fake, driver, scope) = project();
         allow_only(&fake, &[&DOCUMENTED[..], &NEEDED].concat());
         fake.with(|project| project.add_instance_without_address(ZONE, "three"));
@@ -511,7 +511,7 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn n19_a_change_that_no_machine_shows_has_failed_after_a_while() {
+    async fn n19_a_change_that_its_machine_never_shows_times_out() {
         let (fake, driver, scope) = project();
         allow_only(&fake, &[&DOCUMENTED[..], &NEEDED].concat());
         fake.inject(Rule::next("instances.addAccessConfig", Fault::FailLate));

@@ -33,7 +33,7 @@
 //! What was made for a pool and was taken off its list is not replaced before somebody has said so, because a tool that
 //! takes the list back each time would buy addresses each time.
 //!
-//! There is a limit on what is created in a cluster, see [`Room`]. It only keeps more from being created.
+//! There is a limit on what is created in a cluster, see [`Room`]. It only stops new creations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -159,7 +159,7 @@ impl Next {
 ///
 /// An address counts if the provider shows a mark of a controller on it, also one of a pool that is gone or of another cluster that
 /// shares the account: it costs as much. Where an account's marks can't be read, an address counts if its pool says that it created it.
-/// So does what is being asked for, and what a request without an answer may have made.
+/// Addresses that are being requested count too, and so do those that a request without an answer may have created.
 #[derive(Debug)]
 pub(crate) struct Room {
     max: usize,
@@ -384,8 +384,7 @@ impl fmt::Display for Lacking {
             Self::NoRegion => write!(f, "creating addresses needs spec.region"),
             Self::Full(max) => write!(
                 f,
-                "CREATED_ADDRESSES_MAX is {max}, and controllers have created as many addresses in these accounts: release some \
-                 that nobody needs, or raise it"
+                "the created addresses have reached CREATED_ADDRESSES_MAX ({max}): release some that nobody needs, or raise the limit"
             ),
             Self::Unread => write!(f, "no address is created before the account was read as a whole"),
             Self::Failed(pause) => write!(f, "creating an address failed: {pause}"),

@@ -12,8 +12,8 @@
 //! if each is replaced at once. While the cloud's answer is unknown, a loss lasts.
 //!
 //! The objects' statuses keep the times, so that the next leader decides the same. Kubernetes keeps whole seconds, so times of
-//! losses are whole seconds from the start: writing and reading one never changes a decision. A time that nobody has kept is now,
-//! which can only trip a breaker.
+//! losses are whole seconds from the start: writing and reading one never changes a decision. A loss without a stored time counts
+//! from now: the breaker trips more readily, never less.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

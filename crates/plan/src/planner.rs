@@ -68,7 +68,7 @@ use crate::{
 const DOUBTFUL: &str = "the change that was to bring it to its machine has failed, and is asked for again";
 
 /// Why nothing is begun for an object that can't be written.
-const UNWRITABLE: &str = "the apiserver refuses what the controller writes to the object";
+const UNWRITABLE: &str = "the apiserver refuses the controller's updates of this object";
 
 /// What should happen, given what is known.
 pub fn plan(world: &World, now: Timestamp) -> Plan {

@@ -205,7 +205,7 @@ pub enum Verdict {
     Disabled,
     /// It is beyond the desired number, and is being given back to the cloud.
     Releasing,
-    /// It is to be released, and the provider does not show that this object created it.
+    /// It is to be released, and the provider does not show this object's mark on it.
     Unmarked,
     /// Its object is being deleted, and nothing is done with it any more.
     Leaving,
@@ -268,8 +268,8 @@ impl fmt::Display for Verdict {
             Self::Releasing => write!(f, "is beyond the desired number, and is being released"),
             Self::Unmarked => write!(
                 f,
-                "is not released: the provider does not show that this object created it; release it there by hand, or \
-                 take it off spec.ips"
+                "is not released: the provider does not show this object's mark on it; release it at the provider, or remove \
+                 it from spec.ips"
             ),
             Self::Leaving => write!(f, "is left alone: its object is being deleted"),
             Self::Unknown(reason) => write!(f, "is left alone: {reason}"),
@@ -296,7 +296,7 @@ impl fmt::Display for Waits {
             Self::ForRetry(pause) => write!(f, "the last try failed: {pause}"),
             Self::ForRoom => write!(
                 f,
-                "the object's status holds {ADDRESSES_MAX} addresses and unfinished moves at most, and has no room for another"
+                "the object's status is full: it holds at most {ADDRESSES_MAX} addresses and {ADDRESSES_MAX} unfinished moves"
             ),
         }
     }

@@ -83,7 +83,7 @@ impl News {
             ..ObjectReference::default()
         };
         let note = format!(
-            "the controller can't decode this object and leaves it alone until somebody corrects it: {}",
+            "the controller can't decode this object and does not act on it; correct this field: {}",
             report.error
         );
         Self { regarding, is_warning: true, reason: UNDECODABLE.into(), action: "Decode", note }

@@ -65,7 +65,7 @@ pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp)
     };
     // A difference that no write can remove is not written again and again.
     let is_stored = |wanted: &Object| {
-        wanted.has_same_memory(&tracked.object)
+        wanted.keeps_journal_and_holders(&tracked.object)
             && tracked.dropped_fields.explain(&wanted.status(), &tracked.object.status())
     };
     changed.filter(|wanted| tracked.dropped_fields.is_empty() || !is_stored(wanted))

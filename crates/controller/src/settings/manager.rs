@@ -12,7 +12,7 @@ const METRICS_ADDRESS: &str = ":8080";
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Flags of capi-vip-allocator")]
 pub struct ManagerFlags {
-    /// Address of /metrics, such as :8080. 0 turns metrics off, also beside the probes. Overrides METRICS_PORT
+    /// Address of /metrics, such as :8080. 0 turns metrics off, also at the probes' address. Overrides METRICS_PORT
     #[arg(long, value_name = "ADDRESS", value_parser = metrics_address)]
     pub metrics_bind_address: Option<BindAddress>,
 
@@ -20,7 +20,7 @@ pub struct ManagerFlags {
     #[arg(long, value_name = "ADDRESS", value_parser = probe_address)]
     pub health_probe_bind_address: Option<BindAddress>,
 
-    /// Defaults of development (console, debug) or of production (json, info) for log lines. Overrides LOG_FORMAT
+    /// Log defaults: console and debug if true, json and info if false. Overrides LOG_FORMAT
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", value_parser = boolean)]
     pub zap_devel: Option<bool>,
 

@@ -239,7 +239,7 @@ async fn an_address_that_is_free_for_a_moment_is_no_news_to_those_who_wait() {
 }
 
 #[tokio::test]
-async fn v8_conditions_that_are_refused_stop_nothing_and_are_not_tried_again_at_once() {
+async fn v8_refused_conditions_block_nothing_and_back_off() {
     for code in [403, 409, 422] {
         let mut leader = Leader::answering(0, 403, code);
         let requests = leader.requests(told(&["c"], vec![pool("p", 1)], Vec::new())).await;
@@ -253,7 +253,7 @@ async fn v8_conditions_that_are_refused_stop_nothing_and_are_not_tried_again_at_
 }
 
 #[tokio::test]
-async fn v8_without_the_right_to_write_conditions_one_cluster_is_tried_for_all() {
+async fn v8_denied_conditions_are_retried_with_one_cluster_only() {
     let mut leader = Leader::answering(0, 403, 403);
     leader.requests(told(&["a"], vec![pool("p", 1)], Vec::new())).await;
     let both = told(&["a", "b"], vec![pool("p", 1)], Vec::new()).swap_remove(Kind::ALL.len());

@@ -110,9 +110,11 @@ async fn the_controller_answers_probes_and_a_settled_world_costs_no_write() {
             "{text}"
         );
         assert!(
-            text.contains(
-                "netipallocation_controller_info{pod_name=\"ip-address-controller\",version=\"0.1.0\"} 1"
-            ),
+            text.contains(concat!(
+                "netipallocation_controller_info{pod_name=\"ip-address-controller\",version=\"",
+                env!("CARGO_PKG_VERSION"),
+                "\"} 1"
+            )),
             "{text}"
         );
     }

@@ -812,7 +812,7 @@ fn reasons(conditions: &[Condition]) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_of_another_release_takes_over_in_the_middle_of_everything() {
+async fn a_leader_of_another_release_resumes_work_in_flight() {
     let wanted: usize = std::env::var("UPGRADES").map_or(1, |count| count.parse().unwrap());
     let fleet = Fleet::start().await;
     let mut release = Release::Baseline;

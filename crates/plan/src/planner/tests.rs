@@ -434,7 +434,7 @@ fn a_machine_that_an_undecodable_object_names_gets_no_address() {
 }
 
 #[test]
-fn nothing_is_begun_for_an_object_that_cannot_be_written_and_its_node_is_free_for_others() {
+fn an_unwritable_object_starts_nothing_and_blocks_no_node() {
     let mut world = world("n1 | n2 holds a1 | a2 free | a3 free | younger lists a3");
     let plan_of = |world: &World| plan(world, now()).to_string();
     assert_eq!(plan_of(&world), "begin 203.0.113.2 -> n1");
@@ -1258,7 +1258,7 @@ fn pools_together_create_no_more_than_the_limit_allows() {
     check(
         "creates | desired 2 | n1 holds a1 | limit 0",
         expect![
-            "a1 on n1, CREATED_ADDRESSES_MAX is 0, and controllers have created as many addresses in these accounts: release some that nobody needs, or raise it"
+            "a1 on n1, the created addresses have reached CREATED_ADDRESSES_MAX (0): release some that nobody needs, or raise the limit"
         ],
     );
 }
@@ -1412,7 +1412,7 @@ fn an_address_without_the_providers_mark_is_not_released() {
         check(
             spare,
             expect![
-                "a1 on n1, a2 is not released: the provider does not show that this object created it; release it there by hand, or take it off spec.ips"
+                "a1 on n1, a2 is not released: the provider does not show this object's mark on it; release it at the provider, or remove it from spec.ips"
             ],
         );
     }
