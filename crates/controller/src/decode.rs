@@ -25,7 +25,7 @@ pub enum Decoded<K> {
     /// The object.
     Object(K),
     /// It can't be decoded.
-    Undecodable(Undecodable),
+    Undecodable(Box<Undecodable>),
 }
 
 /// An object that can't be decoded.
@@ -56,7 +56,7 @@ impl<K: DeserializeOwned> Decoded<K> {
             Err(error) => format!("{}: {error}", path_at(json, error.column())).into(),
         };
         let metadata = metadata(json)?;
-        Ok(Self::Undecodable(Undecodable { metadata, error, json: json.into() }))
+        Ok(Self::Undecodable(Box::new(Undecodable { metadata, error, json: json.into() })))
     }
 }
 
@@ -252,12 +252,12 @@ impl<K> Change<K> {
     pub fn with_stand_ins(self, stand_in: impl Fn(Undecodable) -> Option<K>) -> Option<Settled<K>> {
         let settle = |one| match one {
             Decoded::Object(object) => Some(object),
-            Decoded::Undecodable(undecodable) => stand_in(undecodable),
+            Decoded::Undecodable(undecodable) => stand_in(*undecodable),
         };
         Some(match self {
             Self::All(all) => Settled::All(all.into_iter().filter_map(settle).collect()),
             Self::Applied(one) => Settled::Applied(settle(*one)?),
-            Self::Deleted(gone) => Settled::Deleted(*gone),
+            Self::Deleted(gone) => Settled::Deleted(gone),
         })
     }
 }
@@ -270,7 +270,7 @@ pub enum Settled<K> {
     /// One appeared or changed.
     Applied(K),
     /// One is gone.
-    Deleted(ObjectMeta),
+    Deleted(Box<ObjectMeta>),
 }
 
 /// The objects that can't be decoded, as far as they are reported.
@@ -320,26 +320,27 @@ impl<T> Default for Register<T> {
 impl<T: Copy + Ord> Register<T> {
     /// Takes in what changed of a kind.
     pub fn see<K>(&mut self, kind: T, change: &Change<K>, metadata: impl Fn(&K) -> &ObjectMeta) {
-        let metadata = |one| match one {
-            &Decoded::Object(ref object) => metadata(object),
-            Decoded::Undecodable(undecodable) => &undecodable.metadata,
+        let key_of = |one: &Decoded<K>| match one {
+            Decoded::Object(object) => key(kind, metadata(object)),
+            Decoded::Undecodable(undecodable) => key(kind, &undecodable.metadata),
         };
         match change {
             Change::All(all) => {
-                let present: BTreeSet<_> = all.iter().map(|one| key(kind, metadata(one))).collect();
+                let present: BTreeSet<_> = all.iter().map(key_of).collect();
                 self.entries.retain(|key, _| key.0 != kind || present.contains(key));
-                all.iter().for_each(|one| self.set(key(kind, metadata(one)), one));
+                all.iter().for_each(|one| self.set(key_of(one), one));
             }
-            Change::Applied(one) => self.set(key(kind, metadata(one)), one),
+            Change::Applied(one) => self.set(key_of(one), one),
             Change::Deleted(gone) => _ = self.entries.remove(&key(kind, gone)),
         }
     }
 
     fn set<K>(&mut self, key: (T, String, String), one: &Decoded<K>) {
-        let Decoded::Undecodable(Undecodable { metadata, error, .. }) = one else {
+        let Decoded::Undecodable(undecodable) = one else {
             self.entries.remove(&key);
             return;
         };
+        let Undecodable { metadata, error, .. } = &**undecodable;
         let before = self.entries.get(&key);
         if before.is_some_and(|before| before.version == metadata.resource_version) {
             return;
@@ -400,7 +401,7 @@ mod tests {
 
     fn undecodable<K: DeserializeOwned + std::fmt::Debug>(json: &str) -> Undecodable {
         match serde_json::from_str::<Decoded<K>>(json).unwrap() {
-            Decoded::Undecodable(undecodable) => undecodable,
+            Decoded::Undecodable(undecodable) => *undecodable,
             Decoded::Object(object) => panic!("decoded {object:?}"),
         }
     }

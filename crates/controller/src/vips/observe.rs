@@ -307,7 +307,7 @@ fn apply<O: Resource, K: Ord, V>(
 ) {
     let set = |one: Decoded<O>, last: Option<V>| match one {
         Decoded::Object(object) => facts(&object),
-        Decoded::Undecodable(undecodable) => left(undecodable, last),
+        Decoded::Undecodable(undecodable) => left(*undecodable, last),
     };
     match (change, known) {
         (Change::All(all), known) => {
