@@ -14,6 +14,9 @@ pub struct Backoff<K> {
     failures: BTreeMap<K, Failure>,
 }
 
+/// The version of a thing whose failures outlast its versions.
+pub(crate) const ANY_VERSION: u64 = 0;
+
 #[derive(Clone, Copy, Debug)]
 struct Failure {
     version: u64,

@@ -53,7 +53,10 @@ impl<K: DeserializeOwned> Decoded<K> {
     fn from_json(json: &str) -> Result<Self, serde_json::Error> {
         let error = match serde_json::from_str(json) {
             Ok(object) => return Ok(Self::Object(object)),
-            Err(error) => format!("{}: {error}", path_at(json, error.column())).into(),
+            Err(error) => {
+                let error = format!("{}: {error}", path_at(json, error.column()));
+                error.chars().take(ERROR_MAX).collect::<String>().into()
+            }
         };
         let metadata = metadata(json)?;
         Ok(Self::Undecodable(Box::new(Undecodable { metadata, error, json: json.into() })))
@@ -121,6 +124,9 @@ impl<K: Resource> Resource for Decoded<K> {
         }
     }
 }
+
+/// The most characters of an error: it repeats the value that it is about, which can be as large as the object.
+const ERROR_MAX: usize = 500;
 
 /// The most names in the path of a field.
 const PATH_MAX: usize = 12;

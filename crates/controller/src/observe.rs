@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::policy;
+use api::records::DnsRecordSet;
 use api::selection::Match;
 use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Moves, RecordStatus};
 use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
@@ -800,6 +801,12 @@ impl Index {
         (pool.journal, pool.creation) = self.journal(&pool.key, tracked.object.moves(), learnt);
         pool.adopted = tracked.adopted.clone();
         pool.created_here.extend(&tracked.made);
+        // Where the CRD does not keep the names of PTR records, they are kept here for as long as a move lasts.
+        if tracked.dropped_fields.contain("addresses.ptrName") {
+            let moving = self.world.ptrs.iter().filter(|(address, _)| pool.entry(**address).is_some());
+            let names: Vec<_> = moving.map(|(address, name)| (*address, Arc::clone(name))).collect();
+            pool.ptrs.extend(names);
+        }
     }
 
     /// Makes a pool of an object, from what is known of it and of all nodes and pods.
@@ -1314,7 +1321,12 @@ fn stand_in(kind: Kind, undecodable: &Undecodable) -> Option<Object> {
     ) -> Option<Arc<K>> {
         undecodable.with_spec(None).or_else(|| undecodable.with_spec(Some(spec))).map(Arc::new)
     }
-    let records: Option<api::records::DnsRecordSet> = undecodable.at(&["spec", "dnsRecordSet"]);
+    // Of a record set its name is enough, which stays reserved.
+    let records = undecodable.at(&["spec", "dnsRecordSet"]).or_else(|| {
+        let part = |field| undecodable.at::<String>(&["spec", "dnsRecordSet", field]);
+        let (provider, zone, record_name) = (part("provider"), part("zone")?, part("recordName")?);
+        Some(DnsRecordSet { provider, zone, record_name, ttl: None, adopt: None })
+    });
     match kind {
         Kind::NetIPAllocations => {
             let spec = serde_json::json!({"reservedIPs": [], "cloud": {"provider": "gcp"}});
@@ -1589,6 +1601,27 @@ mod tests {
         let (key, sent, stored) = written(&index, sent.status(), sent.status());
         index.see_written(&key, &sent, stored);
         assert!(index.objects[&key].dropped_fields.is_empty(), "the CRD was replaced");
+    }
+
+    #[test]
+    fn a_crd_that_drops_ptr_names_holds_up_no_move() {
+        let mut index = index("StatefulSet", Kind::StatefulSets);
+        let moved: Address = "203.0.113.1".parse().unwrap();
+        let entry = json!({"id": "m1", "address": "203.0.113.1", "from": {"vm": "p/z/n1"}, "step": "Urgent", "epoch": 1});
+        let moves = json!({"version": 1, "epoch": 1, "entries": [entry]});
+        let status = |more: Value| {
+            let mut address = json!({"address": "203.0.113.1", "state": "Moving"});
+            address.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!({"addresses": [address], "moves": moves})
+        };
+        index.world.ptrs.insert(moved, "a.example.com".into());
+        let (key, sent, stored) =
+            written(&index, status(json!({"ptrName": "a.example.com"})), status(json!({})));
+        index.see_written(&key, &sent, stored).unwrap();
+        let name = |index: &Index| index.world.pool(&key).unwrap().ptrs.get(&moved).cloned();
+        assert_eq!(name(&index).as_deref(), Some("a.example.com"), "otherwise it is to be kept for ever");
+        index.rebuild(&key);
+        assert_eq!(name(&index).as_deref(), Some("a.example.com"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -1886,20 +1919,23 @@ mod tests {
     #[test]
     fn an_object_whose_spec_is_undecodable_reserves_its_addresses_and_its_name() {
         let metadata = json!({"name": "x", "namespace": "web", "uid": "u", "resourceVersion": "1"});
-        let dns = json!({"zone": "example.com", "recordName": "hello", "provider": "cloudflare"});
-        let pool = json!({
-            "metadata": metadata,
-            "spec": {"provider": 7, "ips": ["203.0.113.1"], "dnsRecordSet": dns},
-        });
-        let records = json!({"metadata": metadata, "spec": {"addressType": 7, "dnsRecordSet": dns}});
-        let mut index = Index::default();
-        index.see(Seen::Pools(Change::All(vec![read(pool)])));
-        index.see(Seen::RecordSets(Change::All(vec![read(records)])));
-        assert_eq!(index.world.pools().count(), 2);
-        for pool in index.world.pools() {
-            assert_eq!(&*pool.publication.as_ref().unwrap().name, "hello.example.com");
-            assert_eq!(pool.addresses.len(), usize::from(pool.key.kind == floating_ip_pool::KIND));
-            assert_eq!(pool.policy.mode, Mode::Refused);
+        for ttl in [json!(60), json!("soon")] {
+            let dns =
+                json!({"zone": "example.com", "recordName": "hello", "provider": "cloudflare", "ttl": ttl});
+            let pool = json!({
+                "metadata": metadata,
+                "spec": {"provider": 7, "ips": ["203.0.113.1"], "dnsRecordSet": dns},
+            });
+            let records = json!({"metadata": metadata, "spec": {"addressType": 7, "dnsRecordSet": dns}});
+            let mut index = Index::default();
+            index.see(Seen::Pools(Change::All(vec![read(pool)])));
+            index.see(Seen::RecordSets(Change::All(vec![read(records)])));
+            assert_eq!(index.world.pools().count(), 2);
+            for pool in index.world.pools() {
+                assert_eq!(&*pool.publication.as_ref().unwrap().name, "hello.example.com");
+                assert_eq!(pool.addresses.len(), usize::from(pool.key.kind == floating_ip_pool::KIND));
+                assert_eq!(pool.policy.mode, Mode::Refused);
+            }
         }
     }
 
@@ -1944,9 +1980,15 @@ mod tests {
             index.objects.values().any(|tracked| tracked.pods.values().any(|pods| pods.evictable > 0))
         };
         assert!(evictable(&index));
-        index.see(Seen::Pods(Change::All(vec![broken])));
+        index.see(Seen::Pods(Change::All(vec![broken.clone()])));
         assert_eq!(pods(&index), Pods::Unknown, "the last version stays");
         assert!(!evictable(&index));
+        let mut unbound: Value = json!({"metadata": {"name": "web-0", "namespace": "web"}});
+        unbound["metadata"]["ownerReferences"] = json!([owner]);
+        index.see(Seen::Pods(Change::All(vec![read(unbound)])));
+        assert_eq!(pods(&index), Pods::Absent);
+        index.see(Seen::Pods(Change::All(vec![broken])));
+        assert_eq!(pods(&index), Pods::Unknown, "it was bound to its node since");
     }
 
     #[test]

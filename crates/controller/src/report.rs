@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use self::events::News;
-use crate::backoff::Backoff;
+use crate::backoff::{ANY_VERSION, Backoff};
 use crate::fence::Fence;
 use crate::observe::{Index, Object, Tracked};
 use crate::tasks::Tasks;
@@ -51,8 +51,8 @@ pub struct Reporter {
     /// The version of a node that was last patched or found outdated: until the watch shows another, it is not patched
     /// again.
     patched: BTreeMap<NodeName, String>,
-    /// The apiserver did not answer or was not able to, so nothing is written before then.
-    resting: Option<Instant>,
+    /// Writes that the apiserver did not answer, or was not able to. One slow admission webhook delays only what it is asked about.
+    unanswered: Backoff<Target>,
     /// Writes that the apiserver refused.
     refused: Backoff<Target>,
     /// Who tells Events.
@@ -71,8 +71,11 @@ pub struct Reporter {
 /// The most Events under way. When everything happens at once, the log has it all, and the apiserver has better to do.
 const TELLING_MAX: usize = 100;
 
-/// The pause after a write without an answer, and the first pause after one that was refused.
+/// The first pause after a write failed.
 const WRITE_RETRY: Duration = Duration::from_millis(500);
+
+/// The longest pause after a write had no answer, or after one that says that the apiserver can't answer now.
+const UNANSWERED_RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// The longest pause after a write was refused.
 const WRITE_RETRY_MAX: Duration = Duration::from_secs(60);
@@ -96,7 +99,10 @@ enum Target {
 
 /// Whether the apiserver has answered that it does not take a write. Somebody has to change something before it does.
 pub(crate) fn is_refused(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
+    let kube::Error::Api(status) = error else { return false };
+    // What is too large for etcd is answered like a fault of the server.
+    let is_too_large = status.message.contains("request is too large");
+    is_too_large || ((400..500).contains(&status.code) && status.code != 429)
 }
 
 fn is_conflict(error: &kube::Error) -> bool {
@@ -114,7 +120,7 @@ impl Reporter {
             outdated: BTreeMap::new(),
             nodes: BTreeSet::new(),
             patched: BTreeMap::new(),
-            resting: None,
+            unanswered: Backoff::new(WRITE_RETRY, UNANSWERED_RETRY_MAX),
             refused: Backoff::new(WRITE_RETRY, WRITE_RETRY_MAX),
             identity: identity.to_owned(),
             told: 0,
@@ -147,10 +153,12 @@ impl Reporter {
 
     /// Forgets which objects had to be seen anew and have been, and what was refused of those that are gone.
     pub fn catch_up(&mut self, index: &Index) {
-        self.refused.retain(|target| match target {
+        let is_there = |target: &Target| match target {
             Target::Status(key) | Target::Object(key) => index.objects.contains_key(key),
             Target::Marks(name) => index.nodes.contains_key(name),
-        });
+        };
+        self.refused.retain(is_there);
+        self.unanswered.retain(is_there);
         self.outdated.retain(|key, version| {
             index.objects.get(key).is_some_and(|tracked| tracked.object.version() <= *version)
         });
@@ -158,10 +166,6 @@ impl Reporter {
 
     /// Begins to write everything that differs from what is to be said.
     pub fn publish(&mut self, index: &Index, plan: &Plan, now: Timestamp) {
-        if self.resting.is_some_and(|until| Instant::now() < until) {
-            return;
-        }
-        self.resting = None;
         if self.fence.remaining().is_none() {
             return;
         }
@@ -219,15 +223,20 @@ impl Reporter {
         }
     }
 
-    /// Whether a write is not tried again yet because the apiserver refused it.
+    /// Whether a write is not tried again yet because it failed.
     fn waits(&self, target: Target, version: u64) -> bool {
-        self.refused.waits_until(&target, version).is_some() && !plan::sabotaged!(RefusedWriteRetriedAtOnce)
+        let is_refused = self.refused.waits_until(&target, version).is_some();
+        (is_refused && !plan::sabotaged!(RefusedWriteRetriedAtOnce))
+            || self.unanswered.waits_until(&target, ANY_VERSION).is_some()
     }
 
     /// Takes note of what became of a write of an object or a node in a version.
     fn note(&mut self, target: Target, version: u64, error: Option<&kube::Error>) {
         match error {
-            None => self.refused.succeeded(&target),
+            None => {
+                self.refused.succeeded(&target);
+                self.unanswered.succeeded(&target);
+            }
             // The watch tells of the version that is there now.
             Some(error) if is_conflict(error) && !matches!(target, Target::Object(_)) => {}
             Some(error) if is_refused(error) => {
@@ -235,7 +244,7 @@ impl Reporter {
                     self.refusals.push((target, error.to_string()));
                 }
             }
-            Some(_) => self.resting = Some(Instant::now() + WRITE_RETRY),
+            Some(_) => _ = self.unanswered.failed(target, ANY_VERSION),
         }
     }
 
@@ -325,7 +334,7 @@ impl Reporter {
 
     /// When writing may go on after a failure.
     pub fn next_due(&self) -> Option<Instant> {
-        [self.resting, self.refused.next_due()].into_iter().flatten().min()
+        [self.unanswered.next_due(), self.refused.next_due()].into_iter().flatten().min()
     }
 
     /// Whether nothing is being written.

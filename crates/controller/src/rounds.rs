@@ -33,7 +33,7 @@ use crate::clouds::{Clouds, Told, What};
 use crate::metrics::Metrics;
 use crate::observe::Index;
 use crate::report::events::News;
-use crate::report::{Reporter, Written};
+use crate::report::{Reporter, Written, is_refused};
 use crate::watch::Seen;
 
 /// Changes in the cluster that come together are looked at together.
@@ -304,16 +304,12 @@ impl Rounds {
             Happened::Written(Written::Event(Ok(()))) => {}
             Happened::Written(Written::Status(key, _, Err(error))) => {
                 tracing::warn!(object = %key, %error, "writing a status failed");
-                let refusal = match &error {
-                    kube::Error::Api(status) => Some(status.code).filter(|code| (400..500).contains(code)),
-                    _ => None,
-                };
-                if refusal != Some(409) {
+                if !matches!(&error, kube::Error::Api(status) if status.is_conflict()) {
                     self.metrics.not_written(&key);
                 }
                 // What was refused is not written: back to what stands. What has no answer may be, so it is what we go by, and
                 // is written again.
-                if refusal.is_some_and(|code| code != 429) {
+                if is_refused(&error) {
                     self.index.refresh(&key);
                 }
             }

@@ -34,7 +34,7 @@ use self::act::Ended;
 pub use self::observe::Index;
 use self::report::{Amendment, Manner, Written};
 use self::watch::{Kind, Seen};
-use crate::backoff::Backoff;
+use crate::backoff::{ANY_VERSION, Backoff};
 use crate::clock::Clock;
 use crate::fence::Fence;
 use crate::metrics::Metrics;
@@ -729,9 +729,6 @@ impl Vips {
         }
     }
 }
-
-/// A failure holds for every version of its Cluster.
-const ANY_VERSION: u64 = 0;
 
 /// Why a VIP is not there yet: its Cluster could not be changed.
 const CLUSTER_PATCH_FAILED: &str = "cluster_patch_failed";

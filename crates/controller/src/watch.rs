@@ -60,20 +60,28 @@ impl SlimNode {
     /// What stands in for a node that can't be decoded: the last version that could be, or else what can be told of it.
     pub(crate) fn stand_in(undecodable: &Undecodable, last: Option<&Self>) -> Self {
         let is_same = |last: &&Self| last.metadata.uid == undecodable.metadata.uid;
-        if let Some(last) = last.filter(is_same) {
-            return Self { is_stand_in: true, ..last.clone() };
-        }
         let is_machine = |text: &&str| drivers::machine_of(text).is_some();
         let provider_id = undecodable.at(&["spec", "providerID"]);
         let provider_id =
             provider_id.or_else(|| undecodable.strings().find(is_machine).map(ToOwned::to_owned));
+        if let Some(last) = last.filter(is_same) {
+            // A machine is given to a node once, and never changes.
+            let provider_id = last.spec.provider_id.clone().or(provider_id);
+            let spec = SlimNodeSpec { provider_id, ..last.spec.clone() };
+            return Self { is_stand_in: true, spec, ..last.clone() };
+        }
+        // Nobody can tell of which type the addresses are, and none of them is published anew.
+        let of_any_type = |address: std::net::IpAddr| {
+            let kinds = ["ExternalIP", "InternalIP"].into_iter();
+            kinds.map(move |kind| SlimAddress { kind: kind.to_owned(), address: address.to_string() })
+        };
+        let addresses = undecodable.at(&["status", "addresses"]);
+        let addresses =
+            addresses.unwrap_or_else(|| undecodable.addresses().into_iter().flat_map(of_any_type).collect());
         Self {
             metadata: undecodable.metadata.clone(),
             spec: SlimNodeSpec { provider_id, ..SlimNodeSpec::default() },
-            status: SlimStatus {
-                addresses: undecodable.at(&["status", "addresses"]).unwrap_or_default(),
-                ..SlimStatus::default()
-            },
+            status: SlimStatus { addresses, ..SlimStatus::default() },
             is_stand_in: true,
         }
     }
@@ -121,12 +129,15 @@ impl SlimPod {
     /// What stands in for a pod that can't be decoded: the last version that could be, or else what can be told of it.
     pub(crate) fn stand_in(undecodable: &Undecodable, last: Option<&Self>) -> Self {
         let is_same = |last: &&Self| last.metadata.uid == undecodable.metadata.uid;
+        let node_name = undecodable.at(&["spec", "nodeName"]);
         if let Some(last) = last.filter(is_same) {
-            return Self { is_stand_in: true, ..last.clone() };
+            // A pod is bound to a node once, and never moves.
+            let spec = SlimPodSpec { node_name: last.spec.node_name.clone().or(node_name) };
+            return Self { is_stand_in: true, spec, ..last.clone() };
         }
         Self {
             metadata: undecodable.metadata.clone(),
-            spec: SlimPodSpec { node_name: undecodable.at(&["spec", "nodeName"]) },
+            spec: SlimPodSpec { node_name },
             status: SlimStatus::default(),
             is_stand_in: true,
         }

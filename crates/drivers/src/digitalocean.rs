@@ -76,8 +76,9 @@ const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
 /// A token that may not read projects is asked again after so long, because it may have been changed.
 const DENIED_FOR: Duration = Duration::from_secs(600);
 
-/// The most addresses that are read by themselves with one listing.
-const UNLISTED_MAX: usize = 50;
+/// The most addresses of which nothing is known that are read by themselves with one listing. Those that exist are always read:
+/// while where one of them is remains unknown, nothing is placed in the account.
+const NEW_MAX: usize = 50;
 
 /// How many of them are read at the same time.
 const UNLISTED_AT_ONCE: usize = 8;
@@ -114,7 +115,7 @@ struct Unlisted {
 }
 
 impl Unlisted {
-    /// Those of these that are to be read now: all that exist, those that were never read, and one of the others.
+    /// Those of these that are to be read now: all that exist, some that were never read, and one of the others.
     fn due(&mut self, unlisted: &BTreeSet<Address>) -> Vec<Address> {
         self.read.retain(|address, _| unlisted.contains(address));
         let exists = |address: &Address| self.read.get(address).map(|(exists, _)| *exists);
@@ -123,9 +124,23 @@ impl Unlisted {
         let absent = self.read.iter().filter(|(_, (exists, at))| !exists && at.elapsed() >= ABSENT_FOR);
         let oldest = absent.min_by_key(|(_, (_, at))| *at).map(|(address, _)| address);
         let again = oldest.filter(|_| self.again.is_none_or(|last| last.elapsed() >= ABSENT_EVERY));
-        let due: Vec<Address> = existing.chain(new).take(UNLISTED_MAX).chain(again).copied().collect();
+        let due: Vec<Address> = existing.chain(new.take(NEW_MAX)).chain(again).copied().collect();
         self.again = again.map(|_| Instant::now()).or(self.again);
         due
+    }
+}
+
+/// What came of reading addresses that are not listed.
+#[derive(Default)]
+struct Unlistable {
+    found: Vec<(Address, ReservedIp)>,
+    unknown: Vec<(Address, Listed)>,
+}
+
+impl Unlistable {
+    fn doubt(&mut self, address: Address, reason: Arc<str>) {
+        let listed = Listed { holding: Holding::Unknown(reason), region: None, tag: None };
+        self.unknown.push((address, listed));
     }
 }
 
@@ -150,14 +165,26 @@ impl DigitalOcean {
 
     /// All that is listed, and those of these addresses that are not listed and exist.
     async fn list_all(&self, named: &BTreeSet<Address>) -> Result<Listing, DriverError> {
+        let all = self.list_reserved().await?;
+        let listed: BTreeSet<_> = all.iter().map(|(address, _)| *address).collect();
+        let unlisted = self.read_unlisted(&(named - &listed)).await;
+        Ok(self.describe(all, unlisted).await)
+    }
+
+    /// Every reserved IP that DigitalOcean lists.
+    async fn list_reserved(&self) -> Result<Vec<(Address, ReservedIp)>, DriverError> {
         let name = "reserved_ips.list";
         let mut all = Vec::new();
         for item in list_pages(&self.api, name, &Path::new("v2/reserved_ips?", &[]), "reserved_ips").await? {
             let found: ReservedIp = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
             all.push((found.address(name)?, found));
         }
-        let listed: BTreeSet<_> = all.iter().map(|(address, _)| *address).collect();
-        let (found, unknown) = self.read_unlisted(&(named - &listed)).await;
+        Ok(all)
+    }
+
+    /// A listing of what was listed and of what was read.
+    async fn describe(&self, mut all: Vec<(Address, ReservedIp)>, unlisted: Unlistable) -> Listing {
+        let Unlistable { found, unknown } = unlisted;
         all.extend(found);
         let mut projects = self.projects.lock().await;
         let ids = all.iter().filter_map(|(_, found)| found.project_id.as_deref());
@@ -169,37 +196,36 @@ impl DigitalOcean {
             (address, Listed { holding: found.holding(), region, tag })
         };
         let addresses = all.into_iter().map(listed).chain(unknown).collect();
-        Ok(Listing { addresses, tags, ..Listing::default() })
+        Listing { addresses, tags, ..Listing::default() }
+    }
+
+    async fn read_each(&self, due: Vec<Address>) -> BTreeMap<Address, Result<ReservedIp, DriverError>> {
+        let reads = due.into_iter().map(async |address| (address, self.read(address).await));
+        stream::iter(reads).buffer_unordered(UNLISTED_AT_ONCE).collect().await
     }
 
     /// Reads addresses that are not listed, each by itself: those that exist, and those of which that is not known.
-    async fn read_unlisted(
-        &self,
-        unlisted: &BTreeSet<Address>,
-    ) -> (Vec<(Address, ReservedIp)>, Vec<(Address, Listed)>) {
+    async fn read_unlisted(&self, unlisted: &BTreeSet<Address>) -> Unlistable {
         let due = self.unlisted.lock().unwrap_or_else(PoisonError::into_inner).due(unlisted);
-        let reads = due.into_iter().map(async |address| (address, self.read(address).await));
-        let mut read: BTreeMap<_, _> = stream::iter(reads).buffer_unordered(UNLISTED_AT_ONCE).collect().await;
+        let mut read = self.read_each(due).await;
         let mut known = self.unlisted.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut found, mut unknown) = (Vec::new(), Vec::new());
-        let mut doubt = |address: Address, reason: Arc<str>| {
-            unknown.push((address, Listed { holding: Holding::Unknown(reason), region: None, tag: None }));
-        };
+        let mut result = Unlistable::default();
         for address in unlisted.iter().copied() {
             match read.remove(&address) {
                 Some(Ok(reserved_ip)) => {
                     known.read.insert(address, (true, Instant::now()));
-                    found.push((address, reserved_ip));
+                    result.found.push((address, reserved_ip));
                 }
-                Some(Err(DriverError::NotFound(_))) => {
+                // Whatever DigitalOcean does not take for an address of its own is none.
+                Some(Err(DriverError::NotFound(_) | DriverError::Conflict(_) | DriverError::Invalid(_))) => {
                     known.read.insert(address, (false, Instant::now()));
                 }
-                Some(Err(error)) => doubt(address, error.to_string().into()),
+                Some(Err(error)) => result.doubt(address, error.to_string().into()),
                 None if known.read.get(&address).is_some_and(|(exists, _)| !exists) => {}
-                None => doubt(address, UNREAD.into()),
+                None => result.doubt(address, UNREAD.into()),
             }
         }
-        (found, unknown)
+        result
     }
 
     async fn read(&self, address: Address) -> Result<ReservedIp, DriverError> {
@@ -358,11 +384,23 @@ impl DigitalOcean {
 
     async fn poll_all(&self, operations: &[Operation]) -> Vec<Result<Polled, DriverError>> {
         // Actions of addresses that were brought along can't be read, so the addresses tell.
-        let addresses = operations.iter().map(|operation| operation.address).collect();
-        let listing = match self.list_all(&addresses).await {
-            Ok(listing) => listing,
+        let all = match self.list_reserved().await {
+            Ok(all) => all,
             Err(error) => return vec![Err(error); operations.len()],
         };
+        let listed: BTreeSet<_> = all.iter().map(|(address, _)| *address).collect();
+        let moving = operations.iter().map(|operation| operation.address);
+        let unlisted: BTreeSet<_> = moving.filter(|address| !listed.contains(address)).collect();
+        // What is known of all other addresses that are not listed stays as it is.
+        let mut result = Unlistable::default();
+        for (address, read) in self.read_each(unlisted.into_iter().collect()).await {
+            match read {
+                Ok(reserved_ip) => result.found.push((address, reserved_ip)),
+                Err(DriverError::NotFound(_)) => {}
+                Err(error) => result.doubt(address, error.to_string().into()),
+            }
+        }
+        let listing = self.describe(all, result).await;
         operations.iter().map(|operation| Ok(ended(operation, &listing))).collect()
     }
 }

@@ -198,6 +198,32 @@ mod at_digitalocean {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn any_number_of_byoip_addresses_is_known_also_while_one_of_them_moves() {
+        let (fake, driver, scope) = account_with_brought();
+        fake.enforce_limits(false);
+        let brought: Vec<String> = (0..70).map(|number| format!("192.0.2.{}", number + 100)).collect();
+        fake.with(|account| {
+            for ip in &brought {
+                account.add_reserved_ip(ip, "nyc3");
+                account.bring_your_own(ip);
+            }
+        });
+        // DigitalOcean has no such address, and says so in another way.
+        let named: BTreeSet<_> =
+            brought.iter().map(|ip| address(ip)).chain([address("2001:db8::1")]).collect();
+        let unknown = async || {
+            let listing = driver.list_with(&scope, &named).await.unwrap();
+            let is_unknown =
+                |address: &&Address| matches!(listing.told(**address).holding, Holding::Unknown(_));
+            named.iter().filter(is_unknown).count()
+        };
+        assert_eq!(unknown().await, 21, "so many have to wait for the next listing");
+        assert_eq!(unknown().await, 0);
+        finish(&driver, async || driver.attach(&scope, address(&brought[69]), &vm("1")).await).await.unwrap();
+        assert_eq!(unknown().await, 0, "looking at the one that moves forgets none of the others");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn addresses_that_do_not_exist_cost_few_reads() {
         let (fake, driver, scope) = account_with_brought();
         fake.enforce_limits(false);

@@ -616,11 +616,19 @@ impl<'a> Planner<'a> {
         let tight = |(key, begun): (&PoolKey, usize)| {
             let pool = self.world.pool(key)?;
             // Only a pool of that size can run out of room.
-            let most = pool.addresses.len() + begun + usize::from(pool.creation.is_some());
+            let most = pool.addresses.len() + begun + 1;
             let moves = matches!(&pool.journal, Journal::Known(moves) if most + moves.len() > ADDRESSES_MAX);
             moves.then(|| (key.clone(), pool.room()))
         };
         let mut room: BTreeMap<PoolKey, (usize, usize)> = begun.into_iter().filter_map(tight).collect();
+        // A creation that begins now takes a place in the journal, too.
+        for creation in &self.plan.creations {
+            if let (CreationAction::Begin { .. }, Some((_, entries))) =
+                (&creation.action, room.get_mut(&creation.pool))
+            {
+                *entries = entries.saturating_sub(1);
+            }
+        }
         let mut held_back = Vec::new();
         self.plan.steps.retain(|step| {
             let Some((addresses, entries)) = room.get_mut(&step.pool).filter(|_| begins(step)) else {

@@ -315,7 +315,7 @@ impl Wanted {
 pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: Timestamp) {
     // A zone can be told in several ways, and a name can be in several zones' terms.
     let mut taken: BTreeMap<(DnsProvider, Arc<str>, RecordKind), &PoolKey> = BTreeMap::new();
-    let stays = |member: &&&Member| !matches!(member.pool.policy.mode, Mode::Leaving | Mode::Refused);
+    let stays = |member: &&&Member| member.pool.policy.mode != Mode::Leaving;
     let published = ranked.iter().filter(stays).filter_map(|member| member.pool.publication.as_ref());
     let wanted_on: BTreeSet<_> = published.map(|wanted| (wanted.provider, &wanted.name)).collect();
     for member in ranked {

@@ -670,8 +670,14 @@ impl World {
             Slots::One(slot) => return Some(*slot),
             Slots::Several(slots) => slots,
         };
-        let rank =
-            |slot: &usize| self.at(*slot).map(|(name, node)| (node.readiness != Readiness::Ready, name));
+        // A node of which nothing is known may be alive, so one that is dead does not speak for its machine.
+        let rank = |slot: &usize| {
+            self.at(*slot).map(|(name, node)| match node.readiness {
+                Readiness::Ready => (0, name),
+                Readiness::Unknown => (1, name),
+                Readiness::NotReadySince(_) => (2, name),
+            })
+        };
         slots.iter().copied().min_by_key(rank)
     }
 

@@ -555,8 +555,14 @@ impl Store {
         };
         let is_change = matches!(*request.method(), Method::PUT | Method::PATCH);
         if is_change && self.refused.contains(&key(&target)) {
-            let (code, message) = (StatusCode::UNPROCESSABLE_ENTITY, "denied by policy");
-            return (code, refusal(code, "Invalid", message).to_string());
+            // etcd's answer about an object that is too large comes as an error of the server.
+            let (code, reason, message) = match target.kind.plural {
+                "floatingippools" => {
+                    (StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "etcdserver: request is too large")
+                }
+                _ => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid", "denied by policy"),
+            };
+            return (code, refusal(code, reason, message).to_string());
         }
         match self.carry_out(&target, request) {
             Ok((status, object)) => (status, object.to_string()),

@@ -166,7 +166,7 @@ pub fn judge(
     if status.is_success() && is_undecodable(plural, before) {
         universe.condemn("I13", format!("p{process} wrote {path}, which can't be decoded"));
     }
-    if status != StatusCode::UNPROCESSABLE_ENTITY {
+    if status != StatusCode::UNPROCESSABLE_ENTITY && status != StatusCode::INTERNAL_SERVER_ERROR {
         return;
     }
     let version = before["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();

@@ -29,6 +29,11 @@ impl DroppedFields {
         self.0.is_empty()
     }
 
+    /// Whether the CRD does not keep a field.
+    pub fn contain(&self, field: &str) -> bool {
+        self.0.contains(field)
+    }
+
     /// Whether two statuses differ in nothing but these fields.
     pub fn explain(&self, wanted: &Value, stored: &Value) -> bool {
         Self::between(wanted, stored).0.is_subset(&self.0)

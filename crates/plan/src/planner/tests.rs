@@ -1,7 +1,7 @@
 //! One line of world in, one line of plan out.
 //!
 //! A world is clauses between bars. `n1 …` is a node: `cordoned`, `empty` or `pods` (none, or some that are not Ready; one
-//! that is Ready otherwise; `doubtful-pods` are some that can't be decoded), `undecodable`, `reserved` (an object that can't be decoded names its machine), `notready 30` (for so many seconds), `zone b`, `region s` (`region -` is not known; r otherwise), `unmatched`, `nomachine`, `leaving`, `holds a1`,
+//! that is Ready otherwise; `doubtful-pods` are some that can't be decoded), `undecodable`, `reserved` (an object that can't be decoded names its machine), `notready 30` (for so many seconds), `zone b`, `region s` (`region -` is not known; r otherwise), `unmatched`, `nomachine`, `machine n2` (the same as that of n2), `leaving`, `holds a1`,
 //! `dead` (its machine, by the cloud), `refuses` (its machine did lately). `a1 …` is an address: `free` (so is one that no node holds), `unknown`, `missing`,
 //! `foreign`, `left` (on a machine that was ours), `lost 30` (its holder was, so many seconds ago, by an earlier plan or leader), `moves n1 -> n2` (journalled; `-` is nothing), `stale` (the last
 //! listing is older than the journal), `doubtful` (the change that brought it has failed), `busy` (a call is under way), `of r` (it can be used in region r only). Other
@@ -21,7 +21,7 @@
 //! `publishes` gives the pool a name in DNS with a time to live of 30 s, `publishes nodes` one for the nodes' own addresses,
 //! `adopts` is `dnsRecordSet.adopt`; `record nobody a1 a2` is what was read of it and whose mark it carries (`ours`, `nobody`,
 //! `other`), `record unread`, `record busy`, `record reading`, `record failed` and `record old` are what they say, `a1 going 10` is on its way
-//! since so many seconds, `a1 unmatched 1` has lost its match so many seconds ago, and `younger publishes` lets the second
+//! since so many seconds, `a1 unmatched 1` has lost its match so many seconds ago, and `younger refused` lets nothing be done for the second pool, and `younger publishes` lets the second
 //! pool name it too.
 
 use std::collections::BTreeMap;
@@ -216,6 +216,7 @@ impl Sketch {
                 other.publication = Some(publication(Source::Addresses));
                 self.younger = Some(other);
             }
+            ["younger", "refused"] => self.younger.as_mut().unwrap().policy.mode = Mode::Refused,
             ["younger", "lists", listed @ ..] => {
                 let mut other = self::pool("younger", "10");
                 other.addresses = listed.iter().map(|name| address(name)).collect();
@@ -326,6 +327,7 @@ impl Sketch {
                 "reserved" => _ = self.world.reserved_machines.insert(vm(name)),
                 "unmatched" => pods = None,
                 "nomachine" => node.machine = None,
+                "machine" => node.machine = Some((scope(), vm(next()))),
                 "dead" => _ = self.world.machines.insert(vm(name), MachineState::Stopped),
                 "notready" => node.readiness = Readiness::NotReadySince(seconds_ago(next())),
                 "zone" => node.zone = Some(next().into()),
@@ -429,6 +431,11 @@ fn a_node_with_a_pod_that_cannot_be_decoded_keeps_its_address_and_gets_none() {
 }
 
 #[test]
+fn a_dead_node_does_not_speak_for_a_machine_whose_other_node_is_undecodable() {
+    check("n1 notready 500 machine n2 unmatched | n2 undecodable holds a1 | n3", expect!["a1 on n2"]);
+}
+
+#[test]
 fn a_machine_that_an_undecodable_object_names_gets_no_address() {
     check("n1 reserved | n2 | a1 free | a2 free", expect!["begin a1 -> n2"]);
 }
@@ -492,6 +499,16 @@ fn what_does_not_fit_into_the_journal_does_not_begin_and_says_so() {
     assert_eq!(begun(&full(1_000, 0)), (1_000, 0));
     assert_eq!(begun(&full(1_000, 30)), (970, 30));
     assert_eq!(begun(&full(900, 30)), (900, 0));
+
+    let mut creating = full(970, 30);
+    let mut pool = creating.pools().next().unwrap().clone();
+    (pool.creates, pool.desired) = (Some("tag".into()), 1_000);
+    pool.region = Some("r".into());
+    creating.set_pool(pool);
+    creating.accounts.insert(scope(), Account { as_of: Tick(10), can_tag: true });
+    let plan = plan(&creating, now());
+    let begun = plan.steps.iter().filter(|step| matches!(step.action, Action::Begin(_))).count();
+    assert_eq!((plan.creations.len(), begun), (1, 969), "a creation has a place in the journal, too");
 }
 
 #[test]
@@ -1805,6 +1822,10 @@ fn an_object_that_goes_leaves_a_name_to_one_that_wants_it_on() {
         expect![
             "a1 is left alone: its object is being deleted, name is left alone: its object is being deleted, name of younger still holds a1: no address is on a matching node, and it is never emptied"
         ],
+    );
+    check(
+        "floating | publishes | deleted detaching | younger publishes | younger refused | record ours a1 | a1 free",
+        expect!["a1 is left alone: its object is being deleted, name is left alone: its object is being deleted, name of younger was not read yet"],
     );
 }
 
