@@ -15,7 +15,7 @@ use testbed::fake::ledger::{Deed, Ledger};
 use testbed::fake::route53::Route53;
 use testbed::fake::{Fake, Refusal};
 
-use crate::broken;
+use crate::broken::{self, Thing};
 use crate::dice::Dice;
 use crate::names;
 use crate::script::{self, ADDRESSES, Cloud, CloudFault, Event, NODES};
@@ -403,7 +403,11 @@ impl Cluster {
             | Event::ForgeCreated
             | Event::Delete { .. }
             | Event::DeleteKind { .. }
-            | Event::Recreate { .. } => self.universe.disturb("objects"),
+            | Event::Recreate { .. }
+            // What was changed in the meantime counts from now on.
+            | Event::Undecodable { what: Thing::Owner { .. } | Thing::Names, is_broken: false } => {
+                self.universe.disturb("objects");
+            }
             _ => {}
         }
     }
