@@ -1825,7 +1825,9 @@ fn an_object_that_goes_leaves_a_name_to_one_that_wants_it_on() {
     );
     check(
         "floating | publishes | deleted detaching | younger publishes | younger refused | record ours a1 | a1 free",
-        expect!["a1 is left alone: its object is being deleted, name is left alone: its object is being deleted, name of younger was not read yet"],
+        expect![
+            "a1 is left alone: its object is being deleted, name is left alone: its object is being deleted, name of younger was not read yet"
+        ],
     );
 }
 
