@@ -13,10 +13,10 @@ use testbed::fake::ledger::Deed;
 use crate::rig::{Rig, SUCCESSOR};
 
 const SOON: Duration = Duration::from_secs(20);
-const POOL: &str = "floatingippool/made";
+pub const POOL: &str = "floatingippool/made";
 
 /// A pool that creates its addresses, for nodes with this label.
-fn pool(desired: usize, node_label: &str, policy: &str) -> String {
+pub fn pool(desired: usize, node_label: &str, policy: &str) -> String {
     format!(
         "apiVersion: flipop.digitalocean.com/v1alpha1
 kind: FloatingIPPool
@@ -31,12 +31,12 @@ spec:
     )
 }
 
-fn listed(rig: &Rig) -> Vec<String> {
+pub fn listed(rig: &Rig) -> Vec<String> {
     let ips = rig.get(POOL)["spec"]["ips"].as_array().cloned().unwrap_or_default();
     ips.iter().map(|ip| ip.as_str().unwrap().to_owned()).collect()
 }
 
-fn list(rig: &Rig, ips: &[String]) {
+pub fn list(rig: &Rig, ips: &[String]) {
     let patch = json!({"spec": {"ips": ips}}).to_string();
     rig.kubectl(&["patch", POOL, "--type=merge", "-p", &patch]);
 }
@@ -48,7 +48,7 @@ fn stalled(rig: &Rig) -> Option<Value> {
     conditions.into_iter().find(is_stalled)
 }
 
-fn in_account(rig: &Rig) -> BTreeSet<String> {
+pub fn in_account(rig: &Rig) -> BTreeSet<String> {
     rig.clouds.digitalocean.with(|account| account.reserved_ips()).into_iter().collect()
 }
 
@@ -127,7 +127,7 @@ async fn a_forged_status_releases_no_address() {
     assert!(in_account(&rig).contains(&victim));
 }
 
-fn is_release(deed: &Deed) -> bool {
+pub fn is_release(deed: &Deed) -> bool {
     matches!(deed, Deed::Released { .. })
 }
 

@@ -25,3 +25,4 @@ mod skeleton;
 mod testbed_itself;
 mod undecodable;
 mod upgrade;
+mod upgrade_mends;
