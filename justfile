@@ -13,6 +13,9 @@ deny := cache / "cargo-deny-" + deny_version
 # What the tests' apiservers were asked by the controller.
 audit := cache / "audit"
 
+mutants_version := "27.1.0"
+mutants := cache / "cargo-mutants-" + mutants_version
+
 mdbook_version := "0.5.4"
 mdbook := cache / "mdbook-" + mdbook_version
 
@@ -25,7 +28,7 @@ default:
     @just --list --unsorted
 
 # Format, lint, licences and duplicate versions, generated files, alerts, docs. Needs `just tools` for promtool.
-check: _deny _alerts _dashboard _docs-hold
+check: _deny _alerts _dashboard _docs-hold _workflows
     cargo fetch --locked
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -38,6 +41,10 @@ check: _deny _alerts _dashboard _docs-hold
 # Everything that needs no server.
 test:
     cargo test --workspace --locked
+
+# One test of any kind, by a part of its name; builds no other test binaries.
+test-one name:
+    @tools/test-one "{{name}}"
 
 # Builds the servers of the testbed into a cache; the last line is their folder.
 tools:
@@ -86,6 +93,10 @@ sim *arguments="200":
 model:
     cargo test --release --locked -p plan --test protocol -- --ignored --nocapture
 
+# Changes the planner in one place at a time and runs its unit tests: each change must fail one. Takes about an hour.
+mutants: _mutants
+    {{mutants}}/bin/cargo-mutants mutants --package plan --file 'crates/plan/src/{journal,leadership,moves,planner}.rs' --cargo-arg=--lib --output {{cache}}
+
 # Holds the fake clouds against the vendors' own clients, and prints the table.
 certify:
     cargo test --locked --workspace --test certify -- --nocapture --test-threads 1
@@ -120,10 +131,17 @@ _bench-flipop: tools build
 image:
     tools/image
 
-# Makes a book of docs/; the last line is its first page.
+# Makes the book and checks its internal links; the last line is its first page.
 docs: _mdbook
-    {{mdbook}}/bin/mdbook build --dest-dir {{cache}}/book
-    @echo "{{cache}}/book/index.html"
+    @tools/book {{mdbook}}/bin/mdbook {{cache}}/book
+
+# Known vulnerabilities of dependencies. Loads their database, so it is no part of `just check`.
+advisories: _deny
+    {{deny}}/bin/cargo-deny --log-level error check advisories
+
+# What is too long for every change, each part with its time; goes on after a part that fails. Takes about three hours.
+nightly:
+    tools/nightly
 
 # Writes the generated files.
 generate: tools
@@ -145,9 +163,14 @@ _deny:
     @[ -x {{deny}}/bin/cargo-deny ] || CARGO_TARGET_DIR={{cache}}/cargo-deny-build cargo install --debug --quiet --locked --root {{deny}} cargo-deny@{{deny_version}}
     @rm -rf {{cache}}/cargo-deny-build
 
+# Installs cargo-mutants into the cache.
+_mutants:
+    @[ -x {{mutants}}/bin/cargo-mutants ] || CARGO_TARGET_DIR={{cache}}/mutants-build cargo install --debug --quiet --locked --root {{mutants}} cargo-mutants@{{mutants_version}}
+    @rm -rf {{cache}}/mutants-build
+
 # Installs mdbook into the cache.
 _mdbook:
-    @[ -x {{mdbook}}/bin/mdbook ] || CARGO_TARGET_DIR={{cache}}/mdbook-build cargo install --quiet --locked --root {{mdbook}} mdbook@{{mdbook_version}}
+    @[ -x {{mdbook}}/bin/mdbook ] || CARGO_TARGET_DIR={{cache}}/mdbook-build cargo install --debug --quiet --locked --root {{mdbook}} mdbook@{{mdbook_version}}
     @rm -rf {{cache}}/mdbook-build
 
 # Tests the alerts, and what Argo CD is told.
@@ -157,9 +180,14 @@ _alerts:
 
 # What the docs say is there.
 _docs-hold:
+    @tools/commit-subjects
     @tools/examples-in-docs
     @tools/reasons-in-docs
     @tools/compat --check
+
+# The workflows under .github can be run.
+_workflows:
+    @"$(tools/build --where)/actionlint"
 
 # The dashboard can be read, and its ConfigMap is made of it as it stands.
 _dashboard:
