@@ -36,13 +36,13 @@
 //! There is a limit on what is created in a cluster, see [`Room`]. It only stops new creations.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 use crate::ownership::Ownership;
 use crate::world::Reads;
 use crate::{
-    Address, Epoch, Fact, Holding, Mode, PENDING, Pause, Pool, PoolKey, Scope, Tick, Timestamp, World,
+    Account, Address, Creation, CreationAction, Fact, Holding, Lacking, Mode, PENDING, Pool, PoolKey, Scope,
+    Tick, Timestamp, World,
 };
 
 /// The most addresses that are asked for at once.
@@ -53,88 +53,6 @@ pub const TAG_PREFIX: &str = "ip-address-controller-";
 
 /// The most addresses outside of all objects that an entry without a tag can remember.
 const BEFORE_MAX: usize = 1_000;
-
-/// An unfinished creation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Creation {
-    /// What the new addresses carry from their first moment on; none where the cloud can't do that.
-    pub tag: Option<Arc<str>>,
-    /// The addresses that existed before: those with the tag, or where there is none, those that no object listed.
-    pub before: BTreeSet<Address>,
-    /// Whether a request of unknown outcome may have been sent since the entry was written.
-    pub may_have_asked: bool,
-    /// The leader that wrote the entry last.
-    pub epoch: Epoch,
-    /// When this process wrote the entry, or learnt that it stands.
-    pub written: Tick,
-}
-
-/// What a cloud said of an account as a whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Account {
-    /// When the last listing began that told of every address.
-    pub as_of: Tick,
-    /// Whether what is created there can carry a tag.
-    pub can_tag: bool,
-}
-
-/// Something to do for a pool that lacks addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CreationStep {
-    /// For whom.
-    pub pool: PoolKey,
-    /// Where.
-    pub scope: Scope,
-    /// What to do.
-    pub action: CreationAction,
-}
-
-/// What to do for a pool that lacks addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CreationAction {
-    /// Write this entry into the journal.
-    Begin(Creation),
-    /// Write another leader's entry again, with our epoch.
-    Claim,
-    /// Write these addresses into the object: they were made for it.
-    Adopt(BTreeSet<Address>),
-    /// Ask the cloud for so many addresses, each in a request of its own.
-    Ask {
-        /// How many.
-        count: usize,
-        /// Where they can be used.
-        region: Arc<str>,
-        /// What they carry.
-        tag: Option<Arc<str>>,
-    },
-    /// Take the entry out of the journal: there are as many as desired.
-    Finish,
-}
-
-/// What is to be said of a pool that lacks addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lacking {
-    /// So many are being created.
-    Creating(usize),
-    /// So many would be created if the pool were active.
-    WouldCreate(usize),
-    /// One of these may be the answer to a request whose outcome is not known.
-    Ambiguous(BTreeSet<Address>),
-    /// There is no tag, and the account has more addresses than can be remembered.
-    TooMany(usize),
-    /// These were made for it earlier, and it does not list them any more.
-    Unlisted(BTreeSet<Address>),
-    /// Addresses were created with a tag, and the account's tags can't be read any more.
-    TagsHidden,
-    /// The region is missing.
-    NoRegion,
-    /// As many addresses were created in the cluster as may be: the limit.
-    Full(usize),
-    /// The account could not be read as a whole.
-    Unread,
-    /// The last try failed.
-    Failed(Pause),
-}
 
 /// What to do next for a pool, what to say of it, and whether its account must be read first, and when.
 #[derive(Debug, Default)]
@@ -332,72 +250,4 @@ pub(crate) fn next(
     let Some(region) = pool.region.clone() else { return Next::say(Lacking::NoRegion) };
     let count = if entry.tag.is_some() { lacking.min(AT_ONCE_MAX).min(left) } else { 1 };
     Next::act(CreationAction::Ask { count, region, tag: entry.tag.clone() }, lacking)
-}
-
-impl fmt::Display for CreationStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.action {
-            CreationAction::Begin(Creation { tag: Some(tag), .. }) => {
-                write!(f, "begin to create, tagged {tag}")
-            }
-            CreationAction::Begin(Creation { before, .. }) => {
-                write!(f, "begin to create beside {}", list(before))
-            }
-            CreationAction::Claim => write!(f, "claim the creation"),
-            CreationAction::Adopt(addresses) => write!(f, "adopt {}", list(addresses)),
-            CreationAction::Ask { count, region, tag: Some(tag) } => {
-                write!(f, "create {count} in {region}, tagged {tag}")
-            }
-            CreationAction::Ask { count, region, tag: None } => write!(f, "create {count} in {region}"),
-            CreationAction::Finish => write!(f, "finish the creation"),
-        }
-    }
-}
-
-impl fmt::Display for Lacking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Creating(count) => write!(f, "{count} more being created"),
-            Self::WouldCreate(count) => write!(f, "{count} more would be created"),
-            Self::Ambiguous(candidates) => write!(
-                f,
-                "a request to create an address had no answer, and one of these may be its result: {}; add those that \
-                 are this object's to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created",
-                list(candidates)
-            ),
-            Self::TooMany(count) => write!(
-                f,
-                "the account has {count} addresses outside of all objects and no tags, so a new one could be lost \
-                 among them: allow the token to use projects, or list addresses in spec.ips"
-            ),
-            Self::Unlisted(addresses) => write!(
-                f,
-                "created for this object and not listed by any: {}; none is created while they are there: add those that \
-                 are to be used to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created",
-                list(addresses)
-            ),
-            Self::TagsHidden => write!(
-                f,
-                "addresses were created in a project of their own, and the credentials don't allow to read projects any \
-                 more: allow that, or nothing more is created"
-            ),
-            Self::NoRegion => write!(f, "creating addresses needs spec.region"),
-            Self::Full(max) => write!(
-                f,
-                "the created addresses have reached CREATED_ADDRESSES_MAX ({max}): release some that nobody needs, or raise the limit"
-            ),
-            Self::Unread => write!(f, "no address is created before the account was read as a whole"),
-            Self::Failed(pause) => write!(f, "creating an address failed: {pause}"),
-        }
-    }
-}
-
-fn list(addresses: &BTreeSet<Address>) -> String {
-    const SHOWN_MAX: usize = 50;
-    let shown: Vec<String> = addresses.iter().take(SHOWN_MAX).map(ToString::to_string).collect();
-    match (shown.len(), addresses.len().saturating_sub(SHOWN_MAX)) {
-        (0, _) => "none".into(),
-        (_, 0) => shown.join(", "),
-        (_, more) => format!("{} and {more} more", shown.join(", ")),
-    }
 }

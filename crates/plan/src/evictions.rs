@@ -19,31 +19,9 @@
 //! otherwise                                                      evict one
 //! ```
 
-use std::fmt;
-
 use crate::bits::Bits;
 use crate::world::Member;
-use crate::{Holding, Mode, NodeName, Plan, Pool, PoolKey, Readiness, Timestamp, Verdict, World};
-
-/// A node from which one pod of a workload should be evicted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Eviction {
-    /// Whose workload it is.
-    pub pool: PoolKey,
-    /// Where the pod is.
-    pub node: NodeName,
-}
-
-/// What is to be said of pods on a node without an address of their object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Astray {
-    /// They are evicted one by one.
-    Leave(NodeName),
-    /// Another object's address is there.
-    AtAnothers(NodeName),
-    /// No node with an address of theirs can take them.
-    NoPlace(NodeName),
-}
+use crate::{Astray, Holding, Mode, NodeName, Plan, Pool, Readiness, Timestamp, Verdict, World};
 
 /// What to evict for a pool now, what to say of it, and when to ask again.
 #[derive(Debug, Default)]
@@ -112,32 +90,4 @@ fn own(world: &World, pool: &Pool) -> Vec<usize> {
         Holding::Free | Holding::Missing | Holding::Unknown(_) => None,
     };
     pool.addresses.iter().filter_map(|address| holder(*address)).collect()
-}
-
-impl fmt::Display for Eviction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "evict a pod from {}", self.node)
-    }
-}
-
-impl fmt::Display for Astray {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Leave(node) => {
-                write!(
-                    f,
-                    "pods of the workload are on {node}, which holds no address, and are evicted from there"
-                )
-            }
-            Self::AtAnothers(node) => write!(
-                f,
-                "pods of the workload are on {node}, which holds another object's address: let them ask for the label \
-                 allocation.netinfra.darkbrains.com/<name>"
-            ),
-            Self::NoPlace(node) => write!(
-                f,
-                "pods of the workload stay on {node}, which holds no address: no Ready, schedulable node holds one"
-            ),
-        }
-    }
 }

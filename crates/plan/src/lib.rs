@@ -33,6 +33,7 @@ macro_rules! sabotaged {
 mod bits;
 mod creation;
 mod evictions;
+mod facts;
 mod journal;
 pub mod leadership;
 mod losses;
@@ -42,29 +43,34 @@ mod ownership;
 mod placement;
 mod planner;
 mod pool;
+mod record;
 mod records;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
 mod standing;
 mod steps;
 mod times;
+mod verdicts;
 pub mod vips;
 mod world;
 
-pub use creation::{Account, Creation, CreationAction, CreationStep, Lacking, TAG_PREFIX};
-pub use evictions::{Astray, Eviction};
+pub use creation::TAG_PREFIX;
+pub use facts::{Account, Fact, Holding, InFlight, MachineState, Node, Pause, Readiness, Turn};
 pub use jiff::{SignedDuration, Timestamp};
 pub use losses::Tripped;
 pub use names::{Address, Epoch, NO_IPV6, NodeName, PoolKey, Provider, Scope, Tick, VmId};
 pub use planner::plan;
 pub use pool::{
-    ADDRESSES_MAX, Journal, Mode, Move, PENDING, Pods, Policy, Pool, Spread, Takeover, Target, Tenancy,
+    ADDRESSES_MAX, Creation, Journal, Mode, Move, PENDING, Pods, Policy, Pool, Spread, Takeover, Target,
+    Tenancy,
 };
-pub use records::{
-    DnsProvider, InFlightRecord, Publication, Published, RecordAction, RecordFact, RecordKind, RecordName,
-    RecordSet, RecordStep, Source,
+pub use record::{
+    DnsProvider, InFlightRecord, Publication, RecordFact, RecordKind, RecordName, RecordSet, Source,
 };
 pub use standing::{Standing, Why};
-pub use steps::{Action, Mark, Marks, Plan, Step, Verdict, Waits};
+pub use steps::{
+    Action, CreationAction, CreationStep, Eviction, Mark, Marks, Plan, RecordAction, RecordStep, Step,
+};
 pub use times::later;
-pub use world::{Fact, Holding, InFlight, MachineState, Node, Pause, Readiness, Turn, World};
+pub use verdicts::{Astray, Lacking, Published, Verdict, Waits};
+pub use world::World;

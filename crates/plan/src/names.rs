@@ -1,5 +1,6 @@
 //! Names that can't be wrong: parsed once at the edge, compared and ordered ever after. Cloning one is cheap.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{AddrParseError, IpAddr};
 use std::str::FromStr;
@@ -143,3 +144,19 @@ pub struct Epoch(pub i64);
 /// a clock could not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tick(pub u64);
+
+/// The most addresses that a text about creations lists.
+pub(crate) const ADDRESSES_SHOWN_MAX: usize = 50;
+
+/// The most values of a record set that a text lists.
+pub(crate) const RECORDS_SHOWN_MAX: usize = 10;
+
+/// Addresses as text, the first ones where they are many.
+pub(crate) fn list(addresses: &BTreeSet<Address>, shown_max: usize) -> String {
+    let shown: Vec<String> = addresses.iter().take(shown_max).map(ToString::to_string).collect();
+    match (shown.len(), addresses.len().saturating_sub(shown_max)) {
+        (0, _) => "none".into(),
+        (_, 0) => shown.join(", "),
+        (_, more) => format!("{} and {more} more", shown.join(", ")),
+    }
+}

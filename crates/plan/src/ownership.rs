@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::world::Member;
-use crate::{Address, Journal};
+use crate::{Address, Journal, Pool};
 
 /// Who owns what.
 #[derive(Clone, Debug, Default)]
@@ -23,13 +22,13 @@ pub(crate) struct Ownership {
 
 impl Ownership {
     /// Of these pools: the object whose journal names an address, else the oldest that lists it, else the first by name.
-    pub(crate) fn new<'a>(pools: impl Iterator<Item = &'a Member>) -> Self {
-        let pools: Vec<&Member> = pools.collect();
+    pub(crate) fn new<'a>(pools: impl Iterator<Item = &'a Pool>) -> Self {
+        let pools: Vec<&Pool> = pools.collect();
         let mut order: Vec<usize> = (0..pools.len()).collect();
-        order.sort_by_key(|at| (pools[*at].pool.created, &pools[*at].pool.key));
+        order.sort_by_key(|at| (pools[*at].created, &pools[*at].key));
         let mut claims = Vec::new();
         for (rank, at) in order.iter().enumerate() {
-            let pool = &pools[*at].pool;
+            let pool = pools[*at];
             let listed = pool.addresses.iter().chain(&pool.adopted);
             claims.extend(listed.map(|address| (*address, true, rank)));
             if let Journal::Known(moves) = &pool.journal {

@@ -49,19 +49,18 @@ use std::sync::Arc;
 
 use crate::bits::Bits;
 use crate::creation;
-use crate::evictions::{self, Eviction};
+use crate::evictions;
 use crate::losses::{self, Tally};
 use crate::moves::{self, Next};
 use crate::ownership::Ownership;
 use crate::placement::{Group, place};
 use crate::records;
 use crate::standing::{Standing, standing};
-use crate::steps::Waits;
 use crate::world::{Known, Member, Reads};
 use crate::{
-    ADDRESSES_MAX, Action, Address, CreationAction, CreationStep, Fact, Holding, Journal, Mark, Mode, Move,
-    NodeName, Pause, Plan, Pool, PoolKey, Scope, Spread, Step, Takeover, Target, Tenancy, Tick, Timestamp,
-    Verdict, VmId, Why, World, later,
+    ADDRESSES_MAX, Action, Address, CreationAction, CreationStep, Eviction, Fact, Holding, Journal, Lacking,
+    Mark, Mode, Move, NodeName, Pause, Plan, Pool, PoolKey, Scope, Spread, Step, Takeover, Target, Tenancy,
+    Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
 };
 
 /// Why nobody knows whether an address is on the machine that is said to hold it.
@@ -224,7 +223,7 @@ impl<'a> Planner<'a> {
                 action,
             });
         }
-        if let Some(creation::Lacking::Failed(pause)) = &next.lacking {
+        if let Some(Lacking::Failed(pause)) = &next.lacking {
             self.ask_again(Some(pause.until));
         }
         _ = match next.reads {

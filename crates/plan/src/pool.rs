@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Address, Creation, Epoch, Fact, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId};
+use crate::{Address, Epoch, Fact, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId};
 
 /// Addresses and the rules for them. Both resource kinds become this.
 #[derive(Clone, Debug, PartialEq)]
@@ -285,4 +285,19 @@ pub enum Takeover {
 pub enum Spread {
     None,
     Zone,
+}
+
+/// An unfinished creation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Creation {
+    /// What the new addresses carry from their first moment on; none where the cloud can't do that.
+    pub tag: Option<Arc<str>>,
+    /// The addresses that existed before: those with the tag, or where there is none, those that no object listed.
+    pub before: BTreeSet<Address>,
+    /// Whether a request of unknown outcome may have been sent since the entry was written.
+    pub may_have_asked: bool,
+    /// The leader that wrote the entry last.
+    pub epoch: Epoch,
+    /// When this process wrote the entry, or learnt that it stands.
+    pub written: Tick,
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::losses::Tripped;
+use crate::names::{ADDRESSES_SHOWN_MAX, RECORDS_SHOWN_MAX, list};
 use crate::{
-    ADDRESSES_MAX, Address, Astray, CreationStep, Eviction, Lacking, Move, NodeName, Pause, PoolKey,
-    Published, RecordName, RecordStep, Scope, Target, Timestamp, VmId, Why,
+    Address, Astray, Creation, Lacking, Move, NodeName, PoolKey, Published, RecordName, RecordSet, Scope,
+    Target, Timestamp, Tripped, Verdict, VmId,
 };
 
 /// What should happen now.
@@ -178,130 +178,6 @@ impl fmt::Display for Step {
     }
 }
 
-/// What is to be said of an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is on this node and stays there.
-    Settled(NodeName),
-    /// It is on this machine, which should not have it, and stays until another node can take it.
-    Lingers(VmId, Option<NodeName>, Why),
-    /// It is on its way to this node, or off its node.
-    Moving(Option<NodeName>),
-    /// It serves where it is, and goes to this node once few others are on no machine.
-    Queued(NodeName),
-    /// It is on no machine of ours, and no node can take it.
-    NoNode,
-    /// It is on no machine of ours, and it is in another region than all matching nodes, whose regions these are.
-    OtherRegion(Arc<str>, Vec<Arc<str>>),
-    /// Its cloud can't attach it to any machine, for this reason.
-    Unsupported(&'static str),
-    /// It is on a machine that is not ours.
-    Foreign(VmId),
-    /// An older object owns it.
-    OwnedBy(PoolKey),
-    /// The cloud does not know it.
-    Missing,
-    /// It is beyond the desired number.
-    Disabled,
-    /// It is beyond the desired number, and is being given back to the cloud.
-    Releasing,
-    /// It is to be released, and the provider does not show this object's mark on it.
-    Unmarked,
-    /// Its object is being deleted, and nothing is done with it any more.
-    Leaving,
-    /// What the cloud says is not known.
-    Unknown(std::sync::Arc<str>),
-    /// It would be moved, but for this.
-    Waits(Waits),
-    /// This step would be taken if the pool were active.
-    WouldStep(String),
-}
-
-/// Why a move that could be made is not made yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Waits {
-    /// As many voluntary moves as allowed are under way.
-    ForBudget,
-    /// Too few addresses are on nodes that should have them.
-    ForHealthy,
-    /// The last assignment was too short a time ago.
-    ForCoolOff(Option<Timestamp>),
-    /// Too many holders were lost at once, and nobody has confirmed that.
-    ForConfirmation(Tripped),
-    /// The journal is of a version that this controller does not know.
-    ForNewerController,
-    /// The object can't be acted on as it stands.
-    ForCorrection,
-    /// The last try failed a short while ago.
-    ForRetry(Pause),
-    /// The object's status has no room for what has to be remembered of it.
-    ForRoom,
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Settled(node) => write!(f, "on {node}"),
-            Self::Lingers(_, Some(node), why) => {
-                write!(f, "stays on {node} until another node can take it: {why}")
-            }
-            Self::Lingers(vm, None, why) => write!(f, "stays on {vm} until another node can take it: {why}"),
-            Self::Moving(Some(node)) => write!(f, "is on its way to {node}"),
-            Self::Moving(None) => write!(f, "is being taken off its node"),
-            Self::Queued(node) => write!(
-                f,
-                "serves where it is until it can go to {node}: others of the account are on their way, and few may be at a time"
-            ),
-            Self::NoNode => write!(f, "waits: no node can take it"),
-            Self::OtherRegion(region, nodes) => {
-                write!(
-                    f,
-                    "waits: it is in region {region}, and all matching nodes are in {}",
-                    nodes.join(", ")
-                )
-            }
-            Self::Unsupported(why) => write!(f, "can't be attached: {why}"),
-            Self::Foreign(vm) => write!(f, "is held by {vm}, which is no node of this cluster"),
-            Self::OwnedBy(pool) => write!(f, "belongs to {pool}, which is older"),
-            Self::Missing => write!(f, "is not known to the cloud"),
-            Self::Disabled => write!(f, "is beyond the desired number"),
-            Self::Releasing => write!(f, "is beyond the desired number, and is being released"),
-            Self::Unmarked => write!(
-                f,
-                "is not released: the provider does not show this object's mark on it; release it at the provider, or remove \
-                 it from spec.ips"
-            ),
-            Self::Leaving => write!(f, "is left alone: its object is being deleted"),
-            Self::Unknown(reason) => write!(f, "is left alone: {reason}"),
-            Self::Waits(why) => write!(f, "waits: {why}"),
-            Self::WouldStep(step) => write!(f, "is only observed, otherwise: {step}"),
-        }
-    }
-}
-
-impl fmt::Display for Waits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ForBudget => write!(f, "policy.maxConcurrentMoves are under way"),
-            Self::ForHealthy => write!(f, "fewer than policy.minHealthy addresses are on healthy nodes"),
-            Self::ForCoolOff(Some(until)) => write!(f, "the cool-off ends at {until}"),
-            Self::ForCoolOff(None) => write!(f, "another address is being assigned, and a cool-off follows"),
-            Self::ForConfirmation(Tripped { lost, holders, until }) => write!(
-                f,
-                "{lost} of {holders} holders were lost at once; if that is so, confirm it with the annotation \
-                 netinfra.darkbrains.com/confirm-loss={until}"
-            ),
-            Self::ForNewerController => write!(f, "its unfinished moves were written by a newer controller"),
-            Self::ForCorrection => write!(f, "its object can't be acted on as it stands"),
-            Self::ForRetry(pause) => write!(f, "the last try failed: {pause}"),
-            Self::ForRoom => write!(
-                f,
-                "the object's status is full: it holds at most {ADDRESSES_MAX} addresses and {ADDRESSES_MAX} unfinished moves"
-            ),
-        }
-    }
-}
-
 impl fmt::Display for Plan {
     /// The steps, a line each.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -314,5 +190,112 @@ impl fmt::Display for Plan {
             write!(f, "{separator}{step}")?;
         }
         Ok(())
+    }
+}
+
+/// Something to do with a set of records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordStep {
+    /// For whom.
+    pub pool: PoolKey,
+    /// Which.
+    pub name: RecordName,
+    /// What to do.
+    pub action: RecordAction,
+}
+
+/// What to do with a set of records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordAction {
+    /// Read it.
+    Read,
+    /// Let it hold these values and no others, if it still is as it was read.
+    Write {
+        /// What was read.
+        old: RecordSet,
+        /// What it shall be, with our mark.
+        new: RecordSet,
+    },
+    /// Take it away with our mark, if it still is as it was read.
+    Remove(RecordSet),
+}
+
+impl fmt::Display for RecordStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.action {
+            RecordAction::Read => write!(f, "read {}", self.name),
+            RecordAction::Write { new, .. } => {
+                write!(f, "publish {}: {}", self.name, list(&new.values, RECORDS_SHOWN_MAX))
+            }
+            RecordAction::Remove(_) => write!(f, "remove {}", self.name),
+        }
+    }
+}
+
+/// Something to do for a pool that lacks addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreationStep {
+    /// For whom.
+    pub pool: PoolKey,
+    /// Where.
+    pub scope: Scope,
+    /// What to do.
+    pub action: CreationAction,
+}
+
+/// What to do for a pool that lacks addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CreationAction {
+    /// Write this entry into the journal.
+    Begin(Creation),
+    /// Write another leader's entry again, with our epoch.
+    Claim,
+    /// Write these addresses into the object: they were made for it.
+    Adopt(BTreeSet<Address>),
+    /// Ask the cloud for so many addresses, each in a request of its own.
+    Ask {
+        /// How many.
+        count: usize,
+        /// Where they can be used.
+        region: Arc<str>,
+        /// What they carry.
+        tag: Option<Arc<str>>,
+    },
+    /// Take the entry out of the journal: there are as many as desired.
+    Finish,
+}
+
+impl fmt::Display for CreationStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.action {
+            CreationAction::Begin(Creation { tag: Some(tag), .. }) => {
+                write!(f, "begin to create, tagged {tag}")
+            }
+            CreationAction::Begin(Creation { before, .. }) => {
+                write!(f, "begin to create beside {}", list(before, ADDRESSES_SHOWN_MAX))
+            }
+            CreationAction::Claim => write!(f, "claim the creation"),
+            CreationAction::Adopt(addresses) => write!(f, "adopt {}", list(addresses, ADDRESSES_SHOWN_MAX)),
+            CreationAction::Ask { count, region, tag: Some(tag) } => {
+                write!(f, "create {count} in {region}, tagged {tag}")
+            }
+            CreationAction::Ask { count, region, tag: None } => write!(f, "create {count} in {region}"),
+            CreationAction::Finish => write!(f, "finish the creation"),
+        }
+    }
+}
+
+/// A node from which one pod of a workload should be evicted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// Whose workload it is.
+    pub pool: PoolKey,
+    /// Where the pod is.
+    pub node: NodeName,
+}
+
+impl fmt::Display for Eviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "evict a pod from {}", self.node)
     }
 }
