@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::budget::{Claim, Haste, NotSent, with_claim, with_haste};
-use drivers::records::RecordDriver;
+use drivers::record::RecordDriver;
 use drivers::times::later;
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress};
 use kube::Client;

@@ -9,22 +9,22 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 #[cfg(feature = "aws")]
+use drivers::aws::addresses::Ec2;
+#[cfg(feature = "aws")]
+use drivers::aws::records::Route53;
+#[cfg(feature = "aws")]
 use drivers::aws::{self, Aws};
-use drivers::azure::Azure;
+use drivers::azure::addresses::Azure;
 use drivers::azure::identity::{self, Identity};
 use drivers::budget::{Haste, Limit, NotSent, budgeted, with_haste};
-use drivers::cloudflare::Cloudflare;
-use drivers::compute::Compute;
-use drivers::digitalocean::DigitalOcean;
+use drivers::cloudflare::records::Cloudflare;
+use drivers::digitalocean::addresses::DigitalOcean;
 use drivers::digitalocean::records::Records;
-#[cfg(feature = "aws")]
-use drivers::ec2::Ec2;
+use drivers::google::addresses::Compute;
 use drivers::http::HttpService;
 use drivers::network::MayLeave;
-use drivers::records::RecordDriver;
-use drivers::rfc2136::{self, Key, Rfc2136};
-#[cfg(feature = "aws")]
-use drivers::route53::Route53;
+use drivers::record::RecordDriver;
+use drivers::rfc2136::records::{self, Key, Rfc2136};
 use drivers::times::later;
 use drivers::tokens::{self, Tokens};
 use drivers::{AddressDriver, DriverError, Listing, Seconds, Tags};
@@ -136,8 +136,8 @@ pub fn drivers(
         // Whether there are credentials is known only when somebody asks for them.
         let aws = Aws::new(service.clone(), aws::Identity::Found, &settings.aws_region, wall_seconds());
         let aws = Arc::new(aws.at(settings.aws_endpoint_url.as_deref()));
-        let names = Route53::new(Arc::clone(&aws), ::drivers::route53::limits());
-        let ec2 = Ec2::new(aws, ::drivers::ec2::limits(), ::drivers::ec2::LATE_MAX);
+        let names = Route53::new(Arc::clone(&aws), ::drivers::aws::records::limits());
+        let ec2 = Ec2::new(aws, ::drivers::aws::addresses::limits(), ::drivers::aws::addresses::LATE_MAX);
         drivers.addresses.insert(Provider::Aws, Arc::new(ec2));
         drivers.records.insert(DnsProvider::Route53, Arc::new(names));
     }
@@ -172,7 +172,7 @@ fn azure(settings: &Settings, service: &HttpService, open: &HttpService) -> Azur
     };
     let url = &settings.azure_resource_manager_endpoint;
     let tokens = identity::tokens(identity, open.clone(), url);
-    let service = budgeted(service.clone(), &drivers::azure::limits());
+    let service = budgeted(service.clone(), &drivers::azure::addresses::limits());
     Azure::new(service, url, tokens, given(&settings.azure_resource_group))
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::DriverError;
-use drivers::records::{RecordChange, RecordDriver};
+use drivers::record::{RecordChange, RecordDriver};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kube::api::{DeleteParams, DynamicObject, PostParams, Preconditions};

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use drivers::records::{RecordChange, RecordDriver};
+use drivers::record::{RecordChange, RecordDriver};
 use drivers::{AddressDriver, DriverError, Listing, Operation, Polled, Progress, Traits};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use crate::metrics::Identity;
     use crate::observe::floating_ip_pool;
-    use drivers::digitalocean::DigitalOcean;
+    use drivers::digitalocean::addresses::DigitalOcean;
     use drivers::http::HttpService;
     use drivers::tokens;
     use testbed::fake::{Fake, digitalocean};

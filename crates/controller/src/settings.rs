@@ -130,11 +130,11 @@ pub struct Settings {
     pub digitalocean_api_url: String,
 
     /// How many requests a minute DigitalOcean allows this account
-    #[arg(long, env = "DIGITALOCEAN_REQUESTS_PER_MINUTE", default_value_t = drivers::digitalocean::REQUESTS_PER_MINUTE)]
+    #[arg(long, env = "DIGITALOCEAN_REQUESTS_PER_MINUTE", default_value_t = drivers::digitalocean::addresses::REQUESTS_PER_MINUTE)]
     pub digitalocean_requests_per_minute: usize,
 
     /// How many requests an hour DigitalOcean allows this account
-    #[arg(long, env = "DIGITALOCEAN_REQUESTS_PER_HOUR", default_value_t = drivers::digitalocean::REQUESTS_PER_HOUR)]
+    #[arg(long, env = "DIGITALOCEAN_REQUESTS_PER_HOUR", default_value_t = drivers::digitalocean::addresses::REQUESTS_PER_HOUR)]
     pub digitalocean_requests_per_hour: usize,
 
     /// A token for Cloudflare
@@ -146,11 +146,11 @@ pub struct Settings {
     pub cloudflare_token_file: Option<PathBuf>,
 
     /// Where Cloudflare's API is
-    #[arg(long, env = "CLOUDFLARE_API_URL", default_value = drivers::cloudflare::DEFAULT_URL)]
+    #[arg(long, env = "CLOUDFLARE_API_URL", default_value = drivers::cloudflare::records::DEFAULT_URL)]
     pub cloudflare_api_url: String,
 
     /// How many requests in five minutes we make of what Cloudflare allows the token's user
-    #[arg(long, env = "CLOUDFLARE_REQUESTS_PER_FIVE_MINUTES", default_value_t = drivers::cloudflare::REQUESTS_PER_FIVE_MINUTES)]
+    #[arg(long, env = "CLOUDFLARE_REQUESTS_PER_FIVE_MINUTES", default_value_t = drivers::cloudflare::records::REQUESTS_PER_FIVE_MINUTES)]
     pub cloudflare_requests_per_five_minutes: usize,
 
     /// Host and port of a name server that takes dynamic updates over TCP
@@ -186,11 +186,11 @@ pub struct Settings {
     pub dns_owner_id: Option<String>,
 
     /// How many requests a minute Google Cloud allows this project
-    #[arg(long, env = "GOOGLE_REQUESTS_PER_MINUTE", default_value_t = drivers::compute::REQUESTS_PER_MINUTE)]
+    #[arg(long, env = "GOOGLE_REQUESTS_PER_MINUTE", default_value_t = drivers::google::addresses::REQUESTS_PER_MINUTE)]
     pub google_requests_per_minute: usize,
 
     /// Where Compute Engine's API is
-    #[arg(long, env = "GOOGLE_COMPUTE_CUSTOM_ENDPOINT", default_value = drivers::compute::DEFAULT_URL)]
+    #[arg(long, env = "GOOGLE_COMPUTE_CUSTOM_ENDPOINT", default_value = drivers::google::addresses::DEFAULT_URL)]
     pub google_compute_custom_endpoint: String,
 
     /// The tenant of our identity at Azure
@@ -214,7 +214,7 @@ pub struct Settings {
     pub azure_authority_host: Option<String>,
 
     /// Where Azure Resource Manager is
-    #[arg(long, env = "AZURE_RESOURCE_MANAGER_ENDPOINT", default_value = drivers::azure::DEFAULT_URL)]
+    #[arg(long, env = "AZURE_RESOURCE_MANAGER_ENDPOINT", default_value = drivers::azure::addresses::DEFAULT_URL)]
     pub azure_resource_manager_endpoint: String,
 
     /// The resource group in which addresses are created at Azure

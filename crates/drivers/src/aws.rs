@@ -4,6 +4,13 @@
 //! through the service, so that the fence, the deadline and the budgets hold for it as for every other driver. The SDK signs
 //! and parses; it never retries, never waits, and opens no connection of its own.
 
+pub mod addresses;
+mod machine_id;
+mod recent;
+pub mod records;
+
+pub use machine_id::machine_of;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -29,9 +36,8 @@ use bytes::Bytes;
 use tokio::sync::OnceCell;
 use tower::{BoxError, ServiceExt};
 
-use crate::budget::NotSent;
 use crate::http::{HttpService, ReadOnly, USER_AGENT, asked_pause, hide_secrets};
-use crate::{DriverError, Seconds};
+use crate::{DriverError, NotSent, Seconds};
 
 /// Where requests are signed for that have no region, such as those about names.
 pub const DEFAULT_REGION: &str = "us-east-1";

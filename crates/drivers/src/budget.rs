@@ -17,6 +17,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tower::{Service, ServiceExt};
 
+use crate::NotSent;
 use crate::http::{HttpService, retry_after};
 use crate::times::later;
 
@@ -155,14 +156,6 @@ pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
         }
     };
     HttpService::new(tower::service_fn(send))
-}
-
-/// Why a request was not sent: its turn comes after so long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not sent: its turn comes in {:.1} s", wait.as_secs_f64())]
-pub struct NotSent {
-    /// How long.
-    pub wait: Duration,
 }
 
 #[derive(Clone)]

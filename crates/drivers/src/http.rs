@@ -12,9 +12,8 @@ use serde_json::Value;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt};
 
-use crate::DriverError;
-use crate::budget::NotSent;
 use crate::tokens::Tokens;
+use crate::{DriverError, NotSent};
 
 /// What drivers speak through: the network in production, a fake's state machine in tests.
 pub type HttpService = BoxCloneSyncService<Request<Bytes>, Response<Bytes>, BoxError>;

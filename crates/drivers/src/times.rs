@@ -1,8 +1,12 @@
 //! Arithmetic on moments that can't overflow: users, objects and providers may contain any number.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+/// The present time in seconds since 1970, which signatures carry.
+pub type Seconds = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// As far away as matters.
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);

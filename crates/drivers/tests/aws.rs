@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use drivers::NotSent;
+use drivers::aws::addresses::{self as ec2, Ec2};
 use drivers::aws::{Aws, Identity};
-use drivers::budget::NotSent;
-use drivers::ec2::{self, Ec2};
 use drivers::http::{HttpService, is_read, with_deadline};
 use drivers::{AddressDriver, DriverError, Progress, Seconds, Tags};
 use http::Request;
@@ -457,7 +457,7 @@ async fn nothing_is_taken_off_by_who_may_not_put_it_on() {
     deny(true);
     driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err();
     fake.with(|account| account.attach_now(ADDRESS, "i-2"));
-    tokio::time::sleep(drivers::ec2::LATE_MAX).await;
+    tokio::time::sleep(drivers::aws::addresses::LATE_MAX).await;
     assert!(detach().await.is_err(), "a refusal ends it");
 }
 

@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use drivers::azure::Azure;
+use drivers::azure::addresses::Azure;
 use drivers::azure::identity::{self, Identity};
-use drivers::cloudflare::Cloudflare;
-use drivers::compute::Compute;
-use drivers::digitalocean::DigitalOcean;
+use drivers::cloudflare::records::Cloudflare;
+use drivers::digitalocean::addresses::DigitalOcean;
 use drivers::digitalocean::records::Records;
+use drivers::google::addresses::Compute;
 use drivers::http::{HttpService, with_deadline};
 use drivers::network::network;
-use drivers::records::RecordDriver;
-use drivers::rfc2136::{Key, MessageService, Rfc2136};
+use drivers::record::RecordDriver;
+use drivers::rfc2136::records::{Key, MessageService, Rfc2136};
 use drivers::{AddressDriver, DriverError, tokens};
 use plan::{Address, DnsProvider, PoolKey, Provider, RecordKind, RecordName, Scope, VmId};
 use testbed::fake::entra::Entra;
@@ -253,9 +253,9 @@ async fn no_secret_of_a_tsig_key_is_logged() {
 mod at_amazon {
     use super::*;
     use canary::{AWS_SECRET, AWS_SESSION};
+    use drivers::aws::addresses::{Ec2, limits};
+    use drivers::aws::records::{self, Route53};
     use drivers::aws::{self, Aws};
-    use drivers::ec2::{Ec2, limits};
-    use drivers::route53::{self, Route53};
     use testbed::fake::ec2 as cloud;
     use testbed::fake::sts::Sts;
     use tower::ServiceExt;

@@ -54,7 +54,7 @@ async fn digitaloceans_own_client_agrees_with_the_fake_on_every_call_of_the_driv
     let mut script = Command::new(with_packages("digitalocean").unwrap());
     script.arg(certify_folder().join("digitalocean.py")).args([&server.url(), TOKEN]);
     let names = certified(&mut script, digitalocean::ROUTES);
-    for call in drivers::digitalocean::CALLS.iter().chain(drivers::digitalocean::records::CALLS) {
+    for call in drivers::digitalocean::addresses::CALLS.iter().chain(drivers::digitalocean::records::CALLS) {
         assert!(names.contains(*call), "the driver makes {call}, which is not certified");
     }
 }
@@ -69,7 +69,7 @@ async fn cloudflares_own_client_agrees_with_the_fake_on_every_call_of_the_driver
     let base_url = format!("{}/client/v4", server.url());
     script.arg(certify_folder().join("cloudflare_dns.py")).args([&base_url, TOKEN]);
     let names = certified(&mut script, cloudflare::ROUTES);
-    for call in drivers::cloudflare::CALLS {
+    for call in drivers::cloudflare::records::CALLS {
         assert!(names.contains(*call), "the driver makes {call}, which is not certified");
     }
 }
@@ -92,7 +92,7 @@ async fn googles_own_clients_agree_with_the_fakes_on_every_call_of_the_driver() 
     script.arg(certify_folder().join("compute.py"));
     script.args([project.url(), metadata_server.address.to_string(), restricted.url()]);
     let names = certified(&mut script, &[compute::ROUTES, metadata::ROUTES].concat());
-    for call in drivers::compute::CALLS {
+    for call in drivers::google::addresses::CALLS {
         assert!(names.contains(*call), "the driver makes {call}, which is not certified");
     }
 }
@@ -128,7 +128,7 @@ async fn azures_own_clients_agree_with_the_fakes_on_every_call_of_the_driver() {
     script.arg(certify_folder().join("azure_network.py"));
     script.args([allowed.url(), tenant.url(), restricted.url()]).arg(trusted);
     let names = certified(&mut script, &[azure::ROUTES, entra::ROUTES].concat());
-    for call in drivers::azure::CALLS {
+    for call in drivers::azure::addresses::CALLS {
         assert!(names.contains(*call), "the driver makes {call}, which is not certified");
     }
 }
@@ -153,7 +153,7 @@ async fn amazons_own_client_agrees_with_the_fakes_on_every_call_of_the_drivers()
         TOKEN,
     ]);
     let names = certified(&mut script, &[ec2::ROUTES, route53::ROUTES, sts::ROUTES].concat());
-    for call in drivers::ec2::CALLS.iter().chain(drivers::route53::CALLS) {
+    for call in drivers::aws::addresses::CALLS.iter().chain(drivers::aws::records::CALLS) {
         assert!(names.contains(*call), "the driver makes {call}, which is not certified");
     }
 }

@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use drivers::azure::Azure;
-use drivers::budget::NotSent;
-use drivers::cloudflare::Cloudflare;
-use drivers::compute::Compute;
-use drivers::digitalocean::DigitalOcean;
+use drivers::NotSent;
+use drivers::azure::addresses::Azure;
+use drivers::cloudflare::records::Cloudflare;
+use drivers::digitalocean::addresses::DigitalOcean;
 use drivers::digitalocean::records::Records;
+use drivers::google::addresses::Compute;
 use drivers::http::{HttpService, with_deadline};
-use drivers::records::{RecordChange, RecordDriver};
-use drivers::rfc2136::{MessageService, Rfc2136};
+use drivers::record::{RecordChange, RecordDriver};
+use drivers::rfc2136::records::{MessageService, Rfc2136};
 use drivers::{AddressDriver, DriverError, Polled, Progress, machine_of, tokens};
 use hickory_proto::op::{Message, OpCode};
 use hickory_proto::rr::Name;
@@ -397,8 +397,8 @@ mod addresses {
     #[cfg(feature = "aws")]
     mod at_amazon {
         use super::*;
+        use drivers::aws::addresses::{self as ec2, Ec2};
         use drivers::aws::{Aws, Identity};
-        use drivers::ec2::{self, Ec2};
         use testbed::fake::ec2 as cloud;
 
         pub(super) fn account() -> Fake<cloud::Ec2> {
@@ -587,8 +587,8 @@ mod names {
     #[cfg(feature = "aws")]
     #[tokio::test(start_paused = true)]
     async fn no_text_leads_a_request_to_route53_elsewhere() {
+        use drivers::aws::records::{Route53, limits};
         use drivers::aws::{Aws, Identity};
-        use drivers::route53::{Route53, limits};
         use testbed::fake::route53;
 
         let fake = || {

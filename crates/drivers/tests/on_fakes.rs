@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use drivers::azure::Azure;
-use drivers::compute::Compute;
-use drivers::digitalocean::DigitalOcean;
+use drivers::azure::addresses::Azure;
+use drivers::digitalocean::addresses::DigitalOcean;
+use drivers::google::addresses::Compute;
 use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, DriverError, Operation, Polled, Progress, Tags, tokens};
 use http::Response;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use drivers::{azure, compute, digitalocean};
+use drivers::{azure, digitalocean, google};
 
 /// The entries of a policy of one entry a line.
 fn granted<'a>(policy: &'a str, prefix: &str) -> BTreeSet<&'a str> {
@@ -17,15 +17,17 @@ fn granted<'a>(policy: &'a str, prefix: &str) -> BTreeSet<&'a str> {
 #[test]
 fn the_role_for_google_cloud_grants_what_the_calls_need_and_nothing_else() {
     let policy = include_str!("../../../docs/policies/google-cloud-role.yaml");
-    let needed: BTreeSet<_> =
-        compute::CALLS.iter().flat_map(|call| testbed::fake::compute::permissions_of(call)).collect();
+    let needed: BTreeSet<_> = google::addresses::CALLS
+        .iter()
+        .flat_map(|call| testbed::fake::compute::permissions_of(call))
+        .collect();
     assert_eq!(granted(policy, "- "), needed);
 }
 
 #[test]
 fn the_scopes_for_digitalocean_are_those_that_the_calls_need() {
     let policy = include_str!("../../../docs/policies/digitalocean-scopes.txt");
-    let calls = digitalocean::CALLS.iter().chain(digitalocean::records::CALLS);
+    let calls = digitalocean::addresses::CALLS.iter().chain(digitalocean::records::CALLS);
     assert_eq!(granted(policy, ""), calls.map(|call| digitalocean::permission_of(call)).collect());
 }
 
@@ -34,7 +36,7 @@ fn the_role_for_azure_allows_what_the_calls_need_and_nothing_else() {
     let policy = include_str!("../../../docs/policies/azure-role.json");
     let policy: serde_json::Value = serde_json::from_str(policy).unwrap();
     let allowed = policy["Actions"].as_array().unwrap().iter().map(|action| action.as_str().unwrap());
-    let needed = azure::CALLS.iter().flat_map(|call| testbed::fake::azure::actions_of(call));
+    let needed = azure::addresses::CALLS.iter().flat_map(|call| testbed::fake::azure::actions_of(call));
     assert_eq!(allowed.collect::<BTreeSet<_>>(), needed.collect());
 }
 
@@ -46,8 +48,8 @@ fn the_policy_for_amazon_allows_what_the_calls_need_and_nothing_else() {
     let statements = policy["Statement"].as_array().unwrap().iter();
     let actions = statements.flat_map(|statement| statement["Action"].as_array().unwrap());
     let granted: BTreeSet<String> = actions.map(|action| action.as_str().unwrap().to_owned()).collect();
-    let addresses = drivers::ec2::CALLS.iter().map(|call| format!("ec2:{call}"));
-    let names = drivers::route53::CALLS.iter().map(|call| format!("route53:{call}"));
+    let addresses = drivers::aws::addresses::CALLS.iter().map(|call| format!("ec2:{call}"));
+    let names = drivers::aws::records::CALLS.iter().map(|call| format!("route53:{call}"));
     // What is created carries a tag from its first moment on.
     let needed = addresses.chain(names).chain(["ec2:CreateTags".to_owned()]);
     assert_eq!(granted, needed.collect());

@@ -5,10 +5,10 @@
 mod canary;
 
 use canary::TOKEN;
-use drivers::cloudflare::Cloudflare;
+use drivers::cloudflare::records::Cloudflare;
 use drivers::digitalocean::records::Records;
 use drivers::http::{HttpService, with_deadline};
-use drivers::records::{RecordChange, RecordDriver};
+use drivers::record::{RecordChange, RecordDriver};
 use drivers::{DriverError, tokens};
 use plan::{Address, DnsProvider, PoolKey, RecordKind, RecordName, RecordSet};
 use testbed::fake::cloudflare::Cloudflare as Zones;
@@ -190,9 +190,9 @@ mod at_route53 {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use drivers::aws::records::{Route53, limits};
     use drivers::aws::{Aws, Identity};
     use drivers::network::network;
-    use drivers::route53::{Route53, limits};
     use testbed::fake::route53;
     use testbed::moto::{KEY, Moto};
 

@@ -13,17 +13,17 @@ use controller::clouds::Drivers;
 use controller::fence::{Fence, fenced};
 use controller::run::Edges;
 use controller::watch::SILENCE_SECONDS_MAX;
+use drivers::aws::addresses::Ec2;
+use drivers::aws::records::Route53;
 use drivers::aws::{Aws, Identity};
-use drivers::azure::Azure;
+use drivers::azure::addresses::Azure;
 use drivers::budget::{Limit, budgeted};
-use drivers::cloudflare::Cloudflare;
-use drivers::compute::Compute;
-use drivers::digitalocean::DigitalOcean;
+use drivers::cloudflare::records::Cloudflare;
+use drivers::digitalocean::addresses::DigitalOcean;
 use drivers::digitalocean::records::Records;
-use drivers::ec2::Ec2;
+use drivers::google::addresses::Compute;
 use drivers::http::{HttpService, is_read, with_deadline};
-use drivers::records::RecordDriver;
-use drivers::route53::Route53;
+use drivers::record::RecordDriver;
 use drivers::{AddressDriver, Seconds, tokens};
 use futures::stream;
 use http::header::RETRY_AFTER;
@@ -98,9 +98,9 @@ pub struct Services {
 pub fn drivers(services: Services, now: &Seconds) -> Drivers {
     let Services { compute, ocean, zones, azure, ec2, route53 } = services;
     let minute = |requests_max| Limit::window(requests_max, Duration::from_secs(60));
-    let hour = Limit::window(drivers::digitalocean::REQUESTS_PER_HOUR, Duration::from_secs(3_600));
-    let compute = budgeted(compute, &[minute(drivers::compute::REQUESTS_PER_MINUTE)]);
-    let ocean = budgeted(ocean, &[minute(drivers::digitalocean::REQUESTS_PER_MINUTE), hour]);
+    let hour = Limit::window(drivers::digitalocean::addresses::REQUESTS_PER_HOUR, Duration::from_secs(3_600));
+    let compute = budgeted(compute, &[minute(drivers::google::addresses::REQUESTS_PER_MINUTE)]);
+    let ocean = budgeted(ocean, &[minute(drivers::digitalocean::addresses::REQUESTS_PER_MINUTE), hour]);
     let token = || tokens::fixed(TOKEN);
     let compute: Arc<dyn AddressDriver> =
         Arc::new(Compute::new(compute, "http://compute.invalid/compute/v1", token()));
@@ -108,11 +108,11 @@ pub fn drivers(services: Services, now: &Seconds) -> Drivers {
     let records: Arc<dyn RecordDriver> = Arc::new(Records::new(ocean.clone(), url, token()));
     let ocean: Arc<dyn AddressDriver> = Arc::new(DigitalOcean::new(ocean, url, token()));
     let five_minutes =
-        Limit::window(drivers::cloudflare::REQUESTS_PER_FIVE_MINUTES, Duration::from_secs(300));
+        Limit::window(drivers::cloudflare::records::REQUESTS_PER_FIVE_MINUTES, Duration::from_secs(300));
     let zones = budgeted(zones, &[five_minutes]);
     let zones: Arc<dyn RecordDriver> =
         Arc::new(Cloudflare::new(zones, "http://cloudflare.invalid/client/v4", token()));
-    let azure = budgeted(azure, &drivers::azure::limits());
+    let azure = budgeted(azure, &drivers::azure::addresses::limits());
     let azure: Arc<dyn AddressDriver> =
         Arc::new(Azure::new(azure, "http://azure.invalid", token(), Some(GROUP.into())));
     let aws = |service| {
@@ -120,8 +120,9 @@ pub fn drivers(services: Services, now: &Seconds) -> Drivers {
         Arc::new(Aws::new(service, keys, "", Arc::clone(now)))
     };
     let ec2: Arc<dyn AddressDriver> =
-        Arc::new(Ec2::new(aws(ec2), drivers::ec2::limits(), drivers::ec2::LATE_MAX));
-    let route53: Arc<dyn RecordDriver> = Arc::new(Route53::new(aws(route53), drivers::route53::limits()));
+        Arc::new(Ec2::new(aws(ec2), drivers::aws::addresses::limits(), drivers::aws::addresses::LATE_MAX));
+    let route53: Arc<dyn RecordDriver> =
+        Arc::new(Route53::new(aws(route53), drivers::aws::records::limits()));
     Drivers {
         addresses: BTreeMap::from([
             (Provider::Gcp, compute),

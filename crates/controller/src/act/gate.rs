@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use drivers::DriverError;
-use drivers::budget::NotSent;
+use drivers::NotSent;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 

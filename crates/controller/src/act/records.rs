@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use drivers::DriverError;
-use drivers::records::{RecordChange, RecordDriver};
+use drivers::record::{RecordChange, RecordDriver};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use plan::{RecordAction, RecordSet, RecordStep};

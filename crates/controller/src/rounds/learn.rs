@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::DriverError;
-use drivers::budget::NotSent;
+use drivers::NotSent;
 use plan::{
     Action, Holding, Move, Pause, RecordAction, RecordFact, RecordStep, Step, Timestamp, Turn, later,
 };

@@ -59,7 +59,10 @@ async fn released_after_a_forged_status(release: &Path) -> Vec<Deed> {
 async fn a_forged_status_releases_an_address_on_0_1_0_and_none_now() {
     let before = released_after_a_forged_status(&baseline()).await;
     println!("0.1.0 released {before:?}");
-    assert!(matches!(&before[..], [Deed::Released { address, .. }] if address == "198.51.100.200"), "{before:?}");
+    assert!(
+        matches!(&before[..], [Deed::Released { address, .. }] if address == "198.51.100.200"),
+        "{before:?}"
+    );
     let now = released_after_a_forged_status(&current()).await;
     println!("the present release released {now:?}");
     assert_eq!(now, []);

@@ -21,10 +21,10 @@ use plan::{Address, PoolKey, RecordName, RecordSet};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{explain, list_pages};
+use super::calls::{explain, list_pages};
 use crate::DriverError;
 use crate::http::{HttpService, JsonApi, Path, unreadable};
-use crate::records::{Difference, RecordChange, RecordDriver, mark, mark_name, owner_in};
+use crate::record::{Difference, RecordChange, RecordDriver, mark, mark_name, owner_in};
 use crate::tokens::Tokens;
 
 /// Every call this driver makes.

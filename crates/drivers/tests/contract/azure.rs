@@ -1,6 +1,6 @@
 //! Azure's subscription.
 
-use drivers::azure::Azure;
+use drivers::azure::addresses::Azure;
 use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, tokens};
 use plan::{Provider, Scope, VmId};
@@ -22,7 +22,7 @@ pub struct Ours {
 
 impl Account for Ours {
     const NAME: &'static str = "azure";
-    const CALLS: &'static [&'static str] = drivers::azure::CALLS;
+    const CALLS: &'static [&'static str] = drivers::azure::addresses::CALLS;
     const SAYS_WHEN_TO_RETRY: bool = true;
 
     async fn new() -> Self {

@@ -1,6 +1,6 @@
 //! Google Cloud's project.
 
-use drivers::compute::Compute;
+use drivers::google::addresses::Compute;
 use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, tokens};
 use plan::{Provider, Scope, VmId};
@@ -25,7 +25,7 @@ fn zone(machine: &str) -> &'static str {
 
 impl Account for Ours {
     const NAME: &'static str = "gcp";
-    const CALLS: &'static [&'static str] = drivers::compute::CALLS;
+    const CALLS: &'static [&'static str] = drivers::google::addresses::CALLS;
 
     async fn new() -> Self {
         let mut project = compute::Compute::new(PROJECT, TOKEN);

@@ -1,6 +1,6 @@
 //! DigitalOcean's account.
 
-use drivers::digitalocean::DigitalOcean;
+use drivers::digitalocean::addresses::DigitalOcean;
 use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, tokens};
 use plan::{Provider, Scope, VmId};
@@ -38,7 +38,7 @@ fn call(request: Kind) -> &'static str {
 
 impl Account for Ours {
     const NAME: &'static str = "digitalocean";
-    const CALLS: &'static [&'static str] = drivers::digitalocean::CALLS;
+    const CALLS: &'static [&'static str] = drivers::digitalocean::addresses::CALLS;
     const SAYS_WHEN_TO_RETRY: bool = true;
 
     async fn new() -> Self {

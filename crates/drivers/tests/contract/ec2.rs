@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::AddressDriver;
+use drivers::aws::addresses::{self as ec2, Ec2};
 use drivers::aws::{Aws, Identity};
-use drivers::ec2::{self, Ec2};
 use drivers::http::{HttpService, with_deadline};
 use drivers::network::network;
 use plan::{Provider, Scope, VmId};
@@ -64,7 +64,7 @@ fn further(at: usize) -> String {
 
 impl Account for Ours {
     const NAME: &'static str = "aws";
-    const CALLS: &'static [&'static str] = drivers::ec2::CALLS;
+    const CALLS: &'static [&'static str] = drivers::aws::addresses::CALLS;
     const ONE_PAGE: Option<&'static str> = ONE_PAGE;
     const NEVER_FAILS_LATE: Option<&'static str> = NEVER_FAILS_LATE;
 

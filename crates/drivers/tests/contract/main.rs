@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use drivers::budget::NotSent;
+use drivers::NotSent;
 use drivers::{AddressDriver, DriverError, Polled, Progress};
 use futures::FutureExt;
 use plan::{Address, Scope, VmId};

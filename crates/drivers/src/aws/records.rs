@@ -26,11 +26,11 @@ use futures::future::BoxFuture;
 use plan::{Address, PoolKey, RecordKind, RecordName, RecordSet};
 use tokio::sync::{Mutex, OnceCell};
 
+use super::{Aws, explain};
 use crate::DriverError;
-use crate::aws::{Aws, explain};
 use crate::budget::{Limit, budgeted};
 use crate::http::{quoted, unreadable};
-use crate::records::{RecordChange, RecordDriver, mark, mark_name, owner_in};
+use crate::record::{RecordChange, RecordDriver, mark, mark_name, owner_in};
 
 /// Every call this driver makes.
 pub const CALLS: &[&str] = &["ListHostedZonesByName", "ListResourceRecordSets", "ChangeResourceRecordSets"];

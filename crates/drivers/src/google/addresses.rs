@@ -43,16 +43,23 @@ use std::time::Duration;
 use ::http::Method;
 use futures::future::{BoxFuture, join_all};
 use futures::{FutureExt, StreamExt, stream};
-use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
-use serde::Deserialize;
+use plan::{Address, Holding, MachineState, Scope, VmId};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::http::{HttpService, JsonApi, Path, Refused, unreadable, unseen};
-use crate::tokens::Tokens;
-use crate::{
-    AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits, check_tag,
+use super::bodies::{
+    AccessConfig, AddressBody, AddressPage, Instance, InstancePage, NetworkInterface, OperationBody,
+    OperationPage,
 };
+use super::calls::{
+    config_of, explain, filter_for, first_of, holding, instance_path, is_untold, last_part, permission_of,
+    polled, region_operation,
+};
+use super::machine_id::parts_of;
+use crate::error::check_tag;
+use crate::http::{HttpService, JsonApi, Path, unreadable, unseen};
+use crate::tokens::Tokens;
+use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
 
 /// Compute Engine's address where `GOOGLE_COMPUTE_CUSTOM_ENDPOINT` does not say otherwise.
 pub const DEFAULT_URL: &str = "https://compute.googleapis.com/compute/v1";
@@ -79,9 +86,6 @@ const PAGE_SIZE: usize = 500;
 
 /// A listing that has not ended after so many pages is broken, not long.
 const PAGES_MAX: usize = 200;
-
-/// The quota is refilled at the minute, and the refusal does not say when that is.
-const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
 
 /// How many machines are asked at the same time where addresses can't be listed.
 const MACHINES_AT_ONCE: usize = 8;
@@ -780,253 +784,10 @@ impl AddressDriver for Compute {
     }
 }
 
-/// The machine that a providerID of the form `gce://project/zone/name` names.
-pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
-    let vm = VmId::from(provider_id.strip_prefix("gce://")?);
-    let (project, _, _) = parts_of(&vm).ok()?;
-    Some((Scope { provider: Provider::Gcp, account: project.into() }, vm.clone()))
-}
-
-/// The interface and the access config that have an address.
-fn config_of(
-    interfaces: &[NetworkInterface],
-    address: Address,
-) -> Option<(&NetworkInterface, &AccessConfig)> {
-    interfaces.iter().find_map(|interface| {
-        let config = interface.access_configs.iter().find(|config| config.address() == Some(address))?;
-        Some((interface, config))
-    })
-}
-
-/// The interface that gets addresses.
-fn first_of<'a>(interfaces: &'a [NetworkInterface], vm: &VmId) -> Result<&'a NetworkInterface, DriverError> {
-    interfaces.first().ok_or_else(|| DriverError::Invalid(format!("{vm} has no network interface")))
-}
-
 /// An IPv6 address is no `natIP`: a machine gets it by another kind of config, with its subnetwork's range.
 fn refuse_ipv6(address: Address) -> Result<(), DriverError> {
     match address.0 {
         IpAddr::V4(_) => Ok(()),
         IpAddr::V6(_) => Err(DriverError::Invalid(format!("{address}: {}", plan::NO_IPV6))),
     }
-}
-
-fn polled(found: OperationBody) -> Polled {
-    if found.status != "DONE" {
-        return Polled::StillUnderway;
-    }
-    let errors = found.error.map(|error| error.errors).unwrap_or_default();
-    match errors.first() {
-        None => Polled::Ended,
-        Some(error) => Polled::Failed(DriverError::Conflict(format!("{}: {}", error.code, error.message))),
-    }
-}
-
-/// Where an operation of a region is found.
-fn region_operation(scope: &Scope, region: &str, operation: &OperationBody) -> Path {
-    Path::new("projects/{}/regions/{}/operations/{}", &[&scope.account, &region, &operation.name])
-}
-
-/// Narrows a listing to some addresses.
-fn filter_for(addresses: &[Address]) -> String {
-    let terms: Vec<_> = addresses.iter().map(|address| format!("(address={address})")).collect();
-    terms.join(" OR ")
-}
-
-/// A machine's project, zone and name.
-fn parts_of(vm: &VmId) -> Result<(&str, &str, &str), DriverError> {
-    let parts: Vec<_> = vm.as_str().split('/').collect();
-    match parts.as_slice() {
-        [project, zone, name] if parts.iter().all(|part| !part.is_empty()) => Ok((project, zone, name)),
-        _ => Err(DriverError::Invalid(format!("{vm} is not of the form project/zone/name"))),
-    }
-}
-
-fn instance_path(vm: &VmId) -> Result<Path, DriverError> {
-    let (project, zone, name) = parts_of(vm)?;
-    Ok(Path::new("projects/{}/zones/{}/instances/{}", &[&project, &zone, &name]))
-}
-
-fn is_untold(warning: Option<&Warning>) -> bool {
-    warning.is_some_and(|warning| warning.code != "NO_RESULTS_ON_PAGE")
-}
-
-/// The name at the end of a URL.
-fn last_part(url: &str) -> Option<&str> {
-    url.rsplit('/').next().filter(|name| !name.is_empty())
-}
-
-/// The holder, from the URLs of an address's users. A user that is no instance, such as a forwarding rule, holds it too.
-fn holding(users: &[String]) -> Holding {
-    let Some(user) = users.first() else { return Holding::Free };
-    let path = user.split_once("/projects/").map_or(user.as_str(), |(_, path)| path);
-    let parts: Vec<_> = path.split('/').collect();
-    match parts.as_slice() {
-        [project, "zones", zone, "instances", name] => Holding::By(format!("{project}/{zone}/{name}").into()),
-        _ => Holding::By(path.into()),
-    }
-}
-
-fn explain(name: &str, refused: &Refused) -> DriverError {
-    let error = &refused.body["error"];
-    let said = error["message"].as_str().unwrap_or("no explanation");
-    let reason = error["errors"][0]["reason"].as_str().unwrap_or_default();
-    let message = format!("{name}: {said}");
-    match (refused.status, reason) {
-        (403, "rateLimitExceeded" | "quotaExceeded" | "userRateLimitExceeded") | (429, _) => {
-            let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
-            DriverError::RateLimited { retry_after, message }
-        }
-        (401 | 403, _) => {
-            let quoted = said.split('\'').nth(1).filter(|text| text.starts_with("compute."));
-            DriverError::Denied { permission: quoted.unwrap_or(permission_of(name)).into(), message }
-        }
-        (404, _) => DriverError::NotFound(message),
-        (409 | 412, _) | (400, "resourceInUseByAnotherResource" | "resourceNotReady") => {
-            DriverError::Conflict(message)
-        }
-        (400..500, _) => DriverError::Invalid(message),
-        (status, _) => DriverError::Unavailable(format!("{message} (status {status})")),
-    }
-}
-
-fn permission_of(name: &str) -> &'static str {
-    match name {
-        "addresses.aggregatedList" => "compute.addresses.list",
-        "instances.get" => "compute.instances.get",
-        "instances.deleteAccessConfig" => "compute.instances.deleteAccessConfig",
-        "instances.addAccessConfig" => "compute.instances.addAccessConfig",
-        "instances.aggregatedList" => "compute.instances.list",
-        "addresses.insert" => "compute.addresses.create",
-        "addresses.get" => "compute.addresses.get",
-        "addresses.delete" => "compute.addresses.delete",
-        "regionOperations.get" => "compute.regionOperations.get",
-        "zoneOperations.list" => "compute.zoneOperations.list",
-        _ => "compute.zoneOperations.get",
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct AddressPage {
-    #[serde(default)]
-    items: BTreeMap<String, AddressList>,
-    #[serde(default)]
-    unreachables: Vec<String>,
-    next_page_token: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct AddressList {
-    #[serde(default)]
-    addresses: Vec<AddressBody>,
-    warning: Option<Warning>,
-}
-
-#[derive(Deserialize)]
-struct Warning {
-    code: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct AddressBody {
-    #[serde(default)]
-    name: String,
-    address: Option<String>,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-    #[serde(default)]
-    address_type: String,
-    network_tier: Option<String>,
-    region: Option<String>,
-    #[serde(default)]
-    users: Vec<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct InstancePage {
-    #[serde(default)]
-    items: BTreeMap<String, InstanceList>,
-    #[serde(default)]
-    unreachables: Vec<String>,
-    next_page_token: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct InstanceList {
-    #[serde(default)]
-    instances: Vec<InstanceState>,
-    warning: Option<Warning>,
-}
-
-#[derive(Deserialize)]
-struct InstanceState {
-    name: String,
-    zone: String,
-    status: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Instance {
-    #[serde(default)]
-    network_interfaces: Vec<NetworkInterface>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct NetworkInterface {
-    name: String,
-    #[serde(default)]
-    access_configs: Vec<AccessConfig>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct AccessConfig {
-    name: String,
-    #[serde(rename = "natIP")]
-    nat_ip: Option<String>,
-    public_ptr_domain_name: Option<String>,
-}
-
-impl AccessConfig {
-    /// The address that it puts on its machine. One that is still to be assigned is none.
-    fn address(&self) -> Option<Address> {
-        self.nat_ip.as_deref()?.parse().ok()
-    }
-
-    /// The name in its address's public PTR record.
-    fn ptr(&self) -> Option<&str> {
-        self.public_ptr_domain_name.as_deref().filter(|name| !name.is_empty())
-    }
-}
-
-#[derive(Deserialize)]
-struct OperationPage {
-    #[serde(default)]
-    items: Vec<OperationBody>,
-}
-
-#[derive(Deserialize)]
-struct OperationBody {
-    name: String,
-    status: String,
-    error: Option<OperationErrors>,
-}
-
-#[derive(Deserialize)]
-struct OperationErrors {
-    #[serde(default)]
-    errors: Vec<OperationError>,
-}
-
-#[derive(Deserialize)]
-struct OperationError {
-    #[serde(default)]
-    code: String,
-    #[serde(default)]
-    message: String,
 }

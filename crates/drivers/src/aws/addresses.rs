@@ -28,8 +28,6 @@
 //! **Reads are late.** A listing may show what was before a change that has been answered. For a while after such an answer
 //! the driver does not take a listing's word for what its own change has ended.
 
-mod recent;
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,17 +42,18 @@ use aws_sdk_ec2::types::{
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
+use plan::{Address, Holding, MachineState, Scope, VmId};
+use tokio::time::Instant;
 
-use crate::aws::{Aws, explain};
-use crate::budget::{Limit, NotSent, budgeted};
+use super::machine_id::{instance_of, is_region, vm_of};
+use super::recent::Recent;
+use super::{Aws, explain};
+use crate::budget::{Limit, budgeted};
+use crate::error::{check_tag, not_held_by};
 use crate::http::{quoted, unreadable};
 use crate::{
-    AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits, check_tag,
-    not_held_by,
+    AddressDriver, DriverError, Listed, Listing, NotSent, Operation, Polled, Progress, Tags, Traits,
 };
-use recent::Recent;
-use tokio::time::Instant;
 
 /// Every call this driver makes.
 pub const CALLS: &[&str] = &[
@@ -78,9 +77,6 @@ pub const LATE_MAX: Duration = Duration::from_secs(30);
 
 /// How long the word holds that addresses may be put on machines.
 const ALLOWED_FOR: Duration = Duration::from_secs(3_600);
-
-/// The longest part of a host's name.
-const REGION_BYTES_MAX: usize = 63;
 
 const PAGE_SIZE: i32 = 1_000;
 
@@ -560,47 +556,6 @@ impl AddressDriver for Ec2 {
     fn traits(&self) -> Traits {
         Traits { moves_in_one_call: false, late_max: self.late_max }
     }
-}
-
-/// The machine that a providerID of the form `aws:///zone/instance` names. What runs without an instance, as on Fargate, has
-/// no interface of its own.
-pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
-    let (zone, instance) = provider_id.strip_prefix("aws:///")?.split_once('/')?;
-    let region = region_of(zone).filter(|region| is_region(region))?;
-    if !instance.starts_with("i-") || instance.contains('/') {
-        return None;
-    }
-    Some((Scope { provider: Provider::Aws, account: region.as_str().into() }, vm_of(&region, instance)))
-}
-
-/// The region of a zone: `us-west-2` of `us-west-2a`, and of the local zone `us-west-2-lax-1a`.
-fn region_of(zone: &str) -> Option<String> {
-    let mut region = Vec::new();
-    for part in zone.split('-') {
-        let number = part.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-        if !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()) {
-            region.push(number);
-            return (region.len() > 2).then(|| region.join("-"));
-        }
-        region.push(part);
-    }
-    None
-}
-
-/// Whether a text can be a region's name. It is a part of a host's name, so nothing else may be in it.
-fn is_region(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=REGION_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_plain)
-}
-
-/// Ids of instances don't tell their region, and what holds an address tells where to look for it.
-fn vm_of(region: &str, id: &str) -> VmId {
-    format!("{region}/{id}").into()
-}
-
-fn instance_of(vm: &VmId) -> Result<&str, DriverError> {
-    let instance = vm.as_str().split_once('/').map(|(_, id)| id).filter(|id| id.starts_with("i-"));
-    instance.ok_or_else(|| DriverError::Invalid(format!("{vm} is not of the form region/i-…")))
 }
 
 fn state_of(instance: &Instance) -> Option<&InstanceStateName> {

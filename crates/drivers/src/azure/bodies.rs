@@ -1,0 +1,145 @@
+//! JSON bodies of Azure's resource manager, as far as the driver reads them.
+
+use std::collections::BTreeMap;
+
+use plan::{Address, Holding, MachineState, VmId};
+use serde::Deserialize;
+
+use super::ids::ResourceId;
+use super::interface::{Interface, State};
+use crate::address::CHANGING;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Page<T> {
+    pub(super) value: Vec<T>,
+    pub(super) next_link: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct PublicIp {
+    pub(super) id: String,
+    pub(super) location: Option<String>,
+    pub(super) tags: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    pub(super) properties: PublicIpProperties,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PublicIpProperties {
+    pub(super) ip_address: Option<String>,
+    pub(super) provisioning_state: Option<String>,
+    pub(super) ip_configuration: Option<Link>,
+    pub(super) nat_gateway: Option<Link>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Link {
+    pub(super) id: String,
+}
+
+impl PublicIp {
+    pub(super) fn address(&self) -> Option<Address> {
+        self.properties.ip_address.as_deref()?.parse().ok()
+    }
+
+    pub(super) fn tag(&self) -> Option<&str> {
+        self.tags.as_ref()?.get(TAG).map(String::as_str)
+    }
+
+    pub(super) fn state(&self) -> State {
+        State::of(self.properties.provisioning_state.as_deref())
+    }
+
+    pub(super) fn holder(&self) -> Option<HolderId> {
+        let PublicIpProperties { ip_configuration, nat_gateway, .. } = &self.properties;
+        let Link { id } = ip_configuration.as_ref().or(nat_gateway.as_ref())?;
+        Some(match ResourceId::parse(id) {
+            Some(parsed) if parsed.is_interface() => {
+                let interface = id.to_lowercase().find("/ipconfigurations/").and_then(|end| id.get(..end));
+                HolderId::Interface(interface.unwrap_or(id).to_owned())
+            }
+            Some(parsed) => HolderId::Other(parsed.as_holder()),
+            // An id of a form that we don't know is still somebody.
+            None => HolderId::Other(id.to_lowercase().into()),
+        })
+    }
+
+    /// Who holds it, by the interfaces that are known.
+    pub(super) fn holding<'a>(&self, interface: impl Fn(&str) -> Option<&'a Interface>) -> Holding {
+        if self.state() == State::Changing {
+            return Holding::Unknown(CHANGING.into());
+        }
+        match self.holder() {
+            None => Holding::Free,
+            Some(HolderId::Other(holder)) => Holding::By(holder),
+            Some(HolderId::Interface(id)) => match interface(&id) {
+                Some(found) if found.state() == State::Changing => Holding::Unknown(CHANGING.into()),
+                Some(found) => Holding::By(found.holder().unwrap_or_else(|| id.as_str().into())),
+                // It came or went between the two listings, or we may not see it: it may be any machine's, also one of ours.
+                None => Holding::Unknown(
+                    format!("it is on {id}, which is not listed: the controller's role has to cover it")
+                        .into(),
+                ),
+            },
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Machine {
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) properties: MachineProperties,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct MachineProperties {
+    pub(super) instance_view: InstanceView,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct InstanceView {
+    pub(super) statuses: Vec<Status>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Status {
+    pub(super) code: String,
+}
+
+impl Machine {
+    /// Only what says that it has stopped has stopped.
+    pub(super) fn state(&self) -> MachineState {
+        let is_off = |status: &Status| {
+            matches!(status.code.to_lowercase().as_str(), "powerstate/deallocated" | "powerstate/stopped")
+        };
+        match self.properties.instance_view.statuses.iter().any(is_off) {
+            true => MachineState::Stopped,
+            false => MachineState::Running,
+        }
+    }
+}
+
+/// What an address is part of.
+pub(super) enum HolderId {
+    /// A network interface, by its id.
+    Interface(String),
+    /// Anything else, such as a load balancer.
+    Other(VmId),
+}
+
+impl std::fmt::Display for HolderId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Interface(id) => f.write_str(id),
+            Self::Other(holder) => holder.fmt(f),
+        }
+    }
+}
+
+/// The name of the tag that a created address carries.
+pub(super) const TAG: &str = "ip-address-controller";
