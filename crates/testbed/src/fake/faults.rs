@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Refusal, Route};
+use super::call::{Refusal, Route};
 
 /// Something that goes wrong with one request.
 #[derive(Clone, Debug, PartialEq, Eq)]

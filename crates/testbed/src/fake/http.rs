@@ -17,7 +17,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower::Service;
 
-use super::{Fake, FakeService, Machine};
+use super::machine::Machine;
+use super::service::{Fake, FakeService};
 
 /// A fake that answers on a loopback port until this is dropped.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Route;
+use super::call::Route;
 
 /// Headers of an answer, by name.
 pub type Headers = Vec<(&'static str, String)>;
