@@ -17,6 +17,7 @@ pub mod http;
 pub mod ledger;
 pub mod limits;
 mod machine;
+mod ranges;
 mod service;
 pub mod signature;
 pub(crate) mod xml;

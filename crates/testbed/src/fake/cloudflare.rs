@@ -26,24 +26,26 @@
 //! It never helps a caller: a `PUT` resets what it does not name, a relative name gets the zone's name appended, the same
 //! as any other that does not end in it, filters that it does not know are ignored, and listings come in no order.
 
+mod account;
+mod envelope;
 mod pages;
 mod records;
 #[cfg(test)]
 mod tests;
 mod zones;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ::http::{Request, header};
 use bytes::Bytes;
-use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::ledger::{Deed, Ledger};
+use self::envelope::{Handled, error, no_route};
+use super::ledger::Ledger;
 use super::limits::{Headers, Limit, Quota, Rate};
 use super::{Answer, Call, Machine, Refusal, Route, names, route_in};
-use zones::Zone;
+
+pub use self::account::Cloudflare;
 
 /// Every call: its method, its path and the name under which [`ROUTES`] lists it. The first match counts.
 const CALLS: [(&str, &str, &str); 8] = [
@@ -65,29 +67,7 @@ const REQUESTS_MAX: u32 = 1_200;
 /// The window, and how long everything is refused after one request too many.
 const WINDOW: Duration = Duration::from_secs(300);
 
-/// The wall clock's time at the fake's first request. It is fixed so that two runs of a test give the same answers.
-const FIRST_REQUEST_AT: Duration = Duration::from_secs(1_767_225_600);
-
-/// The account behind the API.
-#[derive(Debug)]
-pub struct Cloudflare {
-    /// The bearer token that the API accepts.
-    pub token: String,
-    /// The zones by their identifiers.
-    zones: BTreeMap<String, Zone>,
-    /// What a person did with the dashboard and the ledger does not know yet.
-    unwritten: Vec<Deed>,
-}
-
-/// A handler's answer, or the refusal that takes its place.
-type Handled = Result<Answer, Answer>;
-
 impl Cloudflare {
-    /// An account without zones.
-    pub fn new(token: impl Into<String>) -> Self {
-        Self { token: token.into(), zones: BTreeMap::new(), unwritten: Vec::new() }
-    }
-
     fn dispatch(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Handled {
         let body = &call.body;
         let params: Vec<&str> = call.route.params.iter().map(String::as_str).collect();
@@ -148,21 +128,6 @@ impl Machine for Cloudflare {
     }
 }
 
-/// The vendor's envelope around a result.
-fn success(result: Value) -> Answer {
-    Answer::json(200, json!({ "success": true, "errors": [], "messages": [], "result": result }))
-}
-
-/// The vendor's envelope around an error.
-fn error(status: u16, code: u32, message: &str) -> Answer {
-    let errors = json!([{ "code": code, "message": message }]);
-    Answer::json(status, json!({ "success": false, "errors": errors, "messages": [], "result": null }))
-}
-
-fn no_route() -> Answer {
-    error(404, 7000, "No route for that URI")
-}
-
 fn too_many_requests(wait: Duration) -> Answer {
     let mut answer = error(429, 971, "Please wait and consider throttling your request speed");
     answer.headers = rate_headers(Quota { max: REQUESTS_MAX, left: 0, window: WINDOW, resets: wait });
@@ -181,18 +146,4 @@ fn rate_headers(quota: Quota) -> Headers {
 /// A wait in seconds, rounded up: a caller that comes back a fraction early would be refused again.
 fn whole_seconds(wait: Duration) -> u128 {
     wait.as_millis().div_ceil(1000)
-}
-
-/// A moment in the format of the API's answers.
-fn moment(at: Duration) -> String {
-    let since_epoch = (FIRST_REQUEST_AT + at).as_micros();
-    let micros = i64::try_from(since_epoch).unwrap_or_default();
-    Timestamp::from_microsecond(micros).unwrap_or_default().to_string()
-}
-
-/// An identifier as the API gives them out: 32 hexadecimal digits, different for each number, that tell nothing of it.
-fn identifier(number: u64) -> String {
-    // Odd, so that no two numbers have the same product.
-    const SCATTER: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
-    format!("{:032x}", u128::from(number).wrapping_mul(SCATTER))
 }

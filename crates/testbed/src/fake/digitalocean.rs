@@ -21,7 +21,9 @@
 //! It never helps a caller: nothing is idempotent here, a released address does not come back, an address that a
 //! droplet holds can be released under it, and a droplet that disappears drops its address.
 
+mod account;
 mod addresses;
+mod answers;
 mod domains;
 mod droplets;
 mod pages;
@@ -29,21 +31,19 @@ mod projects;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use ::http::{Request, header};
 use bytes::Bytes;
-use jiff::Timestamp;
-use serde_json::{Value, json};
 
-use super::ledger::{Deed, Ledger};
+use self::account::DEFAULT_PROJECT_ID;
+use self::addresses::Names;
+use self::answers::{Handled, error, not_found, unavailable};
+use super::ledger::Ledger;
 use super::limits::{Headers, Limit, Quota, Rate};
 use super::{Answer, Call, Machine, Refusal, Route, names, route_in};
-use addresses::{Action, Address, Names};
-use domains::Domain;
-use droplets::Droplet;
-use projects::Project;
+
+pub use self::account::DigitalOcean;
 
 /// Every call: its method, its path and the name under which [`ROUTES`] lists it. The first match counts.
 const CALLS: [(&str, &str, &str); 32] = [
@@ -94,60 +94,7 @@ const CREATES_PER_MINUTE_MAX: u32 = 12;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The wall clock's time at the fake's first request. It is fixed so that two runs of a test give the same answers.
-const FIRST_REQUEST_AT: i64 = 1_767_225_600;
-
-/// The account behind the API.
-#[derive(Debug)]
-pub struct DigitalOcean {
-    /// The bearer token that the API accepts.
-    pub token: String,
-    /// How long an assignment or its opposite takes.
-    pub action_time: Duration,
-    /// What the links in the answers begin with; the vendor's own host unless told otherwise.
-    pub api_url: String,
-    droplets: BTreeMap<u64, Droplet>,
-    addresses: BTreeMap<String, Address>,
-    actions: BTreeMap<u64, Action>,
-    /// The actions that have not ended.
-    pending: BTreeSet<u64>,
-    projects: BTreeMap<String, Project>,
-    domains: BTreeMap<String, Domain>,
-    /// How many addresses the API has given out; none is given out twice.
-    created_count: u32,
-    droplet_count: u16,
-    /// The default project is the first.
-    project_count: u64,
-    record_count: u64,
-    /// What a person did with the console and the ledger does not know yet.
-    unwritten: VecDeque<Deed>,
-}
-
-/// A handler's answer, or the refusal that takes its place.
-type Handled = Result<Answer, Answer>;
-
 impl DigitalOcean {
-    /// An account with nothing in it but its default project.
-    pub fn new(token: impl Into<String>) -> Self {
-        let default = Project::default_of_account();
-        Self {
-            token: token.into(),
-            action_time: Duration::from_secs(1),
-            api_url: "https://api.digitalocean.com".to_owned(),
-            droplets: BTreeMap::new(),
-            addresses: BTreeMap::new(),
-            actions: BTreeMap::new(),
-            pending: BTreeSet::new(),
-            projects: BTreeMap::from([(default.id.clone(), default)]),
-            domains: BTreeMap::new(),
-            created_count: 0,
-            droplet_count: 0,
-            project_count: 1,
-            record_count: 0,
-            unwritten: VecDeque::new(),
-        }
-    }
-
     fn dispatch(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Handled {
         let (group, verb) = call.route.name.split_once('.').unwrap_or_default();
         let params: Vec<&str> = call.route.params.iter().map(String::as_str).collect();
@@ -172,7 +119,7 @@ impl DigitalOcean {
             ("droplets", "get", [id]) => self.get_droplet(id),
             ("projects", "list", []) => Ok(self.list_projects(call)),
             ("projects", "create", []) => self.create_project(call, now, ledger),
-            ("projects", "get_default", []) => self.get_project(projects::DEFAULT_ID),
+            ("projects", "get_default", []) => self.get_project(DEFAULT_PROJECT_ID),
             ("projects", "get", [id]) => self.get_project(id),
             ("projects", "delete", [id]) => self.delete_project(id, now, ledger),
             ("projects", "list_resources", [id]) => self.list_resources(id, call),
@@ -250,19 +197,6 @@ fn rate_headers(quota: Quota) -> Headers {
     ]
 }
 
-/// The vendor's error body.
-fn error(status: u16, id: &str, message: &str) -> Answer {
-    Answer::json(status, json!({ "id": id, "message": message }))
-}
-
-fn not_found() -> Answer {
-    error(404, "not_found", "The resource you were accessing could not be found.")
-}
-
-fn unprocessable(message: &str) -> Answer {
-    error(422, "unprocessable_entity", message)
-}
-
 fn too_many_requests(wait: Duration) -> Answer {
     // A caller that comes back a fraction of a second early would be refused again, so the wait is rounded up.
     let wait_seconds = wait.as_millis().div_ceil(1000);
@@ -274,24 +208,4 @@ fn too_many_requests(wait: Duration) -> Answer {
         ("retry-after", wait_seconds.to_string()),
     ];
     answer
-}
-
-fn unavailable(status: u16) -> Answer {
-    match status {
-        502 => error(502, "bad_gateway", "Bad gateway"),
-        503 => error(503, "service_unavailable", "Service unavailable"),
-        504 => error(504, "gateway_timeout", "Gateway timeout"),
-        status => error(status, "server_error", "Unexpected server-side error"),
-    }
-}
-
-/// The answer to a successful deletion.
-fn no_content() -> Answer {
-    Answer::json(204, Value::Null)
-}
-
-/// A moment in the format of the API's answers, which has whole seconds.
-fn moment(at: Duration) -> String {
-    let seconds = i64::try_from(at.as_secs()).unwrap_or_default();
-    Timestamp::from_second(FIRST_REQUEST_AT + seconds).unwrap_or_default().to_string()
 }

@@ -10,13 +10,12 @@ use serde_json::{Value, json};
 
 use super::super::ledger::{Deed, Ledger};
 use super::super::{Answer, Call};
-use super::operations::Order;
+use super::operations::host_of;
+use super::orders::Order;
 use super::problem::Problem;
+use super::resources::{Interface, PublicIp, VirtualMachine, etag_of};
 use super::routes::{self, LINKS};
-use super::{Azure, Interface, PublicIp, VirtualMachine};
-
-/// Where the real API is, for links in answers to requests that don't say where they were sent.
-const HOST: &str = "management.azure.com";
+use super::subscription::Azure;
 
 /// What Azure itself sets in an interface, and a client's word on it is not heard.
 const READ_ONLY: &[&str] = &["id", "name", "type", "etag"];
@@ -323,73 +322,6 @@ impl Azure {
         }
         Ok(answer)
     }
-
-    /// The link by which an operation is found.
-    pub(super) fn operation_link(&self, call: &Call, id: &str) -> String {
-        let version = call.query.get("api-version").map_or("", String::as_str);
-        format!(
-            "https://{}/subscriptions/{}/providers/Microsoft.Network/locations/westeurope/operations/{id}?api-version={version}",
-            host_of(call),
-            self.subscription
-        )
-    }
-}
-
-impl PublicIp {
-    pub(super) fn to_json(&self, holder: Option<&String>) -> Value {
-        let mut body = json!({
-            "id": self.id,
-            "name": self.id.rsplit('/').next(),
-            "type": "Microsoft.Network/publicIPAddresses",
-            "location": self.location,
-            "etag": etag_of(self.etag),
-            "sku": { "name": self.sku, "tier": "Regional" },
-            "properties": {
-                "provisioningState": self.state,
-                "resourceGuid": "00000000-0000-0000-0000-000000000002",
-                "publicIPAddressVersion": "IPv4",
-                "publicIPAllocationMethod": "Static",
-                "idleTimeoutInMinutes": 4,
-                "ipTags": [],
-            },
-        });
-        if let Some(ip) = &self.ip {
-            body["properties"]["ipAddress"] = json!(ip);
-        }
-        if let Some(holder) = holder {
-            body["properties"]["ipConfiguration"] = json!({ "id": holder });
-        }
-        if !self.tags.is_null() {
-            body["tags"] = self.tags.clone();
-        }
-        body
-    }
-}
-
-impl Interface {
-    pub(super) fn to_json(&self) -> Value {
-        let mut body = self.body.clone();
-        body["id"] = json!(self.id);
-        body["name"] = json!(self.id.rsplit('/').next());
-        body["type"] = json!("Microsoft.Network/networkInterfaces");
-        body["etag"] = json!(etag_of(self.etag));
-        let properties = &mut body["properties"];
-        properties["provisioningState"] = json!(self.state);
-        properties["resourceGuid"] = json!("00000000-0000-0000-0000-000000000003");
-        properties["macAddress"] = json!("00-0D-3A-00-00-01");
-        if let Some(machine) = &self.machine {
-            properties["virtualMachine"] = json!({ "id": machine });
-            properties["primary"] = json!(self.is_primary);
-        }
-        for configuration in properties["ipConfigurations"].as_array_mut().into_iter().flatten() {
-            let name = configuration["name"].as_str().unwrap_or_default();
-            configuration["id"] = json!(format!("{}/ipConfigurations/{name}", self.id));
-            configuration["type"] = json!("Microsoft.Network/networkInterfaces/ipConfigurations");
-            configuration["etag"] = json!(etag_of(self.etag));
-            configuration["properties"]["provisioningState"] = json!("Succeeded");
-        }
-        body
-    }
 }
 
 /// What a client can set of what it has sent.
@@ -429,10 +361,6 @@ fn check_unchanged(call: &Call, known: Option<&Interface>) -> Result<(), Problem
     if is_met { Ok(()) } else { Err(Problem::changed_since(sent, present.as_deref().unwrap_or("none"))) }
 }
 
-fn etag_of(number: u64) -> String {
-    format!("W/\"00000000-0000-0000-0000-{number:012}\"")
-}
-
 /// The id of what a call is about.
 fn id_of(call: &Call) -> String {
     let kind = match call.route.name {
@@ -450,8 +378,4 @@ fn id_of(call: &Call) -> String {
 fn not_found(call: &Call, kind: &str) -> Problem {
     let part = |at: usize| call.route.params.get(at).map_or("", String::as_str);
     Problem::not_found(kind, part(2), part(1))
-}
-
-fn host_of(call: &Call) -> &str {
-    call.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or(HOST)
 }

@@ -5,49 +5,18 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use ::http::header;
+use serde_json::Value;
 
 use super::super::ledger::{Deed, Ledger};
 use super::super::{Answer, Call};
+use super::orders::{Operation, Order};
 use super::problem::Problem;
-use super::{Azure, Interface};
+use super::resources::Interface;
+use super::subscription::Azure;
 
-/// A change that was accepted.
-#[derive(Clone, Debug)]
-pub(super) struct Operation {
-    pub(super) id: String,
-    order: Order,
-    fails_late: bool,
-    pub(super) outcome: Option<Result<(), Problem>>,
-}
-
-/// What an operation is to do.
-#[derive(Clone, Debug)]
-pub(super) enum Order {
-    /// Make an interface what it already says that it is.
-    Write {
-        interface: String,
-        before: Box<Interface>,
-        /// Whose interface it is.
-        vm: String,
-        /// The addresses that come onto it.
-        coming: Vec<String>,
-    },
-    /// Give a new address its number.
-    Create { address: String },
-    /// Give an address back.
-    Delete { address: String },
-}
-
-impl Operation {
-    pub(super) fn to_json(&self) -> Value {
-        match &self.outcome {
-            None => json!({ "status": "InProgress" }),
-            Some(Ok(())) => json!({ "status": "Succeeded" }),
-            Some(Err(problem)) => json!({ "status": "Failed", "error": problem.to_json() }),
-        }
-    }
-}
+/// Where the real API is, for links in answers to requests that don't say where they were sent.
+const HOST: &str = "management.azure.com";
 
 impl Azure {
     /// Accepts an order, and answers with the way to its operation.
@@ -63,6 +32,16 @@ impl Azure {
         answer.headers.push(("azure-asyncoperation", link));
         answer.headers.push(("retry-after", self.poll_seconds.to_string()));
         answer
+    }
+
+    /// The link by which an operation is found.
+    fn operation_link(&self, call: &Call, id: &str) -> String {
+        let version = call.query.get("api-version").map_or("", String::as_str);
+        format!(
+            "https://{}/subscriptions/{}/providers/Microsoft.Network/locations/westeurope/operations/{id}?api-version={version}",
+            host_of(call),
+            self.subscription
+        )
     }
 
     /// Lets everything happen that is due, the earliest first.
@@ -154,4 +133,9 @@ impl Azure {
         });
         (released.into_iter().collect(), Ok(()))
     }
+}
+
+/// Where a request was sent.
+pub(super) fn host_of(call: &Call) -> &str {
+    call.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or(HOST)
 }

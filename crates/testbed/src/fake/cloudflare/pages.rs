@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use serde_json::{Value, json};
 
 use super::super::{Answer, Call};
-use super::success;
+use super::envelope::success;
 
 /// How many entries a page of a listing has.
 pub(super) struct Sizes {

@@ -9,14 +9,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::super::Answer;
 use super::super::ledger::Deed;
-use super::super::{Answer, Call};
-use super::pages::{Sizes, page};
-use super::zones::{Zone, unknown_record};
-use super::{Cloudflare, Handled, error, moment, success};
+use super::envelope::{error, moment};
 
-/// The vendor documents a maximum of five million; larger zones than this are no use in a test.
-const RECORD_PAGES: Sizes = Sizes { default: 100, allowed: 1..=5_000 };
 const TYPES: [&str; 7] = ["A", "AAAA", "CNAME", "MX", "NS", "PTR", "TXT"];
 const PROXIABLE_TYPES: [&str; 3] = ["A", "AAAA", "CNAME"];
 /// The time to live of a new record, and of every proxied one. It stands for "automatic".
@@ -58,8 +54,8 @@ impl Record {
         }
     }
 
-    /// This record with the parts that a request names.
-    pub(super) fn edited(&self, body: &Value, zone: &Zone, now: Duration) -> Result<Self, Answer> {
+    /// This record with the parts that a request names, in the zone of this name.
+    pub(super) fn edited(&self, body: &Value, zone: &str, now: Duration) -> Result<Self, Answer> {
         let tags = body["tags"].as_array().map_or(0, Vec::len);
         let text = |field: &str, old: &str| body[field].as_str().unwrap_or(old).to_owned();
         let kind = text("type", &self.kind).to_ascii_uppercase();
@@ -70,7 +66,7 @@ impl Record {
         let proxied = body["proxied"].as_bool().unwrap_or(self.proxied);
         let ttl = body["ttl"].as_u64().unwrap_or(self.ttl);
         let record = Self {
-            name: zone.full_name(&text("name", &self.name)),
+            name: full_name(zone, &text("name", &self.name)),
             content: text("content", &self.content),
             created: self.created,
             modified: now,
@@ -176,7 +172,7 @@ impl Record {
     }
 
     /// Whether a listing's query asks for this record.
-    fn is_wanted(&self, query: &BTreeMap<String, String>) -> bool {
+    pub(super) fn is_wanted(&self, query: &BTreeMap<String, String>) -> bool {
         let comment = self.comment.as_deref().unwrap_or_default();
         let texts = [("name", self.name.as_str()), ("content", self.content.as_str()), ("comment", comment)];
         texts.into_iter().all(|(field, text)| is_wanted(query, field, text))
@@ -200,16 +196,18 @@ fn is_wanted(query: &BTreeMap<String, String>, field: &str, text: &str) -> bool 
         && passes(format!("{field}.endswith"), |text, wanted| text.ends_with(wanted))
 }
 
-impl Cloudflare {
-    pub(super) fn list_records(&self, zone: &str, call: &Call) -> Handled {
-        let records = self.zone(zone)?.records.iter();
-        let wanted: Vec<(&String, &Record)> =
-            records.filter(|(_, record)| record.is_wanted(&call.query)).collect();
-        Ok(page(call, &RECORD_PAGES, wanted, |(id, record)| record.json(id)))
+/// A name as the API keeps it: in lower case, and ending in the zone's.
+fn full_name(zone: &str, name: &str) -> String {
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    let is_below = name.strip_suffix(zone).is_some_and(|rest| rest.ends_with('.'));
+    match name.as_str() {
+        "@" => zone.to_owned(),
+        "" => name,
+        _ if is_below || name == zone => name,
+        _ => format!("{name}.{zone}"),
     }
+}
 
-    pub(super) fn get_record(&self, zone: &str, id: &str) -> Handled {
-        let record = self.zone(zone)?.records.get(id).ok_or_else(unknown_record)?;
-        Ok(success(record.json(id)))
-    }
+pub(super) fn unknown_record() -> Answer {
+    error(404, 81_044, "Record does not exist.")
 }

@@ -8,13 +8,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::ledger::{Deed, Ledger};
-use super::super::{Answer, Call};
-use super::pages::{Sizes, page};
-use super::records::Record;
-use super::{Cloudflare, Handled, error, identifier, moment, success};
+use super::super::Answer;
+use super::super::ledger::Deed;
+use super::envelope::{error, identifier, moment};
+use super::records::{Record, unknown_record};
 
-const ZONE_PAGES: Sizes = Sizes { default: 20, allowed: 5..=50 };
 /// The most changes in one batch on a free plan.
 const BATCH_CHANGES_MAX: usize = 200;
 
@@ -24,101 +22,13 @@ pub(super) struct Zone {
     pub(super) name: String,
     pub(super) records: BTreeMap<String, Record>,
     /// Which of the account's zones it is, so that no two records of the account have one identifier.
-    number: u64,
+    pub(super) number: u64,
     /// How many records it has ever had.
-    record_count: u64,
-}
-
-/// For tests and for people who try things.
-impl Cloudflare {
-    /// Adds a zone without records, and gives its identifier.
-    pub fn add_zone(&mut self, name: impl Into<String>) -> String {
-        let number = self.zones.len() as u64 + 1;
-        let id = identifier(number);
-        let zone = Zone { name: name.into(), records: BTreeMap::new(), number, record_count: 0 };
-        self.zones.insert(id.clone(), zone);
-        id
-    }
-
-    /// Adds a record as somebody else would, with the dashboard, and gives its identifier. There is none where the zone,
-    /// which goes by its name here, is unknown, or where the API would refuse such a record.
-    pub fn add_record(&mut self, zone: &str, kind: &str, name: &str, content: &str) -> Option<String> {
-        let wish = json!({ "type": kind, "name": name, "content": content });
-        let record = self.change_by_hand(zone, |zone| zone.post(&wish))?;
-        record["id"].as_str().map(str::to_owned)
-    }
-
-    /// Changes a record as somebody else would, with the dashboard: `{ "proxied": true }`. Says whether it was accepted.
-    pub fn edit_record(&mut self, zone: &str, id: &str, parts: &Value) -> bool {
-        self.change_by_hand(zone, |zone| zone.patch(id, parts)).is_some()
-    }
-
-    /// The records of a name and type in the API's own form, in the order of their contents.
-    pub fn records(&self, name: &str, kind: &str) -> Vec<Value> {
-        let records = self.zones.values().flat_map(|zone| &zone.records);
-        let mut found: Vec<(&String, &Record)> =
-            records.filter(|(_, record)| record.name == name && record.kind == kind).collect();
-        found.sort_by_key(|(_, record)| &record.content);
-        found.into_iter().map(|(id, record)| record.json(id)).collect()
-    }
-
-    /// What a name resolves to, in order.
-    pub fn values(&self, name: &str, kind: &str) -> Vec<String> {
-        let content = |record: &Value| record["content"].as_str().unwrap_or_default().to_owned();
-        self.records(name, kind).iter().map(content).collect()
-    }
-
-    fn change_by_hand(
-        &mut self,
-        name: &str,
-        make: impl FnOnce(&mut Transaction) -> Result<Value, Answer>,
-    ) -> Option<Value> {
-        let zone = self.zones.values_mut().find(|zone| zone.name == name)?;
-        let mut transaction = Transaction::of(zone, Duration::ZERO);
-        let result = make(&mut transaction).ok()?;
-        *zone = transaction.zone;
-        self.unwritten.extend(transaction.deeds);
-        Some(result)
-    }
-}
-
-impl Cloudflare {
-    pub(super) fn list_zones(&self, call: &Call) -> Answer {
-        let name = call.query.get("name");
-        let wanted =
-            |(_, zone): &(&String, &Zone)| name.is_none_or(|name| zone.name.eq_ignore_ascii_case(name));
-        let zones: Vec<(&String, &Zone)> = self.zones.iter().filter(wanted).collect();
-        page(call, &ZONE_PAGES, zones, |(id, zone)| zone.json(id))
-    }
-
-    pub(super) fn zone(&self, id: &str) -> Result<&Zone, Answer> {
-        self.zones.get(id).ok_or_else(|| {
-            let path = format!("/client/v4/zones/{id}/dns_records");
-            let message = format!("Could not route to {path}, perhaps your object identifier is invalid?");
-            error(404, 7003, &message)
-        })
-    }
-
-    /// Carries out changes to one zone, all or none.
-    pub(super) fn change(
-        &mut self,
-        id: &str,
-        now: Duration,
-        ledger: &mut Ledger,
-        make: impl FnOnce(&mut Transaction) -> Result<Value, Answer>,
-    ) -> Handled {
-        let mut transaction = Transaction::of(self.zone(id)?, now);
-        let result = make(&mut transaction)?;
-        self.zones.insert(id.to_owned(), transaction.zone);
-        for deed in transaction.deeds {
-            ledger.did(now, deed);
-        }
-        Ok(success(result))
-    }
+    pub(super) record_count: u64,
 }
 
 impl Zone {
-    fn json(&self, id: &str) -> Value {
+    pub(super) fn json(&self, id: &str) -> Value {
         let created = moment(Duration::ZERO);
         json!({
             "id": id,
@@ -152,35 +62,23 @@ impl Zone {
             },
         })
     }
-
-    /// A name as the API keeps it: in lower case, and ending in the zone's.
-    pub(super) fn full_name(&self, name: &str) -> String {
-        let name = name.trim_end_matches('.').to_ascii_lowercase();
-        let is_below = name.strip_suffix(self.name.as_str()).is_some_and(|rest| rest.ends_with('.'));
-        match name.as_str() {
-            "@" => self.name.clone(),
-            "" => name,
-            _ if is_below || name == self.name => name,
-            _ => format!("{name}.{}", self.name),
-        }
-    }
 }
 
 /// Changes to a copy of a zone, which takes the zone's place once all of them were accepted.
 pub(super) struct Transaction {
-    zone: Zone,
+    pub(super) zone: Zone,
     now: Duration,
-    deeds: Vec<Deed>,
+    pub(super) deeds: Vec<Deed>,
 }
 
 impl Transaction {
-    fn of(zone: &Zone, now: Duration) -> Self {
+    pub(super) fn of(zone: &Zone, now: Duration) -> Self {
         Self { zone: zone.clone(), now, deeds: Vec::new() }
     }
 
     /// Makes a record.
     pub(super) fn post(&mut self, wish: &Value) -> Result<Value, Answer> {
-        let record = Record::new(self.now).edited(wish, &self.zone, self.now)?;
+        let record = Record::new(self.now).edited(wish, &self.zone.name, self.now)?;
         self.zone.record_count += 1;
         let id = identifier((self.zone.number << 32) + self.zone.record_count);
         self.keep(&id, record)
@@ -188,14 +86,14 @@ impl Transaction {
 
     /// Changes the parts of a record that the request names.
     pub(super) fn patch(&mut self, id: &str, parts: &Value) -> Result<Value, Answer> {
-        let record = self.record(id)?.edited(parts, &self.zone, self.now)?;
+        let record = self.record(id)?.edited(parts, &self.zone.name, self.now)?;
         self.keep(id, record)
     }
 
     /// Makes another record of one. What the request does not name is as in a new record.
     pub(super) fn put(&mut self, id: &str, wish: &Value) -> Result<Value, Answer> {
         let blank = Record::new(self.record(id)?.created);
-        let record = blank.edited(wish, &self.zone, self.now)?;
+        let record = blank.edited(wish, &self.zone.name, self.now)?;
         self.keep(id, record)
     }
 
@@ -255,8 +153,4 @@ impl Transaction {
         self.zone.records.insert(id.to_owned(), record);
         Ok(made)
     }
-}
-
-pub(super) fn unknown_record() -> Answer {
-    error(404, 81_044, "Record does not exist.")
 }

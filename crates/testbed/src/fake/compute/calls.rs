@@ -11,11 +11,11 @@ use serde_json::Value;
 use super::super::Call;
 use super::super::ledger::{Deed, Ledger};
 use super::lists::{Entry, Listing};
-use super::operations::{Operation, Order};
+use super::orders::{Operation, Order};
 use super::problem::Problem;
+use super::project::{Compute, DEFAULT_CONFIG, PREMIUM};
 use super::resources::{Address, Instance, path, region_of};
-use super::routes::{self, Place, Spec};
-use super::{Compute, DEFAULT_CONFIG, PREMIUM, SET_LABELS, USE_ADDRESS, USE_EXTERNAL_IP};
+use super::routes::{self, Place, SET_LABELS, Spec, USE_ADDRESS, USE_EXTERNAL_IP};
 
 const NAME_RULE: &str = "Must be a match of regex '[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?'";
 

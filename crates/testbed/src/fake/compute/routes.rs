@@ -6,6 +6,13 @@ use ::http::Method;
 
 use super::super::{Route, matches};
 
+/// Needed besides `addAccessConfig`, for the address and for the subnetwork.
+pub(super) const USE_ADDRESS: &str = "compute.addresses.use";
+pub(super) const USE_EXTERNAL_IP: &str = "compute.subnetworks.useExternalIp";
+
+/// Needed besides `insert` for an address that carries labels.
+pub(super) const SET_LABELS: &str = "compute.addresses.setLabels";
+
 /// Where the things that a call works on live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -51,6 +58,21 @@ pub(super) fn route(method: &Method, path: &str) -> Option<Route> {
 /// Finds a call by its name.
 pub(super) fn spec(name: &str) -> Option<&'static Spec> {
     SPECS.iter().find(|spec| spec.name == name)
+}
+
+/// The permissions that a call needs in all that it may be used for.
+pub fn permissions_of(call: &str) -> Vec<&'static str> {
+    let besides: &[&str] = match call {
+        "instances.addAccessConfig" => &[USE_ADDRESS, USE_EXTERNAL_IP],
+        "addresses.insert" => &[SET_LABELS],
+        _ => &[],
+    };
+    spec(call).map(|spec| spec.permission).into_iter().chain(besides.iter().copied()).collect()
+}
+
+/// Every permission that some call needs, to be put into [`Compute::denied`](super::Compute::denied).
+pub fn permissions() -> impl Iterator<Item = &'static str> {
+    SPECS.iter().flat_map(|spec| permissions_of(spec.name))
 }
 
 /// Every call, with the permission that the vendor documents for it.

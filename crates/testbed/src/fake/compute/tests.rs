@@ -11,6 +11,8 @@ use tower::Service;
 use super::super::Fake;
 use super::super::faults::{Fault, Rule};
 use super::super::ledger::Deed;
+use super::super::ranges::nth_of;
+use super::project::{EPHEMERAL_RANGES, REGIONS, RESERVED_RANGES};
 use super::*;
 
 const ZONE: &str = "us-central1-a";

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::Call;
 use super::super::ledger::{Deed, Ledger};
+use super::super::{Answer, Call};
+use super::account::{Action, Address, DEFAULT_PROJECT_ID, DigitalOcean, Order, Status};
+use super::answers::{Handled, moment, no_content, not_found, unprocessable};
 use super::droplets::region_json;
-use super::{Answer, DigitalOcean, Handled, moment, no_content, not_found, projects, unprocessable};
 
 /// How many addresses each documentation range has to give.
 const RANGE_SIZE: u32 = 254;
@@ -22,53 +23,7 @@ const RANGES: [[u8; 3]; 3] = [[203, 0, 113], [198, 51, 100], [192, 0, 2]];
 /// What comes after them: the range for benchmarks, which nobody routes either.
 const RANGE_OVERFLOW: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 
-/// One reserved address.
-#[derive(Clone, Debug)]
-pub(super) struct Address {
-    pub(super) region: String,
-    pub(super) project: String,
-    pub(super) holder: Option<u64>,
-    pub(super) created_at: Duration,
-    /// Whether the account's owner brought it along. The vendor can't find the actions of such an address.
-    byo: bool,
-}
-
-/// One order and what became of it.
-#[derive(Clone, Debug)]
-pub(super) struct Action {
-    id: u64,
-    ip: String,
-    region: String,
-    project: String,
-    order: Order,
-    started_at: Duration,
-    ends_at: Duration,
-    fails: bool,
-    status: Status,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
-    /// Put the address on this droplet.
-    Assign(u64),
-    /// Take it off the droplet that held it when the order came.
-    Unassign(u64),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
-    InProgress,
-    Completed,
-    Errored,
-}
-
 impl Order {
-    fn droplet(self) -> u64 {
-        match self {
-            Self::Assign(droplet) | Self::Unassign(droplet) => droplet,
-        }
-    }
-
     fn kind(self) -> &'static str {
         match self {
             Self::Assign(_) => "assign_ip",
@@ -140,7 +95,7 @@ impl DigitalOcean {
     pub fn add_reserved_ip(&mut self, ip: impl Into<String>, region: impl Into<String>) {
         let address = Address {
             region: region.into(),
-            project: projects::DEFAULT_ID.to_owned(),
+            project: DEFAULT_PROJECT_ID.to_owned(),
             holder: None,
             created_at: Duration::ZERO,
             byo: false,
@@ -216,7 +171,7 @@ impl DigitalOcean {
         if let Some(droplet) = droplet {
             self.check_is_free(droplet)?;
         }
-        let project = call.body["project_id"].as_str().unwrap_or(projects::DEFAULT_ID).to_owned();
+        let project = call.body["project_id"].as_str().unwrap_or(DEFAULT_PROJECT_ID).to_owned();
         if !self.projects.contains_key(&project) {
             return Err(not_found());
         }
@@ -281,17 +236,6 @@ impl DigitalOcean {
 
     fn is_locked(&self, ip: &str) -> bool {
         self.pending().any(|action| action.ip == ip)
-    }
-
-    /// The reserved addresses that a droplet has. The API allows one; a person may have done otherwise.
-    pub(super) fn held_by(&self, droplet: u64) -> impl Iterator<Item = &str> {
-        let held = self.addresses.iter().filter(move |(_, address)| address.holder == Some(droplet));
-        held.map(|(ip, _)| ip.as_str())
-    }
-
-    /// Whether an action is under way that concerns a droplet.
-    pub(super) fn has_pending_event(&self, droplet: u64) -> bool {
-        self.pending().any(|action| action.order.droplet() == droplet)
     }
 
     fn check_is_free(&self, droplet: u64) -> Result<(), Answer> {
@@ -397,10 +341,6 @@ impl DigitalOcean {
         }
         self.finish_actions(now, ledger);
         Ok(id)
-    }
-
-    fn pending(&self) -> impl Iterator<Item = &Action> {
-        self.pending.iter().filter_map(|id| self.actions.get(id))
     }
 
     /// Lets every action that has ended by now take effect, in the order in which they ended.

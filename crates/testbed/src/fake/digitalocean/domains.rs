@@ -3,40 +3,19 @@
 //! In: a record's parts, with its name relative to the domain. Out: the same, one object for each value. The ledger has
 //! the full names. It never compares records with each other: two of them may have the same name, type and value.
 
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::Call;
 use super::super::ledger::{Deed, Ledger};
-use super::{Answer, DigitalOcean, Handled, no_content, not_found, unprocessable};
+use super::super::{Answer, Call};
+use super::account::{DigitalOcean, Domain, Record};
+use super::answers::{Handled, no_content, not_found, unprocessable};
 
 const TTL_DEFAULT: u64 = 1800;
 const NAME_SERVERS: [&str; 3] = ["ns1.digitalocean.com", "ns2.digitalocean.com", "ns3.digitalocean.com"];
 const TYPES: [&str; 8] = ["A", "AAAA", "CAA", "CNAME", "MX", "NS", "SRV", "TXT"];
-
-/// A zone.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Domain {
-    records: BTreeMap<u64, Record>,
-}
-
-/// One value of one name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Record {
-    kind: String,
-    /// Relative to the domain, which itself is `@`.
-    name: String,
-    data: String,
-    ttl: u64,
-    priority: Option<u64>,
-    port: Option<u64>,
-    weight: Option<u64>,
-    flags: Option<u64>,
-    tag: Option<String>,
-}
 
 impl Record {
     fn new(kind: &str, name: &str, data: &str) -> Self {

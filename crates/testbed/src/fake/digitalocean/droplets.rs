@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::Call;
 use super::super::ledger::Deed;
-use super::{Answer, DigitalOcean, Handled, moment, not_found};
+use super::super::{Answer, Call};
+use super::account::{DigitalOcean, Droplet};
+use super::answers::{Handled, moment, not_found};
 
 /// The regions by the beginning of their slugs; a number follows.
 const CITIES: [(&str, &str); 11] = [
@@ -26,17 +27,6 @@ const CITIES: [(&str, &str); 11] = [
 ];
 
 const SIZE: &str = "s-1vcpu-1gb";
-
-/// One virtual machine.
-#[derive(Clone, Debug)]
-pub(super) struct Droplet {
-    pub(super) id: u64,
-    pub(super) name: String,
-    pub(super) region: String,
-    /// Its number in the account, from which its own addresses follow.
-    number: u16,
-    is_off: bool,
-}
 
 impl Droplet {
     /// The address that came with the droplet and goes with it; it is outside the ranges that reserved ones come from.

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::{Answer, Call};
-use super::DigitalOcean;
+use super::account::DigitalOcean;
 
 const PER_PAGE_DEFAULT: usize = 20;
 const PER_PAGE_MAX: usize = 200;

@@ -6,36 +6,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::Call;
 use super::super::ledger::{Deed, Ledger};
-use super::{Answer, DigitalOcean, Handled, error, moment, no_content, not_found, unprocessable};
-
-/// The project of everything that names none.
-pub(super) const DEFAULT_ID: &str = "00000000-0000-4000-8000-000000000001";
-
-/// One project.
-#[derive(Clone, Debug)]
-pub(super) struct Project {
-    pub(super) id: String,
-    pub(super) name: String,
-    description: String,
-    purpose: String,
-    environment: String,
-    created_at: Duration,
-}
+use super::super::{Answer, Call};
+use super::account::{DEFAULT_PROJECT_ID, DigitalOcean, Project};
+use super::answers::{Handled, error, moment, no_content, not_found, unprocessable};
 
 impl Project {
-    pub(super) fn default_of_account() -> Self {
-        Self {
-            id: DEFAULT_ID.to_owned(),
-            name: "first-project".to_owned(),
-            description: "Update your project information under Settings".to_owned(),
-            purpose: "Just trying out DigitalOcean".to_owned(),
-            environment: "Development".to_owned(),
-            created_at: Duration::ZERO,
-        }
-    }
-
     fn json(&self) -> Value {
         json!({
             "id": self.id,
@@ -45,7 +21,7 @@ impl Project {
             "description": self.description,
             "purpose": self.purpose,
             "environment": self.environment,
-            "is_default": self.id == DEFAULT_ID,
+            "is_default": self.id == DEFAULT_PROJECT_ID,
             "created_at": moment(self.created_at),
             "updated_at": moment(self.created_at),
         })
@@ -100,7 +76,7 @@ impl DigitalOcean {
 
     pub(super) fn delete_project(&mut self, id: &str, now: Duration, ledger: &mut Ledger) -> Handled {
         let project = self.projects.get(id).ok_or_else(not_found)?;
-        if id == DEFAULT_ID {
+        if id == DEFAULT_PROJECT_ID {
             return Err(error(412, "precondition_failed", "cannot delete the default project"));
         }
         if !self.resources(id).is_empty() {
@@ -114,7 +90,7 @@ impl DigitalOcean {
 
     pub(super) fn list_resources(&self, id: &str, call: &Call) -> Handled {
         // The vendor takes this word in place of the id wherever a project is named in a path.
-        let id = if id == "default" { DEFAULT_ID } else { id };
+        let id = if id == "default" { DEFAULT_PROJECT_ID } else { id };
         let project = self.projects.get(id).ok_or_else(not_found)?;
         Ok(self.page(call, "resources", self.resources(&project.id), |resource| {
             json!({
@@ -129,7 +105,7 @@ impl DigitalOcean {
     /// What belongs to a project. Addresses keep their old name here, as they do at the vendor's.
     fn resources(&self, project: &str) -> Vec<Resource> {
         let mut resources = Vec::new();
-        if project == DEFAULT_ID {
+        if project == DEFAULT_PROJECT_ID {
             resources.extend(self.droplets.keys().map(|id| Resource {
                 urn: format!("do:droplet:{id}"),
                 path: format!("droplets/{id}"),

@@ -1,0 +1,344 @@
+//! One project of Compute Engine: what is in it, and what a person can do to it with a console.
+//!
+//! Out: who holds which address, and every change as a deed for the ledger. It never looks at a request: calls are in `calls`, and
+//! what takes its time is in `operations`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use super::super::ledger::Deed;
+use super::super::ranges::nth_of;
+use super::orders::Operation;
+use super::resources::{Access, Address, Instance};
+
+/// Regions that exist without anything in them; each has the zones `a`, `b` and `c`.
+pub(super) const REGIONS: &[&str] =
+    &["asia-east1", "europe-west1", "europe-west4", "us-central1", "us-east1", "us-west1"];
+
+/// Ids start beyond what a JSON number can hold exactly, so that a client which reads them as numbers is found out.
+const FIRST_ID: u64 = 4_000_000_000_000_000_001;
+
+/// Where reserved addresses come from: the documentation's networks, then half of the benchmarks' network.
+pub(super) const RESERVED_RANGES: &[(Ipv4Addr, u32)] = &[
+    (Ipv4Addr::new(203, 0, 113, 1), 254),
+    (Ipv4Addr::new(198, 51, 100, 1), 254),
+    (Ipv4Addr::new(198, 18, 0, 0), 65_536),
+];
+
+/// Where ephemeral addresses come from: the documentation's third network, then the other half of the benchmarks'.
+pub(super) const EPHEMERAL_RANGES: &[(Ipv4Addr, u32)] =
+    &[(Ipv4Addr::new(192, 0, 2, 1), 254), (Ipv4Addr::new(198, 19, 0, 0), 65_536)];
+
+pub(super) const PREMIUM: &str = "PREMIUM";
+pub(super) const DEFAULT_CONFIG: &str = "External NAT";
+
+/// One project of Compute Engine.
+#[derive(Debug)]
+pub struct Compute {
+    /// How long an operation takes.
+    pub operation_time: Duration,
+    /// Permissions that the caller lacks, such as `compute.addresses.list`.
+    pub denied: BTreeSet<String>,
+    /// Regions in which nothing can be reached for now. What was accepted there goes on.
+    pub unreachable_regions: BTreeSet<String>,
+    /// Domains that the caller does not own, so that no PTR record may name them.
+    pub unverified_domains: BTreeSet<String>,
+    pub(super) project: String,
+    pub(super) token: String,
+    pub(super) zones: BTreeSet<String>,
+    pub(super) addresses: BTreeMap<(String, String), Address>,
+    pub(super) instances: BTreeMap<(String, String), Instance>,
+    pub(super) operations: Vec<Operation>,
+    /// When which operation is due.
+    pub(super) pending: BTreeSet<(Duration, usize)>,
+    /// Which operation each `requestId` began.
+    pub(super) requests: BTreeMap<String, usize>,
+    /// What people did since the ledger was last written.
+    pub(super) unwritten: Vec<Deed>,
+    ids_used: u64,
+    reserved_used: u32,
+    ephemeral_used: u32,
+}
+
+impl Compute {
+    /// An empty project that accepts one token.
+    pub fn new(project: &str, token: &str) -> Self {
+        let zones = REGIONS.iter().flat_map(|region| ["a", "b", "c"].map(|zone| format!("{region}-{zone}")));
+        Self {
+            operation_time: Duration::from_secs(1),
+            denied: BTreeSet::new(),
+            unreachable_regions: BTreeSet::new(),
+            unverified_domains: BTreeSet::new(),
+            project: project.to_owned(),
+            token: token.to_owned(),
+            zones: zones.collect(),
+            addresses: BTreeMap::new(),
+            instances: BTreeMap::new(),
+            operations: Vec::new(),
+            pending: BTreeSet::new(),
+            requests: BTreeMap::new(),
+            unwritten: Vec::new(),
+            ids_used: 0,
+            reserved_used: 0,
+            ephemeral_used: 0,
+        }
+    }
+
+    /// Makes a running machine with an ephemeral address, as they are by default.
+    pub fn add_instance(&mut self, zone: &str, name: &str) {
+        let access = self.ephemeral_access();
+        self.make_instance(zone, name, Some(access));
+    }
+
+    /// Makes a running machine without an external address.
+    pub fn add_instance_without_address(&mut self, zone: &str, name: &str) {
+        self.make_instance(zone, name, None);
+    }
+
+    /// Gives a machine one more interface, without an external address.
+    pub fn add_interface(&mut self, zone: &str, name: &str) {
+        if let Some(instance) = self.instances.get_mut(&(zone.to_owned(), name.to_owned())) {
+            instance.interfaces.push(None);
+        }
+    }
+
+    /// Deletes a machine. Reserved addresses that it held are free again.
+    pub fn remove_instance(&mut self, zone: &str, name: &str) {
+        let key = (zone.to_owned(), name.to_owned());
+        let count = self.instances.get(&key).map_or(0, |instance| instance.interfaces.len());
+        let lost: Vec<Deed> = (0..count).filter_map(|at| self.take_off(&key, at)).collect();
+        self.unwritten.extend(lost);
+        self.instances.remove(&key);
+    }
+
+    /// Deletes a machine and makes another of the same name, with another id and an ephemeral address.
+    pub fn recreate_instance(&mut self, zone: &str, name: &str) {
+        self.remove_instance(zone, name);
+        self.add_instance(zone, name);
+    }
+
+    /// Stops a machine. It keeps a reserved address and loses an ephemeral one.
+    pub fn stop_instance(&mut self, zone: &str, name: &str) {
+        let key = (zone.to_owned(), name.to_owned());
+        let reserved: BTreeSet<String> = self.addresses.values().map(|address| address.ip.clone()).collect();
+        let Some(instance) = self.instances.get_mut(&key) else { return };
+        instance.is_running = false;
+        let vm = instance.vm(&self.project);
+        for access in instance.interfaces.iter_mut().flatten() {
+            if let Some(ip) = access.ip.take_if(|ip| !reserved.contains(ip)) {
+                self.unwritten.push(Deed::Other(format!("ephemeral {ip} left {vm}")));
+            }
+        }
+    }
+
+    /// Starts a stopped machine. A config without an address gets an ephemeral one.
+    pub fn start_instance(&mut self, zone: &str, name: &str) {
+        let ip = self.next_ephemeral();
+        let Some(instance) = self.instances.get_mut(&(zone.to_owned(), name.to_owned())) else { return };
+        instance.is_running = true;
+        let vm = instance.vm(&self.project);
+        if let Some(access) = instance.interfaces.iter_mut().flatten().find(|access| access.ip.is_none()) {
+            self.unwritten.push(Deed::Other(format!("ephemeral {ip} on {vm}")));
+            access.ip = Some(ip);
+        }
+    }
+
+    /// Reserves an address of the premium tier.
+    pub fn add_address(&mut self, region: &str, name: &str, ip: &str) {
+        self.reserve(region, name, ip, PREMIUM);
+    }
+
+    /// Reserves an address of the standard tier.
+    pub fn add_standard_address(&mut self, region: &str, name: &str, ip: &str) {
+        self.reserve(region, name, ip, "STANDARD");
+    }
+
+    fn reserve(&mut self, region: &str, name: &str, ip: &str, tier: &str) {
+        let address = Address {
+            id: self.next_id(),
+            region: region.to_owned(),
+            name: name.to_owned(),
+            ip: ip.to_owned(),
+            tier: tier.to_owned(),
+            description: String::new(),
+            labels: BTreeMap::new(),
+            created: Duration::ZERO,
+        };
+        self.addresses.insert((region.to_owned(), name.to_owned()), address);
+    }
+
+    /// Gives an address back at once. Whoever holds it is left without one.
+    pub fn remove_address(&mut self, ip: &str) {
+        let left = self.place_of(ip).and_then(|(key, at)| self.take_off(&key, at));
+        self.unwritten.extend(left);
+        self.addresses.retain(|_, address| address.ip != ip);
+    }
+
+    /// Puts an address on a machine's first interface at once, as a person would: it leaves the machine that has it, and
+    /// whatever the interface had leaves that one.
+    pub fn attach_now(&mut self, ip: &str, zone: &str, name: &str) {
+        self.attach_to(ip, zone, name, 0);
+    }
+
+    /// Does the same with the interface at a position. Nothing happens where the machine has no such interface.
+    pub fn attach_to(&mut self, ip: &str, zone: &str, name: &str, interface: usize) {
+        let place = ((zone.to_owned(), name.to_owned()), interface);
+        let has_it = |instance: &Instance| interface < instance.interfaces.len();
+        if !self.instances.get(&place.0).is_some_and(has_it) {
+            return;
+        }
+        let holder = self.place_of(ip);
+        let left: Vec<Deed> =
+            holder.iter().chain([&place]).filter_map(|(key, at)| self.take_off(key, *at)).collect();
+        let tier =
+            self.addresses.values().find(|address| address.ip == ip).map(|address| address.tier.clone());
+        let tier = tier.unwrap_or_else(|| PREMIUM.to_owned());
+        let access = Access { name: DEFAULT_CONFIG.to_owned(), tier, ip: Some(ip.to_owned()), ptr: None };
+        let came = self.put_on(&place.0, place.1, access);
+        self.unwritten.extend(left.into_iter().chain(came));
+    }
+
+    /// Sets the name of an address's PTR record, as a person would, on the machine that has it.
+    pub fn set_ptr(&mut self, ip: &str, ptr: Option<&str>) {
+        let Some((key, at)) = self.place_of(ip) else { return };
+        let access = self.instances.get_mut(&key).and_then(|instance| instance.interfaces[at].as_mut());
+        if let Some(access) = access {
+            access.ptr = ptr.map(ToOwned::to_owned);
+        }
+    }
+
+    /// The name of an address's PTR record; an address on no machine has none.
+    pub fn ptr(&self, ip: &str) -> Option<String> {
+        let (key, at) = self.place_of(ip)?;
+        self.instances.get(&key)?.interfaces[at].as_ref()?.ptr.clone()
+    }
+
+    /// Takes whatever address a machine's first interface has off it at once, as a person would.
+    pub fn detach_now(&mut self, zone: &str, name: &str) {
+        let left = self.take_off(&(zone.to_owned(), name.to_owned()), 0);
+        self.unwritten.extend(left);
+    }
+
+    /// Which machine has an address, reserved or ephemeral, as `project/zone/name`.
+    pub fn holder(&self, ip: &str) -> Option<String> {
+        self.holders().get(ip).map(|instance| instance.vm(&self.project))
+    }
+
+    /// Whether there is such a machine.
+    pub fn exists(&self, zone: &str, name: &str) -> bool {
+        self.instances.contains_key(&(zone.to_owned(), name.to_owned()))
+    }
+
+    /// The interface that has an address, such as `nic0`.
+    pub fn interface_of(&self, ip: &str) -> Option<String> {
+        self.place_of(ip).map(|(_, at)| format!("nic{at}"))
+    }
+
+    /// Whether a machine has any external address.
+    pub fn has_address(&self, zone: &str, name: &str) -> bool {
+        self.addresses_on(zone, name).next().is_some()
+    }
+
+    /// Whether a machine has an ephemeral address.
+    pub fn has_own(&self, zone: &str, name: &str) -> bool {
+        self.addresses_on(zone, name).any(|ip| !self.is_reserved(ip))
+    }
+
+    fn addresses_on(&self, zone: &str, name: &str) -> impl Iterator<Item = &str> {
+        let instance = self.instances.get(&(zone.to_owned(), name.to_owned()));
+        let accesses = instance.into_iter().flat_map(|instance| instance.interfaces.iter().flatten());
+        accesses.filter_map(|access| access.ip.as_deref())
+    }
+
+    fn make_instance(&mut self, zone: &str, name: &str, access: Option<Access>) {
+        self.zones.insert(zone.to_owned());
+        let instance = Instance {
+            id: self.next_id(),
+            zone: zone.to_owned(),
+            name: name.to_owned(),
+            is_running: true,
+            interfaces: vec![access],
+            created: Duration::ZERO,
+        };
+        self.instances.insert((zone.to_owned(), name.to_owned()), instance);
+    }
+
+    pub(super) fn next_id(&mut self) -> u64 {
+        self.ids_used += 1;
+        FIRST_ID + self.ids_used
+    }
+
+    pub(super) fn next_ephemeral(&mut self) -> String {
+        self.ephemeral_used += 1;
+        nth_of(EPHEMERAL_RANGES, self.ephemeral_used - 1)
+    }
+
+    /// The next address that is not reserved under another name.
+    pub(super) fn next_reserved(&mut self) -> String {
+        loop {
+            self.reserved_used += 1;
+            let ip = nth_of(RESERVED_RANGES, self.reserved_used - 1);
+            if !self.is_reserved(&ip) {
+                return ip;
+            }
+        }
+    }
+
+    fn ephemeral_access(&mut self) -> Access {
+        let ip = Some(self.next_ephemeral());
+        Access { name: DEFAULT_CONFIG.to_owned(), tier: PREMIUM.to_owned(), ip, ptr: None }
+    }
+
+    /// Who has each address.
+    pub(super) fn holders(&self) -> BTreeMap<&str, &Instance> {
+        let mut holders = BTreeMap::new();
+        for instance in self.instances.values() {
+            for ip in instance.interfaces.iter().flatten().filter_map(|access| access.ip.as_deref()) {
+                holders.insert(ip, instance);
+            }
+        }
+        holders
+    }
+
+    /// The machine that has an address, and the position of the interface.
+    fn place_of(&self, ip: &str) -> Option<((String, String), usize)> {
+        let instance = self.holders().get(ip).copied()?;
+        Some(((instance.zone.clone(), instance.name.clone()), instance.interface_with(ip)?))
+    }
+
+    pub(super) fn is_reserved(&self, ip: &str) -> bool {
+        self.addresses.values().any(|address| address.ip == ip)
+    }
+
+    /// Puts an access config on a machine's interface, and says what that was.
+    pub(super) fn put_on(
+        &mut self,
+        key: &(String, String),
+        interface: usize,
+        access: Access,
+    ) -> Option<Deed> {
+        let ip = access.ip.clone()?;
+        let is_reserved = self.is_reserved(&ip);
+        let instance = self.instances.get_mut(key)?;
+        *instance.interfaces.get_mut(interface)? = Some(access);
+        let vm = instance.vm(&self.project);
+        Some(if is_reserved {
+            Deed::Attached { address: ip, vm }
+        } else {
+            Deed::Other(format!("ephemeral {ip} on {vm}"))
+        })
+    }
+
+    /// Takes an interface's access config away, and says what that was.
+    pub(super) fn take_off(&mut self, key: &(String, String), interface: usize) -> Option<Deed> {
+        let instance = self.instances.get_mut(key)?;
+        let ip = instance.interfaces.get_mut(interface)?.take()?.ip?;
+        let vm = instance.vm(&self.project);
+        Some(if self.is_reserved(&ip) {
+            Deed::Detached { address: ip, vm }
+        } else {
+            Deed::Other(format!("ephemeral {ip} left {vm}"))
+        })
+    }
+}
