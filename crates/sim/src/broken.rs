@@ -4,41 +4,19 @@
 //! Nobody may write such an object, and nothing may be done as if it were gone. A write that is refused may be tried again,
 //! but with pauses that grow.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 
-use crate::cluster::{self, Cluster};
+use crate::clouds::Cloud;
 use crate::dice::Dice;
-use crate::script::{CHAOS, Cloud, Event, NODES};
-use crate::universe::{Universe, lock};
+use crate::event::{Event, Thing};
+use crate::objects::{node_name, pod_name};
+use crate::options::{CHAOS, NODES};
+use crate::universe::Universe;
 use crate::vips;
-
-/// An object that may be broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "the names say what they are")]
-pub enum Thing {
-    Node {
-        cloud: Cloud,
-        node: u64,
-    },
-    Pod {
-        node: u64,
-    },
-    /// The object whose addresses are at a cloud.
-    Owner {
-        cloud: Cloud,
-    },
-    /// A name that holds addresses of nodes.
-    Names,
-    Cluster {
-        cluster: u64,
-    },
-}
 
 /// The most writes of a version of an object that one process may be refused within a minute.
 const REFUSED_PER_MINUTE_MAX: usize = 12;
@@ -80,8 +58,8 @@ impl Thing {
     /// Its kind in paths, its namespace and its name.
     fn place(self) -> (&'static str, &'static str, String) {
         match self {
-            Self::Node { cloud, node } => ("nodes", "", Cluster::name(cloud, node)),
-            Self::Pod { node } => ("pods", "ingress", cluster::pod_name(node)),
+            Self::Node { cloud, node } => ("nodes", "", node_name(cloud, node)),
+            Self::Pod { node } => ("pods", "ingress", pod_name(node)),
             Self::Owner { cloud: Cloud::Compute } => ("netipallocations", "", "edge".into()),
             Self::Owner { cloud: Cloud::Ocean } => ("floatingippools", "default", "pool".into()),
             Self::Owner { cloud: Cloud::Azure } => ("netipallocations", "", "azure".into()),
@@ -149,10 +127,6 @@ pub fn heal(universe: &Universe) {
     }
 }
 
-/// When each process was refused a write of a version of an object.
-#[derive(Default)]
-pub struct Refusals(Mutex<BTreeMap<(u64, String, String), Vec<Duration>>>);
-
 /// Judges a write of a process, given the object before it and how it was answered.
 pub fn judge(
     universe: &Universe,
@@ -170,14 +144,9 @@ pub fn judge(
         return;
     }
     let version = before["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
-    let now = universe.elapsed();
-    let times = &mut lock(&universe.refusals.0);
-    let times = times.entry((process, path.to_owned(), version)).or_default();
-    times.retain(|at| now < *at + Duration::from_secs(60));
-    times.push(now);
-    if times.len() == REFUSED_PER_MINUTE_MAX + 1 {
-        universe
-            .condemn("I7", format!("p{process} was refused {path} {} times within a minute", times.len()));
+    let times = universe.refusals.add((process, path.to_owned(), version), universe.elapsed());
+    if times == REFUSED_PER_MINUTE_MAX + 1 {
+        universe.condemn("I7", format!("p{process} was refused {path} {times} times within a minute"));
     }
 }
 

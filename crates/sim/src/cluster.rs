@@ -1,35 +1,28 @@
-//! The cluster and the accounts of a run, and the people and machines that change them.
+//! The cluster of a run, and the people and machines that change it and the clouds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testbed::fake::azure::Azure;
-use testbed::fake::cloudflare::Cloudflare;
-use testbed::fake::compute::Compute;
-use testbed::fake::digitalocean::DigitalOcean;
-use testbed::fake::ec2::Ec2;
+use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::{Deed, Ledger};
-use testbed::fake::route53::Route53;
-use testbed::fake::{Fake, Refusal};
 
-use crate::broken::{self, Thing};
+use crate::apiserver::moment;
+use crate::broken;
+use crate::clouds::{
+    AWS_REGION, AWS_ZONE, AZURE_REGION, Cloud, OCEAN_REGION, PROJECT, REGION, STRANGER, STRANGER_DROPLET,
+    STRANGER_INSTANCE, ZONES, address_at, aws_address, compute_address, ocean_address,
+};
 use crate::dice::Dice;
+use crate::event::{CloudFault, Event, Thing};
 use crate::names;
-use crate::script::{self, ADDRESSES, Cloud, CloudFault, Event, NODES};
-use crate::universe::{GROUP, PROJECT, SUBSCRIPTION, TOKEN, Universe};
+use crate::objects::{conditions, kind_of, node_name, pod_name, texts};
+use crate::options::{self, ADDRESSES, NODES};
+use crate::universe::Universe;
 use crate::vips;
 
-const ZONES: [&str; 3] = ["us-west1-a", "us-west1-b", "us-west1-c"];
-const REGION: &str = "us-west1";
-const OCEAN_REGION: &str = "nyc3";
-const AZURE_REGION: &str = "westeurope";
-/// The region at Amazon.
-pub const AWS_REGION: &str = "us-east-1";
-/// Its zone.
-pub const AWS_ZONE: &str = "us-east-1a";
 /// How late reads are at Amazon while they are.
 const AWS_LAG: Duration = Duration::from_millis(1_500);
 
@@ -38,13 +31,6 @@ const AWS_LAG_MAX: Duration = Duration::from_secs(25);
 
 /// How many addresses a pool that creates some is to have.
 const DESIRED_AT_FIRST: u64 = 3;
-
-/// A machine outside of the cluster.
-pub const STRANGER: &str = "stranger";
-/// Its instance at Amazon.
-pub const STRANGER_INSTANCE: &str = "i-stranger";
-/// Its droplet at DigitalOcean.
-pub const STRANGER_DROPLET: u64 = 9_999;
 
 /// What people know and did.
 pub struct Cluster {
@@ -75,105 +61,11 @@ pub struct Cluster {
     pub tags: bool,
 }
 
-/// The clouds of a run.
-pub struct Clouds {
-    /// Compute Engine.
-    pub compute: Fake<Compute>,
-    /// DigitalOcean.
-    pub ocean: Fake<DigitalOcean>,
-    /// Cloudflare.
-    pub zones: Fake<Cloudflare>,
-    /// Azure.
-    pub azure: Fake<Azure>,
-    /// EC2.
-    pub ec2: Fake<Ec2>,
-    /// Route 53.
-    pub route53: Fake<Route53>,
-}
-
-/// The clouds of a run.
-pub fn clouds() -> Clouds {
-    let mut compute = Compute::new(PROJECT, TOKEN);
-    compute.add_instance_without_address(ZONES[0], STRANGER);
-    for number in 0..ADDRESSES {
-        compute.add_address(REGION, &format!("address-{number}"), &compute_address(number));
-    }
-    let mut ocean = DigitalOcean::new(TOKEN);
-    ocean.add_droplet(STRANGER_DROPLET, STRANGER, OCEAN_REGION);
-    for number in 0..ADDRESSES {
-        ocean.add_reserved_ip(ocean_address(number), OCEAN_REGION);
-    }
-    ocean.add_domain(names::ZONE);
-    let mut zones = Cloudflare::new(TOKEN);
-    zones.add_zone(names::ZONE);
-    let mut azure = Azure::new(SUBSCRIPTION, GROUP, TOKEN);
-    azure.add_machine(STRANGER, AZURE_REGION);
-    for number in 0..ADDRESSES {
-        azure.add_address(&azure_name(number), AZURE_REGION, &azure_address(number));
-    }
-    let mut ec2 = Ec2::new(TOKEN);
-    ec2.add_instance_without_address(AWS_REGION, STRANGER_INSTANCE);
-    (0..ADDRESSES).for_each(|number| ec2.add_address(AWS_REGION, &aws_address(number)));
-    let mut route53 = Route53::new(TOKEN);
-    route53.add_zone(names::ZONE);
-    Clouds {
-        compute: Fake::new(compute),
-        ocean: Fake::new(ocean),
-        zones: Fake::new(zones),
-        azure: Fake::new(azure),
-        ec2: Fake::new(ec2),
-        route53: Fake::new(route53),
-    }
-}
-
-/// An address at Compute Engine.
-pub fn compute_address(number: u64) -> String {
-    format!("10.0.0.{}", number + 1)
-}
-
-fn ocean_address(number: u64) -> String {
-    format!("198.51.100.{}", number + 1)
-}
-
-/// An address at Azure.
-pub fn azure_address(number: u64) -> String {
-    format!("10.1.0.{}", number + 1)
-}
-
-/// What an address at Azure is called there.
-pub fn azure_name(number: u64) -> String {
-    format!("address-{number}")
-}
-
-/// An address at Amazon.
-pub fn aws_address(number: u64) -> String {
-    format!("10.2.0.{}", number + 1)
-}
-
-/// An address at any of them.
-pub(crate) fn address_at(cloud: Cloud, number: u64) -> String {
-    match cloud {
-        Cloud::Compute => compute_address(number),
-        Cloud::Ocean => ocean_address(number),
-        Cloud::Azure => azure_address(number),
-        Cloud::Aws => aws_address(number),
-    }
-}
-
-/// The kind of the objects whose addresses are at a cloud.
-fn kind_of(cloud: Cloud) -> &'static str {
-    if cloud == Cloud::Ocean { "floatingippools" } else { "netipallocations" }
-}
-
-pub(crate) fn pod_name(node: u64) -> String {
-    format!("ingress-{node}")
-}
-
 impl Cluster {
     /// A cluster in which everything is well.
     pub fn new(seed: u64, universe: Arc<Universe>) -> Self {
         let mut dice = Dice::new(seed, "cluster");
-        let (grace, creates, tags) = (script::grace(seed), dice.one_in(2), !dice.one_in(4));
+        let (grace, creates, tags) = (options::grace(seed), dice.one_in(2), !dice.one_in(4));
         let foreign = (0..ADDRESSES).map(ocean_address).collect();
         let mut cluster = Self {
             universe,
@@ -214,15 +106,6 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn name(cloud: Cloud, node: u64) -> String {
-        match cloud {
-            Cloud::Compute => format!("edge-{node}"),
-            Cloud::Ocean => format!("worker-{node}"),
-            Cloud::Azure => format!("azure-{node}"),
-            Cloud::Aws => format!("aws-{node}"),
-        }
-    }
-
     fn machine(&self, cloud: Cloud, node: u64) -> (u64, String) {
         let life = self.lives.get(&(cloud, node)).copied().unwrap_or(0);
         let kind = if cloud == Cloud::Aws { "i" } else { "vm" };
@@ -245,9 +128,9 @@ impl Cluster {
             Event::Blackout { cloud } => (0..NODES).for_each(|node| self.ready(*cloud, node, false)),
             Event::Cordon { cloud, node } => self.cordon(*cloud, *node, true),
             Event::Uncordon { cloud, node } => self.cordon(*cloud, *node, false),
-            Event::Removed { cloud, node } => api.delete("nodes", "", &Self::name(*cloud, *node), now),
+            Event::Removed { cloud, node } => api.delete("nodes", "", &node_name(*cloud, *node), now),
             Event::Lost { cloud, node } => {
-                api.delete("nodes", "", &Self::name(*cloud, *node), now);
+                api.delete("nodes", "", &node_name(*cloud, *node), now);
                 self.remove_machine(*cloud, *node);
             }
             Event::Returns { cloud, node } => self.returns(*cloud, *node),
@@ -329,7 +212,7 @@ impl Cluster {
                     self.pod(node, true);
                 }
                 if self.universe.api.changes() > before {
-                    self.universe.disturb(&Self::name(cloud, node));
+                    self.universe.disturb(&node_name(cloud, node));
                 }
             }
         }
@@ -354,7 +237,7 @@ impl Cluster {
     /// A person confirms every loss up to so long from now.
     fn confirm_losses(&self, ahead: Duration) {
         let now = self.universe.now();
-        let confirmed = crate::apiserver::moment(now + ahead);
+        let confirmed = moment(now + ahead);
         for (plural, namespace, name) in [
             ("netipallocations", "", "edge"),
             ("netipallocations", "", "other"),
@@ -372,17 +255,17 @@ impl Cluster {
     /// Takes note of what an event changes, for those who judge whether something happened without a reason.
     fn disturb(&self, event: &Event) {
         match event {
-            Event::NotReady { cloud, node } => self.universe.falls_ill(&Self::name(*cloud, *node)),
+            Event::NotReady { cloud, node } => self.universe.falls_ill(&node_name(*cloud, *node)),
             Event::Ready { cloud, node }
             | Event::Cordon { cloud, node }
             | Event::Uncordon { cloud, node }
             | Event::Lost { cloud, node }
             | Event::Removed { cloud, node }
-            | Event::Returns { cloud, node } => self.universe.disturb(&Self::name(*cloud, *node)),
+            | Event::Returns { cloud, node } => self.universe.disturb(&node_name(*cloud, *node)),
             Event::Blackout { cloud } => {
-                (0..NODES).for_each(|node| self.universe.falls_ill(&Self::name(*cloud, node)));
+                (0..NODES).for_each(|node| self.universe.falls_ill(&node_name(*cloud, node)));
             }
-            Event::Pod { node, .. } => self.universe.disturb(&Self::name(Cloud::Ocean, *node)),
+            Event::Pod { node, .. } => self.universe.disturb(&node_name(Cloud::Ocean, *node)),
             Event::PersonMoves { cloud, address, node } => {
                 self.universe.disturb(&address_at(*cloud, *address));
                 // What was on that machine is put off it.
@@ -414,17 +297,17 @@ impl Cluster {
 
     fn ready(&self, cloud: Cloud, node: u64, is_ready: bool) {
         let now = self.universe.now();
-        self.universe.api.edit("nodes", "", &Self::name(cloud, node), now, |object| {
+        self.universe.api.edit("nodes", "", &node_name(cloud, node), now, |object| {
             let status = if is_ready { "True" } else { "Unknown" };
             if object["status"]["conditions"][0]["status"] != status {
-                object["status"]["conditions"] = conditions(status, &crate::apiserver::moment(now));
+                object["status"]["conditions"] = conditions(status, &moment(now));
             }
         });
     }
 
     fn cordon(&self, cloud: Cloud, node: u64, is_cordoned: bool) {
         let now = self.universe.now();
-        self.universe.api.edit("nodes", "", &Self::name(cloud, node), now, |object| {
+        self.universe.api.edit("nodes", "", &node_name(cloud, node), now, |object| {
             object["spec"]["unschedulable"] = is_cordoned.into();
         });
     }
@@ -432,7 +315,7 @@ impl Cluster {
     /// A node is there, on a new machine. The machine it had before is gone.
     fn returns(&mut self, cloud: Cloud, node: u64) {
         let now = self.universe.now();
-        let name = Self::name(cloud, node);
+        let name = node_name(cloud, node);
         if self.universe.api.all("nodes").iter().any(|object| object["metadata"]["name"] == name.as_str()) {
             return;
         }
@@ -494,7 +377,7 @@ impl Cluster {
             "metadata": {"name": name, "labels": labels},
             "spec": {"providerID": provider_id},
             "status": {
-                "conditions": conditions("True", &crate::apiserver::moment(now)),
+                "conditions": conditions("True", &moment(now)),
                 "addresses": [{"type": "ExternalIP", "address": external}],
             },
         });
@@ -520,8 +403,8 @@ impl Cluster {
         if is_ready {
             let object = json!({
                 "metadata": {"name": name, "namespace": "ingress", "labels": {"app": "ingress"}},
-                "spec": {"nodeName": Self::name(Cloud::Ocean, node)},
-                "status": {"phase": "Running", "conditions": conditions("True", &crate::apiserver::moment(now))},
+                "spec": {"nodeName": node_name(Cloud::Ocean, node)},
+                "status": {"phase": "Running", "conditions": conditions("True", &moment(now))},
             });
             self.universe.api.create("pods", &object, now);
         }
@@ -843,20 +726,6 @@ impl Cluster {
 /// What a person listed in the pool.
 fn listed_at_first() -> Vec<String> {
     (0..2).map(ocean_address).collect()
-}
-
-/// The entries of an object's journal.
-pub(crate) fn entries(object: &Value) -> impl Iterator<Item = &Value> {
-    object["status"]["moves"]["entries"].as_array().into_iter().flatten()
-}
-
-/// The texts of a list.
-pub(crate) fn texts(list: &Value) -> impl Iterator<Item = String> {
-    list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(ToOwned::to_owned))
-}
-
-pub(crate) fn conditions(status: &str, since: &str) -> Value {
-    json!([{"type": "Ready", "status": status, "lastTransitionTime": since}])
 }
 
 /// Whether an order for an address has been accepted and has not ended.

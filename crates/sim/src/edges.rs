@@ -39,10 +39,11 @@ use tower::{BoxError, ServiceExt};
 
 use crate::apiserver::{self, After, Watch};
 use crate::broken;
-use crate::grace::Journal;
-use crate::run::TAKEOVER;
-use crate::script::{Asked, Cloud};
-use crate::universe::{Death, Fate, GROUP, Process, TOKEN, Universe};
+use crate::clouds::{Cloud, GROUP, TOKEN};
+use crate::event::{Asked, Death};
+use crate::journals::Journal;
+use crate::options::TAKEOVER;
+use crate::universe::{Fate, Process, Universe};
 use crate::vips;
 
 /// What comes back: a whole body, or a watch.
@@ -323,7 +324,7 @@ fn carried_out(
     }
     let journal = Journal::of(universe, request);
     let written = broken::is_write(request).then(|| universe.api.meant(request)).flatten();
-    let answer = vips::carried_out(universe, process, sent, request);
+    let answer = vips::checks::carried_out(universe, process, sent, request);
     broken::judge(universe, process, request, written.as_deref(), answer.status());
     if let Some(journal) = journal {
         journal.is_written(universe, process);

@@ -1,32 +1,14 @@
-//! Whether a node that falls ill keeps its address for as long as its object says.
+//! Which nodes are to keep their addresses for a while although they are ill.
 //!
-//! In: which nodes fall ill after a minute in which nothing happened to them, whose clocks have jumped, and what is written into
-//! journals. Out: I8 where a move off such a node begins before the grace is over. It is judged when the move begins: one that has
-//! begun for another reason goes on.
-//!
-//! Nodes to which more than that happens are left out, because what the controller knows of them may be what was a moment before; and so
-//! are processes whose time of day has jumped, by which they count.
-//!
-//! The same look at what is written tells whether a leader has forgotten the loss of a holder that is younger than a minute (I12).
+//! In: which nodes fall ill after a minute in which nothing happened to them, and whose clocks have jumped. Out: since when a node is
+//! ill, and whether a process can tell. It never judges: what is written into journals is held against it in `journals`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Method, Request};
-use jiff::Timestamp;
-use serde_json::Value;
-
-use crate::cluster::entries;
-use crate::script;
-use crate::universe::{Universe, lock};
-
-/// Kubernetes tells since when a node is ill in whole seconds, and no clock is exact.
-const INEXACTNESS: Duration = Duration::from_secs(2);
-
-/// A status tells of a loss for a minute, less what is not exact.
-const LOSS_REMEMBERED: Duration = Duration::from_secs(57);
+use crate::lock::lock;
+use crate::options;
 
 /// Who has to be given time to recover.
 pub struct Grace {
@@ -45,7 +27,27 @@ struct Seen {
 impl Grace {
     /// That of a run.
     pub fn new(seed: u64) -> Self {
-        Self { lasts: Duration::from_secs(script::grace(seed)), seen: Mutex::default() }
+        Self { lasts: Duration::from_secs(options::grace(seed)), seen: Mutex::default() }
+    }
+
+    /// How long a node that falls ill keeps its address.
+    pub(crate) fn lasts(&self) -> Duration {
+        self.lasts
+    }
+
+    /// A node that was well for a while falls ill now.
+    pub(crate) fn begins(&self, node: &str, now: Duration) {
+        lock(&self.seen).ill.insert(node.to_owned(), now);
+    }
+
+    /// Since when a node that was well for a while is ill.
+    pub(crate) fn ill_since(&self, node: &str) -> Option<Duration> {
+        lock(&self.seen).ill.get(node).copied()
+    }
+
+    /// Whether the time of day of a process has jumped.
+    pub(crate) fn is_misjudging(&self, process: u64) -> bool {
+        lock(&self.seen).misjudging.contains(&process)
     }
 
     /// The time of day of a process has jumped.
@@ -57,111 +59,4 @@ impl Grace {
     pub fn is_over(&self, node: &str) {
         lock(&self.seen).ill.remove(node);
     }
-}
-
-impl Universe {
-    /// A node falls ill.
-    pub fn falls_ill(&self, node: &str) {
-        let is_ready = |object: &Value| object["status"]["conditions"][0]["status"] == "True";
-        let was_well = self.api.one("nodes", "", node).is_some_and(|node| is_ready(&node));
-        let was_quiet = self.is_quiet(&[node]);
-        self.disturb(node);
-        if was_well && was_quiet {
-            lock(&self.grace.seen).ill.insert(node.to_owned(), self.elapsed());
-        }
-    }
-}
-
-/// An object's journal, before it is written.
-pub struct Journal {
-    plural: &'static str,
-    namespace: String,
-    name: String,
-    /// The object as it was.
-    before: Arc<Value>,
-}
-
-impl Journal {
-    /// The journal that a request writes.
-    pub fn of(universe: &Universe, request: &Request<Bytes>) -> Option<Self> {
-        let parts: Vec<&str> = request.uri().path().split('/').collect();
-        let (plural, namespace, name) = match parts.as_slice() {
-            [.., "netipallocations", name, "status"] => ("netipallocations", "", *name),
-            [.., "namespaces", namespace, "floatingippools", name, "status"] => {
-                ("floatingippools", *namespace, *name)
-            }
-            _ => return None,
-        };
-        if request.method() == Method::GET {
-            return None;
-        }
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        let before = universe.api.one(plural, &namespace, &name)?;
-        Some(Self { plural, namespace, name, before })
-    }
-
-    /// It was written by a process.
-    pub fn is_written(self, universe: &Universe, process: u64) {
-        let Some(after) = universe.api.one(self.plural, &self.namespace, &self.name) else { return };
-        let moving: BTreeSet<_> = entries(&self.before).filter_map(|entry| text(&entry["address"])).collect();
-        let is_new = |entry: &&Value| text(&entry["address"]).is_some_and(|ip| !moving.contains(&ip));
-        let hasty = entries(&after).filter(is_new).filter_map(|entry| hasty(universe, process, entry));
-        hasty.for_each(|what| universe.condemn("I8", what));
-        if !lock(&universe.grace.seen).misjudging.contains(&process) {
-            let forgotten = forgotten_losses(universe, &self.before, &after);
-            forgotten.into_iter().for_each(|what| universe.condemn("I12", what));
-        }
-    }
-}
-
-/// The losses that a status does not tell of any more, and should: they are younger than a minute. Edits change what is counted.
-fn forgotten_losses(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
-    if !universe.is_quiet(&["objects"]) {
-        return Vec::new();
-    }
-    let told = |object: &Value| object["status"]["addresses"].as_array().cloned().unwrap_or_default();
-    let now = universe.now();
-    let mut found = Vec::new();
-    for (was, is) in told(before).iter().flat_map(|was| {
-        let same = told(after).into_iter().find(|is| is["address"] == was["address"]);
-        same.map(|is| (was.clone(), is))
-    }) {
-        let since = was["lostSince"].as_str().and_then(|since| since.parse::<Timestamp>().ok());
-        let is_young = since.is_some_and(|since| now.duration_since(since).unsigned_abs() < LOSS_REMEMBERED);
-        let is_counted = !matches!(is["reason"].as_str(), Some("Disabled" | "Conflict" | "Refused"));
-        if is_young && is_counted && is["lostSince"].is_null() {
-            let (address, since) = (&was["address"], &was["lostSince"]);
-            found.push(format!("the status forgets that the holder of {address} was lost at {since}"));
-        }
-    }
-    found
-}
-
-fn text(value: &Value) -> Option<String> {
-    value.as_str().map(ToOwned::to_owned)
-}
-
-/// What is wrong about a move that a process begins now, if it is too soon.
-fn hasty(universe: &Universe, process: u64, entry: &Value) -> Option<String> {
-    let (ip, vm) = (text(&entry["address"])?, text(&entry["from"]["vm"])?);
-    let nodes = universe.api.all("nodes");
-    let is_it = |node: &&Arc<Value>| {
-        let machine = node["spec"]["providerID"].as_str().and_then(drivers::machine_of);
-        machine.is_some_and(|(_, machine)| machine.to_string() == vm)
-    };
-    let node = nodes.iter().find(is_it)?;
-    let name = text(&node["metadata"]["name"])?;
-    let since = {
-        let seen = lock(&universe.grace.seen);
-        seen.ill.get(&name).copied().filter(|_| !seen.misjudging.contains(&process))?
-    };
-    let is_too_soon = universe.elapsed() + INEXACTNESS < since + universe.grace.lasts;
-    let has_another_reason = node["spec"]["unschedulable"] == true
-        || universe.holder(&ip) != Some(vm)
-        || !universe.is_quiet(&[ip.as_str(), "objects"]);
-    let needs_pod = name.starts_with("worker");
-    let has_pod =
-        !needs_pod || universe.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == name.as_str());
-    (is_too_soon && has_pod && !has_another_reason)
-        .then(|| format!("{ip} is to leave {name} before the grace is over"))
 }

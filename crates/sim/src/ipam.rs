@@ -195,7 +195,7 @@ fn text(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::clouds;
+    use crate::clouds::clouds;
 
     fn ipam() -> Ipam {
         Ipam::new(0, Universe::new(0, clouds()))

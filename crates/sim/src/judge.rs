@@ -11,12 +11,12 @@
 //!     holder loses its label for no reason
 //! I6  nothing is changed that is in no journal, or without having read the cloud since it was journalled or last tried
 //! I7  calls are bounded, and nothing is tried again without a pause
-//! I8  an address that is well where it is stays there, and one on a node that falls ill for the grace: see `grace`
+//! I8  an address that is well where it is stays there, and one on a node that falls ill for the grace: see `journals`
 //! I9  in the end a machine has an address of its own if it had one and holds none of ours, and never if it had none; at Google
 //!     Cloud none is removed before a journal says of its machine that it has one
 //! I10 names in DNS are never emptied, and those of others are left alone: see `names`
-//! I11 a VIP is on one Cluster, from a claim of its own, and nothing of anybody else is touched: see `vips`
-//! I12 a status tells of a lost holder for a minute at least, whoever leads: see `grace`
+//! I11 a VIP is on one Cluster, from a claim of its own, and nothing of anybody else is touched: see `vips::checks`
+//! I12 a status tells of a lost holder for a minute at least, whoever leads: see `journals`
 //! I13 nothing is written to an object that can't be decoded: see `broken`
 //! ```
 //!
@@ -24,7 +24,6 @@
 //! from who holds what and what nodes are alone, by rules of its own: see `places`.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 
 use controller::observe::Index;
@@ -35,28 +34,16 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use testbed::fake::ledger::{Asked, Deed, Done, Ledger};
 
-use crate::cluster::{AWS_REGION, AWS_ZONE, Cluster, entries, texts};
+use crate::clouds::{AWS_REGION, AWS_ZONE, PROJECT, SUBSCRIPTION};
+use crate::cluster::Cluster;
 use crate::edges;
 use crate::names;
+use crate::objects::{entries, texts};
+use crate::options::DNS_OWNER;
 use crate::places;
-use crate::run::DNS_OWNER;
-use crate::universe::{PROJECT, SUBSCRIPTION, Universe};
+use crate::universe::Universe;
+use crate::violation::Violation;
 use crate::vips;
-
-/// Something that must not be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// Which invariant.
-    pub invariant: &'static str,
-    /// What was found.
-    pub what: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.invariant, self.what)
-    }
-}
 
 /// The most changes that a journalled move may cost, each of which was answered: off, the old machine's own address back, the new
 /// one's off, on, and that back again.
@@ -157,7 +144,7 @@ pub async fn judge(
     own(universe, cluster).into_iter().for_each(|what| add("I9", what));
     stripped(universe).into_iter().for_each(|what| add("I9", what));
     names::judge(universe).into_iter().for_each(|what| add("I10", what));
-    vips::judge(universe).into_iter().for_each(|what| add("I11", what));
+    vips::checks::judge(universe).into_iter().for_each(|what| add("I11", what));
     let (index, plan) = truth(universe).await;
     if !plan.to_string().is_empty() {
         add("I3", format!("not settled, there is still to do: {plan}"));

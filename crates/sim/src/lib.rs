@@ -9,21 +9,44 @@
 //! script (from the seed) ──▶ cluster (people, machines) ──▶ apiserver ◀──▶ controller ◀──▶ clouds ──▶ judge
 //!                        └─▶ fleet (processes, weather)
 //! ```
+//!
+//! A file imports only files on lines below its own, and on its own line only those to its right:
+//!
+//! ```text
+//! reduce, run, rush                           whole runs
+//! judge, places                               what must be so in the end
+//! cluster, script, edges                      what people do, what goes wrong, what a process sees of the world
+//! call_checks, names, journals, broken, vips  parts of that, with what must never happen to them
+//! ipam
+//! universe                                    the world of a run, and its record
+//! arrivals, grace, refusals, event            facts and words
+//! objects, clouds, options, apiserver
+//! violation, dice, lock
+//! ```
 
 pub mod apiserver;
 pub mod arrivals;
 pub mod broken;
+mod call_checks;
+pub mod clouds;
 pub mod cluster;
 pub mod dice;
 pub mod edges;
+pub mod event;
 pub mod grace;
 pub mod ipam;
+mod journals;
 pub mod judge;
+mod lock;
 mod names;
+mod objects;
+pub mod options;
 mod places;
 pub mod reduce;
+pub mod refusals;
 pub mod run;
 pub mod rush;
 pub mod script;
 pub mod universe;
+pub mod violation;
 pub mod vips;

@@ -17,11 +17,10 @@ use serde_json::{Value, json};
 use testbed::fake::ledger::{Deed, Ledger};
 use tokio::time::Instant;
 
-use crate::judge::Violation;
+use crate::clouds::DNS_ZONE;
 use crate::universe::Universe;
+use crate::violation::Violation;
 
-/// The zone, at both providers.
-pub const ZONE: &str = "example.com";
 /// The pool's name.
 const POOL: &str = "pool.example.com";
 /// The name of the nodes at Compute Engine.
@@ -42,7 +41,7 @@ const CANT_KNOW: Duration = Duration::from_secs(10);
 
 /// The `dnsRecordSet` of the pool.
 pub fn of_pool() -> Value {
-    json!({"recordName": "pool", "zone": ZONE, "ttl": 30, "provider": "digitalocean"})
+    json!({"recordName": "pool", "zone": DNS_ZONE, "ttl": 30, "provider": "digitalocean"})
 }
 
 /// The objects that publish nodes.
@@ -52,7 +51,7 @@ pub fn node_names() -> [Value; 2] {
             json!({
                 "metadata": {"name": name, "namespace": "default"},
                 "spec": {
-                    "provider": provider, "dnsRecordSet": {"recordName": name, "zone": ZONE, "ttl": 60},
+                    "provider": provider, "dnsRecordSet": {"recordName": name, "zone": DNS_ZONE, "ttl": 60},
                     "match": {"nodeLabel": nodes},
                 },
             })
@@ -62,16 +61,21 @@ pub fn node_names() -> [Value; 2] {
 
 /// Lets somebody else have a name at each provider.
 pub fn prepare(universe: &Universe) {
-    universe.ocean.with(|ocean| ocean.replace_records(ZONE, "A", "other", &[STRANGERS_VALUE]));
-    universe.zones.with(|zones| _ = zones.add_record(ZONE, "A", STRANGERS, STRANGERS_VALUE));
+    universe.ocean.with(|ocean| ocean.replace_records(DNS_ZONE, "A", "other", &[STRANGERS_VALUE]));
+    universe.zones.with(|zones| _ = zones.add_record(DNS_ZONE, "A", STRANGERS, STRANGERS_VALUE));
     universe.route53.with(|names| names.set_record(AWS_ZONE_ID, STRANGERS, "A", 60, &[STRANGERS_VALUE]));
 }
 
 /// A person takes the pool's name over for another controller.
 pub fn take(universe: &Universe) {
     universe.ocean.with(|ocean| {
-        ocean.replace_records(ZONE, "TXT", "_owner-a.pool", &["heritage=ip-address-controller,owner=other"]);
-        ocean.replace_records(ZONE, "A", "pool", &[TAKEN_VALUE]);
+        ocean.replace_records(
+            DNS_ZONE,
+            "TXT",
+            "_owner-a.pool",
+            &["heritage=ip-address-controller,owner=other"],
+        );
+        ocean.replace_records(DNS_ZONE, "A", "pool", &[TAKEN_VALUE]);
     });
     universe.disturb("the name");
 }
@@ -94,7 +98,7 @@ pub fn wrong(universe: &Universe, path: &str, body: &str) -> Option<Violation> {
             held.into_iter().filter(is_gone).map(|value| (AWS_NODES.to_owned(), value)).collect()
         }
         Some((_, id)) => {
-            let known = universe.ocean.with(|ocean| ocean.record_of(ZONE, id.parse().unwrap_or(0)));
+            let known = universe.ocean.with(|ocean| ocean.record_of(DNS_ZONE, id.parse().unwrap_or(0)));
             let stays =
                 |data: &str| body["type"].is_string() && body["data"].as_str().unwrap_or(data) == data;
             known.into_iter().filter(|(_, data)| !stays(data)).collect()
@@ -156,7 +160,7 @@ fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
 
 /// What the pool's name has, unless a person took that over.
 pub fn of_the_pool(universe: &Universe) -> Option<BTreeSet<String>> {
-    let values = universe.ocean.with(|ocean| ocean.record_values(ZONE, "A", "pool"));
+    let values = universe.ocean.with(|ocean| ocean.record_values(DNS_ZONE, "A", "pool"));
     taken_for(universe).is_none().then(|| values.into_iter().collect())
 }
 
@@ -180,7 +184,7 @@ pub fn judge(universe: &Universe) -> Vec<String> {
         }
     }
     let strangers = [
-        universe.ocean.with(|ocean| ocean.record_values(ZONE, "A", "other")),
+        universe.ocean.with(|ocean| ocean.record_values(DNS_ZONE, "A", "other")),
         universe.zones.with(|zones| zones.values(STRANGERS, "A")),
         universe.route53.with(|names| names.values(AWS_ZONE_ID, STRANGERS, "A")).into_iter().collect(),
     ];
@@ -188,7 +192,7 @@ pub fn judge(universe: &Universe) -> Vec<String> {
         found.push(format!("{STRANGERS}, which is somebody else's, holds {values:?}"));
     }
     if let Some(taken) = taken_for(universe) {
-        let values = universe.ocean.with(|ocean| ocean.record_values(ZONE, "A", "pool"));
+        let values = universe.ocean.with(|ocean| ocean.record_values(DNS_ZONE, "A", "pool"));
         let late = set_while_nobody_could_know(universe, taken);
         let is_left = |value: &String| value == TAKEN_VALUE || late.contains(value);
         if !values.iter().any(|value| value == TAKEN_VALUE) || !values.iter().all(is_left) {

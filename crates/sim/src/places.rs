@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::cluster::texts;
 use crate::names;
+use crate::objects::texts;
 use crate::universe::Universe;
 
 /// Who wants addresses on which nodes.

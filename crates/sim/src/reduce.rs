@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::judge::Violation;
+use crate::event::Event;
 use crate::run::run;
-use crate::script::Event;
+use crate::violation::Violation;
 
 /// Leaves out whatever a failing run can do without. Gives what is left, and what that violates: the same invariant, though perhaps
 /// elsewhere.

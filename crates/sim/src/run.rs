@@ -12,32 +12,22 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::cluster::{Cluster, clouds};
+use crate::clouds::clouds;
+use crate::cluster::Cluster;
 use crate::dice::Dice;
 use crate::edges::edges;
+use crate::event::{Event, LeaseEdit, Replica};
 use crate::ipam::Ipam;
-use crate::judge::{self, Violation, Written};
-use crate::script::{self, CHAOS, Event, LeaseEdit, Replica};
+use crate::judge::{self, Written};
+use crate::options::{self, CHAOS, CREATED_MAX, DNS_OWNER, LEASE, RETRY_SHORTEST, TAKEOVER};
 use crate::universe::{Process, Universe};
-
-/// D of every run. What is under way in the network is under way for less.
-pub const TAKEOVER: Duration = Duration::from_secs(2);
-const LEASE: Duration = Duration::from_secs(5);
-
-/// What our mark on DNS records says.
-pub const DNS_OWNER: &str = "simulated";
+use crate::violation::Violation;
 
 /// How long a run may take to settle once nothing goes wrong any more: every pause after a failure is shorter.
 pub const SETTLES_WITHIN: Duration = Duration::from_secs(400);
 
 /// How long nothing at all is written then.
 const QUIET: Duration = Duration::from_secs(90);
-
-/// The shortest pause before a change that failed is tried again.
-pub const RETRY_SHORTEST: Duration = Duration::from_secs(1);
-
-/// The most addresses that are created: enough for every script.
-const CREATED_MAX: usize = 1_000;
 
 /// A process that died is started again after so long.
 const RESTART: Duration = Duration::from_secs(3);
@@ -139,7 +129,7 @@ impl Fleet {
         let mut fleet = Self {
             universe,
             dice: Dice::new(seed, "fleet"),
-            processes: (0..script::replicas(seed)).map(|_| None).collect(),
+            processes: (0..options::replicas(seed)).map(|_| None).collect(),
             started: 0,
             later: Vec::new(),
         };

@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use testbed::rush::{ADDRESSES, Holders, Place, Rush, ip};
 
 use crate::apiserver::moment;
-use crate::cluster::{clouds, conditions};
+use crate::clouds::clouds;
 use crate::edges::edges;
+use crate::objects::conditions;
 use crate::universe::{Process, Universe};
 
 /// The longest that a run may take in its own time.

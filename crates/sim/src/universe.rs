@@ -1,9 +1,11 @@
 //! What all processes of a run share: the apiserver, the clouds, the weather between them, and the story of the run.
 
+mod record;
+
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use controller::clock::Clock;
@@ -22,22 +24,13 @@ use tokio::time::Instant;
 
 use crate::apiserver::ApiServer;
 use crate::arrivals::Arrivals;
-use crate::broken::Refusals;
-use crate::cluster::{Clouds, address_at};
+use crate::clouds::{Cloud, Clouds, PROJECT, address_at};
 use crate::dice::Dice;
+use crate::event::{Asked, Death};
 use crate::grace::Grace;
-use crate::script::{ADDRESSES, Asked, Cloud};
-
-/// The token or the key that all clouds accept.
-pub const TOKEN: &str = "sim-token";
-
-/// The project at Compute Engine.
-pub const PROJECT: &str = "sim";
-
-/// The subscription at Azure, and its resource group.
-pub const SUBSCRIPTION: &str = "sim";
-/// See [`SUBSCRIPTION`].
-pub const GROUP: &str = "group";
+use crate::lock::lock;
+use crate::options::ADDRESSES;
+use crate::refusals::Refusals;
 
 /// When every run begins, by the true time of day.
 const BEGINNING: i64 = 1_800_000_000;
@@ -105,15 +98,6 @@ struct Traps {
     overdue: BTreeMap<Cloud, Duration>,
     /// Whoever asks for it there dies of that.
     doom: BTreeMap<Asked, Death>,
-}
-
-/// When a process dies of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Death {
-    /// Before it is sent.
-    Before,
-    /// Once it is sent.
-    After,
 }
 
 /// What becomes of a request.
@@ -305,10 +289,6 @@ impl Universe {
         let at_amazon = || self.ec2.with(|ec2| ec2.holder(ip));
         self.compute.with(|compute| compute.holder(ip)).or_else(droplet).or_else(at_azure).or_else(at_amazon)
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A process of the controller: it can be stopped, and its clock can be wrong.

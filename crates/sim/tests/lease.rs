@@ -14,7 +14,7 @@ use controller::run::Terms;
 use plan::Epoch;
 use plan::leadership::Gained;
 use serde_json::{Value, json};
-use sim::cluster::clouds;
+use sim::clouds::clouds;
 use sim::edges::edges;
 use sim::universe::{Process, Universe};
 use tokio::time::{Instant, sleep, timeout};

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use plan::sabotage::{self, Sabotage};
+use sim::clouds::Cloud;
+use sim::event::{Asked, CloudFault, Death, Event, LeaseEdit, Replica};
 use sim::run::run;
-use sim::script::{Asked, Cloud, CloudFault, Event, LeaseEdit, Replica};
-use sim::universe::Death;
 
 /// What a day is called, the guard that it is about, if any, and what happens in which second.
 type Scenario = (&'static str, Option<Sabotage>, Vec<(u64, Event)>);

@@ -1,0 +1,318 @@
+//! Calls to the clouds, and what can be judged of them only in the moment in which they arrive.
+//!
+//! In: every request of every process, as it arrives, and whether its answer came back. Out: the changes, each with what was
+//! wrong about it. A change is wrong
+//!
+//! ```text
+//! I1  if it takes an address from a machine outside of the cluster that had it when the cloud was last read
+//! I2  if a later one of the same process about the same thing has arrived before it
+//!     if it comes after D to a cloud that takes conditions, is carried out, and a later one about the same thing was before it
+//! I5  if it takes the label from a node that has held an address of ours for a while
+//! I6  if no journal entry of its leader's own epoch tells of it, and of the machine that it gives an address to
+//!     if the cloud was not read since that entry was written, or since the one before it failed or had no answer
+//! I7  if it repeats one that failed sooner than the shortest pause
+//! I8  if it takes an address from where it is well, and nobody has changed anything lately that could be a reason
+//!     if it drops another address from the machine it gives one to, and nobody has moved that lately
+//! ```
+//!
+//! Nothing else is held against a change that comes after D: nobody who sends one can know. What it did has to be mended, which is
+//! what the end of the run is judged for.
+
+use drivers::http::is_read;
+use http::Method;
+use jiff::Timestamp;
+use serde_json::Value;
+use testbed::fake::pairs_of;
+
+use crate::arrivals::{Arrived, Landed, Reading, Request, put_on};
+use crate::clouds::{
+    AWS_ZONE, Cloud, PROJECT, STRANGER, STRANGER_DROPLET, STRANGER_INSTANCE, azure_address, compute_address,
+};
+use crate::lock::lock;
+use crate::names;
+use crate::objects::entries;
+use crate::options::{ADDRESSES, RETRY_SHORTEST, TIMER_INEXACTNESS};
+use crate::universe::Universe;
+use crate::violation::Violation;
+
+impl Universe {
+    /// A request is about to be sent.
+    pub fn sends(&self, process: u64, cloud: Cloud, request: &http::Request<bytes::Bytes>) -> Request {
+        let path = match cloud {
+            Cloud::Aws => self.path_at_ec2(request),
+            _ => request.uri().path().to_owned(),
+        };
+        let mut seen = lock(&self.arrivals.seen);
+        seen.sent += 1;
+        Request {
+            read: seen.read.get(&(process, cloud)).copied(),
+            process,
+            cloud,
+            method: if is_read(request) { Method::GET } else { request.method().clone() },
+            path,
+            body: String::from_utf8_lossy(request.body()).into_owned(),
+            is_overdue: false,
+            number: seen.sent,
+        }
+    }
+
+    /// What a request to EC2 is about, as a path: there it is in a form, under names that Amazon has given.
+    fn path_at_ec2(&self, request: &http::Request<bytes::Bytes>) -> String {
+        let form = pairs_of(&String::from_utf8_lossy(request.body()));
+        let get = |name: &str| form.get(name).map(String::as_str).unwrap_or_default();
+        let address = |id: &str| self.ec2.with(|ec2| ec2.address_of(id)).unwrap_or_default();
+        let instance = self.ec2.with(|ec2| ec2.instance_of(get("NetworkInterfaceId"))).unwrap_or_default();
+        match get("Action") {
+            "DescribeAddresses" if form.keys().all(|name| !name.starts_with("Filter")) => {
+                "/ec2/addresses".into()
+            }
+            "AssociateAddress" => {
+                format!("/ec2/addresses/{}/associate/{instance}", address(get("AllocationId")))
+            }
+            "DisassociateAddress" => {
+                let ip = address(get("AssociationId"));
+                // One that is over takes the address from nobody, whoever has it now.
+                let holder = self.ec2.with(|ec2| ec2.holder_by(get("AssociationId"))).unwrap_or_default();
+                format!("/ec2/addresses/{ip}/disassociate/{}", holder.rsplit('/').next().unwrap_or_default())
+            }
+            "ModifyNetworkInterfaceAttribute" => format!("/ec2/instances/{instance}/assign"),
+            action => format!("/ec2/{action}"),
+        }
+    }
+
+    /// A request has arrived, and has not been looked at by the cloud.
+    pub fn arrives(&self, request: Request) -> Arrived {
+        let mut wrong = Vec::new();
+        let at = self.now();
+        if request.is_overdue {
+            wrong.extend(self.comes_too_late(&request).filter(|_| request.cloud == Cloud::Azure));
+        } else if request.is_change() && names::is_about(&request.path) {
+            wrong.extend(names::wrong(self, &request.path, &request.body));
+        // A project is no address, and making one twice makes one.
+        } else if request.is_change() && !request.path.ends_with("/v2/projects") {
+            let mut add = |invariant, what: String| wrong.push(Violation { invariant, what });
+            let (subject, process) = (request.subject(), request.process);
+            let written = self.journalled_since(&request);
+            if written.is_none() {
+                add("I6", "in no journal".into());
+            }
+            let seen = lock(&self.arrivals.seen);
+            let failed =
+                subject.as_ref().and_then(|subject| seen.failed.get(&(process, subject.clone())).copied());
+            let read = request.read;
+            if written.is_some() && written > read {
+                add("I6", "the cloud was not read since that was journalled".into());
+            }
+            if failed.is_some() && failed > read {
+                add("I6", "the cloud was not read since the last try".into());
+            }
+            if failed.is_some_and(|failed| at < failed + (RETRY_SHORTEST - TIMER_INEXACTNESS)) {
+                add("I7", "tried again too soon".into());
+            }
+            let is_later = |landed: &&Landed| {
+                let is_same = landed.process == process && landed.subject == subject;
+                is_same && subject.is_some() && landed.number > request.number
+            };
+            if let Some(later) = seen.landed.iter().find(is_later) {
+                add("I2", format!("overtaken by {}", later.line));
+            }
+            drop(seen);
+            if let Some(harm) = self.harm(&request) {
+                add("I8", harm);
+            }
+            if let Some(given) = self.takes_from_a_stranger(&request) {
+                match read.is_some_and(|read| read > given) {
+                    true => add("I1", "taken from a machine outside of the cluster".into()),
+                    false => lock(&self.arrivals.seen).raced.extend(request.subject()),
+                }
+            }
+        }
+        Arrived { request, at, wrong }
+    }
+
+    /// What is wrong with a change that comes after D to a cloud that takes conditions, if it is carried out.
+    fn comes_too_late(&self, request: &Request) -> Option<Violation> {
+        let subject = request.subject();
+        // The condition is on the interface. An address that is on no other may come to one that nobody has changed since.
+        let is_held = subject.as_ref().is_some_and(|ip| self.holder(ip).is_some());
+        let seen = lock(&self.arrivals.seen);
+        let is_newer = |landed: &&Landed| {
+            let is_about_it = landed.path == request.path || (is_held && landed.subject == subject);
+            is_about_it && landed.is_done && landed.number > request.number
+        };
+        let newer = seen.landed.iter().find(is_newer)?;
+        Some(Violation { invariant: "I2", what: format!("after D, and after {}", newer.line) })
+    }
+
+    /// A cloud has answered a request; its process will hear the whole of it or not. Gives what it will then have read.
+    pub fn answered(&self, arrived: Arrived, status: u16, is_heard: bool) -> Option<Reading> {
+        let Arrived { request, at, mut wrong } = arrived;
+        let is_done = (200..300).contains(&status);
+        if !request.is_change() {
+            let who = (request.process, request.cloud);
+            let mut seen = lock(&self.arrivals.seen);
+            if request.is_listing() && status == 403 {
+                seen.denied.insert(who);
+            } else if request.is_listing() && is_done {
+                seen.denied.remove(&who);
+            }
+            let is_machine = request.path.contains("/instances/") && seen.denied.contains(&who);
+            let is_read = (request.is_listing() || is_machine) && is_done && is_heard;
+            return is_read.then_some(Reading { who, at });
+        }
+        let Request { process, method, path, body, number, .. } = &request;
+        let line = format!("{method} {path} {body} -> {status}");
+        let is_overdue = request.is_overdue;
+        if is_overdue && is_done {
+            self.disturb("objects");
+            if request.cloud != Cloud::Azure {
+                let mut seen = lock(&self.arrivals.seen);
+                seen.raced.extend(request.subject());
+                let now = self.elapsed();
+                seen.late.extend(request.subject().map(|subject| (now, subject, request.path.clone())));
+            }
+        }
+        // What the cloud refused has taken nothing from anybody.
+        let is_harmless = |invariant| is_overdue || matches!(invariant, "I1" | "I8" | "I10");
+        wrong.retain(|violation| is_done || !is_harmless(violation.invariant));
+        let says: String = wrong.iter().map(|violation| format!(" ({violation})")).collect();
+        let late = if is_overdue { " after D" } else { "" };
+        self.tell(&format!("p{process} {line}{late}{says}"));
+        let (subject, is_known_move) = (request.subject(), request.moves_an_address() && is_done && is_heard);
+        let mut seen = lock(&self.arrivals.seen);
+        let key = (*process, subject.clone().unwrap_or_default());
+        if is_done && is_heard {
+            seen.failed.remove(&key);
+        } else if !is_overdue {
+            seen.failed.insert(key, self.now());
+        }
+        let (process, path, number) = (*process, path.clone(), *number);
+        seen.is_condemned |= !wrong.is_empty();
+        seen.landed.push(Landed {
+            process,
+            line,
+            wrong,
+            is_overdue,
+            is_known_move,
+            path,
+            is_done,
+            number,
+            subject,
+        });
+        None
+    }
+
+    /// A node was changed, and was like this before.
+    pub fn marked(&self, before: &Value, after: &Value) {
+        let label = |node: &Value| node["metadata"]["labels"][api::IP_READY_LABEL].clone();
+        let (Some(name), Some(vm)) =
+            (after["metadata"]["name"].as_str(), after["spec"]["providerID"].as_str())
+        else {
+            return;
+        };
+        if label(before) == label(after) || !label(after).is_null() {
+            return;
+        }
+        let objects = self.api.all("netipallocations");
+        let listed = objects.iter().filter_map(|object| object["spec"]["reservedIPs"].as_array()).flatten();
+        let machine = drivers::machine_of(vm).map(|(_, machine)| machine);
+        let holds = |ip: &&str| machine.is_some() && self.holder(ip).map(Into::into) == machine;
+        let held = listed.filter_map(Value::as_str).find(holds);
+        if let Some(ip) = held.filter(|ip| self.is_quiet(&[name, ip, "objects"])) {
+            self.condemn("I5", format!("{name} lost its label though it holds {ip}"));
+        }
+    }
+
+    /// Since when some object's journal tells of a change, in the epoch of the leader that sent it.
+    fn journalled_since(&self, request: &Request) -> Option<Timestamp> {
+        let epoch = lock(&self.arrivals.seen).epochs.get(&format!("p{}", request.process)).copied();
+        let tells = |object: &Value| {
+            let is_own = |entry: &&Value| epoch.is_none() || entry["epoch"].as_i64() == epoch;
+            entries(object).filter(is_own).any(|entry| request.is_told_by(entry))
+        };
+        let since = |plural| self.api.holds_since(plural, tells);
+        ["netipallocations", "floatingippools"].into_iter().filter_map(since).min()
+    }
+
+    /// When somebody gave the address that a request takes to a machine outside of the cluster, if so.
+    fn takes_from_a_stranger(&self, request: &Request) -> Option<Timestamp> {
+        let of_stranger = [
+            format!("/instances/{STRANGER}/"),
+            format!("/networkInterfaces/{STRANGER}-nic"),
+            format!("/disassociate/{STRANGER_INSTANCE}"),
+        ];
+        let is_of_stranger = |ip: &String| {
+            let holder = self.ec2.with(|ec2| ec2.holder(ip)).unwrap_or_default();
+            request.path.contains("/associate/") && holder.ends_with(&format!("/{STRANGER_INSTANCE}"))
+        };
+        if of_stranger.iter().any(|part| request.path.contains(part))
+            || request.subject().as_ref().is_some_and(is_of_stranger)
+        {
+            return Some(Timestamp::MIN);
+        }
+        let ip = request.subject().filter(|_| request.cloud == Cloud::Ocean)?;
+        let is_held = self.ocean.with(|ocean| ocean.holder(&ip)) == Some(STRANGER_DROPLET);
+        let given = lock(&self.arrivals.seen).disturbed.get(&ip).copied().unwrap_or_default();
+        is_held.then(|| self.now() - self.elapsed().saturating_sub(given))
+    }
+
+    /// What a change takes away that is well: an address on a node that is Ready and has what it takes, where nobody has
+    /// changed anything lately that could be a reason.
+    fn harm(&self, request: &Request) -> Option<String> {
+        let parts: Vec<&str> = request.path.split('/').collect();
+        let (ip, provider_id) = match parts.as_slice() {
+            [.., "reserved_ips", ip, "actions"] => {
+                let droplet = self.ocean.with(|ocean| ocean.holder(ip))?;
+                ((*ip).to_owned(), format!("digitalocean://{droplet}"))
+            }
+            [.., zone, "instances", name, "deleteAccessConfig"] => {
+                let vm = format!("{PROJECT}/{zone}/{name}");
+                let ips = (0..ADDRESSES).map(compute_address);
+                let ip = self.compute.with(|compute| {
+                    ips.into_iter().find(|ip| compute.holder(ip).as_deref() == Some(vm.as_str()))
+                })?;
+                (ip, format!("gce://{vm}"))
+            }
+            [.., "networkInterfaces", interface] => {
+                let machine = interface.trim_end_matches("-nic");
+                let (vm, id) = self.azure.with(|azure| {
+                    (azure.vm(machine), azure.id(&format!("Microsoft.Compute/virtualMachines/{machine}")))
+                });
+                let mut ips = (0..ADDRESSES).map(azure_address);
+                let ip = ips.find(|ip| self.holder(ip).as_deref() == Some(vm.as_str()))?;
+                // What stays where it is loses nothing.
+                let stays = serde_json::from_str(&request.body).ok().and_then(|body| put_on(&body));
+                if stays.as_ref() == Some(&ip) {
+                    return None;
+                }
+                (ip, format!("azure://{id}"))
+            }
+            [.., "ec2", "addresses", ip, "disassociate", instance] => {
+                ((*ip).to_owned(), format!("aws:///{AWS_ZONE}/{instance}"))
+            }
+            [.., "ec2", "addresses", ip, "associate", instance] => {
+                // What the machine has is dropped without a word, which nothing but its own way there could be a reason for.
+                let held = self.ec2.with(|ec2| ec2.held_by(instance));
+                if let Some(dropped) = held.into_iter().find(|held| held != ip) {
+                    let is_quiet = self.is_quiet(&[dropped.as_str()]) && !self.is_raced(&dropped);
+                    return is_quiet.then(|| format!("{dropped} was dropped from {instance}"));
+                }
+                let holder = self.ec2.with(|ec2| ec2.holder(ip))?;
+                let holder = holder.rsplit('/').next().filter(|holder| holder != instance)?;
+                ((*ip).to_owned(), format!("aws:///{AWS_ZONE}/{holder}"))
+            }
+            _ => return None,
+        };
+        let nodes = self.api.all("nodes");
+        let node = nodes.iter().find(|node| node["spec"]["providerID"] == provider_id.as_str())?;
+        let name = node["metadata"]["name"].as_str()?;
+        let is_well =
+            node["status"]["conditions"][0]["status"] == "True" && node["spec"]["unschedulable"] != true;
+        let has_pod = request.cloud != Cloud::Ocean
+            || self.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == name);
+        let is_quiet = self.is_quiet(&[name, ip.as_str(), "objects"]);
+        let machine = provider_id.rsplit('/').next().unwrap_or_default();
+        let is_its_own = request.body.contains(&format!(":{machine}"));
+        (is_well && has_pod && is_quiet && !is_its_own).then(|| format!("{ip} was well on {name}"))
+    }
+}

@@ -1,0 +1,323 @@
+//! What must never happen to Clusters, pools and claims, in the moment in which it is written and in the end.
+//!
+//! In: every request to change one of them. Out: the apiserver's answer to it, and what is wrong with what it did:
+//!
+//! ```text
+//! I11 a VIP is the address of the Cluster's own claim, and no other Cluster has it
+//!     an endpoint or VIP that is there is never replaced
+//!     there is one claim for each VIP; one of somebody else is never touched, one with an address never given up
+//!     a Cluster that is paused is left alone, and nothing is tried again without a pause
+//!     what is said of a VIP does not change because something is not known, and a condition says what the annotation says
+//!     conditions of Cluster API stay as they are
+//!     in the end every Cluster has its VIPs wherever they belong, and nothing is left of those that are gone
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use controller::vips::{INGRESS_ENABLED, INGRESS_VIP, ROLE, STATUS};
+use http::{Method, Request, Response};
+use plan::vips::Role;
+use serde_json::Value;
+
+use super::{CLASS_WITH_VARIABLE, NAMESPACE, POOLS, claim_name, host, is_by_hand, owner, text};
+use crate::universe::Universe;
+
+const PAUSED: &str = "cluster.x-k8s.io/paused";
+
+/// The invariant.
+const I11: &str = "I11";
+
+/// Whoever acts may have read so long ago.
+const CANT_KNOW: Duration = Duration::from_secs(20);
+
+/// The conditions of a Cluster that are ours, or those that are not.
+fn conditions(cluster: &Value, ours: bool) -> Vec<&Value> {
+    let all = cluster["status"]["conditions"].as_array().into_iter().flatten();
+    let is_ours = |condition: &Value| text(&condition["type"]).is_some_and(|kind| kind.starts_with("vip."));
+    all.filter(|condition| is_ours(condition) == ours).collect()
+}
+
+/// What our condition about a VIP should be, by the annotation of a Cluster.
+fn condition(role: Role, word: &str) -> (&'static str, &'static str) {
+    let kind = match role {
+        Role::ControlPlane => "vip.capi.gorizond.io/ControlPlaneVIPReady",
+        Role::Ingress => "vip.capi.gorizond.io/IngressVIPReady",
+    };
+    (kind, if word == "Assigned" { "True" } else { "False" })
+}
+
+/// Whether the conditions of a Cluster say what its annotation says.
+fn is_reported(cluster: &Value) -> bool {
+    let words = Role::ALL.into_iter().filter_map(|role| Some(condition(role, &word(cluster, role)?)));
+    let mut said: Vec<_> = conditions(cluster, true)
+        .iter()
+        .filter_map(|condition| Some((text(&condition["type"])?, text(&condition["status"])?)))
+        .collect();
+    said.sort_unstable();
+    said == words.collect::<Vec<_>>()
+}
+
+/// Whether a Cluster other than this one has a VIP, and has had it for so long that everybody knows.
+fn is_of_another(universe: &Universe, cluster: &Value, vip_sought: &str) -> bool {
+    let clusters = universe.api.all("clusters");
+    let mut others = clusters.iter().filter(|other| other["metadata"]["uid"] != cluster["metadata"]["uid"]);
+    others.any(|other| {
+        let has = Role::ALL.into_iter().any(|role| vip(other, role) == Some(vip_sought));
+        has && is_known(universe, other)
+    })
+}
+
+/// The VIP that a Cluster has.
+fn vip(cluster: &Value, role: Role) -> Option<&str> {
+    match role {
+        Role::ControlPlane => host(cluster),
+        Role::Ingress => text(&cluster["metadata"]["annotations"][INGRESS_VIP]),
+    }
+}
+
+fn variable(cluster: &Value) -> Option<&str> {
+    let variables = cluster["spec"]["topology"]["variables"].as_array();
+    text(&variables?.iter().find(|variable| variable["name"] == "clusterVip")?["value"])
+}
+
+/// What is said of a VIP, in one word.
+fn word(cluster: &Value, role: Role) -> Option<String> {
+    let words: Value = serde_json::from_str(text(&cluster["metadata"]["annotations"][STATUS])?).ok()?;
+    words[role.name()]["reason"].as_str().map(ToOwned::to_owned)
+}
+
+/// The Cluster's own claim, and the address that it has.
+fn given(universe: &Universe, cluster: &Value, role: Role) -> Option<(Arc<Value>, Arc<Value>)> {
+    let name = claim_name(role, text(&cluster["metadata"]["name"])?);
+    let claim = universe.api.one("ipaddressclaims", NAMESPACE, &name)?;
+    let address =
+        universe.api.one("ipaddresses", NAMESPACE, text(&claim["status"]["addressRef"]["name"])?)?;
+    (owner(&claim) == text(&cluster["metadata"]["uid"])).then_some((claim, address))
+}
+
+/// Whether an object has been as it is for so long that everybody knows.
+fn is_known(universe: &Universe, object: &Value) -> bool {
+    let since = universe.api.changed_at(object);
+    since.is_some_and(|since| universe.now().duration_since(since).unsigned_abs() > CANT_KNOW)
+}
+
+/// Carries out a request of a process of the controller, and looks at what it did to Clusters and claims.
+pub fn carried_out(
+    universe: &Universe,
+    process: u64,
+    sent: Duration,
+    request: &Request<Bytes>,
+) -> Response<Bytes> {
+    let answer = || universe.api.answer(request, universe.now());
+    let (path, method) = (request.uri().path(), request.method());
+    let part = |plural: &str| path.rsplit_once(&format!("/{NAMESPACE}/{plural}")).map(|(_, rest)| rest);
+    let (plural, name) = match (part("clusters"), part("ipaddressclaims")) {
+        _ if *method == Method::GET => return answer(),
+        (Some(name), _) => ("clusters", name),
+        (None, Some(name)) => ("ipaddressclaims", name),
+        (None, None) => return answer(),
+    };
+    let name = match text_of(request, "name") {
+        Some(name) if *method == Method::POST => name,
+        _ => name.trim_start_matches('/').trim_end_matches("/status").to_owned(),
+    };
+    let before = universe.api.one(plural, NAMESPACE, &name);
+    let answered = answer();
+    universe.tell(&format!("{method} {plural} {name} -> {}", answered.status().as_u16()));
+    let change = format!("{method} {name} {}", String::from_utf8_lossy(request.body()));
+    let is_repeated = universe.is_repeated(process, change, sent);
+    if !answered.status().is_success() {
+        if is_repeated {
+            universe.condemn(I11, format!("{name}: {method} was answered, and tried again at once"));
+        }
+        return answered;
+    }
+    let after = universe.api.one(plural, NAMESPACE, &name);
+    let wrong = match (method, plural, &before, &after) {
+        (&Method::PATCH, "clusters", Some(before), Some(after)) if path.ends_with("/status") => {
+            reported(universe, before, after)
+        }
+        (&Method::PATCH, "clusters", Some(before), Some(after)) => amended(universe, before, after),
+        (&Method::POST, "ipaddressclaims", None, Some(claim)) => claimed(universe, claim),
+        (&Method::DELETE, "ipaddressclaims", Some(claim), _) => given_up(claim),
+        _ => vec![format!("{method} is not what the controller does with {plural}")],
+    };
+    wrong.into_iter().for_each(|what| universe.condemn(I11, format!("{name}: {what}")));
+    answered
+}
+
+fn text_of(request: &Request<Bytes>, field: &str) -> Option<String> {
+    let body: Value = serde_json::from_slice(request.body()).ok()?;
+    text(&body["metadata"][field]).map(ToOwned::to_owned)
+}
+
+/// What is wrong with a change of a Cluster's status.
+fn reported(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    if is_paused(before) && is_known(universe, before) {
+        found.push("it is paused, and its status was changed".to_owned());
+    }
+    if conditions(before, false) != conditions(after, false) {
+        found.push("conditions of somebody else were changed".to_owned());
+    }
+    if !is_reported(after) {
+        found.push("its conditions don't say what its annotation says".to_owned());
+    }
+    found
+}
+
+/// What is wrong with a change of a Cluster.
+fn amended(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    if is_paused(before) && is_known(universe, before) {
+        found.push("it is paused, and was changed".to_owned());
+    }
+    for role in Role::ALL {
+        let given = given(universe, after, role);
+        let address = given.as_ref().and_then(|(_, address)| text(&address["spec"]["address"]));
+        match (vip(before, role), vip(after, role)) {
+            (before, after) if before == after => {}
+            (Some(before), after) => found.push(format!("the {role} VIP {before} was replaced by {after:?}")),
+            (None, Some(new)) if address != Some(new) => {
+                found.push(format!(
+                    "the {role} VIP {new} is not of a claim of its own, which has {address:?}"
+                ));
+            }
+            (None, Some(new)) if is_of_another(universe, after, new) => {
+                found.push(format!("the {role} VIP {new} is one of another Cluster"));
+            }
+            (None, _) => {}
+        }
+        let said = (word(before, role), word(after, role));
+        let is_as_it_was = given.as_ref().is_some_and(|(claim, address)| {
+            vip(before, role) == text(&address["spec"]["address"])
+                && [before, claim, address].into_iter().all(|object| is_known(universe, object))
+        });
+        // That the last try of something for the Cluster failed is said of both its VIPs.
+        let is_denied = !matches!(said.1.as_deref(), Some("Assigned" | "Failed"));
+        if said.0.as_deref() == Some("Assigned") && is_denied && is_as_it_was {
+            found.push(format!("{:?} is said of the {role} VIP, which is assigned as it was", said.1));
+        }
+        if said.0 != said.1 && said.1.as_deref().is_some_and(|word| is_untrue(universe, role, word)) {
+            found.push(format!("{:?} is said of the {role} VIP, and that is not so", said.1));
+        }
+    }
+    found
+}
+
+/// Whether a word speaks of something as missing that has been there for long.
+fn is_untrue(universe: &Universe, role: Role, word: &str) -> bool {
+    let has = |plural: &str, namespace: &str, name: &str| {
+        let object = universe.api.one(plural, namespace, name);
+        let created = object.and_then(|object| text(&object["metadata"]["creationTimestamp"])?.parse().ok());
+        created.is_some_and(|at| universe.now().duration_since(at).unsigned_abs() > CANT_KNOW)
+    };
+    match word {
+        "NoClass" => true,
+        "NoPool" => {
+            let meant = POOLS.iter().filter(|pool| pool.role == role);
+            meant.into_iter().any(|pool| has(pool.plural, pool.namespace, pool.name))
+        }
+        _ => false,
+    }
+}
+
+fn is_paused(cluster: &Value) -> bool {
+    cluster["spec"]["paused"] == true || cluster["metadata"]["annotations"][PAUSED].is_string()
+}
+
+/// What is wrong with a new claim.
+fn claimed(universe: &Universe, claim: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    let Some(uid) = owner(claim) else { return vec!["a claim belongs to nobody".to_owned()] };
+    let role = &claim["metadata"]["labels"][ROLE];
+    let is_same =
+        |other: &&Arc<Value>| owner(other) == Some(uid) && other["metadata"]["labels"][ROLE] == *role;
+    let count = universe.api.all("ipaddressclaims").iter().filter(is_same).count();
+    if count > 1 {
+        found.push(format!("there are {count} claims for one VIP"));
+    }
+    let clusters = universe.api.all("clusters");
+    let cluster = clusters.iter().find(|cluster| cluster["metadata"]["uid"] == uid);
+    if let Some(cluster) = cluster
+        && is_paused(cluster)
+        && is_known(universe, cluster)
+    {
+        found.push("an address is claimed for a Cluster that is paused".to_owned());
+    }
+    found
+}
+
+/// What is wrong with giving a claim up.
+fn given_up(claim: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    if owner(claim).is_none() {
+        found.push("a claim of somebody else was given up".to_owned());
+    }
+    if let Some(address) = text(&claim["status"]["addressRef"]["name"]) {
+        found.push(format!("a claim was given up that has the address {address}"));
+    }
+    found
+}
+
+/// What is wrong in the end.
+pub fn judge(universe: &Universe) -> Vec<String> {
+    let mut found = Vec::new();
+    let clusters = universe.api.all("clusters");
+    let mut holders: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for cluster in &clusters {
+        let name = text(&cluster["metadata"]["name"]).unwrap_or_default();
+        if !is_reported(cluster) {
+            found.push(format!("the conditions of {name} are {:?}", conditions(cluster, true)));
+        }
+        for role in Role::ALL {
+            let wants =
+                role == Role::ControlPlane || cluster["metadata"]["annotations"][INGRESS_ENABLED] != "false";
+            let given = given(universe, cluster, role);
+            let own = given.as_ref().and_then(|(_, address)| text(&address["spec"]["address"]));
+            let Some(vip) = vip(cluster, role) else {
+                if wants {
+                    found.push(format!("{name} has no {role} VIP"));
+                }
+                continue;
+            };
+            holders.entry(vip.to_owned()).or_default().push(format!("{name} {role}"));
+            let is_by_hand = role == Role::ControlPlane && is_by_hand(cluster);
+            if !is_by_hand && own != Some(vip) {
+                found.push(format!("{name} has the {role} VIP {vip}, and its claim has {own:?}"));
+            }
+            let (copy, is_copied) = match role {
+                Role::ControlPlane => {
+                    let class = &cluster["spec"]["topology"]["classRef"]["name"];
+                    (variable(cluster), *class == CLASS_WITH_VARIABLE)
+                }
+                Role::Ingress => (text(&cluster["metadata"]["labels"][INGRESS_VIP]), true),
+            };
+            if copy != Some(vip).filter(|_| is_copied) {
+                found.push(format!("{name} has the {role} VIP {vip}, and its copy is {copy:?}"));
+            }
+            let (said, so) = (word(cluster, role), (!is_by_hand).then(|| "Assigned".to_owned()));
+            if said != so {
+                found.push(format!("{said:?} is said of the {role} VIP of {name}, which is {so:?}"));
+            }
+        }
+    }
+    for (vip, holders) in holders.iter().filter(|(_, holders)| holders.len() > 1) {
+        found.push(format!("{vip} is a VIP of {}", holders.join(" and ")));
+    }
+    let uids: Vec<_> = clusters.iter().filter_map(|cluster| text(&cluster["metadata"]["uid"])).collect();
+    let claims = universe.api.all("ipaddressclaims");
+    let name = |object: &Value| text(&object["metadata"]["name"]).unwrap_or_default().to_owned();
+    for claim in claims.iter().filter(|claim| owner(claim).is_none_or(|owner| !uids.contains(&owner))) {
+        found.push(format!("the claim {} is nobody's", name(claim)));
+    }
+    for address in universe.api.all("ipaddresses") {
+        if !claims.iter().any(|claim| name(claim) == name(&address)) {
+            found.push(format!("the address {} is of no claim", name(&address)));
+        }
+    }
+    found
+}
