@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use api::NetIPAllocation;
-use controller::observe::Index;
-use controller::watch::{Change, Kind, Seen, SlimNode};
+use controller::addresses::index::Index;
+use controller::addresses::watch::{Kind, Seen, SlimNode};
+use controller::kubernetes::decode::Change;
 use drivers::{Listed, Listing};
 use plan::{Address, Holding, Provider, Scope, Timestamp};
 use serde_json::{Value, json};

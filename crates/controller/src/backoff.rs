@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use drivers::times::later;
+use drivers::{DriverError, NotSent};
 use tokio::time::Instant;
 
 /// What failed, and when each may be tried again. A failure belongs to a version of a thing: another version may be tried at once.
@@ -60,6 +61,49 @@ impl<K: Ord> Backoff<K> {
     /// Forgets everything for which this is not true.
     pub fn retain(&mut self, keep: impl Fn(&K) -> bool) {
         self.failures.retain(|key, _| keep(key));
+    }
+}
+
+/// What a person has to change is not tried again sooner.
+const DENIED_RETRY: Duration = Duration::from_secs(30);
+
+/// The shortest and longest pause before a change that failed is tried again.
+#[derive(Clone, Copy, Debug)]
+pub struct Retry {
+    /// After the first failure; each further one doubles it.
+    pub shortest: Duration,
+    /// However often it failed.
+    pub longest: Duration,
+}
+
+impl Retry {
+    /// Pauses that don't grow longer than this.
+    pub(crate) fn at_most(self, longest: Duration) -> Self {
+        Self { longest: self.longest.min(longest), ..self }
+    }
+
+    /// A pause that is longer each time.
+    pub(crate) fn grown(self, failures: u32) -> Duration {
+        self.shortest.saturating_mul(1 << failures.min(16)).min(self.longest)
+    }
+
+    /// How long to wait before a change is tried again: by what the error says, and longer each time.
+    pub(crate) fn pause_after(self, error: &DriverError, failures: u32) -> Duration {
+        if plan::sabotaged!(UnboundedRetry) {
+            // Not none at all: what is refused without being sent takes no time, and would be tried for ever in one moment.
+            return Duration::from_millis(10);
+        }
+        let grows = self.grown(failures);
+        let pause = match error {
+            DriverError::RateLimited { retry_after, .. } => (*retry_after).max(self.shortest),
+            DriverError::NotSent(NotSent { wait }) => (*wait).max(self.shortest),
+            DriverError::Denied { .. } => grows.max(DENIED_RETRY),
+            DriverError::NotFound(_)
+            | DriverError::Conflict(_)
+            | DriverError::Invalid(_)
+            | DriverError::Unavailable(_) => grows,
+        };
+        pause.min(self.longest)
     }
 }
 

@@ -10,5 +10,5 @@ async fn main() -> Result<()> {
     logs::init(&settings.log_filter(), settings.log_format());
     // Two TLS providers may be linked in; rustls wants to be told which one to use.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    controller::run::run(settings).await
+    controller::runtime::run(settings).await
 }

@@ -1,19 +1,21 @@
 //! Flags and environment variables, under the names that users of the originals already have.
 
 mod manager;
+mod values;
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use plan::leadership::LEASE_MAX;
 
 use self::manager::{LogLevel, ManagerFlags};
+pub use self::values::LogFormat;
+use self::values::boolean;
+use crate::backoff::Retry;
 use crate::bind_address::BindAddress;
-use crate::rounds::Retry;
-use crate::vips;
 
 /// Keeps IP addresses where workloads need them.
 #[derive(Clone, Debug, Parser)]
@@ -271,9 +273,9 @@ impl Settings {
     }
 
     /// What the part for VIPs is told, where it is there at all.
-    pub fn vips(&self) -> Option<vips::Terms> {
+    pub fn vips(&self) -> Option<VipOptions> {
         let is_there = self.enable_reconciler || self.enable_runtime_extension;
-        is_there.then_some(vips::Terms { allocates: self.enable_reconciler, default_port: self.default_port })
+        is_there.then_some(VipOptions { allocates: self.enable_reconciler, default_port: self.default_port })
     }
 
     /// Pauses after failures.
@@ -306,13 +308,13 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// How log lines are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For machines: one JSON object a line.
-    Json,
+/// Options of the part that allocates VIPs.
+#[derive(Clone, Debug)]
+pub struct VipOptions {
+    /// Whether VIPs are allocated; without it, what is known is only told to those who ask.
+    pub allocates: bool,
+    /// The port of an endpoint that has none.
+    pub default_port: u16,
 }
 
 /// Go's flags may begin with one dash. Ours of one letter stay as they are.
@@ -326,15 +328,6 @@ fn with_two_dashes(arguments: impl IntoIterator<Item = OsString>) -> impl Iterat
             None => argument,
         }
     })
-}
-
-/// Reads a bool in any form that Go takes.
-fn boolean(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("expected true or false".into()),
-    }
 }
 
 fn identity() -> String {

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
-use controller::metrics::{Identity, Metrics};
+use controller::metrics::Identity;
+use controller::runtime::AllMetrics;
 use controller::settings::Settings;
 use serde_json::{Value, json};
 
@@ -302,8 +303,8 @@ fn has_name(kind: &str, name: &str, sources: &str) -> bool {
         "metric" => {
             let identity = Identity { version: "1".into(), pod: "pod".into(), cluster: None };
             let (name, labels) = with_labels(name);
-            let metrics = Metrics::new(&identity).unwrap();
-            let mut found = metrics.names().iter().map(|found| with_labels(found));
+            let names = AllMetrics::new(&identity).unwrap().process.names();
+            let mut found = names.iter().map(|found| with_labels(found));
             found.any(|(found, present)| found == name && labels.is_subset(&present))
         }
         "text" => sources.contains(name),

@@ -254,7 +254,7 @@ mod at_amazon {
     use super::*;
     use canary::{AWS_SECRET, AWS_SESSION};
     use drivers::aws::addresses::{Ec2, limits};
-    use drivers::aws::records::{self, Route53};
+    use drivers::aws::records::{self as route53, Route53};
     use drivers::aws::{self, Aws};
     use testbed::fake::ec2 as cloud;
     use testbed::fake::sts::Sts;

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use controller::clock::Clock;
-use controller::clouds::Drivers;
-use controller::fence::{Fence, fenced};
-use controller::run::Edges;
-use controller::watch::SILENCE_SECONDS_MAX;
+use controller::kubernetes::watch::SILENCE_SECONDS_MAX;
+use controller::leadership::clock::Clock;
+use controller::leadership::fence::{Fence, fenced};
+use controller::providers::build::Drivers;
+use controller::runtime::Edges;
 use drivers::aws::addresses::Ec2;
 use drivers::aws::records::Route53;
 use drivers::aws::{Aws, Identity};
@@ -80,7 +80,7 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
         drivers: drivers(Services { compute, ocean, zones, azure, ec2, route53 }, &now),
         clock: Arc::clone(process) as Arc<dyn Clock>,
         fence,
-        vips: controller::vips::Line::default(),
+        vips: controller::vips::reconcile::Line::default(),
     }
 }
 

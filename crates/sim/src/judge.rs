@@ -26,8 +26,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use controller::observe::Index;
-use controller::watch::{Change, Seen};
+use controller::addresses::index::Index;
+use controller::addresses::watch::Seen;
+use controller::kubernetes::decode::Change;
 use drivers::http::HttpService;
 use plan::{Address, Epoch, Fact, Holding, Plan, Provider, RecordFact, Scope, Timestamp, Verdict};
 use serde::de::DeserializeOwned;

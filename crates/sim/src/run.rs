@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller::lease::RETRY;
-use controller::metrics::{Identity, Metrics};
-use controller::rounds::Retry;
-use controller::run::{Terms, control};
+use controller::backoff::Retry;
+use controller::leadership::lease::RETRY;
+use controller::metrics::Identity;
+use controller::runtime::{AllMetrics, Options, control};
 use futures::FutureExt;
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -143,7 +143,7 @@ impl Fleet {
         let drift = i64::try_from(self.dice.roll(2_000)).unwrap_or(0) - 1_000;
         let process = Process::new(self.started, Arc::clone(&self.universe), drift);
         let (terminate, asked) = oneshot::channel::<()>();
-        let terms = Terms {
+        let terms = Options {
             identity: format!("p{}", self.started),
             // Every pod runs on a node that may hold an address.
             node: Some(format!("edge-{replica}").as_str().into()),
@@ -155,13 +155,13 @@ impl Fleet {
             dns_owner: Some(DNS_OWNER.into()),
             created_max: CREATED_MAX,
             keeps_addresses: true,
-            vips: Some(controller::vips::Terms { allocates: true, default_port: 6443 }),
+            vips: Some(controller::settings::VipOptions { allocates: true, default_port: 6443 }),
         };
         let edges = edges(&self.universe, &process);
         let (universe, number, stop) = (Arc::clone(&self.universe), self.started, process.stop.clone());
         universe.tell(&format!("p{number} starts"));
         let task = tokio::spawn(async move {
-            let Ok(metrics) = Metrics::new(&Identity::default()) else { return };
+            let Ok(metrics) = AllMetrics::new(&Identity::default()) else { return };
             let asked = async move {
                 // A sender that is gone without a word asks for nothing.
                 if asked.await.is_err() {

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller::metrics::{Identity, Metrics};
-use controller::rounds::Retry;
-use controller::run::{Terms, control};
+use controller::backoff::Retry;
+use controller::metrics::Identity;
+use controller::runtime::{AllMetrics, Options, control};
 use futures::FutureExt;
 use serde_json::{Value, json};
 use testbed::rush::{ADDRESSES, Holders, Place, Rush, ip};
@@ -38,7 +38,7 @@ async fn fail_over(place: &Place, holders: Holders) -> Option<Rush> {
     (0..ADDRESSES).for_each(|number| (place.add_address)(&accounts, &ip(number), number));
     universe.api.create("floatingippools", &pool(place), universe.now());
     let process = Process::new(1, Arc::clone(&universe), 0);
-    let (edges, metrics) = (edges(&universe, &process), Metrics::new(&Identity::default()).ok()?);
+    let (edges, metrics) = (edges(&universe, &process), AllMetrics::new(&Identity::default()).ok()?);
     let running = tokio::spawn(control(edges, terms(), metrics, std::future::pending().boxed()));
     wait(&universe, |universe| summary(universe) == Some(ADDRESSES)).await?;
     // The account has what a minute allows, and more.
@@ -96,8 +96,8 @@ fn pool(place: &Place) -> Value {
     })
 }
 
-fn terms() -> Terms {
-    Terms {
+fn terms() -> Options {
+    Options {
         identity: "p1".into(),
         node: None,
         namespace: None,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use controller::clock::Clock;
+use controller::leadership::clock::Clock;
 use controller::tasks::stop::Stop;
 use http::{Method, Uri};
 use jiff::Timestamp;

@@ -8,7 +8,7 @@ pub mod checks;
 
 use std::time::Duration;
 
-use controller::vips::{CLASS, INGRESS_ENABLED, PRIORITY, ROLE};
+use controller::vips::names::{CLASS, INGRESS_ENABLED, PRIORITY, ROLE};
 use plan::vips::Role;
 use serde_json::{Value, json};
 

@@ -5,12 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller::fence::Fence;
-use controller::lease::{
-    Candidate, EPOCH_ANNOTATION, FLIPOP_LEASE, HANDED_OVER_ANNOTATION, RELEASED_ANNOTATION, RETRY,
+use controller::leadership::fence::Fence;
+use controller::leadership::lease::{
+    Candidate, EPOCH_ANNOTATION, FLIPOP_LEASE, HANDED_OVER_ANNOTATION, Options, RELEASED_ANNOTATION, RETRY,
 };
-use controller::rounds::Retry;
-use controller::run::Terms;
 use plan::Epoch;
 use plan::leadership::Gained;
 use serde_json::{Value, json};
@@ -33,21 +31,14 @@ fn universe() -> Arc<Universe> {
 /// A candidate, and its fence.
 fn candidate(universe: &Arc<Universe>, number: u64) -> (Candidate, Arc<Fence>) {
     let process = Process::new(number, Arc::clone(universe), 0);
-    let terms = Terms {
+    let options = Options {
         identity: format!("p{number}"),
-        node: None,
-        namespace: None,
         lease: ("kube-system".into(), "lease".into()),
-        lease_duration: LEASE,
-        takeover: Duration::from_secs(2),
-        retry: Retry { shortest: RETRY, longest: RETRY },
-        dns_owner: None,
-        created_max: 0,
-        keeps_addresses: true,
-        vips: None,
+        duration: LEASE,
+        flipop_namespace: Some("kube-system".into()),
     };
     let edges = edges(universe, &process);
-    (Candidate::new(edges.leasing, &terms, edges.clock, Arc::clone(&edges.fence)), edges.fence)
+    (Candidate::new(edges.leasing, options, edges.clock, Arc::clone(&edges.fence)), edges.fence)
 }
 
 /// One that leads in an epoch.

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::{LogFormat, boolean};
+use super::values::{LogFormat, boolean};
 use crate::bind_address::BindAddress;
 
 /// controller-runtime's own default for metrics, which an empty value means.

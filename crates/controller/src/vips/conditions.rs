@@ -8,8 +8,8 @@ use plan::Timestamp;
 use plan::vips::Role;
 use serde_json::{Value, json};
 
-use super::STATUS;
-use super::report::{Words, words};
+use super::codec::{Words, words};
+use super::names::STATUS;
 use super::watch::Cluster;
 
 /// The most conditions that Cluster API's definition allows on a Cluster.

@@ -4,29 +4,19 @@
 //! annotation of ours, because a status can't be written in one change with a VIP; conditions repeat it afterwards. An Event is told
 //! for each new reason. What is written in one change with a VIP is what is so from that moment on.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::{ApiResource, ObjectMeta};
 use plan::vips::{self, Key, Role, Said, Step, World};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::observe::Tracked;
+use super::codec::{Words, words};
+use super::index::Tracked;
+use super::names::{INGRESS_VIP, STATUS, VARIABLE};
 use super::watch::Kind;
-use super::{INGRESS_VIP, STATUS, VARIABLE};
-use crate::report::WRITE_REFUSED;
-use crate::report::events::News;
-
-/// What is said of one VIP.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Words {
-    /// One word.
-    pub reason: String,
-    /// A sentence.
-    pub message: String,
-}
+use crate::kubernetes::events::News;
+use crate::kubernetes::write::WRITE_REFUSED;
 
 /// A change of a Cluster.
 pub struct Amendment {
@@ -156,11 +146,6 @@ fn write(
     }
 }
 
-/// What an annotation says; nothing where it can't be read.
-pub fn words(text: Option<&str>) -> BTreeMap<String, Words> {
-    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
-}
-
 fn speak(said: &Said) -> Words {
     Words { reason: said.reason().to_owned(), message: said.to_string() }
 }
@@ -192,11 +177,12 @@ fn news(metadata: &ObjectMeta, served: &ApiResource, role: Role, said: &Said) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vips::INGRESS_ENABLED;
-    use crate::vips::observe::Index;
+    use crate::kubernetes::decode::Change;
+    use crate::vips::index::Index;
+    use crate::vips::names::INGRESS_ENABLED;
     use crate::vips::watch::Seen;
-    use crate::watch::Change;
     use kube::core::GroupVersionKind;
+    use std::collections::BTreeMap;
 
     /// A Cluster whose control plane's claim has an address, with what else there is in its spec and annotations.
     fn index(spec: Value, annotations: Value) -> Index {

@@ -14,9 +14,9 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::decode::Decoded;
+use crate::kubernetes::decode::{Change, Decoded};
+use crate::kubernetes::watch::{Heard, WATCH_RETRY, follow, is_not_found};
 use crate::tasks::Tasks;
-use crate::watch::{Change, Heard, WATCH_RETRY, follow, is_not_found};
 
 /// So often a cluster is asked whether it has by now what it did not have.
 const DISCOVER_EVERY: Duration = Duration::from_secs(5);

@@ -166,7 +166,7 @@ fn is_late(changes: &[Change], told: &Holding) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ec2::LATE_MAX;
+    use crate::aws::addresses::LATE_MAX;
 
     const ADDRESS: &str = "203.0.113.7";
 

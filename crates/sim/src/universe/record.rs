@@ -38,8 +38,9 @@ impl Universe {
     pub fn leased(&self) {
         for lease in self.api.all("leases") {
             let annotations = &lease["metadata"]["annotations"];
-            let epoch =
-                annotations[controller::lease::EPOCH_ANNOTATION].as_str().and_then(|text| text.parse().ok());
+            let epoch = annotations[controller::leadership::lease::EPOCH_ANNOTATION]
+                .as_str()
+                .and_then(|text| text.parse().ok());
             if let (Some(holder), Some(epoch)) = (lease["spec"]["holderIdentity"].as_str(), epoch) {
                 lock(&self.arrivals.seen).epochs.insert(holder.to_owned(), epoch);
             }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use controller::vips::{INGRESS_ENABLED, INGRESS_VIP, ROLE, STATUS};
+use controller::vips::names::{INGRESS_ENABLED, INGRESS_VIP, ROLE, STATUS};
 use http::{Method, Request, Response};
 use plan::vips::Role;
 use serde_json::Value;

@@ -1,0 +1,292 @@
+//! The metrics that FLIPOP's users know: its names, its labels, and what it means by them.
+//!
+//! In: pools with what their statuses say, what became of assignments, and calls to providers. Out: the metrics. `dns` is
+//! the full name of the DNS record that follows the addresses, or empty; `provider` is where the addresses are, and for
+//! records where those are. What belongs to an object goes when the object does.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use api::{FloatingIPPool, NodeDNSRecordSet};
+use plan::{Address, NodeName, PoolKey};
+use prometheus::{IntCounterVec, IntGaugeVec};
+
+use super::index::Index;
+use super::object::Object;
+use crate::metrics::Registration;
+
+pub(super) struct Flipop {
+    node_status: IntGaugeVec,
+    assignments: IntCounterVec,
+    assignment_errors: IntCounterVec,
+    ip_node: IntGaugeVec,
+    ip_state: IntGaugeVec,
+    unfulfilled: IntGaugeVec,
+    records: IntGaugeVec,
+    /// What became of the assignments of each pool's addresses.
+    tallies: Mutex<BTreeMap<PoolKey, BTreeMap<Address, Tally>>>,
+}
+
+/// How often an address was assigned, and how often that failed.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    done: u64,
+    failed: u64,
+}
+
+impl Flipop {
+    pub(super) fn new(new: &Registration<'_>) -> Result<Self, prometheus::Error> {
+        let of_address = ["namespace", "name", "ip", "provider", "dns"];
+        Ok(Self {
+            node_status: new.gauges(
+                "flipop_floatingippoolcontroller_node_status",
+                "Nodes of a pool that could get an address, and those that have one",
+                &["namespace", "name", "provider", "dns", "status"],
+            )?,
+            assignments: new.counters(
+                "flipop_floatingippoolcontroller_ip_assignments",
+                "Assignments of an address to a node",
+                &of_address,
+            )?,
+            assignment_errors: new.counters(
+                "flipop_floatingippoolcontroller_ip_assignment_errors",
+                "Assignments of an address that failed",
+                &of_address,
+            )?,
+            ip_node: new.gauges(
+                "flipop_floatingippoolcontroller_ip_node",
+                "The node that an address is on, or is on its way to",
+                &["namespace", "name", "ip", "provider", "dns", "provider_id", "node"],
+            )?,
+            ip_state: new.gauges(
+                "flipop_floatingippoolcontroller_ip_state",
+                "The state that the pool's status tells of an address",
+                &["namespace", "name", "ip", "provider", "dns", "state"],
+            )?,
+            unfulfilled: new.gauges(
+                "flipop_floatingippoolcontroller_unfulfilled_ips",
+                "Addresses that a pool wants and does not have",
+                &["namespace", "name", "provider", "dns"],
+            )?,
+            records: new.gauges(
+                "flipop_nodednsrecordset_records",
+                "Records of a DNS name",
+                &["namespace", "name", "provider", "dns"],
+            )?,
+            tallies: Mutex::default(),
+        })
+    }
+
+    /// An address of a pool was assigned to a node, or was not.
+    pub(super) fn assigned(&self, key: &PoolKey, address: Address, is_done: bool) {
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let tally = tallies.entry(key.clone()).or_default().entry(address).or_default();
+        *(if is_done { &mut tally.done } else { &mut tally.failed }) += 1;
+    }
+
+    /// Sets all that is about pools anew. The counters are kept by address, because a pool's labels may change.
+    pub(super) fn describe(&self, index: &Index) {
+        for gauges in [&self.node_status, &self.ip_node, &self.ip_state, &self.unfulfilled, &self.records] {
+            gauges.reset();
+        }
+        for counters in [&self.assignments, &self.assignment_errors] {
+            counters.reset();
+        }
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        tallies.retain(|key, _| index.objects.contains_key(key));
+        for (key, tracked) in &index.objects {
+            let object = match &tracked.object {
+                Object::Pool(object) => object,
+                Object::Records(object) => {
+                    self.describe_records(index, key, object);
+                    continue;
+                }
+                Object::Allocation(_) => continue,
+            };
+            let listed = index.world.pool(key).map(|pool| pool.addresses.as_slice()).unwrap_or_default();
+            let mut of_pool = tallies.get_mut(key);
+            of_pool.iter_mut().for_each(|tallies| tallies.retain(|address, _| listed.contains(address)));
+            self.describe_pool(index, key, object, of_pool.as_deref().unwrap_or(&BTreeMap::new()));
+        }
+    }
+
+    fn describe_pool(
+        &self,
+        index: &Index,
+        key: &PoolKey,
+        object: &FloatingIPPool,
+        tallies: &BTreeMap<Address, Tally>,
+    ) {
+        let (namespace, name, provider) = (&*key.namespace, &*key.name, object.spec.provider.as_str());
+        let dns = name_of(index, key);
+        let mut assigned = 0;
+        for (ip, said) in object.status.iter().flat_map(|status| &status.ips) {
+            let labels = [namespace, name, ip.as_str(), provider, &dns];
+            let tally =
+                ip.parse().ok().and_then(|address| tallies.get(&address)).copied().unwrap_or_default();
+            self.assignments.with_label_values(&labels).inc_by(tally.done);
+            self.assignment_errors.with_label_values(&labels).inc_by(tally.failed);
+            self.ip_state.with_label_values(&[namespace, name, ip, provider, &dns, said.state.name()]).set(1);
+            if let Some(node) = said.node_name.as_deref() {
+                assigned += 1;
+                let known = index.nodes.get(&NodeName::from(node));
+                let id = known.and_then(|node| node.spec.provider_id.as_deref()).unwrap_or_default();
+                self.ip_node.with_label_values(&[namespace, name, ip, provider, &dns, id, node]).set(1);
+            }
+        }
+        let available = i64::try_from(index.world.count_assignable(key)).unwrap_or(i64::MAX);
+        for (status, count) in [("available", available), ("assigned", assigned)] {
+            self.node_status.with_label_values(&[namespace, name, provider, &dns, status]).set(count);
+        }
+        let listed = object.spec.ips.as_ref().map_or(0, Vec::len);
+        let lacking = object.spec.desired().unwrap_or(listed).saturating_sub(listed);
+        let lacking = i64::try_from(lacking).unwrap_or(i64::MAX);
+        self.unfulfilled.with_label_values(&[namespace, name, provider, &dns]).set(lacking);
+    }
+
+    fn describe_records(&self, index: &Index, key: &PoolKey, object: &NodeDNSRecordSet) {
+        let spec = &object.spec;
+        let published = object.status.as_ref().and_then(|status| status.dns.as_ref());
+        let count = published.map_or(0, |published| published.values.len());
+        let dns = name_of(index, key);
+        let labels = [&*key.namespace, &*key.name, spec.dns_provider(), &dns];
+        self.records.with_label_values(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+}
+
+/// The full name of the DNS record that follows an object, or nothing.
+fn name_of(index: &Index, key: &PoolKey) -> String {
+    let publication = index.world.pool(key).and_then(|pool| pool.publication.as_ref());
+    publication.map(|publication| publication.name.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::addresses::metrics::AddressMetrics;
+    use crate::addresses::resources::floating_ip_pool;
+    use crate::addresses::watch::Seen;
+    use crate::kubernetes::decode::Change;
+    use crate::metrics::{Identity, Metrics};
+    use crate::providers::metrics::ProviderMetrics;
+    use serde_json::json;
+
+    fn metrics() -> AddressMetrics {
+        let process = Metrics::new(&Identity::default()).unwrap();
+        AddressMetrics::new(process.clone(), ProviderMetrics::new(&process).unwrap()).unwrap()
+    }
+
+    fn key() -> PoolKey {
+        PoolKey { kind: floating_ip_pool::KIND, namespace: "web".into(), name: "pool".into() }
+    }
+
+    /// What is told, without what Prometheus is told about it.
+    fn told(metrics: &AddressMetrics) -> Vec<String> {
+        let text = metrics.process.text().unwrap();
+        text.lines().filter(|line| line.starts_with("flipop_")).map(ToOwned::to_owned).collect()
+    }
+
+    /// Three Ready nodes, and a pool that wants three addresses and has two, of which one is on the first node.
+    fn index() -> Index {
+        let mut index = Index::default();
+        let node = |number| {
+            let ready = json!({"type": "Ready", "status": "True"});
+            serde_json::from_value(json!({
+                "metadata": {"name": format!("n{number}")},
+                "spec": {"providerID": format!("digitalocean://{number}")}, "status": {"conditions": [ready]},
+            }))
+            .unwrap()
+        };
+        index.see(Seen::Nodes(Change::All((1..=3).map(node).collect())));
+        let pool = json!({
+            "metadata": {"name": "pool", "namespace": "web", "uid": "1", "resourceVersion": "1"},
+            "spec": {
+                "provider": "digitalocean", "desiredIPs": 3, "ips": ["203.0.113.1", "203.0.113.2"],
+                "dnsRecordSet": {"recordName": "hello", "zone": "example.com"},
+            },
+            "status": {
+                "ips": {
+                    "203.0.113.1": {"state": "active", "nodeName": "n1", "providerID": "digitalocean://1"},
+                    "203.0.113.2": {"state": "unassigned"},
+                },
+                "addresses": [{"address": "203.0.113.1", "state": "Attached", "lastHolder": {"vm": "1"}}],
+            },
+        });
+        index.see(Seen::Pools(Change::All(vec![serde_json::from_value(pool).unwrap()])));
+        index
+    }
+
+    #[test]
+    fn f12_a_pool_is_told_under_flipops_names_and_labels_and_goes_with_its_object() {
+        let (metrics, mut index) = (metrics(), index());
+        let (first, second) = ("203.0.113.1".parse().unwrap(), "203.0.113.2".parse().unwrap());
+        for (address, is_done) in [(first, true), (first, true), (second, false)] {
+            metrics.attached(&key(), address, is_done);
+        }
+        metrics.describe(&index);
+        let expected = [
+            r#"flipop_floatingippoolcontroller_ip_assignment_errors{dns="hello.example.com",ip="203.0.113.1",name="pool",namespace="web",provider="digitalocean"} 0"#,
+            r#"flipop_floatingippoolcontroller_ip_assignment_errors{dns="hello.example.com",ip="203.0.113.2",name="pool",namespace="web",provider="digitalocean"} 1"#,
+            r#"flipop_floatingippoolcontroller_ip_assignments{dns="hello.example.com",ip="203.0.113.1",name="pool",namespace="web",provider="digitalocean"} 2"#,
+            r#"flipop_floatingippoolcontroller_ip_assignments{dns="hello.example.com",ip="203.0.113.2",name="pool",namespace="web",provider="digitalocean"} 0"#,
+            r#"flipop_floatingippoolcontroller_ip_node{dns="hello.example.com",ip="203.0.113.1",name="pool",namespace="web",node="n1",provider="digitalocean",provider_id="digitalocean://1"} 1"#,
+            r#"flipop_floatingippoolcontroller_ip_state{dns="hello.example.com",ip="203.0.113.1",name="pool",namespace="web",provider="digitalocean",state="active"} 1"#,
+            r#"flipop_floatingippoolcontroller_ip_state{dns="hello.example.com",ip="203.0.113.2",name="pool",namespace="web",provider="digitalocean",state="unassigned"} 1"#,
+            r#"flipop_floatingippoolcontroller_node_status{dns="hello.example.com",name="pool",namespace="web",provider="digitalocean",status="assigned"} 1"#,
+            r#"flipop_floatingippoolcontroller_node_status{dns="hello.example.com",name="pool",namespace="web",provider="digitalocean",status="available"} 2"#,
+            r#"flipop_floatingippoolcontroller_unfulfilled_ips{dns="hello.example.com",name="pool",namespace="web",provider="digitalocean"} 1"#,
+        ];
+        assert_eq!(told(&metrics), expected);
+        let text = metrics.process.text().unwrap();
+        assert!(text.contains("# TYPE flipop_floatingippoolcontroller_ip_assignments counter"), "{text}");
+        metrics.describe(&index);
+        assert_eq!(told(&metrics), expected, "what is told again is not counted again");
+        index.see(Seen::Pools(Change::All(Vec::new())));
+        metrics.describe(&index);
+        assert_eq!(told(&metrics), Vec::<String>::new());
+    }
+
+    #[test]
+    fn f12_calls_are_told_for_their_object_and_go_with_it() {
+        let (metrics, mut index) = (metrics(), index());
+        metrics.providers.called("digitalocean", "AssignIP", Some(&key()), true, Duration::from_millis(20));
+        metrics.providers.called("digitalocean", "AssignIP", Some(&key()), false, Duration::from_millis(20));
+        metrics.providers.called("digitalocean", "ListIPs", None, true, Duration::from_millis(20));
+        metrics.describe(&index);
+        let of_list = r#"flipop_providers_calls_total{call="ListIPs",kind="",name="",namespace="",outcome="success",provider="digitalocean"} 1"#;
+        let calls = |told: Vec<String>| -> Vec<String> {
+            told.into_iter().filter(|line| line.contains("calls_total")).collect()
+        };
+        let expected = [
+            r#"flipop_providers_calls_total{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",outcome="error",provider="digitalocean"} 1"#,
+            r#"flipop_providers_calls_total{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",outcome="success",provider="digitalocean"} 1"#,
+            of_list,
+        ];
+        assert_eq!(calls(told(&metrics)), expected);
+        let count = r#"flipop_providers_call_duration_seconds_count{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",provider="digitalocean"} 2"#;
+        assert!(told(&metrics).contains(&count.to_owned()), "{:#?}", told(&metrics));
+        index.see(Seen::Pools(Change::All(Vec::new())));
+        metrics.describe(&index);
+        assert_eq!(calls(told(&metrics)), [of_list]);
+        assert!(told(&metrics).iter().all(|line| !line.contains("AssignIP")), "{:#?}", told(&metrics));
+    }
+
+    #[test]
+    fn f12_a_record_set_tells_how_many_records_it_has_until_it_is_gone() {
+        let (metrics, mut index) = (metrics(), Index::default());
+        let records = json!({
+            "metadata": {"name": "nodes", "namespace": "web", "uid": "1", "resourceVersion": "1"},
+            "spec": {"provider": "cloudflare", "dnsRecordSet": {"recordName": "nodes", "zone": "example.com"}},
+            "status": {"dns": {"name": "nodes.example.com", "values": ["203.0.113.1", "203.0.113.2"]}},
+        });
+        index.see(Seen::RecordSets(Change::All(vec![serde_json::from_value(records).unwrap()])));
+        metrics.describe(&index);
+        let expected = r#"flipop_nodednsrecordset_records{dns="nodes.example.com",name="nodes",namespace="web",provider="cloudflare"} 2"#;
+        assert_eq!(told(&metrics), [expected]);
+        index.see(Seen::RecordSets(Change::All(Vec::new())));
+        metrics.describe(&index);
+        assert_eq!(told(&metrics), Vec::<String>::new());
+    }
+}

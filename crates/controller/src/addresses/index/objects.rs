@@ -1,0 +1,393 @@
+//! Takes in our objects, decoded or not, and the answers to our own writes, and makes pools of them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::records::DnsRecordSet;
+use kube::Resource;
+use plan::{Address, Fact, Holding, Mode, NodeName, Pool, PoolKey, Provider, Scope, VmId};
+use tokio::time::Instant;
+
+use super::Index;
+use super::nodes::machine_of;
+use super::tracked::{Reserved, Tracked};
+use crate::addresses::codec;
+use crate::addresses::create_request::CreateRequest;
+use crate::addresses::dropped_fields::DroppedFields;
+use crate::addresses::object::Object;
+use crate::addresses::resources::parsed::Parsed;
+use crate::addresses::resources::refusal::{NO_NODES, Refusal, UNSUPPORTED_NODE};
+use crate::addresses::resources::{key_of, kind_name, node_dns_record_set};
+use crate::addresses::watch::{Kind, SlimNode};
+use crate::kubernetes::decode::{Change, Decoded, UNDECODABLE, Undecodable};
+
+impl Index {
+    pub(super) fn see_objects<K: kube::Resource<DynamicType = ()> + Clone>(
+        &mut self,
+        kind: Kind,
+        change: Change<K>,
+        object: fn(K) -> Object,
+    ) {
+        self.believe(kind, matches!(change, Change::All(_)));
+        self.undecodable.see(kind, &change, K::meta);
+        match change {
+            Change::All(all) => {
+                let keys: BTreeSet<_> = all.iter().map(|one| pool_key(kind, one.meta())).collect();
+                let is_gone = |key: &&PoolKey| key.kind == kind_name(kind) && !keys.contains(key);
+                let gone: Vec<_> = self.objects.keys().filter(is_gone).cloned().collect();
+                gone.iter().for_each(|key| self.remove_object(key));
+                all.into_iter().for_each(|one| self.set_decoded(kind, one, object));
+            }
+            Change::Applied(applied) => self.set_decoded(kind, *applied, object),
+            Change::Deleted(gone) => self.remove_object(&pool_key(kind, &gone)),
+        }
+        self.reserve_machines();
+    }
+
+    /// Takes in an object as it was read, or that it can't be decoded.
+    fn set_decoded<K>(&mut self, kind: Kind, decoded: Decoded<K>, object: fn(K) -> Object) {
+        let undecodable = match decoded {
+            Decoded::Object(decoded) => return self.set_object(object(decoded)),
+            Decoded::Undecodable(undecodable) => undecodable,
+        };
+        let (key, reserved) = (pool_key(kind, &undecodable.metadata), Reserved::new(&undecodable));
+        let is_known = |known: &Tracked| {
+            let is_same = |before: &Reserved| before.version == reserved.version;
+            known.version() > reserved.version || known.undecodable.as_ref().is_some_and(is_same)
+        };
+        if self.objects.get(&key).is_some_and(is_known) {
+            return;
+        }
+        let is_another =
+            |known: &Tracked| known.object.metadata().uid.as_ref() != undecodable.metadata.uid.as_ref();
+        if self.objects.get(&key).is_some_and(is_another) {
+            self.remove_object(&key);
+        }
+        if !self.objects.contains_key(&key)
+            && let Some(stand_in) = stand_in(kind, &undecodable)
+        {
+            self.objects.insert(key.clone(), Tracked::new(stand_in));
+        }
+        if let Some(tracked) = self.objects.get_mut(&key) {
+            tracked.undecodable = Some(reserved);
+        }
+        self.rebuild(&key);
+    }
+
+    /// Reserves the machines that objects name which can't be decoded: an unfinished move may involve them.
+    fn reserve_machines(&mut self) {
+        let reserved = self.objects.iter().filter(|(key, _)| key.kind != node_dns_record_set::KIND);
+        let reserved = reserved.filter_map(|(_, tracked)| tracked.undecodable.as_ref());
+        self.world.reserved_machines =
+            reserved.flat_map(|reserved| reserved.machines.iter().cloned()).collect();
+    }
+
+    fn remove_object(&mut self, key: &PoolKey) {
+        self.objects.remove(key);
+        self.world.remove_pool(key);
+    }
+
+    /// Takes in an object as it was read or as a write of ours was answered. An older one than is known is not believed.
+    pub fn set_object(&mut self, object: Object) {
+        let key = key_of(&object);
+        if self.objects.get(&key).is_some_and(|known| known.version() >= object.version()) {
+            return;
+        }
+        // The previous leader's last status may arrive after our first one.
+        for (address, since) in codec::losses_of(object.addresses()) {
+            self.world.losses.entry(address).or_insert(since);
+        }
+        let is_another = |known: &Tracked| known.object.metadata().uid != object.metadata().uid;
+        if self.objects.get(&key).is_some_and(is_another) {
+            // What was in mind for the object that had this name is not this one's.
+            self.remove_object(&key);
+        }
+        match self.objects.get_mut(&key) {
+            Some(tracked) => {
+                let is_same_spec = tracked.object.identity() == object.identity();
+                let is_same_news = tracked.object.has_same_news(&object);
+                tracked.undecodable = None;
+                tracked.object = object;
+                if is_same_spec && tracked.refusal.is_none() {
+                    // Where only a finalizer came or went, what is being written stands.
+                    if !is_same_news {
+                        self.refresh(&key);
+                    }
+                    return;
+                }
+            }
+            None => _ = self.objects.insert(key.clone(), Tracked::new(object)),
+        }
+        self.rebuild(&key);
+    }
+
+    /// Takes in the answer to a write of ours. Where the answer lacks what was sent, the CRD in the cluster is older than this
+    /// controller. Without its journal, `lastHolder` and `created` the controller begins nothing; every other field only describes.
+    /// Returns what the CRD drops, where that is not known yet.
+    pub fn see_written(&mut self, key: &PoolKey, sent: &Object, answered: Object) -> Option<String> {
+        let tracked = self.objects.get_mut(key)?;
+        if tracked.object.metadata().uid != answered.metadata().uid {
+            return None;
+        }
+        let dropped = match sent.has_same_status(&answered) {
+            true => DroppedFields::default(),
+            false => DroppedFields::between(&sent.status(), &answered.status()),
+        };
+        let consequence = if !sent.keeps_journal_and_holders(&answered) {
+            tracing::error!(object = %key, %dropped, "the CRD drops what is written into the status: apply the CRDs of this version");
+            tracked.refused_until = Some(Instant::now() + OUTDATED_RETRY);
+            "the controller starts nothing for this object"
+        } else {
+            "the status lacks these fields"
+        };
+        let is_news = !dropped.is_empty() && tracked.dropped_fields != dropped;
+        if is_news && tracked.refused_until.is_none() {
+            tracing::warn!(object = %key, %dropped, "the CRD drops optional status fields: apply the CRDs of this version");
+        }
+        let note = format!("the CRD drops {dropped}, so {consequence}: apply the CRDs of this version");
+        tracked.dropped_fields = dropped;
+        self.set_object(answered);
+        self.refresh(key);
+        self.reserve_machines();
+        is_news.then_some(note)
+    }
+
+    /// Tries again what an outdated CRD made impossible: it may have been replaced.
+    pub fn retry_outdated(&mut self) {
+        let now = Instant::now();
+        let is_due = |tracked: &Tracked| tracked.refused_until.is_some_and(|until| until <= now);
+        let due: Vec<_> =
+            self.objects.iter().filter(|(_, tracked)| is_due(tracked)).map(|(key, _)| key.clone()).collect();
+        due.iter().for_each(|key| self.rebuild(key));
+        self.reserve_machines();
+    }
+
+    /// Takes in the answer to a write of an object's finalizers or spec. What is to be written into its status stands.
+    pub fn see_object_written(&mut self, key: &PoolKey, answered: Object) {
+        let Some(tracked) = self.objects.get_mut(key) else { return };
+        let is_newer = tracked.version() < answered.version();
+        if tracked.object.metadata().uid != answered.metadata().uid || !is_newer {
+            return;
+        }
+        let is_same_spec = tracked.object.identity() == answered.identity();
+        tracked.object = answered;
+        if !is_same_spec {
+            self.rebuild(key);
+        }
+    }
+
+    /// Takes in an address that was created for a pool.
+    pub fn see_created(&mut self, key: &PoolKey, scope: &Scope, address: Address, request: &CreateRequest) {
+        if self.uid(key) != request.uid {
+            tracing::error!(object = %key, %address, "created for an object that is gone: nobody has this address");
+            return;
+        }
+        let as_of = self.tick();
+        let (region, tag) = (Some(Arc::clone(&request.region)), request.tag.clone());
+        self.world.set_fact(
+            scope,
+            address,
+            Fact { holding: Holding::Free, region, tag, is_doubtful: false, as_of },
+        );
+        self.adopt(key, address);
+    }
+
+    /// Keeps an address that was created for a pool until its spec lists it.
+    pub fn adopt(&mut self, key: &PoolKey, address: Address) {
+        let Some(tracked) = self.objects.get_mut(key) else { return };
+        tracked.adopted.insert(address);
+        tracked.made.insert(address);
+        self.amend(key, |pool| {
+            pool.adopted.insert(address);
+        });
+    }
+
+    /// Keeps in mind that the cloud has an address back, until the pool's spec does not list it any more.
+    pub fn drop_address(&mut self, key: &PoolKey, address: Address) {
+        if let Some(tracked) = self.objects.get_mut(key) {
+            tracked.dropped.insert(address);
+        }
+    }
+
+    /// Takes note that a request for a new address failed, and may have had an effect all the same.
+    pub fn doubt_creation(&mut self, key: &PoolKey, may_have_asked: bool) {
+        let now = self.tick();
+        self.amend(key, |pool| {
+            if let Some(entry) = &mut pool.creation {
+                entry.may_have_asked |= may_have_asked;
+                // Only what is read from now on can tell.
+                entry.written = now;
+            }
+        });
+    }
+
+    fn amend(&mut self, key: &PoolKey, change: impl FnOnce(&mut Pool)) {
+        if let Some(mut pool) = self.world.pool(key).cloned() {
+            change(&mut pool);
+            self.world.set_pool(pool);
+        }
+    }
+
+    /// The addresses that an object's spec should list, where they are not those that it does.
+    pub fn spec_addresses(&self, key: &PoolKey) -> Option<Vec<String>> {
+        let tracked = self.objects.get(key)?;
+        let Object::Pool(object) = &tracked.object else { return None };
+        let is_listed = tracked.adopted.is_empty() && tracked.dropped.is_empty();
+        if is_listed || plan::sabotaged!(SpecForgotten) {
+            return None;
+        }
+        let listed = object.spec.ips.clone().unwrap_or_default();
+        let is_dropped = |text: &String| text.parse().is_ok_and(|address| tracked.dropped.contains(&address));
+        let mut wanted: Vec<String> = listed.iter().filter(|text| !is_dropped(text)).cloned().collect();
+        wanted.extend(tracked.adopted.iter().map(ToString::to_string));
+        (wanted != listed).then_some(wanted)
+    }
+
+    /// Takes what an object's status and annotations say into its pool again: the journal as it stands, and what is remembered.
+    /// What was to be written and was not is forgotten.
+    pub fn refresh(&mut self, key: &PoolKey) {
+        let Some(tracked) = self.objects.get(key) else { return };
+        let Some(before) = self.world.pool(key) else { return };
+        let mut pool = tracked.parsed().pool;
+        pool.scope = before.scope.clone();
+        pool.policy.mode = if tracked.refused_until.is_some() { Mode::Refused } else { before.policy.mode };
+        self.remember(&mut pool);
+        self.world.set_pool(pool);
+    }
+
+    /// Puts what is remembered of a pool into it: its journal, and what was created for it.
+    fn remember(&mut self, pool: &mut Pool) {
+        let learnt = self.tick();
+        let Some(tracked) = self.objects.get(&pool.key) else { return };
+        let known = self.world.pool(&pool.key);
+        (pool.journal, pool.creation) = codec::journal(known, tracked.object.moves(), learnt);
+        pool.adopted = tracked.adopted.clone();
+        pool.created_here.extend(&tracked.made);
+        // Where the CRD does not keep the names of PTR records, they are kept here for as long as a move lasts.
+        if tracked.dropped_fields.contain("addresses.ptrName") {
+            let moving = self.world.ptrs.iter().filter(|(address, _)| pool.entry(**address).is_some());
+            let names: Vec<_> = moving.map(|(address, name)| (*address, Arc::clone(name))).collect();
+            pool.ptrs.extend(names);
+        }
+    }
+
+    /// Makes a pool of an object, from what is known of it and of all nodes and pods.
+    pub(super) fn rebuild(&mut self, key: &PoolKey) {
+        let Some(tracked) = self.objects.get_mut(key) else { return };
+        let Parsed { mut pool, provider, who, mut refusal, record_refusal, age_max } = tracked.parsed();
+        (tracked.who, tracked.age_max, tracked.refused_until) = (who, age_max, None);
+        tracked.record_refusal = record_refusal;
+        tracked.adopted.retain(|address| !pool.addresses.contains(address));
+        tracked.dropped.retain(|address| pool.addresses.contains(address));
+        tracked.recount(self.pods.values(), &self.owners);
+        let members: Vec<_> =
+            self.nodes.iter().map(|(name, node)| (name.clone(), tracked.membership(name, node))).collect();
+        if let (None, Some(provider)) = (&refusal, provider) {
+            let matching = members
+                .iter()
+                .filter(|(_, pods)| pods.is_some())
+                .filter_map(|(name, _)| self.nodes.get(name));
+            let holders =
+                pool.last_holders.values().cloned().chain(codec::machines_of(tracked.object.moves()));
+            match scope_of(provider, matching, holders) {
+                Some(scope) => pool.scope = scope,
+                None => {
+                    let is_meant = |name: &NodeName| {
+                        members.iter().any(|(member, pods)| member == name && pods.is_some())
+                    };
+                    let unsupported = self.unsupported.iter().find(|(name, _)| is_meant(name));
+                    refusal = Some(match unsupported {
+                        Some((node, why)) => Refusal {
+                            reason: UNSUPPORTED_NODE,
+                            message: format!("node {node} can't get an address: {why}"),
+                        },
+                        None => Refusal {
+                            reason: NO_NODES,
+                            message: format!(
+                                "no matching node has a providerID of {provider}, so its account is not known"
+                            ),
+                        },
+                    });
+                }
+            }
+        }
+        if tracked.undecodable.is_some() {
+            refusal = refusal.or_else(|| {
+                Some(Refusal { reason: UNDECODABLE, message: "the object can't be decoded".to_owned() })
+            });
+        }
+        if refusal.is_some() {
+            pool.policy.mode = Mode::Refused;
+        }
+        tracked.refusal = refusal;
+        self.remember(&mut pool);
+        self.world.set_pool(pool);
+        let Some(tracked) = self.objects.get(key) else { return };
+        for (name, pods) in members {
+            if let Some(node) = self.nodes.get(&name) {
+                tracked.tell(&mut self.world, key, &name, node, pods);
+            }
+        }
+    }
+}
+
+/// How long nothing is done for an object whose journal the CRD in the cluster drops, before it is tried again.
+pub(super) const OUTDATED_RETRY: Duration = Duration::from_secs(60);
+
+/// The pool that an object of a kind is, whether it can be decoded or not.
+fn pool_key(kind: Kind, metadata: &kube::api::ObjectMeta) -> PoolKey {
+    let is_namespaced = kind != Kind::NetIPAllocations;
+    let namespace = metadata.namespace.as_deref().filter(|_| is_namespaced).unwrap_or_default();
+    let name = metadata.name.as_deref().unwrap_or_default();
+    PoolKey { kind: kind_name(kind), namespace: namespace.into(), name: name.into() }
+}
+
+/// What stands in for an object that was never decoded: its spec, where that can be decoded without its status, or else its
+/// name in DNS.
+pub(super) fn stand_in(kind: Kind, undecodable: &Undecodable) -> Option<Object> {
+    fn read<K: serde::de::DeserializeOwned>(
+        undecodable: &Undecodable,
+        spec: serde_json::Value,
+    ) -> Option<Arc<K>> {
+        undecodable.with_spec(None).or_else(|| undecodable.with_spec(Some(spec))).map(Arc::new)
+    }
+    // Of a record set its name is enough, which stays reserved.
+    let records = undecodable.at(&["spec", "dnsRecordSet"]).or_else(|| {
+        let part = |field| undecodable.at::<String>(&["spec", "dnsRecordSet", field]);
+        let (provider, zone, record_name) = (part("provider"), part("zone")?, part("recordName")?);
+        Some(DnsRecordSet { provider, zone, record_name, ttl: None, adopt: None })
+    });
+    match kind {
+        Kind::NetIPAllocations => {
+            let spec = serde_json::json!({"reservedIPs": [], "cloud": {"provider": "gcp"}});
+            read(undecodable, spec).map(Object::Allocation)
+        }
+        Kind::FloatingIPPools => {
+            let spec = serde_json::json!({"provider": "", "dnsRecordSet": records});
+            read(undecodable, spec).map(Object::Pool)
+        }
+        _ => {
+            let nameless = serde_json::json!({"zone": "", "recordName": ""});
+            let records = records.and_then(|records| serde_json::to_value(records).ok()).unwrap_or(nameless);
+            let provider: Option<String> = undecodable.at(&["spec", "provider"]);
+            let spec = serde_json::json!({"provider": provider, "dnsRecordSet": records});
+            read(undecodable, spec).map(Object::Records)
+        }
+    }
+}
+
+/// The account that a pool's nodes live in: that of the first matching node, or of a machine that held an address.
+fn scope_of<'a>(
+    provider: Provider,
+    matching: impl Iterator<Item = &'a SlimNode>,
+    mut holders: impl Iterator<Item = VmId>,
+) -> Option<Scope> {
+    let mut of_nodes = matching.filter_map(|node| Some(machine_of(node)?.0));
+    let of_holder = |vm: VmId| Some(Scope { provider, account: vm.as_str().split_once('/')?.0.into() });
+    match provider {
+        // The token says which account it is.
+        Provider::DigitalOcean => Some(Scope { provider, account: "".into() }),
+        _ => of_nodes.find(|scope| scope.provider == provider).or_else(|| holders.find_map(of_holder)),
+    }
+}

@@ -1,0 +1,249 @@
+//! Whose pods are whose, by owner references and never by name: Deployment → ReplicaSet → Pod, StatefulSet → Pod,
+//! DaemonSet → Pod.
+//!
+//! In: the metadata of everything that owns pods. Out: for a pod, the UID of what it belongs to in the end, and for a workload
+//! that somebody named, its UID. Where it can't be told whose a pod is, it may be anybody's: an address that a pod may still
+//! use is not taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use crate::addresses::resources::workload::Workload;
+use crate::addresses::watch::{Kind, SlimPod};
+use crate::kubernetes::decode::Settled;
+
+/// Everything that owns pods.
+#[derive(Default)]
+pub(crate) struct Owners {
+    /// The UID of each, and that of its own owner.
+    known: BTreeMap<Workload, (String, Option<String>)>,
+    /// Every UID that is known.
+    uids: BTreeSet<String>,
+    /// The owner of each ReplicaSet, as far as it has one.
+    of_replica_sets: BTreeMap<String, Option<String>>,
+}
+
+impl Owners {
+    /// Takes in what was seen; tells whether any pod may belong to something else now.
+    pub(crate) fn see(&mut self, kind: Kind, change: Settled<ObjectMeta>) -> bool {
+        match change {
+            Settled::All(all) => {
+                let names: BTreeSet<_> = all.iter().map(|owner| Workload::of(kind, owner)).collect();
+                let is_gone = |named: &&Workload| named.kind == kind && !names.contains(named);
+                let gone: Vec<_> = self.known.keys().filter(is_gone).cloned().collect();
+                let mut has_changed = false;
+                for named in gone {
+                    has_changed |= self.set(named, None);
+                }
+                for owner in &all {
+                    has_changed |= self.set(Workload::of(kind, owner), Some(owner));
+                }
+                has_changed
+            }
+            Settled::Applied(owner) => self.set(Workload::of(kind, &owner), Some(&owner)),
+            Settled::Deleted(owner) => self.set(Workload::of(kind, &owner), None),
+        }
+    }
+
+    /// What is known of an owner whose newest version can't be decoded. Nothing is known of one that was never decoded, and
+    /// its pods may be anybody's.
+    pub(crate) fn last_known(&self, kind: Kind, metadata: &ObjectMeta) -> Option<ObjectMeta> {
+        let (uid, above) = self.known.get(&Workload::of(kind, metadata))?;
+        let above = above.iter().map(|above| OwnerReference {
+            uid: above.clone(),
+            controller: Some(true),
+            ..OwnerReference::default()
+        });
+        Some(ObjectMeta {
+            name: metadata.name.clone(),
+            namespace: metadata.namespace.clone(),
+            uid: Some(uid.clone()),
+            owner_references: Some(above.collect()),
+            ..ObjectMeta::default()
+        })
+    }
+
+    fn set(&mut self, named: Workload, owner: Option<&ObjectMeta>) -> bool {
+        let new = owner.and_then(|owner| {
+            let uid = owner.uid.clone()?;
+            Some((uid, controller(owner.owner_references.as_deref()).map(|owner| owner.uid.clone())))
+        });
+        let is_replica_set = named.kind == Kind::ReplicaSets;
+        let old = match new.clone() {
+            Some(new) => self.known.insert(named, new),
+            None => self.known.remove(&named),
+        };
+        if old == new {
+            return false;
+        }
+        if let Some((uid, _)) = &old {
+            self.uids.remove(uid);
+        }
+        self.uids.extend(new.as_ref().map(|(uid, _)| uid.clone()));
+        if is_replica_set {
+            if let Some((uid, _)) = old {
+                self.of_replica_sets.remove(&uid);
+            }
+            self.of_replica_sets.extend(new);
+        }
+        true
+    }
+
+    /// Whether a pod belongs to a workload, or may. What it belongs to is not known while its owner has not been seen, or is
+    /// gone and the pod is still there; then it may be anybody's of that kind in its namespace.
+    pub(crate) fn has(&self, workload: &Workload, pod: &SlimPod) -> bool {
+        let known = self.known.get(workload).map(|(uid, _)| uid);
+        let is_near = pod.metadata.namespace.as_ref() == Some(&workload.namespace);
+        let Some(owner) = controller(pod.metadata.owner_references.as_deref()) else {
+            // A workload that is deleted without its pods leaves them to the one that is made in its place.
+            return is_near && known.is_none() && is_evictable(pod);
+        };
+        match self.of_replica_sets.get(&owner.uid) {
+            Some(Some(above)) if self.uids.contains(above) => known == Some(above),
+            Some(_) => is_near && workload.kind == Kind::Deployments,
+            None if self.uids.contains(&owner.uid) => known == Some(&owner.uid),
+            None => is_near && workload.owns_through(&owner.kind),
+        }
+    }
+
+    /// Whether a pod belongs to a workload beyond doubt.
+    pub(crate) fn surely_has(&self, workload: &Workload, pod: &SlimPod) -> bool {
+        let Some(owner) = controller(pod.metadata.owner_references.as_deref()) else { return false };
+        let above = match self.of_replica_sets.get(&owner.uid) {
+            Some(above) => above.as_ref(),
+            None => Some(&owner.uid),
+        };
+        above.is_some() && above == self.known.get(workload).map(|(uid, _)| uid)
+    }
+}
+
+/// Whether a drain would move a pod: one that a DaemonSet or the kubelet itself put on the node stays.
+pub(crate) fn is_evictable(pod: &SlimPod) -> bool {
+    const MIRROR: &str = "kubernetes.io/config.mirror";
+    let is_mirror = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR));
+    let owner = controller(pod.metadata.owner_references.as_deref());
+    !is_mirror && owner.is_none_or(|owner| owner.kind != "DaemonSet")
+}
+
+fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
+    owners?.iter().find(|owner| owner.controller == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::net_ip_allocation::WorkloadKind;
+    use serde_json::json;
+
+    fn owner(name: &str, uid: &str, of: &str) -> ObjectMeta {
+        let mut owner = json!({"name": name, "namespace": "web", "uid": uid});
+        if !of.is_empty() {
+            owner["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": "x", "uid": of, "controller": true}]);
+        }
+        serde_json::from_value(owner).unwrap()
+    }
+
+    fn pod(kind: &str, uid: &str) -> SlimPod {
+        let owner =
+            json!({"apiVersion": "apps/v1", "kind": kind, "name": "x", "uid": uid, "controller": true});
+        let metadata = json!({"name": "web-1", "namespace": "web", "ownerReferences": [owner]});
+        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+    }
+
+    fn orphan() -> SlimPod {
+        serde_json::from_value(json!({"metadata": {"name": "web-1", "namespace": "web"}})).unwrap()
+    }
+
+    fn all(owner: ObjectMeta) -> Settled<ObjectMeta> {
+        Settled::All(vec![owner])
+    }
+
+    fn web() -> Workload {
+        Workload::new(WorkloadKind::Deployment, "web", "web")
+    }
+
+    #[test]
+    fn n5_a_pod_belongs_to_a_deployment_through_its_replica_set_and_not_by_its_name() {
+        let mut owners = Owners::default();
+        owners.see(Kind::Deployments, Settled::All(vec![owner("web", "d1", ""), owner("web-6", "d2", "")]));
+        owners.see(
+            Kind::ReplicaSets,
+            Settled::All(vec![owner("web-5", "r1", "d1"), owner("web-6", "r2", "d2")]),
+        );
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r1")));
+        assert!(!owners.has(&web(), &pod("ReplicaSet", "r2")), "that of another, whatever it is called");
+        assert!(!owners.has(&web(), &orphan()));
+    }
+
+    #[test]
+    fn n5_a_pod_belongs_to_a_stateful_set_or_a_daemon_set_directly() {
+        let mut owners = Owners::default();
+        owners.see(Kind::StatefulSets, all(owner("db", "s1", "")));
+        let named = |kind| Workload::new(kind, "web", "db");
+        assert!(owners.has(&named(WorkloadKind::StatefulSet), &pod("StatefulSet", "s1")));
+        assert!(!owners.has(&named(WorkloadKind::DaemonSet), &pod("StatefulSet", "s1")), "another kind");
+    }
+
+    #[test]
+    fn n5_the_pods_of_a_workload_that_is_deleted_count_until_they_are_gone() {
+        let mut owners = Owners::default();
+        owners.see(Kind::Deployments, all(owner("web", "d1", "")));
+        owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
+        owners.see(Kind::StatefulSets, all(owner("db", "s1", "")));
+        assert!(owners.see(Kind::Deployments, Settled::All(Vec::new())));
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "its pods may still serve");
+        owners.see(Kind::Deployments, all(owner("web", "d2", "")));
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "another is in its place, and may adopt them");
+        let db = Workload::new(WorkloadKind::StatefulSet, "web", "db");
+        owners.see(Kind::StatefulSets, Settled::All(Vec::new()));
+        assert!(owners.has(&db, &pod("StatefulSet", "s1")));
+        assert!(owners.has(&db, &orphan()), "it was deleted without its pods");
+        assert!(!owners.has(&web(), &orphan()), "this one is there, and the pod is not its own");
+    }
+
+    #[test]
+    fn a_pod_of_a_replica_set_that_is_not_known_yet_or_has_no_owner_may_be_ours() {
+        let mut owners = Owners::default();
+        owners.see(Kind::Deployments, Settled::All(vec![owner("web", "d1", ""), owner("else", "d9", "")]));
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r9")));
+        assert!(
+            !owners.has(&Workload::new(WorkloadKind::Deployment, "other", "web"), &pod("ReplicaSet", "r9"))
+        );
+        assert!(owners.see(Kind::ReplicaSets, all(owner("else-1", "r9", ""))));
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r9")), "it may be adopted");
+        assert!(
+            owners.see(Kind::ReplicaSets, all(owner("else-1", "r9", "d9"))),
+            "now it is known whose it is"
+        );
+        assert!(!owners.has(&web(), &pod("ReplicaSet", "r9")));
+    }
+
+    #[test]
+    fn n9_only_a_pod_whose_owner_is_known_surely_belongs_to_a_workload() {
+        let mut owners = Owners::default();
+        owners.see(Kind::Deployments, all(owner("web", "d1", "")));
+        assert!(!owners.surely_has(&web(), &pod("ReplicaSet", "r1")), "its ReplicaSet has not been seen");
+        owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
+        assert!(owners.surely_has(&web(), &pod("ReplicaSet", "r1")));
+        assert!(!owners.surely_has(&web(), &orphan()));
+        owners.see(Kind::Deployments, all(owner("web", "d2", "")));
+        assert!(!owners.surely_has(&web(), &pod("ReplicaSet", "r1")), "another is in its place");
+    }
+
+    #[test]
+    fn a_change_that_changes_nobodys_owner_is_none() {
+        let mut owners = Owners::default();
+        assert!(owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1"))));
+        assert!(!owners.see(Kind::ReplicaSets, Settled::Applied(owner("web-5", "r1", "d1"))));
+        assert!(owners.see(Kind::ReplicaSets, Settled::All(Vec::new())));
+    }
+
+    #[test]
+    fn n7_a_drain_does_not_move_what_a_daemon_set_or_the_kubelet_put_there() {
+        assert!(is_evictable(&pod("ReplicaSet", "r1")));
+        assert!(!is_evictable(&pod("DaemonSet", "s1")));
+        let mirror = json!({"metadata": {"name": "x", "annotations": {"kubernetes.io/config.mirror": "1"}}});
+        assert!(!is_evictable(&serde_json::from_value(mirror).unwrap()));
+    }
+}

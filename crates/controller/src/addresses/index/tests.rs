@@ -1,0 +1,468 @@
+//! What the index makes of events.
+
+use api::NetIPAllocation;
+use drivers::Listing;
+use kube::Resource;
+use plan::{Holding, Mode, Pods, Readiness};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::nodes::DISRUPTION_TAINTS;
+use super::objects::OUTDATED_RETRY;
+use super::*;
+use crate::addresses::resources::{floating_ip_pool, net_ip_allocation};
+use crate::kubernetes::decode::{Change, Decoded};
+
+fn read<K: DeserializeOwned>(object: Value) -> K {
+    serde_json::from_value(object).unwrap()
+}
+
+/// An index with one node and an allocation for a workload of this kind.
+fn index(kind: &str, workload: Kind) -> Index {
+    let mut index = Index::default();
+    let node =
+        json!({"metadata": {"name": "n1"}, "spec": {"providerID": "gce://p/z/n1", "unschedulable": true}});
+    index.see(Seen::Nodes(Change::All(vec![read(node)])));
+    let spec = json!({
+        "reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"},
+        "workloadRef": {"kind": kind, "name": "web", "namespace": "web"},
+    });
+    let allocation = json!({"metadata": {"name": "edge", "uid": "a1", "resourceVersion": "1"}, "spec": spec});
+    index.see(Seen::Allocations(Change::All(vec![read(allocation)])));
+    let owner = json!({"name": "web", "namespace": "web", "uid": "w1"});
+    index.see(Seen::Owners(workload, Change::All(vec![read(owner)])));
+    index
+}
+
+/// The object of an index, with a status as the controller would write it and one as the apiserver stored it.
+fn written(index: &Index, sent: Value, stored: Value) -> (PoolKey, Object, Object) {
+    let (key, tracked) = index.objects.iter().next().unwrap();
+    let Object::Allocation(object) = &tracked.object else { panic!("it is no allocation") };
+    let with = |status: Value, version: u64| {
+        let mut object = NetIPAllocation::clone(object);
+        object.metadata.resource_version = Some(version.to_string());
+        object.status = Some(read(status));
+        Object::Allocation(Arc::new(object))
+    };
+    let version = tracked.object.version();
+    (key.clone(), with(sent, version), with(stored, version + 1))
+}
+
+#[test]
+fn an_optional_field_that_the_crd_drops_is_reported_once_and_stops_nothing() {
+    let mut index = index("StatefulSet", Kind::StatefulSets);
+    let holder = json!({"vm": "p/z/n1"});
+    let address = json!({"address": "203.0.113.1", "state": "Attached", "lastHolder": holder});
+    let mut described = address.clone();
+    described["message"] = json!("on n1");
+    let (sent, stored) = (json!({"addresses": [described]}), json!({"addresses": [address]}));
+    let (key, sent, stored) = written(&index, sent, stored);
+    let note = index.see_written(&key, &sent, stored).unwrap();
+    assert!(note.starts_with("the CRD drops status.addresses.message,"), "{note}");
+    let tracked = &index.objects[&key];
+    assert!(tracked.refused_until.is_none());
+    assert!(
+        tracked.dropped_fields.explain(&sent.status(), &tracked.object.status()),
+        "it is written for ever"
+    );
+    assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Active);
+
+    let (key, sent, stored) = written(&index, sent.status(), index.objects[&key].object.status());
+    assert_eq!(index.see_written(&key, &sent, stored), None, "this is known");
+    let (key, sent, stored) = written(&index, sent.status(), sent.status());
+    index.see_written(&key, &sent, stored);
+    assert!(index.objects[&key].dropped_fields.is_empty(), "the CRD was replaced");
+}
+
+#[test]
+fn a_crd_that_drops_ptr_names_holds_up_no_move() {
+    let mut index = index("StatefulSet", Kind::StatefulSets);
+    let moved: Address = "203.0.113.1".parse().unwrap();
+    let entry =
+        json!({"id": "m1", "address": "203.0.113.1", "from": {"vm": "p/z/n1"}, "step": "Urgent", "epoch": 1});
+    let moves = json!({"version": 1, "epoch": 1, "entries": [entry]});
+    let status = |more: Value| {
+        let mut address = json!({"address": "203.0.113.1", "state": "Moving"});
+        address.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"addresses": [address], "moves": moves})
+    };
+    index.world.ptrs.insert(moved, "a.example.com".into());
+    let (key, sent, stored) = written(&index, status(json!({"ptrName": "a.example.com"})), status(json!({})));
+    index.see_written(&key, &sent, stored).unwrap();
+    let name = |index: &Index| index.world.pool(&key).unwrap().ptrs.get(&moved).cloned();
+    assert_eq!(name(&index).as_deref(), Some("a.example.com"), "otherwise it is to be kept for ever");
+    index.rebuild(&key);
+    assert_eq!(name(&index).as_deref(), Some("a.example.com"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_is_retried_after_its_crd_dropped_the_journal() {
+    let holder = json!({"vm": "p/z/n1"});
+    let entry = json!({"id": "m1", "address": "203.0.113.1", "to": holder, "step": "Urgent", "epoch": 1});
+    let addresses = |more: Value| {
+        let mut address = json!({"address": "203.0.113.1", "state": "Unattached"});
+        address.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"addresses": [address]})
+    };
+    for sent in [
+        json!({"moves": {"version": 1, "epoch": 1, "entries": [entry]}}),
+        addresses(json!({"lastHolder": holder})),
+        addresses(json!({"created": true})),
+    ] {
+        let mut index = index("StatefulSet", Kind::StatefulSets);
+        let stored = match sent["moves"].is_null() {
+            true => addresses(json!({})),
+            false => json!({}),
+        };
+        let (key, sent, stored) = written(&index, sent, stored);
+        index.see_written(&key, &sent, stored).unwrap();
+        assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Refused);
+        index.retry_outdated();
+        assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Refused);
+        tokio::time::advance(OUTDATED_RETRY).await;
+        index.retry_outdated();
+        assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Active);
+        assert!(
+            !sent.keeps_journal_and_holders(&index.objects[&key].object),
+            "it would not be written again"
+        );
+    }
+}
+
+#[test]
+fn a_kind_that_is_gone_holds_up_the_others_only_while_something_of_it_may_be_left() {
+    let mut index = index("StatefulSet", Kind::StatefulSets);
+    let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::NetIPAllocations);
+    index.known.extend(others);
+    assert!(index.is_complete());
+    index.see(Seen::Absent(Kind::NetIPAllocations));
+    assert!(!index.is_complete(), "its object may still be there");
+    let gone = json!({"metadata": {"name": "edge", "uid": "a1", "resourceVersion": "2"}, "spec": {
+        "reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"},
+    }});
+    let gone: NetIPAllocation = read(gone);
+    index.see(Seen::Allocations(Change::Deleted(Box::new(gone.metadata))));
+    index.see(Seen::Absent(Kind::NetIPAllocations));
+    assert!(index.is_complete());
+    index.see(Seen::Unsure(Kind::Nodes));
+    assert!(!index.is_complete());
+}
+
+#[tokio::test(start_paused = true)]
+async fn for_a_while_a_new_leader_believes_the_status_where_a_cloud_that_shows_things_late_says_otherwise() {
+    let (address, scope) =
+        ("203.0.113.1".parse().unwrap(), Scope { provider: Provider::Aws, account: "us-east-1".into() });
+    let node = |is_ready: bool| {
+        let ready = if is_ready { "True" } else { "False" };
+        json!({
+            "metadata": {"name": "n1"}, "spec": {"providerID": "aws:///us-east-1a/i-1"},
+            "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+        })
+    };
+    let believed = async |is_ready: bool, state: &str, wait: Duration, told: Holding| {
+        let mut index = Index::default();
+        index.see(Seen::Nodes(Change::All(vec![read(node(is_ready))])));
+        let allocation = json!({
+            "metadata": {"name": "edge", "uid": "a1", "resourceVersion": "1"},
+            "spec": {"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "aws", "region": "us-east-1"}},
+            "status": {"addresses": [{
+                "address": "203.0.113.1", "state": state, "lastHolder": {"vm": "us-east-1/i-1", "nodeName": "n1"},
+            }]},
+        });
+        index.see(Seen::Allocations(Change::All(vec![read(allocation)])));
+        index.distrust_late_reads(&BTreeMap::from([(Provider::Aws, Duration::from_secs(30))]));
+        tokio::time::sleep(wait).await;
+        let listed = drivers::Listed { holding: told, region: None, tag: None };
+        let listing = Listing { addresses: BTreeMap::from([(address, listed)]), ..Listing::default() };
+        let as_of = index.tick();
+        index.see_listing(&scope, Ok(listing), as_of);
+        index.let_late_reads_pass();
+        index.world.fact(&scope, address).unwrap().holding.clone()
+    };
+    let holder = Holding::By("us-east-1/i-1".into());
+    assert_eq!(believed(true, "Attached", Duration::ZERO, holder.clone()).await, holder);
+    for told in [Holding::Free, Holding::By("us-east-1/i-2".into())] {
+        let doubted = believed(true, "Attached", Duration::ZERO, told.clone()).await;
+        assert!(matches!(doubted, Holding::Unknown(_)), "{doubted:?}");
+        assert_eq!(believed(true, "Attached", Duration::from_secs(30), told.clone()).await, told);
+        let again = believed(true, "Unknown", Duration::ZERO, told.clone()).await;
+        assert!(matches!(again, Holding::Unknown(_)), "this is what is written of it meanwhile");
+        let arrived = believed(true, "Moving", Duration::ZERO, told.clone()).await;
+        assert!(matches!(arrived, Holding::Unknown(_)), "it has arrived, and nobody has said so yet");
+        for settled in ["Unattached", "Foreign"] {
+            assert_eq!(believed(true, settled, Duration::ZERO, told.clone()).await, told);
+        }
+    }
+    let of_a_dead_node = async |told| believed(false, "Attached", Duration::ZERO, told).await;
+    assert_eq!(of_a_dead_node(Holding::Free).await, Holding::Free, "nobody is served there");
+    let elsewhere = of_a_dead_node(Holding::By("us-east-1/i-2".into())).await;
+    assert!(matches!(elsewhere, Holding::Unknown(_)), "it may have left there for the node that died");
+}
+
+#[test]
+fn an_account_of_which_something_was_not_told_is_not_known_as_a_whole_until_all_is() {
+    let mut index = Index::default();
+    let scope = Scope { provider: plan::Provider::Gcp, account: "p".into() };
+    let whole = Listing::default();
+    let partial = Listing { untold: vec!["a region".into()], ..Listing::default() };
+    for (listing, is_known) in [(&whole, true), (&partial, false), (&whole, true)] {
+        let as_of = index.tick();
+        index.see_listing(&scope, Ok(listing.clone()), as_of);
+        assert_eq!(index.world.accounts.contains_key(&scope), is_known);
+    }
+}
+
+fn pod(name: &str, owner: &str, uid: &str, phase: &str) -> Box<Decoded<SlimPod>> {
+    let owner = json!({"apiVersion": "apps/v1", "kind": owner, "name": "x", "uid": uid, "controller": true});
+    Box::new(read(json!({
+        "metadata": {"name": name, "namespace": "web", "ownerReferences": [owner]},
+        "spec": {"nodeName": "n1"}, "status": {"phase": phase},
+    })))
+}
+
+/// How the allocation's pods fare on the node.
+fn pods(index: &Index) -> Pods {
+    let (_, tracked) = index.objects.first_key_value().unwrap();
+    let (name, node) = index.nodes.first_key_value().unwrap();
+    tracked.membership(name, node).unwrap()
+}
+
+#[test]
+fn a_machine_that_can_get_no_address_is_told_until_there_are_only_others() {
+    let node = |name: &str, machine: &str| {
+        let id = format!("azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/{machine}");
+        Box::new(read::<Decoded<SlimNode>>(json!({"metadata": {"name": name}, "spec": {"providerID": id}})))
+    };
+    let uniform = node("n1", "virtualMachineScaleSets/set/virtualMachines/0");
+    let spec = json!({"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "azure"}});
+    let allocation = json!({"metadata": {"name": "edge", "uid": "a1", "resourceVersion": "1"}, "spec": spec});
+    let mut index = Index::default();
+    index.see(Seen::Allocations(Change::All(vec![read(allocation.clone())])));
+    let refusal = |index: &Index| {
+        let (_, tracked) = index.objects.first_key_value().unwrap();
+        tracked.refusal.as_ref().map(|refusal| (refusal.reason, refusal.message.clone()))
+    };
+    index.see(Seen::Nodes(Change::Applied(uniform.clone())));
+    let (reason, message) = refusal(&index).unwrap();
+    assert_eq!(reason, "UnsupportedNode");
+    assert!(message.starts_with("node n1 can't get an address") && message.contains("Flexible"), "{message}");
+    index.see(Seen::Nodes(Change::Applied(node("n2", "virtualMachines/two"))));
+    assert_eq!(refusal(&index), None);
+    let key = index.objects.keys().next().unwrap().clone();
+    assert_eq!(index.unsupported(&key).map(|(node, _)| node.as_str()), Some("n1"));
+    index.see(Seen::Nodes(Change::Deleted(Box::new(uniform.meta().clone()))));
+    assert_eq!(index.unsupported(&key), None);
+
+    let mut index = Index::default();
+    index.see(Seen::Nodes(Change::Applied(uniform.clone())));
+    index.see(Seen::Allocations(Change::All(vec![read(allocation)])));
+    assert_eq!(refusal(&index).unwrap().0, "UnsupportedNode");
+    index.see(Seen::Nodes(Change::Deleted(Box::new(uniform.meta().clone()))));
+    assert_eq!(refusal(&index).unwrap().0, "NoNodes");
+}
+
+#[test]
+fn only_taints_that_announce_a_nodes_end_move_its_address() {
+    let is_leaving = |taint: &str, effect: &str| {
+        let taints = json!([{"key": taint, "effect": effect}]);
+        let node = json!({"metadata": {"name": "n1"}, "spec": {"taints": taints}});
+        let mut index = Index::default();
+        index.see(Seen::Nodes(Change::Applied(Box::new(read::<SlimNode>(node).into()))));
+        index.world.node(&"n1".into()).unwrap().is_leaving
+    };
+    assert!(!is_leaving("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule"));
+    assert!(!is_leaving("node.kubernetes.io/unschedulable", "NoSchedule"));
+    for taint in DISRUPTION_TAINTS {
+        assert!(is_leaving(taint, "NoSchedule"), "{taint}");
+    }
+}
+
+#[test]
+fn n5_a_workloads_pods_are_on_a_node_from_when_they_are_seen_until_they_are_gone_or_have_ended() {
+    let mut index = index("StatefulSet", Kind::StatefulSets);
+    assert_eq!(pods(&index), Pods::Absent);
+    index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+    assert_eq!(pods(&index), Pods::Present);
+    index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Succeeded"))));
+    assert_eq!(pods(&index), Pods::Absent);
+    index.see(Seen::Pods(Change::Applied(pod("web-1", "StatefulSet", "w1", "Running"))));
+    index.see(Seen::Pods(Change::Deleted(Box::new(
+        pod("web-1", "StatefulSet", "w1", "Running").meta().clone(),
+    ))));
+    assert_eq!(pods(&index), Pods::Absent);
+}
+
+#[test]
+fn n5_pods_are_counted_again_when_it_is_known_whose_they_are() {
+    let mut index = index("StatefulSet", Kind::StatefulSets);
+    index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w2", "Running"))));
+    assert_eq!(pods(&index), Pods::Present, "nobody knows yet whose it is");
+    let other = json!({"name": "other", "namespace": "web", "uid": "w2"});
+    index.see(Seen::Owners(Kind::StatefulSets, Change::Applied(Box::new(read(other)))));
+    assert_eq!(pods(&index), Pods::Absent);
+}
+
+#[test]
+fn n6_without_a_workload_no_pod_keeps_an_address_on_a_cordoned_node() {
+    let mut index = index("StatefulSet", Kind::StatefulSets);
+    index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+    assert_eq!(pods(&index), Pods::Present);
+    let spec = json!({"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"}});
+    let metadata = json!({"name": "edge", "uid": "a1", "resourceVersion": "2", "generation": 2});
+    let without = json!({"metadata": metadata, "spec": spec});
+    index.see(Seen::Allocations(Change::Applied(Box::new(read(without)))));
+    assert_eq!(pods(&index), Pods::Absent);
+}
+
+#[test]
+fn n7_a_daemon_sets_pod_holds_its_nodes_address_until_every_other_evictable_pod_has_left() {
+    let mut index = index("DaemonSet", Kind::DaemonSets);
+    index.see(Seen::Pods(Change::Applied(pod("other", "ReplicaSet", "r1", "Running"))));
+    assert_eq!(pods(&index), Pods::Absent, "none of the workload's pods is there");
+    index.see(Seen::Pods(Change::Applied(pod("web", "DaemonSet", "w1", "Running"))));
+    assert_eq!(pods(&index), Pods::Present);
+    let agent = json!({"name": "agent", "namespace": "web", "uid": "w9"});
+    index.see(Seen::Owners(Kind::DaemonSets, Change::Applied(Box::new(read(agent)))));
+    index.see(Seen::Pods(Change::Applied(pod("agent", "DaemonSet", "w9", "Running"))));
+    index.see(Seen::Pods(Change::Deleted(Box::new(
+        pod("other", "ReplicaSet", "r1", "Running").meta().clone(),
+    ))));
+    assert_eq!(pods(&index), Pods::Absent, "what a drain leaves on the node does not count");
+}
+
+/// An allocation of two addresses in a version, which can be decoded or not.
+fn allocation(version: &str, is_decodable: bool) -> Decoded<NetIPAllocation> {
+    let epoch = if is_decodable { json!(3) } else { json!("newer") };
+    let entry = json!({
+        "id": "m", "address": "203.0.113.9", "step": "Urgent", "epoch": 3, "to": {"vm": "p/z/n2", "nodeName": "n2"},
+    });
+    read(json!({
+        "metadata": {"name": "edge", "uid": "a1", "resourceVersion": version, "generation": 1},
+        "spec": {"reservedIPs": ["203.0.113.1", "203.0.113.2"], "cloud": {"provider": "gcp"}},
+        "status": {"moves": {"version": 1, "epoch": epoch, "entries": [entry]}},
+    }))
+}
+
+fn edge() -> PoolKey {
+    PoolKey { kind: net_ip_allocation::KIND, namespace: "".into(), name: "edge".into() }
+}
+
+#[test]
+fn an_undecodable_object_keeps_its_last_version_and_acts_on_nothing() {
+    let mut index = Index::default();
+    index.see(Seen::Allocations(Change::All(vec![allocation("1", true)])));
+    index.see(Seen::Allocations(Change::Applied(Box::new(allocation("2", false)))));
+    let pool = index.world.pool(&edge()).unwrap();
+    assert_eq!(pool.policy.mode, Mode::Refused);
+    assert!(pool.entry("203.0.113.9".parse().unwrap()).is_some(), "its journal stays");
+    assert_eq!(index.undecodable.of(Kind::NetIPAllocations).collect::<Vec<_>>(), [("", "edge")]);
+    index.see(Seen::Allocations(Change::All(vec![allocation("2", false)])));
+    assert!(index.world.pool(&edge()).is_some(), "and a relist does not remove it");
+    index.see(Seen::Allocations(Change::Applied(Box::new(allocation("3", true)))));
+    assert!(index.objects[&edge()].undecodable.is_none());
+    assert!(index.world.reserved_machines.is_empty());
+    assert_eq!(index.undecodable.of(Kind::NetIPAllocations).count(), 0);
+}
+
+#[test]
+fn an_object_that_was_never_decoded_reserves_its_addresses_and_machines() {
+    let mut index = Index::default();
+    index.see(Seen::Allocations(Change::All(vec![allocation("2", false)])));
+    let pool = index.world.pool(&edge()).unwrap();
+    let named = ["203.0.113.1", "203.0.113.2", "203.0.113.9"].map(|text| text.parse().unwrap());
+    assert_eq!(pool.addresses, named);
+    assert_eq!(pool.policy.mode, Mode::Refused);
+    assert!(index.world.reserved_machines.contains(&VmId::from("p/z/n2")));
+    let meta = allocation("2", false).meta().clone();
+    index.see(Seen::Allocations(Change::Deleted(Box::new(meta))));
+    assert!(index.world.pool(&edge()).is_none() && index.world.reserved_machines.is_empty());
+}
+
+#[test]
+fn an_object_whose_spec_is_undecodable_reserves_its_addresses_and_its_name() {
+    let metadata = json!({"name": "x", "namespace": "web", "uid": "u", "resourceVersion": "1"});
+    for ttl in [json!(60), json!("soon")] {
+        let dns = json!({"zone": "example.com", "recordName": "hello", "provider": "cloudflare", "ttl": ttl});
+        let pool = json!({
+            "metadata": metadata,
+            "spec": {"provider": 7, "ips": ["203.0.113.1"], "dnsRecordSet": dns},
+        });
+        let records = json!({"metadata": metadata, "spec": {"addressType": 7, "dnsRecordSet": dns}});
+        let mut index = Index::default();
+        index.see(Seen::Pools(Change::All(vec![read(pool)])));
+        index.see(Seen::RecordSets(Change::All(vec![read(records)])));
+        assert_eq!(index.world.pools().count(), 2);
+        for pool in index.world.pools() {
+            assert_eq!(&*pool.publication.as_ref().unwrap().name, "hello.example.com");
+            assert_eq!(pool.addresses.len(), usize::from(pool.key.kind == floating_ip_pool::KIND));
+            assert_eq!(pool.policy.mode, Mode::Refused);
+        }
+    }
+}
+
+#[test]
+fn an_undecodable_node_keeps_its_machine_and_is_not_known_to_be_ready() {
+    let node = |unschedulable: Value| {
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        read::<Decoded<SlimNode>>(json!({
+            "metadata": {"name": "n1", "uid": "u"}, "status": {"conditions": ready},
+            "spec": {"providerID": "gce://p/z/n1", "unschedulable": unschedulable},
+        }))
+    };
+    let broken = || node(json!("maybe"));
+    for before in [Some(node(json!(false))), None] {
+        let mut index = Index::default();
+        before.into_iter().for_each(|node| index.see(Seen::Nodes(Change::All(vec![node]))));
+        index.see(Seen::Nodes(Change::All(vec![broken()])));
+        let (_, found) = index.world.node_of(&VmId::from("p/z/n1")).unwrap();
+        assert_eq!(found.readiness, Readiness::Unknown);
+        index.see(Seen::Nodes(Change::Applied(Box::new(node(json!(false))))));
+        let (_, found) = index.world.node_of(&VmId::from("p/z/n1")).unwrap();
+        assert_eq!(found.readiness, Readiness::Ready);
+        index.see(Seen::Nodes(Change::Applied(Box::new(broken()))));
+        index.see(Seen::Nodes(Change::Deleted(Box::new(broken().meta().clone()))));
+        assert!(index.world.node_of(&VmId::from("p/z/n1")).is_none());
+    }
+}
+
+#[test]
+fn an_undecodable_pod_is_on_its_node_and_never_evicted() {
+    let mut index = index("StatefulSet", Kind::StatefulSets);
+    let owner =
+        json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "x", "uid": "w1", "controller": true});
+    let broken: Decoded<SlimPod> = read(json!({
+        "metadata": {"name": "web-0", "namespace": "web", "ownerReferences": [owner]},
+        "spec": {"nodeName": "n1"}, "status": {"phase": 7},
+    }));
+    index.see(Seen::Pods(Change::All(vec![broken.clone()])));
+    assert_eq!(pods(&index), Pods::Unknown);
+    index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+    assert_eq!(pods(&index), Pods::Present);
+    let evictable = |index: &Index| {
+        index.objects.values().any(|tracked| tracked.pods.values().any(|pods| pods.evictable > 0))
+    };
+    assert!(evictable(&index));
+    index.see(Seen::Pods(Change::All(vec![broken.clone()])));
+    assert_eq!(pods(&index), Pods::Unknown, "the last version stays");
+    assert!(!evictable(&index));
+    let mut unbound: Value = json!({"metadata": {"name": "web-0", "namespace": "web"}});
+    unbound["metadata"]["ownerReferences"] = json!([owner]);
+    index.see(Seen::Pods(Change::All(vec![read(unbound)])));
+    assert_eq!(pods(&index), Pods::Absent);
+    index.see(Seen::Pods(Change::All(vec![broken])));
+    assert_eq!(pods(&index), Pods::Unknown, "it was bound to its node since");
+}
+
+#[test]
+fn an_undecodable_owner_keeps_its_last_version() {
+    let mut index = index("StatefulSet", Kind::StatefulSets);
+    index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+    let broken = json!({"name": "web", "namespace": "web", "uid": "w1", "labels": 7});
+    let broken: Decoded<kube::core::PartialObjectMeta<k8s_openapi::api::apps::v1::StatefulSet>> =
+        read(json!({"metadata": broken}));
+    let broken = broken.map(|owner| owner.metadata);
+    assert!(matches!(broken, Decoded::Undecodable(_)));
+    index.see(Seen::Owners(Kind::StatefulSets, Change::All(vec![broken])));
+    let meant = index.objects.values().next().unwrap().who.pods.as_ref().unwrap();
+    assert!(meant.may_evict(index.pods.values().next().unwrap(), &index.owners), "its owner is still known");
+}

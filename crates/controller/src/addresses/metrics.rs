@@ -1,0 +1,362 @@
+//! Metrics about NetIPAllocations, their addresses and their nodes.
+//!
+//! In: what the reconciler sees and does. Out: the metrics. Gauges about objects repeat what the objects' statuses say, so the two never
+//! contradict each other, and only the leader has any.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use api::allocation_label;
+use api::net_ip_allocation::NetIPAllocation;
+use api::status::AddressState;
+use kube::ResourceExt;
+use plan::{Address, NodeName, PoolKey, Provider};
+use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
+
+use super::flipop_metrics::Flipop;
+use super::index::Index;
+use super::object::Object;
+use super::resources::{floating_ip_pool, net_ip_allocation};
+use super::watch::Kind;
+use crate::metrics::{ERROR, Metrics, SUCCESS};
+use crate::providers::metrics::ProviderMetrics;
+
+/// A round takes milliseconds; the alert on slow ones begins at half a minute.
+const ROUND_SECONDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
+
+/// A move takes as long as the cloud's operations do.
+const MOVE_SECONDS: [f64; 10] = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0];
+
+/// The metrics about addresses. Copies share what they count.
+#[derive(Clone)]
+pub struct AddressMetrics {
+    /// Those of the process.
+    pub process: Metrics,
+    pub(super) providers: ProviderMetrics,
+    of: Arc<Inner>,
+}
+
+struct Inner {
+    /// The objects that have series.
+    known: Mutex<BTreeSet<String>>,
+    status: IntGaugeVec,
+    reserved: IntGaugeVec,
+    attached: IntGaugeVec,
+    unattached: IntGaugeVec,
+    address: IntGaugeVec,
+    cordoned: IntGaugeVec,
+    node_ready: IntGaugeVec,
+    reconciled: IntCounterVec,
+    reconcile_seconds: HistogramVec,
+    attaches: IntCounterVec,
+    detaches: IntCounterVec,
+    evictions: IntCounterVec,
+    move_seconds: HistogramVec,
+    flipop: Flipop,
+}
+
+impl AddressMetrics {
+    /// Nothing has happened yet.
+    pub fn new(process: Metrics, providers: ProviderMetrics) -> Result<Self, prometheus::Error> {
+        let new = process.registration();
+        let of_object = ["crd_name"];
+        let by_status = ["crd_name", "status"];
+        let of = Inner {
+            known: Mutex::default(),
+            status: new.gauges("netipallocation_crd_status", "Whether the object is Ready", &of_object)?,
+            reserved: new.gauges(
+                "netipallocation_reserved_ips_total",
+                "Addresses that the object lists",
+                &of_object,
+            )?,
+            attached: new.gauges(
+                "netipallocation_attached_ips_total",
+                "Addresses that are on a node",
+                &of_object,
+            )?,
+            unattached: new.gauges(
+                "netipallocation_unattached_ips_total",
+                "Addresses that are on no node",
+                &of_object,
+            )?,
+            address: new.gauges(
+                "netipallocation_ip_attached",
+                "Whether an address is on a node, and on which",
+                &["crd_name", "ip", "node"],
+            )?,
+            cordoned: new.gauges(
+                "netipallocation_node_cordoned",
+                "Whether a node that an object means is cordoned",
+                &["node"],
+            )?,
+            node_ready: new.gauges(
+                "netipallocation_node_ip_ready",
+                "1 if the node has the label ip.ready for the object, otherwise 0, for nodes that match it or hold its addresses",
+                &["node", "crd_name"],
+            )?,
+            reconciled: new.counters(
+                "netipallocation_reconcile_total",
+                "Evaluations of an object",
+                &by_status,
+            )?,
+            reconcile_seconds: new.histograms(
+                "netipallocation_reconcile_duration_seconds",
+                "How long an evaluation took",
+                &of_object,
+                &ROUND_SECONDS,
+            )?,
+            attaches: new.counters(
+                "netipallocation_ip_attach_total",
+                "Calls that put an address on a node",
+                &by_status,
+            )?,
+            detaches: new.counters(
+                "netipallocation_ip_detach_total",
+                "Calls that took an address off a node",
+                &by_status,
+            )?,
+            evictions: new.counters(
+                "ip_address_controller_pod_evictions_total",
+                "Evictions from nodes without an address",
+                &by_status,
+            )?,
+            move_seconds: new.histograms(
+                "ip_address_controller_move_duration_seconds",
+                "From a move's entry in the journal to its end",
+                &["kind", "provider"],
+                &MOVE_SECONDS,
+            )?,
+            flipop: Flipop::new(&new)?,
+        };
+        Ok(Self { process, providers, of: Arc::new(of) })
+    }
+
+    /// An object was looked at, together with all others.
+    pub fn evaluated(&self, key: &PoolKey, is_error: bool, took: Duration) {
+        count(&self.of.reconciled, key, !is_error);
+        if key.kind == net_ip_allocation::KIND {
+            self.of.reconcile_seconds.with_label_values(&[&*key.name]).observe(took.as_secs_f64());
+        }
+    }
+
+    /// What was found out about an object could not be written.
+    pub fn not_written(&self, key: &PoolKey) {
+        count(&self.of.reconciled, key, false);
+    }
+
+    /// An address was put on a node, or was not.
+    pub fn attached(&self, key: &PoolKey, address: Address, is_done: bool) {
+        count(&self.of.attaches, key, is_done);
+        if key.kind == floating_ip_pool::KIND {
+            self.of.flipop.assigned(key, address, is_done);
+        }
+    }
+
+    /// An address was taken off a node, or was not.
+    pub fn detached(&self, key: &PoolKey, is_done: bool) {
+        count(&self.of.detaches, key, is_done);
+    }
+
+    /// A move came to its end.
+    pub fn moved(&self, key: &PoolKey, provider: Provider, took: Duration) {
+        let labels = [key.kind, &provider.to_string()];
+        self.of.move_seconds.with_label_values(&labels).observe(took.as_secs_f64());
+    }
+
+    /// A pod was evicted, or was not.
+    pub fn evicted(&self, key: &PoolKey, status: &str) {
+        self.of.evictions.with_label_values(&[&*key.name, status]).inc();
+    }
+
+    /// Sets the gauges about objects and nodes anew.
+    pub fn describe(&self, index: &Index) {
+        let _whole = self.process.describing();
+        let mut known = self.of.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { status, reserved, attached, unattached, address, cordoned, node_ready, .. } = &*self.of;
+        for gauges in [status, reserved, attached, unattached, address, cordoned, node_ready] {
+            gauges.reset();
+        }
+        let mut present = BTreeSet::new();
+        for (key, tracked) in &index.objects {
+            if let Object::Allocation(object) = &tracked.object {
+                present.insert(object.name_any());
+                self.describe_object(object);
+                self.describe_nodes(index, key, object);
+            }
+        }
+        for gone in known.difference(&present) {
+            self.forget(gone);
+        }
+        *known = present;
+        for kind in Kind::ALL {
+            self.process.set_undecodable(&kind.named().0, index.undecodable.of(kind).count());
+        }
+        self.of.flipop.describe(index);
+        self.providers.forget_objects(|key| !index.objects.contains_key(key));
+        for (name, node) in index.world.meant_by(net_ip_allocation::KIND) {
+            cordoned.with_label_values(&[name.as_str()]).set(node.is_cordoned.into());
+        }
+    }
+
+    /// Sets the gauge about the label `ip.ready` for each node that matches an object or holds an address of it.
+    fn describe_nodes(&self, index: &Index, key: &PoolKey, object: &NetIPAllocation) {
+        let label = allocation_label(&key.name);
+        let addresses = object.status.iter().flat_map(|status| &status.addresses);
+        let attached = addresses.filter(|address| address.state == AddressState::Attached);
+        let holders: BTreeSet<NodeName> =
+            attached.filter_map(|address| address.node_name.as_deref().map(Into::into)).collect();
+        for name in index.world.matching(key).chain(&holders) {
+            let Some(node) = index.nodes.get(name) else { continue };
+            // The label `ip.ready` is of the node, which may hold an address of another object.
+            let is_of_object = holders.contains(name) || node.labels().contains_key(&label);
+            let is_ready = node.is_ip_ready() && is_of_object;
+            self.of.node_ready.with_label_values(&[name.as_str(), &*key.name]).set(is_ready.into());
+        }
+    }
+
+    fn describe_object(&self, object: &NetIPAllocation) {
+        let name = object.name_any();
+        let said = object.status.as_ref();
+        let is_ready = |kind: &str, value: &str| kind == "Ready" && value == "True";
+        let conditions = said.map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let is_ready = conditions.iter().any(|condition| is_ready(&condition.type_, &condition.status));
+        let addresses = said.map(|status| status.addresses.as_slice()).unwrap_or_default();
+        let mut attached = 0;
+        for status in addresses {
+            let node = status.node_name.as_deref().filter(|_| status.state == AddressState::Attached);
+            attached += i64::from(node.is_some());
+            let labels = [name.as_str(), &status.address, node.unwrap_or("none")];
+            self.of.address.with_label_values(&labels).set(node.is_some().into());
+        }
+        let reserved = i64::try_from(object.spec.reserved_ips.len()).unwrap_or(i64::MAX);
+        for (gauges, value) in [
+            (&self.of.status, is_ready.into()),
+            (&self.of.reserved, reserved),
+            (&self.of.attached, attached),
+            (&self.of.unattached, (reserved - attached).max(0)),
+        ] {
+            gauges.with_label_values(&[&name]).set(value);
+        }
+        // A counter that begins at its first event has no rate for it.
+        for counters in [&self.of.reconciled, &self.of.attaches, &self.of.detaches] {
+            for status in [SUCCESS, ERROR] {
+                let _ = counters.with_label_values(&[name.as_str(), status]);
+            }
+        }
+    }
+
+    /// Takes the counters of an object that is gone away. Those that it never had are not missed.
+    fn forget(&self, name: &str) {
+        for counters in [&self.of.reconciled, &self.of.attaches, &self.of.detaches] {
+            for status in [SUCCESS, ERROR] {
+                let _ = counters.remove_label_values(&[name, status]);
+            }
+        }
+        for status in ["evicted", "refused", ERROR] {
+            let _ = self.of.evictions.remove_label_values(&[name, status]);
+        }
+        let _ = self.of.reconcile_seconds.remove_label_values(&[name]);
+    }
+}
+
+fn count(counters: &IntCounterVec, key: &PoolKey, is_done: bool) {
+    if key.kind == net_ip_allocation::KIND {
+        counters.with_label_values(&[&*key.name, if is_done { SUCCESS } else { ERROR }]).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addresses::watch::Seen;
+    use crate::kubernetes::decode::Change;
+    use crate::metrics::Identity;
+    use serde_json::{Value, json};
+
+    fn metrics() -> AddressMetrics {
+        let process = Metrics::new(&Identity::default()).unwrap();
+        AddressMetrics::new(process.clone(), ProviderMetrics::new(&process).unwrap()).unwrap()
+    }
+
+    fn lines(metrics: &AddressMetrics, beginning: &str) -> Vec<String> {
+        let text = metrics.process.text().unwrap();
+        text.lines().filter(|line| line.starts_with(beginning)).map(ToOwned::to_owned).collect()
+    }
+
+    fn see(index: &mut Index, node: Value, allocation: Value) {
+        index.see(Seen::Nodes(Change::All(vec![serde_json::from_value(node).unwrap()])));
+        index.see(Seen::Allocations(Change::All(vec![serde_json::from_value(allocation).unwrap()])));
+    }
+
+    #[test]
+    fn n12_gauges_say_what_the_status_says_and_go_with_their_object() {
+        let metrics = metrics();
+        let mut index = Index::default();
+        let labels = json!({"ip.ready": "true", "allocation.netinfra.darkbrains.com/edge": "true"});
+        let node = json!({"metadata": {"name": "n1", "labels": labels}, "spec": {"unschedulable": true}});
+        let now = "2026-11-15T00:00:00Z";
+        let ready = json!({"type": "Ready", "status": "False", "reason": "NoNode", "message": "", "lastTransitionTime": now});
+        let edge = json!({
+            "metadata": {"name": "edge", "uid": "1", "resourceVersion": "1"},
+            "spec": {"reservedIPs": ["203.0.113.1", "203.0.113.2"], "cloud": {"provider": "gcp"}},
+            "status": {"conditions": [ready], "addresses": [
+                {"address": "203.0.113.1", "state": "Attached", "nodeName": "n1"},
+                {"address": "203.0.113.2", "state": "Unattached"},
+            ]},
+        });
+        see(&mut index, node, edge);
+        metrics.describe(&index);
+        let expected = [
+            r#"netipallocation_attached_ips_total{crd_name="edge"} 1"#,
+            r#"netipallocation_crd_status{crd_name="edge"} 0"#,
+            r#"netipallocation_ip_attached{crd_name="edge",ip="203.0.113.1",node="n1"} 1"#,
+            r#"netipallocation_ip_attached{crd_name="edge",ip="203.0.113.2",node="none"} 0"#,
+            r#"netipallocation_node_cordoned{node="n1"} 1"#,
+            r#"netipallocation_node_ip_ready{crd_name="edge",node="n1"} 1"#,
+            r#"netipallocation_reserved_ips_total{crd_name="edge"} 2"#,
+            r#"netipallocation_unattached_ips_total{crd_name="edge"} 1"#,
+        ];
+        let told = lines(&metrics, "netipallocation_");
+        let missing: Vec<_> = expected.iter().filter(|line| !told.iter().any(|told| told == *line)).collect();
+        assert!(missing.is_empty(), "{missing:?} is not in {told:#?}");
+        index.see(Seen::Allocations(Change::All(Vec::new())));
+        metrics.describe(&index);
+        let told = lines(&metrics, "netipallocation_");
+        let of_object = told.iter().filter(|line| line.contains("edge"));
+        assert_eq!(of_object.collect::<Vec<_>>(), Vec::<&String>::new());
+    }
+
+    /// The series of `node_ip_ready`, as pairs of node and value, of the object with this name.
+    fn node_ip_ready(name: &str, labels: Value, holder: &str) -> Vec<String> {
+        let metrics = metrics();
+        let mut index = Index::default();
+        let node = json!({"metadata": {"name": "n1", "labels": labels}});
+        let object = json!({
+            "metadata": {"name": name, "uid": "1", "resourceVersion": "1"},
+            "spec": {"reservedIPs": ["203.0.113.1"], "nodeSelector": {"role": "edge"}, "cloud": {"provider": "gcp"}},
+            "status": {"addresses": [{"address": "203.0.113.1", "state": "Attached", "nodeName": holder}]},
+        });
+        see(&mut index, node, object);
+        metrics.describe(&index);
+        let beginning = format!("netipallocation_node_ip_ready{{crd_name=\"{name}\",node=");
+        let told = lines(&metrics, "netipallocation_node_ip_ready{");
+        told.iter().map(|line| line.strip_prefix(&beginning).unwrap_or(line).to_owned()).collect()
+    }
+
+    #[test]
+    fn n12_node_ip_ready_has_the_objects_real_name_as_other_series_do() {
+        let long = "a".repeat(80);
+        let labels = json!({"role": "edge", "ip.ready": "true", allocation_label(&long): "true"});
+        assert_eq!(node_ip_ready(&long, labels, "n1"), [r#""n1"} 1"#]);
+    }
+
+    #[test]
+    fn n12_node_ip_ready_is_zero_for_a_node_without_the_label() {
+        assert_eq!(node_ip_ready("edge", json!({"role": "edge"}), "n9"), [r#""n1"} 0"#], "it matches");
+        assert_eq!(node_ip_ready("edge", json!({}), "n1"), [r#""n1"} 0"#], "it holds an address");
+        assert_eq!(node_ip_ready("edge", json!({}), "n9"), Vec::<String>::new(), "it is none of its nodes");
+        let of_other = json!({"role": "edge", "ip.ready": "true", allocation_label("other"): "true"});
+        assert_eq!(node_ip_ready("edge", of_other, "n9"), [r#""n1"} 0"#], "it is another object's node");
+    }
+}

@@ -1,0 +1,579 @@
+//! The loop: takes in what happened, plans, and lets the rest follow.
+//!
+//! ```text
+//! watches ─┐                                       ┌─▶ report (journal and status, marks)
+//! clouds ──┼─▶ observe ──▶ plan ──▶ journal ───────┤
+//! outcomes ┘                                       └─▶ act (what the journal holds and the cloud has confirmed)
+//! ```
+//!
+//! A plan's new moves go into the journal in memory at once, as pending, so that no other move is planned against them.
+//! Only when the apiserver has answered that it is written does an entry get its place in the order of things, and only
+//! a listing that begins after that lets the planner call for it.
+
+mod events;
+mod outcomes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use drivers::times::later;
+use kube::ResourceExt;
+use plan::{
+    Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, Move, PENDING, Plan, Published,
+    SignedDuration, Step, Timestamp, Verdict, VmId, Waits,
+};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::create_request::CreateRequest;
+use super::execute::evict::Evictee;
+use super::execute::{Ended, Executor};
+use super::index::Index;
+use super::metrics::AddressMetrics;
+use super::report::{Reporter, Written};
+use super::watch::Seen;
+use crate::backoff::Retry;
+use crate::kubernetes::events::News;
+use crate::kubernetes::write::is_refused;
+use crate::leadership::clock::Clock;
+use crate::providers::listings::{Clouds, Told, What};
+
+/// Changes in the cluster that come together are looked at together.
+const SETTLE: Duration = Duration::from_millis(5);
+
+/// The longest pause between two rounds.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// What a cloud said of its machines is believed for so long.
+const MACHINES_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// Two clocks that are read one after the other differ by so much though neither was set.
+const CLOCKS_AGREE: Duration = Duration::from_millis(10);
+
+/// The pause between two evictions for an object.
+const EVICTION_PAUSE: Duration = Duration::from_secs(5);
+
+/// Evictions count for so long after the last one.
+const EVICTIONS_FORGOTTEN: Duration = Duration::from_secs(1_800);
+
+/// Metrics about objects and nodes are set so often at the most: there may be many nodes, and few who read.
+const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
+
+/// Everything that takes part in a round.
+pub struct Rounds {
+    index: Index,
+    seen: mpsc::UnboundedReceiver<Seen>,
+    clouds: Clouds,
+    executor: Executor,
+    reporter: Reporter,
+    clock: Arc<dyn Clock>,
+    /// How far the time of day was ahead of the time that only moves forward when we last looked.
+    wall_ahead: Option<SignedDuration>,
+    metrics: AddressMetrics,
+    retry: Retry,
+    /// How often an address was refused since it last arrived anywhere, and what was said last.
+    failures: BTreeMap<plan::Address, (u32, Arc<str>)>,
+    /// How often a machine could not be given an address of its own back, one time after the other.
+    failed_restores: BTreeMap<plan::VmId, u32>,
+    failed_creations: BTreeMap<plan::PoolKey, u32>,
+    /// How many pods were evicted for a pool lately, and when the last one was.
+    evictions: BTreeMap<plan::PoolKey, (u32, Instant)>,
+    /// How often a set of records could not be read or written, one time after the other.
+    failed_records: BTreeMap<plan::RecordName, u32>,
+    /// When the cluster is to be asked for its id; none while it is.
+    cluster_due: Option<Instant>,
+    /// Pools that were told last that a pod was not evicted.
+    not_evicted: BTreeSet<plan::PoolKey>,
+    next_round: Instant,
+    /// When a cloud last told what became of a machine.
+    machines_told: BTreeMap<VmId, Instant>,
+    /// When the moves under way began.
+    begun: BTreeMap<plan::Address, Instant>,
+    /// When the metrics about objects and nodes were last set.
+    described: Option<Instant>,
+}
+
+/// What happened.
+enum Happened {
+    Seen(Seen),
+    Told(Told),
+    Ended(Ended),
+    Written(Written),
+    TimeWentBy,
+}
+
+impl Rounds {
+    /// Nothing has happened yet.
+    pub fn new(
+        seen: mpsc::UnboundedReceiver<Seen>,
+        clouds: Clouds,
+        executor: Executor,
+        reporter: Reporter,
+        clock: Arc<dyn Clock>,
+        metrics: AddressMetrics,
+        retry: Retry,
+    ) -> Self {
+        let mut index = Index::default();
+        index.world.moves_in_one_call.extend(executor.moves_in_one_call());
+        Self {
+            index,
+            seen,
+            clouds,
+            executor,
+            reporter,
+            clock,
+            wall_ahead: None,
+            metrics,
+            retry,
+            failures: BTreeMap::new(),
+            failed_restores: BTreeMap::new(),
+            failed_creations: BTreeMap::new(),
+            evictions: BTreeMap::new(),
+            failed_records: BTreeMap::new(),
+            cluster_due: Some(Instant::now()),
+            not_evicted: BTreeSet::new(),
+            next_round: Instant::now(),
+            machines_told: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            described: None,
+        }
+    }
+
+    /// Watches without acting, as a standby does.
+    pub async fn stand_by(&mut self) {
+        loop {
+            self.see_next().await;
+        }
+    }
+
+    /// Watches without acting until everything is known.
+    pub async fn until_complete(&mut self) {
+        while !self.index.is_complete() {
+            self.see_next().await;
+        }
+    }
+
+    async fn see_next(&mut self) {
+        match self.seen.recv().await {
+            Some(seen) => self.index.see(seen),
+            None => std::future::pending().await,
+        }
+        self.metrics.process.set_ready(self.index.is_complete());
+    }
+
+    /// The highest epoch in any journal that is known.
+    pub fn last_epoch(&self) -> Epoch {
+        let epochs = self.index.world.pools().flat_map(|pool| match &pool.journal {
+            Journal::Known(moves) => {
+                let of_creation = pool.creation.iter().map(|entry| entry.epoch);
+                moves.values().map(|entry| entry.epoch).chain(of_creation).collect()
+            }
+            Journal::Unreadable => Vec::new(),
+        });
+        epochs.max().unwrap_or_default()
+    }
+
+    /// Does not cut off this node, where there is one, but lets somebody else do that.
+    pub fn spare(&mut self, node: Option<plan::NodeName>) {
+        self.index.world.spared = node;
+    }
+
+    /// Marks DNS records with this, or with the cluster's id.
+    pub fn sign_records_as(&mut self, owner: Option<Arc<str>>) {
+        self.index.world.dns_owner = owner;
+    }
+
+    /// Creates no more addresses than this.
+    pub fn limit_creations(&mut self, max: usize) {
+        self.index.world.created_max = Some(max);
+    }
+
+    /// Acts, as the leader of the given epoch, until somebody else should.
+    pub async fn lead(&mut self, epoch: Epoch) {
+        self.index.world.epoch = epoch;
+        self.index.world.losses = self.index.remembered_losses();
+        self.index.distrust_late_reads(&self.executor.late_reads());
+        self.metrics.process.set_leader(true);
+        self.next_round = Instant::now();
+        loop {
+            let happened = self.next().await;
+            // What we began ends when it ends: nothing else is waited for, and what follows is not held up.
+            let is_ours = !matches!(happened, Happened::Seen(_) | Happened::TimeWentBy);
+            let pause = if is_ours { Duration::ZERO } else { SETTLE };
+            self.take_in(happened);
+            let settled = Instant::now() + pause;
+            while let Ok(more) = tokio::time::timeout_at(settled, self.next_now()).await {
+                self.take_in(more);
+                if Instant::now() >= settled {
+                    break;
+                }
+            }
+            self.metrics.process.set_ready(self.index.is_complete());
+            if self.index.is_complete() && self.round() {
+                return;
+            }
+        }
+    }
+
+    /// Begins nothing new, waits until nothing is under way, and writes down what has become of it.
+    pub async fn finish(&mut self) {
+        loop {
+            let now = self.clock.wall();
+            self.index.world.in_flight = self.executor.in_flight.clone();
+            self.reporter.catch_up(&self.index);
+            let plan = self.plan(now);
+            self.reporter.publish(&self.index, &plan, now);
+            if self.executor.is_idle() && self.reporter.is_idle() {
+                return;
+            }
+            let happened = self.next_now().await;
+            self.take_in(happened);
+        }
+    }
+
+    async fn next(&mut self) -> Happened {
+        let mut due = self.next_round;
+        if self.index.is_complete() {
+            due = [self.clouds.next_due(), self.reporter.next_due()]
+                .into_iter()
+                .flatten()
+                .fold(due, Instant::min);
+        }
+        tokio::select! {
+            biased;
+            happened = self.next_now() => happened,
+            () = tokio::time::sleep_until(due) => Happened::TimeWentBy,
+        }
+    }
+
+    async fn next_now(&mut self) -> Happened {
+        // What has ended comes first: what we learn of it corrects the facts.
+        tokio::select! {
+            biased;
+            ended = self.executor.ended() => Happened::Ended(ended),
+            written = self.reporter.written() => Happened::Written(written),
+            told = self.clouds.told() => Happened::Told(told),
+            seen = self.seen.recv() => match seen {
+                Some(seen) => Happened::Seen(seen),
+                None => std::future::pending().await,
+            },
+        }
+    }
+
+    /// Pauses last as long as they were meant to, though they end at a time of day and that may be set at any moment.
+    fn follow_clock(&mut self) {
+        let since_boot = SignedDuration::try_from(self.clock.since_boot()).unwrap_or_default();
+        let ahead = self.clock.wall().as_duration().saturating_sub(since_boot);
+        let moved = ahead.saturating_sub(*self.wall_ahead.get_or_insert(ahead));
+        if moved.unsigned_abs() > CLOCKS_AGREE {
+            self.wall_ahead = Some(ahead);
+            self.index.world.clock_moved(moved);
+        }
+    }
+
+    fn take_in(&mut self, happened: Happened) {
+        self.follow_clock();
+        match happened {
+            Happened::Seen(seen) => self.index.see(seen),
+            Happened::Told(Told { scope, what: What::Addresses(as_of, listing) }) => {
+                self.index.see_listing(&scope, listing, as_of);
+            }
+            Happened::Told(Told { what: What::Machines(asked, Ok(machines)), .. }) => {
+                self.index.see_machines(&asked, &machines);
+                self.machines_told.extend(asked.into_iter().map(|vm| (vm, Instant::now())));
+            }
+            Happened::Told(Told { scope, what: What::Machines(_, Err(error)) }) => {
+                tracing::warn!(%scope, %error, "listing machines failed");
+            }
+            Happened::Ended(Ended::Step(outcome)) => self.learn(outcome),
+            Happened::Ended(Ended::Creation(created)) => self.learn_created(created),
+            Happened::Ended(Ended::Eviction(evicted)) => self.learn_evicted(evicted),
+            Happened::Ended(Ended::Record(recorded)) => self.learn_recorded(recorded),
+            Happened::Ended(Ended::ClusterId(asked)) => self.learn_cluster_id(asked),
+            Happened::Written(Written::Object(key, _, Ok(answered))) => {
+                self.index.see_object_written(&key, answered)
+            }
+            Happened::Written(Written::Object(key, _, Err(error))) => {
+                tracing::warn!(object = %key, %error, "writing an object failed");
+            }
+            Happened::Written(Written::Status(key, sent, Ok(answered))) => {
+                if let Some(note) = self.index.see_written(&key, &sent, answered) {
+                    self.tell(&key, "OutdatedCRD", note, true);
+                }
+                self.reporter.tell_of_written(&key, self.clock.wall());
+            }
+            Happened::Written(Written::Event(Err(error))) => tracing::debug!(%error, "an Event was not told"),
+            Happened::Written(Written::Event(Ok(()))) => {}
+            Happened::Written(Written::Status(key, _, Err(error))) => {
+                tracing::warn!(object = %key, %error, "writing a status failed");
+                if !matches!(&error, kube::Error::Api(status) if status.is_conflict()) {
+                    self.metrics.not_written(&key);
+                }
+                // What was refused is not written: back to what stands. What has no answer may be, so it is what we go by, and
+                // is written again.
+                if is_refused(&error) {
+                    self.index.refresh(&key);
+                }
+            }
+            Happened::Written(Written::Marks(node, _, Err(error))) => {
+                tracing::warn!(%node, %error, "marking failed")
+            }
+            Happened::Written(Written::Marks(..)) => {}
+            Happened::TimeWentBy => self.next_round = Instant::now() + IDLE_MAX,
+        }
+    }
+
+    /// Plans, and begins all that follows from it. Tells whether somebody else should lead.
+    fn round(&mut self) -> bool {
+        self.follow_clock();
+        let (now, began) = (self.clock.wall(), Instant::now());
+        self.reporter.catch_up(&self.index);
+        self.index.let_late_reads_pass();
+        self.index.retry_outdated();
+        if !plan::sabotaged!(InFlightForgotten) {
+            self.index.world.in_flight = self.executor.in_flight.clone();
+        }
+        self.index.world.avoid_addresses.retain(|_, pause| pause.until > now);
+        self.index.world.turns.retain(|_, turn| turn.at > now);
+        self.index.world.avoid_machines.retain(|_, until| *until > now);
+        self.index.world.avoid_creations.retain(|_, pause| pause.until > now);
+        self.index.world.avoid_evictions.retain(|_, until| *until > now);
+        self.index.world.avoid_records.retain(|_, pause| pause.until > now);
+        self.machines_told.retain(|vm, at| {
+            let is_fresh = at.elapsed() <= MACHINES_AGE_MAX;
+            if !is_fresh {
+                self.index.world.machines.remove(vm);
+            }
+            is_fresh
+        });
+        self.index.world.unwritable = self
+            .reporter
+            .unwritable(&self.index)
+            .into_iter()
+            .map(|(key, until)| (key, self.clock_at(until)))
+            .collect();
+        let plan = self.plan(now);
+        for (scope, machines) in &plan.ask_machines {
+            self.clouds.ask_machines(scope, machines);
+        }
+        for step in plan.steps.iter().filter(|step| step.action.is_call()) {
+            if !self.reporter.is_writing(&step.pool) {
+                tracing::info!(pool = %step.pool, id = self.move_id(step.address), "{step}");
+                // Whether a machine has an address of its own is about to change.
+                step.action.machine().iter().for_each(|vm| _ = self.index.world.has_own.remove(*vm));
+                self.executor.begin(step.clone());
+            }
+        }
+        self.evict(&plan);
+        self.create(&plan);
+        self.publish_names(&plan);
+        self.journal(&plan, now);
+        let (ask_again, hands_over) = (plan.ask_again, plan.hands_over);
+        // What was begun and ended changes what is to be said; most rounds change nothing, and their plan still stands.
+        let after = if plan.steps.is_empty() && plan.creations.is_empty() && plan.records.is_empty() {
+            plan
+        } else {
+            self.index.world.in_flight = self.executor.in_flight.clone();
+            self.plan(now)
+        };
+        self.reporter.publish(&self.index, &after, now);
+        for report in self.index.undecodable.due(Instant::now()) {
+            let (kind, api_version) = report.kind.named();
+            self.reporter.tell(News::of_undecodable(&report, &kind, &api_version), now);
+        }
+        let scopes = self.index.scopes();
+        let index = &mut self.index;
+        let begin = |scope: &_, is_denied: bool| (index.tick(), index.named(scope, is_denied));
+        self.clouds.ask(&scopes, &after.read_again, &after.unsettled, begin);
+        let ask_again = ask_again.map(|at| later(Instant::now(), until(at, now)));
+        for (key, verdicts) in &after.verdicts {
+            let is_error = verdicts.iter().any(|(_, said)| is_error(said));
+            self.metrics.evaluated(key, is_error, began.elapsed());
+        }
+        let describe = self.describe();
+        let due = ask_again.into_iter().chain(describe).chain([Instant::now() + IDLE_MAX]);
+        self.next_round = due.min().unwrap_or(self.next_round);
+        hands_over
+    }
+
+    /// Plans, and keeps what the next plan builds on. Each plan may reach a status, so each counts.
+    fn plan(&mut self, now: Timestamp) -> Plan {
+        let plan = plan::plan(&self.index.world, now);
+        self.index.world.losses = plan.losses.clone();
+        self.index.world.unmatched = plan.unmatched.clone();
+        plan
+    }
+
+    /// The time of day at a moment to come.
+    fn clock_at(&self, moment: Instant) -> Timestamp {
+        let now = self.clock.wall();
+        now.checked_add(moment.saturating_duration_since(Instant::now())).unwrap_or(now)
+    }
+
+    /// Sets the metrics about objects and nodes, or tells when that is due.
+    fn describe(&mut self) -> Option<Instant> {
+        let due = self.described.map(|last| later(last, DESCRIBE_EVERY)).filter(|due| *due > Instant::now());
+        if due.is_none() {
+            self.metrics.describe(&self.index);
+            self.described = Some(Instant::now());
+        }
+        due
+    }
+
+    /// Whether an object's journal can be written now.
+    fn may_journal(&self, key: &plan::PoolKey) -> bool {
+        !self.reporter.is_writing(key) && !self.index.world.unwritable.contains_key(key)
+    }
+
+    /// Puts what the plan begins and ends into the journals in memory. The report writes them out.
+    fn journal(&mut self, plan: &Plan, now: Timestamp) {
+        let mut changed: BTreeMap<plan::PoolKey, Vec<&Step>> = BTreeMap::new();
+        for step in plan.steps.iter().filter(|step| !step.action.is_call()) {
+            if self.may_journal(&step.pool) {
+                changed.entry(step.pool.clone()).or_default().push(step);
+            }
+        }
+        for (key, steps) in changed {
+            let Some(mut pool) = self.index.world.pool(&key).cloned() else { continue };
+            for step in steps {
+                tracing::info!(object = %key, id = self.move_id(step.address), "{step}");
+                self.tell_of_move(&pool, step);
+                let asks_again = pool.entry(step.address).is_some_and(Move::asks_again);
+                if let (Action::Finish | Action::Abandon, Some(entry)) =
+                    (&step.action, pool.entry(step.address))
+                {
+                    self.index.world.inherited.remove(&step.address);
+                    // What was learnt of its machines was learnt for this move.
+                    entry.machines().for_each(|vm| _ = self.index.world.has_own.remove(vm));
+                }
+                if step.action == Action::Claim {
+                    self.index.world.inherited.insert(step.address);
+                }
+                pool.note(step.address, &step.action, self.index.world.epoch, now);
+                match &step.action {
+                    Action::Begin(_) | Action::Claim => {
+                        self.begun.entry(step.address).or_insert_with(Instant::now);
+                    }
+                    Action::Finish => {
+                        self.failures.remove(&step.address);
+                        let began = self.begun.remove(&step.address);
+                        let took = began.map(|began| began.elapsed());
+                        took.iter().for_each(|took| self.metrics.moved(&key, step.scope.provider, *took));
+                    }
+                    Action::Abandon | Action::Drop => {
+                        self.begun.remove(&step.address);
+                        if !asks_again {
+                            self.rest(step.address, now);
+                        }
+                    }
+                    _ => {}
+                }
+                if step.action == Action::Drop {
+                    self.index.drop_address(&key, step.address);
+                }
+            }
+            self.index.world.set_pool(pool);
+        }
+    }
+
+    /// Lets pods go from nodes without an address.
+    fn evict(&mut self, plan: &Plan) {
+        self.evictions.retain(|_, (_, last)| last.elapsed() < EVICTIONS_FORGOTTEN);
+        for Eviction { pool, node } in &plan.evictions {
+            let Some(pod) = self.index.pod_to_evict(pool, node) else {
+                // The others have not settled down yet: a later look is enough.
+                let until = plan::later(self.clock.wall(), EVICTION_PAUSE);
+                self.index.world.avoid_evictions.insert(pool.clone(), until);
+                continue;
+            };
+            let evictee = Evictee {
+                namespace: pod.namespace().unwrap_or_default(),
+                name: pod.name_any(),
+                uid: pod.uid(),
+                version: pod.resource_version(),
+            };
+            self.executor.evict(pool.clone(), node.clone(), evictee);
+        }
+    }
+
+    /// What names a move in logs and in the journal.
+    fn move_id(&self, address: plan::Address) -> String {
+        format!("{address}-{}", self.index.world.epoch.0)
+    }
+
+    /// Reads and writes sets of records, and forgets those that nobody names any more.
+    fn publish_names(&mut self, plan: &Plan) {
+        let mut names = plan.published.values().flatten().map(|(name, _)| name).peekable();
+        let world = &mut self.index.world;
+        let is_due = self.cluster_due.is_some_and(|due| due <= Instant::now());
+        if world.dns_owner.is_none() && names.peek().is_some() && is_due {
+            self.cluster_due = None;
+            self.executor.ask_cluster_id();
+        }
+        let names: BTreeSet<_> = names.collect();
+        world.records.retain(|name, _| names.contains(name));
+        let well: BTreeSet<_> = plan
+            .published
+            .values()
+            .flatten()
+            .filter_map(|(name, said)| matches!(said, Published::Yes(_)).then_some(name))
+            .collect();
+        self.failed_records.retain(|name, _| names.contains(name) && !well.contains(name));
+        // An object that is not known may own a name.
+        for step in plan.records.iter().filter(|_| self.index.knows_names()) {
+            if !self.reporter.is_writing(&step.pool) {
+                tracing::info!(object = %step.pool, "{step}");
+                self.executor.publish(step.clone());
+            }
+        }
+    }
+
+    /// Does what the plan says for pools that lack addresses.
+    fn create(&mut self, plan: &Plan) {
+        for step @ CreationStep { pool: key, scope, action } in &plan.creations {
+            if !self.may_journal(key) {
+                continue;
+            }
+            tracing::info!(object = %key, "{step}");
+            let entry = match action {
+                CreationAction::Ask { count, region, tag } => {
+                    let uid = self.index.uid(key);
+                    let request = CreateRequest { uid, region: Arc::clone(region), tag: tag.clone() };
+                    self.executor.ask(key, scope, &request, *count);
+                    continue;
+                }
+                CreationAction::Adopt(found) => {
+                    found.iter().for_each(|address| self.index.adopt(key, *address));
+                    continue;
+                }
+                CreationAction::Begin(entry) if plan::sabotaged!(CreationBeforeJournal) => {
+                    Some(entry.clone())
+                }
+                CreationAction::Begin(entry) => Some(Creation { written: PENDING, ..entry.clone() }),
+                CreationAction::Claim => {
+                    let entry = self.index.world.pool(key).and_then(|pool| pool.creation.clone());
+                    entry.map(|entry| Creation { epoch: self.index.world.epoch, written: PENDING, ..entry })
+                }
+                CreationAction::Finish => None,
+            };
+            if let Some(mut pool) = self.index.world.pool(key).cloned() {
+                pool.is_tag_used |= entry.as_ref().is_some_and(|entry| entry.tag.is_some());
+                pool.creation = entry;
+                self.index.world.set_pool(pool);
+            }
+        }
+    }
+}
+
+/// Whether something about an address could not be learnt or done.
+fn is_error(said: &Verdict) -> bool {
+    let waits = |waits: &Waits| {
+        matches!(waits, Waits::ForRetry(_) | Waits::ForNewerController | Waits::ForCorrection)
+    };
+    matches!(said, Verdict::Unknown(_)) || matches!(said, Verdict::Waits(why) if waits(why))
+}
+
+fn until(at: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)
+}

@@ -1,0 +1,100 @@
+//! The state, the reason and the urgency that each verdict has in a status.
+
+use api::status::AddressState;
+use plan::{Lacking, Published, Verdict, Waits};
+
+use crate::kubernetes::conditions::Standing;
+
+pub(super) fn state(said: &Verdict) -> AddressState {
+    match said {
+        Verdict::Settled(_) | Verdict::Lingers(..) | Verdict::Queued(_) => AddressState::Attached,
+        Verdict::Moving(_) => AddressState::Moving,
+        Verdict::NoNode | Verdict::OtherRegion(..) => AddressState::Unattached,
+        Verdict::Foreign(_) => AddressState::Foreign,
+        Verdict::OwnedBy(_) => AddressState::Conflict,
+        Verdict::Missing => AddressState::Missing,
+        Verdict::Disabled | Verdict::Releasing | Verdict::Unmarked => AddressState::Disabled,
+        Verdict::Leaving => AddressState::Unattached,
+        Verdict::Unknown(_) | Verdict::Unsupported(_) | Verdict::Waits(_) | Verdict::WouldStep(_) => {
+            AddressState::Unknown
+        }
+    }
+}
+
+pub(super) fn reason(said: &Verdict) -> &'static str {
+    match said {
+        Verdict::Settled(_) => "Settled",
+        Verdict::Lingers(..) => "NoMatch",
+        Verdict::Moving(_) => "Moving",
+        Verdict::Queued(_) => "Queued",
+        Verdict::NoNode => "NoNode",
+        Verdict::OtherRegion(..) => "OtherRegion",
+        Verdict::Unsupported(_) => "UnsupportedAddress",
+        Verdict::Foreign(_) => "Foreign",
+        Verdict::OwnedBy(_) => "Conflict",
+        Verdict::Missing => "Missing",
+        Verdict::Disabled => "Disabled",
+        Verdict::Releasing => "Releasing",
+        Verdict::Unmarked => "NotReleased",
+        Verdict::Leaving => "Deleted",
+        Verdict::Unknown(_) => "Unknown",
+        Verdict::WouldStep(_) => "Observing",
+        Verdict::Waits(waits) => match waits {
+            Waits::ForBudget => "MaxConcurrentMoves",
+            Waits::ForHealthy => "MinHealthy",
+            Waits::ForCoolOff(_) => "CoolOff",
+            Waits::ForConfirmation(_) => "HoldersLost",
+            Waits::ForNewerController => "NewerJournal",
+            Waits::ForCorrection => "Refused",
+            Waits::ForRetry(_) => "Failed",
+            Waits::ForRoom => "JournalFull",
+        },
+    }
+}
+
+/// How a pool that lacks addresses stands, and the word for it.
+pub(super) fn of_lacking(lacking: &Lacking) -> (Standing, &'static str) {
+    match lacking {
+        Lacking::Creating(_) => (Standing::Reconciling, "Creating"),
+        Lacking::WouldCreate(_) => (Standing::Reconciling, "Observing"),
+        Lacking::Unread => (Standing::Reconciling, "Unknown"),
+        Lacking::Failed(_) => (Standing::Reconciling, "Failed"),
+        Lacking::Ambiguous(_) => (Standing::Stalled, "AmbiguousCreation"),
+        Lacking::Unlisted(_) => (Standing::Stalled, "UnlistedAddresses"),
+        Lacking::TooMany(_) => (Standing::Stalled, "NoTags"),
+        Lacking::TagsHidden => (Standing::Stalled, "NoTags"),
+        Lacking::NoRegion => (Standing::Stalled, "NoRegion"),
+        Lacking::Full(_) => (Standing::Stalled, "CreatedAddressesMax"),
+    }
+}
+
+/// How a name in DNS stands, and the word for it.
+pub(super) fn of_record(said: &Published) -> (Standing, &'static str) {
+    match said {
+        Published::Yes(_) | Published::Left | Published::Gone => (Standing::Ready, "Published"),
+        Published::Publishing => (Standing::Reconciling, "Publishing"),
+        Published::Unread => (Standing::Reconciling, "Unknown"),
+        Published::Failed(_) => (Standing::Reconciling, "RecordFailed"),
+        Published::Conflict(_) => (Standing::Stalled, "RecordConflict"),
+        Published::NotOurs(_) => (Standing::Stalled, "RecordNotOurs"),
+        Published::OwnedByOther(_) => (Standing::Stalled, "RecordOwnedByOther"),
+        Published::LastKept(_) => (Standing::Reconciling, "LastAddressesKept"),
+        Published::Nothing => (Standing::Reconciling, "NothingToPublish"),
+        Published::Would(_) => (Standing::Reconciling, "Observing"),
+    }
+}
+
+pub(super) fn standing(said: &Verdict) -> Standing {
+    match said {
+        Verdict::Settled(_) | Verdict::Disabled | Verdict::Leaving => Standing::Ready,
+        Verdict::Foreign(_)
+        | Verdict::OwnedBy(_)
+        | Verdict::Unsupported(_)
+        | Verdict::Missing
+        | Verdict::Unmarked
+        | Verdict::Waits(Waits::ForConfirmation(_) | Waits::ForNewerController | Waits::ForCorrection) => {
+            Standing::Stalled
+        }
+        _ => Standing::Reconciling,
+    }
+}

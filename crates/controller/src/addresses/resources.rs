@@ -1,0 +1,54 @@
+//! Our resources: one file for each kind, which parses an object into a `Pool` for the planner.
+//!
+//! In: an object as it was read. Out: [`parsed::Parsed`]: the pool, which nodes and pods it selects, and why it is refused, if so.
+//! Nothing here knows of other objects, and nothing here decides what happens to an address.
+
+pub mod floating_ip_pool;
+pub mod net_ip_allocation;
+pub mod node_dns_record_set;
+pub(crate) mod parsed;
+mod policy;
+mod publication;
+pub mod refusal;
+pub(crate) mod selector;
+pub(crate) mod workload;
+
+use plan::{Mode, PoolKey};
+
+use self::parsed::Parsed;
+use super::object::Object;
+use super::watch::Kind;
+
+/// Parses an object. One that is being deleted only finishes what it has begun.
+pub(crate) fn parse(object: &Object) -> Parsed {
+    let mut parsed = match object {
+        Object::Allocation(object) => net_ip_allocation::parse(object),
+        Object::Pool(object) => floating_ip_pool::parse(object),
+        Object::Records(object) => node_dns_record_set::parse(object),
+    };
+    let policy = &mut parsed.pool.policy;
+    if object.metadata().deletion_timestamp.is_some() && policy.mode != Mode::Refused {
+        // What was begun before a person set it to be observed only is still finished, but nothing else is done.
+        policy.detaches_on_delete &= policy.mode == Mode::Active;
+        policy.mode = Mode::Leaving;
+    }
+    parsed
+}
+
+/// The name that an object of a kind has in keys.
+pub(crate) fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::FloatingIPPools => floating_ip_pool::KIND,
+        Kind::NodeDNSRecordSets => node_dns_record_set::KIND,
+        _ => net_ip_allocation::KIND,
+    }
+}
+
+/// The pool that an object is.
+pub fn key_of(object: &Object) -> PoolKey {
+    match object {
+        Object::Allocation(object) => net_ip_allocation::key(object),
+        Object::Pool(object) => floating_ip_pool::key(object),
+        Object::Records(object) => node_dns_record_set::key(object),
+    }
+}

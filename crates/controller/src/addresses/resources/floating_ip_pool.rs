@@ -1,0 +1,136 @@
+//! A `FloatingIPPool` as a pool.
+
+use std::time::Duration;
+
+use api::FloatingIPPool;
+use kube::ResourceExt;
+use plan::{Pool, PoolKey, Provider, Scope, Source, TAG_PREFIX, Tenancy};
+
+use super::parsed::{Parsed, Who, created, parse_addresses};
+use super::policy::allowed;
+use super::publication::publication;
+use super::refusal::Refusal;
+use crate::addresses::codec::{
+    created_here, disowned, held, last_holders, lent, losses_confirmed, moving_since, ptrs, returned,
+};
+
+/// The kind's name.
+pub const KIND: &str = "FloatingIPPool";
+
+/// How long a NotReady node keeps its address where the object does not say: as FLIPOP does, not at all.
+const FAILOVER_GRACE_DEFAULT: Duration = Duration::ZERO;
+
+/// How old the facts may get: the kind has no interval of its own.
+const FACTS_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// How many seconds resolvers may keep an answer where the object does not say: as with FLIPOP.
+const TTL_DEFAULT: u32 = 60;
+
+/// The pool's name.
+pub fn key(object: &FloatingIPPool) -> PoolKey {
+    PoolKey {
+        kind: KIND,
+        namespace: object.namespace().unwrap_or_default().into(),
+        name: object.name_any().into(),
+    }
+}
+
+pub(super) fn parse(object: &FloatingIPPool) -> Parsed {
+    let spec = &object.spec;
+    let (addresses, mut refusal) = parse_addresses(spec.ips.as_deref().unwrap_or_default());
+    let provider = named(&spec.provider).map_err(|unsupported| refusal = Some(unsupported)).ok();
+    let matches = spec.matches.clone().unwrap_or_default();
+    let needs_pods = matches.needs_pods();
+    let who = Who::matching(matches, None, |invalid| refusal = Some(invalid));
+    let mut record_refusal = None;
+    let publication = spec.dns_record_set.as_ref().and_then(|records| {
+        let told = object.status.as_ref().and_then(|status| status.dns.as_ref());
+        let read = publication(records, records.provider_or(None), Source::Addresses, told);
+        let mut read = read.map_err(|why| record_refusal = Some(why)).ok()?;
+        read.ttl = read.ttl.or(Some(TTL_DEFAULT));
+        Some(read)
+    });
+    let status = object.status.as_ref();
+    let addresses_status = status.map(|status| status.addresses.as_slice()).unwrap_or_default();
+    let journal = status.and_then(|status| status.moves.as_ref()).map(|moves| moves.entries.as_slice());
+    let journal = journal.unwrap_or_default();
+    let scope = Scope { provider: provider.unwrap_or(Provider::DigitalOcean), account: "".into() };
+    let tag = object.uid().map(|uid| format!("{TAG_PREFIX}{uid}"));
+    let tag_used = status.and_then(|status| status.creation_tag.as_ref());
+    let pool = Pool {
+        created: created(object),
+        desired: spec.desired().unwrap_or(addresses.len()),
+        is_tag_used: tag_used.is_some() && tag_used == tag.as_ref(),
+        creates: tag.map(Into::into),
+        created_here: created_here(addresses_status),
+        disowned: disowned(object),
+        tenancy: Tenancy::UntilDisplaced { needs_pods },
+        region: spec.region.as_deref().filter(|region| !region.is_empty()).map(Into::into),
+        last_holders: last_holders(addresses_status),
+        held: held(addresses_status),
+        lent: lent(addresses_status),
+        returned: returned(addresses_status),
+        ptrs: ptrs(addresses_status),
+        last_assignment: status.and_then(|status| status.last_assignment.as_ref()).map(|time| time.0),
+        moving_since: moving_since(journal),
+        publication,
+        losses_confirmed: losses_confirmed(object),
+        policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, spec.assignment_cool_off()),
+        ..Pool::new(key(object), scope, addresses)
+    };
+    Parsed { pool, provider, who, refusal, record_refusal, age_max: FACTS_AGE_MAX }
+}
+
+fn named(provider: &str) -> Result<Provider, Refusal> {
+    match provider {
+        "digitalocean" => Ok(Provider::DigitalOcean),
+        "gcp" => Ok(Provider::Gcp),
+        "aws" => Ok(Provider::Aws),
+        "azure" => Ok(Provider::Azure),
+        other => Err(Refusal {
+            reason: "UnsupportedProvider",
+            message: format!("{other} has no floating addresses: use digitalocean, gcp, aws or azure"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f10_a_provider_without_floating_addresses_is_refused_with_the_names_of_those_that_have_them() {
+        assert_eq!(named("cloudflare").unwrap_err().reason, "UnsupportedProvider");
+        assert_eq!(named("digitalocean").unwrap(), Provider::DigitalOcean);
+    }
+
+    #[test]
+    fn a_move_that_has_failed_began_when_its_journal_says() {
+        let entry = serde_json::json!({
+            "id": "m", "address": "192.0.2.1", "step": "attach", "epoch": 1, "startedAt": "2026-01-10T02:14:07Z",
+        });
+        let object = serde_json::json!({
+            "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
+            "metadata": {"name": "pool", "uid": "u1"}, "spec": {"provider": "digitalocean", "ips": ["192.0.2.1"]},
+            "status": {
+                "addresses": [{"address": "192.0.2.1", "state": "Unknown", "since": "2026-01-10T02:20:00Z"}],
+                "moves": {"version": 1, "epoch": 1, "entries": [entry]},
+            },
+        });
+        let pool = parse(&serde_json::from_value(object).unwrap()).pool;
+        let since = pool.moving_since[&"192.0.2.1".parse().unwrap()];
+        assert_eq!(since.to_string(), "2026-01-10T02:14:07Z");
+    }
+
+    #[test]
+    fn what_was_asked_for_is_still_looked_for_once_no_number_is_desired_any_more() {
+        let object = serde_json::json!({
+            "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
+            "metadata": {"name": "pool", "uid": "u1"}, "spec": {"provider": "digitalocean", "desiredIPs": 0},
+        });
+        assert_eq!(
+            parse(&serde_json::from_value(object).unwrap()).pool.creates.as_deref(),
+            Some("ip-address-controller-u1")
+        );
+    }
+}

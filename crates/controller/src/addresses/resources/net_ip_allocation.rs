@@ -1,0 +1,65 @@
+//! A `NetIPAllocation` as a pool.
+
+use std::time::Duration;
+
+use api::NetIPAllocation;
+use api::net_ip_allocation::{Provider as At, Workload as WorkloadRef};
+use kube::ResourceExt;
+use plan::{Pods, Pool, PoolKey, Provider, Scope, Tenancy};
+
+use super::parsed::{Parsed, PodsMeant, Who, created, parse_addresses};
+use super::policy::allowed;
+use super::workload::Workload;
+use crate::addresses::codec::{held, last_holders, lent, losses_confirmed, ptrs, returned};
+
+/// The kind's name.
+pub const KIND: &str = "NetIPAllocation";
+
+/// How long a NotReady node keeps its address where the object does not say.
+const FAILOVER_GRACE_DEFAULT: Duration = Duration::from_secs(60);
+
+/// The pool's name.
+pub fn key(object: &NetIPAllocation) -> PoolKey {
+    PoolKey { kind: KIND, namespace: "".into(), name: object.name_any().into() }
+}
+
+pub(super) fn parse(object: &NetIPAllocation) -> Parsed {
+    let spec = &object.spec;
+    let provider = match spec.cloud.provider {
+        At::Gcp => Provider::Gcp,
+        At::Aws => Provider::Aws,
+        At::Azure => Provider::Azure,
+        At::DigitalOcean => Provider::DigitalOcean,
+    };
+    let (addresses, refusal) = parse_addresses(&spec.reserved_ips);
+    let status = object.status.as_ref().map(|status| status.addresses.as_slice()).unwrap_or_default();
+    let zones = spec.cloud.zones.iter().flatten().map(|zone| zone.as_str().into()).collect();
+    let region = spec.cloud.region.as_deref().filter(|region| !region.is_empty()).map(Into::into);
+    let pool = Pool {
+        created: created(object),
+        tenancy: Tenancy::UntilDrained,
+        region,
+        zones,
+        last_holders: last_holders(status),
+        held: held(status),
+        lent: lent(status),
+        returned: returned(status),
+        ptrs: ptrs(status),
+        losses_confirmed: losses_confirmed(object),
+        policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, Duration::ZERO),
+        ..Pool::new(key(object), Scope { provider, account: "".into() }, addresses)
+    };
+    let named = |workload: WorkloadRef| Workload::new(workload.kind, workload.namespace, workload.name);
+    let pods = spec.workload().map(|workload| PodsMeant::Of(named(workload)));
+    let labels = spec.node_selector.clone().unwrap_or_default();
+    let nodes = labels.into_iter().collect();
+    let who = Who { nodes, tolerations: None, pods, pods_otherwise: Pods::Absent, publishes: None };
+    Parsed {
+        pool,
+        provider: Some(provider),
+        who,
+        refusal,
+        record_refusal: None,
+        age_max: spec.reconcile_interval(),
+    }
+}

@@ -1,0 +1,44 @@
+//! A `NodeDNSRecordSet` as a pool that has no addresses, only nodes and a name.
+
+use std::time::Duration;
+
+use api::NodeDNSRecordSet;
+use kube::ResourceExt;
+use plan::{Pool, PoolKey, Provider, Scope, Source, Tenancy};
+
+use super::parsed::{NodeAddress, Parsed, Who, created};
+use super::publication::publication;
+
+/// The kind's name.
+pub const KIND: &str = "NodeDNSRecordSet";
+
+/// The pool's name.
+pub fn key(object: &NodeDNSRecordSet) -> PoolKey {
+    PoolKey {
+        kind: KIND,
+        namespace: object.namespace().unwrap_or_default().into(),
+        name: object.name_any().into(),
+    }
+}
+
+pub(super) fn parse(object: &NodeDNSRecordSet) -> Parsed {
+    let spec = &object.spec;
+    let mut refusal = None;
+    let mut refuse = |why| refusal = Some(why);
+    let told = object.status.as_ref().and_then(|status| status.dns.as_ref());
+    let publication = publication(&spec.dns_record_set, spec.dns_provider(), Source::Nodes, told);
+    let publication = publication.map_err(&mut refuse).ok();
+    let publishes = NodeAddress::named(spec.address_type()).map_err(&mut refuse).ok();
+    let matches = spec.matches.clone().unwrap_or_default();
+    let needs_pods = matches.needs_pods();
+    let who = Who::matching(matches, publishes, refuse);
+    // It is about no cloud, so this is never asked.
+    let nowhere = Scope { provider: Provider::DigitalOcean, account: "".into() };
+    let pool = Pool {
+        created: created(object),
+        tenancy: Tenancy::UntilDisplaced { needs_pods },
+        publication,
+        ..Pool::new(key(object), nowhere, Vec::new())
+    };
+    Parsed { pool, provider: None, who, refusal, record_refusal: None, age_max: Duration::MAX }
+}

@@ -1,0 +1,312 @@
+//! What the reconciler of addresses watches.
+//!
+//! In: the apiserver's watches. Out: [`Seen`] events on a channel, and for each kind whether it can be believed. Types here hold only the
+//! fields that decisions need, because what grows with the cluster is what is watched. Nothing here decides.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use api::{FloatingIPPool, IP_READY_LABEL, NetIPAllocation, NodeDNSRecordSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Node, Pod, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client, Resource};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+
+use crate::kubernetes::decode::{Change, Decoded, Undecodable};
+use crate::kubernetes::watch::{Heard, WATCH_RETRY, follow, is_not_found};
+use crate::tasks::Tasks;
+
+/// A node, as far as decisions need it.
+#[derive(Clone, Debug, Deserialize, Resource)]
+#[resource(inherit = "Node")]
+pub struct SlimNode {
+    /// Name, labels, annotations.
+    pub metadata: ObjectMeta,
+    /// Machine, taints, cordon.
+    #[serde(default)]
+    pub spec: SlimNodeSpec,
+    /// Conditions.
+    #[serde(default)]
+    pub status: SlimStatus,
+    /// Whether this only stands in for a node that can't be decoded.
+    #[serde(skip)]
+    pub is_stand_in: bool,
+}
+
+impl SlimNode {
+    /// What stands in for a node that can't be decoded: the last version that could be, or else what can be told of it.
+    pub(crate) fn stand_in(undecodable: &Undecodable, last: Option<&Self>) -> Self {
+        let is_same = |last: &&Self| last.metadata.uid == undecodable.metadata.uid;
+        let is_machine = |text: &&str| drivers::machine_of(text).is_some();
+        let provider_id = undecodable.at(&["spec", "providerID"]);
+        let provider_id =
+            provider_id.or_else(|| undecodable.strings().find(is_machine).map(ToOwned::to_owned));
+        if let Some(last) = last.filter(is_same) {
+            // A machine is given to a node once, and never changes.
+            let provider_id = last.spec.provider_id.clone().or(provider_id);
+            let spec = SlimNodeSpec { provider_id, ..last.spec.clone() };
+            return Self { is_stand_in: true, spec, ..last.clone() };
+        }
+        // Nobody can tell of which type the addresses are, and none of them is published anew.
+        let of_any_type = |address: std::net::IpAddr| {
+            let kinds = ["ExternalIP", "InternalIP"].into_iter();
+            kinds.map(move |kind| SlimAddress { kind: kind.to_owned(), address: address.to_string() })
+        };
+        let addresses = undecodable.at(&["status", "addresses"]);
+        let addresses =
+            addresses.unwrap_or_else(|| undecodable.addresses().into_iter().flat_map(of_any_type).collect());
+        Self {
+            metadata: undecodable.metadata.clone(),
+            spec: SlimNodeSpec { provider_id, ..SlimNodeSpec::default() },
+            status: SlimStatus { addresses, ..SlimStatus::default() },
+            is_stand_in: true,
+        }
+    }
+
+    /// Whether it carries the label that says that it holds an address.
+    pub fn is_ip_ready(&self) -> bool {
+        let labels = self.metadata.labels.as_ref();
+        labels.and_then(|labels| labels.get(IP_READY_LABEL)).is_some_and(|value| value == "true")
+    }
+}
+
+/// What a node's spec says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimNodeSpec {
+    /// The machine.
+    #[serde(rename = "providerID")]
+    pub provider_id: Option<String>,
+    /// The taints.
+    #[serde(default)]
+    pub taints: Vec<Taint>,
+    /// Whether it is cordoned.
+    #[serde(default)]
+    pub unschedulable: bool,
+}
+
+/// A pod, as far as decisions need it.
+#[derive(Clone, Debug, Deserialize, Resource)]
+#[resource(inherit = "Pod")]
+pub struct SlimPod {
+    /// Name, labels, owner.
+    pub metadata: ObjectMeta,
+    /// Where it runs.
+    #[serde(default)]
+    pub spec: SlimPodSpec,
+    /// Phase and conditions.
+    #[serde(default)]
+    pub status: SlimStatus,
+    /// Whether this only stands in for a pod that can't be decoded.
+    #[serde(skip)]
+    pub is_stand_in: bool,
+}
+
+impl SlimPod {
+    /// What stands in for a pod that can't be decoded: the last version that could be, or else what can be told of it.
+    pub(crate) fn stand_in(undecodable: &Undecodable, last: Option<&Self>) -> Self {
+        let is_same = |last: &&Self| last.metadata.uid == undecodable.metadata.uid;
+        let node_name = undecodable.at(&["spec", "nodeName"]);
+        if let Some(last) = last.filter(is_same) {
+            // A pod is bound to a node once, and never moves.
+            let spec = SlimPodSpec { node_name: last.spec.node_name.clone().or(node_name) };
+            return Self { is_stand_in: true, spec, ..last.clone() };
+        }
+        Self {
+            metadata: undecodable.metadata.clone(),
+            spec: SlimPodSpec { node_name },
+            status: SlimStatus::default(),
+            is_stand_in: true,
+        }
+    }
+}
+
+/// What a pod's spec says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimPodSpec {
+    /// The node it runs on.
+    pub node_name: Option<String>,
+}
+
+/// What a node's or pod's status says.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct SlimStatus {
+    /// A pod's phase.
+    pub phase: Option<String>,
+    /// The conditions.
+    #[serde(default)]
+    pub conditions: Vec<SlimCondition>,
+    /// A node's addresses.
+    #[serde(default)]
+    pub addresses: Vec<SlimAddress>,
+}
+
+/// One of a node's addresses.
+#[derive(Clone, Debug, Deserialize)]
+pub struct SlimAddress {
+    /// `ExternalIP`, `InternalIP` or another.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The address, or a name.
+    pub address: String,
+}
+
+/// A condition.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimCondition {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// Since when.
+    pub last_transition_time: Option<Time>,
+}
+
+impl SlimStatus {
+    /// The Ready condition.
+    pub fn ready(&self) -> Option<&SlimCondition> {
+        self.conditions.iter().find(|condition| condition.kind == "Ready")
+    }
+}
+
+/// A kind that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Nodes,
+    Pods,
+    Deployments,
+    StatefulSets,
+    DaemonSets,
+    ReplicaSets,
+    NetIPAllocations,
+    FloatingIPPools,
+    NodeDNSRecordSets,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 9] = [
+        Self::Nodes,
+        Self::Pods,
+        Self::Deployments,
+        Self::StatefulSets,
+        Self::DaemonSets,
+        Self::ReplicaSets,
+        Self::NetIPAllocations,
+        Self::FloatingIPPools,
+        Self::NodeDNSRecordSets,
+    ];
+}
+
+impl Kind {
+    /// Its name in the API, and its group and version.
+    pub fn named(self) -> (Cow<'static, str>, Cow<'static, str>) {
+        fn of<K: Resource<DynamicType = ()>>() -> (Cow<'static, str>, Cow<'static, str>) {
+            (K::kind(&()).into_owned().into(), K::api_version(&()).into_owned().into())
+        }
+        match self {
+            Self::Nodes => of::<Node>(),
+            Self::Pods => of::<Pod>(),
+            Self::Deployments => of::<Deployment>(),
+            Self::StatefulSets => of::<StatefulSet>(),
+            Self::DaemonSets => of::<DaemonSet>(),
+            Self::ReplicaSets => of::<ReplicaSet>(),
+            Self::NetIPAllocations => of::<NetIPAllocation>(),
+            Self::FloatingIPPools => of::<FloatingIPPool>(),
+            Self::NodeDNSRecordSets => of::<NodeDNSRecordSet>(),
+        }
+    }
+
+    /// Whether a cluster need not have it: those of Kubernetes itself are always there, whatever somebody on the way answers.
+    fn may_be_absent(self) -> bool {
+        matches!(self, Self::NetIPAllocations | Self::FloatingIPPools | Self::NodeDNSRecordSets)
+    }
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub enum Seen {
+    /// Nodes.
+    Nodes(Change<SlimNode>),
+    /// Pods.
+    Pods(Change<SlimPod>),
+    /// What owns pods, of one of its four kinds.
+    Owners(Kind, Change<ObjectMeta>),
+    /// Allocations.
+    Allocations(Change<NetIPAllocation>),
+    /// Pools.
+    Pools(Change<FloatingIPPool>),
+    /// Names that hold nodes' addresses.
+    RecordSets(Change<NodeDNSRecordSet>),
+    /// A watch has failed; until it tells of something again, its kind is not known.
+    Unsure(Kind),
+    /// The cluster does not have this kind.
+    Absent(Kind),
+}
+
+/// Starts watching. The watches end when the set is dropped.
+pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> Tasks<()> {
+    let mut tasks = Tasks::default();
+    spawn(&mut tasks, client, to, Kind::Nodes, Seen::Nodes);
+    spawn(&mut tasks, client, to, Kind::Pods, Seen::Pods);
+    spawn(&mut tasks, client, to, Kind::Deployments, owners::<Deployment>(Kind::Deployments));
+    spawn(&mut tasks, client, to, Kind::StatefulSets, owners::<StatefulSet>(Kind::StatefulSets));
+    spawn(&mut tasks, client, to, Kind::DaemonSets, owners::<DaemonSet>(Kind::DaemonSets));
+    spawn(&mut tasks, client, to, Kind::ReplicaSets, owners::<ReplicaSet>(Kind::ReplicaSets));
+    spawn(&mut tasks, client, to, Kind::NetIPAllocations, Seen::Allocations);
+    spawn(&mut tasks, client, to, Kind::FloatingIPPools, Seen::Pools);
+    spawn(&mut tasks, client, to, Kind::NodeDNSRecordSets, Seen::RecordSets);
+    tasks
+}
+
+/// What owns pods is asked for its metadata alone.
+fn owners<K>(kind: Kind) -> impl Fn(Change<PartialObjectMeta<K>>) -> Seen + Copy {
+    move |change| Seen::Owners(kind, change.map(|owner| owner.metadata))
+}
+
+fn spawn<K>(
+    tasks: &mut Tasks<()>,
+    client: &Client,
+    to: &mpsc::UnboundedSender<Seen>,
+    kind: Kind,
+    seen: impl Fn(Change<K>) -> Seen + Copy + Send + Sync + 'static,
+) where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+    K::DynamicType: Default,
+{
+    let (api, to) = (Api::<Decoded<K>>::all(client.clone()), to.clone());
+    let was_absent = AtomicBool::new(false);
+    let tell = move |heard| {
+        let is_absent = kind.may_be_absent() && matches!(&heard, Heard::Lost(error) if is_not_found(error));
+        let is_new = !was_absent.swap(is_absent, Ordering::Relaxed);
+        match heard {
+            Heard::Changed(change) => seen(change),
+            Heard::Lost(_) if plan::sabotaged!(FailedWatchReadAsEmpty) => seen(Change::All(Vec::new())),
+            Heard::Lost(_) if is_absent => {
+                if is_new {
+                    tracing::warn!(?kind, "the cluster does not have this kind");
+                }
+                Seen::Absent(kind)
+            }
+            Heard::Lost(error) => {
+                tracing::warn!(?kind, %error, "a watch failed");
+                Seen::Unsure(kind)
+            }
+        }
+    };
+    // A watcher that resumes after an error says nothing until something changes, so one that failed is begun anew: its
+    // relist says that all is known again.
+    tasks.spawn(async move {
+        while follow(api.clone(), &to, &tell).await {
+            tokio::time::sleep(WATCH_RETRY).await;
+        }
+    });
+}

@@ -1,0 +1,552 @@
+//! Decodes the objects of a watch or list one by one, so that one which can't be decoded never fails all others of its kind.
+//!
+//! In: the JSON of each object, which `kube` hands over unread. Out: the object, or an [`Undecodable`] with its metadata
+//! and its JSON. "Can't be decoded" is not "absent": the last version that could be decoded stays, and without one the
+//! addresses and machines that the JSON names are reserved.
+//!
+//! The JSON is scanned without recursion, so no depth of nesting can fail the scan or exhaust the stack.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Resource;
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+/// Why an object is not acted on that can't be decoded, and the reason of the Event about it.
+pub const UNDECODABLE: &str = "Undecodable";
+
+/// An object, or what is left of one that can't be decoded.
+#[derive(Clone, Debug)]
+pub enum Decoded<K> {
+    /// The object.
+    Object(K),
+    /// It can't be decoded.
+    Undecodable(Box<Undecodable>),
+}
+
+/// An object that can't be decoded.
+#[derive(Clone, Debug)]
+pub struct Undecodable {
+    /// Its metadata, or at least its name, namespace, UID, version and age.
+    pub metadata: ObjectMeta,
+    /// Why it can't be decoded.
+    pub error: Arc<str>,
+    json: Arc<str>,
+}
+
+/// The identity of an object whose metadata can't be decoded either.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Identity {
+    name: String,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    creation_timestamp: Option<String>,
+}
+
+impl<K: DeserializeOwned> Decoded<K> {
+    fn from_json(json: &str) -> Result<Self, serde_json::Error> {
+        let error = match serde_json::from_str(json) {
+            Ok(object) => return Ok(Self::Object(object)),
+            Err(error) => {
+                let error = format!("{}: {error}", path_at(json, error.column()));
+                error.chars().take(ERROR_MAX).collect::<String>().into()
+            }
+        };
+        let metadata = metadata(json)?;
+        Ok(Self::Undecodable(Box::new(Undecodable { metadata, error, json: json.into() })))
+    }
+}
+
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Decoded<K> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let json = Box::<RawValue>::deserialize(from)?;
+        Self::from_json(json.get()).map_err(D::Error::custom)
+    }
+}
+
+impl<K> From<K> for Decoded<K> {
+    fn from(object: K) -> Self {
+        Self::Object(object)
+    }
+}
+
+impl<K> Decoded<K> {
+    /// The same of something else.
+    pub fn map<L>(self, change: impl FnOnce(K) -> L) -> Decoded<L> {
+        match self {
+            Self::Object(object) => Decoded::Object(change(object)),
+            Self::Undecodable(undecodable) => Decoded::Undecodable(undecodable),
+        }
+    }
+}
+
+impl<K: Resource> Resource for Decoded<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::kind(of)
+    }
+
+    fn group(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::group(of)
+    }
+
+    fn version(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::version(of)
+    }
+
+    fn api_version(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::api_version(of)
+    }
+
+    fn plural(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::plural(of)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        match self {
+            Self::Object(object) => object.meta(),
+            Self::Undecodable(undecodable) => &undecodable.metadata,
+        }
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        match self {
+            Self::Object(object) => object.meta_mut(),
+            Self::Undecodable(undecodable) => &mut undecodable.metadata,
+        }
+    }
+}
+
+/// The most characters of an error: it repeats the value that it is about, which can be as large as the object.
+const ERROR_MAX: usize = 500;
+
+/// The most names in the path of a field.
+const PATH_MAX: usize = 12;
+
+/// The path of the field at an offset of an object, so that a person finds it.
+fn path_at(json: &str, offset: usize) -> String {
+    /// An object with the name of its present field, or a list with the number of its present item.
+    enum Within {
+        Object(Option<String>),
+        List(usize),
+    }
+    let mut path: Vec<Within> = Vec::new();
+    let mut bytes = json.bytes().enumerate().take(offset);
+    while let Some((at, byte)) = bytes.next() {
+        match (byte, path.last_mut()) {
+            (b'{', _) => path.push(Within::Object(None)),
+            (b'[', _) => path.push(Within::List(0)),
+            (b'}' | b']', _) => _ = path.pop(),
+            (b',', Some(Within::Object(name))) => *name = None,
+            (b',', Some(Within::List(number))) => *number += 1,
+            (b'"', within) => {
+                let mut is_escaped = false;
+                let end = bytes.find(|(_, byte)| {
+                    let is_end = *byte == b'"' && !is_escaped;
+                    is_escaped = *byte == b'\\' && !is_escaped;
+                    is_end
+                });
+                if let (Some(Within::Object(name @ None)), Some((end, _))) = (within, end) {
+                    *name = json.get(at + 1..end).map(ToOwned::to_owned);
+                }
+            }
+            _ => {}
+        }
+    }
+    let names = path.iter().take(PATH_MAX).filter_map(|within| match within {
+        Within::Object(name) => name.clone(),
+        Within::List(number) => Some(number.to_string()),
+    });
+    names.collect::<Vec<_>>().join(".")
+}
+
+/// The fields of a JSON object, each as it is.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
+
+/// As much of an object's metadata as can be decoded. Field ownership follows the nesting of the object, and nobody needs it.
+fn metadata(json: &str) -> Result<ObjectMeta, serde_json::Error> {
+    let fields: Fields<'_> = serde_json::from_str(json)?;
+    let metadata = fields.get("metadata").map_or("{}", |metadata| metadata.get());
+    let mut fields: Fields<'_> = serde_json::from_str(metadata)?;
+    fields.remove("managedFields");
+    if let Ok(metadata) = serde_json::from_str(&serde_json::to_string(&fields)?) {
+        return Ok(metadata);
+    }
+    let Identity { name, namespace, uid, resource_version, creation_timestamp } =
+        serde_json::from_str(metadata)?;
+    let creation_timestamp = creation_timestamp.and_then(|text| text.parse().ok()).map(Time);
+    Ok(ObjectMeta {
+        name: Some(name),
+        namespace,
+        uid,
+        resource_version,
+        creation_timestamp,
+        ..ObjectMeta::default()
+    })
+}
+
+impl Undecodable {
+    /// A part of the object, where that part can be decoded.
+    pub fn at<T: DeserializeOwned>(&self, path: &[&str]) -> Option<T> {
+        let mut json = &*self.json;
+        for name in path {
+            let fields: Fields<'_> = serde_json::from_str(json).ok()?;
+            json = fields.get(*name)?.get();
+        }
+        serde_json::from_str(json).ok()
+    }
+
+    /// The object as another one that has this spec and no status, where that can be decoded.
+    pub fn with_spec<K: DeserializeOwned>(&self, spec: Option<serde_json::Value>) -> Option<K> {
+        let spec = match spec {
+            Some(spec) => spec,
+            None => self.at(&["spec"])?,
+        };
+        let metadata = serde_json::to_value(&self.metadata).ok()?;
+        serde_json::from_value(serde_json::json!({"metadata": metadata, "spec": spec})).ok()
+    }
+
+    /// Every string in the object, also those inside of strings that hold JSON, and what is between them.
+    pub fn strings(&self) -> impl Iterator<Item = &str> {
+        self.json.split('"').map(|text| text.trim_end_matches('\\'))
+    }
+
+    /// Every address in the object, wherever it is.
+    pub fn addresses(&self) -> BTreeSet<IpAddr> {
+        let is_part = |byte: char| byte.is_ascii_hexdigit() || matches!(byte, '.' | ':');
+        let runs = self.json.split(|byte| !is_part(byte)).map(|run| run.trim_end_matches('.'));
+        let parsed = runs.filter(|run| run.len() > 2).flat_map(|run| {
+            // An address may have a port.
+            let host = run.rsplit_once(':').map(|(host, _)| host);
+            run.parse().ok().or_else(|| host.and_then(|host| host.parse().ok()))
+        });
+        parsed.collect()
+    }
+}
+
+/// What changed of a kind.
+#[derive(Debug)]
+pub enum Change<K> {
+    /// These are all there are.
+    All(Vec<Decoded<K>>),
+    /// One appeared or changed.
+    Applied(Box<Decoded<K>>),
+    /// One is gone.
+    Deleted(Box<ObjectMeta>),
+}
+
+impl<K> Change<K> {
+    /// The same of something else.
+    pub fn map<L>(self, change: impl Fn(K) -> L) -> Change<L> {
+        match self {
+            Self::All(all) => Change::All(all.into_iter().map(|one| one.map(&change)).collect()),
+            Self::Applied(one) => Change::Applied(Box::new(one.map(change))),
+            Self::Deleted(gone) => Change::Deleted(gone),
+        }
+    }
+
+    /// The same with a stand-in for each object that can't be decoded. None where nothing is left of it: an object that
+    /// can't be decoded and has no stand-in has changed nothing.
+    pub fn with_stand_ins(self, stand_in: impl Fn(Undecodable) -> Option<K>) -> Option<Settled<K>> {
+        let settle = |one| match one {
+            Decoded::Object(object) => Some(object),
+            Decoded::Undecodable(undecodable) => stand_in(*undecodable),
+        };
+        Some(match self {
+            Self::All(all) => Settled::All(all.into_iter().filter_map(settle).collect()),
+            Self::Applied(one) => Settled::Applied(settle(*one)?),
+            Self::Deleted(gone) => Settled::Deleted(gone),
+        })
+    }
+}
+
+/// What changed of a kind of which every object was decoded or has a stand-in.
+#[derive(Debug)]
+pub enum Settled<K> {
+    /// These are all there are.
+    All(Vec<K>),
+    /// One appeared or changed.
+    Applied(K),
+    /// One is gone.
+    Deleted(Box<ObjectMeta>),
+}
+
+/// The objects that can't be decoded, as far as they are reported.
+#[derive(Debug)]
+pub struct Register<T> {
+    entries: BTreeMap<(T, String, String), Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    uid: Option<String>,
+    version: Option<String>,
+    error: Arc<str>,
+    /// Whether this version was reported.
+    is_reported: bool,
+    /// When the object was last reported, in whatever version.
+    last_report: Option<Instant>,
+}
+
+/// An object that can't be decoded, to be reported.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Report<T> {
+    /// Its kind.
+    pub kind: T,
+    /// Its namespace; empty where it has none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: Option<String>,
+    /// Why it can't be decoded.
+    pub error: Arc<str>,
+}
+
+/// An object is reported once in each version, and not more often than this.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+
+/// The most objects that are reported at once.
+const REPORTS_MAX: usize = 20;
+
+impl<T> Default for Register<T> {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new() }
+    }
+}
+
+impl<T: Copy + Ord> Register<T> {
+    /// Takes in what changed of a kind.
+    pub fn see<K>(&mut self, kind: T, change: &Change<K>, metadata: impl Fn(&K) -> &ObjectMeta) {
+        let key_of = |one: &Decoded<K>| match one {
+            Decoded::Object(object) => key(kind, metadata(object)),
+            Decoded::Undecodable(undecodable) => key(kind, &undecodable.metadata),
+        };
+        match change {
+            Change::All(all) => {
+                let present: BTreeSet<_> = all.iter().map(key_of).collect();
+                self.entries.retain(|key, _| key.0 != kind || present.contains(key));
+                all.iter().for_each(|one| self.set(key_of(one), one));
+            }
+            Change::Applied(one) => self.set(key_of(one), one),
+            Change::Deleted(gone) => _ = self.entries.remove(&key(kind, gone)),
+        }
+    }
+
+    fn set<K>(&mut self, key: (T, String, String), one: &Decoded<K>) {
+        let Decoded::Undecodable(undecodable) = one else {
+            self.entries.remove(&key);
+            return;
+        };
+        let Undecodable { metadata, error, .. } = &**undecodable;
+        let before = self.entries.get(&key);
+        if before.is_some_and(|before| before.version == metadata.resource_version) {
+            return;
+        }
+        let entry = Entry {
+            uid: metadata.uid.clone(),
+            version: metadata.resource_version.clone(),
+            error: Arc::clone(error),
+            is_reported: false,
+            last_report: before.and_then(|before| before.last_report),
+        };
+        self.entries.insert(key, entry);
+    }
+
+    /// The objects of a kind, by namespace and name.
+    pub fn of(&self, kind: T) -> impl Iterator<Item = (&str, &str)> {
+        let of_kind = self.entries.keys().filter(move |(of, ..)| *of == kind);
+        of_kind.map(|(_, namespace, name)| (&**namespace, &**name))
+    }
+
+    /// Those that are to be reported now. They count as reported then.
+    pub fn due(&mut self, now: Instant) -> Vec<Report<T>> {
+        let is_due = |entry: &Entry| {
+            let was_reported = |at: Instant| now.saturating_duration_since(at) < REPORT_EVERY;
+            !entry.is_reported && !entry.last_report.is_some_and(was_reported)
+        };
+        let due = self.entries.iter_mut().filter(|(_, entry)| is_due(entry)).take(REPORTS_MAX);
+        due.map(|((kind, namespace, name), entry)| {
+            (entry.is_reported, entry.last_report) = (true, Some(now));
+            tracing::warn!(namespace, object = name, error = %entry.error, "failed to decode an object");
+            Report {
+                kind: *kind,
+                namespace: namespace.clone(),
+                name: name.clone(),
+                uid: entry.uid.clone(),
+                error: Arc::clone(&entry.error),
+            }
+        })
+        .collect()
+    }
+}
+
+fn key<T>(kind: T, metadata: &ObjectMeta) -> (T, String, String) {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    (kind, text(&metadata.namespace), text(&metadata.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::NetIPAllocation;
+    use kube::ResourceExt;
+    use kube::core::{ObjectList, WatchEvent};
+    use serde_json::{Value, json};
+
+    use crate::addresses::watch::SlimNode;
+    use crate::vips::watch::Cluster;
+
+    fn undecodable<K: DeserializeOwned + std::fmt::Debug>(json: &str) -> Undecodable {
+        match serde_json::from_str::<Decoded<K>>(json).unwrap() {
+            Decoded::Undecodable(undecodable) => *undecodable,
+            Decoded::Object(object) => panic!("decoded {object:?}"),
+        }
+    }
+
+    fn allocation(name: &str, status: &Value) -> Value {
+        json!({
+            "metadata": {"name": name, "uid": name, "resourceVersion": "7"},
+            "spec": {"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"}}, "status": status,
+        })
+    }
+
+    /// A Cluster with a variable that is nested so deep.
+    fn nested(depth: usize) -> String {
+        let value = format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth));
+        let variables = format!("[{{\"name\":\"v\",\"value\":{value}}}]");
+        format!(
+            "{{\"metadata\":{{\"name\":\"c\",\"namespace\":\"ns\",\"resourceVersion\":\"7\",\
+             \"managedFields\":[{{\"fieldsV1\":{value}}}]}},\
+             \"spec\":{{\"controlPlaneEndpoint\":{{\"host\":\"10.0.0.9\",\"port\":6443}},\
+             \"topology\":{{\"class\":\"k\",\"variables\":{variables}}}}}}}"
+        )
+    }
+
+    #[test]
+    fn one_undecodable_item_does_not_fail_a_list() {
+        let bad = json!({"conditions": [{"lastTransitionTime": "yesterday"}]});
+        let items = json!([allocation("a", &json!({})), allocation("b", &bad), allocation("c", &json!({}))]);
+        let list = json!({"metadata": {"resourceVersion": "9"}, "items": items}).to_string();
+        let list: ObjectList<Decoded<NetIPAllocation>> = serde_json::from_str(&list).unwrap();
+        let is_decoded = |one: &Decoded<_>| matches!(one, Decoded::Object(_));
+        assert_eq!(list.items.iter().map(is_decoded).collect::<Vec<_>>(), [true, false, true]);
+        assert_eq!(list.items[1].name_any(), "b");
+    }
+
+    #[test]
+    fn one_undecodable_object_does_not_fail_a_watch() {
+        let bad = allocation("b", &json!({"moves": {"version": "two", "epoch": 1}}));
+        let line = format!("{{\"type\":\"MODIFIED\",\"object\":{bad}}}");
+        let event: WatchEvent<Decoded<NetIPAllocation>> = serde_json::from_str(&line).unwrap();
+        let WatchEvent::Modified(Decoded::Undecodable(found)) = event else { panic!("{event:?}") };
+        assert_eq!(found.metadata.resource_version.as_deref(), Some("7"));
+        assert!(found.error.starts_with("status.moves.version: invalid type"), "{}", found.error);
+    }
+
+    #[test]
+    fn no_depth_of_nesting_fails_a_watch() {
+        for depth in [130, 100_000] {
+            let line = format!("{{\"type\":\"ADDED\",\"object\":{}}}", nested(depth));
+            let event: WatchEvent<Decoded<Cluster>> = serde_json::from_str(&line).unwrap();
+            let WatchEvent::Added(Decoded::Undecodable(found)) = event else { panic!("{event:?}") };
+            assert_eq!(
+                (found.metadata.name.as_deref(), found.metadata.namespace.as_deref()),
+                (Some("c"), Some("ns"))
+            );
+            let host = found.at::<String>(&["spec", "controlPlaneEndpoint", "host"]);
+            assert_eq!(host.as_deref(), Some("10.0.0.9"));
+            assert_eq!(found.addresses(), ["10.0.0.9".parse().unwrap()].into());
+        }
+        assert!(matches!(serde_json::from_str(&nested(100)).unwrap(), Decoded::<Cluster>::Object(_)));
+    }
+
+    #[test]
+    fn the_field_that_cannot_be_decoded_is_named() {
+        let json = r#"{"a":{"b,\"}":[1,{"c":"d"},{"e":7}]},"f":1}"#;
+        let path = |of: &str| path_at(json, json.find(of).unwrap() + 1);
+        assert_eq!([path("7"), path("1,"), path("1}")], ["a.b,\\\"}.2.e", "a.b,\\\"}.0", "f"]);
+    }
+
+    #[test]
+    fn an_object_whose_metadata_is_broken_keeps_its_identity() {
+        let metadata = json!({
+            "name": "n1", "uid": "u", "resourceVersion": "7", "labels": ["no", "map"],
+            "creationTimestamp": "2026-01-10T02:14:07Z",
+        });
+        let found = undecodable::<SlimNode>(&json!({"metadata": metadata}).to_string());
+        let ObjectMeta { name, uid, resource_version, creation_timestamp, .. } = found.metadata;
+        assert_eq!([name, uid, resource_version].map(Option::unwrap), ["n1", "u", "7"]);
+        assert_eq!(creation_timestamp.unwrap().0.to_string(), "2026-01-10T02:14:07Z");
+    }
+
+    #[test]
+    fn every_address_and_string_in_an_object_is_found() {
+        let object = json!({
+            "metadata": {"name": "n1", "annotations": {"applied": "{\"ip\":\"203.0.113.1\",\"vm\":\"p/z/vm-1\"}"}},
+            "status": {"addresses": "wrong", "ips": {"203.0.113.2": 1}, "note": "2001:db8::1, [2001:db8::2]:443 10.0.0.1:80."},
+            "spec": {"cidr": "198.51.100.0/24", "time": "2026-01-10T02:14:07Z", "id": "203.0.113.3-7"},
+        });
+        let found = undecodable::<SlimNode>(&object.to_string());
+        let addresses: Vec<_> = found.addresses().iter().map(ToString::to_string).collect();
+        let expected = [
+            "10.0.0.1",
+            "198.51.100.0",
+            "203.0.113.1",
+            "203.0.113.2",
+            "203.0.113.3",
+            "2001:db8::1",
+            "2001:db8::2",
+        ];
+        assert_eq!(addresses, expected);
+        assert!(found.strings().any(|text| text == "p/z/vm-1"));
+    }
+
+    fn read(name: &str, version: &str, is_decodable: bool) -> Decoded<NetIPAllocation> {
+        let status = if is_decodable { json!({}) } else { json!({"addresses": [{"address": 1}]}) };
+        let mut object = allocation(name, &status);
+        object["metadata"]["resourceVersion"] = version.into();
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn a_register_follows_what_is_decoded_again_and_what_is_gone() {
+        let mut register = Register::default();
+        let mut see = |kind, change| {
+            register.see(kind, &change, NetIPAllocation::meta);
+            let all =
+                [1, 2].map(|kind| register.of(kind).map(|(_, name)| name.to_owned()).collect::<Vec<_>>());
+            all.concat()
+        };
+        see(1, Change::All(["a", "b", "c"].map(|name| read(name, "1", false)).into()));
+        let all = see(2, Change::Applied(Box::new(read("other", "1", false))));
+        assert_eq!(all, ["a", "b", "c", "other"]);
+        see(1, Change::Applied(Box::new(read("a", "2", true))));
+        let all = see(1, Change::Deleted(Box::new(read("b", "1", false).meta().clone())));
+        assert_eq!(all, ["c", "other"]);
+        assert_eq!(see(1, Change::All(Vec::new())), ["other"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_version_is_reported_once_and_at_most_once_a_minute() {
+        let mut register = Register::default();
+        let mut reports = |version: &str| {
+            register.see(1, &Change::All(vec![read("a", version, false)]), NetIPAllocation::meta);
+            register.due(Instant::now()).len()
+        };
+        assert_eq!([reports("1"), reports("1"), reports("2")], [1, 0, 0]);
+        tokio::time::advance(REPORT_EVERY).await;
+        assert_eq!([reports("2"), reports("2")], [1, 0]);
+    }
+}

@@ -1,0 +1,30 @@
+//! What a failed write means, and how long to wait before the next.
+
+use std::time::Duration;
+
+/// The first pause after a write failed.
+pub(crate) const WRITE_RETRY: Duration = Duration::from_millis(500);
+
+/// The longest pause after a write had no answer, or after one that says that the apiserver can't answer now.
+pub(crate) const UNANSWERED_RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// The longest pause after a write was refused.
+pub(crate) const WRITE_RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// A write that was refused so often is reported.
+pub(crate) const REFUSALS_REPORTED: u32 = 3;
+
+/// The reason of an Event about a write that the apiserver refuses.
+pub(crate) const WRITE_REFUSED: &str = "WriteRefused";
+
+/// Whether the apiserver has answered that it does not take a write. Somebody has to change something before it does.
+pub(crate) fn is_refused(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    // What is too large for etcd is answered like a fault of the server.
+    let is_too_large = status.message.contains("request is too large");
+    is_too_large || ((400..500).contains(&status.code) && status.code != 429)
+}
+
+pub(crate) fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_conflict())
+}

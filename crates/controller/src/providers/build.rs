@@ -1,0 +1,207 @@
+//! Drivers for everything that has credentials, from the settings.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+#[cfg(feature = "aws")]
+use drivers::aws::addresses::Ec2;
+#[cfg(feature = "aws")]
+use drivers::aws::records::Route53;
+#[cfg(feature = "aws")]
+use drivers::aws::{self, Aws};
+use drivers::azure::addresses::Azure;
+use drivers::azure::identity::{self, Identity};
+use drivers::budget::{Limit, budgeted};
+use drivers::cloudflare::records::Cloudflare;
+use drivers::digitalocean::addresses::DigitalOcean;
+use drivers::digitalocean::records::Records;
+use drivers::google::addresses::Compute;
+use drivers::http::HttpService;
+use drivers::network::MayLeave;
+use drivers::record::RecordDriver;
+use drivers::rfc2136::records::{self as rfc2136, Key, Rfc2136};
+use drivers::tokens::{self, Tokens};
+use drivers::{AddressDriver, Seconds};
+use plan::{DnsProvider, Provider};
+
+use crate::settings::{Secret, Settings};
+
+/// What moves addresses and what publishes names.
+#[derive(Clone, Default)]
+pub struct Drivers {
+    /// The clouds.
+    pub addresses: BTreeMap<Provider, Arc<dyn AddressDriver>>,
+    /// The DNS providers.
+    pub records: BTreeMap<DnsProvider, Arc<dyn RecordDriver>>,
+}
+
+/// Drivers for everything that has credentials, over the given service. What changes nothing, such as the exchange of a
+/// token, goes over `open`, which is not fenced. Messages to a name server ask `may_leave` themselves.
+pub fn drivers(
+    settings: &Settings,
+    service: &HttpService,
+    open: &HttpService,
+    may_leave: MayLeave,
+) -> Drivers {
+    let mut drivers = Drivers::default();
+    match tokens::google() {
+        Ok(tokens) => {
+            let service = budgeted(service.clone(), &[per_minute(settings.google_requests_per_minute)]);
+            let driver = Compute::new(service, &settings.google_compute_custom_endpoint, tokens);
+            drivers.addresses.insert(Provider::Gcp, Arc::new(driver));
+        }
+        Err(error) => tracing::warn!(%error, "Google Cloud is not available"),
+    }
+    drivers.addresses.insert(Provider::Azure, Arc::new(azure(settings, service, open)));
+    let token = secret(&settings.digitalocean_access_token_file, &settings.digitalocean_access_token);
+    if let Some(tokens) = token {
+        let hour = Duration::from_secs(3_600);
+        let per_hour = Limit::window(settings.digitalocean_requests_per_hour, hour);
+        let limits = [per_minute(settings.digitalocean_requests_per_minute), per_hour];
+        let service = budgeted(service.clone(), &limits);
+        let url = &settings.digitalocean_api_url;
+        let records = Records::new(service.clone(), url, Arc::clone(&tokens));
+        drivers.records.insert(DnsProvider::DigitalOcean, Arc::new(records));
+        drivers.addresses.insert(Provider::DigitalOcean, Arc::new(DigitalOcean::new(service, url, tokens)));
+    }
+    if let Some(tokens) = secret(&settings.cloudflare_token_file, &settings.cloudflare_token) {
+        let window = Duration::from_secs(300);
+        let limit = Limit::window(settings.cloudflare_requests_per_five_minutes, window);
+        let driver =
+            Cloudflare::new(budgeted(service.clone(), &[limit]), &settings.cloudflare_api_url, tokens);
+        drivers.records.insert(DnsProvider::Cloudflare, Arc::new(driver));
+    }
+    #[cfg(feature = "aws")]
+    {
+        // Whether there are credentials is known only when somebody asks for them.
+        let aws = Aws::new(service.clone(), aws::Identity::Found, &settings.aws_region, wall_seconds());
+        let aws = Arc::new(aws.at(settings.aws_endpoint_url.as_deref()));
+        let names = Route53::new(Arc::clone(&aws), ::drivers::aws::records::limits());
+        let ec2 = Ec2::new(aws, ::drivers::aws::addresses::limits(), ::drivers::aws::addresses::LATE_MAX);
+        drivers.addresses.insert(Provider::Aws, Arc::new(ec2));
+        drivers.records.insert(DnsProvider::Route53, Arc::new(names));
+    }
+    if let Some(server) = &settings.rfc2136_server {
+        let secret = secret(&settings.rfc2136_tsig_secret_file, &settings.rfc2136_tsig_secret);
+        // A key without its secret is told as an error of each message, and nothing goes out unsigned.
+        let missing = || tokens::missing("RFC2136_TSIG_SECRET");
+        let key = settings.rfc2136_tsig_key_name.clone().filter(|name| !name.is_empty()).map(|name| Key {
+            name,
+            algorithm: settings.rfc2136_tsig_algorithm.clone(),
+            secret: secret.unwrap_or_else(missing),
+        });
+        let linger = Duration::from_secs(settings.takeover_seconds);
+        let service = rfc2136::network(server, may_leave, linger);
+        drivers.records.insert(DnsProvider::Rfc2136, Arc::new(Rfc2136::new(service, key, wall_seconds())));
+    }
+    drivers
+}
+
+/// Azure's driver. A machine's own identity needs no setting, so whether there is one is known when it is asked for.
+fn azure(settings: &Settings, service: &HttpService, open: &HttpService) -> Azure {
+    let given = |setting: &Option<String>| setting.clone().filter(|text| !text.is_empty());
+    let identity = Identity {
+        tenant: settings.azure_tenant_id.clone(),
+        client: given(&settings.azure_client_id),
+        secret: given(&settings.azure_client_secret.as_ref().map(|secret| secret.text().to_owned())),
+        federated_token_file: settings
+            .azure_federated_token_file
+            .clone()
+            .filter(|file| !file.as_os_str().is_empty()),
+        authority: given(&settings.azure_authority_host),
+    };
+    let url = &settings.azure_resource_manager_endpoint;
+    let tokens = identity::tokens(identity, open.clone(), url);
+    let service = budgeted(service.clone(), &drivers::azure::addresses::limits());
+    Azure::new(service, url, tokens, given(&settings.azure_resource_group))
+}
+
+/// A secret in a file that may change, or else in a variable.
+fn secret(file: &Option<PathBuf>, variable: &Option<Secret>) -> Option<Arc<dyn Tokens>> {
+    let text = || variable.as_ref().map(Secret::text).filter(|text| !text.is_empty());
+    let fixed = || text().map(|text| tokens::fixed(text.trim()));
+    file.as_ref().map(tokens::in_file).or_else(fixed)
+}
+
+/// The time that signatures carry.
+fn wall_seconds() -> Seconds {
+    Arc::new(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}
+
+fn per_minute(requests_max: usize) -> Limit {
+    Limit::window(requests_max, Duration::from_secs(60))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, Parser};
+    use drivers::DriverError;
+    use plan::Scope;
+    use std::collections::BTreeSet;
+    use testbed::fake::{Fake, azure, digitalocean, entra};
+
+    /// DigitalOcean's driver as these settings make it, at an account that accepts the given token alone.
+    fn digitalocean(arguments: &[&str], accepted: &str) -> Arc<dyn AddressDriver> {
+        let settings = Settings::try_parse_from([&["controller"], arguments].concat()).unwrap();
+        let account = Fake::new(digitalocean::DigitalOcean::new(accepted));
+        let service = HttpService::new(account.service());
+        let drivers = drivers(&settings, &service, &service, Arc::new(|| true));
+        Arc::clone(&drivers.addresses[&Provider::DigitalOcean])
+    }
+
+    fn scope() -> Scope {
+        Scope { provider: Provider::DigitalOcean, account: "".into() }
+    }
+
+    #[tokio::test]
+    async fn a_token_for_azure_is_asked_for_outside_of_the_fence() {
+        let arguments =
+            ["--azure-tenant-id=tenant", "--azure-client-id=client", "--azure-client-secret=secret"];
+        let arguments =
+            [&["controller", "--azure-authority-host=https://entra.invalid"], &arguments[..]].concat();
+        let settings = Settings::try_parse_from(arguments).unwrap();
+        let subscription = Fake::new(azure::Azure::new("s", "g", "token"));
+        let tenant = Fake::new(entra::Entra::new("tenant", "client", "secret", "token"));
+        let (service, open) = (HttpService::new(subscription.service()), HttpService::new(tenant.service()));
+        let drivers = drivers(&settings, &service, &open, Arc::new(|| false));
+        let scope = Scope { provider: Provider::Azure, account: "s".into() };
+        drivers.addresses[&Provider::Azure].list(&scope).await.unwrap();
+        assert_eq!(tenant.ledger().calls()["entra.token"], 1);
+    }
+
+    #[tokio::test]
+    async fn f13_a_token_in_a_file_is_read_again_for_every_call_and_goes_before_the_variable() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("DIGITALOCEAN_ACCESS_TOKEN");
+        std::fs::write(&file, "old\n").unwrap();
+        let argument = format!("--digitalocean-access-token-file={}", file.display());
+        let driver = digitalocean(&[&argument, "--digitalocean-access-token=older"], "new");
+        assert!(matches!(driver.list(&scope()).await, Err(DriverError::Denied { .. })));
+        // A kubelet puts another file in the place of the one that was there.
+        let rotated = folder.path().join("rotated");
+        std::fs::write(&rotated, "new\n").unwrap();
+        std::fs::rename(rotated, &file).unwrap();
+        driver.list(&scope()).await.unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let error = driver.list(&scope()).await.unwrap_err().to_string();
+        assert!(
+            error.contains(&file.display().to_string()),
+            "it does not say which file is missing: {error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn f13_a_token_comes_from_the_variable_that_users_have_set() {
+        let command = Settings::command();
+        let names: BTreeSet<_> =
+            command.get_arguments().filter_map(|setting| setting.get_env()?.to_str()).collect();
+        for name in ["DIGITALOCEAN_ACCESS_TOKEN", "CLOUDFLARE_TOKEN"] {
+            assert!(names.contains(name) && names.contains(&*format!("{name}_FILE")), "{name}");
+        }
+        let driver = digitalocean(&["--digitalocean-access-token=token"], "token");
+        driver.list(&scope()).await.unwrap();
+    }
+}

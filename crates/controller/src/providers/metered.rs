@@ -1,0 +1,278 @@
+//! A driver whose calls are counted and timed. It changes nothing else.
+//!
+//! A call is for the object that [`for_object`] names around it. A listing serves a whole account, and so does a look at
+//! operations: they are for nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use drivers::record::{RecordChange, RecordDriver};
+use drivers::{AddressDriver, DriverError, Listing, Operation, Polled, Progress, Traits};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use plan::{Address, DnsProvider, MachineState, PoolKey, Provider, RecordName, RecordSet, Scope, VmId};
+use tokio::time::Instant;
+
+use super::build::Drivers;
+use super::metrics::ProviderMetrics;
+
+tokio::task_local! {
+    static OBJECT: PoolKey;
+}
+
+/// Names the object for which a future calls drivers.
+pub async fn for_object<F: Future>(object: PoolKey, calls: F) -> F::Output {
+    OBJECT.scope(object, calls).await
+}
+
+/// Counts the calls of all drivers.
+pub fn metered(drivers: Drivers, metrics: &ProviderMetrics) -> Drivers {
+    let addresses = drivers.addresses.into_iter().map(|(provider, driver)| {
+        let metered = Metered { driver, provider, metrics: metrics.clone() };
+        (provider, Arc::new(metered) as Arc<dyn AddressDriver>)
+    });
+    let records = drivers.records.into_iter().map(|(provider, driver)| {
+        let metered = MeteredRecords { driver, provider, metrics: metrics.clone() };
+        (provider, Arc::new(metered) as Arc<dyn RecordDriver>)
+    });
+    Drivers { addresses: addresses.collect(), records: records.collect() }
+}
+
+/// Something that a driver is asked.
+#[derive(Clone, Copy)]
+struct Call {
+    /// Our word for it.
+    operation: &'static str,
+    /// The name that FLIPOP has for it, or would have.
+    known_as: &'static str,
+}
+
+const LIST: Call = Call { operation: "list", known_as: "ListIPs" };
+const ATTACH: Call = Call { operation: "attach", known_as: "AssignIP" };
+const RESTORE: Call = Call { operation: "restore", known_as: "RestoreIP" };
+const DETACH: Call = Call { operation: "detach", known_as: "UnassignIP" };
+const CREATE: Call = Call { operation: "create", known_as: "CreateIP" };
+const RELEASE: Call = Call { operation: "release", known_as: "ReleaseIP" };
+const POLL: Call = Call { operation: "poll", known_as: "PollActions" };
+const MACHINES: Call = Call { operation: "machines", known_as: "ListNodes" };
+
+struct Metered {
+    driver: Arc<dyn AddressDriver>,
+    provider: Provider,
+    metrics: ProviderMetrics,
+}
+
+impl Metered {
+    fn counted<'a, T: 'a>(
+        &'a self,
+        call: Call,
+        answer: BoxFuture<'a, Result<T, DriverError>>,
+    ) -> BoxFuture<'a, Result<T, DriverError>> {
+        async move {
+            let began = Instant::now();
+            let answer = answer.await;
+            // What was not sent was no call.
+            if !matches!(answer, Err(DriverError::NotSent(_))) {
+                self.count(call, answer.as_ref().err());
+                self.called(call, answer.is_ok(), began);
+            }
+            answer
+        }
+        .boxed()
+    }
+
+    fn count(&self, call: Call, error: Option<&DriverError>) {
+        if let Some(error) = error {
+            self.metrics.failed(self.provider, call.operation, error);
+        }
+    }
+
+    fn called(&self, call: Call, is_done: bool, began: Instant) {
+        let (provider, call) = (self.provider.name(), call.known_as);
+        let called =
+            |object: Option<&PoolKey>| self.metrics.called(provider, call, object, is_done, began.elapsed());
+        OBJECT.try_with(|object| called(Some(object))).unwrap_or_else(|_| called(None));
+    }
+}
+
+impl AddressDriver for Metered {
+    fn list<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>> {
+        self.counted(LIST, self.driver.list(scope))
+    }
+
+    fn list_with<'a>(
+        &'a self,
+        scope: &'a Scope,
+        addresses: &'a BTreeSet<Address>,
+    ) -> BoxFuture<'a, Result<Listing, DriverError>> {
+        self.counted(LIST, self.driver.list_with(scope, addresses))
+    }
+
+    fn list_one_by_one<'a>(
+        &'a self,
+        scope: &'a Scope,
+        addresses: &'a BTreeSet<Address>,
+        machines: &'a BTreeSet<VmId>,
+    ) -> BoxFuture<'a, Result<Listing, DriverError>> {
+        self.counted(LIST, self.driver.list_one_by_one(scope, addresses, machines))
+    }
+
+    fn attach<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.counted(ATTACH, self.driver.attach(scope, address, vm))
+    }
+
+    fn replace<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.counted(ATTACH, self.driver.replace(scope, address, vm))
+    }
+
+    fn restore<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.counted(RESTORE, self.driver.restore(scope, address, vm))
+    }
+
+    fn detach<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.counted(DETACH, self.driver.detach(scope, address, vm))
+    }
+
+    fn create<'a>(
+        &'a self,
+        scope: &'a Scope,
+        region: &'a str,
+        tag: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Address, DriverError>> {
+        self.counted(CREATE, self.driver.create(scope, region, tag))
+    }
+
+    fn release<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        tag: &'a str,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.counted(RELEASE, self.driver.release(scope, address, tag))
+    }
+
+    fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {
+        async move {
+            let began = Instant::now();
+            let answers = self.driver.poll(operations).await;
+            for answer in &answers {
+                let error = match answer {
+                    Ok(Polled::Failed(error)) | Err(error) => Some(error),
+                    Ok(Polled::Ended | Polled::StillUnderway) => None,
+                };
+                self.count(POLL, error);
+            }
+            // That an operation failed is an answer, and the call did well.
+            self.called(POLL, answers.iter().all(Result::is_ok), began);
+            answers
+        }
+        .boxed()
+    }
+
+    fn machines<'a>(
+        &'a self,
+        scope: &'a Scope,
+    ) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>> {
+        self.counted(MACHINES, self.driver.machines(scope))
+    }
+
+    fn traits(&self) -> Traits {
+        self.driver.traits()
+    }
+}
+
+struct MeteredRecords {
+    driver: Arc<dyn RecordDriver>,
+    provider: DnsProvider,
+    metrics: ProviderMetrics,
+}
+
+impl MeteredRecords {
+    async fn counted<T>(
+        &self,
+        call: &'static str,
+        object: &PoolKey,
+        answer: BoxFuture<'_, Result<T, DriverError>>,
+    ) -> Result<T, DriverError> {
+        let began = Instant::now();
+        let answer = answer.await;
+        self.metrics.called(self.provider.name(), call, Some(object), answer.is_ok(), began.elapsed());
+        answer
+    }
+}
+
+impl RecordDriver for MeteredRecords {
+    fn read<'a>(
+        &'a self,
+        name: &'a RecordName,
+        object: &'a PoolKey,
+    ) -> BoxFuture<'a, Result<RecordSet, DriverError>> {
+        self.counted("GetDNSRecordSet", object, self.driver.read(name, object)).boxed()
+    }
+
+    fn write<'a>(&'a self, change: &'a RecordChange) -> BoxFuture<'a, Result<(), DriverError>> {
+        self.counted("EnsureDNSARecordSet", &change.object, self.driver.write(change)).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::{Identity, Metrics};
+    use drivers::digitalocean::addresses::DigitalOcean;
+    use drivers::http::HttpService;
+    use drivers::tokens;
+    use testbed::fake::{Fake, digitalocean};
+
+    #[tokio::test]
+    async fn f12_a_change_is_counted_for_its_object_and_a_listing_for_nobody() {
+        let mut account = digitalocean::DigitalOcean::new("token");
+        account.add_droplet(1, "one", "nyc3");
+        account.add_reserved_ip("203.0.113.1", "nyc3");
+        let service = HttpService::new(Fake::new(account).service());
+        let driver = DigitalOcean::new(service, "http://digitalocean.invalid/", tokens::fixed("token"));
+        let process = Metrics::new(&Identity::default()).unwrap();
+        let metrics = ProviderMetrics::new(&process).unwrap();
+        let drivers = BTreeMap::from([(Provider::DigitalOcean, Arc::new(driver) as Arc<dyn AddressDriver>)]);
+        let drivers = Drivers { addresses: drivers, ..Drivers::default() };
+        let driver = &metered(drivers, &metrics).addresses[&Provider::DigitalOcean];
+        let scope = Scope { provider: Provider::DigitalOcean, account: "".into() };
+        let pool = PoolKey { kind: "FloatingIPPool", namespace: "web".into(), name: "pool".into() };
+        let assign = async |machine: &str| {
+            let (address, vm) = ("203.0.113.1".parse().unwrap(), machine.into());
+            for_object(pool.clone(), driver.attach(&scope, address, &vm)).await
+        };
+        driver.list(&scope).await.unwrap();
+        assign("2").await.unwrap_err();
+        assert!(matches!(assign("1").await, Ok(Progress::Underway(_))), "the cloud takes its time");
+        let text = process.text().unwrap();
+        let told: Vec<_> =
+            text.lines().filter(|line| line.starts_with("flipop_providers_calls_total")).collect();
+        let expected = [
+            r#"flipop_providers_calls_total{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",outcome="error",provider="digitalocean"} 1"#,
+            r#"flipop_providers_calls_total{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",outcome="success",provider="digitalocean"} 1"#,
+            r#"flipop_providers_calls_total{call="ListIPs",kind="",name="",namespace="",outcome="success",provider="digitalocean"} 1"#,
+        ];
+        assert_eq!(told, expected);
+    }
+}

@@ -1,0 +1,665 @@
+//! Keeps what was seen of Clusters, pools and claims as a `World`: plain data.
+//!
+//! In: [`Seen`] events, and the answers to our own writes. Out: the world that is planned for, and what is needed beside it to
+//! write. What the user says in labels and annotations is read here and nowhere else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kube::core::{ApiResource, ObjectMeta};
+use kube::{Resource, ResourceExt};
+use plan::vips::{self, Count, Key, PoolRef, Role, World};
+use serde_json::Value;
+
+use super::conditions;
+use super::names::{CLASS, INGRESS_ENABLED, INGRESS_VIP, PAUSED, PRIORITY, ROLE, STATUS, VARIABLE};
+use super::watch::{
+    Address, Addresses, Claim, Class, Cluster, ClusterSpec, Endpoint, Kind, Lenient, Pool, Seen, Topology,
+};
+use crate::kubernetes::decode::{Change, Decoded, Register, Settled, Undecodable};
+use crate::kubernetes::watch::version;
+
+/// What is known of a Cluster beside what decisions need.
+#[derive(Clone, Debug)]
+pub struct Tracked {
+    /// Its name, UID and version.
+    pub metadata: ObjectMeta,
+    /// The port of its endpoint.
+    pub port: Option<u16>,
+    /// Its variables as they are; none where it has no topology.
+    pub variables: Option<Vec<Value>>,
+    /// What we last said of it.
+    pub said: Option<String>,
+    /// Whether its conditions say the same.
+    pub are_conditions_current: bool,
+}
+
+/// Everything that was seen.
+#[derive(Default)]
+pub struct Index {
+    /// What decisions need.
+    pub world: World,
+    /// What else is known of each Cluster.
+    pub clusters: BTreeMap<Key, Tracked>,
+    /// What is needed to give a claim up: its UID and version.
+    pub claims: BTreeMap<Key, ObjectMeta>,
+    /// Objects that can't be decoded.
+    pub undecodable: Register<Kind>,
+    /// The version in which each kind is served.
+    pub served: BTreeMap<Kind, ApiResource>,
+    /// Kinds that are not known, and why; nobody is told the same twice.
+    unsure: BTreeMap<Kind, String>,
+    absent: BTreeSet<Kind>,
+    /// Kinds that were there at some time.
+    ever_served: BTreeSet<Kind>,
+}
+
+impl Index {
+    /// Whether each kind is known, or known to be absent.
+    pub fn is_complete(&self) -> bool {
+        let is_known = |kind| self.served.contains_key(&kind) && !self.unsure.contains_key(&kind);
+        Kind::ALL.into_iter().all(|kind| self.absent.contains(&kind) || is_known(kind))
+    }
+
+    /// Takes in what was seen. Questions are not for here.
+    pub fn see(&mut self, seen: Seen) {
+        match seen {
+            Seen::Clusters(change) => self.see_clusters(change),
+            Seen::Classes(change) => {
+                self.sure(Kind::Classes);
+                self.world.undecodable.classes = self.note(Kind::Classes, &change);
+                apply(&mut self.world.classes, change, key, |class| Some(defines(class)), |_, last| last);
+            }
+            Seen::Pools(kind, change) => {
+                self.sure(kind);
+                self.note(kind, &change);
+                let pools = match kind {
+                    Kind::NamespacedPools => &mut self.world.namespaced_pools,
+                    _ => &mut self.world.global_pools,
+                };
+                apply(
+                    pools,
+                    change,
+                    pool_ref,
+                    |found| Some(pool(found)),
+                    |undecodable, last| last.or_else(|| Some(pool(&stand_in(&undecodable.metadata)))),
+                );
+            }
+            Seen::Claims(change) => self.see_claims(change),
+            Seen::Addresses(change) => {
+                self.sure(Kind::Addresses);
+                self.world.undecodable.addresses = self.note(Kind::Addresses, &change);
+                apply(&mut self.world.addresses, change, key, address, |_, last| last);
+            }
+            Seen::Served(kind, resource) => {
+                let version = &resource.version;
+                if self.served.get(&kind).is_none_or(|known| known.version != *version) {
+                    tracing::info!(kind = kind.name(), version, "watching");
+                }
+                self.absent.remove(&kind);
+                self.ever_served.insert(kind);
+                self.served.insert(kind, resource);
+                // It is known as soon as it has told of all.
+                self.unsure.entry(kind).or_default();
+                self.forget(kind);
+            }
+            Seen::Unsure(kind, error) => {
+                if self.unsure.get(&kind) != Some(&error) {
+                    tracing::warn!(kind = kind.name(), error, "a watch failed");
+                }
+                self.unsure.insert(kind, error);
+                self.forget(kind);
+            }
+            Seen::Absent(kind) => self.see_absent(kind),
+            Seen::Asked(..) | Seen::AskedEndpoint(..) => {}
+        }
+    }
+
+    /// A kind that never was there has no objects; one that was and is not any more is not known.
+    fn see_absent(&mut self, kind: Kind) {
+        self.absent.insert(kind);
+        if self.served.remove(&kind).is_some() {
+            tracing::warn!(kind = kind.name(), "the cluster does not serve this kind any more");
+        }
+        if self.ever_served.contains(&kind) {
+            return self.forget(kind);
+        }
+        match kind {
+            Kind::GlobalPools => _ = self.world.global_pools.get_or_insert_default(),
+            Kind::NamespacedPools => _ = self.world.namespaced_pools.get_or_insert_default(),
+            _ => {}
+        }
+    }
+
+    fn sure(&mut self, kind: Kind) {
+        self.unsure.remove(&kind);
+    }
+
+    fn forget(&mut self, kind: Kind) {
+        match kind {
+            Kind::Clusters => self.world.are_clusters_known = false,
+            Kind::Classes => self.world.classes = None,
+            Kind::GlobalPools => self.world.global_pools = None,
+            Kind::NamespacedPools => self.world.namespaced_pools = None,
+            Kind::Claims => self.world.claims = None,
+            Kind::Addresses => self.world.addresses = None,
+        }
+    }
+
+    /// Takes note of the objects of a kind that can't be decoded, and tells which these are.
+    fn note<K: Resource>(&mut self, kind: Kind, change: &Change<K>) -> BTreeSet<Key> {
+        self.undecodable.see(kind, change, K::meta);
+        let of_kind = self.undecodable.of(kind);
+        of_kind.map(|(namespace, name)| Key { namespace: namespace.into(), name: name.into() }).collect()
+    }
+
+    fn see_clusters(&mut self, change: Change<Cluster>) {
+        self.sure(Kind::Clusters);
+        self.note(Kind::Clusters, &change);
+        match change {
+            Change::All(all) => {
+                self.world.are_clusters_known = true;
+                let present: BTreeSet<_> = all.iter().map(|cluster| key(cluster.meta())).collect();
+                self.clusters.retain(|key, _| present.contains(key));
+                self.world.clusters.retain(|key, _| present.contains(key));
+                all.into_iter().for_each(|cluster| self.see_decoded_cluster(cluster));
+            }
+            Change::Applied(cluster) => self.see_decoded_cluster(*cluster),
+            Change::Deleted(gone) => {
+                let key = key(&gone);
+                self.clusters.remove(&key);
+                self.world.clusters.remove(&key);
+            }
+        }
+    }
+
+    /// Takes in a Cluster, or that it can't be decoded. Then what it was last stays, every address in it counts as a VIP of
+    /// it, and nothing is done for it.
+    fn see_decoded_cluster(&mut self, cluster: Decoded<Cluster>) {
+        let undecodable = match cluster {
+            Decoded::Object(cluster) => return self.see_cluster(cluster),
+            Decoded::Undecodable(undecodable) => undecodable,
+        };
+        let key = key(&undecodable.metadata);
+        let known = self.clusters.get(&key).filter(|known| known.metadata.uid == undecodable.metadata.uid);
+        match known {
+            Some(known) if version(&known.metadata) > version(&undecodable.metadata) => return,
+            Some(_) => {}
+            None => self.see_cluster(stand_in_cluster(&undecodable)),
+        }
+        let (Some(cluster), Some(tracked)) = (self.world.clusters.get_mut(&key), self.clusters.get_mut(&key))
+        else {
+            return;
+        };
+        cluster.undecodable = Some(undecodable.addresses());
+        // The answer to an earlier write must not replace this version.
+        tracked.metadata.resource_version = undecodable.metadata.resource_version;
+    }
+
+    /// Takes in the answer to a write. One that comes late may be of a Cluster that is gone by now.
+    pub fn see_answer(&mut self, cluster: Cluster) {
+        let known = self.clusters.get(&key(&cluster.metadata));
+        if known.is_some_and(|known| known.metadata.uid == cluster.metadata.uid) {
+            self.see_cluster(cluster);
+        }
+    }
+
+    /// Takes in a Cluster, unless a newer version of it is known: the answer to a write can come before the watch does.
+    fn see_cluster(&mut self, cluster: Cluster) {
+        let key = key(&cluster.metadata);
+        let known = self.clusters.get(&key).filter(|known| known.metadata.uid == cluster.metadata.uid);
+        if known.is_some_and(|known| version(&known.metadata) > version(&cluster.metadata)) {
+            return;
+        }
+        let (annotations, Lenient(spec)) = (cluster.annotations(), &cluster.spec);
+        let tracked = Tracked {
+            port: spec.control_plane_endpoint.as_ref().and_then(port),
+            variables: spec.topology.as_ref().map(|topology| topology.variables.clone()),
+            said: annotations.get(STATUS).cloned(),
+            are_conditions_current: conditions::are_current(&cluster),
+            metadata: ObjectMeta {
+                name: cluster.metadata.name.clone(),
+                namespace: cluster.metadata.namespace.clone(),
+                uid: cluster.metadata.uid.clone(),
+                resource_version: cluster.metadata.resource_version.clone(),
+                creation_timestamp: cluster.metadata.creation_timestamp.clone(),
+                ..ObjectMeta::default()
+            },
+        };
+        self.world.clusters.insert(key.clone(), facts(&cluster));
+        self.clusters.insert(key, tracked);
+    }
+
+    fn see_claims(&mut self, change: Change<Claim>) {
+        self.sure(Kind::Claims);
+        self.world.undecodable.claims = self.note(Kind::Claims, &change);
+        // What was known of a claim that can't be decoded may not be so any more, and nothing is done with it.
+        let Some(change) = change.with_stand_ins(|_| None) else { return };
+        match change {
+            Settled::All(all) => {
+                self.world.claims = Some(BTreeMap::new());
+                self.claims.clear();
+                all.into_iter().for_each(|claim| self.see_claim(claim));
+            }
+            Settled::Applied(claim) => self.see_claim(claim),
+            Settled::Deleted(gone) => {
+                let key = key(&gone);
+                let is_same = self.claims.get(&key).is_some_and(|known| known.uid == gone.uid);
+                if is_same {
+                    self.claims.remove(&key);
+                    self.world.claims.as_mut().map(|claims| claims.remove(&key));
+                }
+            }
+        }
+    }
+
+    /// Takes in a claim under a name that is ours, unless a newer version of it is known.
+    fn see_claim(&mut self, claim: Claim) {
+        let key = key(&claim.metadata);
+        if role_of_claim(&key).is_none() {
+            return;
+        }
+        let known = self.claims.get(&key).filter(|known| known.uid == claim.metadata.uid);
+        if known.is_some_and(|known| version(known) > version(&claim.metadata)) {
+            return;
+        }
+        let Some(claims) = &mut self.world.claims else { return };
+        let owners = claim.owner_references().iter().map(|owner| owner.uid.as_str().into()).collect();
+        let is_namespaced = claim.spec.pool_ref.kind == Kind::NamespacedPools.name();
+        let address = claim.status.as_ref().map(|status| status.address_ref.name.as_str());
+        let facts = vips::Claim {
+            uid: claim.metadata.uid.as_deref().unwrap_or_default().into(),
+            owners,
+            pool: PoolRef {
+                name: claim.spec.pool_ref.name.as_str().into(),
+                namespace: is_namespaced.then(|| Arc::clone(&key.namespace)),
+            },
+            address: address
+                .filter(|name| !name.is_empty())
+                .map(|name| Key { namespace: Arc::clone(&key.namespace), name: name.into() }),
+            is_leaving: claim.metadata.deletion_timestamp.is_some(),
+        };
+        claims.insert(key.clone(), facts);
+        self.claims.insert(
+            key,
+            ObjectMeta {
+                uid: claim.metadata.uid.clone(),
+                resource_version: claim.metadata.resource_version.clone(),
+                ..ObjectMeta::default()
+            },
+        );
+    }
+}
+
+/// What a claim is for, by its name.
+pub fn role_of_claim(key: &Key) -> Option<Role> {
+    Role::ALL.into_iter().find(|role| key.name.starts_with(role.claim_prefix()))
+}
+
+/// Takes in what changed, given the facts that an object tells, and what is left of one that can't be decoded and of what was
+/// known of it.
+fn apply<O: Resource, K: Ord, V>(
+    known: &mut Option<BTreeMap<K, V>>,
+    change: Change<O>,
+    key: impl Fn(&ObjectMeta) -> K,
+    facts: impl Fn(&O) -> Option<V>,
+    left: impl Fn(Undecodable, Option<V>) -> Option<V>,
+) {
+    let set = |one: Decoded<O>, last: Option<V>| match one {
+        Decoded::Object(object) => facts(&object),
+        Decoded::Undecodable(undecodable) => left(*undecodable, last),
+    };
+    match (change, known) {
+        (Change::All(all), known) => {
+            let mut before = known.take().unwrap_or_default();
+            let all = all.into_iter().filter_map(|one| {
+                let key = key(one.meta());
+                let last = before.remove(&key);
+                Some((key, set(one, last)?))
+            });
+            *known = Some(all.collect());
+        }
+        // What changes of something that is not known comes with the rest.
+        (_, None) => {}
+        (Change::Applied(one), Some(known)) => {
+            let key = key(one.meta());
+            let last = known.remove(&key);
+            if let Some(value) = set(*one, last) {
+                known.insert(key, value);
+            }
+        }
+        (Change::Deleted(gone), Some(known)) => _ = known.remove(&key(&gone)),
+    }
+}
+
+/// A pool of which only the metadata is known.
+fn stand_in(metadata: &ObjectMeta) -> Pool {
+    Pool { types: None, metadata: metadata.clone(), spec: Lenient::default(), status: None }
+}
+
+/// A Cluster of which only the metadata and the endpoint are known, as far as they can be decoded.
+fn stand_in_cluster(undecodable: &Undecodable) -> Cluster {
+    let spec = ClusterSpec {
+        control_plane_endpoint: undecodable.at(&["spec", "controlPlaneEndpoint"]),
+        ..ClusterSpec::default()
+    };
+    Cluster { types: None, metadata: undecodable.metadata.clone(), spec: Lenient(spec), status: None }
+}
+
+/// An object's namespace and name.
+pub fn key(metadata: &ObjectMeta) -> Key {
+    let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
+    Key { namespace: text(&metadata.namespace), name: text(&metadata.name) }
+}
+
+fn pool_ref(metadata: &ObjectMeta) -> PoolRef {
+    let Key { namespace, name } = key(metadata);
+    PoolRef { name, namespace: Some(namespace).filter(|namespace| !namespace.is_empty()) }
+}
+
+/// An address, and the claim that it was given to, which the provider names as its controller.
+fn address(found: &Address) -> Option<vips::Address> {
+    let owner = found.owner_references().iter().find(|owner| owner.controller == Some(true));
+    Some(vips::Address {
+        ip: found.spec.address.parse().ok()?,
+        claim: owner.map(|owner| owner.uid.as_str().into()),
+    })
+}
+
+fn port(endpoint: &Endpoint) -> Option<u16> {
+    u16::try_from(endpoint.port).ok().filter(|port| *port != 0)
+}
+
+/// A Cluster, as decisions see it.
+pub fn facts(cluster: &Cluster) -> vips::Cluster {
+    let Lenient(spec) = &cluster.spec;
+    let text = |text: &str| (!text.is_empty()).then(|| Arc::<str>::from(text));
+    let annotation = |name: &str| cluster.annotations().get(name).and_then(|value| text(value));
+    let topology = spec.topology.as_ref().and_then(|topology| class_of(topology, cluster));
+    let class = match &topology {
+        Some(class) => Some(Arc::clone(&class.name)),
+        None => annotation(CLASS),
+    };
+    let wants_ingress = match annotation(INGRESS_ENABLED).as_deref() {
+        Some("true") => Some(true),
+        Some("false") => Some(false),
+        _ => None,
+    };
+    vips::Cluster {
+        uid: cluster.metadata.uid.as_deref().unwrap_or_default().into(),
+        class,
+        topology,
+        is_paused: spec.paused == Some(true) || cluster.annotations().contains_key(PAUSED),
+        is_leaving: cluster.metadata.deletion_timestamp.is_some(),
+        endpoint: spec.control_plane_endpoint.as_ref().and_then(|endpoint| text(&endpoint.host)),
+        variable: spec.topology.as_ref().and_then(variable),
+        wants_ingress,
+        ingress: annotation(INGRESS_VIP),
+        ingress_label: cluster.labels().get(INGRESS_VIP).and_then(|value| text(value)),
+        undecodable: None,
+    }
+}
+
+fn class_of(topology: &Topology, cluster: &Cluster) -> Option<Key> {
+    let Topology { class, class_namespace, class_ref, .. } = topology;
+    let first = |one: &str, other: &str| -> Arc<str> { if one.is_empty() { other } else { one }.into() };
+    let name = first(&class_ref.name, class);
+    let namespace = first(&class_ref.namespace, class_namespace);
+    let namespace = first(&namespace, cluster.metadata.namespace.as_deref().unwrap_or_default());
+    (!name.is_empty()).then_some(Key { namespace, name })
+}
+
+fn variable(topology: &Topology) -> Option<Arc<str>> {
+    let value = &topology.variables.iter().find(|variable| variable["name"] == VARIABLE)?["value"];
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.as_str().into()),
+        other => Some(other.to_string().into()),
+    }
+    .filter(|text: &Arc<str>| !text.is_empty())
+}
+
+fn defines(class: &Class) -> bool {
+    let of_status = class.status.iter().flat_map(|status| &status.variables);
+    class.spec.0.variables.iter().chain(of_status).any(|variable| variable.name == VARIABLE)
+}
+
+fn pool(found: &Pool) -> vips::Pool {
+    let label = |name: &str| found.labels().get(name).map(String::as_str).unwrap_or_default();
+    // A label's value can't be long and can't hold a comma; then an annotation says it.
+    let classes = match label(CLASS) {
+        "true" => found.annotations().get(CLASS).map(String::as_str).unwrap_or_default(),
+        class => class,
+    };
+    let classes = classes.split(',').map(str::trim).filter(|class| !class.is_empty());
+    let count = found.status.as_ref().and_then(|status| status.ip_addresses);
+    vips::Pool {
+        classes: classes.map(Into::into).collect(),
+        role: label(ROLE).into(),
+        priority: label(PRIORITY).parse().unwrap_or(0),
+        count: count.map(|Addresses { total, used, free, out_of_range }| {
+            // Addresses in use that its range does not have any more are taken off what is free as if it had them.
+            Count { total, used, free: free + out_of_range }
+        }),
+        is_leaving: found.metadata.deletion_timestamp.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::de::DeserializeOwned;
+    use serde_json::json;
+
+    fn object<K: DeserializeOwned>(value: Value) -> K {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn cluster(version: &str, spec: Value) -> Cluster {
+        let metadata = json!({"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": version});
+        object(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn served(kind: Kind) -> Seen {
+        let named = kube::core::GroupVersionKind::gvk("any", "v1", kind.name());
+        Seen::Served(kind, ApiResource::from_gvk(&named))
+    }
+
+    #[test]
+    fn v1_a_pool_is_for_the_class_in_its_label_or_for_those_in_its_annotation() {
+        let classes = |labels: Value, annotations: Value| {
+            let metadata = json!({"name": "p", "labels": labels, "annotations": annotations});
+            pool(&object(json!({"metadata": metadata, "spec": {}}))).classes.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(classes(json!({CLASS: "k"}), json!({CLASS: "other"})), ["k".into()]);
+        assert_eq!(classes(json!({CLASS: "true"}), json!({CLASS: "k, l"})), ["k".into(), "l".into()]);
+        assert_eq!(classes(json!({CLASS: "true"}), json!({})), Vec::<Arc<str>>::new());
+        assert_eq!(classes(json!({}), json!({CLASS: "k"})), Vec::<Arc<str>>::new());
+    }
+
+    #[test]
+    fn an_address_in_use_that_is_out_of_a_pools_range_by_now_takes_none_of_the_free_ones() {
+        let free = |counts: Value| {
+            let status = json!({"ipAddresses": counts});
+            let pool = pool(&object(json!({"metadata": {"name": "p"}, "spec": {}, "status": status})));
+            pool.count.unwrap().free
+        };
+        assert_eq!(free(json!({"total": 3, "used": 5, "free": -2, "outOfRange": 4})), 2);
+        assert_eq!(free(json!({"total": 3, "used": 2, "free": 1})), 1);
+    }
+
+    #[test]
+    fn a_class_is_known_by_the_words_of_both_versions_and_is_in_the_clusters_namespace() {
+        let class = |topology: Value| facts(&cluster("1", json!({"topology": topology}))).topology.unwrap();
+        assert_eq!(class(json!({"class": "k"})).to_string(), "ns/k");
+        assert_eq!(class(json!({"class": "k", "classNamespace": "shared"})).to_string(), "shared/k");
+        assert_eq!(class(json!({"classRef": {"name": "k"}})).to_string(), "ns/k");
+        assert_eq!(class(json!({"classRef": {"name": "k", "namespace": "shared"}})).to_string(), "shared/k");
+    }
+
+    #[test]
+    fn v3_empty_strings_count_as_unset() {
+        let variables = json!([{"name": VARIABLE, "value": ""}]);
+        let topology = json!({"class": "k", "variables": variables});
+        let endpoint = json!({"host": "", "port": 0});
+        let empty = facts(&cluster("1", json!({"controlPlaneEndpoint": endpoint, "topology": topology})));
+        assert_eq!((empty.endpoint, empty.variable), (None, None));
+    }
+
+    #[test]
+    fn a_variable_is_defined_by_the_classs_spec_or_by_its_status() {
+        let named = json!({"variables": [{"name": VARIABLE}]});
+        let class = |spec: &Value, status: &Value| {
+            defines(&object(json!({"metadata": {"name": "k"}, "spec": spec, "status": status})))
+        };
+        assert!(class(&named, &json!({})) && class(&json!({}), &named) && !class(&json!({}), &json!({})));
+    }
+
+    #[test]
+    fn an_older_version_of_a_cluster_does_not_replace_a_newer_one() {
+        let mut index = Index::default();
+        index.see_cluster(cluster("7", json!({"controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443}})));
+        index.see_cluster(cluster("6", json!({})));
+        assert!(index.world.clusters.values().next().unwrap().endpoint.is_some());
+    }
+
+    #[test]
+    fn claims_are_known_by_their_names_and_others_are_not_kept() {
+        let mut index = Index::default();
+        let claim = |name: &str| -> Claim {
+            let metadata = json!({"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"});
+            let spec = json!({"poolRef": {"kind": "GlobalInClusterIPPool", "name": "p"}});
+            object(json!({"metadata": metadata, "spec": spec, "status": {"addressRef": {"name": ""}}}))
+        };
+        index.see(Seen::Claims(Change::All(vec![claim("vip-cp-c").into(), claim("machine-7").into()])));
+        let claims = index.world.claims.unwrap();
+        let named: Vec<_> = claims.keys().map(ToString::to_string).collect();
+        assert_eq!(named, ["ns/vip-cp-c"]);
+        assert!(claims.values().all(|claim| claim.address.is_none()), "an empty name is none");
+    }
+
+    #[test]
+    fn a_kind_that_never_was_there_is_empty_and_one_that_was_is_not_known() {
+        let mut index = Index::default();
+        index.see(Seen::Absent(Kind::NamespacedPools));
+        assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
+        index.see(served(Kind::NamespacedPools));
+        assert_eq!(index.world.namespaced_pools, None, "nothing was told of them yet");
+        index.see(Seen::Pools(Kind::NamespacedPools, Change::All(Vec::new())));
+        assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
+        for _ in 0..2 {
+            index.see(Seen::Absent(Kind::NamespacedPools));
+            assert_eq!(index.world.namespaced_pools, None, "however often it is looked for");
+        }
+        index.see(Seen::Absent(Kind::Claims));
+        assert_eq!(index.world.claims, None, "without claims nothing can be done");
+    }
+
+    #[test]
+    fn clusters_are_known_from_when_all_were_told_until_their_watch_fails() {
+        let mut index = Index::default();
+        index.see(served(Kind::Clusters));
+        assert!(!index.world.are_clusters_known);
+        index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({})).into()])));
+        assert!(index.world.are_clusters_known);
+        index.see(Seen::Unsure(Kind::Clusters, "gone".into()));
+        assert!(!index.world.are_clusters_known);
+        assert_eq!(index.world.clusters.len(), 1, "what was seen of them stays");
+    }
+
+    #[test]
+    fn a_late_answer_does_not_bring_back_a_cluster_that_is_gone() {
+        let mut index = Index::default();
+        index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({})).into()])));
+        index.see(Seen::Clusters(Change::Deleted(Box::new(cluster("1", json!({})).metadata))));
+        index.see_answer(cluster("2", json!({})));
+        assert!(index.clusters.is_empty() && index.world.clusters.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_port_counts_as_none() {
+        let port = |port: i64| super::port(&Endpoint { host: String::new(), port });
+        assert_eq!([port(6443), port(0), port(-1), port(100_000)], [Some(6443), None, None, None]);
+        let endpoint = json!({"host": "10.0.0.1", "port": 100_000});
+        let read = facts(&cluster("1", json!({"controlPlaneEndpoint": endpoint})));
+        assert_eq!(read.endpoint.as_deref(), Some("10.0.0.1"), "and its Cluster can be read");
+    }
+
+    #[test]
+    fn an_address_is_of_the_claim_that_controls_it() {
+        let owner = |uid: &str, controller: bool| json!({"apiVersion": "v1", "kind": "k", "name": "n", "uid": uid, "controller": controller});
+        let of = |owners: Value| {
+            let metadata = json!({"name": "a", "namespace": "ns", "ownerReferences": owners});
+            address(&object(json!({"metadata": metadata, "spec": {"address": "10.0.0.1"}}))).unwrap().claim
+        };
+        assert_eq!(of(json!([owner("pool", false), owner("claim", true)])), Some("claim".into()));
+        assert_eq!(of(json!([])), None);
+    }
+
+    #[test]
+    fn everything_is_known_when_each_kind_is_or_is_known_to_be_absent() {
+        let mut index = Index::default();
+        assert!(!index.is_complete());
+        Kind::ALL.into_iter().for_each(|kind| index.see(Seen::Absent(kind)));
+        assert!(index.is_complete(), "a cluster without Cluster API");
+        index.see(served(Kind::Clusters));
+        assert!(!index.is_complete());
+        index.see(Seen::Clusters(Change::All(Vec::new())));
+        assert!(index.is_complete());
+        index.see(Seen::Unsure(Kind::Clusters, "gone".into()));
+        assert!(!index.is_complete());
+    }
+
+    /// A Cluster with an endpoint, in a version that can't be decoded.
+    fn broken(version: &str) -> Decoded<Cluster> {
+        let metadata = json!({"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": version});
+        let endpoint = json!({"host": "10.0.0.1", "port": 6443});
+        object(json!({"metadata": metadata, "spec": {"paused": "maybe", "controlPlaneEndpoint": endpoint}}))
+    }
+
+    #[test]
+    fn an_undecodable_cluster_keeps_its_endpoint_and_is_not_written() {
+        for before in [Some(cluster("1", json!({"topology": {"class": "k"}}))), None] {
+            let has_class = before.is_some();
+            let mut index = Index::default();
+            before.into_iter().for_each(|before| index.see(Seen::Clusters(Change::All(vec![before.into()]))));
+            index.see(Seen::Clusters(Change::All(vec![broken("2")])));
+            let found = index.world.clusters.values().next().unwrap();
+            assert_eq!(found.undecodable, Some(["10.0.0.1".parse().unwrap()].into()));
+            assert_eq!(found.class.is_some(), has_class, "the last version stays");
+            assert_eq!(found.endpoint.is_some(), !has_class);
+            index.see_answer(cluster("1", json!({})));
+            assert!(
+                index.world.clusters.values().all(|cluster| cluster.undecodable.is_some()),
+                "a late answer"
+            );
+            index.see(Seen::Clusters(Change::Applied(Box::new(cluster("3", json!({})).into()))));
+            assert!(index.world.clusters.values().all(|cluster| cluster.undecodable.is_none()));
+        }
+    }
+
+    #[test]
+    fn undecodable_pools_claims_classes_and_addresses_are_not_absent() {
+        let metadata = |name: &str| {
+            json!({
+                "name": name, "namespace": "ns", "uid": name, "resourceVersion": "1",
+                "labels": {CLASS: "k", ROLE: "control-plane"},
+            })
+        };
+        let mut index = Index::default();
+        index.see(Seen::Pools(
+            Kind::NamespacedPools,
+            Change::All(vec![object(json!({"metadata": metadata("p"), "spec": {}, "status": 7}))]),
+        ));
+        let pools = index.world.namespaced_pools.as_ref().unwrap();
+        assert!(pools.values().all(|pool| pool.classes.contains("k") && pool.count.is_none()));
+        assert_eq!(pools.len(), 1);
+        index.see(Seen::Claims(Change::All(vec![object(json!({"metadata": metadata("vip-cp-c")}))])));
+        index.see(Seen::Classes(Change::All(vec![object(json!({"metadata": metadata("k"), "spec": 7}))])));
+        index.see(Seen::Addresses(Change::All(vec![object(json!({"metadata": metadata("a")}))])));
+        let vips::Undecodable { classes, claims, addresses } = &index.world.undecodable;
+        let named =
+            [classes, claims, addresses].map(|keys| keys.iter().map(ToString::to_string).collect::<String>());
+        assert_eq!(named, ["ns/k", "ns/vip-cp-c", "ns/a"]);
+    }
+}

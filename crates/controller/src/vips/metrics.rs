@@ -1,0 +1,178 @@
+//! The metrics that capi-vip-allocator's users know: its names, its labels, and what it means by them.
+//!
+//! In: what is known of pools and claims, and what became of VIPs. Out: the metrics. A pool for one namespace is named with it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plan::vips::{Role, Said};
+use prometheus::{DEFAULT_BUCKETS, HistogramVec, IntCounterVec, IntGaugeVec};
+
+use super::index::Index;
+use super::watch::Kind;
+use crate::metrics::Metrics;
+
+/// The metrics about VIPs. Copies share what they count.
+#[derive(Clone)]
+pub struct VipMetrics {
+    process: Metrics,
+    of: Arc<Inner>,
+}
+
+struct Inner {
+    allocations: IntCounterVec,
+    errors: IntCounterVec,
+    allocation_seconds: HistogramVec,
+    pools: IntGaugeVec,
+    total: IntGaugeVec,
+    free: IntGaugeVec,
+    used: IntGaugeVec,
+    claims: IntGaugeVec,
+    claims_ready: IntGaugeVec,
+    claims_pending: IntGaugeVec,
+    reconciled: IntCounterVec,
+    reconcile_seconds: HistogramVec,
+}
+
+impl VipMetrics {
+    /// Nothing has happened yet.
+    pub fn new(process: Metrics) -> Result<Self, prometheus::Error> {
+        let new = process.registration();
+        let of_pool = ["pool_name"];
+        let of_claims = ["role", "namespace"];
+        let of = Inner {
+            allocations: new.counters(
+                "capi_vip_allocator_allocations_total",
+                "VIPs that were written on Clusters",
+                &["role", "cluster_class"],
+            )?,
+            errors: new.counters(
+                "capi_vip_allocator_allocation_errors_total",
+                "Steps towards a VIP that failed",
+                &["role", "cluster_class", "reason"],
+            )?,
+            allocation_seconds: new.histograms(
+                "capi_vip_allocator_allocation_duration_seconds",
+                "From the first look at a Cluster without a VIP to the VIP on it",
+                &["role", "cluster_class"],
+                DEFAULT_BUCKETS,
+            )?,
+            pools: new.gauges(
+                "capi_vip_allocator_pools_available",
+                "Pools for a class and role",
+                &["cluster_class", "role"],
+            )?,
+            total: new.gauges("capi_vip_allocator_pool_addresses_total", "Addresses of a pool", &of_pool)?,
+            free: new.gauges(
+                "capi_vip_allocator_pool_addresses_free",
+                "Addresses left in a pool",
+                &of_pool,
+            )?,
+            used: new.gauges(
+                "capi_vip_allocator_pool_addresses_used",
+                "Addresses of a pool that are in use",
+                &of_pool,
+            )?,
+            claims: new.gauges("capi_vip_allocator_claims_total", "Claims for VIPs", &of_claims)?,
+            claims_ready: new.gauges(
+                "capi_vip_allocator_claims_ready",
+                "Claims for VIPs that have an address",
+                &of_claims,
+            )?,
+            claims_pending: new.gauges(
+                "capi_vip_allocator_claims_pending",
+                "Claims for VIPs that wait for an address",
+                &of_claims,
+            )?,
+            reconciled: new.counters(
+                "capi_vip_allocator_reconcile_total",
+                "Evaluations of a Cluster",
+                &["cluster_class", "result"],
+            )?,
+            reconcile_seconds: new.histograms(
+                "capi_vip_allocator_reconcile_duration_seconds",
+                "How long an evaluation of a Cluster took",
+                &["cluster_class"],
+                DEFAULT_BUCKETS,
+            )?,
+        };
+        Ok(Self { process, of: Arc::new(of) })
+    }
+
+    /// A VIP was written on a Cluster.
+    pub fn assigned(&self, role: Role, class: &str, took: Option<Duration>) {
+        self.of.allocations.with_label_values(&[role.name(), class]).inc();
+        if let Some(took) = took {
+            let seconds = self.of.allocation_seconds.with_label_values(&[role.name(), class]);
+            seconds.observe(took.as_secs_f64());
+        }
+    }
+
+    /// A step towards a VIP failed.
+    pub fn failed(&self, role: Role, class: &str, reason: &str) {
+        self.of.errors.with_label_values(&[role.name(), class, reason]).inc();
+    }
+
+    /// A Cluster was looked at, and this is to be said of its VIPs.
+    pub fn considered<'a>(
+        &self,
+        class: &str,
+        mut said: impl Iterator<Item = &'a Said> + Clone,
+        took: Duration,
+    ) {
+        let result = if said.clone().any(Said::is_stuck) {
+            "error"
+        } else if said.clone().any(Said::is_on_its_way) {
+            "requeued"
+        } else if said.any(|said| matches!(said, Said::Assigned { .. })) {
+            "success"
+        } else {
+            "skipped"
+        };
+        self.of.reconciled.with_label_values(&[class, result]).inc();
+        self.of.reconcile_seconds.with_label_values(&[class]).observe(took.as_secs_f64());
+    }
+
+    /// Sets the gauges anew.
+    pub fn describe(&self, index: &Index) {
+        let _whole = self.process.describing();
+        for kind in Kind::ALL {
+            self.process.set_undecodable(kind.name(), index.undecodable.of(kind).count());
+        }
+        let world = &index.world;
+        let Inner { pools, total, free, used, claims, claims_ready, claims_pending, .. } = &*self.of;
+        for gauges in [pools, total, free, used, claims, claims_ready, claims_pending] {
+            gauges.reset();
+        }
+        // A class that is in use and has no pool is what an alert is about.
+        let mut available: BTreeMap<(&str, &str), i64> = BTreeMap::new();
+        for class in world.clusters.values().filter_map(|cluster| cluster.class.as_deref()) {
+            available.insert((class, Role::ControlPlane.name()), 0);
+        }
+        let known = world.global_pools.iter().chain(&world.namespaced_pools).flatten();
+        for (name, pool) in known.filter(|(_, pool)| !pool.classes.is_empty() && !pool.role.is_empty()) {
+            for class in &pool.classes {
+                *available.entry((class, &pool.role)).or_default() += 1;
+            }
+            if let Some(count) = pool.count {
+                let name = name.to_string();
+                for (gauges, value) in [(total, count.total), (free, count.free), (used, count.used)] {
+                    gauges.with_label_values(&[&name]).set(value);
+                }
+            }
+        }
+        for ((class, role), count) in available {
+            pools.with_label_values(&[class, role]).set(count);
+        }
+        for (key, claim) in world.claims.iter().flatten() {
+            let role = Role::ALL.into_iter().find(|role| key.name.starts_with(role.claim_prefix()));
+            let Some(role) = role else { continue };
+            let labels = [role.name(), &*key.namespace];
+            let is_ready = claim.address.is_some();
+            claims.with_label_values(&labels).inc();
+            claims_ready.with_label_values(&labels).add(is_ready.into());
+            claims_pending.with_label_values(&labels).add((!is_ready).into());
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The loop on an apiserver that answers most requests in one way, and on watches that stay silent after what they told at first.
+
+use std::sync::Mutex;
+
+use kube::client::Body;
+use kube::core::{ApiResource, GroupVersionKind};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tower::BoxError;
+
+use super::*;
+use crate::kubernetes::decode::Change;
+use crate::metrics::{Identity, Metrics};
+use crate::vips::names::{CLASS, ROLE};
+
+struct Stopped;
+
+impl Clock for Stopped {
+    fn wall(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
+
+    fn since_boot(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+}
+
+fn object<K: DeserializeOwned>(name: &str, mut rest: Value) -> K {
+    let metadata = json!({"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"});
+    let given = rest["metadata"].take();
+    rest["metadata"] = metadata;
+    for (name, value) in given.as_object().into_iter().flatten() {
+        rest["metadata"][name] = value.clone();
+    }
+    serde_json::from_value(rest).unwrap()
+}
+
+/// Clusters that a class annotates, beside these pools and claims, and nothing else.
+fn told(
+    clusters: &[&str],
+    pools: Vec<crate::vips::watch::Pool>,
+    claims: Vec<crate::vips::watch::Claim>,
+) -> Vec<Seen> {
+    let served = |kind: Kind| {
+        Seen::Served(kind, ApiResource::from_gvk(&GroupVersionKind::gvk("any", "v1", kind.name())))
+    };
+    let cluster = |name: &&str| object(name, json!({"metadata": {"annotations": {CLASS: "k"}}}));
+    Kind::ALL
+        .into_iter()
+        .map(served)
+        .chain([
+            Seen::Clusters(Change::All(clusters.iter().map(cluster).collect())),
+            Seen::Classes(Change::All(Vec::new())),
+            Seen::Pools(Kind::GlobalPools, Change::All(pools.into_iter().map(Into::into).collect())),
+            Seen::Pools(Kind::NamespacedPools, Change::All(Vec::new())),
+            Seen::Claims(Change::All(claims.into_iter().map(Into::into).collect())),
+            Seen::Addresses(Change::All(Vec::new())),
+        ])
+        .collect()
+}
+
+fn pool(name: &str, free: i64) -> crate::vips::watch::Pool {
+    let labels = json!({CLASS: "k", ROLE: "control-plane"});
+    let count = json!({"total": 1, "used": 1 - free, "free": free});
+    let metadata = json!({"namespace": null, "labels": labels});
+    object(name, json!({"metadata": metadata, "status": {"ipAddresses": count}}))
+}
+
+fn claim(cluster: &str, pool: &str) -> crate::vips::watch::Claim {
+    let owner = json!({"apiVersion": "v1", "kind": "Cluster", "name": cluster, "uid": cluster});
+    let spec = json!({"poolRef": {"kind": "GlobalInClusterIPPool", "name": pool}});
+    object(&format!("vip-cp-{cluster}"), json!({"metadata": {"ownerReferences": [owner]}, "spec": spec}))
+}
+
+/// A Cluster after this change, which is the only one that was ever made of it.
+fn changed(name: &str, mut patch: Value, version: usize) -> Value {
+    let metadata = patch["metadata"].as_object_mut().unwrap();
+    for (field, value) in [("name", name), ("namespace", "ns"), ("uid", name)] {
+        metadata.insert(field.into(), value.into());
+    }
+    metadata.insert("resourceVersion".into(), (version + 1).to_string().into());
+    let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+    annotations.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    annotations[CLASS] = "k".into();
+    patch
+}
+
+/// A leader, and the requests that it has sent.
+struct Leader {
+    vips: Vips,
+    to: mpsc::UnboundedSender<Seen>,
+    sent: Arc<Mutex<Vec<String>>>,
+}
+
+/// A refusal by the apiserver.
+fn refusal(code: u16) -> (u16, Value) {
+    (code, json!({"kind": "Status", "status": "Failure", "message": "refused", "code": code}))
+}
+
+impl Leader {
+    /// Changes of Clusters are taken, all other requests answered with this code.
+    fn new(code: u16) -> Self {
+        Self::after_changes(0, code)
+    }
+
+    /// As many changes of Clusters are refused because others have changed them as well, before one is taken.
+    fn after_changes(by_others: usize, code: u16) -> Self {
+        Self::answering(by_others, code, 200)
+    }
+
+    /// Changes of a Cluster's status are answered with a code of their own.
+    fn answering(by_others: usize, code: u16, of_status: u16) -> Self {
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let stored = Arc::new(Mutex::new(BTreeMap::new()));
+        let service = tower::service_fn({
+            let sent = Arc::clone(&sent);
+            move |request: http::Request<Body>| {
+                let stored = Arc::clone(&stored);
+                let mut parts = request.uri().path().rsplit('/').map(ToOwned::to_owned);
+                let last = parts.next().unwrap_or_default();
+                let is_status = last == "status";
+                let name = if is_status { parts.next().unwrap_or_default() } else { last };
+                let line = format!("{} {name}{}", request.method(), if is_status { "/status" } else { "" });
+                let (count, changes) = {
+                    let mut sent = sent.lock().unwrap();
+                    sent.push(line);
+                    (sent.len(), sent.iter().filter(|line| line.starts_with("PATCH")).count())
+                };
+                async move {
+                    let (code, body) = match *request.method() {
+                        http::Method::PATCH if changes <= by_others => refusal(409),
+                        http::Method::PATCH if is_status && of_status != 200 => refusal(of_status),
+                        http::Method::PATCH => {
+                            let patch = request.into_body().collect_bytes().await?;
+                            let patch: Value = serde_json::from_slice(&patch)?;
+                            let mut stored = stored.lock().unwrap();
+                            let now = match stored.get(&name) {
+                                Some(present) if is_status => {
+                                    let mut now: Value = Value::clone(present);
+                                    now["status"] = patch["status"].clone();
+                                    now["metadata"]["resourceVersion"] = (count + 1).to_string().into();
+                                    now
+                                }
+                                _ => changed(&name, patch, count),
+                            };
+                            stored.insert(name, now.clone());
+                            (200, now)
+                        }
+                        http::Method::GET => {
+                            let name =
+                                request.uri().query().and_then(|query| query.rsplit("%3D").next()).unwrap();
+                            let stored = stored.lock().unwrap().get(name).cloned();
+                            let now = stored.unwrap_or_else(|| changed(name, json!({"metadata": {}}), count));
+                            (200, json!({"metadata": {}, "items": [now]}))
+                        }
+                        _ => refusal(code),
+                    };
+                    let answer = http::Response::builder().status(code);
+                    Ok::<_, BoxError>(answer.body(Body::from(body.to_string().into_bytes()))?)
+                }
+            }
+        });
+        let clock: Arc<dyn Clock> = Arc::new(Stopped);
+        let fence = Fence::new(Arc::clone(&clock));
+        fence.open_until(Duration::from_secs(3600));
+        let Line { to, seen } = Line::default();
+        let edges = Edges { client: Client::new(service, "default"), fence, clock };
+        let hour = Duration::from_secs(3600);
+        let options = VipOptions { allocates: true, default_port: 6443 };
+        let metrics =
+            Metrics::new(&Identity { pod: "me".into(), version: "0".into(), cluster: None }).unwrap();
+        let metrics = VipMetrics::new(metrics).unwrap();
+        let vips = Vips::new(seen, edges, metrics, "me", Retry { shortest: hour, longest: hour }, options);
+        Self { vips, to, sent }
+    }
+
+    /// The requests that it sends when it is told this.
+    async fn requests(&mut self, told: Vec<Seen>) -> Vec<String> {
+        let before = self.sent.lock().unwrap().len();
+        told.into_iter().for_each(|seen| self.to.send(seen).unwrap());
+        self.vips.until_complete().await;
+        let _ = tokio::time::timeout(Duration::from_millis(100), self.vips.lead()).await;
+        self.sent.lock().unwrap()[before..].to_vec()
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_is_refused_is_tried_once_and_told_once_until_its_pause_is_over() {
+    let told = told(&["c"], vec![pool("p", 1)], Vec::new());
+    let requests = Leader::new(403).requests(told).await;
+    let conditions = ["GET clusters", "PATCH c/status"];
+    assert_eq!(requests, [&["POST ipaddressclaims", "PATCH c", "POST events"][..], &conditions].concat());
+}
+
+#[tokio::test]
+async fn a_claim_that_is_there_already_is_waited_for_and_is_no_failure() {
+    let told = told(&["c"], vec![pool("p", 1)], Vec::new());
+    assert_eq!(Leader::new(409).requests(told).await, ["POST ipaddressclaims"]);
+}
+
+#[tokio::test]
+async fn a_claim_that_has_changed_or_is_gone_is_not_given_up_again_before_the_watch_tells() {
+    for code in [404, 409] {
+        let told = told(&["c"], vec![pool("p", 0), pool("q", 1)], vec![claim("c", "p")]);
+        assert_eq!(Leader::new(code).requests(told).await, ["DELETE vip-cp-c"]);
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_others_have_changed_is_read_and_changed_without_waiting_for_the_watch() {
+    let told = told(&["c"], vec![pool("p", 1)], Vec::new());
+    let requests = Leader::after_changes(1, 403).requests(told).await;
+    assert_eq!(requests[..5], ["POST ipaddressclaims", "PATCH c", "GET clusters", "PATCH c", "POST events"]);
+    assert_eq!(requests[5..], ["GET clusters", "PATCH c/status"]);
+}
+
+#[tokio::test]
+async fn one_address_makes_one_claim_of_many_move() {
+    let pools = vec![pool("p", 0), pool("q", 1)];
+    let claims = vec![claim("a", "p"), claim("b", "p"), claim("c", "p")];
+    let requests = Leader::new(409).requests(told(&["a", "b", "c"], pools, claims)).await;
+    let given_up: Vec<_> = requests.iter().filter(|request| request.starts_with("DELETE")).collect();
+    assert_eq!(given_up, ["DELETE vip-cp-a"], "{requests:?}");
+}
+
+#[tokio::test]
+async fn an_address_that_is_free_for_a_moment_is_no_news_to_those_who_wait() {
+    let mut leader = Leader::new(403);
+    let claims = vec![claim("a", "p"), claim("b", "p")];
+    let mut requests = leader.requests(told(&["a", "b"], vec![pool("p", 0)], claims)).await;
+    requests.sort();
+    let conditions = ["PATCH a/status", "PATCH b/status"];
+    requests.retain(|request| !conditions.contains(&&**request) && request != "GET clusters");
+    assert_eq!(requests, ["PATCH a", "PATCH b", "POST events", "POST events"]);
+    for free in [1, 0, 1] {
+        // It is free after a long time.
+        if free > 0 {
+            let Vips { missed, allocating, .. } = &mut leader.vips;
+            missed.values_mut().chain(allocating.values_mut()).for_each(|since| *since -= PATIENCE);
+        }
+        let change = Change::Applied(Box::new(pool("p", free).into()));
+        let requests = leader.requests(vec![Seen::Pools(Kind::GlobalPools, change)]).await;
+        assert_eq!(requests, Vec::<String>::new(), "{free} free");
+    }
+}
+
+#[tokio::test]
+async fn v8_refused_conditions_block_nothing_and_back_off() {
+    for code in [403, 409, 422] {
+        let mut leader = Leader::answering(0, 403, code);
+        let requests = leader.requests(told(&["c"], vec![pool("p", 1)], Vec::new())).await;
+        assert_eq!(requests[..3], ["POST ipaddressclaims", "PATCH c", "POST events"], "{code}");
+        assert_eq!(requests[3..], ["GET clusters", "PATCH c/status"], "{code}");
+        // The annotation still follows what happens.
+        let change = Change::All(vec![claim("c", "p").into()]);
+        let requests = leader.requests(vec![Seen::Claims(change)]).await;
+        assert_eq!(requests, ["PATCH c"], "{code}");
+    }
+}
+
+#[tokio::test]
+async fn v8_denied_conditions_are_retried_with_one_cluster_only() {
+    let mut leader = Leader::answering(0, 403, 403);
+    leader.requests(told(&["a"], vec![pool("p", 1)], Vec::new())).await;
+    let both = told(&["a", "b"], vec![pool("p", 1)], Vec::new()).swap_remove(Kind::ALL.len());
+    let requests = leader.requests(vec![both]).await;
+    assert!(requests.contains(&"PATCH b".to_owned()), "{requests:?}");
+    assert!(!requests.contains(&"PATCH b/status".to_owned()), "{requests:?}");
+}
+
+#[tokio::test]
+async fn v8_conditions_are_written_once_and_then_cost_nothing() {
+    let mut leader = Leader::new(403);
+    leader.requests(told(&["c"], vec![pool("p", 1)], Vec::new())).await;
+    let change = Change::Applied(Box::new(pool("q", 1).into()));
+    assert_eq!(leader.requests(vec![Seen::Pools(Kind::GlobalPools, change)]).await, Vec::<String>::new());
+}
