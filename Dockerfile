@@ -3,7 +3,7 @@
 #   docker build -t ip-address-controller:latest .
 
 # The version is that of rust-toolchain.toml.
-FROM rust:1.95.0-slim-bookworm AS build
+FROM rust:1.99.1-slim-bookworm AS build
 # Against musl, because glibc loads libraries at run time to look up a name, even where it is linked statically.
 # musl-tools has the compiler for the parts of the cryptography that are written in C.
 RUN apt-get update \

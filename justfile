@@ -28,7 +28,7 @@ default:
     @just --list --unsorted
 
 # Format, lint, licences and duplicate versions, generated files, alerts, docs. Needs `just tools` for promtool.
-check: _deny _alerts _dashboard _docs-hold _workflows
+check: _deny _alerts _dashboard _docs-hold _workflows _structure
     cargo fetch --locked
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -178,9 +178,13 @@ _alerts:
     PATH="$(tools/build --where):$PATH" monitoring/tests/run
     @monitoring/tests/argocd-health
 
+# Imports between files go one direction; long files and functions are listed.
+_structure:
+    @tools/structure
+    @tools/commit-subjects
+
 # What the docs say is there.
 _docs-hold:
-    @tools/commit-subjects
     @tools/examples-in-docs
     @tools/reasons-in-docs
     @tools/compat --check
