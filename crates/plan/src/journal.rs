@@ -50,7 +50,7 @@ impl Pool {
                 if let Some(to) = to {
                     // It has its name again.
                     self.ptrs.remove(&address);
-                    self.last_assignment = Some(now).filter(|_| is_assignment).or(self.last_assignment);
+                    self.last_assignment = is_assignment.then_some(now).or(self.last_assignment);
                     if owed.remove(&to.vm) {
                         self.lent.insert(address);
                     }

@@ -511,10 +511,11 @@ fn discovery(path: &str, kinds: impl Iterator<Item = Kind>) -> Option<Value> {
             };
             let kinds = kinds.filter(|kind| kind.api_version == named);
             let resources: Vec<_> = kinds.map(resource).collect();
-            Some(json!({
-                "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": named, "resources": resources,
-            }))
-            .filter(|_| !resources.is_empty())
+            (!resources.is_empty()).then(|| {
+                json!({
+                    "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": named, "resources": resources,
+                })
+            })
         }
         _ => None,
     }

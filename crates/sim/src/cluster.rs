@@ -642,7 +642,7 @@ impl Cluster {
             Cloud::Azure => "NetworkInterfaces_CreateOrUpdate",
             Cloud::Aws => "AssociateAddress",
         };
-        let (times, call) = (usize::try_from(times).unwrap_or(1), Some(change).filter(|_| times % 2 == 1));
+        let (times, call) = (usize::try_from(times).unwrap_or(1), (times % 2 == 1).then_some(change));
         let rule = Rule { times, call, ..Rule::always(fault) };
         // Names have calls of their own.
         let of_names = Rule { call: None, ..rule.clone() };

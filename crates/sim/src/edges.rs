@@ -174,7 +174,7 @@ fn reach(
             tokio::spawn(async move {
                 let universe = server_side;
                 // Whoever waits for what comes back late hears at once that the connection has broken off.
-                let to = Some(to).filter(|_| fate != Fate::Echo);
+                let to = (fate != Fate::Echo).then_some(to);
                 tokio::time::sleep(out).await;
                 if fate == Fate::RequestLost {
                     return lost(to, is_silent).await;
@@ -253,7 +253,7 @@ async fn exchange(
     let (number, sent) = (process.number, universe.elapsed());
     tokio::spawn(async move {
         // Whoever waits for what comes back late hears at once that the connection has broken off.
-        let to = Some(to).filter(|_| fate != Fate::Echo);
+        let to = (fate != Fate::Echo).then_some(to);
         tokio::time::sleep(out).await;
         let answer = match fate {
             Fate::RequestLost => return lost(to, is_silent).await,
@@ -327,7 +327,7 @@ fn carried_out(
     let answer = vips::checks::carried_out(universe, process, sent, request);
     broken::judge(universe, process, request, written.as_deref(), answer.status());
     if let Some(journal) = journal {
-        journal.is_written(universe, process);
+        journal.written(universe, process);
     }
     if let (Some(before), Some(after)) = (&before, before.as_ref().and_then(|_| node())) {
         universe.marked(before, &after);

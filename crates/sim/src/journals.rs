@@ -55,7 +55,7 @@ impl Journal {
     }
 
     /// It was written by a process.
-    pub fn is_written(self, universe: &Universe, process: u64) {
+    pub fn written(self, universe: &Universe, process: u64) {
         let Some(after) = universe.api.one(self.plural, &self.namespace, &self.name) else { return };
         let moving: BTreeSet<_> = entries(&self.before).filter_map(|entry| text(&entry["address"])).collect();
         let is_new = |entry: &&Value| text(&entry["address"]).is_some_and(|ip| !moving.contains(&ip));

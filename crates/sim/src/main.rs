@@ -298,5 +298,5 @@ fn rushes(clouds: &[String], only: Option<&str>) -> ExitCode {
 /// A number that two stories share only if they are the same.
 fn fingerprint(story: &[String]) -> u64 {
     let mix = |state: u64, byte: u8| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    story.iter().flat_map(|line| line.bytes().chain([b'\n'])).fold(0xcbf2_9ce4_8422_2325, mix)
+    story.iter().flat_map(|line| line.bytes().chain(*b"\n")).fold(0xcbf2_9ce4_8422_2325, mix)
 }

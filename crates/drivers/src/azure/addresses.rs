@@ -319,7 +319,7 @@ impl Azure {
         let etag = interface.etag().ok_or_else(|| unreadable("NetworkInterfaces_Get", &"it has no etag"))?;
         let etag =
             HeaderValue::from_str(etag).map_err(|error| unreadable("NetworkInterfaces_Get", &error))?;
-        let condition = Some((header::IF_MATCH, etag)).filter(|_| !plan::sabotaged!(ConditionForgotten));
+        let condition = (!plan::sabotaged!(ConditionForgotten)).then_some((header::IF_MATCH, etag));
         let headers = HeaderMap::from_iter(condition);
         let path = resource_path(interface.id());
         let body = interface.with_public(place, put.map(|(id, _)| id));

@@ -296,7 +296,7 @@ pub fn judge(universe: &Universe) -> Vec<String> {
                 }
                 Role::Ingress => (text(&cluster["metadata"]["labels"][INGRESS_VIP]), true),
             };
-            if copy != Some(vip).filter(|_| is_copied) {
+            if copy != is_copied.then_some(vip) {
                 found.push(format!("{name} has the {role} VIP {vip}, and its copy is {copy:?}"));
             }
             let (said, so) = (word(cluster, role), (!is_by_hand).then(|| "Assigned".to_owned()));

@@ -273,7 +273,7 @@ impl DigitalOcean {
     fn visible_action(&self, id: &str) -> Option<&Action> {
         let action = id.parse().ok().and_then(|id: u64| self.actions.get(&id))?;
         let is_byo = self.addresses.get(&action.ip).is_some_and(|address| address.byo);
-        Some(action).filter(|_| !is_byo)
+        (!is_byo).then_some(action)
     }
 
     pub(super) fn start_action(
