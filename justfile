@@ -72,7 +72,7 @@ fakes:
 e2e filter="": tools _packaging-is-generated (_baseline filter) && (_rights filter)
     rm -rf {{audit}} && mkdir -p {{audit}}
     CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} tools/run-tests --jobs {{ if filter == "capi" { "1" } else { "3" } }} --filter "{{filter}}" -- --locked {{servers}} --features controller/failpoints --test e2e
-    tools/run-tests --may-be-none --filter "{{filter}}" -- --locked -p sim {{servers}} --test twin
+    tools/run-tests --may-be-none --filter "{{filter}}" -- --locked -p sim {{servers}} --test apiserver
 
 # Builds release 0.1.0 for the tests of upgrades.
 _baseline filter:

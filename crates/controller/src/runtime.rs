@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::addresses::execute::Executor;
 use crate::addresses::metrics::AddressMetrics;
-use crate::addresses::reconcile::Rounds;
+use crate::addresses::reconcile::Reconciler;
 use crate::addresses::report::Reporter;
 use crate::addresses::watch;
 use crate::backoff::Retry;
@@ -33,7 +33,7 @@ use crate::providers::metered::metered;
 use crate::providers::metrics::ProviderMetrics;
 use crate::settings::{Settings, VipOptions};
 use crate::vips::metrics::VipMetrics;
-use crate::vips::reconcile::{self as vips, Vips};
+use crate::vips::reconcile::{self as vips, VipReconciler};
 use crate::vips::runtime_extension;
 
 /// The longest that a write of a status or of marks may take.
@@ -207,10 +207,10 @@ pub async fn control(
     let external_dns = ExternalDns::new(writing.clone(), Arc::clone(&fence));
     drivers.records.insert(DnsProvider::ExternalDns, Arc::new(external_dns));
     let mut watches = Vec::new();
-    let rounds = options.keeps_addresses.then(|| {
+    let addresses = options.keeps_addresses.then(|| {
         let (to, seen) = mpsc::unbounded_channel();
         watches.push(watch::start(&watching, &to));
-        let mut rounds = Rounds::new(
+        let mut addresses = Reconciler::new(
             seen,
             Clouds::new(drivers.addresses.clone()),
             Executor::new(drivers, options.takeover, writing.clone(), Arc::clone(&fence)),
@@ -219,18 +219,18 @@ pub async fn control(
             metrics.addresses.clone(),
             options.retry,
         );
-        rounds.sign_records_as(options.dns_owner.clone());
-        rounds.limit_creations(options.created_max);
-        rounds
+        addresses.sign_records_as(options.dns_owner.clone());
+        addresses.limit_creations(options.created_max);
+        addresses
     });
     let vips = options.vips.clone().map(|vips| {
         watches.push(crate::vips::watch::start(&watching, &line.to));
         let (fence, clock) = (Arc::clone(&fence), Arc::clone(&clock));
         let edges = vips::Edges { client: writing_vips, fence, clock };
         let retry = options.retry.at_most(VIP_RETRY_MAX);
-        Vips::new(line.seen, edges, metrics.vips.clone(), &options.identity, retry, vips)
+        VipReconciler::new(line.seen, edges, metrics.vips.clone(), &options.identity, retry, vips)
     });
-    let mut parts = Parts { rounds, vips, metrics: metrics.process };
+    let mut parts = Parts { addresses, vips, metrics: metrics.process };
     let asked_to_stop = asked_to_stop.shared();
     if !options.keeps_addresses && options.vips.as_ref().is_none_or(|vips| !vips.allocates) {
         // Who only answers questions must not keep another one from leading.
@@ -258,27 +258,27 @@ pub async fn control(
 
 /// What is done under one leadership. A part that is not there never has anything to do.
 struct Parts {
-    rounds: Option<Rounds>,
-    vips: Option<Vips>,
+    addresses: Option<Reconciler>,
+    vips: Option<VipReconciler>,
     metrics: Metrics,
 }
 
 impl Parts {
     /// Watches without acting, as a standby does.
     async fn stand_by(&mut self) {
-        let Self { rounds, vips, .. } = self;
+        let Self { addresses, vips, .. } = self;
         futures::join!(
-            of(rounds, async |rounds| rounds.stand_by().await),
+            of(addresses, async |addresses| addresses.stand_by().await),
             of(vips, async |vips| vips.stand_by().await)
         );
     }
 
     /// Watches without acting until everything is known. Addresses don't wait for VIPs.
     async fn until_complete(&mut self) {
-        match (&mut self.rounds, &mut self.vips) {
-            (Some(rounds), vips) => tokio::select! {
+        match (&mut self.addresses, &mut self.vips) {
+            (Some(addresses), vips) => tokio::select! {
                 biased;
-                () = rounds.until_complete() => {}
+                () = addresses.until_complete() => {}
                 () = of(vips, async |vips| vips.stand_by().await) => {}
             },
             (None, Some(vips)) => {
@@ -291,26 +291,26 @@ impl Parts {
 
     /// The highest epoch in any journal that is known.
     fn last_epoch(&self) -> Epoch {
-        self.rounds.as_ref().map(Rounds::last_epoch).unwrap_or_default()
+        self.addresses.as_ref().map(Reconciler::last_epoch).unwrap_or_default()
     }
 
     /// Acts, as the leader of the given epoch, until somebody else should.
     async fn lead(&mut self, epoch: Epoch) {
         self.metrics.set_leader(true);
-        let Self { rounds, vips, .. } = self;
+        let Self { addresses, vips, .. } = self;
         tokio::select! {
             biased;
-            () = of(rounds, async |rounds| rounds.lead(epoch).await) => {}
+            () = of(addresses, async |addresses| addresses.lead(epoch).await) => {}
             () = of(vips, async |vips| vips.lead().await) => {}
         }
     }
 
     /// Begins nothing new, and waits until nothing is under way.
     async fn finish(&mut self) {
-        let Self { rounds, vips, .. } = self;
+        let Self { addresses, vips, .. } = self;
         let finish_rounds = async {
-            if let Some(rounds) = rounds {
-                rounds.finish().await;
+            if let Some(addresses) = addresses {
+                addresses.finish().await;
             }
         };
         let finish_vips = async {
@@ -367,7 +367,7 @@ async fn lead(
     }
     // Where nobody on another node has led since one here handed over, nobody else is there: it is done after all.
     let spared = options.node.clone().filter(|node| !candidate.was_handed_over_from(node));
-    parts.rounds.iter_mut().for_each(|rounds| rounds.spare(spared.clone()));
+    parts.addresses.iter_mut().for_each(|addresses| addresses.spare(spared.clone()));
     // Whoever led before has written its last, so this epoch is above all that were.
     let epoch = leadership::next_epoch(candidate.last_epoch(), parts.last_epoch());
     candidate.set_epoch(epoch).await.context("writing our epoch into the lease")?;

@@ -96,14 +96,14 @@ const JITTER: Duration = Duration::from_millis(500);
 
 /// What a request may use.
 #[derive(Clone, Copy, Debug)]
-pub struct Claim {
+pub struct Priority {
     /// How much of a hurry there is.
     pub haste: Haste,
     /// Whether earlier ones would have been for nothing without it.
     pub has_begun: bool,
 }
 
-impl Claim {
+impl Priority {
     fn is_urgent(self) -> bool {
         matches!(self.haste, Haste::Urgent | Haste::Reading)
     }
@@ -121,18 +121,18 @@ impl Claim {
 }
 
 tokio::task_local! {
-    static CLAIM: Cell<Claim>;
+    static PRIORITY: Cell<Priority>;
 }
 
 /// Says how much of a hurry there is for all requests that a future makes. They belong together: what the first of them was made for
 /// needs the others.
 pub async fn with_haste<F: Future>(haste: Haste, future: F) -> F::Output {
-    with_claim(Claim { haste, has_begun: haste == Haste::Reading }, future).await
+    with_priority(Priority { haste, has_begun: haste == Haste::Reading }, future).await
 }
 
 /// The same for a future that may go on with what another one has begun.
-pub async fn with_claim<F: Future>(claim: Claim, future: F) -> F::Output {
-    CLAIM.scope(Cell::new(claim), future).await
+pub async fn with_priority<F: Future>(priority: Priority, future: F) -> F::Output {
+    PRIORITY.scope(Cell::new(priority), future).await
 }
 
 /// Lets requests through no faster than the limits allow.
@@ -141,11 +141,11 @@ pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
     let send = move |request: Request<Bytes>| {
         let (mut service, budget) = (service.clone(), budget.clone());
         async move {
-            let alone = Claim { haste: Haste::Ordinary, has_begun: false };
-            let claim = CLAIM.try_with(Cell::get).unwrap_or(alone);
-            let sent = budget.take(&request, claim).await?;
+            let alone = Priority { haste: Haste::Ordinary, has_begun: false };
+            let priority = PRIORITY.try_with(Cell::get).unwrap_or(alone);
+            let sent = budget.take(&request, priority).await?;
             // Who has not said what belongs together makes each request for itself.
-            _ = CLAIM.try_with(|of_step| of_step.set(Claim { has_begun: true, ..claim }));
+            _ = PRIORITY.try_with(|of_step| of_step.set(Priority { has_begun: true, ..priority }));
             let answer = service.ready().await?.call(request).await?;
             if answer.status() == StatusCode::TOO_MANY_REQUESTS
                 && let Some(asked) = retry_after(answer.headers())
@@ -226,19 +226,19 @@ impl Budget {
     }
 
     /// Waits until a request may be sent, and counts it; or tells it its turn, where that is too far away.
-    async fn take(&self, request: &Request<Bytes>, claim: Claim) -> Result<Sent, NotSent> {
+    async fn take(&self, request: &Request<Bytes>, priority: Priority) -> Result<Sent, NotSent> {
         let latest = later(Instant::now(), WAIT_MAX);
         // A listing queues behind nobody: where nothing is known, nothing goes on.
-        let mut has_queued = claim.haste == Haste::Reading;
+        let mut has_queued = priority.haste == Haste::Reading;
         loop {
             let now = Instant::now();
-            let next = match self.try_take(request, claim, now) {
+            let next = match self.try_take(request, priority, now) {
                 Ok(sent) => return Ok(sent),
                 // Somebody else was sent in its turn, so it is the next one's.
                 Err(next) if has_queued => next,
-                Err(_) => self.turn(request, claim, now),
+                Err(_) => self.turn(request, priority, now),
             };
-            if next > latest && claim.haste != Haste::Reading {
+            if next > latest && priority.haste != Haste::Reading {
                 return Err(NotSent { wait: next.saturating_duration_since(now) });
             }
             has_queued = true;
@@ -247,11 +247,11 @@ impl Budget {
     }
 
     /// Counts a request, or says when to try again.
-    fn try_take(&self, request: &Request<Bytes>, claim: Claim, now: Instant) -> Result<Sent, Instant> {
+    fn try_take(&self, request: &Request<Bytes>, priority: Priority, now: Instant) -> Result<Sent, Instant> {
         let mut limits = self.limits();
         let counted: Vec<_> = (0..limits.len()).filter(|at| (limits[*at].counts)(request)).collect();
         counted.iter().for_each(|at| limits[*at].used.forget_before(now));
-        match counted.iter().filter_map(|at| limits[*at].turn(0, claim, now)).max() {
+        match counted.iter().filter_map(|at| limits[*at].turn(0, priority, now)).max() {
             Some(wait) => Err(wait),
             None => {
                 counted.iter().for_each(|at| limits[*at].used.count());
@@ -261,13 +261,13 @@ impl Budget {
     }
 
     /// The turn of a request behind all that wait already and are not of a higher rank.
-    fn turn(&self, request: &Request<Bytes>, claim: Claim, now: Instant) -> Instant {
+    fn turn(&self, request: &Request<Bytes>, priority: Priority, now: Instant) -> Instant {
         let mut limits = self.limits();
         let turns = limits.iter_mut().filter(|kept| (kept.counts)(request)).map(|kept| {
             kept.told.iter_mut().for_each(|told| told.retain(|at| *at > now));
-            let ahead = kept.told[..=claim.rank()].iter().map(Vec::len).sum();
-            let turn = kept.turn(ahead, claim, now).unwrap_or(now);
-            kept.told[claim.rank()].push(turn);
+            let ahead = kept.told[..=priority.rank()].iter().map(Vec::len).sum();
+            let turn = kept.turn(ahead, priority, now).unwrap_or(now);
+            kept.told[priority.rank()].push(turn);
             turn
         });
         turns.max().unwrap_or(now)
@@ -276,8 +276,8 @@ impl Budget {
 
 impl Kept {
     /// When one more may be sent, behind so many others that wait, where that is not now.
-    fn turn(&self, waiting: usize, claim: Claim, now: Instant) -> Option<Instant> {
-        self.used.turn(waiting, claim, now).max(self.rests_until.filter(|until| *until > now))
+    fn turn(&self, waiting: usize, priority: Priority, now: Instant) -> Option<Instant> {
+        self.used.turn(waiting, priority, now).max(self.rests_until.filter(|until| *until > now))
     }
 }
 
@@ -297,8 +297,8 @@ impl Used {
     }
 
     /// When one more may be sent, behind so many others that wait, where that is not now.
-    fn turn(&self, waiting: usize, claim: Claim, now: Instant) -> Option<Instant> {
-        let leaves = |max: usize, leaves: [usize; RANKS]| max.saturating_mul(leaves[claim.rank()]) / 100;
+    fn turn(&self, waiting: usize, priority: Priority, now: Instant) -> Option<Instant> {
+        let leaves = |max: usize, leaves: [usize; RANKS]| max.saturating_mul(leaves[priority.rank()]) / 100;
         let allowed = |max: usize, of: [usize; RANKS]| max.saturating_sub(leaves(max, of)).max(1);
         match self {
             Self::Window { requests_max, window, answered, in_flight } => {
@@ -360,8 +360,8 @@ mod tests {
         budget(Limit::window(requests_max, Duration::from_secs(60)))
     }
 
-    const URGENT: Claim = Claim { haste: Haste::Urgent, has_begun: true };
-    const ORDINARY: Claim = Claim { haste: Haste::Ordinary, has_begun: true };
+    const URGENT: Priority = Priority { haste: Haste::Urgent, has_begun: true };
+    const ORDINARY: Priority = Priority { haste: Haste::Ordinary, has_begun: true };
 
     fn request(method: &str) -> Request<Bytes> {
         Request::builder().method(method).body(Bytes::new()).unwrap()
@@ -507,10 +507,10 @@ mod tests {
         let window = (per_minute(100), [86, 9, 0, 5, 0]);
         let bucket = (budget(Limit::bucket(|_| true, 100, 1)), [87, 0, 5, 5, 3]);
         for (budget, expected) in [window, bucket] {
-            let look = |claim| Claim { has_begun: false, ..claim };
-            let taking_off = Claim { haste: Haste::TakingOff, has_begun: false };
-            let sent = [taking_off, look(ORDINARY), ORDINARY, look(URGENT), URGENT].map(|claim| {
-                let take = || budget.try_take(&request("POST"), claim, Instant::now()).ok();
+            let look = |priority| Priority { has_begun: false, ..priority };
+            let taking_off = Priority { haste: Haste::TakingOff, has_begun: false };
+            let sent = [taking_off, look(ORDINARY), ORDINARY, look(URGENT), URGENT].map(|priority| {
+                let take = || budget.try_take(&request("POST"), priority, Instant::now()).ok();
                 std::iter::from_fn(take).count()
             });
             assert_eq!(sent, expected, "each after those that leave it something");
@@ -580,7 +580,7 @@ mod tests {
     async fn what_can_wait_is_told_a_turn_behind_all_that_cannot() {
         let (budget, minute) = (per_minute(10), Duration::from_secs(60) + JITTER);
         times(&budget, 10).await;
-        let turn = |claim| budget.turn(&request("POST"), claim, Instant::now()) - Instant::now();
+        let turn = |priority| budget.turn(&request("POST"), priority, Instant::now()) - Instant::now();
         assert_eq!(turn(ORDINARY), minute);
         for _ in 0..10 {
             assert_eq!(turn(URGENT), minute, "not behind one that can wait");
@@ -595,7 +595,7 @@ mod tests {
         budget.take(&request("POST"), URGENT).await.unwrap();
         let started = Instant::now();
         assert!(budget.take(&request("POST"), URGENT).await.is_err());
-        budget.take(&request("GET"), Claim { haste: Haste::Reading, has_begun: true }).await.unwrap();
+        budget.take(&request("GET"), Priority { haste: Haste::Reading, has_begun: true }).await.unwrap();
         assert_eq!(started.elapsed(), Duration::from_secs(60) + JITTER);
     }
 }

@@ -56,13 +56,13 @@ const BEFORE_MAX: usize = 1_000;
 
 /// What to do next for a pool, what to say of it, and whether its account must be read first, and when.
 #[derive(Debug, Default)]
-pub(crate) struct Next {
+pub(crate) struct CreationDecision {
     pub(crate) action: Option<CreationAction>,
     pub(crate) lacking: Option<Lacking>,
     pub(crate) reads: Option<Reads>,
 }
 
-impl Next {
+impl CreationDecision {
     fn act(action: CreationAction, lacking: usize) -> Self {
         let lacking = (lacking > 0).then_some(Lacking::Creating(lacking));
         Self { action: Some(action), lacking, reads: None }
@@ -140,10 +140,10 @@ pub(crate) fn next(
     ownership: &Ownership,
     room: Option<&Room>,
     now: Timestamp,
-) -> Next {
+) -> CreationDecision {
     let is_owned = |address: Address| ownership.is_owned(address);
     let Some(tag) = pool.creates.as_ref().filter(|_| !crate::sabotaged!(NeverCreated)) else {
-        return Next::default();
+        return CreationDecision::default();
     };
     let lacking = lacking(pool);
     let left = room.map_or(usize::MAX, |room| room.left_for(&pool.key));
@@ -166,50 +166,51 @@ pub(crate) fn next(
     };
     let begin = |account: &Account| {
         if pool.is_tag_used && !account.can_tag {
-            return Next::say(Lacking::TagsHidden);
+            return CreationDecision::say(Lacking::TagsHidden);
         }
         let tag = account.can_tag.then(|| Arc::clone(tag));
         let before = tag.as_ref().map_or_else(unlisted, tagged);
         match before.len() {
-            too_many if too_many > BEFORE_MAX => Next::say(Lacking::TooMany(too_many)),
+            too_many if too_many > BEFORE_MAX => CreationDecision::say(Lacking::TooMany(too_many)),
             _ => {
                 let (epoch, written) = (world.epoch, Tick::default());
                 let entry = Creation { tag, before, may_have_asked: false, epoch, written };
-                Next::act(CreationAction::Begin(entry), lacking)
+                CreationDecision::act(CreationAction::Begin(entry), lacking)
             }
         }
     };
-    let unread = |reads| Next { action: None, lacking: Some(Lacking::Unread), reads: Some(reads) };
+    let unread =
+        |reads| CreationDecision { action: None, lacking: Some(Lacking::Unread), reads: Some(reads) };
     let Some(entry) = &pool.creation else {
         let unlisted = if lacking > 0 { made_and_unlisted() } else { BTreeSet::new() };
         return match (pool.policy.mode, account) {
-            _ if lacking == 0 => Next::default(),
-            (Mode::Refused | Mode::Leaving, _) => Next::default(),
-            _ if !unlisted.is_empty() => Next::say(Lacking::Unlisted(unlisted)),
-            (Mode::Observe, _) => Next::say(Lacking::WouldCreate(lacking)),
-            _ if pool.region.is_none() => Next::say(Lacking::NoRegion),
+            _ if lacking == 0 => CreationDecision::default(),
+            (Mode::Refused | Mode::Leaving, _) => CreationDecision::default(),
+            _ if !unlisted.is_empty() => CreationDecision::say(Lacking::Unlisted(unlisted)),
+            (Mode::Observe, _) => CreationDecision::say(Lacking::WouldCreate(lacking)),
+            _ if pool.region.is_none() => CreationDecision::say(Lacking::NoRegion),
             (Mode::Active, None) => unread(Reads::AtOnce),
-            (Mode::Active, Some(_)) if left == 0 => Next::say(full()),
+            (Mode::Active, Some(_)) if left == 0 => CreationDecision::say(full()),
             (Mode::Active, Some(account)) => begin(account),
         };
     };
     match pool.policy.mode {
-        Mode::Observe if lacking > 0 => return Next::say(Lacking::WouldCreate(lacking)),
-        Mode::Observe | Mode::Refused => return Next::default(),
+        Mode::Observe if lacking > 0 => return CreationDecision::say(Lacking::WouldCreate(lacking)),
+        Mode::Observe | Mode::Refused => return CreationDecision::default(),
         Mode::Active | Mode::Leaving => {}
     }
     if entry.epoch != world.epoch {
-        return Next::act(CreationAction::Claim, lacking);
+        return CreationDecision::act(CreationAction::Claim, lacking);
     }
     let is_under_way = world.in_flight.creations.contains_key(&pool.key);
     if is_under_way || entry.written == PENDING || !pool.adopted.is_empty() {
-        return Next::say(Lacking::Creating(lacking.max(1)));
+        return CreationDecision::say(Lacking::Creating(lacking.max(1)));
     }
     let Some(account) = account.filter(|account| account.as_of > entry.written) else {
         return unread(Reads::AtOnce);
     };
     let found: BTreeSet<Address> = match &entry.tag {
-        Some(_) if !account.can_tag => return Next::say(Lacking::TagsHidden),
+        Some(_) if !account.can_tag => return CreationDecision::say(Lacking::TagsHidden),
         Some(tag) => tagged(tag).into_iter().filter(|address| !is_owned(*address)).collect(),
         None => unlisted(),
     };
@@ -218,10 +219,10 @@ pub(crate) fn next(
     match (&entry.tag, found.is_empty()) {
         (Some(_), false) if crate::sabotaged!(TagIgnored) => {}
         (None, false) if crate::sabotaged!(CandidateAdopted) => {
-            return Next::act(CreationAction::Adopt(found), lacking);
+            return CreationDecision::act(CreationAction::Adopt(found), lacking);
         }
-        (Some(_), false) => return Next::act(CreationAction::Adopt(found), lacking),
-        (None, false) if entry.may_have_asked => return Next::say(Lacking::Ambiguous(found)),
+        (Some(_), false) => return CreationDecision::act(CreationAction::Adopt(found), lacking),
+        (None, false) if entry.may_have_asked => return CreationDecision::say(Lacking::Ambiguous(found)),
         (None, false) => return begin(account),
         (_, true) => {}
     }
@@ -231,23 +232,26 @@ pub(crate) fn next(
         return unread(world.reads_late(provider));
     }
     if lacking == 0 || pool.policy.mode == Mode::Leaving {
-        return Next::act(CreationAction::Finish, 0);
+        return CreationDecision::act(CreationAction::Finish, 0);
     }
     let unlisted = made_and_unlisted();
     if !unlisted.is_empty() {
-        return Next::say(Lacking::Unlisted(unlisted));
+        return CreationDecision::say(Lacking::Unlisted(unlisted));
     }
     if left == 0 {
-        return Next { lacking: Some(full()), ..Next::act(CreationAction::Finish, 0) };
+        return CreationDecision {
+            lacking: Some(full()),
+            ..CreationDecision::act(CreationAction::Finish, 0)
+        };
     }
     if entry.tag.is_none() && entry.may_have_asked {
         // It made nothing, so what appears from now on is not its result.
         return begin(account);
     }
     if let Some(pause) = world.avoid_creations.get(&pool.key).filter(|pause| now < pause.until) {
-        return Next::say(Lacking::Failed(pause.clone()));
+        return CreationDecision::say(Lacking::Failed(pause.clone()));
     }
-    let Some(region) = pool.region.clone() else { return Next::say(Lacking::NoRegion) };
+    let Some(region) = pool.region.clone() else { return CreationDecision::say(Lacking::NoRegion) };
     let count = if entry.tag.is_some() { lacking.min(AT_ONCE_MAX).min(left) } else { 1 };
-    Next::act(CreationAction::Ask { count, region, tag: entry.tag.clone() }, lacking)
+    CreationDecision::act(CreationAction::Ask { count, region, tag: entry.tag.clone() }, lacking)
 }

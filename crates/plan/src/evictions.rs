@@ -25,7 +25,7 @@ use crate::{Astray, Holding, Mode, NodeName, Plan, Pool, Readiness, Timestamp, V
 
 /// What to evict for a pool now, what to say of it, and when to ask again.
 #[derive(Debug, Default)]
-pub(crate) struct Next {
+pub(crate) struct EvictionDecision {
     pub(crate) from: Option<NodeName>,
     pub(crate) astray: Option<Astray>,
     pub(crate) ask_again: Option<Timestamp>,
@@ -39,18 +39,20 @@ pub(crate) fn next(
     holding: &Bits,
     busy: &Bits,
     now: Timestamp,
-) -> Next {
+) -> EvictionDecision {
     let pool = &*member.pool;
     let is_sure = pool.policy.evicts
         && pool.policy.mode == Mode::Active
         && !plan.tripped.contains_key(&pool.scope)
         && !plan.marks.uncertain.contains(pool.key.kind);
-    let Some(verdicts) = plan.verdicts.get(&pool.key).filter(|_| is_sure) else { return Next::default() };
+    let Some(verdicts) = plan.verdicts.get(&pool.key).filter(|_| is_sure) else {
+        return EvictionDecision::default();
+    };
     let stays = |said: &Verdict| {
         !matches!(said, Verdict::Moving(_) | Verdict::Queued(_) | Verdict::Unknown(_) | Verdict::Waits(_))
     };
     if !verdicts.iter().all(|(_, said)| stays(said)) {
-        return Next::default();
+        return EvictionDecision::default();
     }
     let own = own(world, pool);
     let can_take = |slot: usize| {
@@ -58,7 +60,7 @@ pub(crate) fn next(
         node.is_some_and(|node| node.readiness == Readiness::Ready && !node.is_cordoned && !node.is_leaving)
     };
     let has_place = own.iter().any(|slot| can_take(*slot));
-    let mut next = Next::default();
+    let mut next = EvictionDecision::default();
     for slot in world.slots_by_name().filter(|slot| member.evictable.contains(*slot)) {
         let Some((name, node)) = world.at(slot) else { continue };
         let is_known = node.readiness == Readiness::Ready && node.machine.is_some();

@@ -63,7 +63,7 @@ pub(crate) const IN_THE_AIR_MAX: usize = 96;
 
 /// What to do about an unfinished move.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextAction {
     Claim,
     Wait,
     WaitUntil(Timestamp),
@@ -93,24 +93,24 @@ pub(crate) fn next(
     holding: &Bits,
     mark: Option<&Arc<str>>,
     now: Timestamp,
-) -> Next {
+) -> NextAction {
     if entry.epoch != world.epoch && !crate::sabotaged!(EpochIgnored) {
-        return Next::Claim;
+        return NextAction::Claim;
     }
     if is_in_flight(world, address, entry) || entry.written == PENDING {
-        return Next::Wait;
+        return NextAction::Wait;
     }
     if let Some(pause) = world.avoid_addresses.get(&address).filter(|pause| now < pause.until) {
-        return Next::WaitUntil(pause.until);
+        return NextAction::WaitUntil(pause.until);
     }
     if let Some(turn) = turn(world, pool, address, entry, now) {
-        return Next::WaitUntil(turn.at);
+        return NextAction::WaitUntil(turn.at);
     }
     let Some(fact) = world
         .fact(&pool.scope, address)
         .filter(|fact| fact.as_of > entry.written || crate::sabotaged!(StaleListingBelieved))
     else {
-        return Next::ReadAgain;
+        return NextAction::ReadAgain;
     };
     let may_keep = |vm| {
         let is_let_go = pool.policy.mode == Mode::Leaving && pool.policy.detaches_on_delete;
@@ -118,36 +118,36 @@ pub(crate) fn next(
     };
     let next = match (&fact.holding, &entry.from, &entry.to) {
         (Holding::Unknown(_), _, Some(to)) if crate::sabotaged!(UnknownGoneOnWith) => {
-            Next::Attach(to.clone())
+            NextAction::Attach(to.clone())
         }
-        (Holding::Unknown(_), ..) => Next::WaitForCloud,
-        (Holding::Missing, ..) if entry.releases && pool.addresses.contains(&address) => Next::Drop,
-        (Holding::Missing, ..) if entry.releases => Next::Finish,
+        (Holding::Unknown(_), ..) => NextAction::WaitForCloud,
+        (Holding::Missing, ..) if entry.releases && pool.addresses.contains(&address) => NextAction::Drop,
+        (Holding::Missing, ..) if entry.releases => NextAction::Finish,
         (Holding::Free, ..) if entry.releases => {
-            mark.map_or(Next::Abandon, |mark| Next::Release(Arc::clone(mark)))
+            mark.map_or(NextAction::Abandon, |mark| NextAction::Release(Arc::clone(mark)))
         }
-        _ if entry.releases => Next::Abandon,
+        _ if entry.releases => NextAction::Abandon,
         (_, _, Some(to)) if is_doubtfully_there(entry, fact) => match is_avoided(world, &to.vm, now) {
-            false => Next::Attach(to.clone()),
+            false => NextAction::Attach(to.clone()),
             // It was said to be there before anything was done, and may well be.
-            true if entry.asks_again() => Next::Abandon,
-            true => Next::Detach(to.vm.clone()),
+            true if entry.asks_again() => NextAction::Abandon,
+            true => NextAction::Detach(to.vm.clone()),
         },
-        (Holding::By(vm), _, Some(to)) if *vm == to.vm => Next::Finish,
-        (Holding::Free, _, None) => Next::Finish,
-        (Holding::By(vm), ..) if may_keep(vm) => Next::Abandon,
+        (Holding::By(vm), _, Some(to)) if *vm == to.vm => NextAction::Finish,
+        (Holding::Free, _, None) => NextAction::Finish,
+        (Holding::By(vm), ..) if may_keep(vm) => NextAction::Abandon,
         (Holding::Free | Holding::By(_), _, Some(to)) if !may_get(world, pool, to, holding, now) => {
-            Next::Abandon
+            NextAction::Abandon
         }
-        (Holding::Free, _, Some(to)) => Next::Attach(to.clone()),
-        (Holding::By(vm), Some(from), None) if vm == from => Next::Detach(from.clone()),
+        (Holding::Free, _, Some(to)) => NextAction::Attach(to.clone()),
+        (Holding::By(vm), Some(from), None) if vm == from => NextAction::Detach(from.clone()),
         (Holding::By(vm), Some(from), Some(to)) if vm == from => {
             match world.moves_in_one_call.contains(&pool.scope.provider) {
-                true => Next::Attach(to.clone()),
-                false => Next::Detach(from.clone()),
+                true => NextAction::Attach(to.clone()),
+                false => NextAction::Detach(from.clone()),
             }
         }
-        (Holding::By(_) | Holding::Missing, ..) => Next::Abandon,
+        (Holding::By(_) | Holding::Missing, ..) => NextAction::Abandon,
     };
     let lacks = |vm: &&VmId| !world.holds_any(vm) && !world.has_own.contains(*vm);
     let is_late = world.may_be_late(pool.scope.provider, Some(fact.as_of));
@@ -156,24 +156,28 @@ pub(crate) fn next(
     let ptr = world.ptrs.get(&address).filter(|name| pool.ptrs.get(&address) != Some(*name));
     let lacking_source = || entry.owed.iter().filter(|vm| entry.from.as_ref() == Some(vm)).find(lacks);
     match next {
-        Next::Attach(to) if entry.owed.contains(&to.vm) => match lacking_source() {
+        NextAction::Attach(to) if entry.owed.contains(&to.vm) => match lacking_source() {
             // Whoever does this may run on one of the two, and the other is to take over then.
-            Some(vm) if !is_holder_lost(world, entry) => Next::Restore(vm.clone()),
-            _ => Next::Replace(to),
+            Some(vm) if !is_holder_lost(world, entry) => NextAction::Restore(vm.clone()),
+            _ => NextAction::Replace(to),
         },
-        Next::Attach(to) if world.has_own.contains(&to.vm) || (is_late && has_returned(world, &to.vm)) => {
-            Next::Owe
+        NextAction::Attach(to)
+            if world.has_own.contains(&to.vm) || (is_late && has_returned(world, &to.vm)) =>
+        {
+            NextAction::Owe
         }
-        Next::Detach(from) => ptr.map_or(Next::Detach(from), |name| Next::KeepPtr(Arc::clone(name))),
+        NextAction::Detach(from) => {
+            ptr.map_or(NextAction::Detach(from), |name| NextAction::KeepPtr(Arc::clone(name)))
+        }
         // An earlier leader may have brought it to either machine, or have brought it away: who has what can't be told yet.
-        Next::Finish | Next::Abandon if is_late && (is_told_where || !entry.owed.is_empty()) => {
+        NextAction::Finish | NextAction::Abandon if is_late && (is_told_where || !entry.owed.is_empty()) => {
             match world.reads_late(pool.scope.provider) {
-                Reads::Later => Next::WaitForCloud,
-                Reads::AtOnce => Next::ReadAgain,
+                Reads::Later => NextAction::WaitForCloud,
+                Reads::AtOnce => NextAction::ReadAgain,
             }
         }
-        Next::Finish | Next::Abandon if !crate::sabotaged!(OwnForgotten) => {
-            entry.owed.iter().find(lacks).map_or(next, |vm| Next::Restore(vm.clone()))
+        NextAction::Finish | NextAction::Abandon if !crate::sabotaged!(OwnForgotten) => {
+            entry.owed.iter().find(lacks).map_or(next, |vm| NextAction::Restore(vm.clone()))
         }
         other => other,
     }

@@ -51,7 +51,7 @@ use crate::bits::Bits;
 use crate::creation;
 use crate::evictions;
 use crate::losses::{self, Tally};
-use crate::moves::{self, Next};
+use crate::moves::{self, NextAction};
 use crate::ownership::Ownership;
 use crate::placement::{Group, place};
 use crate::records;
@@ -127,11 +127,11 @@ struct Seeker<'a> {
     address: Address,
     position: usize,
     region: Option<Arc<str>>,
-    holder: Option<Holder>,
+    holder: Option<HeldBy>,
 }
 
 /// The machine that holds an address which needs another place.
-struct Holder {
+struct HeldBy {
     vm: VmId,
     node: Option<NodeName>,
     is_ours: bool,
@@ -379,36 +379,36 @@ impl<'a> Planner<'a> {
         self.progress[rank].assigning += usize::from(entry.to.is_some() && !entry.asks_again());
         let mut is_queued = false;
         let action = match moves::next(self.world, pool, address, entry, &self.holding, mark, self.now) {
-            Next::Claim => Some(Action::Claim),
-            Next::Wait => None,
-            Next::WaitUntil(until) => {
+            NextAction::Claim => Some(Action::Claim),
+            NextAction::Wait => None,
+            NextAction::WaitUntil(until) => {
                 self.ask_again(Some(until));
                 None
             }
-            Next::WaitForCloud => {
+            NextAction::WaitForCloud => {
                 self.plan.unsettled.insert(pool.scope.clone());
                 None
             }
-            Next::ReadAgain => {
+            NextAction::ReadAgain => {
                 self.plan.read_again.insert(pool.scope.clone());
                 None
             }
-            Next::Finish => Some(Action::Finish),
-            Next::Abandon => Some(Action::Abandon),
-            Next::Owe => Some(Action::Owe),
-            Next::KeepPtr(name) => Some(Action::KeepPtr(name)),
-            Next::Attach(to) => Some(Action::Attach(to)),
-            Next::Replace(to) => Some(Action::Replace(to)),
-            Next::Restore(vm) => Some(Action::Restore(vm)),
-            Next::Detach(from) if entry.to.is_some() && !moves::is_urgent(self.world, entry, fact) => {
+            NextAction::Finish => Some(Action::Finish),
+            NextAction::Abandon => Some(Action::Abandon),
+            NextAction::Owe => Some(Action::Owe),
+            NextAction::KeepPtr(name) => Some(Action::KeepPtr(name)),
+            NextAction::Attach(to) => Some(Action::Attach(to)),
+            NextAction::Replace(to) => Some(Action::Replace(to)),
+            NextAction::Restore(vm) => Some(Action::Restore(vm)),
+            NextAction::Detach(from) if entry.to.is_some() && !moves::is_urgent(self.world, entry, fact) => {
                 // What is only observed takes no place: nothing of it is done.
                 let may = !pool.policy.mode.acts() || self.may_take_off(&pool.scope);
                 is_queued = !may;
                 may.then_some(Action::Detach(from))
             }
-            Next::Detach(from) => Some(Action::Detach(from)),
-            Next::Release(mark) => Some(Action::Release(mark)),
-            Next::Drop => Some(Action::Drop),
+            NextAction::Detach(from) => Some(Action::Detach(from)),
+            NextAction::Release(mark) => Some(Action::Release(mark)),
+            NextAction::Drop => Some(Action::Drop),
         };
         if let Some(action) = action {
             let is_urgent = moves::is_urgent(self.world, entry, fact);
@@ -478,13 +478,13 @@ impl<'a> Planner<'a> {
                 (false, Takeover::Never) if !crate::sabotaged!(AuthorityIgnored) => {
                     Some(Verdict::Foreign(vm.clone()))
                 }
-                (is_ours, _) => seek(Some(Holder { vm: vm.clone(), node: None, is_ours, why: Why::Gone })),
+                (is_ours, _) => seek(Some(HeldBy { vm: vm.clone(), node: None, is_ours, why: Why::Gone })),
             };
         };
         match standing(member, slot, node, self.now) {
             Standing::Leaves(why) => {
                 let sought =
-                    seek(Some(Holder { vm: vm.clone(), node: Some(name.clone()), is_ours: true, why }));
+                    seek(Some(HeldBy { vm: vm.clone(), node: Some(name.clone()), is_ours: true, why }));
                 self.mark_leaving(pool, address, fact);
                 sought
             }
@@ -763,12 +763,12 @@ impl<'a> Planner<'a> {
         if to.is_none() {
             match &holder {
                 None => return (None, self.no_node(pool, region)),
-                Some(Holder { vm, is_ours: false, .. }) if !crate::sabotaged!(AuthorityIgnored) => {
+                Some(HeldBy { vm, is_ours: false, .. }) if !crate::sabotaged!(AuthorityIgnored) => {
                     return (None, Verdict::Foreign(vm.clone()));
                 }
                 // Only a drained node is surely of no use to its address; any other may still serve or come back.
-                Some(Holder { why: Why::Drained, .. }) => {}
-                Some(Holder { vm, node: Some(node), .. })
+                Some(HeldBy { why: Why::Drained, .. }) => {}
+                Some(HeldBy { vm, node: Some(node), .. })
                     if self
                         .world
                         .fact(&pool.scope, address)
@@ -779,7 +779,7 @@ impl<'a> Planner<'a> {
                     let holder = Target { vm: vm.clone(), node: node.clone() };
                     return self.ask_for_again(pool, address, holder);
                 }
-                Some(Holder { vm, node, why, .. }) => {
+                Some(HeldBy { vm, node, why, .. }) => {
                     return (None, Verdict::Lingers(vm.clone(), node.clone(), *why));
                 }
             }

@@ -100,8 +100,8 @@ pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: T
             let key = (name.provider, Arc::clone(&name.name), name.kind);
             let older = taken.get(&key).copied();
             let next = match older {
-                _ if is_left => Next::say(Published::Left),
-                Some(older) => Next::say(Published::Conflict(older.clone())),
+                _ if is_left => RecordDecision::say(Published::Left),
+                Some(older) => RecordDecision::say(Published::Conflict(older.clone())),
                 None => next(world, pool, publication, &name, &wanted, now),
             };
             if !is_left {
@@ -118,13 +118,13 @@ pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: T
 }
 
 /// What to do with a set, what to say of it, and when to ask again.
-struct Next {
+struct RecordDecision {
     action: Option<RecordAction>,
     said: Published,
     ask_again: Option<Timestamp>,
 }
 
-impl Next {
+impl RecordDecision {
     fn say(said: Published) -> Self {
         Self { action: None, said, ask_again: None }
     }
@@ -137,27 +137,31 @@ fn next(
     name: &RecordName,
     wanted: &Wanted,
     now: Timestamp,
-) -> Next {
+) -> RecordDecision {
     let Some(us) = world.dns_owner.as_ref().filter(|_| pool.policy.mode != Mode::Refused) else {
-        return Next::say(Published::Unread);
+        return RecordDecision::say(Published::Unread);
     };
     let under_way = world.in_flight.records.get(name);
     if under_way == Some(&InFlightRecord::Write) {
-        return Next::say(Published::Publishing);
+        return RecordDecision::say(Published::Publishing);
     }
     if let Some(pause) = world.avoid_records.get(name).filter(|pause| now < pause.until) {
-        return Next { ask_again: Some(pause.until), ..Next::say(Published::Failed(pause.clone())) };
+        return RecordDecision {
+            ask_again: Some(pause.until),
+            ..RecordDecision::say(Published::Failed(pause.clone()))
+        };
     }
     // What is being read is said as it was known, and nothing is done before it is known anew.
     let is_reading = under_way.is_some();
-    let read = |said| Next { action: (!is_reading).then_some(RecordAction::Read), said, ask_again: None };
+    let read =
+        |said| RecordDecision { action: (!is_reading).then_some(RecordAction::Read), said, ask_again: None };
     let Some(fact) = world.records.get(name) else { return read(Published::Unread) };
     let RecordSet { values, ttl, owner } = &fact.set;
     let is_in_kind = |address: &&Address| RecordKind::of(**address) == name.kind;
     let stale_at = later(fact.as_of, READ_EVERY);
     let said = |said| match stale_at <= now {
         true => read(said),
-        false => Next { ask_again: Some(stale_at), ..Next::say(said) },
+        false => RecordDecision { ask_again: Some(stale_at), ..RecordDecision::say(said) },
     };
     let is_ours = owner.as_ref() == Some(us);
     if !crate::sabotaged!(RecordOwnerIgnored) {
@@ -171,11 +175,11 @@ fn next(
     }
     if pool.policy.mode == Mode::Leaving {
         return match (pool.policy.detaches_on_delete, is_ours) {
-            (false, _) => Next::say(Published::Left),
-            (true, false) => Next::say(Published::Gone),
-            (true, true) => Next {
+            (false, _) => RecordDecision::say(Published::Left),
+            (true, false) => RecordDecision::say(Published::Gone),
+            (true, true) => RecordDecision {
                 action: (!is_reading).then(|| RecordAction::Remove(fact.set.clone())),
-                ..Next::say(Published::Publishing)
+                ..RecordDecision::say(Published::Publishing)
             },
         };
     }
@@ -196,7 +200,7 @@ fn next(
     }
     let new = RecordSet { values: target, ttl: publication.ttl, owner: Some(Arc::clone(us)) };
     let action = (!is_reading).then(|| RecordAction::Write { old: fact.set.clone(), new });
-    Next { action, ..Next::say(Published::Publishing) }
+    RecordDecision { action, ..RecordDecision::say(Published::Publishing) }
 }
 
 fn wanted(world: &World, member: &Member, publication: &Publication, plan: &Plan, now: Timestamp) -> Wanted {

@@ -284,9 +284,9 @@ impl World {
     }
 
     /// Speaks for the addresses that a Cluster is about to claim, so that others look elsewhere.
-    pub fn speak_for(&mut self, planned: &[(Role, Next); 2]) {
+    pub fn speak_for(&mut self, planned: &[(Role, Decision); 2]) {
         for (_, next) in planned {
-            if let (Some(Step::Create(pool)), _) | (_, Said::Releasing { to: Some(pool), .. }) =
+            if let (Some(Step::Create(pool)), _) | (_, Verdict::Releasing { to: Some(pool), .. }) =
                 (&next.step, &next.said)
             {
                 *self.spoken_for.entry(pool.clone()).or_default() += 1;
@@ -318,7 +318,7 @@ pub enum Step {
 
 /// What is to be said of a VIP of a Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum Verdict {
     /// The Cluster has the VIP that we claimed.
     Assigned {
         /// The VIP.
@@ -375,7 +375,7 @@ pub enum Said {
     NotWanted,
 }
 
-impl Said {
+impl Verdict {
     /// One word.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -415,7 +415,7 @@ impl Said {
     }
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Assigned { vip, pool, undefined_in: None } => write!(f, "{vip} from pool {pool}"),
@@ -470,19 +470,19 @@ impl fmt::Display for Said {
 
 /// What should happen for one VIP of one Cluster, and what is to be said of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Next {
+pub struct Decision {
     /// What should happen.
     pub step: Option<Step>,
     /// What is to be said.
-    pub said: Said,
+    pub said: Verdict,
 }
 
-impl Next {
-    fn say(said: Said) -> Self {
+impl Decision {
+    fn say(said: Verdict) -> Self {
         Self { step: None, said }
     }
 
-    fn take(step: Step, said: Said) -> Self {
+    fn take(step: Step, said: Verdict) -> Self {
         Self { step: Some(step), said }
     }
 }
@@ -511,52 +511,52 @@ enum Copy {
 }
 
 /// What should happen for both VIPs of a Cluster.
-pub fn plan(world: &World, key: &Key, cluster: &Cluster) -> [(Role, Next); 2] {
+pub fn plan(world: &World, key: &Key, cluster: &Cluster) -> [(Role, Decision); 2] {
     Role::ALL.map(|role| (role, next(world, key, cluster, role)))
 }
 
-fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
+fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
     let wish = wish(world, key, cluster, role);
     match (&wish.step, world.failed.get(&(key.clone(), role))) {
-        (Some(_), Some(error)) => Next::say(Said::Failed(Arc::clone(error))),
-        (Some(_), None) if !world.are_clusters_known => Next::say(Said::Unknown("Clusters")),
+        (Some(_), Some(error)) => Decision::say(Verdict::Failed(Arc::clone(error))),
+        (Some(_), None) if !world.are_clusters_known => Decision::say(Verdict::Unknown("Clusters")),
         _ => wish,
     }
 }
 
 /// What should happen if nothing stood in its way.
-fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
+fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
     if cluster.undecodable.is_some() {
-        return Next::say(Said::Unknown("the Cluster"));
+        return Decision::say(Verdict::Unknown("the Cluster"));
     }
     if cluster.is_leaving {
-        return Next::say(Said::Leaving);
+        return Decision::say(Verdict::Leaving);
     }
     if cluster.is_paused && !crate::sabotaged!(PausedTouched) {
-        return Next::say(Said::Paused);
+        return Decision::say(Verdict::Paused);
     }
-    let Some(class) = &cluster.class else { return Next::say(Said::NotWanted) };
+    let Some(class) = &cluster.class else { return Decision::say(Verdict::NotWanted) };
     if world.undecodable.claims.contains(&role.claim(key)) {
-        return Next::say(Said::Unknown("its IPAddressClaim"));
+        return Decision::say(Verdict::Unknown("its IPAddressClaim"));
     }
     let is_ours = |claim: &&Claim| claim.owners.contains(&cluster.uid) || crate::sabotaged!(ClaimAdopted);
     if role == Role::Ingress && cluster.wants_ingress == Some(false) {
         let claim = world.claims.as_ref().and_then(|claims| claims.get(&role.claim(key))).filter(is_ours);
         let waits = claim.is_some_and(|claim| claim.address.is_none() && !claim.is_leaving);
         let step = (waits && cluster.ingress.is_none()).then_some(Step::Delete);
-        return Next { step, said: Said::NotWanted };
+        return Decision { step, said: Verdict::NotWanted };
     }
-    let Some(claims) = &world.claims else { return Next::say(Said::Unknown("IPAddressClaims")) };
-    let Some(addresses) = &world.addresses else { return Next::say(Said::Unknown("IPAddresses")) };
+    let Some(claims) = &world.claims else { return Decision::say(Verdict::Unknown("IPAddressClaims")) };
+    let Some(addresses) = &world.addresses else { return Decision::say(Verdict::Unknown("IPAddresses")) };
     let (Some(global), Some(namespaced)) = (&world.global_pools, &world.namespaced_pools) else {
-        return Next::say(Said::Unknown("pools"));
+        return Decision::say(Verdict::Unknown("pools"));
     };
     let claim = claims.get(&role.claim(key));
     let ours = claim.filter(is_ours);
     let is_undecodable =
         |address: &Key| world.undecodable.addresses.contains(address) && !addresses.contains_key(address);
     if ours.and_then(|claim| claim.address.as_ref()).is_some_and(is_undecodable) {
-        return Next::say(Said::Unknown("its IPAddress"));
+        return Decision::say(Verdict::Unknown("its IPAddress"));
     }
     let given = ours.and_then(|claim| {
         let address = addresses.get(claim.address.as_ref()?)?;
@@ -564,7 +564,7 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
     });
     let copy = match copy(world, cluster, role, given) {
         Ok(copy) => copy,
-        Err(said) => return Next::say(said),
+        Err(said) => return Decision::say(said),
     };
     let present = match role {
         Role::ControlPlane => &cluster.endpoint,
@@ -580,13 +580,13 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
                     Copy::Undefined(class) => Some(class.clone()),
                     _ => None,
                 };
-                Said::Assigned { vip: Arc::clone(vip), pool: claim.pool.clone(), undefined_in }
+                Verdict::Assigned { vip: Arc::clone(vip), pool: claim.pool.clone(), undefined_in }
             }
-            None => Said::Manual(Arc::clone(vip)),
+            None => Verdict::Manual(Arc::clone(vip)),
         };
         let step =
             matches!(copy, Copy::Missing).then(|| Step::Write { vip: Arc::clone(vip), with_copy: true });
-        return Next { step, said };
+        return Decision { step, said };
     }
     let pools = meant(global.iter().chain(namespaced), key, class, role);
     let find = |is_it: &dyn Fn(&PoolRef, &Pool) -> bool| {
@@ -595,47 +595,49 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Next {
     let has_room = find(&|name, pool| world.has_room(name, pool));
     // Whoever has no claim loses nothing by one: the status of a pool lags, and others may find an address elsewhere.
     let has_any = || find(&|_, pool| !pool.is_full());
-    let no_pool = |claimed_from| Said::NoPool { class: Arc::clone(class), claimed_from };
-    let exhausted = || Said::Exhausted(pools.iter().map(|(name, _)| (*name).clone()).collect());
+    let no_pool = |claimed_from| Verdict::NoPool { class: Arc::clone(class), claimed_from };
+    let exhausted = || Verdict::Exhausted(pools.iter().map(|(name, _)| (*name).clone()).collect());
     match (claim, has_room) {
-        (Some(_), _) if ours.is_none() => Next::say(Said::NotOurs(role.claim(key))),
+        (Some(_), _) if ours.is_none() => Decision::say(Verdict::NotOurs(role.claim(key))),
         (Some(claim), to) if claim.is_leaving => {
-            Next::say(Said::Releasing { from: claim.pool.clone(), to: to.or_else(has_any) })
+            Decision::say(Verdict::Releasing { from: claim.pool.clone(), to: to.or_else(has_any) })
         }
         (Some(claim), has_room) => {
-            let allocating = Said::Allocating(claim.pool.clone());
+            let allocating = Verdict::Allocating(claim.pool.clone());
             if let Some(address) = given {
                 let vip = address.to_string().into();
                 let holder = holder(world, key, cluster, *address);
                 if let Some((of, of_role)) = holder.filter(|_| !crate::sabotaged!(VipShared)) {
-                    return Next::say(Said::InUse { vip, role: of_role, of, claim: role.claim(key) });
+                    return Decision::say(Verdict::InUse { vip, role: of_role, of, claim: role.claim(key) });
                 }
                 let with_copy = matches!(copy, Copy::Missing | Copy::Present);
-                return Next::take(Step::Write { vip, with_copy }, allocating);
+                return Decision::take(Step::Write { vip, with_copy }, allocating);
             }
             let is_lost = !pools.iter().any(|(name, pool)| **name == claim.pool && !pool.is_full());
             match has_room {
                 // Its address is on its way to us.
-                _ if claim.address.is_some() || !is_lost => Next::say(allocating),
-                to @ Some(_) => Next::take(Step::Delete, Said::Releasing { from: claim.pool.clone(), to }),
-                None if pools.is_empty() => Next::say(no_pool(Some(claim.pool.clone()))),
-                None => Next::say(exhausted()),
+                _ if claim.address.is_some() || !is_lost => Decision::say(allocating),
+                to @ Some(_) => {
+                    Decision::take(Step::Delete, Verdict::Releasing { from: claim.pool.clone(), to })
+                }
+                None if pools.is_empty() => Decision::say(no_pool(Some(claim.pool.clone()))),
+                None => Decision::say(exhausted()),
             }
         }
         (None, has_room) => match (has_room.or_else(has_any), pools.first()) {
-            (Some(room), _) => Next::take(Step::Create(room.clone()), Said::Allocating(room)),
+            (Some(room), _) => Decision::take(Step::Create(room.clone()), Verdict::Allocating(room)),
             // The provider serves it as soon as the pool has grown.
-            (None, Some((first, _))) => Next::take(Step::Create((*first).clone()), exhausted()),
+            (None, Some((first, _))) => Decision::take(Step::Create((*first).clone()), exhausted()),
             (None, None) if role == Role::Ingress && cluster.wants_ingress.is_none() => {
-                Next::say(Said::NotWanted)
+                Decision::say(Verdict::NotWanted)
             }
-            (None, None) => Next::say(no_pool(None)),
+            (None, None) => Decision::say(no_pool(None)),
         },
     }
 }
 
 /// Where else a VIP of the Cluster belongs; or why that is not known.
-fn copy(world: &World, cluster: &Cluster, role: Role, given: Option<&IpAddr>) -> Result<Copy, Said> {
+fn copy(world: &World, cluster: &Cluster, role: Role, given: Option<&IpAddr>) -> Result<Copy, Verdict> {
     let is_there = |copy: &Option<Arc<str>>| if copy.is_some() { Copy::Present } else { Copy::Missing };
     match (role, &cluster.topology) {
         (Role::Ingress, _) => {
@@ -648,10 +650,12 @@ fn copy(world: &World, cluster: &Cluster, role: Role, given: Option<&IpAddr>) ->
         }
         (Role::ControlPlane, None) => Ok(Copy::NotMeant),
         (Role::ControlPlane, Some(class)) => {
-            let classes = world.classes.as_ref().ok_or(Said::Unknown("ClusterClasses"))?;
+            let classes = world.classes.as_ref().ok_or(Verdict::Unknown("ClusterClasses"))?;
             match classes.get(class) {
-                None if world.undecodable.classes.contains(class) => Err(Said::Unknown("its ClusterClass")),
-                None => Err(Said::NoClass(class.clone())),
+                None if world.undecodable.classes.contains(class) => {
+                    Err(Verdict::Unknown("its ClusterClass"))
+                }
+                None => Err(Verdict::NoClass(class.clone())),
                 Some(false) => Ok(Copy::Undefined(class.clone())),
                 Some(true) => Ok(is_there(&cluster.variable)),
             }

@@ -25,9 +25,9 @@ fn rounds_max(world: &World) -> usize {
 }
 
 /// Numbers that look random and depend on nothing but the seed.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -74,117 +74,117 @@ fn has_own(vm: &VmId) -> bool {
 }
 
 fn random(seed: u64) -> Facts {
-    let mut dice = Dice(seed);
+    let mut rng = Rng(seed);
     let zones = ["a", "b"];
-    let nodes: Vec<_> = (0..dice.roll(8))
+    let nodes: Vec<_> = (0..rng.roll(8))
         .map(|number| {
             let node = Node {
-                machine: (!dice.one_in(12)).then(|| (scope(u64::from(dice.one_in(8))), vm(number))),
-                readiness: match dice.roll(8) {
-                    0 => Readiness::NotReadySince(start() - Duration::from_secs(dice.roll(120))),
+                machine: (!rng.one_in(12)).then(|| (scope(u64::from(rng.one_in(8))), vm(number))),
+                readiness: match rng.roll(8) {
+                    0 => Readiness::NotReadySince(start() - Duration::from_secs(rng.roll(120))),
                     _ => Readiness::Ready,
                 },
-                is_cordoned: dice.one_in(5),
-                is_leaving: dice.one_in(8),
-                region: (!dice.one_in(6)).then(|| if dice.one_in(6) { "far".into() } else { "near".into() }),
-                zone: Some(zones[usize::from(dice.one_in(2))].into()),
+                is_cordoned: rng.one_in(5),
+                is_leaving: rng.one_in(8),
+                region: (!rng.one_in(6)).then(|| if rng.one_in(6) { "far".into() } else { "near".into() }),
+                zone: Some(zones[usize::from(rng.one_in(2))].into()),
             };
             (NodeName::from(format!("n{number}")), node)
         })
         .collect();
 
-    let count = dice.roll(8);
+    let count = rng.roll(8);
     let mut holdings = BTreeMap::new();
     for number in 0..count {
-        let holding = match dice.roll(20) {
+        let holding = match rng.roll(20) {
             0 => Holding::Unknown("no answer".into()),
             1 => Holding::Missing,
             2 => Holding::By(vm(90 + number)),
             3..9 => Holding::Free,
             // Two addresses may well be on one machine: people do such things.
-            _ => Holding::By(vm(dice.roll(8))),
+            _ => Holding::By(vm(rng.roll(8))),
         };
-        let region = dice.one_in(4).then(|| if dice.one_in(4) { "far".into() } else { "near".into() });
+        let region = rng.one_in(4).then(|| if rng.one_in(4) { "far".into() } else { "near".into() });
         // Where changes can fail so, machines have no addresses of their own.
-        let is_doubtful = matches!(&holding, Holding::By(vm) if !has_own(vm)) && dice.one_in(4);
-        let tag = dice.one_in(3).then(|| format!("tag-{}", dice.roll(3)).into());
+        let is_doubtful = matches!(&holding, Holding::By(vm) if !has_own(vm)) && rng.one_in(4);
+        let tag = rng.one_in(3).then(|| format!("tag-{}", rng.roll(3)).into());
         holdings.insert(address(number), Fact { holding, region, tag, is_doubtful, as_of: Tick(1) });
     }
 
     let mut pools = Vec::new();
     let mut members = Vec::new();
-    for number in 0..=dice.roll(3) {
-        let pool = random_pool(&mut dice, number, count, &holdings);
+    for number in 0..=rng.roll(3) {
+        let pool = random_pool(&mut rng, number, count, &holdings);
         for (name, _) in &nodes {
             let pods = [None, Some(Pods::Absent), Some(Pods::Present), Some(Pods::Ready), Some(Pods::Ready)];
-            members.push((pool.key.clone(), name.clone(), pods[dice.roll(5) as usize]));
+            members.push((pool.key.clone(), name.clone(), pods[rng.roll(5) as usize]));
         }
         pools.push(pool);
     }
-    Facts { nodes, pools, members, holdings, one_call: dice.one_in(2), can_tag: dice.one_in(2) }
+    Facts { nodes, pools, members, holdings, one_call: rng.one_in(2), can_tag: rng.one_in(2) }
 }
 
-fn random_pool(dice: &mut Dice, number: u64, addresses: u64, holdings: &BTreeMap<Address, Fact>) -> Pool {
-    let listed: Vec<Address> = (0..addresses).filter(|_| !dice.one_in(3)).map(address).collect();
+fn random_pool(rng: &mut Rng, number: u64, addresses: u64, holdings: &BTreeMap<Address, Fact>) -> Pool {
+    let listed: Vec<Address> = (0..addresses).filter(|_| !rng.one_in(3)).map(address).collect();
     let mut last_holders = BTreeMap::new();
     for address in &listed {
         if let Holding::By(vm) = &holdings[address].holding
-            && dice.one_in(2)
+            && rng.one_in(2)
         {
             last_holders.insert(*address, vm.clone());
         }
     }
-    let created_here = listed.iter().copied().filter(|_| dice.one_in(2)).collect();
-    let creates = dice.one_in(4).then(|| format!("tag-{number}").into());
+    let created_here = listed.iter().copied().filter(|_| rng.one_in(2)).collect();
+    let creates = rng.one_in(4).then(|| format!("tag-{number}").into());
     Pool {
         key: PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: format!("p{number}").into() },
-        created: start() - Duration::from_secs(dice.roll(3)),
-        scope: scope(u64::from(dice.one_in(8))),
-        desired: if dice.one_in(3) { dice.roll(CREATED_MAX) as usize } else { listed.len() },
+        created: start() - Duration::from_secs(rng.roll(3)),
+        scope: scope(u64::from(rng.one_in(8))),
+        desired: if rng.one_in(3) { rng.roll(CREATED_MAX) as usize } else { listed.len() },
         addresses: listed,
         adopted: BTreeSet::new(),
         creates,
         is_tag_used: false,
         created_here,
         disowned: BTreeSet::new(),
-        tenancy: match dice.roll(3) {
+        tenancy: match rng.roll(3) {
             0 => Tenancy::UntilDrained,
             1 => Tenancy::UntilDisplaced { needs_pods: true },
             _ => Tenancy::UntilDisplaced { needs_pods: false },
         },
-        region: dice.one_in(5).then(|| "near".into()),
-        zones: if dice.one_in(5) { vec!["a".into()] } else { Vec::new() },
-        held: last_holders.keys().copied().filter(|_| dice.one_in(2)).collect(),
+        region: rng.one_in(5).then(|| "near".into()),
+        zones: if rng.one_in(5) { vec!["a".into()] } else { Vec::new() },
+        held: last_holders.keys().copied().filter(|_| rng.one_in(2)).collect(),
         lent: last_holders
             .keys()
             .copied()
-            .filter(|address| dice.one_in(3) && !holdings[address].is_doubtful)
+            .filter(|address| rng.one_in(3) && !holdings[address].is_doubtful)
             .collect(),
         returned: BTreeMap::new(),
         ptrs: BTreeMap::new(),
         last_holders,
-        last_assignment: dice.one_in(3).then(|| start() - Duration::from_secs(dice.roll(30))),
+        last_assignment: rng.one_in(3).then(|| start() - Duration::from_secs(rng.roll(30))),
         moving_since: BTreeMap::new(),
         publication: None,
-        losses_confirmed: dice.one_in(2).then(start),
+        losses_confirmed: rng.one_in(2).then(start),
         journal: Journal::default(),
         creation: None,
         policy: Policy {
-            evicts: dice.one_in(2),
-            mode: match dice.roll(16) {
+            evicts: rng.one_in(2),
+            mode: match rng.roll(16) {
                 0 | 1 => Mode::Observe,
                 2 => Mode::Leaving,
                 _ => Mode::Active,
             },
-            failover_grace: Duration::from_secs([0, 60][dice.roll(2) as usize]),
-            concurrent_moves_max: dice.one_in(4).then_some(1 + dice.roll(2) as usize),
-            healthy_min: if dice.one_in(5) { dice.roll(3) as usize } else { 0 },
-            cool_off: Duration::from_secs(if dice.one_in(5) { 20 } else { 0 }),
-            takeover: if dice.one_in(4) { Takeover::Always } else { Takeover::Never },
-            spread: if dice.one_in(3) { Spread::Zone } else { Spread::None },
-            leaves_on_disruption: dice.one_in(3),
-            releases_created: dice.one_in(2),
-            detaches_on_delete: dice.one_in(2),
+            failover_grace: Duration::from_secs([0, 60][rng.roll(2) as usize]),
+            concurrent_moves_max: rng.one_in(4).then_some(1 + rng.roll(2) as usize),
+            healthy_min: if rng.one_in(5) { rng.roll(3) as usize } else { 0 },
+            cool_off: Duration::from_secs(if rng.one_in(5) { 20 } else { 0 }),
+            takeover: if rng.one_in(4) { Takeover::Always } else { Takeover::Never },
+            spread: if rng.one_in(3) { Spread::Zone } else { Spread::None },
+            leaves_on_disruption: rng.one_in(3),
+            releases_created: rng.one_in(2),
+            detaches_on_delete: rng.one_in(2),
         },
     }
 }

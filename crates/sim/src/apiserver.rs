@@ -1,4 +1,4 @@
-//! The apiserver's twin: a store with versions, watches, finalizers, status subresources and conflicts.
+//! The simulated apiserver: a store with versions, watches, finalizers, status subresources and conflicts.
 //!
 //! In: the requests of a `kube::Client`. Out: what a kube-apiserver answers, as far as this controller can tell the
 //! difference. It never forgets an event within a run unless told to, which is what compaction does.
@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// Every kind that the twin knows.
+/// Every kind that it serves.
 pub const KINDS: [Kind; 17] = [
     Kind { plural: "nodes", kind: "Node", api_version: "v1", has_status: false },
     Kind { plural: "pods", kind: "Pod", api_version: "v1", has_status: false },
@@ -471,7 +471,7 @@ fn conflict(target: &Target) -> Refused {
     (StatusCode::CONFLICT, "Conflict", message)
 }
 
-/// Whether a patch is to be merged. The twin knows no other, and an apply that it merged would be a lie.
+/// Whether a patch is to be merged. It serves no other: an apply that it merged would be wrong.
 fn is_merge_patch(request: &Request<Bytes>) -> bool {
     let content = request.headers().get(CONTENT_TYPE).and_then(|content| content.to_str().ok());
     content.is_some_and(|content| content.split(';').next() == Some("application/merge-patch+json"))
@@ -590,7 +590,7 @@ impl Store {
             (Method::POST, None) => self.create(target, body()?).map(|object| (StatusCode::CREATED, object)),
             (Method::PUT, Some(_)) => self.replace(target, body()?),
             (Method::PATCH, Some(_)) if !is_merge_patch(request) => {
-                let message = "the twin knows merge patches only".to_owned();
+                let message = "the simulated apiserver takes merge patches only".to_owned();
                 Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message))
             }
             (Method::PATCH, Some(_)) => self.patch(target, &body()?).map(ok),

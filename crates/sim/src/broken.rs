@@ -11,10 +11,10 @@ use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 
 use crate::clouds::Cloud;
-use crate::dice::Dice;
 use crate::event::{Event, Thing};
 use crate::objects::{node_name, pod_name};
 use crate::options::{CHAOS, NODES};
+use crate::rng::Rng;
 use crate::universe::Universe;
 use crate::vips;
 
@@ -72,19 +72,17 @@ impl Thing {
 
 /// When what is broken, and mended again: often while the controller is in trouble.
 pub fn script(seed: u64, troubles: &[Duration]) -> Vec<(Duration, Event)> {
-    let mut dice = Dice::new(seed, "broken");
+    let mut rng = Rng::new(seed, "broken");
     let (all, mut events): (Vec<_>, Vec<_>) = (Thing::all().collect(), Vec::new());
-    for _ in 0..dice.roll(8) {
+    for _ in 0..rng.roll(8) {
         let begins = match troubles {
-            [_, ..] if dice.one_in(2) => {
-                dice.pick(troubles).saturating_sub(dice.up_to(Duration::from_secs(20)))
-            }
-            _ => dice.up_to(CHAOS),
+            [_, ..] if rng.one_in(2) => rng.pick(troubles).saturating_sub(rng.up_to(Duration::from_secs(20))),
+            _ => rng.up_to(CHAOS),
         };
-        let ends = begins + Duration::from_secs(5) + dice.up_to(Duration::from_secs(120));
-        let owner = Thing::Owner { cloud: *dice.pick(&Cloud::ALL) };
-        let what = if dice.one_in(3) { owner } else { *dice.pick(&all) };
-        let is_refusal = dice.one_in(3);
+        let ends = begins + Duration::from_secs(5) + rng.up_to(Duration::from_secs(120));
+        let owner = Thing::Owner { cloud: *rng.pick(&Cloud::ALL) };
+        let what = if rng.one_in(3) { owner } else { *rng.pick(&all) };
+        let is_refusal = rng.one_in(3);
         for (at, is_broken) in [(begins, true), (ends.min(CHAOS), false)] {
             events.push((
                 at,

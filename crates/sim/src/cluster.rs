@@ -15,11 +15,11 @@ use crate::clouds::{
     AWS_REGION, AWS_ZONE, AZURE_REGION, Cloud, OCEAN_REGION, PROJECT, REGION, STRANGER, STRANGER_DROPLET,
     STRANGER_INSTANCE, ZONES, address_at, aws_address, compute_address, ocean_address,
 };
-use crate::dice::Dice;
 use crate::event::{CloudFault, Event, Thing};
 use crate::names;
 use crate::objects::{conditions, kind_of, node_name, pod_name, texts};
 use crate::options::{self, ADDRESSES, NODES};
+use crate::rng::Rng;
 use crate::universe::Universe;
 use crate::vips;
 
@@ -35,7 +35,7 @@ const DESIRED_AT_FIRST: u64 = 3;
 /// What people know and did.
 pub struct Cluster {
     universe: Arc<Universe>,
-    dice: Dice,
+    rng: Rng,
     /// How often each node came back: each time on another machine.
     lives: BTreeMap<(Cloud, u64), u64>,
     /// Addresses that a person put on a machine outside of the cluster.
@@ -64,12 +64,12 @@ pub struct Cluster {
 impl Cluster {
     /// A cluster in which everything is well.
     pub fn new(seed: u64, universe: Arc<Universe>) -> Self {
-        let mut dice = Dice::new(seed, "cluster");
-        let (grace, creates, tags) = (options::grace(seed), dice.one_in(2), !dice.one_in(4));
+        let mut rng = Rng::new(seed, "cluster");
+        let (grace, creates, tags) = (options::grace(seed), rng.one_in(2), !rng.one_in(4));
         let foreign = (0..ADDRESSES).map(ocean_address).collect();
         let mut cluster = Self {
             universe,
-            dice,
+            rng,
             lives: BTreeMap::new(),
             given_away: BTreeMap::new(),
             foreign,
@@ -162,7 +162,7 @@ impl Cluster {
             Event::Recreate { cloud } => self.recreate(*cloud),
             Event::DeleteLease => {
                 api.delete("leases", "kube-system", "lease", now);
-                if self.dice.one_in(2) {
+                if self.rng.one_in(2) {
                     // Whoever installed it puts it back.
                     let lease =
                         json!({"metadata": {"name": "lease", "namespace": "kube-system"}, "spec": {}});
@@ -172,7 +172,7 @@ impl Cluster {
             Event::Compact => api.compact(),
             Event::TakeName => names::take(&self.universe),
             Event::ForeignCreation => {
-                let address = format!("192.0.2.{}", self.dice.roll(250) + 1);
+                let address = format!("192.0.2.{}", self.rng.roll(250) + 1);
                 self.universe.ocean.with(|ocean| ocean.add_reserved_ip(address.clone(), OCEAN_REGION));
                 self.foreign.insert(address);
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 use crate::universe::Universe;
 
 /// The kinds that are worked on.
@@ -33,21 +33,21 @@ const LONG_PAUSE: Duration = Duration::from_secs(6);
 /// The provider of a run, and those beside it.
 pub struct Ipam {
     universe: Arc<Universe>,
-    dice: Dice,
+    rng: Rng,
 }
 
 impl Ipam {
     /// Nothing has been done yet.
     pub fn new(seed: u64, universe: Arc<Universe>) -> Self {
-        Self { universe, dice: Dice::new(seed, "ipam") }
+        Self { universe, rng: Rng::new(seed, "ipam") }
     }
 
     /// Works for as long as the run lasts.
     pub async fn work(mut self) {
         let (mut seen, mut is_done) = (0, false);
         loop {
-            let longest = if self.dice.one_in(10) { LONG_PAUSE } else { PAUSE };
-            tokio::time::sleep(self.dice.up_to(longest)).await;
+            let longest = if self.rng.one_in(10) { LONG_PAUSE } else { PAUSE };
+            tokio::time::sleep(self.rng.up_to(longest)).await;
             let (has_changed, version) = self.universe.api.has_changed(&KINDS, seen);
             seen = version;
             if is_done && !has_changed {
@@ -64,7 +64,7 @@ impl Ipam {
         self.collect_garbage();
         self.serve_claims();
         // What a pool says of itself lags behind what is so.
-        let counts = self.dice.one_in(2);
+        let counts = self.rng.one_in(2);
         if counts {
             POOLS.iter().for_each(|(_, plural)| self.count(plural));
         }
@@ -111,7 +111,7 @@ impl Ipam {
                 }),
                 (false, None) => {
                     // Mostly one follows the other in a moment.
-                    if self.give(&claim) && !self.dice.one_in(4) {
+                    if self.give(&claim) && !self.rng.one_in(4) {
                         self.tell(&claim);
                     }
                 }

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand, ValueEnum};
 use plan::sabotage::{self, Sabotage};
 use serde_json::json;
+use sim::burst::burst;
 use sim::event::Event;
 use sim::reduce::reduce;
 use sim::run::run;
-use sim::rush::rush;
-use sim::script::{KILLS, creations, script, tides};
-use testbed::rush::{Holders, PLACES, Place, Rush};
+use sim::script::{KILLS, churn, creations, script};
+use testbed::burst::{Burst, Holders, PLACES, Place};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -64,9 +64,9 @@ enum Command {
     /// Kills the leader eight times in each run while twenty addresses are created beside others'
     Creations,
     /// Lets every other node fall ill in turn, beside everything else that goes wrong, so that as many addresses move as can
-    Tides,
+    Churn,
     /// Lets a thousand addresses fail over at once, under the real limits of each cloud, or of those that are named
-    Rush {
+    Burst {
         /// The clouds, as users write them
         clouds: Vec<String>,
         /// What becomes of the holders, if not one after the other
@@ -86,7 +86,7 @@ enum Command {
 enum Days {
     #[default]
     Usual,
-    Tides,
+    Churn,
     Creations,
 }
 
@@ -95,7 +95,7 @@ impl Days {
     fn script(self, seed: u64) -> Vec<(Duration, Event)> {
         match self {
             Self::Usual => script(seed),
-            Self::Tides => tides(seed),
+            Self::Churn => churn(seed),
             Self::Creations => creations(seed),
         }
     }
@@ -109,12 +109,12 @@ fn main() -> ExitCode {
             return replay(seed, &of.script(seed), broken, log.as_deref());
         }
         Some(Command::Power { ways }) => return power(arguments.seeds, ways),
-        Some(Command::Rush { clouds, holders }) => return rushes(&clouds, holders.as_deref()),
+        Some(Command::Burst { clouds, holders }) => return rushes(&clouds, holders.as_deref()),
         Some(Command::Creations) => {
             println!("{} kills", arguments.seeds * KILLS);
             Days::Creations
         }
-        Some(Command::Tides) => Days::Tides,
+        Some(Command::Churn) => Days::Churn,
         None => Days::Usual,
     };
     let started = Instant::now();
@@ -274,21 +274,21 @@ fn power(seeds: u64, ways: Vec<Sabotage>) -> ExitCode {
 
 /// Lets a thousand addresses fail over in each cloud, and prints the table. The last line is JSON.
 fn rushes(clouds: &[String], only: Option<&str>) -> ExitCode {
-    println!("{}", Rush::HEAD);
+    println!("{}", Burst::HEAD);
     let (mut rows, mut is_well) = (Vec::new(), true);
     let is_meant = |place: &&Place| clouds.is_empty() || clouds.iter().any(|cloud| cloud == place.provider);
     let of_holders =
         |holders: &Holders| only.is_none_or(|only| format!("{holders:?}").eq_ignore_ascii_case(only));
     for place in PLACES.iter().filter(is_meant) {
         for holders in [Holders::Dead, Holders::Alive, Holders::Mixed].into_iter().filter(of_holders) {
-            let Some(rush) = rush(place, holders) else {
+            let Some(burst) = burst(place, holders) else {
                 println!("| {} | {holders:?} | it never ended | | | | | | | |", place.provider);
                 is_well = false;
                 continue;
             };
-            println!("{}", rush.row(place, holders));
-            is_well &= rush.doubled.is_empty();
-            rows.push(rush.to_json(place, holders));
+            println!("{}", burst.row(place, holders));
+            is_well &= burst.doubled.is_empty();
+            rows.push(burst.to_json(place, holders));
         }
     }
     println!("{}", json!(rows));

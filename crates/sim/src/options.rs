@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 
 /// Nodes at each cloud.
 pub const NODES: u64 = 6;
@@ -39,10 +39,10 @@ pub(crate) const TIMER_INEXACTNESS: Duration = Duration::from_millis(100);
 
 /// How many processes of the controller there are in this run.
 pub fn replicas(seed: u64) -> u64 {
-    *Dice::new(seed, "replicas").pick(&[2, 2, REPLICAS_MAX])
+    *Rng::new(seed, "replicas").pick(&[2, 2, REPLICAS_MAX])
 }
 
 /// How long a NotReady node keeps its address in this run, in seconds.
 pub fn grace(seed: u64) -> u64 {
-    *Dice::new(seed, "grace").pick(&[0, 0, 20])
+    *Rng::new(seed, "grace").pick(&[0, 0, 20])
 }

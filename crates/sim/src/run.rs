@@ -14,12 +14,12 @@ use tokio::task::JoinHandle;
 
 use crate::clouds::clouds;
 use crate::cluster::Cluster;
-use crate::dice::Dice;
 use crate::edges::edges;
 use crate::event::{Event, LeaseEdit, Replica};
 use crate::ipam::Ipam;
 use crate::judge::{self, Written};
 use crate::options::{self, CHAOS, CREATED_MAX, DNS_OWNER, LEASE, RETRY_SHORTEST, TAKEOVER};
+use crate::rng::Rng;
 use crate::universe::{Process, Universe};
 use crate::violation::Violation;
 
@@ -106,7 +106,7 @@ async fn live(
 /// The processes of the controller.
 struct Fleet {
     universe: Arc<Universe>,
-    dice: Dice,
+    rng: Rng,
     processes: Vec<Option<Running>>,
     started: u64,
     /// What happens to processes later, by itself.
@@ -128,7 +128,7 @@ impl Fleet {
     fn new(seed: u64, universe: Arc<Universe>) -> Self {
         let mut fleet = Self {
             universe,
-            dice: Dice::new(seed, "fleet"),
+            rng: Rng::new(seed, "fleet"),
             processes: (0..options::replicas(seed)).map(|_| None).collect(),
             started: 0,
             later: Vec::new(),
@@ -140,7 +140,7 @@ impl Fleet {
     fn start(&mut self, replica: usize) {
         self.started += 1;
         // No quartz is as bad as that.
-        let drift = i64::try_from(self.dice.roll(2_000)).unwrap_or(0) - 1_000;
+        let drift = i64::try_from(self.rng.roll(2_000)).unwrap_or(0) - 1_000;
         let process = Process::new(self.started, Arc::clone(&self.universe), drift);
         let (terminate, asked) = oneshot::channel::<()>();
         let terms = Options {

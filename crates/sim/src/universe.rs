@@ -12,6 +12,7 @@ use controller::leadership::clock::Clock;
 use controller::tasks::stop::Stop;
 use http::{Method, Uri};
 use jiff::Timestamp;
+use testbed::burst::Accounts;
 use testbed::fake::Fake;
 use testbed::fake::azure::Azure;
 use testbed::fake::cloudflare::Cloudflare;
@@ -19,18 +20,17 @@ use testbed::fake::compute::Compute;
 use testbed::fake::digitalocean::DigitalOcean;
 use testbed::fake::ec2::Ec2;
 use testbed::fake::route53::Route53;
-use testbed::rush::Accounts;
 use tokio::time::Instant;
 
 use crate::apiserver::ApiServer;
 use crate::arrivals::Arrivals;
 use crate::clouds::{Cloud, Clouds, PROJECT, address_at};
-use crate::dice::Dice;
 use crate::event::{Asked, Death};
 use crate::grace::Grace;
 use crate::lock::lock;
 use crate::options::ADDRESSES;
 use crate::refusals::Refusals;
+use crate::rng::Rng;
 
 /// When every run begins, by the true time of day.
 const BEGINNING: i64 = 1_800_000_000;
@@ -69,7 +69,7 @@ pub struct Universe {
 
 /// How the network behaves.
 struct Weather {
-    dice: Dice,
+    rng: Rng,
     kubernetes: Storm,
     clouds: Storm,
 }
@@ -123,8 +123,8 @@ impl Universe {
     /// Nothing has happened yet.
     pub fn new(seed: u64, clouds: Clouds) -> Arc<Self> {
         let Clouds { compute, ocean, zones, azure, ec2, route53 } = clouds;
-        let dice = Dice::new(seed, "weather");
-        let weather = Weather { dice, kubernetes: Storm::default(), clouds: Storm::default() };
+        let rng = Rng::new(seed, "weather");
+        let weather = Weather { rng, kubernetes: Storm::default(), clouds: Storm::default() };
         Arc::new(Self {
             api: ApiServer::default(),
             compute,
@@ -210,8 +210,8 @@ impl Universe {
     pub fn fate(&self, is_cloud: bool) -> (Fate, Duration, Duration) {
         let weather = &mut lock(&self.weather);
         let storm = if is_cloud { weather.clouds } else { weather.kubernetes };
-        let dice = &mut weather.dice;
-        let (mut out, mut back) = (dice.up_to(DELAY_MAX), dice.up_to(DELAY_MAX));
+        let rng = &mut weather.rng;
+        let (mut out, mut back) = (rng.up_to(DELAY_MAX), rng.up_to(DELAY_MAX));
         if self.elapsed() >= storm.until {
             return (Fate::Well, out, back);
         }
@@ -227,14 +227,14 @@ impl Universe {
                 Fate::Truncated,
             ],
         };
-        let fate = if dice.one_in(storm.one_in) { *dice.pick(fates) } else { Fate::Well };
+        let fate = if rng.one_in(storm.one_in) { *rng.pick(fates) } else { Fate::Well };
         // What is late is still within D.
-        if fate == Fate::Echo || (is_cloud && dice.one_in(4)) {
-            out += dice.up_to(LATE_MAX);
+        if fate == Fate::Echo || (is_cloud && rng.one_in(4)) {
+            out += rng.up_to(LATE_MAX);
         }
         // An answer that is late tells what was, not what is.
-        if dice.one_in(4) {
-            back += dice.up_to(LATE_MAX);
+        if rng.one_in(4) {
+            back += rng.up_to(LATE_MAX);
         }
         (fate, out, back)
     }
@@ -252,15 +252,15 @@ impl Universe {
 
     /// Whether what is lost leaves the one who waits without a word, instead of breaking the connection off.
     pub fn is_silent(&self) -> bool {
-        lock(&self.weather).dice.one_in(2)
+        lock(&self.weather).rng.one_in(2)
     }
 
     /// How long a request waits in its client.
     pub fn in_client(&self) -> Duration {
-        let dice = &mut lock(&self.weather).dice;
+        let rng = &mut lock(&self.weather).rng;
         // Now and then a connection has to be made first.
-        let longest = if dice.one_in(4) { Duration::from_millis(300) } else { Duration::from_millis(5) };
-        dice.up_to(longest)
+        let longest = if rng.one_in(4) { Duration::from_millis(300) } else { Duration::from_millis(5) };
+        rng.up_to(longest)
     }
 
     /// The clouds that addresses are in.

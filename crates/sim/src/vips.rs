@@ -12,10 +12,10 @@ use controller::vips::names::{CLASS, INGRESS_ENABLED, PRIORITY, ROLE};
 use plan::vips::Role;
 use serde_json::{Value, json};
 
-use crate::dice::Dice;
 use crate::event::VipEvent;
 use crate::ipam::listed;
 use crate::options::CHAOS;
+use crate::rng::Rng;
 use crate::universe::Universe;
 
 /// How many Clusters there are at the most.
@@ -70,38 +70,38 @@ const SIZES: [u64; 2] = [2, 6];
 
 /// When what happens, often just before the controller is in trouble.
 pub fn script(seed: u64, troubles: &[Duration]) -> Vec<(Duration, VipEvent)> {
-    let mut dice = Dice::new(seed, "vips");
+    let mut rng = Rng::new(seed, "vips");
     let mut events = Vec::new();
-    for _ in 0..12 + dice.roll(36) {
+    for _ in 0..12 + rng.roll(36) {
         let at = match troubles {
-            [_, ..] if dice.one_in(2) => dice.pick(troubles).saturating_sub(dice.up_to(SOON)),
-            _ => dice.up_to(CHAOS),
+            [_, ..] if rng.one_in(2) => rng.pick(troubles).saturating_sub(rng.up_to(SOON)),
+            _ => rng.up_to(CHAOS),
         };
-        let event = event(&mut dice);
+        let event = event(&mut rng);
         if let VipEvent::Create { cluster } | VipEvent::Replace { cluster } = event
-            && dice.one_in(3)
+            && rng.one_in(3)
         {
             // Mostly its VIP is written within a second, so that is when somebody else's endpoint is most in danger.
-            let after = *dice.pick(&[SOON, SOON / 4]);
-            events.push((at + dice.up_to(after), VipEvent::SetEndpoint { cluster }));
+            let after = *rng.pick(&[SOON, SOON / 4]);
+            events.push((at + rng.up_to(after), VipEvent::SetEndpoint { cluster }));
         }
         events.push((at, event));
     }
     events
 }
 
-fn event(dice: &mut Dice) -> VipEvent {
-    let cluster = dice.roll(CLUSTERS);
-    let pool = usize::try_from(dice.roll(POOLS.len() as u64)).unwrap_or(0);
-    match dice.roll(24) {
+fn event(rng: &mut Rng) -> VipEvent {
+    let cluster = rng.roll(CLUSTERS);
+    let pool = usize::try_from(rng.roll(POOLS.len() as u64)).unwrap_or(0);
+    match rng.roll(24) {
         0..7 => VipEvent::Create { cluster },
         7..9 => VipEvent::Delete { cluster },
         9..12 => VipEvent::Replace { cluster },
         12..14 => VipEvent::Pause { cluster, is_paused: true },
         14 => VipEvent::Pause { cluster, is_paused: false },
         15 => VipEvent::SetEndpoint { cluster },
-        16..18 => VipEvent::Claim { cluster, role: *dice.pick(&Role::ALL), is_there: true },
-        18 => VipEvent::Claim { cluster, role: *dice.pick(&Role::ALL), is_there: false },
+        16..18 => VipEvent::Claim { cluster, role: *rng.pick(&Role::ALL), is_there: true },
+        18 => VipEvent::Claim { cluster, role: *rng.pick(&Role::ALL), is_there: false },
         19 => VipEvent::AddPool { pool },
         20 => VipEvent::RemovePool { pool },
         21 => VipEvent::Grow { pool },

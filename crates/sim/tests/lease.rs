@@ -1,5 +1,5 @@
 //! The Lease: who takes it, for how long it is kept, and what people can do to it. The controller's own candidates, on the
-//! apiserver's twin, in virtual time.
+//! simulated apiserver, in virtual time.
 #![allow(clippy::unwrap_used, missing_docs, reason = "this is a test")]
 
 use std::sync::Arc;

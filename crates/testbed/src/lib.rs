@@ -7,6 +7,7 @@
 //! the real ones.
 
 pub mod audit;
+pub mod burst;
 pub mod cluster;
 pub mod cluster_api;
 pub mod control_plane;
@@ -18,5 +19,4 @@ pub mod nameserver;
 pub mod process;
 pub mod proxy;
 pub mod python;
-pub mod rush;
 pub mod tools;

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drivers::budget::{Claim, Haste, with_claim, with_haste};
+use drivers::budget::{Haste, Priority, with_haste, with_priority};
 use drivers::record::RecordDriver;
 use drivers::times::later;
 use drivers::{AddressDriver, DriverError, NotSent, Operation, Polled, Progress};
@@ -349,7 +349,7 @@ async fn take(
             other => return Err(DriverError::Invalid(format!("{other:?} is no call"))),
         };
         // What has begun may have left a machine with no address at all.
-        gate.pass(*is_urgent || has_begun, with_claim(Claim { haste, has_begun }, calls)).await
+        gate.pass(*is_urgent || has_begun, with_priority(Priority { haste, has_begun }, calls)).await
     };
     for operation in 0..OPERATIONS_MAX {
         let progress = loop {

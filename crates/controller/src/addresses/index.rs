@@ -28,7 +28,7 @@ use super::object::Object;
 use super::resources::kind_name;
 use super::watch::{Kind, Seen, SlimNode, SlimPod};
 use crate::kubernetes::decode::Register;
-use crate::providers::listings::Named;
+use crate::providers::listings::ListRequest;
 
 /// Everything known, kept up to date.
 #[derive(Default)]
@@ -125,7 +125,7 @@ impl Index {
     }
 
     /// The addresses of a scope that pools want or have moves of, and where they are asked for, the machines that they may be on.
-    pub fn named(&self, scope: &Scope, with_machines: bool) -> Named {
+    pub fn named(&self, scope: &Scope, with_machines: bool) -> ListRequest {
         let addresses = self.asked_for(scope);
         let machines = with_machines.then(|| {
             let mut machines = BTreeSet::new();
@@ -140,7 +140,7 @@ impl Index {
             machines.extend(of_nodes.map(|(_, vm)| vm.clone()));
             machines
         });
-        Named { addresses, machines }
+        ListRequest { addresses, machines }
     }
 
     /// The addresses of a scope that pools want or have moves of.

@@ -34,7 +34,7 @@ use super::metrics::AddressMetrics;
 use super::report::{Reporter, Written};
 use super::watch::Seen;
 use crate::backoff::Retry;
-use crate::kubernetes::events::News;
+use crate::kubernetes::events::NewEvent;
 use crate::kubernetes::write::is_refused;
 use crate::leadership::clock::Clock;
 use crate::providers::listings::{Clouds, Told, What};
@@ -61,7 +61,7 @@ const EVICTIONS_FORGOTTEN: Duration = Duration::from_secs(1_800);
 const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 
 /// Everything that takes part in a round.
-pub struct Rounds {
+pub struct Reconciler {
     index: Index,
     seen: mpsc::UnboundedReceiver<Seen>,
     clouds: Clouds,
@@ -103,7 +103,7 @@ enum Happened {
     TimeWentBy,
 }
 
-impl Rounds {
+impl Reconciler {
     /// Nothing has happened yet.
     pub fn new(
         seen: mpsc::UnboundedReceiver<Seen>,
@@ -248,7 +248,7 @@ impl Rounds {
     }
 
     async fn next_now(&mut self) -> Happened {
-        // What has ended comes first: what we learn of it corrects the facts.
+        // What has ended comes first: what we note_outcome of it corrects the facts.
         tokio::select! {
             biased;
             ended = self.executor.ended() => Happened::Ended(ended),
@@ -286,11 +286,11 @@ impl Rounds {
             Happened::Told(Told { scope, what: What::Machines(_, Err(error)) }) => {
                 tracing::warn!(%scope, %error, "listing machines failed");
             }
-            Happened::Ended(Ended::Step(outcome)) => self.learn(outcome),
-            Happened::Ended(Ended::Creation(created)) => self.learn_created(created),
-            Happened::Ended(Ended::Eviction(evicted)) => self.learn_evicted(evicted),
-            Happened::Ended(Ended::Record(recorded)) => self.learn_recorded(recorded),
-            Happened::Ended(Ended::ClusterId(asked)) => self.learn_cluster_id(asked),
+            Happened::Ended(Ended::Step(outcome)) => self.note_outcome(outcome),
+            Happened::Ended(Ended::Creation(created)) => self.note_created(created),
+            Happened::Ended(Ended::Eviction(evicted)) => self.note_evicted(evicted),
+            Happened::Ended(Ended::Record(recorded)) => self.note_recorded(recorded),
+            Happened::Ended(Ended::ClusterId(asked)) => self.note_cluster_id(asked),
             Happened::Written(Written::Object(key, _, Ok(answered))) => {
                 self.index.see_object_written(&key, answered)
             }
@@ -380,7 +380,7 @@ impl Rounds {
         self.reporter.publish(&self.index, &after, now);
         for report in self.index.undecodable.due(Instant::now()) {
             let (kind, api_version) = report.kind.named();
-            self.reporter.tell(News::of_undecodable(&report, &kind, &api_version), now);
+            self.reporter.tell(NewEvent::of_undecodable(&report, &kind, &api_version), now);
         }
         let scopes = self.index.scopes();
         let index = &mut self.index;
@@ -438,7 +438,7 @@ impl Rounds {
             let Some(mut pool) = self.index.world.pool(&key).cloned() else { continue };
             for step in steps {
                 tracing::info!(object = %key, id = self.move_id(step.address), "{step}");
-                self.tell_of_move(&pool, step);
+                self.publish_move(&pool, step);
                 let asks_again = pool.entry(step.address).is_some_and(Move::asks_again);
                 if let (Action::Finish | Action::Abandon, Some(entry)) =
                     (&step.action, pool.entry(step.address))

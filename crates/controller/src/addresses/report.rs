@@ -25,7 +25,7 @@ use super::index::Index;
 use super::index::tracked::Tracked;
 use super::object::Object;
 use crate::backoff::{ANY_VERSION, Backoff};
-use crate::kubernetes::events::{News, tell};
+use crate::kubernetes::events::{NewEvent, tell};
 use crate::kubernetes::write::{
     REFUSALS_REPORTED, UNANSWERED_RETRY_MAX, WRITE_REFUSED, WRITE_RETRY, WRITE_RETRY_MAX, is_conflict,
     is_refused,
@@ -69,7 +69,7 @@ pub struct Reporter {
     /// Writes that were refused several times and are to be reported.
     refusals: Vec<(Target, String)>,
     /// What is to be told of an object once its status is written.
-    news: BTreeMap<PoolKey, News>,
+    news: BTreeMap<PoolKey, NewEvent>,
     /// The objects whose use of something deprecated was told.
     deprecations: BTreeSet<String>,
 }
@@ -235,16 +235,16 @@ impl Reporter {
             let news = match &target {
                 Target::Status(key) | Target::Object(key) => {
                     let Some(tracked) = index.objects.get(key) else { continue };
-                    News::of_object(&tracked.object, WRITE_REFUSED, "Write", note)
+                    NewEvent::of_object(&tracked.object, WRITE_REFUSED, "Write", note)
                 }
-                Target::Marks(name) => News::of_node(name, index.nodes.get(name), WRITE_REFUSED, note),
+                Target::Marks(name) => NewEvent::of_node(name, index.nodes.get(name), WRITE_REFUSED, note),
             };
             self.tell(news.as_warning(), now);
         }
     }
 
     /// Tells of something that happened. Nobody waits for it.
-    pub fn tell(&mut self, news: News, now: Timestamp) {
+    pub fn tell(&mut self, news: NewEvent, now: Timestamp) {
         if self.telling >= TELLING_MAX {
             return tracing::debug!(note = news.note, "dropped an Event: too many are being sent");
         }

@@ -6,7 +6,7 @@ use super::limits::{MESSAGE_MAX, cut};
 
 /// How an object stands as a whole. The order is that of urgency: the worst address speaks for the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
+pub(crate) enum Severity {
     /// Everything is where it should be.
     Ready,
     /// Something is on its way or waits for a node, and goes on by itself.
@@ -18,7 +18,7 @@ pub(crate) enum Standing {
 /// The conditions of an object, given those it has: what did not change keeps its time.
 pub(crate) fn conditions(
     present: &[Condition],
-    standing: Standing,
+    standing: Severity,
     reason: &str,
     message: &str,
     generation: Option<i64>,
@@ -26,9 +26,9 @@ pub(crate) fn conditions(
 ) -> Vec<Condition> {
     let message = cut(message, MESSAGE_MAX);
     let states = [
-        ("Ready", standing == Standing::Ready),
-        ("Reconciling", standing == Standing::Reconciling),
-        ("Stalled", standing == Standing::Stalled),
+        ("Ready", standing == Severity::Ready),
+        ("Reconciling", standing == Severity::Reconciling),
+        ("Stalled", standing == Severity::Stalled),
     ];
     let condition = |(kind, holds): (&str, bool)| {
         let status = if holds { "True" } else { "False" };

@@ -21,7 +21,7 @@ const NAMESPACE_OF_CLUSTER: &str = "default";
 
 /// Something that happened to an object or a node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct News {
+pub struct NewEvent {
     /// To whom.
     pub regarding: ObjectReference,
     /// Whether a person should look at it.
@@ -34,7 +34,7 @@ pub struct News {
     pub note: String,
 }
 
-impl News {
+impl NewEvent {
     /// An object can't be decoded.
     pub fn of_undecodable<T>(report: &Report<T>, kind: &str, api_version: &str) -> Self {
         let regarding = ObjectReference {
@@ -60,7 +60,7 @@ impl News {
 
 pub(crate) async fn tell(
     client: Client,
-    news: News,
+    news: NewEvent,
     number: u64,
     who: &str,
     now: Timestamp,

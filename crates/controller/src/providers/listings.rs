@@ -81,7 +81,7 @@ impl Clouds {
         wanted: &BTreeMap<Scope, Duration>,
         read_again: &BTreeSet<Scope>,
         unsettled: &BTreeSet<Scope>,
-        mut begin: impl FnMut(&Scope, bool) -> (Tick, Named),
+        mut begin: impl FnMut(&Scope, bool) -> (Tick, ListRequest),
     ) {
         let now = Instant::now();
         self.scopes.retain(|scope, asked| wanted.contains_key(scope) || asked.is_under_way);
@@ -211,7 +211,7 @@ fn pause_after(error: &DriverError) -> Duration {
 
 /// Addresses and the machines that they may be on.
 #[derive(Debug, Default)]
-pub struct Named {
+pub struct ListRequest {
     /// The addresses.
     pub addresses: BTreeSet<Address>,
     /// The machines, where they are to be asked.
@@ -222,7 +222,7 @@ pub struct Named {
 async fn list(
     driver: &dyn AddressDriver,
     scope: &Scope,
-    Named { addresses, machines }: Named,
+    ListRequest { addresses, machines }: ListRequest,
 ) -> Result<Listing, DriverError> {
     match (driver.list_with(scope, &addresses).await, machines) {
         (Err(DriverError::Denied { .. }), Some(machines)) => {
@@ -267,7 +267,9 @@ mod tests {
         for age_max in [Duration::MAX, Duration::from_secs(i64::MIN.unsigned_abs())] {
             let wanted = BTreeMap::from([(scope(), age_max)]);
             for _ in 0..2 {
-                clouds.ask(&wanted, &BTreeSet::new(), &BTreeSet::new(), |_, _| (Tick(1), Named::default()));
+                clouds.ask(&wanted, &BTreeSet::new(), &BTreeSet::new(), |_, _| {
+                    (Tick(1), ListRequest::default())
+                });
                 clouds.note(&Told { scope: scope(), what: What::Addresses(Tick(1), Ok(Listing::default())) });
             }
             assert!(clouds.next_due().is_some_and(|due| due > Instant::now() + LISTING_RETRY_MAX));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plan::vips::{Role, Said};
+use plan::vips::{Role, Verdict};
 use prometheus::{DEFAULT_BUCKETS, HistogramVec, IntCounterVec, IntGaugeVec};
 
 use super::index::Index;
@@ -118,14 +118,14 @@ impl VipMetrics {
     pub fn considered<'a>(
         &self,
         class: &str,
-        mut said: impl Iterator<Item = &'a Said> + Clone,
+        mut said: impl Iterator<Item = &'a Verdict> + Clone,
         took: Duration,
     ) {
-        let result = if said.clone().any(Said::is_stuck) {
+        let result = if said.clone().any(Verdict::is_stuck) {
             "error"
-        } else if said.clone().any(Said::is_on_its_way) {
+        } else if said.clone().any(Verdict::is_on_its_way) {
             "requeued"
-        } else if said.any(|said| matches!(said, Said::Assigned { .. })) {
+        } else if said.any(|said| matches!(said, Verdict::Assigned { .. })) {
             "success"
         } else {
             "skipped"

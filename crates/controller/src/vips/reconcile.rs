@@ -21,7 +21,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::ObjectMeta;
 use kube::{Client, ResourceExt};
 use plan::Timestamp;
-use plan::vips::{Key, Next, Role, Said, Step};
+use plan::vips::{Decision, Key, Role, Step, Verdict};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -32,7 +32,7 @@ use super::report::{Amendment, Manner, Written};
 use super::watch::{Cluster, Kind, Seen};
 use super::{execute, index, report};
 use crate::backoff::{ANY_VERSION, Backoff, Retry};
-use crate::kubernetes::events::{self, News};
+use crate::kubernetes::events::{self, NewEvent};
 use crate::kubernetes::watch::version;
 use crate::kubernetes::write::{REFUSALS_REPORTED, is_refused};
 use crate::leadership::clock::Clock;
@@ -79,7 +79,7 @@ enum Work {
 }
 
 /// Everything that takes part.
-pub struct Vips {
+pub struct VipReconciler {
     index: Index,
     seen: mpsc::UnboundedReceiver<Seen>,
     client: Client,
@@ -119,7 +119,7 @@ enum Happened {
     TimeWentBy,
 }
 
-/// How a [`Vips`] hears of what happens: watches tell it, and others may ask.
+/// How a [`VipReconciler`] hears of what happens: watches tell it, and others may ask.
 pub struct Line {
     /// To tell or ask it something.
     pub to: mpsc::UnboundedSender<Seen>,
@@ -134,7 +134,7 @@ impl Default for Line {
     }
 }
 
-/// Where a [`Vips`] touches the world.
+/// Where a [`VipReconciler`] touches the world.
 pub struct Edges {
     /// A client for writes.
     pub client: Client,
@@ -144,7 +144,7 @@ pub struct Edges {
     pub clock: Arc<dyn Clock>,
 }
 
-impl Vips {
+impl VipReconciler {
     /// Nothing has happened yet.
     pub fn new(
         seen: mpsc::UnboundedReceiver<Seen>,
@@ -330,7 +330,7 @@ impl Vips {
         }
         for report in self.index.undecodable.due(began) {
             let Some(served) = self.index.served.get(&report.kind) else { continue };
-            let news = News::of_undecodable(&report, report.kind.name(), &served.api_version);
+            let news = NewEvent::of_undecodable(&report, report.kind.name(), &served.api_version);
             self.tell(news);
         }
         if self.described.is_none_or(|last| last.elapsed() >= DESCRIBE_EVERY) {
@@ -345,7 +345,7 @@ impl Vips {
         let class = cluster.class.clone();
         let planned = plan::vips::plan(&self.index.world, key, cluster);
         for (role, next) in &planned {
-            if next.said.is_on_its_way() || matches!(next.said, Said::Exhausted(_)) {
+            if next.said.is_on_its_way() || matches!(next.said, Verdict::Exhausted(_)) {
                 self.miss(key, *role);
             }
             if next.said.is_on_its_way() {
@@ -472,10 +472,11 @@ impl Vips {
     }
 
     /// Begins to bring the conditions of a Cluster in line with its annotation, where they are not. What is not known changes none.
-    fn report_conditions(&mut self, key: &Key, planned: &[(Role, Next); 2]) {
+    fn report_conditions(&mut self, key: &Key, planned: &[(Role, Decision); 2]) {
         let now = Instant::now();
-        let is_unsure =
-            |(_, next): &(Role, Next)| matches!(next.said, Said::Unknown(_) | Said::Paused | Said::Leaving);
+        let is_unsure = |(_, next): &(Role, Decision)| {
+            matches!(next.said, Verdict::Unknown(_) | Verdict::Paused | Verdict::Leaving)
+        };
         let rests = self.unreported.waits_until(key, ANY_VERSION).max(self.denied_until);
         let (Some(tracked), Some(served)) =
             (self.index.clusters.get(key), self.index.served.get(&Kind::Clusters).cloned())
@@ -660,7 +661,7 @@ impl Vips {
     }
 
     /// Publishes an Event. Nobody waits for it.
-    fn tell(&mut self, news: News) {
+    fn tell(&mut self, news: NewEvent) {
         if self.telling >= TELLING_MAX {
             return tracing::debug!(note = news.note, "dropped an Event: too many are being sent");
         }
@@ -705,13 +706,13 @@ pub fn age(created: Option<&Time>, now: Timestamp) -> Option<Duration> {
 
 /// Whether a Cluster may be built with what is known of its VIP: it has one, or none is meant for it. The answer is otherwise what
 /// is waited for: also a pool that may only not have been seen yet, because it came with the Cluster or somebody has claimed from it.
-pub fn may_be_built(planned: &[(Role, Next); 2], age: Option<Duration>) -> Result<(), String> {
+pub fn may_be_built(planned: &[(Role, Decision); 2], age: Option<Duration>) -> Result<(), String> {
     let [(_, control_plane), _] = planned;
     let is_new = age.is_some_and(|age| age < POOL_SEEN_MAX);
     match (&control_plane.said, &control_plane.step) {
-        (Said::Assigned { .. } | Said::Manual(_), None)
-        | (Said::NotWanted | Said::Leaving | Said::Paused, _) => Ok(()),
-        (Said::NoPool { claimed_from: None, .. }, _) if !is_new => Ok(()),
+        (Verdict::Assigned { .. } | Verdict::Manual(_), None)
+        | (Verdict::NotWanted | Verdict::Leaving | Verdict::Paused, _) => Ok(()),
+        (Verdict::NoPool { claimed_from: None, .. }, _) if !is_new => Ok(()),
         (said, _) => Err(said.to_string()),
     }
 }

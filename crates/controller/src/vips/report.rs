@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::{ApiResource, ObjectMeta};
-use plan::vips::{self, Key, Role, Said, Step, World};
+use plan::vips::{self, Key, Role, Step, Verdict, World};
 use serde_json::{Value, json};
 
 use super::codec::{Words, words};
 use super::index::Tracked;
 use super::names::{INGRESS_VIP, STATUS, VARIABLE};
 use super::watch::Kind;
-use crate::kubernetes::events::News;
+use crate::kubernetes::events::NewEvent;
 use crate::kubernetes::write::WRITE_REFUSED;
 
 /// A change of a Cluster.
@@ -25,7 +25,7 @@ pub struct Amendment {
     /// The VIPs that it writes.
     pub vips: Vec<Written>,
     /// What is to be told once it is written.
-    pub news: Vec<News>,
+    pub news: Vec<NewEvent>,
 }
 
 /// A VIP that is written on a Cluster.
@@ -82,10 +82,10 @@ pub fn amendment(
         let name = role.name().to_owned();
         let is_written = vips.iter().any(|written: &Written| written.role == *role);
         match (&next.said, manner(*role)) {
-            (Said::Unknown(_) | Said::Paused | Said::Leaving, _) => {}
+            (Verdict::Unknown(_) | Verdict::Paused | Verdict::Leaving, _) => {}
             // The watch may have told of a claim and its address before the claim's creation was answered.
             (_, Manner::Silent) if !is_written => {}
-            (Said::Manual(_) | Said::NotWanted, _) => _ = now.remove(&name),
+            (Verdict::Manual(_) | Verdict::NotWanted, _) => _ = now.remove(&name),
             // Another copy may have been waiting for longer, and have said so. A full pool may have an address for a moment, which
             // one of those gets that wait for it: the others need not hear of it.
             (said, Manner::Patient) if said.is_on_its_way() => {
@@ -146,7 +146,7 @@ fn write(
     }
 }
 
-fn speak(said: &Said) -> Words {
+fn speak(said: &Verdict) -> Words {
     Words { reason: said.reason().to_owned(), message: said.to_string() }
 }
 
@@ -162,16 +162,16 @@ fn reference(metadata: &ObjectMeta, served: &ApiResource) -> ObjectReference {
 }
 
 /// That a Cluster can't be changed.
-pub fn refusal(metadata: &ObjectMeta, served: &ApiResource, note: String) -> News {
+pub fn refusal(metadata: &ObjectMeta, served: &ApiResource, note: String) -> NewEvent {
     let regarding = reference(metadata, served);
-    News { regarding, is_warning: true, reason: WRITE_REFUSED.into(), action: "AllocateVIP", note }
+    NewEvent { regarding, is_warning: true, reason: WRITE_REFUSED.into(), action: "AllocateVIP", note }
 }
 
-fn news(metadata: &ObjectMeta, served: &ApiResource, role: Role, said: &Said) -> News {
+fn news(metadata: &ObjectMeta, served: &ApiResource, role: Role, said: &Verdict) -> NewEvent {
     let regarding = reference(metadata, served);
-    let is_warning = said.is_stuck() || matches!(said, Said::Assigned { undefined_in: Some(_), .. });
+    let is_warning = said.is_stuck() || matches!(said, Verdict::Assigned { undefined_in: Some(_), .. });
     let note = format!("{role} VIP: {said}");
-    News { regarding, is_warning, reason: said.reason().to_owned(), action: "AllocateVIP", note }
+    NewEvent { regarding, is_warning, reason: said.reason().to_owned(), action: "AllocateVIP", note }
 }
 
 #[cfg(test)]

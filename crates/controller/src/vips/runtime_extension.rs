@@ -25,7 +25,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use k8s_openapi::ByteString;
 use kube::ResourceExt;
-use plan::vips::{Key, Next, Role, Said};
+use plan::vips::{Decision, Key, Role, Verdict};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -192,13 +192,13 @@ struct GeneratePatches {
 struct Template {
     uid: String,
     #[serde(default)]
-    holder_reference: Holder,
+    holder_reference: HookHolder,
 }
 
 /// Who refers to a template, and in which field.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Holder {
+struct HookHolder {
     kind: String,
     namespace: String,
     name: String,
@@ -230,10 +230,11 @@ async fn before_create(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
     }
 }
 
-fn retry_after(planned: &[(Role, Next); 2], age: Duration) -> i32 {
+fn retry_after(planned: &[(Role, Decision); 2], age: Duration) -> i32 {
     let [(_, control_plane), _] = planned;
     // What failed is tried again by itself, and a pool that came with the Cluster is seen soon.
-    let is_soon = matches!(control_plane.said, Said::Failed(_) | Said::NoPool { claimed_from: None, .. });
+    let is_soon =
+        matches!(control_plane.said, Verdict::Failed(_) | Verdict::NoPool { claimed_from: None, .. });
     match control_plane.said.is_stuck() && !is_soon {
         true => RETRY_LATER_SECONDS,
         false => {
@@ -344,7 +345,7 @@ mod tests {
     use tower::ServiceExt;
 
     /// Answers one question as the part for VIPs would, with this plan.
-    fn with(planned: [(Role, Next); 2]) -> mpsc::UnboundedSender<Seen> {
+    fn with(planned: [(Role, Decision); 2]) -> mpsc::UnboundedSender<Seen> {
         let (to, mut seen) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             if let Some(Seen::Asked(_, answer)) = seen.recv().await {
@@ -354,21 +355,21 @@ mod tests {
         to
     }
 
-    fn planned(said: Said, step: Option<plan::vips::Step>) -> [(Role, Next); 2] {
-        let ingress = Next { step: None, said: Said::NotWanted };
-        [(Role::ControlPlane, Next { step, said }), (Role::Ingress, ingress)]
+    fn planned(said: Verdict, step: Option<plan::vips::Step>) -> [(Role, Decision); 2] {
+        let ingress = Decision { step: None, said: Verdict::NotWanted };
+        [(Role::ControlPlane, Decision { step, said }), (Role::Ingress, ingress)]
     }
 
     fn pool() -> plan::vips::PoolRef {
         plan::vips::PoolRef { name: "p".into(), namespace: None }
     }
 
-    async fn asked(said: Said, step: Option<plan::vips::Step>) -> Value {
+    async fn asked(said: Verdict, step: Option<plan::vips::Step>) -> Value {
         asked_after(3_600, said, step).await
     }
 
     /// The answer so many seconds after the Cluster was created.
-    async fn asked_after(seconds: u64, said: Said, step: Option<plan::vips::Step>) -> Value {
+    async fn asked_after(seconds: u64, said: Verdict, step: Option<plan::vips::Step>) -> Value {
         let created = SystemClock.wall() - Duration::from_secs(seconds);
         let metadata = json!({"name": "c", "namespace": "ns", "creationTimestamp": created.to_string()});
         let cluster = json!({"metadata": metadata, "spec": {}});
@@ -379,35 +380,39 @@ mod tests {
     #[tokio::test]
     async fn v5_a_cluster_is_built_when_it_has_its_vip_and_not_before() {
         let step = Some(plan::vips::Step::Create(pool()));
-        assert_eq!(asked_after(0, Said::Allocating(pool()), step).await, 1);
-        assert_eq!(asked_after(0, Said::Exhausted(vec![pool()]), None).await, 10);
-        assert_eq!(asked_after(0, Said::Unknown("pools"), None).await, 1, "what is not known is waited for");
+        assert_eq!(asked_after(0, Verdict::Allocating(pool()), step).await, 1);
+        assert_eq!(asked_after(0, Verdict::Exhausted(vec![pool()]), None).await, 10);
+        assert_eq!(
+            asked_after(0, Verdict::Unknown("pools"), None).await,
+            1,
+            "what is not known is waited for"
+        );
         let (vip, pool) = ("10.0.0.1".into(), pool());
-        assert_eq!(asked(Said::Assigned { vip, pool, undefined_in: None }, None).await, 0);
+        assert_eq!(asked(Verdict::Assigned { vip, pool, undefined_in: None }, None).await, 0);
     }
 
     #[tokio::test]
     async fn v5_a_cluster_that_has_waited_for_long_asks_less_often() {
         for (age, pause) in [(0, 1), (2, 1), (4, 2), (12, 6), (60, 10), (3_600, 10)] {
-            assert_eq!(asked_after(age, Said::Allocating(pool()), None).await, pause, "after {age} s");
+            assert_eq!(asked_after(age, Verdict::Allocating(pool()), None).await, pause, "after {age} s");
         }
     }
 
     #[tokio::test]
     async fn v5_an_endpoint_without_its_variable_is_waited_for_too() {
         let step = plan::vips::Step::Write { vip: "10.0.0.1".into(), with_copy: true };
-        assert_eq!(asked_after(0, Said::Manual("10.0.0.1".into()), Some(step)).await, 1);
-        assert_eq!(asked(Said::Manual("10.0.0.1".into()), None).await, 0);
+        assert_eq!(asked_after(0, Verdict::Manual("10.0.0.1".into()), Some(step)).await, 1);
+        assert_eq!(asked(Verdict::Manual("10.0.0.1".into()), None).await, 0);
     }
 
     #[tokio::test]
     async fn v5_a_cluster_that_no_pool_is_meant_for_is_not_held_up_for_long() {
-        let no_pool = |claimed_from| Said::NoPool { class: "k".into(), claimed_from };
+        let no_pool = |claimed_from| Verdict::NoPool { class: "k".into(), claimed_from };
         assert_eq!(asked(no_pool(None), None).await, 0);
-        assert_eq!(asked(Said::NotWanted, None).await, 0);
+        assert_eq!(asked(Verdict::NotWanted, None).await, 0);
         assert_eq!(asked_after(3, no_pool(None), None).await, 1, "its pool may not have been seen yet");
         assert_eq!(asked(no_pool(Some(pool())), None).await, 10, "who claimed has seen a pool");
-        assert_eq!(asked_after(5, Said::NotWanted, None).await, 0);
+        assert_eq!(asked_after(5, Verdict::NotWanted, None).await, 0);
     }
 
     #[tokio::test]

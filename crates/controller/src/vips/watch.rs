@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kube::core::{ApiResource, GroupVersionKind, NotUsed, Object};
 use kube::{Api, Client};
-use plan::vips::{Key, Next, Role};
+use plan::vips::{Decision, Key, Role};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -241,7 +241,7 @@ pub enum Seen {
     /// The cluster does not have this kind.
     Absent(Kind),
     /// Somebody asks what is planned for a Cluster as they know it.
-    Asked(Box<Cluster>, oneshot::Sender<[(Role, Next); 2]>),
+    Asked(Box<Cluster>, oneshot::Sender<[(Role, Decision); 2]>),
     /// Somebody asks for the endpoint of a Cluster. Where that is not known yet, the answer is what is waited for.
     AskedEndpoint(Key, oneshot::Sender<Result<Option<(String, u16)>, String>>),
 }

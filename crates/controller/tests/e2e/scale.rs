@@ -11,8 +11,8 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, ResourceExt};
 use serde_json::json;
+use testbed::burst::{ADDRESSES, Accounts, Burst, Holders, PLACES, Place, ip};
 use testbed::cluster::{eventually, node};
-use testbed::rush::{ADDRESSES, Accounts, Holders, PLACES, Place, Rush, ip};
 
 use crate::netipallocation::{address, allocation, grow, zone};
 use crate::rig::{Rig, resident_megabytes};
@@ -159,9 +159,9 @@ async fn half_dead_and_half_alive(provider: &str) {
     let arrived = async || Ok(place.arrived(&accounts(&rig), &before) >= ADDRESSES);
     // One that never ends shows in how many have arrived.
     _ = eventually("all addresses have arrived", 3 * LONG, arrived).await;
-    let rush = place.judge(&accounts(&rig), &before, Holders::Mixed).unwrap();
-    println!("{}\n{}", Rush::HEAD, rush.row(place, Holders::Mixed));
-    assert_eq!(rush.doubled, Vec::<String>::new());
+    let burst = place.judge(&accounts(&rig), &before, Holders::Mixed).unwrap();
+    println!("{}\n{}", Burst::HEAD, burst.row(place, Holders::Mixed));
+    assert_eq!(burst.doubled, Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]

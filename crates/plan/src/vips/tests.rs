@@ -149,12 +149,13 @@ fn read(world: &mut World, clause: &str) {
 fn planned(text: &str) -> String {
     let world = world(text);
     let key = key("ns", "c");
-    let lines =
-        plan(&world, &key, &world.clusters[&key]).into_iter().filter_map(|(role, Next { step, said })| {
+    let lines = plan(&world, &key, &world.clusters[&key]).into_iter().filter_map(
+        |(role, Decision { step, said })| {
             let step = step.map(|step| format!("{step} ")).unwrap_or_default();
             let said = format!("{role}: {step}({})", said.reason());
             (said != "ingress: (NotWanted)").then_some(said)
-        });
+        },
+    );
     lines.collect::<Vec<_>>().join("; ")
 }
 

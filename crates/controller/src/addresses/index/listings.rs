@@ -61,7 +61,7 @@ impl Index {
 
     /// Where addresses of a scope with nothing left to do are by their objects' own words, if these may be newer than what its cloud
     /// shows, and whether the node there is well.
-    fn newer_than_shown(&self, scope: &Scope) -> BTreeMap<Address, Said> {
+    fn newer_than_shown(&self, scope: &Scope) -> BTreeMap<Address, LastReported> {
         if self.late_until.get(&scope.provider).is_none_or(|until| *until <= Instant::now()) {
             return BTreeMap::new();
         }
@@ -79,7 +79,7 @@ impl Index {
             let found = tracked.object.addresses().iter().filter(is_on_its_holder).filter_map(|status| {
                 let address = status.address.parse().ok()?;
                 let vm = pool.last_holders.get(&address)?;
-                let said = Said { vm: vm.clone(), is_well: is_well(vm) };
+                let said = LastReported { vm: vm.clone(), is_well: is_well(vm) };
                 pool.entry(address).is_none().then_some((address, said))
             });
             all.extend(found);
@@ -158,12 +158,12 @@ impl Index {
 const NOT_SHOWN_YET: &str = "the last leader put it elsewhere, which the cloud may not show yet";
 
 /// Where an address is by its object's own word, and whether the node there is well.
-struct Said {
+struct LastReported {
     vm: VmId,
     is_well: bool,
 }
 
-impl Said {
+impl LastReported {
     /// Whether what a cloud shows may be older than this. An address that is free of a dead holder waits for nothing: it is put on
     /// another machine, which takes it from nobody. One that is shown elsewhere may not be there any more.
     fn contradicts(&self, shown: &Holding) -> bool {

@@ -2,19 +2,19 @@
 
 use plan::{Action, Step};
 
-use super::Rounds;
-use crate::kubernetes::events::News;
+use super::Reconciler;
+use crate::kubernetes::events::NewEvent;
 
-impl Rounds {
+impl Reconciler {
     /// Tells of something that happened to an object.
     pub(super) fn tell(&mut self, key: &plan::PoolKey, reason: &str, note: String, is_warning: bool) {
         let Some(tracked) = self.index.objects.get(key) else { return };
-        let news = News::of_object(&tracked.object, reason, "Move", note);
+        let news = NewEvent::of_object(&tracked.object, reason, "Move", note);
         self.reporter.tell(if is_warning { news.as_warning() } else { news }, self.clock.wall());
     }
 
     /// Tells the object, and the nodes where an address comes or goes, of a move that begins or ends.
-    pub(super) fn tell_of_move(&mut self, pool: &plan::Pool, step: &Step) {
+    pub(super) fn publish_move(&mut self, pool: &plan::Pool, step: &Step) {
         let (key, address) = (&pool.key, step.address);
         let name = |vm: &plan::VmId| self.index.world.node_of(vm).map(|(name, _)| name.clone());
         match (&step.action, pool.entry(address)) {
@@ -45,7 +45,7 @@ impl Rounds {
                 ];
                 for (node, reason, note) in news {
                     let Some(node) = node else { continue };
-                    let news = News::of_node(&node, self.index.nodes.get(&node), reason, note);
+                    let news = NewEvent::of_node(&node, self.index.nodes.get(&node), reason, note);
                     self.reporter.tell(news, self.clock.wall());
                 }
                 let world = &self.index.world;

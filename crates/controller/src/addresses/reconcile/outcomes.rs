@@ -9,7 +9,7 @@ use plan::{
 };
 use tokio::time::Instant;
 
-use super::{EVICTION_PAUSE, Rounds};
+use super::{EVICTION_PAUSE, Reconciler};
 use crate::addresses::execute::evict::NotEvicted;
 use crate::addresses::execute::{Created, Effect, Evicted, Outcome, Recorded};
 
@@ -48,9 +48,9 @@ fn is_the_machines_fault(action: &Action, error: &DriverError, failures: u32) ->
     }
 }
 
-impl Rounds {
+impl Reconciler {
     /// Takes note of what a call has done.
-    pub(super) fn learn(&mut self, outcome: Outcome) {
+    pub(super) fn note_outcome(&mut self, outcome: Outcome) {
         let (step, result) = outcome.into_parts();
         let Step { scope, address, action, .. } = &step;
         match action {
@@ -147,7 +147,7 @@ impl Rounds {
     }
 
     /// Takes note of what became of a request for a new address.
-    pub(super) fn learn_created(&mut self, created: Created) {
+    pub(super) fn note_created(&mut self, created: Created) {
         let Created { pool: key, scope, request, .. } = &created;
         let (key, scope, request) = (key.clone(), scope.clone(), request.clone());
         match created.into_result() {
@@ -173,7 +173,7 @@ impl Rounds {
     }
 
     /// Takes note of what a set of records holds.
-    pub(super) fn learn_recorded(&mut self, recorded: Recorded) {
+    pub(super) fn note_recorded(&mut self, recorded: Recorded) {
         let RecordStep { pool: key, name, action } = recorded.step.clone();
         let now = self.clock.wall();
         match recorded.into_result() {
@@ -209,7 +209,7 @@ impl Rounds {
     }
 
     /// Takes note of what the cluster's id is, by which records are marked.
-    pub(super) fn learn_cluster_id(&mut self, asked: Result<String, kube::Error>) {
+    pub(super) fn note_cluster_id(&mut self, asked: Result<String, kube::Error>) {
         match asked {
             Ok(id) if !id.is_empty() => self.index.world.dns_owner = Some(id.into()),
             Ok(_) => {
@@ -224,7 +224,7 @@ impl Rounds {
     }
 
     /// Takes note of what became of an eviction.
-    pub(super) fn learn_evicted(&mut self, evicted: Evicted) {
+    pub(super) fn note_evicted(&mut self, evicted: Evicted) {
         let Evicted { pool: key, node, pod, .. } = &evicted;
         let (key, what) = (key.clone(), format!("{}/{} from {node}", pod.namespace, pod.name));
         let (status, pause) = match evicted.into_result() {

@@ -7,7 +7,7 @@ use plan::NodeName;
 
 use crate::addresses::object::Object;
 use crate::addresses::watch::SlimNode;
-use crate::kubernetes::events::News;
+use crate::kubernetes::events::NewEvent;
 
 fn reference(object: &impl Resource, kind: &str, api_version: &str) -> ObjectReference {
     let metadata = object.meta();
@@ -23,7 +23,7 @@ fn reference(object: &impl Resource, kind: &str, api_version: &str) -> ObjectRef
 
 /// What an object's new status says that the present one does not. That addresses are moved or created is told one by one,
 /// and that the cloud has not been asked yet is no news.
-pub(super) fn of_status(present: &Object, new: &Object) -> Option<News> {
+pub(super) fn of_status(present: &Object, new: &Object) -> Option<NewEvent> {
     let find = |object: &Object, kind: &str| {
         object.conditions().iter().find(|condition| condition.type_ == kind).cloned()
     };
@@ -35,12 +35,12 @@ pub(super) fn of_status(present: &Object, new: &Object) -> Option<News> {
         return None;
     }
     let is_stalled = find(new, "Stalled").is_some_and(|stalled| stalled.status == "True");
-    let news = News::of_object(new, &ready.reason, "Reconcile", ready.message);
+    let news = NewEvent::of_object(new, &ready.reason, "Reconcile", ready.message);
     Some(if is_stalled { news.as_warning() } else { news })
 }
 
 /// What is to be said of an object that uses what will go one day.
-pub(super) fn of_deprecation(object: &Object) -> Option<News> {
+pub(super) fn of_deprecation(object: &Object) -> Option<NewEvent> {
     let Object::Allocation(allocation) = object else { return None };
     let workload = allocation.spec.workload().filter(|workload| workload.deprecated)?;
     let note = format!(
@@ -48,10 +48,10 @@ pub(super) fn of_deprecation(object: &Object) -> Option<News> {
          namespace {} instead",
         workload.name, workload.namespace
     );
-    Some(News::of_object(object, "DeprecatedField", "Reconcile", note).as_warning())
+    Some(NewEvent::of_object(object, "DeprecatedField", "Reconcile", note).as_warning())
 }
 
-impl News {
+impl NewEvent {
     /// Something that happened to an object.
     pub fn of_object(object: &Object, reason: &str, action: &'static str, note: String) -> Self {
         let regarding = match object {

@@ -3,7 +3,7 @@
 use api::status::AddressState;
 use plan::{Lacking, Published, Verdict, Waits};
 
-use crate::kubernetes::conditions::Standing;
+use crate::kubernetes::conditions::Severity;
 
 pub(super) fn state(said: &Verdict) -> AddressState {
     match said {
@@ -53,48 +53,48 @@ pub(super) fn reason(said: &Verdict) -> &'static str {
 }
 
 /// How a pool that lacks addresses stands, and the word for it.
-pub(super) fn of_lacking(lacking: &Lacking) -> (Standing, &'static str) {
+pub(super) fn of_lacking(lacking: &Lacking) -> (Severity, &'static str) {
     match lacking {
-        Lacking::Creating(_) => (Standing::Reconciling, "Creating"),
-        Lacking::WouldCreate(_) => (Standing::Reconciling, "Observing"),
-        Lacking::Unread => (Standing::Reconciling, "Unknown"),
-        Lacking::Failed(_) => (Standing::Reconciling, "Failed"),
-        Lacking::Ambiguous(_) => (Standing::Stalled, "AmbiguousCreation"),
-        Lacking::Unlisted(_) => (Standing::Stalled, "UnlistedAddresses"),
-        Lacking::TooMany(_) => (Standing::Stalled, "NoTags"),
-        Lacking::TagsHidden => (Standing::Stalled, "NoTags"),
-        Lacking::NoRegion => (Standing::Stalled, "NoRegion"),
-        Lacking::Full(_) => (Standing::Stalled, "CreatedAddressesMax"),
+        Lacking::Creating(_) => (Severity::Reconciling, "Creating"),
+        Lacking::WouldCreate(_) => (Severity::Reconciling, "Observing"),
+        Lacking::Unread => (Severity::Reconciling, "Unknown"),
+        Lacking::Failed(_) => (Severity::Reconciling, "Failed"),
+        Lacking::Ambiguous(_) => (Severity::Stalled, "AmbiguousCreation"),
+        Lacking::Unlisted(_) => (Severity::Stalled, "UnlistedAddresses"),
+        Lacking::TooMany(_) => (Severity::Stalled, "NoTags"),
+        Lacking::TagsHidden => (Severity::Stalled, "NoTags"),
+        Lacking::NoRegion => (Severity::Stalled, "NoRegion"),
+        Lacking::Full(_) => (Severity::Stalled, "CreatedAddressesMax"),
     }
 }
 
 /// How a name in DNS stands, and the word for it.
-pub(super) fn of_record(said: &Published) -> (Standing, &'static str) {
+pub(super) fn of_record(said: &Published) -> (Severity, &'static str) {
     match said {
-        Published::Yes(_) | Published::Left | Published::Gone => (Standing::Ready, "Published"),
-        Published::Publishing => (Standing::Reconciling, "Publishing"),
-        Published::Unread => (Standing::Reconciling, "Unknown"),
-        Published::Failed(_) => (Standing::Reconciling, "RecordFailed"),
-        Published::Conflict(_) => (Standing::Stalled, "RecordConflict"),
-        Published::NotOurs(_) => (Standing::Stalled, "RecordNotOurs"),
-        Published::OwnedByOther(_) => (Standing::Stalled, "RecordOwnedByOther"),
-        Published::LastKept(_) => (Standing::Reconciling, "LastAddressesKept"),
-        Published::Nothing => (Standing::Reconciling, "NothingToPublish"),
-        Published::Would(_) => (Standing::Reconciling, "Observing"),
+        Published::Yes(_) | Published::Left | Published::Gone => (Severity::Ready, "Published"),
+        Published::Publishing => (Severity::Reconciling, "Publishing"),
+        Published::Unread => (Severity::Reconciling, "Unknown"),
+        Published::Failed(_) => (Severity::Reconciling, "RecordFailed"),
+        Published::Conflict(_) => (Severity::Stalled, "RecordConflict"),
+        Published::NotOurs(_) => (Severity::Stalled, "RecordNotOurs"),
+        Published::OwnedByOther(_) => (Severity::Stalled, "RecordOwnedByOther"),
+        Published::LastKept(_) => (Severity::Reconciling, "LastAddressesKept"),
+        Published::Nothing => (Severity::Reconciling, "NothingToPublish"),
+        Published::Would(_) => (Severity::Reconciling, "Observing"),
     }
 }
 
-pub(super) fn standing(said: &Verdict) -> Standing {
+pub(super) fn standing(said: &Verdict) -> Severity {
     match said {
-        Verdict::Settled(_) | Verdict::Disabled | Verdict::Leaving => Standing::Ready,
+        Verdict::Settled(_) | Verdict::Disabled | Verdict::Leaving => Severity::Ready,
         Verdict::Foreign(_)
         | Verdict::OwnedBy(_)
         | Verdict::Unsupported(_)
         | Verdict::Missing
         | Verdict::Unmarked
         | Verdict::Waits(Waits::ForConfirmation(_) | Waits::ForNewerController | Waits::ForCorrection) => {
-            Standing::Stalled
+            Severity::Stalled
         }
-        _ => Standing::Reconciling,
+        _ => Severity::Reconciling,
     }
 }

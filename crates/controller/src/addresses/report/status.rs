@@ -20,7 +20,7 @@ use crate::addresses::codec::{self, whole_seconds};
 use crate::addresses::index::Index;
 use crate::addresses::object::Object;
 use crate::addresses::resources::refusal::Refusal;
-use crate::kubernetes::conditions::{self, Standing};
+use crate::kubernetes::conditions::{self, Severity};
 use crate::kubernetes::limits::{self, MESSAGE_MAX, PROPOSED_MAX, VALUES_MAX, cut};
 
 /// The most nodes that each of FLIPOP's lists names. A cluster may have thousands, and the object must still fit.
@@ -151,14 +151,14 @@ impl Speaker<'_> {
     fn records(&self, object: &NodeDNSRecordSet) -> Option<NodeDNSRecordSet> {
         let mut status = object.status.clone().unwrap_or_default();
         let (standing, reason, message) = match (self.refusal, self.worst_record()) {
-            (Some(refusal), _) => (Standing::Stalled, refusal.reason, refusal.message.clone()),
+            (Some(refusal), _) => (Severity::Stalled, refusal.reason, refusal.message.clone()),
             (None, Some(worst)) => worst,
-            (None, None) => (Standing::Reconciling, "Unknown", "nothing is known of its name yet".to_owned()),
+            (None, None) => (Severity::Reconciling, "Unknown", "nothing is known of its name yet".to_owned()),
         };
         status.state = Some(match standing {
-            Standing::Ready => "active".into(),
-            Standing::Reconciling if reason != "RecordFailed" => "in-progress".into(),
-            Standing::Reconciling | Standing::Stalled => "error".into(),
+            Severity::Ready => "active".into(),
+            Severity::Reconciling if reason != "RecordFailed" => "in-progress".into(),
+            Severity::Reconciling | Severity::Stalled => "error".into(),
         });
         status.error = (status.state.as_deref() == Some("error")).then(|| cut(&message, MESSAGE_MAX));
         status.observed_generation = object.metadata.generation;
@@ -205,9 +205,9 @@ impl Speaker<'_> {
     }
 
     /// How the object's name stands where it stands worst, the word for it, and a sentence.
-    fn worst_record(&self) -> Option<(Standing, &'static str, String)> {
+    fn worst_record(&self) -> Option<(Severity, &'static str, String)> {
         if let Some(refusal) = self.record_refusal {
-            return Some((Standing::Stalled, refusal.reason, refusal.message.clone()));
+            return Some((Severity::Stalled, refusal.reason, refusal.message.clone()));
         }
         let told = self.published.iter().map(|(name, said)| {
             let (standing, reason) = of_record(said);
@@ -233,19 +233,19 @@ impl Speaker<'_> {
         let worst = worst.max_by_key(|(standing, ..)| *standing);
         let desired = desired + self.lacking_count();
         let lacks = self.lacking.map(|lacking| (of_lacking(lacking), lacking));
-        let worst_standing = worst.as_ref().map_or(Standing::Ready, |(standing, ..)| *standing);
-        let lacks_standing = lacks.as_ref().map_or(Standing::Ready, |((standing, _), _)| *standing);
-        let is_worse = |record: &(Standing, &str, String)| record.0 > worst_standing.max(lacks_standing);
+        let worst_standing = worst.as_ref().map_or(Severity::Ready, |(standing, ..)| *standing);
+        let lacks_standing = lacks.as_ref().map_or(Severity::Ready, |((standing, _), _)| *standing);
+        let is_worse = |record: &(Severity, &str, String)| record.0 > worst_standing.max(lacks_standing);
         let (standing, reason, message) = match (self.refusal, worst) {
-            (Some(refusal), _) => (Standing::Stalled, refusal.reason, refusal.message.clone()),
+            (Some(refusal), _) => (Severity::Stalled, refusal.reason, refusal.message.clone()),
             _ if lacks.as_ref().is_some_and(|((standing, _), _)| *standing >= worst_standing) => {
-                let (standing, reason) = lacks.map_or((Standing::Ready, ""), |(told, _)| told);
+                let (standing, reason) = lacks.map_or((Severity::Ready, ""), |(told, _)| told);
                 (standing, reason, self.lacking.map(ToString::to_string).unwrap_or_default())
             }
-            (None, Some((standing @ (Standing::Reconciling | Standing::Stalled), address, said))) => {
+            (None, Some((standing @ (Severity::Reconciling | Severity::Stalled), address, said))) => {
                 (standing, reason(said), format!("{address} {said}"))
             }
-            _ => (Standing::Ready, "Settled", format!("{attached} of {desired} addresses are on nodes")),
+            _ => (Severity::Ready, "Settled", format!("{attached} of {desired} addresses are on nodes")),
         };
         let of_worst = self.worst_record().filter(|_| self.refusal.is_none());
         let (standing, reason, message) =
@@ -256,7 +256,7 @@ impl Speaker<'_> {
         let unsupported = self.index.unsupported(&self.pool.key).filter(|_| self.refusal.is_none());
         let unsupported = unsupported.map(|(node, why)| format!("node {node} can't get an address: {why}"));
         let is_told = reason == of_worst.as_ref().map_or("", |(_, reason, _)| reason);
-        let name = of_worst.filter(|(standing, ..)| *standing != Standing::Ready && !is_told);
+        let name = of_worst.filter(|(standing, ..)| *standing != Severity::Ready && !is_told);
         let besides = self.astray.map(ToString::to_string).into_iter().chain(without).chain(unsupported);
         let besides = besides.chain(name.map(|(.., message)| message));
         let message = besides.fold(message, |message, besides| format!("{message}; {besides}"));

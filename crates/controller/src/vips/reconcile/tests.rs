@@ -87,7 +87,7 @@ fn changed(name: &str, mut patch: Value, version: usize) -> Value {
 
 /// A leader, and the requests that it has sent.
 struct Leader {
-    vips: Vips,
+    vips: VipReconciler,
     to: mpsc::UnboundedSender<Seen>,
     sent: Arc<Mutex<Vec<String>>>,
 }
@@ -170,7 +170,8 @@ impl Leader {
         let metrics =
             Metrics::new(&Identity { pod: "me".into(), version: "0".into(), cluster: None }).unwrap();
         let metrics = VipMetrics::new(metrics).unwrap();
-        let vips = Vips::new(seen, edges, metrics, "me", Retry { shortest: hour, longest: hour }, options);
+        let vips =
+            VipReconciler::new(seen, edges, metrics, "me", Retry { shortest: hour, longest: hour }, options);
         Self { vips, to, sent }
     }
 
@@ -235,7 +236,7 @@ async fn an_address_that_is_free_for_a_moment_is_no_news_to_those_who_wait() {
     for free in [1, 0, 1] {
         // It is free after a long time.
         if free > 0 {
-            let Vips { missed, allocating, .. } = &mut leader.vips;
+            let VipReconciler { missed, allocating, .. } = &mut leader.vips;
             missed.values_mut().chain(allocating.values_mut()).for_each(|since| *since -= PATIENCE);
         }
         let change = Change::Applied(Box::new(pool("p", free).into()));

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 /// A source of chance. Two with the same seed and purpose give the same numbers.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Rng(u64);
 
-impl Dice {
+impl Rng {
     /// For a purpose of its own, so that what one part draws does not change what another part draws.
     pub fn new(seed: u64, purpose: &str) -> Self {
         let mix = |state: u64, byte: u8| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -187,7 +187,7 @@ pub const PLACES: &[Place] = &[
 ];
 
 /// What a failover came to.
-pub struct Rush {
+pub struct Burst {
     /// From the first call to the last address on its new machine.
     pub took: Duration,
     /// How long the calls that the steps require take at the cloud's limits.
@@ -226,14 +226,14 @@ impl Place {
     }
 
     /// What a failover came to, given what the cloud had done before it.
-    pub fn judge(&self, accounts: &Accounts<'_>, before: &Ledger, holders: Holders) -> Option<Rush> {
+    pub fn judge(&self, accounts: &Accounts<'_>, before: &Ledger, holders: Holders) -> Option<Burst> {
         let ledger = (self.ledger)(accounts);
         let asked = &ledger.asked[before.asked.len()..];
         let mut calls = BTreeMap::new();
         asked.iter().for_each(|asked| *calls.entry(asked.call).or_default() += 1);
         let last = ledger.done.iter().rev().find(|done| matches!(done.deed, Deed::Attached { .. }))?;
         let dead = holders.dead();
-        Some(Rush {
+        Some(Burst {
             took: last.at.saturating_sub(asked.first()?.at),
             floor: floor(self, dead.end - dead.start),
             throttled: asked.iter().filter(|asked| matches!(asked.status, 429 | 503)).count(),
@@ -246,7 +246,7 @@ impl Place {
     }
 }
 
-impl Rush {
+impl Burst {
     /// The head of the table that rows are of.
     pub const HEAD: &'static str = "| cloud | holders | arrived | took | floor | ratio | throttled | live before dead | longest on none | calls |\n\
                                     |---|---|---:|---:|---:|---:|---:|---:|---:|---|";

@@ -1,5 +1,5 @@
-//! The apiserver's twin is honest: random histories give the same answers, the same lists and the same watch events on the
-//! twin and on a real kube-apiserver, and so does what happens to a whole kind. It needs the servers that `just tools` builds:
+//! The simulated apiserver behaves as a real one: random histories give the same answers, the same lists and the same watch events on the
+//! simulated and on a real kube-apiserver, and so does what happens to a whole kind. It needs the servers that `just tools` builds:
 //! `just e2e` runs it.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
@@ -16,7 +16,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 use sim::apiserver::{After, ApiServer, Event, KINDS, Kind, bookmark, expired};
-use sim::dice::Dice;
+use sim::rng::Rng;
 use testbed::cluster::eventually;
 use testbed::control_plane::{ControlPlane, Options};
 
@@ -134,7 +134,7 @@ impl Subject {
             return format!("{kind} {} versioned {has_version}\n{items}", body["apiVersion"]);
         }
         let metadata = &body["metadata"];
-        // The twin's people edit nodes as a whole, so a node's status is not what it is in a real apiserver.
+        // The simulated people edit nodes as a whole, so a node's status is not what it is in a real apiserver.
         let status = if self.kind().has_status { body["status"].clone() } else { Value::Null };
         let rest = json!({
             "namespace": metadata["namespace"], "labels": metadata["labels"],
@@ -156,10 +156,10 @@ fn version_of(body: &Value) -> String {
     body["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
 }
 
-/// One side: the twin or the real one, and what it remembers of objects.
+/// One side: the simulated apiserver or the real one, and what it remembers of objects.
 struct Side {
     real: Option<Client>,
-    twin: ApiServer,
+    simulated: ApiServer,
     /// What was seen last of each object, and before that.
     seen: BTreeMap<String, (Seen, Seen)>,
 }
@@ -193,7 +193,7 @@ impl Side {
                 (answer.status(), answer.into_body().collect().await.unwrap().to_bytes())
             }
             None => {
-                let answer = self.twin.answer(&request.body(bytes).unwrap(), Timestamp::now());
+                let answer = self.simulated.answer(&request.body(bytes).unwrap(), Timestamp::now());
                 (answer.status(), answer.into_body())
             }
         };
@@ -274,7 +274,7 @@ impl Side {
                 let path = format!("{}?watch=true&resourceVersion={from}&timeoutSeconds=1", subject.path);
                 watch(client, &path).await
             }
-            None => match self.twin.events_after(subject.plural, from.parse().unwrap()) {
+            None => match self.simulated.events_after(subject.plural, from.parse().unwrap()) {
                 After::Events(events, _) => {
                     let told = |event: Event| json!({"type": event.what, "object": *event.object});
                     events.into_iter().map(told).collect()
@@ -352,7 +352,7 @@ enum Which {
     None,
 }
 
-fn step(dice: &mut Dice, subject: &Subject) -> Step {
+fn step(rng: &mut Rng, subject: &Subject) -> Step {
     const WHATS: [What; 12] = [
         What::Create,
         What::Create,
@@ -367,55 +367,56 @@ fn step(dice: &mut Dice, subject: &Subject) -> Step {
         What::Delete,
         What::DeleteThis,
     ];
-    let replaces_status = subject.kind().has_status && dice.one_in(8);
+    let replaces_status = subject.kind().has_status && rng.one_in(8);
     Step {
-        what: if replaces_status { What::ReplaceStatus } else { *dice.pick(&WHATS) },
-        name: dice.roll(2),
-        version: *dice.pick(&[Which::Last, Which::Last, Which::Older, Which::None]),
-        uid: *dice.pick(&[Which::Last, Which::Older, Which::None, Which::None]),
-        size: if dice.one_in(2) { 1 } else { 2 },
-        has_finalizer: dice.one_in(2),
-        has_note: dice.one_in(2),
+        what: if replaces_status { What::ReplaceStatus } else { *rng.pick(&WHATS) },
+        name: rng.roll(2),
+        version: *rng.pick(&[Which::Last, Which::Last, Which::Older, Which::None]),
+        uid: *rng.pick(&[Which::Last, Which::Older, Which::None, Which::None]),
+        size: if rng.one_in(2) { 1 } else { 2 },
+        has_finalizer: rng.one_in(2),
+        has_note: rng.one_in(2),
     }
 }
 
-/// A real apiserver that serves every kind, and the twin.
+/// A real apiserver that serves every kind, and the simulated one.
 async fn both() -> (ControlPlane, Side, Side) {
     let control_plane = ControlPlane::start(Options::api_only()).await.unwrap();
     control_plane.install_crds().await.unwrap();
     let client = control_plane.client().await.unwrap();
-    let side = |real| Side { real, twin: ApiServer::default(), seen: BTreeMap::new() };
-    let (real, twin) = (side(Some(client)), side(None));
+    let side = |real| Side { real, simulated: ApiServer::default(), seen: BTreeMap::new() };
+    let (real, simulated) = (side(Some(client)), side(None));
     for subject in &SUBJECTS {
         real.until(subject.path, StatusCode::OK).await;
     }
-    (control_plane, real, twin)
+    (control_plane, real, simulated)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_twin_answers_and_tells_what_a_real_apiserver_does() {
-    let (_control_plane, mut real, mut twin) = both().await;
+async fn the_simulated_apiserver_answers_as_a_real_one() {
+    let (_control_plane, mut real, mut simulated) = both().await;
     for first in (0..HISTORIES).step_by(BATCH) {
-        let (real_from, twin_from) = (real.version().await, twin.version().await);
+        let (real_from, simulated_from) = (real.version().await, simulated.version().await);
         for history in first..first + BATCH as u64 {
-            let mut dice = Dice::new(history, "twin");
-            let subject = dice.pick(&SUBJECTS);
+            let mut rng = Rng::new(history, "twin");
+            let subject = rng.pick(&SUBJECTS);
             for at in 0..STEPS {
-                let step = step(&mut dice, subject);
+                let step = step(&mut rng, subject);
                 let expected = real.step(subject, &step, history).await;
-                let answered = twin.step(subject, &step, history).await;
+                let answered = simulated.step(subject, &step, history).await;
                 assert_eq!(answered, expected, "{}, history {history}, step {at}: {step:?}", subject.plural);
             }
         }
         let expected = join_all(SUBJECTS.iter().map(|subject| real.events(subject, &real_from))).await;
         for (subject, expected) in SUBJECTS.iter().zip(&expected) {
-            let told = twin.events(subject, &twin_from).await;
+            let told = simulated.events(subject, &simulated_from).await;
             for (told, expected) in told.iter().zip(expected) {
                 assert_eq!(told, expected, "{}, histories from {first} on", subject.plural);
             }
             assert_eq!(told.len(), expected.len(), "{}, histories from {first} on", subject.plural);
             let list = (Method::GET, subject.path.to_owned(), None);
-            let (listed, expected) = (twin.answer(subject, &list).await, real.answer(subject, &list).await);
+            let (listed, expected) =
+                (simulated.answer(subject, &list).await, real.answer(subject, &list).await);
             assert_eq!(listed, expected, "{}, histories from {first} on", subject.plural);
         }
     }
@@ -424,15 +425,15 @@ async fn the_twin_answers_and_tells_what_a_real_apiserver_does() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_is_refused_and_bookmarked_as_on_a_real_apiserver() {
-    let (_control_plane, real, twin) = both().await;
+    let (_control_plane, real, simulated) = both().await;
     for subject in &SUBJECTS {
         let create = (Method::POST, subject.path.to_owned(), Some(subject.object("first", 1, false)));
-        assert_eq!(twin.answer(subject, &create).await, real.answer(subject, &create).await);
+        assert_eq!(simulated.answer(subject, &create).await, real.answer(subject, &create).await);
     }
-    twin.twin.compact();
+    simulated.simulated.compact();
     // A real apiserver knows of a kind what happened since it was installed, at the most, and that was later than this.
     for subject in SUBJECTS.iter().filter(|subject| subject.kind().has_status) {
-        let (told, expected) = (twin.events(subject, "1").await, real.events(subject, "1").await);
+        let (told, expected) = (simulated.events(subject, "1").await, real.events(subject, "1").await);
         assert_eq!(expected, [r#""ERROR" "Failure" "Expired" 410"#], "{}", subject.plural);
         assert_eq!(told, expected, "{}", subject.plural);
     }
@@ -480,7 +481,7 @@ type Asked = (Method, String, Option<Value>);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kind_whose_definition_is_deleted_goes_as_on_a_real_apiserver() {
-    let (control_plane, real, twin) = both().await;
+    let (control_plane, real, simulated) = both().await;
     let subject = SUBJECTS.iter().find(|subject| subject.plural == "netipallocations").unwrap();
     let (group_version, now) = (subject.kind().api_version, Timestamp::now());
     let (group, _) = group_version.split_once('/').unwrap();
@@ -489,7 +490,8 @@ async fn a_kind_whose_definition_is_deleted_goes_as_on_a_real_apiserver() {
     let discovery = format!("/apis/{group_version}");
     let ask = async |when: &str, asked: &[Asked]| {
         for asked in asked {
-            let (answered, expected) = (twin.answer(subject, asked).await, real.answer(subject, asked).await);
+            let (answered, expected) =
+                (simulated.answer(subject, asked).await, real.answer(subject, asked).await);
             assert_eq!(answered, expected, "{when}: {asked:?}");
         }
     };
@@ -503,7 +505,7 @@ async fn a_kind_whose_definition_is_deleted_goes_as_on_a_real_apiserver() {
         (Method::PATCH, subject.one(name), Some(json!({"metadata": metadata})))
     };
 
-    let (real_from, twin_from) = (real.version().await, twin.version().await);
+    let (real_from, simulated_from) = (real.version().await, simulated.version().await);
     ask("there", &[create("free", false), create("held", true), get("held"), list()]).await;
 
     let path = format!("{}?watch=true&resourceVersion={real_from}&timeoutSeconds=600", subject.path);
@@ -511,7 +513,7 @@ async fn a_kind_whose_definition_is_deleted_goes_as_on_a_real_apiserver() {
     let open = tokio::spawn(async move { watch(&client, &path).await });
 
     assert_eq!(real.send(&Method::DELETE, &definition, None).await.0, StatusCode::OK);
-    twin.twin.remove_kind(subject.plural, now);
+    simulated.simulated.remove_kind(subject.plural, now);
     real.until(&subject.one("free"), StatusCode::NOT_FOUND).await;
     eventually("what is held is deleted", WITHIN, async || {
         let (_, held) = real.send(&Method::GET, &subject.one("held"), None).await;
@@ -519,7 +521,7 @@ async fn a_kind_whose_definition_is_deleted_goes_as_on_a_real_apiserver() {
     })
     .await
     .unwrap();
-    assert!(twin.twin.has_kind(subject.plural));
+    assert!(simulated.simulated.has_kind(subject.plural));
     ask("going", &[get("free"), get("held"), list(), create("new", false), create("held", true)]).await;
     let released = patch("held", json!({"finalizers": null}));
     let labelled = patch("held", json!({"labels": {"label": "x"}}));
@@ -527,7 +529,7 @@ async fn a_kind_whose_definition_is_deleted_goes_as_on_a_real_apiserver() {
 
     real.until(subject.path, StatusCode::NOT_FOUND).await;
     real.until(&discovery, StatusCode::NOT_FOUND).await;
-    assert!(!twin.twin.has_kind(subject.plural));
+    assert!(!simulated.simulated.has_kind(subject.plural));
     let watched: Asked = (Method::GET, format!("{}?watch=true&resourceVersion=1", subject.path), None);
     let discovered: Asked = (Method::GET, discovery, None);
     let gone = [get("held"), list(), create("new", false), released, delete("held"), watched, discovered];
@@ -536,18 +538,19 @@ async fn a_kind_whose_definition_is_deleted_goes_as_on_a_real_apiserver() {
     // Whoever watched is told of everything, and hears then that there is no more to come.
     let told = tokio::time::timeout(WITHIN, open).await.unwrap().unwrap();
     let mut expected: Vec<_> = told.iter().map(|event| subject.told_event(event)).collect();
-    let mut told = twin.events(subject, &twin_from).await;
+    let mut told = simulated.events(subject, &simulated_from).await;
     // Of what is deleted together, nobody says what goes first.
     expected.sort();
     told.sort();
     assert_eq!(told, expected);
-    let reached = twin.version().await.parse().unwrap();
-    assert!(matches!(twin.twin.events_after(subject.plural, reached), After::Absent));
+    let reached = simulated.version().await.parse().unwrap();
+    assert!(matches!(simulated.simulated.events_after(subject.plural, reached), After::Absent));
 
     control_plane.install_crds().await.unwrap();
-    twin.twin.install_kind(subject.plural, now);
+    simulated.simulated.install_kind(subject.plural, now);
     real.until(subject.path, StatusCode::OK).await;
     ask("there again", &[list(), get("held"), create("new", false), delete("new")]).await;
-    let (told, expected) = (twin.events(subject, &twin_from).await, real.events(subject, &real_from).await);
+    let (told, expected) =
+        (simulated.events(subject, &simulated_from).await, real.events(subject, &real_from).await);
     assert_eq!(told, expected, "a watch of what was there before");
 }

@@ -10,7 +10,7 @@ use controller::metrics::Identity;
 use controller::runtime::{AllMetrics, Options, control};
 use futures::FutureExt;
 use serde_json::{Value, json};
-use testbed::rush::{ADDRESSES, Holders, Place, Rush, ip};
+use testbed::burst::{ADDRESSES, Burst, Holders, Place, ip};
 
 use crate::apiserver::moment;
 use crate::clouds::clouds;
@@ -22,13 +22,13 @@ use crate::universe::{Process, Universe};
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// Lets a thousand addresses fail over.
-pub fn rush(place: &Place, holders: Holders) -> Option<Rush> {
+pub fn burst(place: &Place, holders: Holders) -> Option<Burst> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().ok()?;
     runtime.block_on(fail_over(place, holders))
 }
 
-async fn fail_over(place: &Place, holders: Holders) -> Option<Rush> {
+async fn fail_over(place: &Place, holders: Holders) -> Option<Burst> {
     let universe = Universe::new(0, clouds());
     let accounts = universe.accounts();
     for number in 0..2 * ADDRESSES {
