@@ -3,6 +3,8 @@
 pub mod addresses;
 mod bodies;
 mod calls;
+mod change;
 mod machine_id;
+mod operations;
 
 pub use machine_id::machine_of;

@@ -141,117 +141,171 @@ pub(crate) fn next(
     room: Option<&Room>,
     now: Timestamp,
 ) -> CreationDecision {
-    let is_owned = |address: Address| ownership.is_owned(address);
     let Some(tag) = pool.creates.as_ref().filter(|_| !crate::sabotaged!(NeverCreated)) else {
         return CreationDecision::default();
     };
-    let lacking = lacking(pool);
     let left = room.map_or(usize::MAX, |room| room.left_for(&pool.key));
-    let full = || Lacking::Full(room.map_or(0, |room| room.max));
-    let account = world.accounts.get(&pool.scope);
-    let unlisted = || {
-        let facts = world.facts_of(&pool.scope).map(|(address, _)| *address);
-        facts.filter(|address| !is_owned(*address)).collect::<BTreeSet<_>>()
-    };
-    let tagged = |tag: &Arc<str>| {
-        let is_there = |fact: &Fact| fact.tag.as_ref() == Some(tag) && fact.holding != Holding::Missing;
-        let facts = world.facts_of(&pool.scope).filter(|(_, fact)| is_there(fact));
-        facts.map(|(address, _)| *address).collect::<BTreeSet<_>>()
-    };
-    let made_and_unlisted = || {
-        // One that is on its way is on no list all the same.
-        let is_left = |address: &Address| !ownership.is_listed(*address) && !pool.disowned.contains(address);
-        let made = tagged(tag).into_iter().filter(is_left);
-        made.filter(|_| !crate::sabotaged!(UnlistedReplaced)).collect::<BTreeSet<_>>()
-    };
-    let begin = |account: &Account| {
-        if pool.is_tag_used && !account.can_tag {
+    let case = Case { world, pool, ownership, room, tag, left, lacking: lacking(pool) };
+    match &pool.creation {
+        None => case.without_entry(),
+        Some(entry) => case.with_entry(entry, now),
+    }
+}
+
+/// A pool that may lack addresses, and what decides about it.
+struct Case<'a> {
+    world: &'a World,
+    pool: &'a Pool,
+    ownership: &'a Ownership,
+    room: Option<&'a Room>,
+    /// What its new addresses carry, where the cloud can do that.
+    tag: &'a Arc<str>,
+    /// How many addresses it lacks.
+    lacking: usize,
+    /// How many it may still ask for.
+    left: usize,
+}
+
+impl Case<'_> {
+    /// The rows of the truth table for a pool without an entry in the journal.
+    fn without_entry(&self) -> CreationDecision {
+        let Self { pool, lacking, .. } = self;
+        let unlisted = if *lacking > 0 { self.made_and_unlisted() } else { BTreeSet::new() };
+        match (pool.policy.mode, self.account()) {
+            _ if *lacking == 0 => CreationDecision::default(),
+            (Mode::Refused | Mode::Leaving, _) => CreationDecision::default(),
+            _ if !unlisted.is_empty() => CreationDecision::say(Lacking::Unlisted(unlisted)),
+            (Mode::Observe, _) => CreationDecision::say(Lacking::WouldCreate(*lacking)),
+            _ if pool.region.is_none() => CreationDecision::say(Lacking::NoRegion),
+            (Mode::Active, None) => unread(Reads::AtOnce),
+            (Mode::Active, Some(_)) if self.left == 0 => CreationDecision::say(self.full()),
+            (Mode::Active, Some(account)) => self.begin(account),
+        }
+    }
+
+    /// The rows of the truth table for a pool with an entry in the journal.
+    fn with_entry(&self, entry: &Creation, now: Timestamp) -> CreationDecision {
+        let Self { world, pool, lacking, left, .. } = *self;
+        match pool.policy.mode {
+            Mode::Observe if lacking > 0 => return CreationDecision::say(Lacking::WouldCreate(lacking)),
+            Mode::Observe | Mode::Refused => return CreationDecision::default(),
+            Mode::Active | Mode::Leaving => {}
+        }
+        if entry.epoch != world.epoch {
+            return CreationDecision::act(CreationAction::Claim, lacking);
+        }
+        let is_under_way = world.in_flight.creations.contains_key(&pool.key);
+        if is_under_way || entry.written == PENDING || !pool.adopted.is_empty() {
+            return CreationDecision::say(Lacking::Creating(lacking.max(1)));
+        }
+        let Some(account) = self.account().filter(|account| account.as_of > entry.written) else {
+            return unread(Reads::AtOnce);
+        };
+        if entry.tag.is_some() && !account.can_tag {
             return CreationDecision::say(Lacking::TagsHidden);
         }
-        let tag = account.can_tag.then(|| Arc::clone(tag));
-        let before = tag.as_ref().map_or_else(unlisted, tagged);
+        let found = self.new_since(entry);
+        match (&entry.tag, found.is_empty()) {
+            (Some(_), false) if crate::sabotaged!(TagIgnored) => {}
+            (None, false) if crate::sabotaged!(CandidateAdopted) => {
+                return CreationDecision::act(CreationAction::Adopt(found), lacking);
+            }
+            (Some(_), false) => return CreationDecision::act(CreationAction::Adopt(found), lacking),
+            (None, false) if entry.may_have_asked => return CreationDecision::say(Lacking::Ambiguous(found)),
+            (None, false) => return self.begin(account),
+            (_, true) => {}
+        }
+        let provider = pool.scope.provider;
+        if entry.may_have_asked && world.may_be_late(provider, Some(account.as_of)) {
+            // An earlier leader's request may have made an address that is not shown yet.
+            return unread(world.reads_late(provider));
+        }
+        if lacking == 0 || pool.policy.mode == Mode::Leaving {
+            return CreationDecision::act(CreationAction::Finish, 0);
+        }
+        let unlisted = self.made_and_unlisted();
+        if !unlisted.is_empty() {
+            return CreationDecision::say(Lacking::Unlisted(unlisted));
+        }
+        if left == 0 {
+            let finish = CreationDecision::act(CreationAction::Finish, 0);
+            return CreationDecision { lacking: Some(self.full()), ..finish };
+        }
+        if entry.tag.is_none() && entry.may_have_asked {
+            // It made nothing, so what appears from now on is not its result.
+            return self.begin(account);
+        }
+        if let Some(pause) = world.avoid_creations.get(&pool.key).filter(|pause| now < pause.until) {
+            return CreationDecision::say(Lacking::Failed(pause.clone()));
+        }
+        let Some(region) = pool.region.clone() else { return CreationDecision::say(Lacking::NoRegion) };
+        let count = if entry.tag.is_some() { lacking.min(AT_ONCE_MAX).min(left) } else { 1 };
+        CreationDecision::act(CreationAction::Ask { count, region, tag: entry.tag.clone() }, lacking)
+    }
+
+    /// Begins: an entry that remembers the addresses that exist already.
+    fn begin(&self, account: &Account) -> CreationDecision {
+        if self.pool.is_tag_used && !account.can_tag {
+            return CreationDecision::say(Lacking::TagsHidden);
+        }
+        let tag = account.can_tag.then(|| Arc::clone(self.tag));
+        let before = tag.as_ref().map_or_else(|| self.unlisted(), |tag| self.tagged(tag));
         match before.len() {
             too_many if too_many > BEFORE_MAX => CreationDecision::say(Lacking::TooMany(too_many)),
             _ => {
-                let (epoch, written) = (world.epoch, Tick::default());
+                let (epoch, written) = (self.world.epoch, Tick::default());
                 let entry = Creation { tag, before, may_have_asked: false, epoch, written };
-                CreationDecision::act(CreationAction::Begin(entry), lacking)
+                CreationDecision::act(CreationAction::Begin(entry), self.lacking)
             }
         }
-    };
-    let unread =
-        |reads| CreationDecision { action: None, lacking: Some(Lacking::Unread), reads: Some(reads) };
-    let Some(entry) = &pool.creation else {
-        let unlisted = if lacking > 0 { made_and_unlisted() } else { BTreeSet::new() };
-        return match (pool.policy.mode, account) {
-            _ if lacking == 0 => CreationDecision::default(),
-            (Mode::Refused | Mode::Leaving, _) => CreationDecision::default(),
-            _ if !unlisted.is_empty() => CreationDecision::say(Lacking::Unlisted(unlisted)),
-            (Mode::Observe, _) => CreationDecision::say(Lacking::WouldCreate(lacking)),
-            _ if pool.region.is_none() => CreationDecision::say(Lacking::NoRegion),
-            (Mode::Active, None) => unread(Reads::AtOnce),
-            (Mode::Active, Some(_)) if left == 0 => CreationDecision::say(full()),
-            (Mode::Active, Some(account)) => begin(account),
+    }
+
+    fn account(&self) -> Option<&Account> {
+        self.world.accounts.get(&self.pool.scope)
+    }
+
+    fn full(&self) -> Lacking {
+        Lacking::Full(self.room.map_or(0, |room| room.max))
+    }
+
+    /// The addresses that the account did not have when the entry was written.
+    fn new_since(&self, entry: &Creation) -> BTreeSet<Address> {
+        let found: BTreeSet<Address> = match &entry.tag {
+            Some(tag) => {
+                let is_free = |address: &Address| !self.ownership.is_owned(*address);
+                self.tagged(tag).into_iter().filter(is_free).collect()
+            }
+            None => self.unlisted(),
         };
-    };
-    match pool.policy.mode {
-        Mode::Observe if lacking > 0 => return CreationDecision::say(Lacking::WouldCreate(lacking)),
-        Mode::Observe | Mode::Refused => return CreationDecision::default(),
-        Mode::Active | Mode::Leaving => {}
+        let is_new =
+            |address: &Address| !entry.before.contains(address) && !self.pool.disowned.contains(address);
+        found.into_iter().filter(is_new).collect()
     }
-    if entry.epoch != world.epoch {
-        return CreationDecision::act(CreationAction::Claim, lacking);
+
+    /// The account's addresses that no object names.
+    fn unlisted(&self) -> BTreeSet<Address> {
+        let facts = self.world.facts_of(&self.pool.scope).map(|(address, _)| *address);
+        facts.filter(|address| !self.ownership.is_owned(*address)).collect()
     }
-    let is_under_way = world.in_flight.creations.contains_key(&pool.key);
-    if is_under_way || entry.written == PENDING || !pool.adopted.is_empty() {
-        return CreationDecision::say(Lacking::Creating(lacking.max(1)));
+
+    /// The account's addresses that carry a tag.
+    fn tagged(&self, tag: &Arc<str>) -> BTreeSet<Address> {
+        let is_there = |fact: &Fact| fact.tag.as_ref() == Some(tag) && fact.holding != Holding::Missing;
+        let facts = self.world.facts_of(&self.pool.scope).filter(|(_, fact)| is_there(fact));
+        facts.map(|(address, _)| *address).collect()
     }
-    let Some(account) = account.filter(|account| account.as_of > entry.written) else {
-        return unread(Reads::AtOnce);
-    };
-    let found: BTreeSet<Address> = match &entry.tag {
-        Some(_) if !account.can_tag => return CreationDecision::say(Lacking::TagsHidden),
-        Some(tag) => tagged(tag).into_iter().filter(|address| !is_owned(*address)).collect(),
-        None => unlisted(),
-    };
-    let is_new = |address: &Address| !entry.before.contains(address) && !pool.disowned.contains(address);
-    let found: BTreeSet<Address> = found.into_iter().filter(is_new).collect();
-    match (&entry.tag, found.is_empty()) {
-        (Some(_), false) if crate::sabotaged!(TagIgnored) => {}
-        (None, false) if crate::sabotaged!(CandidateAdopted) => {
-            return CreationDecision::act(CreationAction::Adopt(found), lacking);
-        }
-        (Some(_), false) => return CreationDecision::act(CreationAction::Adopt(found), lacking),
-        (None, false) if entry.may_have_asked => return CreationDecision::say(Lacking::Ambiguous(found)),
-        (None, false) => return begin(account),
-        (_, true) => {}
+
+    /// Addresses that were made for the pool and that no object lists.
+    fn made_and_unlisted(&self) -> BTreeSet<Address> {
+        // One that is on its way is on no list all the same.
+        let is_left =
+            |address: &Address| !self.ownership.is_listed(*address) && !self.pool.disowned.contains(address);
+        let made = self.tagged(self.tag).into_iter().filter(is_left);
+        made.filter(|_| !crate::sabotaged!(UnlistedReplaced)).collect()
     }
-    let provider = pool.scope.provider;
-    if entry.may_have_asked && world.may_be_late(provider, Some(account.as_of)) {
-        // An earlier leader's request may have made an address that is not shown yet.
-        return unread(world.reads_late(provider));
-    }
-    if lacking == 0 || pool.policy.mode == Mode::Leaving {
-        return CreationDecision::act(CreationAction::Finish, 0);
-    }
-    let unlisted = made_and_unlisted();
-    if !unlisted.is_empty() {
-        return CreationDecision::say(Lacking::Unlisted(unlisted));
-    }
-    if left == 0 {
-        return CreationDecision {
-            lacking: Some(full()),
-            ..CreationDecision::act(CreationAction::Finish, 0)
-        };
-    }
-    if entry.tag.is_none() && entry.may_have_asked {
-        // It made nothing, so what appears from now on is not its result.
-        return begin(account);
-    }
-    if let Some(pause) = world.avoid_creations.get(&pool.key).filter(|pause| now < pause.until) {
-        return CreationDecision::say(Lacking::Failed(pause.clone()));
-    }
-    let Some(region) = pool.region.clone() else { return CreationDecision::say(Lacking::NoRegion) };
-    let count = if entry.tag.is_some() { lacking.min(AT_ONCE_MAX).min(left) } else { 1 };
-    CreationDecision::act(CreationAction::Ask { count, region, tag: entry.tag.clone() }, lacking)
+}
+
+/// Nothing can be said before the account was read.
+fn unread(reads: Reads) -> CreationDecision {
+    CreationDecision { action: None, lacking: Some(Lacking::Unread), reads: Some(reads) }
 }

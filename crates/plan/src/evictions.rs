@@ -20,7 +20,7 @@
 //! ```
 
 use crate::bits::Bits;
-use crate::world::Member;
+use crate::member::Member;
 use crate::{Astray, Holding, Mode, NodeName, Plan, Pool, Readiness, Timestamp, Verdict, World};
 
 /// What to evict for a pool now, what to say of it, and when to ask again.

@@ -37,6 +37,7 @@ mod facts;
 mod journal;
 pub mod leadership;
 mod losses;
+mod member;
 mod moves;
 mod names;
 mod ownership;

@@ -112,11 +112,27 @@ pub(crate) fn next(
     else {
         return NextAction::ReadAgain;
     };
+    let next = towards_target(world, pool, address, entry, fact, holding, mark, now);
+    around_ephemeral_addresses(world, pool, address, entry, fact, next)
+}
+
+/// The next step if no machine had an address of its own: the rows of the truth table from top to bottom.
+#[expect(clippy::too_many_arguments, reason = "these are the columns of the truth table")]
+fn towards_target(
+    world: &World,
+    pool: &Pool,
+    address: Address,
+    entry: &Move,
+    fact: &Fact,
+    holding: &Bits,
+    mark: Option<&Arc<str>>,
+    now: Timestamp,
+) -> NextAction {
     let may_keep = |vm| {
         let is_let_go = pool.policy.mode == Mode::Leaving && pool.policy.detaches_on_delete;
         !(is_let_go && entry.to.is_none()) && may_keep(world, pool, vm, now)
     };
-    let next = match (&fact.holding, &entry.from, &entry.to) {
+    match (&fact.holding, &entry.from, &entry.to) {
         (Holding::Unknown(_), _, Some(to)) if crate::sabotaged!(UnknownGoneOnWith) => {
             NextAction::Attach(to.clone())
         }
@@ -148,7 +164,18 @@ pub(crate) fn next(
             }
         }
         (Holding::By(_) | Holding::Missing, ..) => NextAction::Abandon,
-    };
+    }
+}
+
+/// The step before the next one, where a machine has an address of its own or has lost it, or a PTR name would be lost.
+fn around_ephemeral_addresses(
+    world: &World,
+    pool: &Pool,
+    address: Address,
+    entry: &Move,
+    fact: &Fact,
+    next: NextAction,
+) -> NextAction {
     let lacks = |vm: &&VmId| !world.holds_any(vm) && !world.has_own.contains(*vm);
     let is_late = world.may_be_late(pool.scope.provider, Some(fact.as_of));
     // What we began ourselves began where status and cloud agreed, and what we did since the driver remembers.

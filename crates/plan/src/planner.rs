@@ -43,6 +43,8 @@
 //! to be journalled in an object that can't be written.
 //!
 //! The node that we run on is never cut off by us: the plan says that somebody else should lead, who then does it.
+//!
+//! The file is long because one pass over all pools fills the whole plan: each part of it reads what the parts before it have decided.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,12 +53,13 @@ use crate::bits::Bits;
 use crate::creation;
 use crate::evictions;
 use crate::losses::{self, Tally};
+use crate::member::Member;
 use crate::moves::{self, NextAction};
 use crate::ownership::Ownership;
 use crate::placement::{Group, place};
 use crate::records;
 use crate::standing::{Standing, standing};
-use crate::world::{Known, Member, Reads};
+use crate::world::{Known, Reads};
 use crate::{
     ADDRESSES_MAX, Action, Address, CreationAction, CreationStep, Eviction, Fact, Holding, Journal, Lacking,
     Mark, Mode, Move, NodeName, Pause, Plan, Pool, PoolKey, Scope, Spread, Step, Takeover, Target, Tenancy,

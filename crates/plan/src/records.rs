@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::world::Member;
+use crate::member::Member;
 use crate::{
     Address, DnsProvider, Holding, InFlightRecord, Mode, Plan, Pool, PoolKey, Publication, Published,
     Readiness, RecordAction, RecordKind, RecordName, RecordSet, RecordStep, Source, Tenancy, Timestamp,

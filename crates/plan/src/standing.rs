@@ -21,7 +21,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::world::{Member, is_elsewhere};
+use crate::member::{Member, is_elsewhere};
 use crate::{Node, Pods, Readiness, Tenancy, Timestamp, later};
 
 /// A node's standing in a pool.

@@ -16,10 +16,11 @@ use std::sync::{Arc, OnceLock};
 use jiff::SignedDuration;
 
 use crate::bits::Bits;
+use crate::member::Member;
 use crate::ownership::Ownership;
 use crate::{
     Account, Address, Epoch, Fact, Holding, InFlight, MachineState, Node, NodeName, PENDING, Pause, Pods,
-    Pool, PoolKey, Provider, Readiness, RecordFact, RecordName, Scope, Tenancy, Tick, Timestamp, Turn, VmId,
+    Pool, PoolKey, Provider, Readiness, RecordFact, RecordName, Scope, Tick, Timestamp, Turn, VmId,
 };
 
 /// Everything known at one moment.
@@ -104,22 +105,6 @@ pub(crate) struct Known {
 enum Slots {
     One(usize),
     Several(BTreeSet<usize>),
-}
-
-/// A pool and the nodes that it knows.
-#[derive(Clone, Debug)]
-pub(crate) struct Member {
-    pub(crate) pool: Arc<Pool>,
-    matching: Bits,
-    ready_pods: Bits,
-    some_pods: Bits,
-    unknown_pods: Bits,
-    /// Nodes with pods that can be evicted, whether they match or not.
-    pub(crate) evictable: Bits,
-    /// Nodes that may get an address if they hold none.
-    pub(crate) fit: Bits,
-    /// The nodes' own addresses, where it publishes those.
-    pub(crate) node_addresses: BTreeMap<usize, Arc<[Address]>>,
 }
 
 /// When a cloud must be read again, before anything follows from what it told.
@@ -571,55 +556,4 @@ impl World {
         let machine = self.at(slot).and_then(|(_, node)| node.machine.as_ref());
         machine.is_some_and(|(_, vm)| !self.twins.contains(slot) || self.slot_of_machine(vm) == Some(slot))
     }
-}
-
-impl Member {
-    fn new(pool: Pool) -> Self {
-        let none = Bits::default;
-        Self {
-            pool: Arc::new(pool),
-            matching: none(),
-            ready_pods: none(),
-            some_pods: none(),
-            unknown_pods: none(),
-            evictable: none(),
-            fit: none(),
-            node_addresses: BTreeMap::new(),
-        }
-    }
-
-    /// How the pool's pods fare on a node, or nothing where its selectors don't match it.
-    pub(crate) fn pods(&self, slot: usize) -> Option<Pods> {
-        let pods = match (self.ready_pods.contains(slot), self.some_pods.contains(slot)) {
-            (true, _) => Pods::Ready,
-            (false, true) if self.unknown_pods.contains(slot) => Pods::Unknown,
-            (false, true) => Pods::Present,
-            (false, false) => Pods::Absent,
-        };
-        self.matching.contains(slot).then_some(pods)
-    }
-
-    /// Notes whether a node may get an address. The conditions are those of `standing`, for a node that holds none.
-    fn judge(&mut self, slot: usize, node: &Node) {
-        let pool = &self.pool;
-        let has_place = match pool.tenancy {
-            Tenancy::UntilDrained => !node.is_cordoned,
-            Tenancy::UntilDisplaced { needs_pods } => !needs_pods || self.ready_pods.contains(slot),
-        };
-        let is_fit = has_place
-            && self.matching.contains(slot)
-            && node.machine.as_ref().is_some_and(|(scope, _)| *scope == pool.scope)
-            && node.readiness == Readiness::Ready
-            && !(pool.policy.leaves_on_disruption && node.is_leaving)
-            && !is_elsewhere(pool, node);
-        self.fit.set(slot, is_fit);
-    }
-}
-
-/// Whether a node is outside of the region and zones that its pool asks for.
-pub(crate) fn is_elsewhere(pool: &Pool, node: &Node) -> bool {
-    let other_region = pool.region.is_some() && node.region.is_some() && pool.region != node.region;
-    let zone_asked_for = |zone: &Arc<str>| pool.zones.contains(zone);
-    let other_zone = !pool.zones.is_empty() && !node.zone.as_ref().is_some_and(zone_asked_for);
-    other_region || other_zone
 }

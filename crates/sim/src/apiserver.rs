@@ -2,6 +2,8 @@
 //!
 //! In: the requests of a `kube::Client`. Out: what a kube-apiserver answers, as far as this controller can tell the
 //! difference. It never forgets an event within a run unless told to, which is what compaction does.
+//!
+//! The file is long because a store, its watches and the rules of each verb share one lock, so that no request sees half a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

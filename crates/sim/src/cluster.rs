@@ -1,4 +1,6 @@
 //! The cluster of a run, and the people and machines that change it and the clouds.
+//!
+//! The file is long because it has one method for each event that people, nodes and clouds can cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -160,15 +162,7 @@ impl Cluster {
             }
             Event::Delete { cloud: Cloud::Azure } => api.delete("netipallocations", "", "azure", now),
             Event::Recreate { cloud } => self.recreate(*cloud),
-            Event::DeleteLease => {
-                api.delete("leases", "kube-system", "lease", now);
-                if self.rng.one_in(2) {
-                    // Whoever installed it puts it back.
-                    let lease =
-                        json!({"metadata": {"name": "lease", "namespace": "kube-system"}, "spec": {}});
-                    api.create("leases", &lease, now);
-                }
-            }
+            Event::DeleteLease => self.delete_lease(),
             Event::Compact => api.compact(),
             Event::TakeName => names::take(&self.universe),
             Event::ForeignCreation => {
@@ -198,6 +192,16 @@ impl Cluster {
             | Event::CloudStorm { .. } => {}
         }
         self.note_lacking();
+    }
+
+    /// Somebody deletes the Lease, and maybe whoever installed it puts it back.
+    fn delete_lease(&mut self) {
+        let (api, now) = (self.universe.api.clone(), self.universe.now());
+        api.delete("leases", "kube-system", "lease", now);
+        if self.rng.one_in(2) {
+            let lease = json!({"metadata": {"name": "lease", "namespace": "kube-system"}, "spec": {}});
+            api.create("leases", &lease, now);
+        }
     }
 
     fn mend(&mut self) {

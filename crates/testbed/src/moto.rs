@@ -249,41 +249,7 @@ impl Moto {
         let get = |name: &str| asked.get(name).cloned().unwrap_or_default();
         match route.name {
             _ if get("DryRun") == "true" => self.forward(request).await,
-            "AssociateAddress" => {
-                let (interface, is_safe) = (get("NetworkInterfaceId"), get("AllowReassociation") == "false");
-                if !is_safe {
-                    self.seen().taking.push(format!("{} may be taken from its holder", get("AllocationId")));
-                }
-                let found = self.ask(&headers, "Action=DescribeInstances").await?;
-                let has_it = |found: &&str| found.contains(&interface);
-                let found = xml::items("reservationSet", &found)
-                    .into_iter()
-                    .find(has_it)
-                    .and_then(|found| xml::first("instanceId", found));
-                // Moto forgets the instance of an interface that it is told, and finds the interface of an instance.
-                let Some(instance) = found else {
-                    return self.forward(request).await;
-                };
-                let held = format!(
-                    "Action=DescribeAddresses&Filter.1.Name=network-interface-id&Filter.1.Value.1={interface}"
-                );
-                let held = self.ask(&headers, &held).await?;
-                let held = xml::items("addressesSet", &held);
-                let is_other = |item: &&&str| xml::first("allocationId", item) != Some(get("AllocationId"));
-                for association in
-                    held.iter().filter(is_other).filter_map(|item| xml::first("associationId", item))
-                {
-                    let form = format!("Action=DisassociateAddress&AssociationId={association}");
-                    self.ask(&headers, &form).await?;
-                }
-                let (head, _) = request.into_parts();
-                let form = format!(
-                    "Action=AssociateAddress&AllocationId={}&InstanceId={instance}&AllowReassociation={}&Version=2016-11-15",
-                    get("AllocationId"),
-                    !is_safe,
-                );
-                self.forward(Request::from_parts(head, Bytes::from(form))).await
-            }
+            "AssociateAddress" => self.associate(&headers, request, &asked).await,
             "DisassociateAddress" => {
                 let association = get("AssociationId");
                 if self.seen().ended.contains(&association) {
@@ -326,6 +292,47 @@ impl Moto {
             },
             _ => self.forward(request).await,
         }
+    }
+
+    /// Associates as Amazon does: an interface loses the address that it has for another one.
+    async fn associate(
+        &self,
+        headers: &HeaderMap,
+        request: Request<Bytes>,
+        asked: &BTreeMap<String, String>,
+    ) -> Result<Response<Bytes>, BoxError> {
+        let get = |name: &str| asked.get(name).cloned().unwrap_or_default();
+        let (interface, is_safe) = (get("NetworkInterfaceId"), get("AllowReassociation") == "false");
+        if !is_safe {
+            self.seen().taking.push(format!("{} may be taken from its holder", get("AllocationId")));
+        }
+        let found = self.ask(headers, "Action=DescribeInstances").await?;
+        let has_it = |found: &&str| found.contains(&interface);
+        let found = xml::items("reservationSet", &found)
+            .into_iter()
+            .find(has_it)
+            .and_then(|found| xml::first("instanceId", found));
+        // Moto forgets the instance of an interface that it is told, and finds the interface of an instance.
+        let Some(instance) = found else {
+            return self.forward(request).await;
+        };
+        let held = format!(
+            "Action=DescribeAddresses&Filter.1.Name=network-interface-id&Filter.1.Value.1={interface}"
+        );
+        let held = self.ask(headers, &held).await?;
+        let held = xml::items("addressesSet", &held);
+        let is_other = |item: &&&str| xml::first("allocationId", item) != Some(get("AllocationId"));
+        for association in held.iter().filter(is_other).filter_map(|item| xml::first("associationId", item)) {
+            let form = format!("Action=DisassociateAddress&AssociationId={association}");
+            self.ask(headers, &form).await?;
+        }
+        let (head, _) = request.into_parts();
+        let form = format!(
+            "Action=AssociateAddress&AllocationId={}&InstanceId={instance}&AllowReassociation={}&Version=2016-11-15",
+            get("AllocationId"),
+            !is_safe,
+        );
+        self.forward(Request::from_parts(head, Bytes::from(form))).await
     }
 
     /// What a batch comes to by what is there now, or Route 53's refusal of it.

@@ -247,3 +247,81 @@ const CANDIDATES_MAX: usize = 50;
 pub(crate) fn whole_seconds(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(Timestamp::UNIX_EPOCH))
 }
+
+#[cfg(test)]
+mod tests {
+    use plan::{PoolKey, Provider, Scope};
+    use proptest::collection::{btree_map, btree_set};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address() -> impl Strategy<Value = Address> {
+        any::<std::net::IpAddr>().prop_map(Address)
+    }
+
+    fn vm() -> impl Strategy<Value = VmId> {
+        any::<u8>().prop_map(|number| VmId::from(format!("zone/vm-{number}").as_str()))
+    }
+
+    fn target() -> impl Strategy<Value = Target> {
+        let node = any::<u8>().prop_map(|number| format!("node-{number}"));
+        (vm(), node).prop_map(|(vm, node)| Target { vm, node: node.as_str().into() })
+    }
+
+    prop_compose! {
+        fn entry()(
+            from in proptest::option::of(vm()),
+            to in proptest::option::of(target()),
+            owes in any::<[bool; 2]>(),
+            releases in any::<bool>(),
+            is_voluntary in any::<bool>(),
+            epoch in any::<i64>(),
+        ) -> Move {
+            let machines = [from.clone(), to.as_ref().map(|to| to.vm.clone())];
+            let owed = machines.into_iter().zip(owes).filter(|(_, owes)| *owes);
+            let owed = owed.filter_map(|(machine, _)| machine).collect();
+            Move { from, to, owed, releases, is_voluntary, epoch: Epoch(epoch), written: Tick(7) }
+        }
+    }
+
+    prop_compose! {
+        fn creation()(
+            tag in proptest::option::of(any::<u8>()),
+            before in btree_set(address(), 0..4),
+            epoch in any::<i64>(),
+        ) -> Creation {
+            // Whoever reads an entry of another process does not know whether that has asked.
+            let tag = tag.map(|number| format!("tag-{number}").into());
+            let may_have_asked = true;
+            Creation { tag, before, may_have_asked, epoch: Epoch(epoch), written: Tick(7) }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100_000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_journal_is_read_as_it_was_written(
+            entries in btree_map(address(), entry(), 0..4),
+            creation in proptest::option::of(creation()),
+            now in 0_i64..4_000_000_000,
+        ) {
+            let key = PoolKey { kind: "FloatingIPPool", namespace: "ns".into(), name: "pool".into() };
+            let scope = Scope { provider: Provider::DigitalOcean, account: "".into() };
+            let pool = Pool {
+                journal: Journal::Known(entries),
+                creation,
+                ..Pool::new(key, scope, Vec::new())
+            };
+            let now = Timestamp::from_second(now).unwrap();
+            let stored = moves(&pool, None, None, Epoch(1), now);
+            let stored: Option<Moves> = stored.map(|moves| {
+                serde_json::from_value(serde_json::to_value(moves).unwrap()).unwrap()
+            });
+            let (read, creation) = journal(None, stored.as_ref(), Tick(7));
+            prop_assert_eq!(read, pool.journal);
+            prop_assert_eq!(creation, pool.creation);
+        }
+    }
+}

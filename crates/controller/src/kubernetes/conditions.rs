@@ -18,7 +18,7 @@ pub(crate) enum Severity {
 /// The conditions of an object, given those it has: what did not change keeps its time.
 pub(crate) fn conditions(
     present: &[Condition],
-    standing: Severity,
+    severity: Severity,
     reason: &str,
     message: &str,
     generation: Option<i64>,
@@ -26,9 +26,9 @@ pub(crate) fn conditions(
 ) -> Vec<Condition> {
     let message = cut(message, MESSAGE_MAX);
     let states = [
-        ("Ready", standing == Severity::Ready),
-        ("Reconciling", standing == Severity::Reconciling),
-        ("Stalled", standing == Severity::Stalled),
+        ("Ready", severity == Severity::Ready),
+        ("Reconciling", severity == Severity::Reconciling),
+        ("Stalled", severity == Severity::Stalled),
     ];
     let condition = |(kind, holds): (&str, bool)| {
         let status = if holds { "True" } else { "False" };

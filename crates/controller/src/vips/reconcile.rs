@@ -9,6 +9,9 @@
 //! In: Clusters, classes, pools, claims and addresses. Out: claims, endpoints and what is said of them. There is no journal but
 //! the claims themselves, and every change is a compare-and-swap in one store, so a change that was cut off, or that two copies
 //! make, ends as if it had been made once.
+//!
+//! The file is long because the loop, its bookkeeping and the answers of every write share one state. It becomes shorter when both
+//! reconcilers share one loop.
 
 #[cfg(test)]
 mod tests;

@@ -116,3 +116,5 @@ pub(super) fn permission_of(name: &str) -> &'static str {
 
 /// The quota is refilled at the minute, and the refusal does not say when that is.
 pub(super) const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
+
+pub(super) const PAGE_SIZE: usize = 500;

@@ -13,6 +13,8 @@
 
 use expect_test::{Expect, expect};
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::*;
 
 fn key(namespace: &str, name: &str) -> Key {

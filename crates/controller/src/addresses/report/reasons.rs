@@ -84,7 +84,7 @@ pub(super) fn of_record(said: &Published) -> (Severity, &'static str) {
     }
 }
 
-pub(super) fn standing(said: &Verdict) -> Severity {
+pub(super) fn severity(said: &Verdict) -> Severity {
     match said {
         Verdict::Settled(_) | Verdict::Disabled | Verdict::Leaving => Severity::Ready,
         Verdict::Foreign(_)

@@ -15,7 +15,7 @@ use plan::{
     Address, Astray, Holding, Lacking, Plan, Pool, PoolKey, Published, RecordName, Timestamp, Verdict,
 };
 
-use super::reasons::{of_lacking, of_record, reason, standing, state};
+use super::reasons::{of_lacking, of_record, reason, severity, state};
 use crate::addresses::codec::{self, whole_seconds};
 use crate::addresses::index::Index;
 use crate::addresses::object::Object;
@@ -150,12 +150,12 @@ impl Speaker<'_> {
 
     fn records(&self, object: &NodeDNSRecordSet) -> Option<NodeDNSRecordSet> {
         let mut status = object.status.clone().unwrap_or_default();
-        let (standing, reason, message) = match (self.refusal, self.worst_record()) {
+        let (severity, reason, message) = match (self.refusal, self.worst_record()) {
             (Some(refusal), _) => (Severity::Stalled, refusal.reason, refusal.message.clone()),
             (None, Some(worst)) => worst,
             (None, None) => (Severity::Reconciling, "Unknown", "nothing is known of its name yet".to_owned()),
         };
-        status.state = Some(match standing {
+        status.state = Some(match severity {
             Severity::Ready => "active".into(),
             Severity::Reconciling if reason != "RecordFailed" => "in-progress".into(),
             Severity::Reconciling | Severity::Stalled => "error".into(),
@@ -165,7 +165,7 @@ impl Speaker<'_> {
         status.dns = self.dns(status.dns.as_ref());
         status.conditions = conditions::conditions(
             &status.conditions,
-            standing,
+            severity,
             reason,
             &message,
             object.metadata.generation,
@@ -210,10 +210,10 @@ impl Speaker<'_> {
             return Some((Severity::Stalled, refusal.reason, refusal.message.clone()));
         }
         let told = self.published.iter().map(|(name, said)| {
-            let (standing, reason) = of_record(said);
-            (standing, reason, format!("{name} {said}"))
+            let (severity, reason) = of_record(said);
+            (severity, reason, format!("{name} {said}"))
         });
-        told.max_by_key(|(standing, ..)| *standing)
+        told.max_by_key(|(severity, ..)| *severity)
     }
 
     fn common(&self, present: &Present<'_>) -> Common {
@@ -229,37 +229,70 @@ impl Speaker<'_> {
         let attached = addresses.iter().filter(|status| status.state == AddressState::Attached).count();
         let desired = addresses.iter().filter(|status| status.state != AddressState::Disabled).count();
         self.leave_out(&mut addresses);
-        let worst = self.verdicts.iter().map(|(address, said)| (standing(said), address, said));
-        let worst = worst.max_by_key(|(standing, ..)| *standing);
         let desired = desired + self.lacking_count();
-        let lacks = self.lacking.map(|lacking| (of_lacking(lacking), lacking));
-        let worst_standing = worst.as_ref().map_or(Severity::Ready, |(standing, ..)| *standing);
-        let lacks_standing = lacks.as_ref().map_or(Severity::Ready, |((standing, _), _)| *standing);
-        let is_worse = |record: &(Severity, &str, String)| record.0 > worst_standing.max(lacks_standing);
-        let (standing, reason, message) = match (self.refusal, worst) {
-            (Some(refusal), _) => (Severity::Stalled, refusal.reason, refusal.message.clone()),
-            _ if lacks.as_ref().is_some_and(|((standing, _), _)| *standing >= worst_standing) => {
-                let (standing, reason) = lacks.map_or((Severity::Ready, ""), |(told, _)| told);
-                (standing, reason, self.lacking.map(ToString::to_string).unwrap_or_default())
+        let (severity, reason, message) = self.worst(attached, desired);
+        Common {
+            summary: Summary { desired: count(desired), attached: count(attached) },
+            conditions: conditions::conditions(
+                present.conditions,
+                severity,
+                reason,
+                &message,
+                present.generation,
+                &whole_seconds(self.now),
+            ),
+            moves: codec::moves(
+                self.pool,
+                present.moves,
+                self.candidates(),
+                self.index.world.epoch,
+                self.now,
+            ),
+            proposed: self.proposed(),
+            addresses,
+        }
+    }
+
+    /// How the object stands where it stands worst: of its refusal, its addresses, those that it lacks, and its DNS name. The message
+    /// also says what else a person should know.
+    fn worst(&self, attached: usize, desired: usize) -> (Severity, &'static str, String) {
+        let worst = self.verdicts.iter().map(|(address, said)| (severity(said), address, said));
+        let worst = worst.max_by_key(|(severity, ..)| *severity);
+        let lacks = self.lacking.map(of_lacking);
+        let of_addresses = worst.as_ref().map_or(Severity::Ready, |(severity, ..)| *severity);
+        let of_lacking = lacks.map_or(Severity::Ready, |(severity, _)| severity);
+        let is_worse = |record: &(Severity, &str, String)| record.0 > of_addresses.max(of_lacking);
+        let said = match (self.refusal, worst, lacks) {
+            (Some(refusal), ..) => (Severity::Stalled, refusal.reason, refusal.message.clone()),
+            (None, _, Some((severity, reason))) if severity >= of_addresses => {
+                (severity, reason, self.lacking.map(ToString::to_string).unwrap_or_default())
             }
-            (None, Some((standing @ (Severity::Reconciling | Severity::Stalled), address, said))) => {
-                (standing, reason(said), format!("{address} {said}"))
+            (None, Some((severity @ (Severity::Reconciling | Severity::Stalled), address, said)), _) => {
+                (severity, reason(said), format!("{address} {said}"))
             }
             _ => (Severity::Ready, "Settled", format!("{attached} of {desired} addresses are on nodes")),
         };
-        let of_worst = self.worst_record().filter(|_| self.refusal.is_none());
-        let (standing, reason, message) =
-            of_worst.clone().filter(is_worse).unwrap_or((standing, reason, message));
+        let of_record = self.worst_record().filter(|_| self.refusal.is_none());
+        let (severity, reason, message) = of_record.clone().filter(is_worse).unwrap_or(said);
+        let is_told = reason == of_record.as_ref().map_or("", |(_, reason, _)| reason);
+        let record = of_record.filter(|(severity, ..)| *severity != Severity::Ready && !is_told);
+        let besides = self.besides().chain(record.map(|(.., message)| message));
+        let message = besides.fold(message, |message, besides| format!("{message}; {besides}"));
+        (severity, reason, message)
+    }
+
+    /// What else a person should know.
+    fn besides(&self) -> impl Iterator<Item = String> {
         let without = self.index.without.get(&self.pool.scope).map(|permission| {
             format!("permission {permission} is missing, so every machine is asked for its address")
         });
         let unsupported = self.index.unsupported(&self.pool.key).filter(|_| self.refusal.is_none());
         let unsupported = unsupported.map(|(node, why)| format!("node {node} can't get an address: {why}"));
-        let is_told = reason == of_worst.as_ref().map_or("", |(_, reason, _)| reason);
-        let name = of_worst.filter(|(standing, ..)| *standing != Severity::Ready && !is_told);
-        let besides = self.astray.map(ToString::to_string).into_iter().chain(without).chain(unsupported);
-        let besides = besides.chain(name.map(|(.., message)| message));
-        let message = besides.fold(message, |message, besides| format!("{message}; {besides}"));
+        self.astray.map(ToString::to_string).into_iter().chain(without).chain(unsupported)
+    }
+
+    /// What would be done if the object were active.
+    fn proposed(&self) -> Vec<String> {
         let would = |(_, said): &(Address, Verdict)| match said {
             Verdict::WouldStep(step) => Some(step.clone()),
             _ => None,
@@ -275,35 +308,9 @@ impl Speaker<'_> {
             }
             _ => None,
         };
-        Common {
-            summary: Summary { desired: count(desired), attached: count(attached) },
-            conditions: conditions::conditions(
-                present.conditions,
-                standing,
-                reason,
-                &message,
-                present.generation,
-                &whole_seconds(self.now),
-            ),
-            moves: codec::moves(
-                self.pool,
-                present.moves,
-                self.candidates(),
-                self.index.world.epoch,
-                self.now,
-            ),
-            proposed: self
-                .verdicts
-                .iter()
-                .filter_map(would)
-                .chain(would_create)
-                .take(99)
-                .chain(self.published.iter().filter_map(would_publish))
-                .take(PROPOSED_COUNT_MAX)
-                .map(|step| cut(&step, PROPOSED_MAX))
-                .collect(),
-            addresses,
-        }
+        let steps = self.verdicts.iter().filter_map(would).chain(would_create).take(PROPOSED_COUNT_MAX - 1);
+        let all = steps.chain(self.published.iter().filter_map(would_publish)).take(PROPOSED_COUNT_MAX);
+        all.map(|step| cut(&step, PROPOSED_MAX)).collect()
     }
 
     /// Leaves out addresses beyond what a status may list: those of which nothing has to be remembered. The planner begins

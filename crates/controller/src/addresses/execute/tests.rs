@@ -1,0 +1,164 @@
+//! The executor on drivers that answer as a test says.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use drivers::{Listing, Traits};
+use futures::future::{BoxFuture, join_all, ready};
+use plan::{MachineState, Target, VmId};
+
+use super::*;
+use futures::FutureExt;
+
+/// A cloud that takes a second to take an order, whose operations end after a minute, and which refuses for half an hour to
+/// look at those of one project.
+struct Cloud {
+    started: Instant,
+    orders: Mutex<Vec<Duration>>,
+    looks: Mutex<Vec<(Duration, BTreeSet<String>)>>,
+}
+
+impl Cloud {
+    /// A cloud whose operations are polled for as long as the last of these is kept.
+    fn start() -> (Arc<Self>, Poller, Tasks<()>) {
+        let (orders, looks) = (Mutex::default(), Mutex::default());
+        let cloud = Arc::new(Self { started: Instant::now(), orders, looks });
+        let (poller, from) = mpsc::unbounded_channel();
+        let mut polling = Tasks::default();
+        polling.spawn(poll(Arc::<Self>::clone(&cloud), from));
+        (cloud, poller, polling)
+    }
+}
+
+fn scope() -> Scope {
+    Scope { provider: Provider::Gcp, account: "demo".into() }
+}
+
+fn operation(id: String) -> Operation {
+    let address = "203.0.113.7".parse().unwrap();
+    Operation { id, scope: scope(), address, target: None, completes: true }
+}
+
+impl AddressDriver for Cloud {
+    fn list<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>> {
+        ready(Ok(Listing::default())).boxed()
+    }
+
+    fn attach<'a>(
+        &'a self,
+        _: &'a Scope,
+        _: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        let order = async {
+            self.orders.lock().unwrap().push(self.started.elapsed());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Ok(Progress::Underway(operation(vm.to_string())))
+        };
+        order.boxed()
+    }
+
+    fn detach<'a>(
+        &'a self,
+        scope: &'a Scope,
+        address: Address,
+        vm: &'a VmId,
+    ) -> BoxFuture<'a, Result<Progress, DriverError>> {
+        self.attach(scope, address, vm)
+    }
+
+    fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>> {
+        let age = self.started.elapsed();
+        let ids = operations.iter().map(|operation| operation.id.clone()).collect();
+        self.looks.lock().unwrap().push((age, ids));
+        let refused = DriverError::RateLimited {
+            retry_after: Duration::from_secs(1_800),
+            message: "another tool has used it up".into(),
+        };
+        let for_ever = DriverError::NotSent(NotSent { wait: Duration::MAX });
+        let look = |operation: &Operation| match operation.id.starts_with("refused/") {
+            true if operation.id.ends_with("/for-ever") => Err(for_ever.clone()),
+            true => Err(refused.clone()),
+            false if age < Duration::from_secs(60) => Ok(Polled::StillUnderway),
+            false => Ok(Polled::Ended),
+        };
+        ready(operations.iter().map(look).collect()).boxed()
+    }
+
+    fn machines<'a>(
+        &'a self,
+        _: &'a Scope,
+    ) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>> {
+        ready(Ok(BTreeMap::new())).boxed()
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { moves_in_one_call: false, late_max: Duration::ZERO }
+    }
+}
+
+/// Begins operations, and tells when they were looked at within ten minutes, and when those had ended that end.
+async fn looks(ids: impl Iterator<Item = String>) -> (Vec<(Duration, BTreeSet<String>)>, Duration) {
+    let (cloud, poller, _polling) = Cloud::start();
+    let mut ends = Vec::new();
+    for id in ids {
+        let (to, ended) = oneshot::channel();
+        if !id.starts_with("refused/") {
+            ends.push(ended);
+        }
+        poller.send((operation(id), to)).unwrap();
+    }
+    for ended in ends {
+        ended.await.unwrap().unwrap();
+    }
+    let took = cloud.started.elapsed();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let looks = cloud.looks.lock().unwrap().clone();
+    (looks, took)
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_operation_is_looked_at_often_and_a_crowd_less_so() {
+    let (looks_at_one, _) = looks((0..1).map(|at| at.to_string())).await;
+    assert!((230..=250).contains(&looks_at_one.len()), "{}", looks_at_one.len());
+    let (looks_at_many, ended) = looks((0..1_000).map(|at| at.to_string())).await;
+    assert!((28..=35).contains(&looks_at_many.len()), "{}", looks_at_many.len());
+    assert!(ended < Duration::from_secs(63), "none waits long behind the others: {ended:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_orders_some_at_a_time_and_none_waits_for_what_the_cloud_works_on() {
+    let (cloud, poller, _polling) = Cloud::start();
+    let gate = Gate::default();
+    let steps = (0..200).map(async |at: u8| {
+        let target =
+            Target { node: format!("node-{at}").as_str().into(), vm: format!("vm-{at}").as_str().into() };
+        let pool = PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: "edge".into() };
+        let address = format!("203.0.113.{at}").parse().unwrap();
+        let (is_urgent, action) = (at.is_multiple_of(2), Action::Attach(target));
+        let step = Step { pool, scope: scope(), address, is_urgent, action, ptr: None };
+        while let Err(error) = take(&*cloud, &gate, &poller, &step).await {
+            let DriverError::NotSent(NotSent { wait }) = error else { panic!("{error}") };
+            tokio::time::sleep(wait).await;
+        }
+    });
+    join_all(steps).await;
+    let orders = cloud.orders.lock().unwrap().clone();
+    let at_once = orders.iter().filter(|at| at.is_zero()).count();
+    assert!((32..=100).contains(&at_once), "{at_once}");
+    assert!(orders.iter().all(|at| *at < Duration::from_secs(10)), "{orders:?}");
+    assert!(cloud.started.elapsed() > Duration::from_secs(60), "and each was waited for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_that_may_not_be_looked_at_holds_up_no_other() {
+    let ids = ["refused/1", "refused/2", "refused/for-ever", "fine"].map(str::to_owned);
+    let (looks, ended) = looks(ids.into_iter()).await;
+    assert!(ended < Duration::from_secs(61), "{ended:?}");
+    let of_refused = looks.iter().filter(|(_, ids)| ids.contains("refused/1")).count();
+    assert_eq!(of_refused, 1, "it is left alone for as long as was asked");
+    let of_last = looks.iter().filter(|(_, ids)| ids.contains("refused/for-ever")).count();
+    assert_eq!(of_last, 1, "however long that is");
+    let is_early = |(at, _): &(Duration, _)| *at < Duration::from_secs(61);
+    assert!(looks.iter().all(is_early), "and nothing is not looked at");
+}

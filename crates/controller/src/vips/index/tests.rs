@@ -1,0 +1,214 @@
+//! What the index makes of events.
+
+use super::*;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+fn object<K: DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).unwrap()
+}
+
+fn cluster(version: &str, spec: Value) -> Cluster {
+    let metadata = json!({"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": version});
+    object(json!({"metadata": metadata, "spec": spec}))
+}
+
+fn served(kind: Kind) -> Seen {
+    let named = kube::core::GroupVersionKind::gvk("any", "v1", kind.name());
+    Seen::Served(kind, ApiResource::from_gvk(&named))
+}
+
+#[test]
+fn v1_a_pool_is_for_the_class_in_its_label_or_for_those_in_its_annotation() {
+    let classes = |labels: Value, annotations: Value| {
+        let metadata = json!({"name": "p", "labels": labels, "annotations": annotations});
+        pool(&object(json!({"metadata": metadata, "spec": {}}))).classes.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(classes(json!({CLASS: "k"}), json!({CLASS: "other"})), ["k".into()]);
+    assert_eq!(classes(json!({CLASS: "true"}), json!({CLASS: "k, l"})), ["k".into(), "l".into()]);
+    assert_eq!(classes(json!({CLASS: "true"}), json!({})), Vec::<Arc<str>>::new());
+    assert_eq!(classes(json!({}), json!({CLASS: "k"})), Vec::<Arc<str>>::new());
+}
+
+#[test]
+fn an_address_in_use_that_is_out_of_a_pools_range_by_now_takes_none_of_the_free_ones() {
+    let free = |counts: Value| {
+        let status = json!({"ipAddresses": counts});
+        let pool = pool(&object(json!({"metadata": {"name": "p"}, "spec": {}, "status": status})));
+        pool.count.unwrap().free
+    };
+    assert_eq!(free(json!({"total": 3, "used": 5, "free": -2, "outOfRange": 4})), 2);
+    assert_eq!(free(json!({"total": 3, "used": 2, "free": 1})), 1);
+}
+
+#[test]
+fn a_class_is_known_by_the_words_of_both_versions_and_is_in_the_clusters_namespace() {
+    let class = |topology: Value| facts(&cluster("1", json!({"topology": topology}))).topology.unwrap();
+    assert_eq!(class(json!({"class": "k"})).to_string(), "ns/k");
+    assert_eq!(class(json!({"class": "k", "classNamespace": "shared"})).to_string(), "shared/k");
+    assert_eq!(class(json!({"classRef": {"name": "k"}})).to_string(), "ns/k");
+    assert_eq!(class(json!({"classRef": {"name": "k", "namespace": "shared"}})).to_string(), "shared/k");
+}
+
+#[test]
+fn v3_empty_strings_count_as_unset() {
+    let variables = json!([{"name": VARIABLE, "value": ""}]);
+    let topology = json!({"class": "k", "variables": variables});
+    let endpoint = json!({"host": "", "port": 0});
+    let empty = facts(&cluster("1", json!({"controlPlaneEndpoint": endpoint, "topology": topology})));
+    assert_eq!((empty.endpoint, empty.variable), (None, None));
+}
+
+#[test]
+fn a_variable_is_defined_by_the_classs_spec_or_by_its_status() {
+    let named = json!({"variables": [{"name": VARIABLE}]});
+    let class = |spec: &Value, status: &Value| {
+        defines(&object(json!({"metadata": {"name": "k"}, "spec": spec, "status": status})))
+    };
+    assert!(class(&named, &json!({})) && class(&json!({}), &named) && !class(&json!({}), &json!({})));
+}
+
+#[test]
+fn an_older_version_of_a_cluster_does_not_replace_a_newer_one() {
+    let mut index = Index::default();
+    index.see_cluster(cluster("7", json!({"controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443}})));
+    index.see_cluster(cluster("6", json!({})));
+    assert!(index.world.clusters.values().next().unwrap().endpoint.is_some());
+}
+
+#[test]
+fn claims_are_known_by_their_names_and_others_are_not_kept() {
+    let mut index = Index::default();
+    let claim = |name: &str| -> Claim {
+        let metadata = json!({"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"});
+        let spec = json!({"poolRef": {"kind": "GlobalInClusterIPPool", "name": "p"}});
+        object(json!({"metadata": metadata, "spec": spec, "status": {"addressRef": {"name": ""}}}))
+    };
+    index.see(Seen::Claims(Change::All(vec![claim("vip-cp-c").into(), claim("machine-7").into()])));
+    let claims = index.world.claims.unwrap();
+    let named: Vec<_> = claims.keys().map(ToString::to_string).collect();
+    assert_eq!(named, ["ns/vip-cp-c"]);
+    assert!(claims.values().all(|claim| claim.address.is_none()), "an empty name is none");
+}
+
+#[test]
+fn a_kind_that_never_was_there_is_empty_and_one_that_was_is_not_known() {
+    let mut index = Index::default();
+    index.see(Seen::Absent(Kind::NamespacedPools));
+    assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
+    index.see(served(Kind::NamespacedPools));
+    assert_eq!(index.world.namespaced_pools, None, "nothing was told of them yet");
+    index.see(Seen::Pools(Kind::NamespacedPools, Change::All(Vec::new())));
+    assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
+    for _ in 0..2 {
+        index.see(Seen::Absent(Kind::NamespacedPools));
+        assert_eq!(index.world.namespaced_pools, None, "however often it is looked for");
+    }
+    index.see(Seen::Absent(Kind::Claims));
+    assert_eq!(index.world.claims, None, "without claims nothing can be done");
+}
+
+#[test]
+fn clusters_are_known_from_when_all_were_told_until_their_watch_fails() {
+    let mut index = Index::default();
+    index.see(served(Kind::Clusters));
+    assert!(!index.world.are_clusters_known);
+    index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({})).into()])));
+    assert!(index.world.are_clusters_known);
+    index.see(Seen::Unsure(Kind::Clusters, "gone".into()));
+    assert!(!index.world.are_clusters_known);
+    assert_eq!(index.world.clusters.len(), 1, "what was seen of them stays");
+}
+
+#[test]
+fn a_late_answer_does_not_bring_back_a_cluster_that_is_gone() {
+    let mut index = Index::default();
+    index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({})).into()])));
+    index.see(Seen::Clusters(Change::Deleted(Box::new(cluster("1", json!({})).metadata))));
+    index.see_answer(cluster("2", json!({})));
+    assert!(index.clusters.is_empty() && index.world.clusters.is_empty());
+}
+
+#[test]
+fn what_is_no_port_counts_as_none() {
+    let port = |port: i64| super::port(&Endpoint { host: String::new(), port });
+    assert_eq!([port(6443), port(0), port(-1), port(100_000)], [Some(6443), None, None, None]);
+    let endpoint = json!({"host": "10.0.0.1", "port": 100_000});
+    let read = facts(&cluster("1", json!({"controlPlaneEndpoint": endpoint})));
+    assert_eq!(read.endpoint.as_deref(), Some("10.0.0.1"), "and its Cluster can be read");
+}
+
+#[test]
+fn an_address_is_of_the_claim_that_controls_it() {
+    let owner = |uid: &str, controller: bool| json!({"apiVersion": "v1", "kind": "k", "name": "n", "uid": uid, "controller": controller});
+    let of = |owners: Value| {
+        let metadata = json!({"name": "a", "namespace": "ns", "ownerReferences": owners});
+        address(&object(json!({"metadata": metadata, "spec": {"address": "10.0.0.1"}}))).unwrap().claim
+    };
+    assert_eq!(of(json!([owner("pool", false), owner("claim", true)])), Some("claim".into()));
+    assert_eq!(of(json!([])), None);
+}
+
+#[test]
+fn everything_is_known_when_each_kind_is_or_is_known_to_be_absent() {
+    let mut index = Index::default();
+    assert!(!index.is_complete());
+    Kind::ALL.into_iter().for_each(|kind| index.see(Seen::Absent(kind)));
+    assert!(index.is_complete(), "a cluster without Cluster API");
+    index.see(served(Kind::Clusters));
+    assert!(!index.is_complete());
+    index.see(Seen::Clusters(Change::All(Vec::new())));
+    assert!(index.is_complete());
+    index.see(Seen::Unsure(Kind::Clusters, "gone".into()));
+    assert!(!index.is_complete());
+}
+
+/// A Cluster with an endpoint, in a version that can't be decoded.
+fn broken(version: &str) -> Decoded<Cluster> {
+    let metadata = json!({"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": version});
+    let endpoint = json!({"host": "10.0.0.1", "port": 6443});
+    object(json!({"metadata": metadata, "spec": {"paused": "maybe", "controlPlaneEndpoint": endpoint}}))
+}
+
+#[test]
+fn an_undecodable_cluster_keeps_its_endpoint_and_is_not_written() {
+    for before in [Some(cluster("1", json!({"topology": {"class": "k"}}))), None] {
+        let has_class = before.is_some();
+        let mut index = Index::default();
+        before.into_iter().for_each(|before| index.see(Seen::Clusters(Change::All(vec![before.into()]))));
+        index.see(Seen::Clusters(Change::All(vec![broken("2")])));
+        let found = index.world.clusters.values().next().unwrap();
+        assert_eq!(found.undecodable, Some(["10.0.0.1".parse().unwrap()].into()));
+        assert_eq!(found.class.is_some(), has_class, "the last version stays");
+        assert_eq!(found.endpoint.is_some(), !has_class);
+        index.see_answer(cluster("1", json!({})));
+        assert!(index.world.clusters.values().all(|cluster| cluster.undecodable.is_some()), "a late answer");
+        index.see(Seen::Clusters(Change::Applied(Box::new(cluster("3", json!({})).into()))));
+        assert!(index.world.clusters.values().all(|cluster| cluster.undecodable.is_none()));
+    }
+}
+
+#[test]
+fn undecodable_pools_claims_classes_and_addresses_are_not_absent() {
+    let metadata = |name: &str| {
+        json!({
+            "name": name, "namespace": "ns", "uid": name, "resourceVersion": "1",
+            "labels": {CLASS: "k", ROLE: "control-plane"},
+        })
+    };
+    let mut index = Index::default();
+    index.see(Seen::Pools(
+        Kind::NamespacedPools,
+        Change::All(vec![object(json!({"metadata": metadata("p"), "spec": {}, "status": 7}))]),
+    ));
+    let pools = index.world.namespaced_pools.as_ref().unwrap();
+    assert!(pools.values().all(|pool| pool.classes.contains("k") && pool.count.is_none()));
+    assert_eq!(pools.len(), 1);
+    index.see(Seen::Claims(Change::All(vec![object(json!({"metadata": metadata("vip-cp-c")}))])));
+    index.see(Seen::Classes(Change::All(vec![object(json!({"metadata": metadata("k"), "spec": 7}))])));
+    index.see(Seen::Addresses(Change::All(vec![object(json!({"metadata": metadata("a")}))])));
+    let vips::Undecodable { classes, claims, addresses } = &index.world.undecodable;
+    let named =
+        [classes, claims, addresses].map(|keys| keys.iter().map(ToString::to_string).collect::<String>());
+    assert_eq!(named, ["ns/k", "ns/vip-cp-c", "ns/a"]);
+}
