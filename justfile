@@ -8,20 +8,17 @@ cache := env("XDG_CACHE_HOME", home_directory() / ".cache") / "ip-address-contro
 export CARGO_TARGET_DIR := env("CARGO_TARGET_DIR", cache / "target")
 
 deny_version := "0.20.2"
-deny := cache / "cargo-deny-" + deny_version
+mdbook_version := "0.5.4"
+mutants_version := "27.1.0"
 
 # What the tests' apiservers were asked by the controller.
 audit := cache / "audit"
 
-mutants_version := "27.1.0"
-mutants := cache / "cargo-mutants-" + mutants_version
-
-mdbook_version := "0.5.4"
-mdbook := cache / "mdbook-" + mdbook_version
-
 # What is built together for tests on real servers. Every such command selects the same crates, so that the features of
 # their dependencies are the same and nothing is compiled twice.
 servers := "-p controller -p testbed"
+e2e_tests := "--locked " + servers + " --features controller/failpoints --test e2e"
+apiserver_tests := "--locked -p sim " + servers + " --test apiserver"
 
 # Lists the commands.
 default:
@@ -32,8 +29,8 @@ check: _deny _alerts _dashboard _docs-hold _workflows _structure
     cargo fetch --locked
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
-    cargo clippy {{servers}} --features controller/failpoints --test e2e --locked -- -D warnings
-    {{deny}}/bin/cargo-deny --offline --log-level error check bans licenses sources
+    cargo clippy {{e2e_tests}} -- -D warnings
+    {{cache}}/cargo-deny-{{deny_version}}/bin/cargo-deny --offline --log-level error check bans licenses sources
     @echo "advisories are not checked: cargo deny check advisories does, and loads their database"
     ! cargo tree --locked -p plan --edges normal --prefix none | grep -E '^(kube|tokio|k8s-openapi)'
     cargo test --quiet --locked --workspace --lib --test dependencies -- generated dependencies
@@ -42,9 +39,9 @@ check: _deny _alerts _dashboard _docs-hold _workflows _structure
 test:
     cargo test --workspace --locked
 
-# One test of any kind, by a part of its name; builds no other test binaries.
+# One test of any kind, by a part of its name; builds only the kind of test binaries that it is in.
 test-one name:
-    @tools/test-one "{{name}}"
+    @E2E_TESTS="{{e2e_tests}}" APISERVER_TESTS="{{apiserver_tests}}" tools/test-one "{{name}}"
 
 # Builds the servers of the testbed into a cache; the last line is their folder.
 tools:
@@ -71,8 +68,8 @@ fakes:
 # Tests on the real control plane. With the filter `capi`, two hundred Clusters at once; with `upgrade`, UPGRADES switches each way.
 e2e filter="": tools _packaging-is-generated (_baseline filter) && (_rights filter)
     rm -rf {{audit}} && mkdir -p {{audit}}
-    CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} tools/run-tests --jobs {{ if filter == "capi" { "1" } else { "3" } }} --filter "{{filter}}" -- --locked {{servers}} --features controller/failpoints --test e2e
-    tools/run-tests --may-be-none --filter "{{filter}}" -- --locked -p sim {{servers}} --test apiserver
+    CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} tools/run-tests --jobs {{ if filter == "capi" { "1" } else { "3" } }} --filter "{{filter}}" -- {{e2e_tests}}
+    tools/run-tests --may-be-none --filter "{{filter}}" -- {{apiserver_tests}}
 
 # Builds release 0.1.0 for the tests of upgrades.
 _baseline filter:
@@ -93,9 +90,9 @@ sim *arguments="200":
 model:
     cargo test --release --locked -p plan --test protocol -- --ignored --nocapture
 
-# Changes the planner in one place at a time and runs its unit tests: each change must fail one. Takes about an hour.
+# Changes the planner in one place at a time and runs its unit tests: each change must fail one.
 mutants: _mutants
-    {{mutants}}/bin/cargo-mutants mutants --package plan --file 'crates/plan/src/{journal,leadership,moves,planner}.rs' --cargo-arg=--lib --output {{cache}}
+    {{cache}}/cargo-mutants-{{mutants_version}}/bin/cargo-mutants mutants --package plan --file 'crates/plan/src/{journal,leadership,moves,planner}.rs' --cargo-arg=--lib --output {{cache}}
 
 # Holds the fake clouds against the vendors' own clients, and prints the table.
 certify:
@@ -113,19 +110,19 @@ _bench-plan:
     cargo bench --locked -p controller --bench plan
 
 _bench-failover: tools
-    cargo test --locked {{servers}} --features controller/failpoints --test e2e -- --ignored --nocapture a_thousand | grep -v '^$\|^test \|^running'
+    cargo test {{e2e_tests}} -- --ignored --nocapture a_thousand | grep -v '^$\|^test \|^running'
 
 # A thousand addresses at once in each cloud, half of them off dead machines, under the real limits and in real time.
 _bench-clouds: tools build
-    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked {{servers}} --features controller/failpoints --test e2e -- --ignored --nocapture --test-threads 1 a_crowd_fails_over | grep '^|'
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --ignored --nocapture --test-threads 1 a_crowd_fails_over | grep '^|'
 
 # What a settled controller costs: calls and memory of the release binary, small and large.
 _bench-idle: tools build
-    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked {{servers}} --features controller/failpoints --test e2e -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
 
 # FLIPOP's own binary and our release binary, one after the other, on equal control planes and accounts.
 _bench-flipop: tools build
-    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test --locked {{servers}} --features controller/failpoints --test e2e -- --ignored --nocapture side_by_side | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --ignored --nocapture side_by_side | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
 
 # The container image, without pulling one; the last line is the path of the binary in it.
 image:
@@ -133,13 +130,13 @@ image:
 
 # Makes the book and checks its internal links; the last line is its first page.
 docs: _mdbook
-    @tools/book {{mdbook}}/bin/mdbook {{cache}}/book
+    @tools/book {{cache}}/mdbook-{{mdbook_version}}/bin/mdbook {{cache}}/book
 
 # Known vulnerabilities of dependencies. Loads their database, so it is no part of `just check`.
 advisories: _deny
-    {{deny}}/bin/cargo-deny --log-level error check advisories
+    {{cache}}/cargo-deny-{{deny_version}}/bin/cargo-deny --log-level error check advisories
 
-# What is too long for every change, each part with its time; goes on after a part that fails. Takes about three hours.
+# What is too long for every change, each part with its time; goes on after a part that fails.
 nightly:
     tools/nightly
 
@@ -156,22 +153,18 @@ _packaging-is-generated: tools
 
 # Draws docs/images/dashboard.svg from what a real Prometheus answers.
 _picture: tools
-    PICTURE="$PWD/docs/images/dashboard.svg" cargo test --quiet --locked {{servers}} --features controller/failpoints --test e2e -- n14_
+    PICTURE="$PWD/docs/images/dashboard.svg" cargo test --quiet {{e2e_tests}} -- n14_
 
-# Installs cargo-deny into the cache.
-_deny:
-    @[ -x {{deny}}/bin/cargo-deny ] || CARGO_TARGET_DIR={{cache}}/cargo-deny-build cargo install --debug --quiet --locked --root {{deny}} cargo-deny@{{deny_version}}
-    @rm -rf {{cache}}/cargo-deny-build
+_deny: (_install "cargo-deny" deny_version)
 
-# Installs cargo-mutants into the cache.
-_mutants:
-    @[ -x {{mutants}}/bin/cargo-mutants ] || CARGO_TARGET_DIR={{cache}}/mutants-build cargo install --debug --quiet --locked --root {{mutants}} cargo-mutants@{{mutants_version}}
-    @rm -rf {{cache}}/mutants-build
+_mdbook: (_install "mdbook" mdbook_version)
 
-# Installs mdbook into the cache.
-_mdbook:
-    @[ -x {{mdbook}}/bin/mdbook ] || CARGO_TARGET_DIR={{cache}}/mdbook-build cargo install --debug --quiet --locked --root {{mdbook}} mdbook@{{mdbook_version}}
-    @rm -rf {{cache}}/mdbook-build
+_mutants: (_install "cargo-mutants" mutants_version)
+
+# Installs a program from crates.io into the cache.
+_install name version:
+    @[ -x {{cache}}/{{name}}-{{version}}/bin/{{name}} ] || CARGO_TARGET_DIR={{cache}}/{{name}}-build cargo install --debug --quiet --locked --root {{cache}}/{{name}}-{{version}} {{name}}@{{version}}
+    @rm -rf {{cache}}/{{name}}-build
 
 # Tests the alerts, and what Argo CD is told.
 _alerts:
