@@ -10,8 +10,7 @@ use tokio::time::Instant;
 /// What failed, and when each may be tried again. A failure belongs to a version of a thing: another version may be tried at once.
 #[derive(Debug)]
 pub struct Backoff<K> {
-    shortest: Duration,
-    longest: Duration,
+    retry: Retry,
     failures: BTreeMap<K, Failure>,
 }
 
@@ -27,16 +26,15 @@ struct Failure {
 
 impl<K: Ord> Backoff<K> {
     /// Nothing has failed. The first pause is the shortest, and each further one is twice as long, up to the longest.
-    pub fn new(shortest: Duration, longest: Duration) -> Self {
-        Self { shortest, longest, failures: BTreeMap::new() }
+    pub fn new(retry: Retry) -> Self {
+        Self { retry, failures: BTreeMap::new() }
     }
 
     /// A version of something failed. Returns how often it has, one time after the other.
     pub fn failed(&mut self, key: K, version: u64) -> u32 {
         let before = self.failures.get(&key).filter(|failure| failure.version == version);
         let count = before.map_or(0, |failure| failure.count);
-        let pause = self.shortest.saturating_mul(1 << count.min(16)).min(self.longest);
-        let until = later(Instant::now(), pause);
+        let until = later(Instant::now(), self.retry.grown(count));
         self.failures.insert(key, Failure { version, count: count.saturating_add(1), until });
         count.saturating_add(1)
     }
@@ -128,7 +126,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pauses_double_up_to_the_longest() {
-        let mut backoff = Backoff::new(SHORTEST, Duration::from_secs(5));
+        let mut backoff = Backoff::new(Retry { shortest: SHORTEST, longest: 5 * SHORTEST });
         assert_eq!(pauses(&mut backoff, 5).await, [1, 2, 4, 5, 5]);
         backoff.succeeded(&"a");
         assert_eq!(pauses(&mut backoff, 2).await, [1, 2], "a success ends the series");
@@ -136,7 +134,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_what_failed_waits_and_only_in_that_version() {
-        let mut backoff = Backoff::new(SHORTEST, SHORTEST * 5);
+        let mut backoff = Backoff::new(Retry { shortest: SHORTEST, longest: 5 * SHORTEST });
         assert_eq!(backoff.failed("a", 7), 1);
         assert_eq!(backoff.failed("a", 7), 2);
         assert!(backoff.waits_until(&"a", 7).is_some());

@@ -72,6 +72,6 @@ pub use standing::{Standing, Why};
 pub use steps::{
     Action, CreationAction, CreationStep, Eviction, Mark, Marks, Plan, RecordAction, RecordStep, Step,
 };
-pub use times::later;
+pub use times::{later, whole_seconds};
 pub use verdicts::{Astray, Lacking, Published, Verdict, Waits};
 pub use world::World;

@@ -18,7 +18,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Address, Fact, Holding, MachineState, Pool, Readiness, Scope, Timestamp, VmId, World};
+use crate::{
+    Address, Fact, Holding, MachineState, Pool, Readiness, Scope, Timestamp, VmId, World, whole_seconds,
+};
 
 const WINDOW: Duration = Duration::from_secs(60);
 const LOST_MIN: usize = 5;
@@ -76,11 +78,6 @@ pub(crate) fn lost_since(
         },
         Some(Holding::By(_) | Holding::Free) => None,
     }
-}
-
-/// A time as precise as a status keeps it.
-fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 impl Tally {

@@ -11,6 +11,11 @@ pub fn later(at: Timestamp, by: Duration) -> Timestamp {
     at.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
+/// A time as precise as Kubernetes keeps it.
+pub fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

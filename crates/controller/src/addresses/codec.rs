@@ -49,12 +49,44 @@ pub(crate) fn machines_of(moves: Option<&Moves>) -> impl Iterator<Item = VmId> {
     entries.flat_map(|entry| [&entry.from, &entry.to]).flatten().map(|holder| VmId::from(holder.vm.as_str()))
 }
 
-/// The machines of ours that last held each address, by the object's own status.
-pub(crate) fn last_holders(status: &[AddressStatus]) -> BTreeMap<Address, VmId> {
-    let remembered = |status: &AddressStatus| {
-        Some((status.address.parse().ok()?, VmId::from(status.last_holder.as_ref()?.vm.as_str())))
-    };
-    status.iter().filter_map(remembered).collect()
+/// Puts what an object's status remembers of its addresses into its pool.
+pub(crate) fn remember(pool: &mut Pool, status: &[AddressStatus]) {
+    for status in status {
+        // Named one by one, so that a field that is written and not read here fails to compile. Those without a value only describe,
+        // and `losses_of` reads the time of a loss.
+        let AddressStatus {
+            address,
+            state,
+            last_holder,
+            previous_holders,
+            ptr_name,
+            created,
+            node_name: _,
+            reason: _,
+            message: _,
+            since: _,
+            lost_since: _,
+        } = status;
+        let Ok(address) = address.parse::<Address>() else { continue };
+        if *state == AddressState::Attached {
+            pool.held.insert(address);
+        }
+        if let Some(Holder { vm, had_ephemeral, node_name: _ }) = last_holder {
+            pool.last_holders.insert(address, VmId::from(vm.as_str()));
+            if *had_ephemeral == Some(true) {
+                pool.lent.insert(address);
+            }
+        }
+        if !previous_holders.is_empty() {
+            let holders = previous_holders.iter().map(|vm| VmId::from(vm.as_str()));
+            pool.returned.insert(address, holders.collect());
+        }
+        pool.ptrs.extend(ptr_name.as_deref().map(|name| (address, Arc::from(name))));
+        // Only a kind that creates addresses can have created one.
+        if *created == Some(true) && pool.creates.is_some() {
+            pool.created_here.insert(address);
+        }
+    }
 }
 
 /// When the holders of an object's addresses were lost, by its own status.
@@ -63,46 +95,10 @@ pub(crate) fn losses_of(status: &[AddressStatus]) -> impl Iterator<Item = (Addre
     told.filter_map(|status| Some((status.address.parse().ok()?, status.lost_since.as_ref()?.0)))
 }
 
-/// The addresses that were known to be on their last holder, by the object's own status.
-pub(crate) fn held(status: &[AddressStatus]) -> BTreeSet<Address> {
-    let is_held = |status: &&AddressStatus| status.state == AddressState::Attached;
-    status.iter().filter(is_held).filter_map(|status| status.address.parse().ok()).collect()
-}
-
-/// The addresses whose last holder had one of its own before, by the object's own status.
-pub(crate) fn lent(status: &[AddressStatus]) -> BTreeSet<Address> {
-    let had_own = |status: &&AddressStatus| {
-        status.last_holder.as_ref().is_some_and(|holder| holder.had_ephemeral == Some(true))
-    };
-    status.iter().filter(had_own).filter_map(|status| status.address.parse().ok()).collect()
-}
-
-/// The machines that addresses have left and that have one of their own again, by the object's own status.
-pub(crate) fn returned(status: &[AddressStatus]) -> BTreeMap<Address, Vec<VmId>> {
-    let left = |status: &AddressStatus| {
-        let left: Vec<_> = status.previous_holders.iter().map(|vm| VmId::from(vm.as_str())).collect();
-        (!left.is_empty()).then_some((status.address.parse().ok()?, left))
-    };
-    status.iter().filter_map(left).collect()
-}
-
-/// The names that addresses had in their PTR records when they were last detached, by the object's own status.
-pub(crate) fn ptrs(status: &[AddressStatus]) -> BTreeMap<Address, Arc<str>> {
-    let kept =
-        |status: &AddressStatus| Some((status.address.parse().ok()?, Arc::from(status.ptr_name.as_deref()?)));
-    status.iter().filter_map(kept).collect()
-}
-
 /// Since when addresses are on their way, by the object's own journal. One that failed is still on its way.
 pub(crate) fn moving_since(journal: &[Entry]) -> BTreeMap<Address, Timestamp> {
     let began = |entry: &Entry| Some((entry.address.as_ref()?.parse().ok()?, entry.started_at.as_ref()?.0));
     journal.iter().filter_map(began).collect()
-}
-
-/// The addresses that an object created, by its own status.
-pub(crate) fn created_here(status: &[AddressStatus]) -> BTreeSet<Address> {
-    let created = status.iter().filter(|status| status.created == Some(true));
-    created.filter_map(|status| status.address.parse().ok()).collect()
 }
 
 /// The addresses of which a person has said that they were not created for an object.
@@ -243,9 +239,9 @@ fn encode_creation(
 /// The most candidates that an ambiguous creation names in the journal.
 const CANDIDATES_MAX: usize = 50;
 
-/// A time as precise as Kubernetes keeps it.
+/// A time as a status holds it.
 pub(crate) fn whole_seconds(time: Timestamp) -> Time {
-    Time(Timestamp::from_second(time.as_second()).unwrap_or(Timestamp::UNIX_EPOCH))
+    Time(plan::whole_seconds(time))
 }
 
 #[cfg(test)]

@@ -27,8 +27,7 @@ use super::object::Object;
 use crate::backoff::{ANY_VERSION, Backoff};
 use crate::kubernetes::events::{NewEvent, tell};
 use crate::kubernetes::write::{
-    REFUSALS_REPORTED, UNANSWERED_RETRY_MAX, WRITE_REFUSED, WRITE_RETRY, WRITE_RETRY_MAX, is_conflict,
-    is_refused,
+    REFUSALS_REPORTED, REFUSED_RETRY, UNANSWERED_RETRY, WRITE_REFUSED, is_conflict, is_refused,
 };
 use crate::leadership::fence::Fence;
 use crate::tasks::Tasks;
@@ -99,8 +98,8 @@ impl Reporter {
             outdated: BTreeMap::new(),
             nodes: BTreeSet::new(),
             patched: BTreeMap::new(),
-            unanswered: Backoff::new(WRITE_RETRY, UNANSWERED_RETRY_MAX),
-            refused: Backoff::new(WRITE_RETRY, WRITE_RETRY_MAX),
+            unanswered: Backoff::new(UNANSWERED_RETRY),
+            refused: Backoff::new(REFUSED_RETRY),
             identity: identity.to_owned(),
             told: 0,
             telling: 0,

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use crate::backoff::Retry;
+
+/// Pauses after a write had no answer, or one that says that the apiserver can't answer now.
+pub(crate) const UNANSWERED_RETRY: Retry = Retry { shortest: WRITE_RETRY, longest: Duration::from_secs(2) };
+
+/// Pauses after a write was refused.
+pub(crate) const REFUSED_RETRY: Retry = Retry { shortest: WRITE_RETRY, longest: Duration::from_secs(60) };
+
 /// The first pause after a write failed.
-pub(crate) const WRITE_RETRY: Duration = Duration::from_millis(500);
-
-/// The longest pause after a write had no answer, or after one that says that the apiserver can't answer now.
-pub(crate) const UNANSWERED_RETRY_MAX: Duration = Duration::from_secs(2);
-
-/// The longest pause after a write was refused.
-pub(crate) const WRITE_RETRY_MAX: Duration = Duration::from_secs(60);
+const WRITE_RETRY: Duration = Duration::from_millis(500);
 
 /// A write that was refused so often is reported.
 pub(crate) const REFUSALS_REPORTED: u32 = 3;

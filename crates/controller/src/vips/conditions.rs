@@ -65,7 +65,7 @@ fn condition(kind: &str, words: &Words, before: Option<&Value>, version: &str, n
     let status = status(words);
     let since =
         before.filter(|before| before["status"] == status).map(|before| &before["lastTransitionTime"]);
-    let now = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+    let now = plan::whole_seconds(now).to_string();
     let mut condition = json!({
         "type": kind,
         "status": status,

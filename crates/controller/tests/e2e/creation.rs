@@ -13,10 +13,10 @@ use testbed::fake::ledger::Deed;
 use crate::rig::{Rig, SUCCESSOR};
 
 const SOON: Duration = Duration::from_secs(20);
-pub const POOL: &str = "floatingippool/made";
+const POOL: &str = "floatingippool/made";
 
 /// A pool that creates its addresses, for nodes with this label.
-pub fn pool(desired: usize, node_label: &str, policy: &str) -> String {
+fn pool(desired: usize, node_label: &str, policy: &str) -> String {
     format!(
         "apiVersion: flipop.digitalocean.com/v1alpha1
 kind: FloatingIPPool
@@ -31,12 +31,12 @@ spec:
     )
 }
 
-pub fn listed(rig: &Rig) -> Vec<String> {
+fn listed(rig: &Rig) -> Vec<String> {
     let ips = rig.get(POOL)["spec"]["ips"].as_array().cloned().unwrap_or_default();
     ips.iter().map(|ip| ip.as_str().unwrap().to_owned()).collect()
 }
 
-pub fn list(rig: &Rig, ips: &[String]) {
+fn list(rig: &Rig, ips: &[String]) {
     let patch = json!({"spec": {"ips": ips}}).to_string();
     rig.kubectl(&["patch", POOL, "--type=merge", "-p", &patch]);
 }
@@ -85,30 +85,37 @@ async fn f1_addresses_are_created_up_to_the_desired_number_and_given_back_when_t
     assert!(before.is_subset(&in_account(&rig)), "what we did not create is never released");
 }
 
+/// Creates a pool that creates one address and releases those beyond, lists another one in it, and forges its status: whoever can write
+/// that says that the pool created both. Returns the pool's own address.
+pub async fn forge_created(rig: &Rig, victim: &str) -> String {
+    rig.control_plane.apply(&pool(1, "nobody=has-this", "releaseCreated: WhenUnneeded")).unwrap();
+    eventually("the pool creates its address", SOON, async || {
+        Ok(listed(rig).len() == 1 && rig.get(POOL)["status"]["moves"].is_null())
+    })
+    .await
+    .unwrap();
+    let own = listed(rig)[0].clone();
+    list(rig, &[own.clone(), victim.to_owned()]);
+    let addresses = || rig.get(POOL)["status"]["addresses"].as_array().cloned().unwrap_or_default();
+    eventually("the status has both addresses", SOON, async || {
+        Ok(addresses().iter().any(|status| status["address"] == victim))
+    })
+    .await
+    .unwrap();
+    let mut all = addresses();
+    all.iter_mut().for_each(|status| status["created"] = true.into());
+    let forged = json!({"status": {"addresses": all}}).to_string();
+    rig.kubectl(&["patch", POOL, "--subresource=status", "--type=merge", "-p", &forged]);
+    own
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forged_status_releases_no_address() {
     let (rig, _controller) = Rig::start().await;
     let cloud = &rig.clouds.digitalocean;
     cloud.with(|account| account.add_reserved_ip("198.51.100.200", "nyc3"));
     let victim = "198.51.100.200".to_owned();
-    rig.control_plane.apply(&pool(1, "nobody=has-this", "releaseCreated: WhenUnneeded")).unwrap();
-    eventually("one is created", SOON, async || {
-        Ok(listed(&rig).len() == 1 && rig.get(POOL)["status"]["moves"].is_null())
-    })
-    .await
-    .unwrap();
-    let own = listed(&rig)[0].clone();
-    list(&rig, &[own.clone(), victim.clone()]);
-    let told = |rig: &Rig| {
-        let all = rig.get(POOL)["status"]["addresses"].as_array().cloned().unwrap_or_default();
-        all.into_iter().find(|status| status["address"] == victim.as_str())
-    };
-    eventually("the status tells of it", SOON, async || Ok(told(&rig).is_some())).await.unwrap();
-    // Whoever may write the status says that the pool created it.
-    let mut all = rig.get(POOL)["status"]["addresses"].clone();
-    all.as_array_mut().unwrap().iter_mut().for_each(|status| status["created"] = true.into());
-    let forged = json!({"status": {"addresses": all}}).to_string();
-    rig.kubectl(&["patch", POOL, "--subresource=status", "--type=merge", "-p", &forged]);
+    let own = forge_created(&rig, &victim).await;
     eventually("it is reported", SOON, async || Ok(stalled(&rig).is_some()))
         .await
         .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));

@@ -81,8 +81,9 @@ const ENVIRONMENT: [(&str, &str); 7] = [
     ("GOOGLE_REQUESTS_PER_MINUTE", "100000"),
 ];
 
+/// A release of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Release {
+pub enum Release {
     Baseline,
     Current,
 }
@@ -95,7 +96,7 @@ impl Release {
         }
     }
 
-    fn binary(self) -> PathBuf {
+    pub fn binary(self) -> PathBuf {
         match self {
             Self::Baseline => tools::baseline().unwrap(),
             Self::Current => PathBuf::from(env!("CARGO_BIN_EXE_ip-address-controller")),

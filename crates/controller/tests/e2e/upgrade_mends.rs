@@ -2,53 +2,27 @@
 //!
 //! In: the same objects and the same clouds for both releases. Out: what each release did to addresses that are not its own.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
 use testbed::cluster::eventually;
 use testbed::demo::PROJECT;
 use testbed::fake::ledger::{Deed, Done};
-use testbed::tools;
 
-use crate::creation::{POOL, in_account, is_release, list, listed, pool};
+use crate::creation::{forge_created, in_account, is_release};
 use crate::rig::Rig;
+use crate::upgrade::Release;
 
-const SOON: Duration = Duration::from_secs(30);
 /// How long a release gets to do harm.
 const HARM_WITHIN: Duration = Duration::from_secs(15);
 
-fn baseline() -> PathBuf {
-    tools::baseline().unwrap()
-}
-
-fn current() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_ip-address-controller"))
-}
-
 /// Somebody who can write the status says that a pool created an address of somebody else. Returns what was released.
-async fn released_after_a_forged_status(release: &Path) -> Vec<Deed> {
+async fn released_after_a_forged_status(release: Release) -> Vec<Deed> {
     let victim = "198.51.100.200";
     let rig = Rig::prepare().await;
     rig.clouds.digitalocean.with(|account| account.add_reserved_ip(victim, "nyc3"));
-    let _controller = rig.controller_of(release, "ip-address-controller", &[]);
-    rig.control_plane.apply(&pool(1, "nobody=has-this", "releaseCreated: WhenUnneeded")).unwrap();
-    eventually("the pool creates its address", SOON, async || {
-        Ok(listed(&rig).len() == 1 && rig.get(POOL)["status"]["moves"].is_null())
-    })
-    .await
-    .unwrap();
-    let own = listed(&rig)[0].clone();
-    list(&rig, &[own, victim.to_owned()]);
-    eventually("the status has both addresses", SOON, async || {
-        Ok(rig.get(POOL)["status"]["addresses"].as_array().is_some_and(|all| all.len() == 2))
-    })
-    .await
-    .unwrap();
-    let mut all = rig.get(POOL)["status"]["addresses"].clone();
-    all.as_array_mut().unwrap().iter_mut().for_each(|status| status["created"] = true.into());
-    let forged = json!({"status": {"addresses": all}}).to_string();
-    rig.kubectl(&["patch", POOL, "--subresource=status", "--type=merge", "-p", &forged]);
+    let _controller = rig.controller_of(&release.binary(), "ip-address-controller", &[]);
+    forge_created(&rig, victim).await;
     let harm = async || Ok(!in_account(&rig).contains(victim));
     let _ = eventually("the address is released", HARM_WITHIN, harm).await;
     let done = rig.clouds.digitalocean.ledger().done;
@@ -57,27 +31,27 @@ async fn released_after_a_forged_status(release: &Path) -> Vec<Deed> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forged_status_releases_an_address_on_0_1_0_and_none_now() {
-    let before = released_after_a_forged_status(&baseline()).await;
+    let before = released_after_a_forged_status(Release::Baseline).await;
     println!("0.1.0 released {before:?}");
     assert!(
         matches!(&before[..], [Deed::Released { address, .. }] if address == "198.51.100.200"),
         "{before:?}"
     );
-    let now = released_after_a_forged_status(&current()).await;
+    let now = released_after_a_forged_status(Release::Current).await;
     println!("the present release released {now:?}");
     assert_eq!(now, []);
 }
 
 /// An address is on the second interface of a node that is then cordoned. Returns the machines that lost their own address,
 /// once for each time, and the machine that has ours in the end.
-async fn stripped_by_a_second_interface(release: &Path) -> (Vec<String>, Option<String>) {
+async fn stripped_by_a_second_interface(release: Release) -> (Vec<String>, Option<String>) {
     let address = "34.123.45.67";
     let rig = Rig::prepare().await;
     rig.clouds.compute.with(|compute| {
         compute.add_interface("us-west1-a", "edge-1");
         compute.attach_to(address, "us-west1-a", "edge-1", 1);
     });
-    let _controller = rig.controller_of(release, "ip-address-controller", &[]);
+    let _controller = rig.controller_of(&release.binary(), "ip-address-controller", &[]);
     let allocation = json!({
         "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation", "metadata": {"name": "edge"},
         "spec": {
@@ -105,10 +79,10 @@ fn stripped(done: Vec<Done>) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_on_a_second_interface_strips_other_nodes_on_0_1_0_and_only_its_target_now() {
-    let (before, holder) = stripped_by_a_second_interface(&baseline()).await;
+    let (before, holder) = stripped_by_a_second_interface(Release::Baseline).await;
     println!("0.1.0 removed the own addresses of {before:?}; the address went to {holder:?}");
     assert!(!before.is_empty() && holder.is_none(), "{before:?} {holder:?}");
-    let (now, holder) = stripped_by_a_second_interface(&current()).await;
+    let (now, holder) = stripped_by_a_second_interface(Release::Current).await;
     println!("the present release removed the own address of {now:?}; the address went to {holder:?}");
     assert_eq!(now, holder.into_iter().collect::<Vec<_>>());
     assert_eq!(now.len(), 1);

@@ -10,9 +10,7 @@ use super::parsed::{Parsed, Who, created, parse_addresses};
 use super::policy::allowed;
 use super::publication::publication;
 use super::refusal::Refusal;
-use crate::addresses::codec::{
-    created_here, disowned, held, last_holders, lent, losses_confirmed, moving_since, ptrs, returned,
-};
+use crate::addresses::codec::{self, disowned, losses_confirmed, moving_since};
 
 /// The kind's name.
 pub const KIND: &str = "FloatingIPPool";
@@ -57,20 +55,14 @@ pub(super) fn parse(object: &FloatingIPPool) -> Parsed {
     let scope = Scope { provider: provider.unwrap_or(Provider::DigitalOcean), account: "".into() };
     let tag = object.uid().map(|uid| format!("{TAG_PREFIX}{uid}"));
     let tag_used = status.and_then(|status| status.creation_tag.as_ref());
-    let pool = Pool {
+    let mut pool = Pool {
         created: created(object),
         desired: spec.desired().unwrap_or(addresses.len()),
         is_tag_used: tag_used.is_some() && tag_used == tag.as_ref(),
         creates: tag.map(Into::into),
-        created_here: created_here(addresses_status),
         disowned: disowned(object),
         tenancy: Tenancy::UntilDisplaced { needs_pods },
         region: spec.region.as_deref().filter(|region| !region.is_empty()).map(Into::into),
-        last_holders: last_holders(addresses_status),
-        held: held(addresses_status),
-        lent: lent(addresses_status),
-        returned: returned(addresses_status),
-        ptrs: ptrs(addresses_status),
         last_assignment: status.and_then(|status| status.last_assignment.as_ref()).map(|time| time.0),
         moving_since: moving_since(journal),
         publication,
@@ -78,6 +70,7 @@ pub(super) fn parse(object: &FloatingIPPool) -> Parsed {
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, spec.assignment_cool_off()),
         ..Pool::new(key(object), scope, addresses)
     };
+    codec::remember(&mut pool, addresses_status);
     Parsed { pool, provider, who, refusal, record_refusal, age_max: FACTS_AGE_MAX }
 }
 

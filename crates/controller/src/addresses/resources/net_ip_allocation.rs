@@ -10,7 +10,7 @@ use plan::{Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 use super::parsed::{Parsed, PodsMeant, Who, created, parse_addresses};
 use super::policy::allowed;
 use super::workload::Workload;
-use crate::addresses::codec::{held, last_holders, lent, losses_confirmed, ptrs, returned};
+use crate::addresses::codec::{self, losses_confirmed};
 
 /// The kind's name.
 pub const KIND: &str = "NetIPAllocation";
@@ -35,20 +35,16 @@ pub(super) fn parse(object: &NetIPAllocation) -> Parsed {
     let status = object.status.as_ref().map(|status| status.addresses.as_slice()).unwrap_or_default();
     let zones = spec.cloud.zones.iter().flatten().map(|zone| zone.as_str().into()).collect();
     let region = spec.cloud.region.as_deref().filter(|region| !region.is_empty()).map(Into::into);
-    let pool = Pool {
+    let mut pool = Pool {
         created: created(object),
         tenancy: Tenancy::UntilDrained,
         region,
         zones,
-        last_holders: last_holders(status),
-        held: held(status),
-        lent: lent(status),
-        returned: returned(status),
-        ptrs: ptrs(status),
         losses_confirmed: losses_confirmed(object),
         policy: allowed(spec.policy.as_ref(), FAILOVER_GRACE_DEFAULT, Duration::ZERO),
         ..Pool::new(key(object), Scope { provider, account: "".into() }, addresses)
     };
+    codec::remember(&mut pool, status);
     let named = |workload: WorkloadRef| Workload::new(workload.kind, workload.namespace, workload.name);
     let pods = spec.workload().map(|workload| PodsMeant::Of(named(workload)));
     let labels = spec.node_selector.clone().unwrap_or_default();
