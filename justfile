@@ -142,7 +142,7 @@ nightly:
 
 # Writes the generated files.
 generate: tools
-    REGENERATE=1 cargo test --quiet --locked -p api generated
+    REGENERATE=1 cargo test --quiet --locked -p api -p plan --lib generated
     monitoring/dashboard-configmap > monitoring/grafana-dashboard-configmap.yaml
     tools/render
     tools/compat
@@ -179,7 +179,6 @@ _structure:
 # What the docs say is there.
 _docs-hold:
     @tools/examples-in-docs
-    @tools/reasons-in-docs
     @tools/compat --check
 
 # The workflows under .github can be run.

@@ -11,6 +11,7 @@ use clap::CommandFactory;
 use controller::metrics::Identity;
 use controller::runtime::AllMetrics;
 use controller::settings::Settings;
+use plan::{ConditionType, EventReason, Reason, VipReason};
 use serde_json::{Value, json};
 
 fn folder() -> PathBuf {
@@ -307,9 +308,17 @@ fn has_name(kind: &str, name: &str, sources: &str) -> bool {
             let mut found = names.iter().map(|found| with_labels(found));
             found.any(|(found, present)| found == name && labels.is_subset(&present))
         }
+        "condition" => ConditionType::ALL.iter().any(|found| found.name() == name),
+        "reason" => Reason::ALL.iter().any(|found| found.name() == name),
+        "vip-reason" => VipReason::ALL.iter().any(|found| found.name() == name),
         "text" => sources.contains(name),
         // What follows a prefix is somebody else's.
         "prefix" | "log" => sources.contains(&quoted),
+        "event" => {
+            // The list also has the actions of Events.
+            EventReason::ALL.iter().any(|found| found.name() == name)
+                || sources.contains(&format!("{quoted}\""))
+        }
         _ => sources.contains(&format!("{quoted}\"")),
     }
 }

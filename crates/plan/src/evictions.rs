@@ -85,6 +85,34 @@ pub(crate) fn next(
     next
 }
 
+/// What is known of a pod of a workload.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkloadPod<'a, P> {
+    /// What stands for the pod.
+    pub pod: P,
+    /// The node that it runs on; none while it is not scheduled.
+    pub node: Option<&'a str>,
+    /// Whether it is being deleted.
+    pub is_leaving: bool,
+    /// Whether it certainly belongs to the workload, and is of a kind that may be evicted.
+    pub may_evict: bool,
+}
+
+/// The pod of a workload to evict from a node: the first one. None while a pod of the workload starts or ends, because one pod leaves
+/// at a time.
+pub fn pod_to_evict<'a, P>(pods: impl Iterator<Item = WorkloadPod<'a, P>>, from: &NodeName) -> Option<P> {
+    let mut found = None;
+    for WorkloadPod { pod, node, is_leaving, may_evict } in pods {
+        if node.is_none() || is_leaving {
+            return None;
+        }
+        if found.is_none() && may_evict && node == Some(from.as_str()) {
+            found = Some(pod);
+        }
+    }
+    found
+}
+
 /// The nodes that hold addresses of a pool.
 fn own(world: &World, pool: &Pool) -> Vec<usize> {
     let holder = |address| match &world.fact(&pool.scope, address)?.holding {
@@ -92,4 +120,34 @@ fn own(world: &World, pool: &Pool) -> Vec<usize> {
         Holding::Free | Holding::Missing | Holding::Unknown(_) => None,
     };
     pool.addresses.iter().filter_map(|address| holder(*address)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &'static str, node: Option<&'static str>) -> WorkloadPod<'static, &'static str> {
+        WorkloadPod { pod: name, node, is_leaving: false, may_evict: true }
+    }
+
+    #[test]
+    fn the_first_pod_on_the_node_is_evicted() {
+        let pods = [pod("a", Some("n1")), pod("b", Some("n2")), pod("c", Some("n2"))];
+        assert_eq!(pod_to_evict(pods.into_iter(), &"n2".into()), Some("b"));
+        assert_eq!(pod_to_evict(pods.into_iter(), &"n3".into()), None);
+    }
+
+    #[test]
+    fn no_pod_is_evicted_while_another_starts_or_ends() {
+        let starting = [pod("a", Some("n1")), pod("b", None)];
+        assert_eq!(pod_to_evict(starting.into_iter(), &"n1".into()), None);
+        let ending = WorkloadPod { is_leaving: true, ..pod("b", Some("n2")) };
+        assert_eq!(pod_to_evict([pod("a", Some("n1")), ending].into_iter(), &"n1".into()), None);
+    }
+
+    #[test]
+    fn a_pod_that_may_not_be_evicted_stays() {
+        let kept = WorkloadPod { may_evict: false, ..pod("a", Some("n1")) };
+        assert_eq!(pod_to_evict([kept, pod("b", Some("n1"))].into_iter(), &"n1".into()), Some("b"));
+    }
 }

@@ -130,3 +130,24 @@ pub struct Account {
     /// Whether what is created there can carry a tag.
     pub can_tag: bool,
 }
+
+/// Where the status of an object says that an address is, and whether the node there is Ready.
+#[derive(Clone, Debug)]
+pub struct LastReported {
+    /// The VM.
+    pub vm: VmId,
+    /// Whether its node is Ready.
+    pub is_ready: bool,
+}
+
+impl LastReported {
+    /// Whether what a cloud shows may be older than this. An address that is free of a dead holder waits for nothing: attaching it
+    /// to another VM takes it from nobody. One that is shown elsewhere may no longer be there.
+    pub fn contradicts(&self, shown: &Holding) -> bool {
+        match shown {
+            Holding::By(vm) => *vm != self.vm,
+            Holding::Free | Holding::Missing => self.is_ready,
+            Holding::Unknown(_) => false,
+        }
+    }
+}

@@ -44,6 +44,7 @@ mod ownership;
 mod placement;
 mod planner;
 mod pool;
+mod reasons;
 mod record;
 mod records;
 #[cfg(feature = "sabotage")]
@@ -56,7 +57,8 @@ pub mod vips;
 mod world;
 
 pub use creation::TAG_PREFIX;
-pub use facts::{Account, Fact, Holding, InFlight, MachineState, Node, Pause, Readiness, Turn};
+pub use evictions::{WorkloadPod, pod_to_evict};
+pub use facts::{Account, Fact, Holding, InFlight, LastReported, MachineState, Node, Pause, Readiness, Turn};
 pub use jiff::{SignedDuration, Timestamp};
 pub use losses::Tripped;
 pub use names::{Address, Epoch, NO_IPV6, NodeName, PoolKey, Provider, Scope, Tick, VmId};
@@ -65,6 +67,7 @@ pub use pool::{
     ADDRESSES_MAX, Creation, Journal, Mode, Move, PENDING, Pods, Policy, Pool, Spread, Takeover, Target,
     Tenancy,
 };
+pub use reasons::{ConditionType, EventReason, Reason, VipConditionType, VipReason};
 pub use record::{
     DnsProvider, InFlightRecord, Publication, RecordFact, RecordKind, RecordName, RecordSet, Source,
 };

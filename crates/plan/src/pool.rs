@@ -233,6 +233,13 @@ pub struct Policy {
     pub evicts: bool,
 }
 
+impl Policy {
+    /// What applies where the user sets nothing. The failover grace and the cool-off depend on the kind of the object.
+    pub fn defaults(failover_grace: Duration, cool_off: Duration) -> Self {
+        Self { failover_grace, cool_off, evicts: true, ..Self::default() }
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {

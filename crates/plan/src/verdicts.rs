@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::names::{ADDRESSES_SHOWN_MAX, RECORDS_SHOWN_MAX, list};
+use crate::reasons::Reason;
 use crate::{ADDRESSES_MAX, Address, NodeName, Pause, PoolKey, Timestamp, Tripped, VmId, Why};
 
 /// What is to be said of an address.
@@ -67,6 +68,40 @@ pub enum Waits {
     ForRetry(Pause),
     /// The object's status has no room for what has to be remembered of it.
     ForRoom,
+}
+
+impl Verdict {
+    /// The reason that users see.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Settled(_) => Reason::Settled,
+            Self::Lingers(..) => Reason::NoMatch,
+            Self::Moving(_) => Reason::Moving,
+            Self::Queued(_) => Reason::Queued,
+            Self::NoNode => Reason::NoNode,
+            Self::OtherRegion(..) => Reason::OtherRegion,
+            Self::Unsupported(_) => Reason::UnsupportedAddress,
+            Self::Foreign(_) => Reason::Foreign,
+            Self::OwnedBy(_) => Reason::Conflict,
+            Self::Missing => Reason::Missing,
+            Self::Disabled => Reason::Disabled,
+            Self::Releasing => Reason::Releasing,
+            Self::Unmarked => Reason::NotReleased,
+            Self::Leaving => Reason::Deleted,
+            Self::Unknown(_) => Reason::Unknown,
+            Self::WouldStep(_) => Reason::Observing,
+            Self::Waits(waits) => match waits {
+                Waits::ForBudget => Reason::MaxConcurrentMoves,
+                Waits::ForHealthy => Reason::MinHealthy,
+                Waits::ForCoolOff(_) => Reason::CoolOff,
+                Waits::ForConfirmation(_) => Reason::HoldersLost,
+                Waits::ForNewerController => Reason::NewerJournal,
+                Waits::ForCorrection => Reason::Refused,
+                Waits::ForRetry(_) => Reason::Failed,
+                Waits::ForRoom => Reason::JournalFull,
+            },
+        }
+    }
 }
 
 impl fmt::Display for Verdict {
@@ -162,6 +197,24 @@ pub enum Published {
     Gone,
 }
 
+impl Published {
+    /// The reason that users see.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Yes(_) | Self::Left | Self::Gone => Reason::Published,
+            Self::Publishing => Reason::Publishing,
+            Self::Unread => Reason::Unknown,
+            Self::Failed(_) => Reason::RecordFailed,
+            Self::Conflict(_) => Reason::RecordConflict,
+            Self::NotOurs(_) => Reason::RecordNotOurs,
+            Self::OwnedByOther(_) => Reason::RecordOwnedByOther,
+            Self::LastKept(_) => Reason::LastAddressesKept,
+            Self::Nothing => Reason::NothingToPublish,
+            Self::Would(_) => Reason::Observing,
+        }
+    }
+}
+
 impl fmt::Display for Published {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -219,6 +272,23 @@ pub enum Lacking {
     Unread,
     /// The last try failed.
     Failed(Pause),
+}
+
+impl Lacking {
+    /// The reason that users see.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Creating(_) => Reason::Creating,
+            Self::WouldCreate(_) => Reason::Observing,
+            Self::Unread => Reason::Unknown,
+            Self::Failed(_) => Reason::Failed,
+            Self::Ambiguous(_) => Reason::AmbiguousCreation,
+            Self::Unlisted(_) => Reason::UnlistedAddresses,
+            Self::TooMany(_) | Self::TagsHidden => Reason::NoTags,
+            Self::NoRegion => Reason::NoRegion,
+            Self::Full(_) => Reason::CreatedAddressesMax,
+        }
+    }
 }
 
 impl fmt::Display for Lacking {

@@ -71,6 +71,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::reasons::VipReason;
+
 pub use self::facts::{Address, Claim, Cluster, Count, Key, Pool, PoolRef, Role, Undecodable, World};
 
 /// What to do for a VIP of a Cluster.
@@ -149,23 +151,23 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// One word.
-    pub fn reason(&self) -> &'static str {
+    /// The reason that users see.
+    pub fn reason(&self) -> VipReason {
         match self {
-            Self::Assigned { .. } => "Assigned",
-            Self::Manual(_) => "Manual",
-            Self::Allocating(_) => "Allocating",
-            Self::Releasing { .. } => "Releasing",
-            Self::Exhausted(_) => "PoolExhausted",
-            Self::NoPool { .. } => "NoPool",
-            Self::NoClass(_) => "NoClass",
-            Self::NotOurs(_) => "ClaimNotOurs",
-            Self::InUse { .. } => "InUse",
-            Self::Failed(_) => "Failed",
-            Self::Unknown(_) => "Unknown",
-            Self::Paused => "Paused",
-            Self::Leaving => "Leaving",
-            Self::NotWanted => "NotWanted",
+            Self::Assigned { .. } => VipReason::Assigned,
+            Self::Manual(_) => VipReason::Manual,
+            Self::Allocating(_) => VipReason::Allocating,
+            Self::Releasing { .. } => VipReason::Releasing,
+            Self::Exhausted(_) => VipReason::PoolExhausted,
+            Self::NoPool { .. } => VipReason::NoPool,
+            Self::NoClass(_) => VipReason::NoClass,
+            Self::NotOurs(_) => VipReason::ClaimNotOurs,
+            Self::InUse { .. } => VipReason::InUse,
+            Self::Failed(_) => VipReason::Failed,
+            Self::Unknown(_) => VipReason::Unknown,
+            Self::Paused => VipReason::Paused,
+            Self::Leaving => VipReason::Leaving,
+            Self::NotWanted => VipReason::NotWanted,
         }
     }
 

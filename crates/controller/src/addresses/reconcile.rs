@@ -20,8 +20,8 @@ use std::time::Duration;
 use drivers::times::later;
 use kube::ResourceExt;
 use plan::{
-    Action, Creation, CreationAction, CreationStep, Epoch, Eviction, Journal, Move, PENDING, Plan, Published,
-    SignedDuration, Step, Timestamp, Verdict, VmId, Waits,
+    Action, Creation, CreationAction, CreationStep, Epoch, EventReason, Eviction, Journal, Move, PENDING,
+    Plan, Published, SignedDuration, Step, Timestamp, Verdict, VmId, Waits,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -299,7 +299,7 @@ impl Reconciler {
             }
             Happened::Written(Written::Status(key, sent, Ok(answered))) => {
                 if let Some(note) = self.index.see_written(&key, &sent, answered) {
-                    self.tell(&key, "OutdatedCRD", note, true);
+                    self.tell(&key, EventReason::OutdatedCRD, note);
                 }
                 self.reporter.tell_of_written(&key, self.clock.wall());
             }

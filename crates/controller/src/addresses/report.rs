@@ -8,7 +8,7 @@
 mod events;
 mod finalizers;
 mod nodes;
-mod reasons;
+mod state;
 mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use plan::{NodeName, Plan, PoolKey, Timestamp};
+use plan::{EventReason, NodeName, Plan, PoolKey, Timestamp};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -26,9 +26,7 @@ use super::index::tracked::Tracked;
 use super::object::Object;
 use crate::backoff::{ANY_VERSION, Backoff};
 use crate::kubernetes::events::{NewEvent, tell};
-use crate::kubernetes::write::{
-    REFUSALS_REPORTED, REFUSED_RETRY, UNANSWERED_RETRY, WRITE_REFUSED, is_conflict, is_refused,
-};
+use crate::kubernetes::write::{REFUSALS_REPORTED, REFUSED_RETRY, UNANSWERED_RETRY, is_conflict, is_refused};
 use crate::leadership::fence::Fence;
 use crate::tasks::Tasks;
 
@@ -234,11 +232,13 @@ impl Reporter {
             let news = match &target {
                 Target::Status(key) | Target::Object(key) => {
                     let Some(tracked) = index.objects.get(key) else { continue };
-                    NewEvent::of_object(&tracked.object, WRITE_REFUSED, "Write", note)
+                    NewEvent::of_object(&tracked.object, EventReason::WriteRefused, "Write", note)
                 }
-                Target::Marks(name) => NewEvent::of_node(name, index.nodes.get(name), WRITE_REFUSED, note),
+                Target::Marks(name) => {
+                    NewEvent::of_node(name, index.nodes.get(name), EventReason::WriteRefused, note)
+                }
             };
-            self.tell(news.as_warning(), now);
+            self.tell(news, now);
         }
     }
 

@@ -19,9 +19,6 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-/// Why an object is not acted on that can't be decoded, and the reason of the Event about it.
-pub const UNDECODABLE: &str = "Undecodable";
-
 /// An object, or what is left of one that can't be decoded.
 #[derive(Clone, Debug)]
 pub enum Decoded<K> {

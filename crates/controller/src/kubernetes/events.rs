@@ -8,9 +8,9 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
-use plan::Timestamp;
+use plan::{ConditionType, EventReason, Reason, Timestamp};
 
-use super::decode::{Report, UNDECODABLE};
+use super::decode::Report;
 use super::limits::{NOTE_MAX, cut};
 
 /// The most characters of an object's name in that of an Event about it.
@@ -19,15 +19,34 @@ const NAME_MAX: usize = 180;
 /// Where Events about what has no namespace are.
 const NAMESPACE_OF_CLUSTER: &str = "default";
 
+/// The reason of an Event, and whether its type is Warning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventKind {
+    /// The reason.
+    pub reason: &'static str,
+    /// Whether a person should look at it.
+    pub is_warning: bool,
+}
+
+impl From<EventReason> for EventKind {
+    fn from(reason: EventReason) -> Self {
+        Self { reason: reason.name(), is_warning: reason.row().is_warning }
+    }
+}
+
+impl From<Reason> for EventKind {
+    fn from(reason: Reason) -> Self {
+        Self { reason: reason.name(), is_warning: reason.condition() == ConditionType::Stalled }
+    }
+}
+
 /// Something that happened to an object or a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewEvent {
     /// To whom.
     pub regarding: ObjectReference,
-    /// Whether a person should look at it.
-    pub is_warning: bool,
-    /// One word.
-    pub reason: String,
+    /// Its reason, and whether a person should look at it.
+    pub kind: EventKind,
     /// What was being done.
     pub action: &'static str,
     /// A sentence.
@@ -49,12 +68,7 @@ impl NewEvent {
             "the controller can't decode this object and does not act on it; correct this field: {}",
             report.error
         );
-        Self { regarding, is_warning: true, reason: UNDECODABLE.into(), action: "Decode", note }
-    }
-
-    /// The same, for somebody to look at.
-    pub fn as_warning(self) -> Self {
-        Self { is_warning: true, ..self }
+        Self { regarding, kind: EventReason::Undecodable.into(), action: "Decode", note }
     }
 }
 
@@ -77,11 +91,11 @@ pub(crate) async fn tell(
         action: Some(news.action.into()),
         event_time: Some(MicroTime(now)),
         note: Some(cut(&news.note, NOTE_MAX)),
-        reason: Some(news.reason),
+        reason: Some(news.kind.reason.into()),
         regarding: Some(news.regarding),
         reporting_controller: Some("ip-address-controller".into()),
         reporting_instance: Some(who.to_owned()),
-        type_: Some(if news.is_warning { "Warning" } else { "Normal" }.into()),
+        type_: Some(if news.kind.is_warning { "Warning" } else { "Normal" }.into()),
         ..Event::default()
     };
     Api::namespaced(client, &namespace).create(&PostParams::default(), &event).await.map(drop)

@@ -16,9 +16,6 @@ const WRITE_RETRY: Duration = Duration::from_millis(500);
 /// A write that was refused so often is reported.
 pub(crate) const REFUSALS_REPORTED: u32 = 3;
 
-/// The reason of an Event about a write that the apiserver refuses.
-pub(crate) const WRITE_REFUSED: &str = "WriteRefused";
-
 /// Whether the apiserver has answered that it does not take a write. Somebody has to change something before it does.
 pub(crate) fn is_refused(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };

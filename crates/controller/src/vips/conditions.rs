@@ -4,8 +4,8 @@
 //! annotation; none where they are. Conditions of others keep every field, and their order.
 
 use kube::ResourceExt;
-use plan::Timestamp;
 use plan::vips::Role;
+use plan::{Timestamp, VipConditionType, VipReason};
 use serde_json::{Value, json};
 
 use super::codec::{Words, words};
@@ -24,8 +24,8 @@ const WITH_SEVERITY: &str = "v1beta1";
 /// The type of the condition about a VIP.
 pub fn type_of(role: Role) -> &'static str {
     match role {
-        Role::ControlPlane => "vip.capi.gorizond.io/ControlPlaneVIPReady",
-        Role::Ingress => "vip.capi.gorizond.io/IngressVIPReady",
+        Role::ControlPlane => VipConditionType::ControlPlane.name(),
+        Role::Ingress => VipConditionType::Ingress.name(),
     }
 }
 
@@ -74,7 +74,8 @@ fn condition(kind: &str, words: &Words, before: Option<&Value>, version: &str, n
         "lastTransitionTime": since.cloned().unwrap_or_else(|| now.into()),
     });
     if version == WITH_SEVERITY && status == "False" {
-        let is_on_its_way = matches!(&*words.reason, "Allocating" | "Releasing");
+        let is_on_its_way =
+            [VipReason::Allocating, VipReason::Releasing].iter().any(|reason| words.reason == reason.name());
         condition["severity"] = if is_on_its_way { "Info" } else { "Warning" }.into();
     }
     condition
@@ -87,7 +88,7 @@ fn says(condition: &Value, words: &Words) -> bool {
 }
 
 fn status(words: &Words) -> &'static str {
-    if words.reason == "Assigned" { "True" } else { "False" }
+    if words.reason == VipReason::Assigned.name() { "True" } else { "False" }
 }
 
 fn message(words: &Words) -> String {

@@ -644,8 +644,8 @@ impl VipReconciler {
             }
         }
         for news in amendment.news {
-            if news.is_warning {
-                tracing::warn!(target: LOG, cluster = %key, reason = news.reason, "{}", news.note);
+            if news.kind.is_warning {
+                tracing::warn!(target: LOG, cluster = %key, reason = news.kind.reason, "{}", news.note);
             }
             self.tell(news);
         }

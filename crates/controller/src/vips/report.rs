@@ -9,14 +9,14 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::{ApiResource, ObjectMeta};
 use plan::vips::{self, Key, Role, Step, Verdict, World};
+use plan::{EventReason, VipReason};
 use serde_json::{Value, json};
 
 use super::codec::{Words, words};
 use super::index::Tracked;
 use super::names::{INGRESS_VIP, STATUS, VARIABLE};
 use super::watch::Kind;
-use crate::kubernetes::events::NewEvent;
-use crate::kubernetes::write::WRITE_REFUSED;
+use crate::kubernetes::events::{EventKind, NewEvent};
 
 /// A change of a Cluster.
 pub struct Amendment {
@@ -89,8 +89,8 @@ pub fn amendment(
             // Another copy may have been waiting for longer, and have said so. A full pool may have an address for a moment, which
             // one of those gets that wait for it: the others need not hear of it.
             (said, Manner::Patient) if said.is_on_its_way() => {
-                let waits =
-                    |words: &Words| matches!(&*words.reason, "Allocating" | "Releasing" | "PoolExhausted");
+                let waiting = [VipReason::Allocating, VipReason::Releasing, VipReason::PoolExhausted];
+                let waits = |words: &Words| waiting.iter().any(|reason| words.reason == reason.name());
                 now.retain(|told, words| *told != name || waits(words));
             }
             (said, _) => _ = now.insert(name, speak(said)),
@@ -147,7 +147,7 @@ fn write(
 }
 
 fn speak(said: &Verdict) -> Words {
-    Words { reason: said.reason().to_owned(), message: said.to_string() }
+    Words { reason: said.reason().name().to_owned(), message: said.to_string() }
 }
 
 fn reference(metadata: &ObjectMeta, served: &ApiResource) -> ObjectReference {
@@ -164,14 +164,15 @@ fn reference(metadata: &ObjectMeta, served: &ApiResource) -> ObjectReference {
 /// That a Cluster can't be changed.
 pub fn refusal(metadata: &ObjectMeta, served: &ApiResource, note: String) -> NewEvent {
     let regarding = reference(metadata, served);
-    NewEvent { regarding, is_warning: true, reason: WRITE_REFUSED.into(), action: "AllocateVIP", note }
+    NewEvent { regarding, kind: EventReason::WriteRefused.into(), action: "AllocateVIP", note }
 }
 
 fn news(metadata: &ObjectMeta, served: &ApiResource, role: Role, said: &Verdict) -> NewEvent {
     let regarding = reference(metadata, served);
     let is_warning = said.is_stuck() || matches!(said, Verdict::Assigned { undefined_in: Some(_), .. });
     let note = format!("{role} VIP: {said}");
-    NewEvent { regarding, is_warning, reason: said.reason().to_owned(), action: "AllocateVIP", note }
+    let kind = EventKind { reason: said.reason().name(), is_warning };
+    NewEvent { regarding, kind, action: "AllocateVIP", note }
 }
 
 #[cfg(test)]

@@ -154,7 +154,7 @@ fn planned(text: &str) -> String {
     let lines = plan(&world, &key, &world.clusters[&key]).into_iter().filter_map(
         |(role, Decision { step, said })| {
             let step = step.map(|step| format!("{step} ")).unwrap_or_default();
-            let said = format!("{role}: {step}({})", said.reason());
+            let said = format!("{role}: {step}({})", said.reason().name());
             (said != "ingress: (NotWanted)").then_some(said)
         },
     );
@@ -453,7 +453,7 @@ fn a_cluster_that_was_read_before_its_vip_was_written_is_not_in_its_own_way() {
     let world = world("endpoint 10.0.0.1 | pool p | claim from p has 10.0.0.1");
     let key = key("ns", "c");
     let earlier = Cluster { endpoint: None, ..world.clusters[&key].clone() };
-    assert_eq!(plan(&world, &key, &earlier)[0].1.said.reason(), "Allocating");
+    assert_eq!(plan(&world, &key, &earlier)[0].1.said.reason(), VipReason::Allocating);
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::time::Duration;
 use api::status::{AddressState, AddressStatus};
 use drivers::{DriverError, Listing, Tags};
 use plan::{
-    Account, Address, Fact, Holding, MachineState, PENDING, Pool, Provider, Readiness, Scope, Tick, VmId,
+    Account, Address, Fact, Holding, LastReported, MachineState, PENDING, Pool, Provider, Readiness, Scope,
+    Tick, VmId,
 };
 use tokio::time::Instant;
 
@@ -65,7 +66,7 @@ impl Index {
         if self.late_until.get(&scope.provider).is_none_or(|until| *until <= Instant::now()) {
             return BTreeMap::new();
         }
-        let is_well =
+        let is_ready =
             |vm: &VmId| self.world.node_of(vm).is_some_and(|(_, node)| node.readiness == Readiness::Ready);
         let mut all = BTreeMap::new();
         for (key, tracked) in &self.objects {
@@ -79,7 +80,7 @@ impl Index {
             let found = tracked.object.addresses().iter().filter(is_on_its_holder).filter_map(|status| {
                 let address = status.address.parse().ok()?;
                 let vm = pool.last_holders.get(&address)?;
-                let said = LastReported { vm: vm.clone(), is_well: is_well(vm) };
+                let said = LastReported { vm: vm.clone(), is_ready: is_ready(vm) };
                 pool.entry(address).is_none().then_some((address, said))
             });
             all.extend(found);
@@ -156,21 +157,3 @@ impl Index {
 }
 
 const NOT_SHOWN_YET: &str = "the last leader put it elsewhere, which the cloud may not show yet";
-
-/// Where an address is by its object's own word, and whether the node there is well.
-struct LastReported {
-    vm: VmId,
-    is_well: bool,
-}
-
-impl LastReported {
-    /// Whether what a cloud shows may be older than this. An address that is free of a dead holder waits for nothing: it is put on
-    /// another machine, which takes it from nobody. One that is shown elsewhere may not be there any more.
-    fn contradicts(&self, shown: &Holding) -> bool {
-        match shown {
-            Holding::By(vm) => *vm != self.vm,
-            Holding::Free | Holding::Missing => self.is_well,
-            Holding::Unknown(_) => false,
-        }
-    }
-}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::records::DnsRecordSet;
 use kube::Resource;
-use plan::{Address, Fact, Holding, Mode, NodeName, Pool, PoolKey, Provider, Scope, VmId};
+use plan::{Address, Fact, Holding, Mode, NodeName, Pool, PoolKey, Reason, Scope};
 use tokio::time::Instant;
 
 use super::Index;
@@ -17,10 +17,10 @@ use crate::addresses::create_request::CreateRequest;
 use crate::addresses::dropped_fields::DroppedFields;
 use crate::addresses::object::Object;
 use crate::addresses::resources::parsed::Parsed;
-use crate::addresses::resources::refusal::{NO_NODES, Refusal, UNSUPPORTED_NODE};
+use crate::addresses::resources::refusal::Refusal;
 use crate::addresses::resources::{key_of, kind_name, node_dns_record_set};
-use crate::addresses::watch::{Kind, SlimNode};
-use crate::kubernetes::decode::{Change, Decoded, UNDECODABLE, Undecodable};
+use crate::addresses::watch::Kind;
+use crate::kubernetes::decode::{Change, Decoded, Undecodable};
 
 impl Index {
     pub(super) fn see_objects<K: kube::Resource<DynamicType = ()> + Clone>(
@@ -287,10 +287,11 @@ impl Index {
             let matching = members
                 .iter()
                 .filter(|(_, pods)| pods.is_some())
-                .filter_map(|(name, _)| self.nodes.get(name));
+                .filter_map(|(name, _)| self.nodes.get(name))
+                .filter_map(|node| Some(machine_of(node)?.0));
             let holders =
                 pool.last_holders.values().cloned().chain(codec::machines_of(tracked.object.moves()));
-            match scope_of(provider, matching, holders) {
+            match Scope::choose(provider, matching, holders) {
                 Some(scope) => pool.scope = scope,
                 None => {
                     let is_meant = |name: &NodeName| {
@@ -299,11 +300,11 @@ impl Index {
                     let unsupported = self.unsupported.iter().find(|(name, _)| is_meant(name));
                     refusal = Some(match unsupported {
                         Some((node, why)) => Refusal {
-                            reason: UNSUPPORTED_NODE,
+                            reason: Reason::UnsupportedNode,
                             message: format!("node {node} can't get an address: {why}"),
                         },
                         None => Refusal {
-                            reason: NO_NODES,
+                            reason: Reason::NoNodes,
                             message: format!(
                                 "no matching node has a providerID of {provider}, so its account is not known"
                             ),
@@ -314,7 +315,10 @@ impl Index {
         }
         if tracked.undecodable.is_some() {
             refusal = refusal.or_else(|| {
-                Some(Refusal { reason: UNDECODABLE, message: "the object can't be decoded".to_owned() })
+                Some(Refusal {
+                    reason: Reason::Undecodable,
+                    message: "the object can't be decoded".to_owned(),
+                })
             });
         }
         if refusal.is_some() {
@@ -374,20 +378,5 @@ pub(super) fn stand_in(kind: Kind, undecodable: &Undecodable) -> Option<Object> 
             let spec = serde_json::json!({"provider": provider, "dnsRecordSet": records});
             read(undecodable, spec).map(Object::Records)
         }
-    }
-}
-
-/// The account that a pool's nodes live in: that of the first matching node, or of a machine that held an address.
-fn scope_of<'a>(
-    provider: Provider,
-    matching: impl Iterator<Item = &'a SlimNode>,
-    mut holders: impl Iterator<Item = VmId>,
-) -> Option<Scope> {
-    let mut of_nodes = matching.filter_map(|node| Some(machine_of(node)?.0));
-    let of_holder = |vm: VmId| Some(Scope { provider, account: vm.as_str().split_once('/')?.0.into() });
-    match provider {
-        // The token says which account it is.
-        Provider::DigitalOcean => Some(Scope { provider, account: "".into() }),
-        _ => of_nodes.find(|scope| scope.provider == provider).or_else(|| holders.find_map(of_holder)),
     }
 }

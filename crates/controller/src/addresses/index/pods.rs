@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use kube::core::SelectorExt;
 use kube::{Resource, ResourceExt};
-use plan::{NodeName, Pods, PoolKey, World};
+use plan::{NodeName, Pods, PoolKey, WorkloadPod, World};
 
 use super::Index;
 use super::owners::{self, Owners};
@@ -191,24 +191,20 @@ impl Index {
         }
     }
 
-    /// A pod of an object's workload on a node that may be evicted: the first by name. None while another is on its way in or
-    /// out, or while no node carries the label that the next one may ask for.
+    /// The pod of an object's workload to evict from a node. None while no node carries the label that the pod's replacement may
+    /// select.
     pub fn pod_to_evict(&self, key: &PoolKey, node: &NodeName) -> Option<&SlimPod> {
         let meant = self.objects.get(key)?.who.pods.as_ref()?;
         if !self.nodes.values().any(SlimNode::is_ip_ready) {
             return None;
         }
-        let mut found = None;
-        for pod in self.pods.values().filter(|pod| !has_ended(pod) && meant.means(pod, &self.owners)) {
-            let is_on_its_way = pod.spec.node_name.is_none() || pod.metadata.deletion_timestamp.is_some();
-            if is_on_its_way {
-                return None;
-            }
-            let is_there = pod.spec.node_name.as_deref() == Some(node.as_str());
-            if found.is_none() && is_there && meant.may_evict(pod, &self.owners) {
-                found = Some(pod);
-            }
-        }
-        found
+        let pods = self.pods.values().filter(|pod| !has_ended(pod) && meant.means(pod, &self.owners));
+        let pods = pods.map(|pod| WorkloadPod {
+            pod,
+            node: pod.spec.node_name.as_deref(),
+            is_leaving: pod.metadata.deletion_timestamp.is_some(),
+            may_evict: meant.may_evict(pod, &self.owners),
+        });
+        plan::pod_to_evict(pods, node)
     }
 }

@@ -240,7 +240,7 @@ fn a_machine_that_can_get_no_address_is_told_until_there_are_only_others() {
     index.see(Seen::Allocations(Change::All(vec![read(allocation.clone())])));
     let refusal = |index: &Index| {
         let (_, tracked) = index.objects.first_key_value().unwrap();
-        tracked.refusal.as_ref().map(|refusal| (refusal.reason, refusal.message.clone()))
+        tracked.refusal.as_ref().map(|refusal| (refusal.reason.name(), refusal.message.clone()))
     };
     index.see(Seen::Nodes(Change::Applied(uniform.clone())));
     let (reason, message) = refusal(&index).unwrap();

@@ -1,16 +1,15 @@
 //! Tells objects and nodes what happens to them.
 
-use plan::{Action, Step};
+use plan::{Action, EventReason, Step};
 
 use super::Reconciler;
 use crate::kubernetes::events::NewEvent;
 
 impl Reconciler {
     /// Tells of something that happened to an object.
-    pub(super) fn tell(&mut self, key: &plan::PoolKey, reason: &str, note: String, is_warning: bool) {
+    pub(super) fn tell(&mut self, key: &plan::PoolKey, reason: EventReason, note: String) {
         let Some(tracked) = self.index.objects.get(key) else { return };
-        let news = NewEvent::of_object(&tracked.object, reason, "Move", note);
-        self.reporter.tell(if is_warning { news.as_warning() } else { news }, self.clock.wall());
+        self.reporter.tell(NewEvent::of_object(&tracked.object, reason, "Move", note), self.clock.wall());
     }
 
     /// Tells the object, and the nodes where an address comes or goes, of a move that begins or ends.
@@ -34,14 +33,14 @@ impl Reconciler {
                     (None, Some(to)) => format!("{address} goes to {}", to.node),
                     (None, None) => return,
                 };
-                self.tell(key, "Moving", note, false);
+                self.tell(key, EventReason::Moving, note);
             }
             (Action::Finish, Some(entry)) => {
                 let left = entry.from.as_ref().filter(|_| !entry.asks_again()).and_then(name);
                 let came = entry.to.as_ref().map(|to| to.node.clone());
                 let news = [
-                    (left, "AddressDetached", format!("{address} of {key} has left")),
-                    (came.clone(), "AddressAttached", format!("{address} of {key} is here")),
+                    (left, EventReason::AddressDetached, format!("{address} of {key} has left")),
+                    (came.clone(), EventReason::AddressAttached, format!("{address} of {key} is here")),
                 ];
                 for (node, reason, note) in news {
                     let Some(node) = node else { continue };
@@ -56,14 +55,14 @@ impl Reconciler {
                 let lacking: Vec<_> = entry.owed.iter().filter(lacks).cloned().collect();
                 for vm in lacking {
                     let note = format!("{vm} had an address of its own and has none now: give it one");
-                    self.tell(key, "NoOwnAddress", note, true);
+                    self.tell(key, EventReason::NoOwnAddress, note);
                 }
                 if let Some(node) = came {
-                    self.tell(key, "Attached", format!("{address} is on {node}"), false);
+                    self.tell(key, EventReason::Attached, format!("{address} is on {node}"));
                 }
             }
             (Action::Abandon, Some(_)) => {
-                self.tell(key, "MoveGivenUp", format!("the move of {address} was given up"), false);
+                self.tell(key, EventReason::MoveGivenUp, format!("the move of {address} was given up"));
             }
             _ => {}
         }

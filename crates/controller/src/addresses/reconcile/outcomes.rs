@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use drivers::{DriverError, NotSent};
 use plan::{
-    Action, Holding, Move, Pause, RecordAction, RecordFact, RecordStep, Step, Timestamp, Turn, later,
+    Action, EventReason, Holding, Move, Pause, RecordAction, RecordFact, RecordStep, Step, Timestamp, Turn,
+    later,
 };
 use tokio::time::Instant;
 
@@ -89,7 +90,7 @@ impl Reconciler {
             Err(error) => {
                 tracing::warn!(pool = %step.pool, id = self.move_id(*address), %error, "failed: {step}");
                 let now = self.clock.wall();
-                self.tell(&step.pool, "MoveFailed", format!("{step} failed: {error}"), true);
+                self.tell(&step.pool, EventReason::MoveFailed, format!("{step} failed: {error}"));
                 let entry = self.index.world.pool(&step.pool).and_then(|pool| pool.entry(*address));
                 match action {
                     // The machine has a rest, and not the address, which may have to go to another one any moment.
@@ -137,7 +138,7 @@ impl Reconciler {
             // It would hold up the address for ever; a person has to see to the machine.
             self.index.world.has_own.insert(vm.clone());
             let note = format!("{vm} has no address of its own any more, and can't be given one: {error}");
-            self.tell(&step.pool, "NoOwnAddress", note, true);
+            self.tell(&step.pool, EventReason::NoOwnAddress, note);
         }
         if let (Action::Attach(to) | Action::Replace(to), true) =
             (action, is_the_machines_fault(action, error, failures))
@@ -183,11 +184,11 @@ impl Reconciler {
                     self.failed_records.remove(&name);
                     let values: Vec<_> = set.values.iter().map(ToString::to_string).collect();
                     let (reason, note) = match values.is_empty() {
-                        true => ("Unpublished", format!("{name} is gone, as its object asked")),
-                        false => ("Published", format!("{name} holds {}", values.join(", "))),
+                        true => (EventReason::Unpublished, format!("{name} is gone, as its object asked")),
+                        false => (EventReason::Published, format!("{name} holds {}", values.join(", "))),
                     };
                     tracing::info!(object = %key, "{note}");
-                    self.tell(&key, reason, note, false);
+                    self.tell(&key, reason, note);
                 }
                 self.index.world.records.insert(name, RecordFact { set, as_of: now });
             }
@@ -198,7 +199,7 @@ impl Reconciler {
                 let is_failed = !matches!(error, DriverError::NotSent(_));
                 *failures += u32::from(is_failed);
                 if is_failed && *failures == 1 {
-                    self.tell(&key, "RecordFailed", format!("{name}: {error}"), true);
+                    self.tell(&key, EventReason::RecordFailed, format!("{name}: {error}"));
                 }
                 let (until, why) = (later(now, pause), error.to_string().into());
                 self.index.world.avoid_records.insert(name.clone(), Pause { until, why });
@@ -230,7 +231,7 @@ impl Reconciler {
         let (status, pause) = match evicted.into_result() {
             Ok(()) => {
                 tracing::info!(object = %key, "evicted {what}");
-                self.tell(&key, "PodEvicted", format!("evicted {what}, which holds no address"), false);
+                self.tell(&key, EventReason::PodEvicted, format!("evicted {what}, which holds no address"));
                 self.not_evicted.remove(&key);
                 let (count, last) = self.evictions.entry(key.clone()).or_insert((0, Instant::now()));
                 (*count, *last) = (*count + 1, Instant::now());
@@ -239,7 +240,7 @@ impl Reconciler {
             Err(error) => {
                 tracing::warn!(object = %key, %error, "not evicted: {what}");
                 if self.not_evicted.insert(key.clone()) {
-                    self.tell(&key, "PodNotEvicted", format!("{what}: {error}"), true);
+                    self.tell(&key, EventReason::PodNotEvicted, format!("{what}: {error}"));
                 }
                 (if matches!(error, NotEvicted::Refused(_)) { "refused" } else { "error" }, EVICTION_RETRY)
             }

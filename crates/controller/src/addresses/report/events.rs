@@ -3,11 +3,11 @@
 use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
-use plan::NodeName;
+use plan::{ConditionType, EventReason, NodeName, Reason};
 
 use crate::addresses::object::Object;
 use crate::addresses::watch::SlimNode;
-use crate::kubernetes::events::NewEvent;
+use crate::kubernetes::events::{EventKind, NewEvent};
 
 fn reference(object: &impl Resource, kind: &str, api_version: &str) -> ObjectReference {
     let metadata = object.meta();
@@ -24,19 +24,18 @@ fn reference(object: &impl Resource, kind: &str, api_version: &str) -> ObjectRef
 /// What an object's new status says that the present one does not. That addresses are moved or created is told one by one,
 /// and that the cloud has not been asked yet is no news.
 pub(super) fn of_status(present: &Object, new: &Object) -> Option<NewEvent> {
-    let find = |object: &Object, kind: &str| {
-        object.conditions().iter().find(|condition| condition.type_ == kind).cloned()
+    let ready = |object: &Object| {
+        object.conditions().iter().find(|condition| condition.type_ == ConditionType::Ready.name()).cloned()
     };
-    let ready = find(new, "Ready")?;
-    let before = find(present, "Ready").map(|ready| ready.reason);
-    let is_told_otherwise = matches!(ready.reason.as_str(), "Moving" | "Queued" | "Creating")
-        || (before.is_none() && ready.reason == "Unknown");
-    if is_told_otherwise || before.as_ref() == Some(&ready.reason) {
+    let now = ready(new)?;
+    let reason = *Reason::ALL.iter().find(|reason| reason.name() == now.reason)?;
+    let before = ready(present).map(|ready| ready.reason);
+    let is_reported_otherwise = matches!(reason, Reason::Moving | Reason::Queued | Reason::Creating)
+        || (before.is_none() && reason == Reason::Unknown);
+    if is_reported_otherwise || before.as_deref() == Some(reason.name()) {
         return None;
     }
-    let is_stalled = find(new, "Stalled").is_some_and(|stalled| stalled.status == "True");
-    let news = NewEvent::of_object(new, &ready.reason, "Reconcile", ready.message);
-    Some(if is_stalled { news.as_warning() } else { news })
+    Some(NewEvent::of_object(new, reason, "Reconcile", now.message))
 }
 
 /// What is to be said of an object that uses what will go one day.
@@ -48,12 +47,17 @@ pub(super) fn of_deprecation(object: &Object) -> Option<NewEvent> {
          namespace {} instead",
         workload.name, workload.namespace
     );
-    Some(NewEvent::of_object(object, "DeprecatedField", "Reconcile", note).as_warning())
+    Some(NewEvent::of_object(object, EventReason::DeprecatedField, "Reconcile", note))
 }
 
 impl NewEvent {
     /// Something that happened to an object.
-    pub fn of_object(object: &Object, reason: &str, action: &'static str, note: String) -> Self {
+    pub fn of_object(
+        object: &Object,
+        reason: impl Into<EventKind>,
+        action: &'static str,
+        note: String,
+    ) -> Self {
         let regarding = match object {
             Object::Allocation(object) => reference(
                 &**object,
@@ -71,11 +75,11 @@ impl NewEvent {
                 NodeDNSRecordSet::api_version(&()).as_ref(),
             ),
         };
-        Self { regarding, is_warning: false, reason: reason.into(), action, note }
+        Self { regarding, kind: reason.into(), action, note }
     }
 
     /// Something that happened to a node.
-    pub fn of_node(name: &NodeName, node: Option<&SlimNode>, reason: &str, note: String) -> Self {
+    pub fn of_node(name: &NodeName, node: Option<&SlimNode>, reason: EventReason, note: String) -> Self {
         let regarding = ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("Node".into()),
@@ -83,6 +87,6 @@ impl NewEvent {
             uid: node.and_then(|node| node.metadata.uid.clone()),
             ..ObjectReference::default()
         };
-        Self { regarding, is_warning: false, reason: reason.into(), action: "Move", note }
+        Self { regarding, kind: reason.into(), action: "Move", note }
     }
 }

@@ -12,15 +12,16 @@ use api::status::{AddressState, AddressStatus, Holder, Moves, RecordStatus, Summ
 use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use plan::{
-    Address, Astray, Holding, Lacking, Plan, Pool, PoolKey, Published, RecordName, Timestamp, Verdict,
+    Address, Astray, ConditionType, Holding, Lacking, Plan, Pool, PoolKey, Published, Reason, RecordName,
+    Timestamp, Verdict,
 };
 
-use super::reasons::{of_lacking, of_record, reason, severity, state};
+use super::state::state;
 use crate::addresses::codec::{self, whole_seconds};
 use crate::addresses::index::Index;
 use crate::addresses::object::Object;
 use crate::addresses::resources::refusal::Refusal;
-use crate::kubernetes::conditions::{self, Severity};
+use crate::kubernetes::conditions;
 use crate::kubernetes::limits::{self, MESSAGE_MAX, PROPOSED_MAX, VALUES_MAX, cut};
 
 /// The most nodes that each of FLIPOP's lists names. A cluster may have thousands, and the object must still fit.
@@ -150,22 +151,21 @@ impl Speaker<'_> {
 
     fn records(&self, object: &NodeDNSRecordSet) -> Option<NodeDNSRecordSet> {
         let mut status = object.status.clone().unwrap_or_default();
-        let (severity, reason, message) = match (self.refusal, self.worst_record()) {
-            (Some(refusal), _) => (Severity::Stalled, refusal.reason, refusal.message.clone()),
+        let (reason, message) = match (self.refusal, self.worst_record()) {
+            (Some(refusal), _) => (refusal.reason, refusal.message.clone()),
             (None, Some(worst)) => worst,
-            (None, None) => (Severity::Reconciling, "Unknown", "nothing is known of its name yet".to_owned()),
+            (None, None) => (Reason::Unknown, "nothing is known of its name yet".to_owned()),
         };
-        status.state = Some(match severity {
-            Severity::Ready => "active".into(),
-            Severity::Reconciling if reason != "RecordFailed" => "in-progress".into(),
-            Severity::Reconciling | Severity::Stalled => "error".into(),
+        status.state = Some(match reason.condition() {
+            ConditionType::Ready => "active".into(),
+            ConditionType::Reconciling if reason != Reason::RecordFailed => "in-progress".into(),
+            ConditionType::Reconciling | ConditionType::Stalled => "error".into(),
         });
         status.error = (status.state.as_deref() == Some("error")).then(|| cut(&message, MESSAGE_MAX));
         status.observed_generation = object.metadata.generation;
         status.dns = self.dns(status.dns.as_ref());
         status.conditions = conditions::conditions(
             &status.conditions,
-            severity,
             reason,
             &message,
             object.metadata.generation,
@@ -204,16 +204,13 @@ impl Speaker<'_> {
         })
     }
 
-    /// How the object's name stands where it stands worst, the word for it, and a sentence.
-    fn worst_record(&self) -> Option<(Severity, &'static str, String)> {
+    /// The most urgent reason among the object's DNS names, and its message.
+    fn worst_record(&self) -> Option<(Reason, String)> {
         if let Some(refusal) = self.record_refusal {
-            return Some((Severity::Stalled, refusal.reason, refusal.message.clone()));
+            return Some((refusal.reason, refusal.message.clone()));
         }
-        let told = self.published.iter().map(|(name, said)| {
-            let (severity, reason) = of_record(said);
-            (severity, reason, format!("{name} {said}"))
-        });
-        told.max_by_key(|(severity, ..)| *severity)
+        let reported = self.published.iter().map(|(name, said)| (said.reason(), format!("{name} {said}")));
+        reported.max_by_key(|(reason, _)| reason.condition())
     }
 
     fn common(&self, present: &Present<'_>) -> Common {
@@ -230,12 +227,11 @@ impl Speaker<'_> {
         let desired = addresses.iter().filter(|status| status.state != AddressState::Disabled).count();
         self.leave_out(&mut addresses);
         let desired = desired + self.lacking_count();
-        let (severity, reason, message) = self.worst(attached, desired);
+        let (reason, message) = self.worst(attached, desired);
         Common {
             summary: Summary { desired: count(desired), attached: count(attached) },
             conditions: conditions::conditions(
                 present.conditions,
-                severity,
                 reason,
                 &message,
                 present.generation,
@@ -253,32 +249,31 @@ impl Speaker<'_> {
         }
     }
 
-    /// How the object stands where it stands worst: of its refusal, its addresses, those that it lacks, and its DNS name. The message
-    /// also says what else a person should know.
-    fn worst(&self, attached: usize, desired: usize) -> (Severity, &'static str, String) {
-        let worst = self.verdicts.iter().map(|(address, said)| (severity(said), address, said));
-        let worst = worst.max_by_key(|(severity, ..)| *severity);
-        let lacks = self.lacking.map(of_lacking);
-        let of_addresses = worst.as_ref().map_or(Severity::Ready, |(severity, ..)| *severity);
-        let of_lacking = lacks.map_or(Severity::Ready, |(severity, _)| severity);
-        let is_worse = |record: &(Severity, &str, String)| record.0 > of_addresses.max(of_lacking);
-        let said = match (self.refusal, worst, lacks) {
-            (Some(refusal), ..) => (Severity::Stalled, refusal.reason, refusal.message.clone()),
-            (None, _, Some((severity, reason))) if severity >= of_addresses => {
-                (severity, reason, self.lacking.map(ToString::to_string).unwrap_or_default())
+    /// The most urgent reason among the object's refusal, its addresses, those that it lacks, and its DNS name. The message also says
+    /// what else a person should know.
+    fn worst(&self, attached: usize, desired: usize) -> (Reason, String) {
+        let urgency = |reason: Option<Reason>| reason.map_or(ConditionType::Ready, Reason::condition);
+        let worst = self.verdicts.iter().max_by_key(|(_, said)| said.reason().condition());
+        let of_addresses = urgency(worst.map(|(_, said)| said.reason()));
+        let lacks = self.lacking.filter(|lacking| lacking.reason().condition() >= of_addresses);
+        let own = match (self.refusal, lacks, worst) {
+            (Some(refusal), ..) => (refusal.reason, refusal.message.clone()),
+            (None, Some(lacking), _) => (lacking.reason(), lacking.to_string()),
+            (None, None, Some((address, said))) if of_addresses > ConditionType::Ready => {
+                (said.reason(), format!("{address} {said}"))
             }
-            (None, Some((severity @ (Severity::Reconciling | Severity::Stalled), address, said)), _) => {
-                (severity, reason(said), format!("{address} {said}"))
-            }
-            _ => (Severity::Ready, "Settled", format!("{attached} of {desired} addresses are on nodes")),
+            _ => (Reason::Settled, format!("{attached} of {desired} addresses are on nodes")),
         };
-        let of_record = self.worst_record().filter(|_| self.refusal.is_none());
-        let (severity, reason, message) = of_record.clone().filter(is_worse).unwrap_or(said);
-        let is_told = reason == of_record.as_ref().map_or("", |(_, reason, _)| reason);
-        let record = of_record.filter(|(severity, ..)| *severity != Severity::Ready && !is_told);
-        let besides = self.besides().chain(record.map(|(.., message)| message));
+        let record = self.worst_record().filter(|_| self.refusal.is_none());
+        let of_others = of_addresses.max(urgency(self.lacking.map(Lacking::reason)));
+        let is_worse = |(reason, _): &(Reason, String)| reason.condition() > of_others;
+        let (reason, message) = record.clone().filter(is_worse).unwrap_or(own);
+        let is_unreported = |(of_record, _): &(Reason, String)| {
+            of_record.condition() != ConditionType::Ready && *of_record != reason
+        };
+        let besides = self.besides().chain(record.filter(is_unreported).map(|(_, message)| message));
         let message = besides.fold(message, |message, besides| format!("{message}; {besides}"));
-        (severity, reason, message)
+        (reason, message)
     }
 
     /// What else a person should know.
@@ -368,7 +363,7 @@ impl Speaker<'_> {
             last_holder: holder.or_else(|| self.remembered(address, present)),
             previous_holders: self.returned(address),
             ptr_name: self.pool.ptrs.get(&address).map(ToString::to_string),
-            reason: Some(reason(said).to_owned()),
+            reason: Some(said.reason().name().to_owned()),
             message: (!is_settled && state != AddressState::Moving)
                 .then(|| cut(&said.to_string(), self.address_message_max())),
             since: since.or_else(|| Some(whole_seconds(self.now))),

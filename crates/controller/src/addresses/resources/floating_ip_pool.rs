@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::FloatingIPPool;
 use kube::ResourceExt;
-use plan::{Pool, PoolKey, Provider, Scope, Source, TAG_PREFIX, Tenancy};
+use plan::{Pool, PoolKey, Provider, Reason, Scope, Source, TAG_PREFIX, Tenancy};
 
 use super::parsed::{Parsed, Who, created, parse_addresses};
 use super::policy::allowed;
@@ -81,7 +81,7 @@ fn named(provider: &str) -> Result<Provider, Refusal> {
         "aws" => Ok(Provider::Aws),
         "azure" => Ok(Provider::Azure),
         other => Err(Refusal {
-            reason: "UnsupportedProvider",
+            reason: Reason::UnsupportedProvider,
             message: format!("{other} has no floating addresses: use digitalocean, gcp, aws or azure"),
         }),
     }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn f10_a_provider_without_floating_addresses_is_refused_with_the_names_of_those_that_have_them() {
-        assert_eq!(named("cloudflare").unwrap_err().reason, "UnsupportedProvider");
+        assert_eq!(named("cloudflare").unwrap_err().reason, Reason::UnsupportedProvider);
         assert_eq!(named("digitalocean").unwrap(), Provider::DigitalOcean);
     }
 

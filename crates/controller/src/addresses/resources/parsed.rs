@@ -9,7 +9,7 @@ use api::node_dns_record_set::ADDRESS_TYPE_DEFAULT;
 use api::selection::Match;
 use kube::ResourceExt;
 use kube::core::Selector;
-use plan::{Address, Pods, Pool, Provider, Timestamp};
+use plan::{Address, Pods, Pool, Provider, Reason, Timestamp};
 
 use super::refusal::Refusal;
 use super::selector;
@@ -87,7 +87,7 @@ pub(crate) fn parse_addresses(listed: &[String]) -> (Vec<Address>, Option<Refusa
             Ok(_) => {}
             Err(_) => {
                 refusal = Some(Refusal {
-                    reason: "InvalidAddress",
+                    reason: Reason::InvalidAddress,
                     message: format!("{text} is not an IP address"),
                 });
             }
@@ -112,7 +112,7 @@ impl NodeAddress {
             "InternalIP" => Ok(Self::InStatus("InternalIP")),
             RESERVED_IP_ANNOTATION => Ok(Self::Floating),
             other => Err(Refusal {
-                reason: "UnsupportedAddressType",
+                reason: Reason::UnsupportedAddressType,
                 message: format!(
                     "addressType {other} is not known: use ExternalIP, InternalIP or {RESERVED_IP_ANNOTATION}"
                 ),

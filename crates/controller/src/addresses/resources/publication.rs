@@ -2,7 +2,7 @@
 
 use api::records::DnsRecordSet;
 use api::status::RecordStatus;
-use plan::{DnsProvider, Publication, Source};
+use plan::{DnsProvider, Publication, Reason, Source};
 
 use super::refusal::Refusal;
 
@@ -15,7 +15,7 @@ pub(super) fn publication(
 ) -> Result<Publication, Refusal> {
     let known = DnsProvider::ALL.into_iter().find(|known| known.name() == provider);
     let provider = known.ok_or_else(|| Refusal {
-        reason: "UnsupportedProvider",
+        reason: Reason::UnsupportedProvider,
         message: format!("{provider} publishes no names: use {}", names()),
     })?;
     let records = DnsRecordSet {
@@ -29,14 +29,14 @@ pub(super) fn publication(
     let zone = records.zone.trim_end_matches('.').to_owned();
     if is_id && !name.contains('.') {
         return Err(Refusal {
-            reason: "InvalidName",
+            reason: Reason::InvalidName,
             message: format!("with the zone's ID, recordName has to be the full name, and {name} is not one"),
         });
     }
     for name in [&zone, &name] {
         if !is_name(name) {
             return Err(Refusal {
-                reason: "InvalidName",
+                reason: Reason::InvalidName,
                 message: format!(
                     "{name} is no name in DNS: letters, digits, dots, `-`, `_` and `*` make one"
                 ),
@@ -89,7 +89,7 @@ mod tests {
         for name in ["www.example.com&x=", "www/../other", "a b", "www?type=TXT", "ümlaut"] {
             assert_eq!(
                 read("example.com", name, "digitalocean").unwrap_err().reason,
-                "InvalidName",
+                Reason::InvalidName,
                 "{name}"
             );
         }
@@ -106,6 +106,6 @@ mod tests {
     #[test]
     fn with_a_zones_id_at_cloudflare_only_a_full_name_is_one() {
         let id = "9e3779b97f4a7c15f39cc0605cedc835";
-        assert_eq!(read(id, "www", "cloudflare").unwrap_err().reason, "InvalidName");
+        assert_eq!(read(id, "www", "cloudflare").unwrap_err().reason, Reason::InvalidName);
     }
 }

@@ -1,10 +1,12 @@
 //! Why an object is not acted on.
 
+use plan::Reason;
+
 /// Why an object is not acted on, for its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// One word for scripts.
-    pub reason: &'static str,
+    /// The reason of its conditions.
+    pub reason: Reason,
     /// A sentence for a person.
     pub message: String,
 }
@@ -12,10 +14,6 @@ pub struct Refusal {
 impl Refusal {
     /// Whether it is for want of a node that says which account is meant.
     pub(crate) fn lacks_scope(&self) -> bool {
-        [NO_NODES, UNSUPPORTED_NODE].contains(&self.reason)
+        matches!(self.reason, Reason::NoNodes | Reason::UnsupportedNode)
     }
 }
-
-pub(crate) const NO_NODES: &str = "NoNodes";
-
-pub(crate) const UNSUPPORTED_NODE: &str = "UnsupportedNode";

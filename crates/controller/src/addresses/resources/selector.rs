@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 use kube::core::{Expression, Selector};
+use plan::Reason;
 
 use super::refusal::Refusal;
 
@@ -79,7 +80,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 
 fn refusal(text: &str, term: &str) -> Refusal {
     Refusal {
-        reason: "InvalidSelector",
+        reason: Reason::InvalidSelector,
         message: format!(
             "\"{term}\" in the label selector \"{text}\" can't be read; write it as for kubectl -l"
         ),
@@ -118,7 +119,7 @@ mod tests {
     fn a_selector_that_makes_no_sense_is_refused_and_never_selects_everything() {
         for selector in ["=nginx", "app in nginx", "a b", "app=nginx,(", "!"] {
             let refusal = parse(selector).expect_err(selector);
-            assert_eq!(refusal.reason, "InvalidSelector");
+            assert_eq!(refusal.reason, Reason::InvalidSelector);
         }
     }
 

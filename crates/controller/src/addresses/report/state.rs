@@ -1,0 +1,20 @@
+//! The state that each verdict has in a status.
+
+use api::status::AddressState;
+use plan::Verdict;
+
+pub(super) fn state(said: &Verdict) -> AddressState {
+    match said {
+        Verdict::Settled(_) | Verdict::Lingers(..) | Verdict::Queued(_) => AddressState::Attached,
+        Verdict::Moving(_) => AddressState::Moving,
+        Verdict::NoNode | Verdict::OtherRegion(..) => AddressState::Unattached,
+        Verdict::Foreign(_) => AddressState::Foreign,
+        Verdict::OwnedBy(_) => AddressState::Conflict,
+        Verdict::Missing => AddressState::Missing,
+        Verdict::Disabled | Verdict::Releasing | Verdict::Unmarked => AddressState::Disabled,
+        Verdict::Leaving => AddressState::Unattached,
+        Verdict::Unknown(_) | Verdict::Unsupported(_) | Verdict::Waits(_) | Verdict::WouldStep(_) => {
+            AddressState::Unknown
+        }
+    }
+}

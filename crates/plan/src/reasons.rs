@@ -1,0 +1,473 @@
+//! Every condition type, reason and Event reason: closed lists, each entry with what it means and what a person does about it.
+//!
+//! Scripts and alerts of users compare these names, so a name never changes. A test writes the tables in `docs` from these lists.
+//! This module never decides which reason an address has: `verdicts` and `vips` do.
+
+/// Defines an enum whose variants are names that users rely on, each with a row of a table.
+macro_rules! closed {
+    ($(#[$meta:meta])* $enum:ident: $row:ident { $($name:ident => $value:expr,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "its row says what each one means")]
+        pub enum $enum { $($name),* }
+
+        impl $enum {
+            /// All of them, in the order of the table.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// The name that users see.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name)),* }
+            }
+
+            /// What the table in the docs says about it.
+            pub const fn row(self) -> $row {
+                match self { $(Self::$name => $value),* }
+            }
+        }
+    };
+}
+
+/// The types of an object's conditions. Exactly one of them is True. The order is that of urgency: the most urgent address
+/// determines the conditions of its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConditionType {
+    /// Everything is as it should be.
+    Ready,
+    /// Something is in flight or waits, and continues by itself.
+    Reconciling,
+    /// A person has to do something.
+    Stalled,
+}
+
+impl ConditionType {
+    /// All of them, the least urgent first.
+    pub const ALL: [Self; 3] = [Self::Ready, Self::Reconciling, Self::Stalled];
+
+    /// The name that users see.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+            Self::Reconciling => "Reconciling",
+            Self::Stalled => "Stalled",
+        }
+    }
+}
+
+/// A row of the table of reasons.
+#[derive(Clone, Copy, Debug)]
+pub struct ReasonRow {
+    /// Which condition is True for this reason.
+    pub condition: ConditionType,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What a person does about it.
+    pub remedy: &'static str,
+}
+
+const fn ready(meaning: &'static str, remedy: &'static str) -> ReasonRow {
+    ReasonRow { condition: ConditionType::Ready, meaning, remedy }
+}
+
+const fn reconciling(meaning: &'static str, remedy: &'static str) -> ReasonRow {
+    ReasonRow { condition: ConditionType::Reconciling, meaning, remedy }
+}
+
+const fn stalled(meaning: &'static str, remedy: &'static str) -> ReasonRow {
+    ReasonRow { condition: ConditionType::Stalled, meaning, remedy }
+}
+
+closed! {
+    /// Why an object, one of its addresses or its DNS name is as it is: the reason of its conditions.
+    Reason: ReasonRow {
+        Settled => ready(
+            "every address is on a node that should have it",
+            "nothing",
+        ),
+        Disabled => ready(
+            "the address is beyond `desiredIPs` (FloatingIPPool)",
+            "nothing, or raise `desiredIPs`",
+        ),
+        Deleted => ready(
+            "the object is being deleted, and the controller is done with this address",
+            "nothing",
+        ),
+        Moving => reconciling(
+            "a move is in flight",
+            "wait; the cloud takes a few seconds for each move",
+        ),
+        Queued => reconciling(
+            "many addresses of the account are moving. For moves that can wait, at most 96 addresses of an \
+             account are detached at a time. This address still works on its current VM",
+            "wait. If it takes long, look for addresses with `Failed` or `Moving`: they can't be attached",
+        ),
+        NoNode => reconciling(
+            "the address is attached to no VM, and no node can take it",
+            "bring up or uncordon a matching node; [compare](#an-address-is-not-attached)",
+        ),
+        OtherRegion => reconciling(
+            "the address is attached to no VM, and all matching nodes are in other regions; the message names the \
+             regions",
+            "bring up a matching node in the region of the address, or list an address in the region of the nodes",
+        ),
+        NoMatch => reconciling(
+            "the address is on a node that should not have it, and no other node can take it. It still works \
+             there. The message says what is wrong with the node",
+            "fix that node, or bring up another one",
+        ),
+        Unknown => reconciling(
+            "the controller could not read the state of the address, or the answer of the cloud was incomplete. \
+             It moves nothing and removes no label",
+            "[by the error in the message](runbooks/NetIPAllocationGCPAPIErrors.md#likely-causes)",
+        ),
+        Failed => reconciling(
+            "the last call failed. The message contains the error of the cloud and the time of the next retry. If \
+             a permission is missing, that is at least 30 seconds away",
+            "follow the message",
+        ),
+        Observing => reconciling(
+            "`policy.mode` is `Observe`, and the controller would do something: see `status.proposed`",
+            "set `Active` if you want it done",
+        ),
+        MaxConcurrentMoves => reconciling(
+            "as many voluntary moves as `policy` allows are in flight",
+            "wait",
+        ),
+        MinHealthy => reconciling(
+            "fewer addresses than `policy.minHealthy` are on healthy nodes, so a voluntary move waits",
+            "fix the others, or lower the number",
+        ),
+        CoolOff => reconciling(
+            "the last assignment was less than `assignmentCoolOffSeconds` ago (FloatingIPPool)",
+            "wait",
+        ),
+        Creating => reconciling(
+            "the controller is creating addresses (FloatingIPPool)",
+            "wait",
+        ),
+        NotReleased => stalled(
+            "`policy.releaseCreated` would release the address, but the provider does not show the mark of this \
+             object on it (FloatingIPPool). `created: true` in the status is not enough",
+            "first check that the credentials can read the mark: [project, tag or \
+             label](guides/floatingippool.md). If the object did not create the address, set the annotation \
+             `netinfra.darkbrains.com/not-created`, set `policy.releaseCreated: Never`, or release the address at \
+             the provider",
+        ),
+        Releasing => reconciling(
+            "the controller is releasing an address beyond `desiredIPs`, because of `policy.releaseCreated` \
+             (FloatingIPPool)",
+            "wait",
+        ),
+        HoldersLost => stalled(
+            "within a minute, at least five nodes or VMs that hold addresses were lost, and these are more than \
+             30 % of all holders in the account. The controller starts no move and detaches nothing in the \
+             account. It still attaches addresses that are on no VM because their move had already begun",
+            "check whether the nodes are really gone. If they come back, the controller continues. If they are \
+             gone, [confirm the loss](runbooks/NetIPAllocationCRDUnhealthy.md#likely-causes)",
+        ),
+        Foreign => stalled(
+            "the address is on a VM that is not a node of this cluster, or something else uses it, such as a load \
+             balancer",
+            "find out who uses it. Detach it there, or set `policy.takeover: Always`",
+        ),
+        Conflict => stalled(
+            "an older object lists the same address; the message names it",
+            "remove the address from one of the two",
+        ),
+        Missing => stalled(
+            "the cloud does not know the address",
+            "wrong project or a typing error: correct the list. If the address was released, reserve it again if \
+             the cloud allows it",
+        ),
+        UnsupportedAddress => stalled(
+            "the cloud can't attach such an address to a VM: an IPv6 address at Google Cloud. The controller \
+             leaves it alone",
+            "remove it from the list",
+        ),
+        NewerJournal => stalled(
+            "a newer version of the controller started moves that this version can't read",
+            "roll forward again",
+        ),
+        Refused => stalled(
+            "the controller can't act on the object. If the object itself has this reason, its CRD drops the \
+             journal, `lastHolder` or `created`; the log and the Event `OutdatedCRD` name the fields",
+            "`kubectl apply -f crds/`; the controller retries after a minute",
+        ),
+        JournalFull => reconciling(
+            "the status holds at most 1,000 addresses and 1,000 unfinished moves, and has no room for another",
+            "wait until moves have finished; divide the addresses between two objects",
+        ),
+        Undecodable => stalled(
+            "the controller can't decode the object, and does not act on it. It reports this by an Event only, \
+             because it does not write the status of such an object",
+            "[correct it](#an-object-cant-be-decoded)",
+        ),
+        NoNodes => stalled(
+            "no matching node has a providerID of that cloud, so the account is unknown",
+            "correct `nodeSelector` or `cloud.provider`, or bring up a node",
+        ),
+        UnsupportedNode => stalled(
+            "the VMs of all matching nodes are of a kind that can't have such an address; the message names one \
+             and says why",
+            "use other VMs; at Azure, [single virtual machines or scale sets with Flexible \
+             orchestration](guides/azure.md#which-address-fits-which-node)",
+        ),
+        InvalidAddress => stalled(
+            "an entry is not an IP address, and the CRD did not reject it",
+            "correct it; `kubectl apply -f crds/`",
+        ),
+        InvalidSelector => stalled(
+            "`match.nodeLabel` or `match.podLabel` is not a valid selector; the message names the part \
+             (FloatingIPPool, NodeDNSRecordSet)",
+            "write it as for `kubectl -l`",
+        ),
+        UnsupportedProvider => stalled(
+            "`provider` has no floating addresses (FloatingIPPool), or `dnsRecordSet.provider` publishes no DNS \
+             names. In the second case the controller still moves the addresses of a pool",
+            "use a provider that the message names. A DNS provider belongs in `dnsRecordSet.provider`",
+        ),
+        AmbiguousCreation => stalled(
+            "a request to create an address got no answer; the message names the addresses that it may have \
+             created (FloatingIPPool)",
+            "add those that belong to this pool to `spec.ips`, and the others to the annotation \
+             `netinfra.darkbrains.com/not-created`",
+        ),
+        CreatedAddressesMax => stalled(
+            "there are as many created addresses as `CREATED_ADDRESSES_MAX` allows, so this pool gets no new one. \
+             Existing addresses stay (FloatingIPPool)",
+            "release addresses that nobody needs, or [raise the \
+             limit](guides/floatingippool.md#addresses-that-are-created)",
+        ),
+        UnlistedAddresses => stalled(
+            "this pool needs more addresses, but no object lists some that the controller created for it; the \
+             message names them (FloatingIPPool)",
+            "if a tool removed them, put them back and [let the tool ignore `spec.ips`](guides/argo-cd.md). To \
+             replace them, release them at the cloud, or add them to the annotation \
+             `netinfra.darkbrains.com/not-created`",
+        ),
+        NoTags => stalled(
+            "the token may not use projects. Without them, the controller could lose track of a new address, or \
+             can't see the addresses that it created in a project (FloatingIPPool)",
+            "allow the token to use projects (takes effect within ten minutes), or list addresses in `spec.ips`",
+        ),
+        RecordNotOurs => stalled(
+            "the DNS name has records that the controller did not create, and not all of their values are \
+             addresses of this object. The controller leaves them alone",
+            "check them; set `dnsRecordSet.adopt: true`, or choose another name",
+        ),
+        RecordOwnedByOther => stalled(
+            "the records of the DNS name have the mark of another owner. The controller leaves them alone, even \
+             with `adopt`",
+            "find that owner. If it no longer exists, [delete its mark](#a-dns-name-is-wrong-or-out-of-date)",
+        ),
+        RecordConflict => stalled(
+            "an older object uses the same DNS name; the message names it",
+            "give one of the two another `recordName`",
+        ),
+        Published => ready(
+            "the DNS name contains what it should",
+            "nothing",
+        ),
+        Publishing => reconciling(
+            "the controller is reading or writing the DNS name",
+            "wait",
+        ),
+        NothingToPublish => reconciling(
+            "no address is on a matching node, and the DNS name has no records yet",
+            "bring up a matching node",
+        ),
+        RecordFailed => reconciling(
+            "the controller could not read or write the DNS name. The message contains the error of the provider \
+             and the time of the next retry",
+            "follow the message",
+        ),
+        InvalidName => stalled(
+            "`zone` or `recordName` contains characters that are not allowed in DNS names",
+            "correct it; write names in other scripts in their `xn--` form",
+        ),
+        UnsupportedAddressType => stalled(
+            "`addressType` is not a known type (NodeDNSRecordSet)",
+            "use one that the message names",
+        ),
+        LastAddressesKept => reconciling(
+            "no address is left for the DNS name, so it keeps the last ones: the controller never empties a name",
+            "bring up a matching node",
+        ),
+        NoRegion => stalled(
+            "the controller has to create addresses, but the object has no region (FloatingIPPool)",
+            "set `spec.region`",
+        ),
+    }
+}
+
+impl Reason {
+    /// Which condition is True for this reason.
+    pub const fn condition(self) -> ConditionType {
+        self.row().condition
+    }
+}
+
+/// A row of the table of Events.
+#[derive(Clone, Copy, Debug)]
+pub struct EventRow {
+    /// Whether its type is Warning instead of Normal.
+    pub is_warning: bool,
+    /// What it is about.
+    pub regarding: &'static str,
+    /// What happened.
+    pub meaning: &'static str,
+}
+
+const fn normal(regarding: &'static str, meaning: &'static str) -> EventRow {
+    EventRow { is_warning: false, regarding, meaning }
+}
+
+const fn warning(regarding: &'static str, meaning: &'static str) -> EventRow {
+    EventRow { is_warning: true, regarding, meaning }
+}
+
+closed! {
+    /// The reason of an Event about something that happened. Other Events have the reason of a condition or of a VIP.
+    EventReason: EventRow {
+        Moving => normal("object", "a move starts: from where, to where. Or the controller repeats a change that failed"),
+        Attached => normal("object", "an address is attached to a node"),
+        AddressAttached => normal("node", "an address was attached to this node"),
+        AddressDetached => normal("node", "an address was detached from this node"),
+        MoveFailed => warning("object", "the provider refused a call or did not answer; the note contains its error message"),
+        MoveGivenUp => normal("object", "the controller abandoned a move that no longer makes sense, and looks for another node"),
+        NoOwnAddress => warning("object", "a VM that had an ephemeral address could not get a new one: give it one by hand"),
+        PodEvicted => normal("object", "the controller evicted a pod from a node without an address"),
+        PodNotEvicted => warning("object", "it could not evict a pod, for example because of a PodDisruptionBudget"),
+        Published => normal("object", "the controller wrote the records of the DNS name; the note contains their values"),
+        Unpublished => normal("object", "the controller deleted the records of the DNS name, because the object asks for that when it \
+                     is deleted"),
+        RecordFailed => warning("object", "the controller could not read or write the DNS name; the note contains the error message"),
+        OutdatedCRD => warning("object", "the CRD in the cluster drops status fields; the note names them"),
+        WriteRefused => warning("object, node, Cluster", "the apiserver has refused an update several times; [what to do](#an-object-cant-be-written)"),
+        Undecodable => warning("object, node, Cluster", "the controller can't decode the object and does not act on it; [what to \
+                     do](#an-object-cant-be-decoded)"),
+        DeprecatedField => warning("object", "`deploymentRef` is used; the note says what to write instead"),
+    }
+}
+
+/// A row of the table of VIPs' reasons.
+#[derive(Clone, Copy, Debug)]
+pub struct VipRow {
+    /// What a person does about it; none for a reason that no user sees.
+    pub remedy: Option<&'static str>,
+}
+
+const fn reported(remedy: &'static str) -> VipRow {
+    VipRow { remedy: Some(remedy) }
+}
+
+const fn unreported() -> VipRow {
+    VipRow { remedy: None }
+}
+
+closed! {
+    /// Why a VIP of a Cluster is as it is.
+    VipReason: VipRow {
+        Assigned => reported("nothing, unless the message says that the class lacks the variable"),
+        Allocating => reported("the Cluster has waited for an address for a minute. Check that the IPAM provider runs: \
+                     `kubectl get ipaddressclaims`"),
+        Releasing => reported("the Cluster has waited for an address for a minute. Its claim got none, so the controller \
+                     deletes the claim and claims from another pool, which the message names. Wait. A pool with \
+                     `addressReuseGracePeriodSeconds` also delays the deletion of such a claim. Do not set that \
+                     on pools that may be full while others have free addresses"),
+        PoolExhausted => reported("[add addresses, or another pool](../runbooks/CAPIVIPPoolExhausted.md)"),
+        NoPool => reported("label a pool with the class of the Cluster and the role"),
+        NoClass => reported("the class that the Cluster names does not exist in that namespace. Create it, or correct the \
+                     name"),
+        ClaimNotOurs => reported("an `IPAddressClaim` with the name that the controller uses has another owner. The claim of a \
+                     deleted Cluster disappears by itself after the pool's `addressReuseGracePeriodSeconds`. \
+                     Delete any other claim yourself"),
+        InUse => reported("the pool assigned an address that is already a VIP of another Cluster. If that Cluster is \
+                     being deleted, wait: its machines may still use the address. If the VIP was set by hand, add \
+                     it to `spec.excludedAddresses` of the pool and delete the claim that the message names. The \
+                     next claim gets another address"),
+        Failed => reported("the message contains the error of the API server. The controller retries at least every 30 \
+                     seconds"),
+        Manual => unreported(),
+        Unknown => unreported(),
+        Paused => unreported(),
+        Leaving => unreported(),
+        NotWanted => unreported(),
+    }
+}
+
+/// The types of a Cluster's conditions about its VIPs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VipConditionType {
+    /// About the VIP of the control plane.
+    ControlPlane,
+    /// About the VIP for ingress.
+    Ingress,
+}
+
+impl VipConditionType {
+    /// The name that users see.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ControlPlane => "vip.capi.gorizond.io/ControlPlaneVIPReady",
+            Self::Ingress => "vip.capi.gorizond.io/IngressVIPReady",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::fmt::Write;
+    use std::path::Path;
+
+    /// Holds the generated part of a page against a table. With `REGENERATE` set, which `just generate` does, writes it instead.
+    fn check(page: &str, table: &str, rows: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let begin = format!("<!-- generated from crates/plan by `just generate`: {table} -->\n");
+        let end = "<!-- end of the generated table -->";
+        let (before, rest) = text.split_once(&begin).expect("the page has the begin of the table");
+        let (found, after) = rest.split_once(end).expect("the page has the end of the table");
+        if std::env::var_os("REGENERATE").is_some() {
+            std::fs::write(&path, format!("{before}{begin}{rows}{end}{after}")).unwrap();
+        } else {
+            assert!(found == rows, "docs/{page} is out of date: run `just generate`");
+        }
+    }
+
+    #[test]
+    fn n21_f18_the_tables_of_reasons_and_events_are_generated() {
+        let mut rows = String::from("| reason | condition | meaning | what to do |\n|---|---|---|---|\n");
+        for reason in Reason::ALL {
+            let (name, ReasonRow { condition, meaning, remedy }) = (reason.name(), reason.row());
+            writeln!(rows, "| `{name}` | {} | {meaning} | {remedy} |", condition.name()).unwrap();
+        }
+        check("troubleshooting.md", "reasons", &rows);
+
+        let mut rows = String::from("| reason | type | on | what happened |\n|---|---|---|---|\n");
+        for reason in EventReason::ALL {
+            let (name, EventRow { is_warning, regarding, meaning }) = (reason.name(), reason.row());
+            let kind = if is_warning { "Warning" } else { "Normal" };
+            writeln!(rows, "| `{name}` | {kind} | {regarding} | {meaning} |").unwrap();
+        }
+        check("troubleshooting.md", "Events", &rows);
+    }
+
+    #[test]
+    fn the_table_of_vip_reasons_is_generated() {
+        let mut rows = String::from("| reason | what to do |\n|---|---|\n");
+        for reason in VipReason::ALL {
+            let Some(remedy) = reason.row().remedy else { continue };
+            writeln!(rows, "| `{}` | {remedy} |", reason.name()).unwrap();
+        }
+        check("guides/cluster-api.md", "reasons of VIPs", &rows);
+    }
+
+    #[test]
+    fn no_reason_is_listed_twice() {
+        let names: BTreeSet<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+        assert_eq!(names.len(), Reason::ALL.len());
+    }
+}
