@@ -1,21 +1,21 @@
-# The commands that stay stable. `.ci/run` is made of these and nothing else.
+# The stable commands of this repository. `.ci/run` uses only these.
 
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 cache := env("XDG_CACHE_HOME", home_directory() / ".cache") / "ip-address-controller"
 
-# Build results live outside the checkout, so that a clean clone on the same machine starts warm.
+# Build results are outside the checkout, so that a new clone on the same machine can reuse them.
 export CARGO_TARGET_DIR := env("CARGO_TARGET_DIR", cache / "target")
 
 deny_version := "0.20.2"
 mdbook_version := "0.5.4"
 mutants_version := "27.1.0"
 
-# What the tests' apiservers were asked by the controller.
+# The requests of the controller, from the audit logs of the tests' apiservers.
 audit := cache / "audit"
 
-# What is built together for tests on real servers. Every such command selects the same crates, so that the features of
-# their dependencies are the same and nothing is compiled twice.
+# The crates for tests on real servers. Every such command selects the same crates, so that their dependencies have the same
+# features and cargo compiles nothing twice.
 servers := "-p controller -p testbed"
 e2e_tests := "--locked " + servers + " --features controller/failpoints --test e2e"
 apiserver_tests := "--locked -p sim " + servers + " --test apiserver"
@@ -24,85 +24,85 @@ apiserver_tests := "--locked -p sim " + servers + " --test apiserver"
 default:
     @just --list --unsorted
 
-# Format, lint, licences and duplicate versions, generated files, alerts, docs. Needs `just tools` for promtool.
+# Checks format, lints, licences, duplicate versions, generated files, alerts and docs. Run `just tools` once before it.
 check: _deny _alerts _dashboard _docs-hold _workflows _structure
     cargo fetch --locked
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
     cargo clippy {{e2e_tests}} -- -D warnings
     {{cache}}/cargo-deny-{{deny_version}}/bin/cargo-deny --offline --log-level error check bans licenses sources
-    @echo "advisories are not checked: cargo deny check advisories does, and loads their database"
+    @echo "skipped the check for known vulnerabilities, which downloads a database: run just advisories"
     ! cargo tree --locked -p plan --edges normal --prefix none | grep -E '^(kube|tokio|k8s-openapi)'
     cargo test --quiet --locked --workspace --lib --test dependencies -- generated dependencies
 
-# Everything that needs no server.
+# Runs all tests that need no server.
 test:
     cargo test --workspace --locked
 
-# One test of any kind, by a part of its name; builds only the kind of test binaries that it is in.
+# Runs the tests whose name contains NAME, and builds only their test binaries.
 test-one name:
     @E2E_TESTS="{{e2e_tests}}" APISERVER_TESTS="{{apiserver_tests}}" tools/test-one "{{name}}"
 
-# Builds the servers of the testbed into a cache; the last line is their folder.
+# Builds the servers of the testbed into a cache; prints their folder as the last line.
 tools:
     tools/build
 
-# The release binary; the last line is its path.
+# Builds the release binary; prints its path as the last line.
 build:
     cargo build --release --locked -p controller
-    @# What breaks the controller on purpose must not be in it: neither asked for, nor there.
+    @# The release must not contain code that injects faults, neither as a feature nor in the binary.
     @! cargo tree --locked -p controller --edges normal --prefix none --format '{p} {f}' | grep -E '^(controller|plan) [^)]*[)].*(sabotage|simulation|failpoints)'
     @! grep -q "stopping at a failpoint" "$CARGO_TARGET_DIR/release/ip-address-controller"
     @echo "$CARGO_TARGET_DIR/release/ip-address-controller"
 
-# A control plane for trying things: `up` or `down`.
+# Starts or stops a control plane for manual experiments: `up` or `down`.
 testbed action:
     @cargo build --quiet --locked {{servers}} --bin testbed
     @"$CARGO_TARGET_DIR/debug/testbed" {{action}}
 
-# The fake clouds, for trying things by hand.
+# Runs the fake clouds for manual experiments.
 fakes:
     @cargo build --quiet --locked {{servers}} --bin testbed
     @"$CARGO_TARGET_DIR/debug/testbed" fakes
 
-# Tests on the real control plane. With the filter `capi`, two hundred Clusters at once; with `upgrade`, UPGRADES switches each way.
+# Runs tests on the real control plane. With filter `capi`: 200 Clusters at once; `upgrade`: UPGRADES switches each way.
 e2e filter="": tools _packaging-is-generated (_baseline filter) && (_rights filter)
     rm -rf {{audit}} && mkdir -p {{audit}}
     CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} tools/run-tests --jobs {{ if filter == "capi" { "1" } else { "3" } }} --filter "{{filter}}" -- {{e2e_tests}}
     tools/run-tests --may-be-none --filter "{{filter}}" -- {{apiserver_tests}}
 
-# Builds release 0.1.0 for the tests of upgrades.
+# Builds release 0.1.0 for the upgrade tests.
 _baseline filter:
     @if [[ -z "{{filter}}" || "{{filter}}" == upgrade* ]]; then tools/baseline; fi
 
-# Holds the rights that the controller has against those that all tests together have used.
+# Compares the controller's permissions with those that all tests together have used.
 _rights filter:
     @if [[ -z "{{filter}}" ]]; then \
       AUDIT_FOLDER={{audit}} cargo test --locked {{servers}} --features controller/failpoints --test rights -- --nocapture; \
-    else echo "the controller's rights are judged only after all tests"; fi
+    else echo "skipped the check of the controller's permissions: it needs all tests"; fi
 
-# Simulated runs: so many seeds, or `replay SEED` for the story of one, or `N power` to break the controller on purpose.
+# Runs the simulator: `N` seeds, `replay SEED` for the log of one seed, or `N power` to check that it detects known defects.
 sim *arguments="200":
     @cargo build --quiet --release --locked -p sim
     @"$CARGO_TARGET_DIR/release/sim" {{arguments}}
 
-# Goes through every state of the protocol of lease, journal and fence, with three addresses.
+# Checks every state of the protocol of lease, journal and fence, with three addresses.
 model:
     cargo test --release --locked -p plan --test protocol -- --ignored --nocapture
 
-# Changes the planner in one place at a time and runs its unit tests: each change must fail one.
+# Runs the planner's unit tests on mutants of the planner. Each mutant must fail a test.
 mutants: _mutants
     {{cache}}/cargo-mutants-{{mutants_version}}/bin/cargo-mutants mutants --package plan --file 'crates/plan/src/{journal,leadership,moves,planner}.rs' --cargo-arg=--lib --output {{cache}}
 
-# Holds the fake clouds against the vendors' own clients, and prints the table.
+# Tests the fake clouds with the vendors' own clients, and prints a table.
 certify:
     cargo test --locked --workspace --test certify -- --nocapture --test-threads 1
 
-# What every address driver must do, on its server; prints the table of cases and drivers.
+# Runs the contract tests of all drivers on their servers, and prints a table of cases and drivers.
 contract:
     cargo test --locked --workspace --test contract --test records -- --nocapture --include-ignored --test-threads 1
 
-# A measurement: `plan`, `failover`, `idle` or `flipop`, whose last line is JSON, or `clouds`, which prints a table.
+# Runs a benchmark: `plan`, `failover`, `idle` or `flipop` (the last line is JSON), or `clouds` (prints a table).
 bench name:
     @just _bench-{{name}}
 
@@ -112,31 +112,31 @@ _bench-plan:
 _bench-failover: tools
     cargo test {{e2e_tests}} -- --ignored --nocapture a_thousand | grep -v '^$\|^test \|^running'
 
-# A thousand addresses at once in each cloud, half of them off dead machines, under the real limits and in real time.
+# Moves 1,000 addresses at once in each cloud, half of them from dead VMs, with the real rate limits and in real time.
 _bench-clouds: tools build
-    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --ignored --nocapture --test-threads 1 a_crowd_fails_over | grep '^|'
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --ignored --nocapture --test-threads 1 mass_failover | grep '^|'
 
-# What a settled controller costs: calls and memory of the release binary, small and large.
+# Measures calls and memory of the release binary when nothing changes, in a small and a large cluster.
 _bench-idle: tools build
     CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
 
-# FLIPOP's own binary and our release binary, one after the other, on equal control planes and accounts.
+# Compares FLIPOP with our release binary, one after the other, on equal control planes and accounts.
 _bench-flipop: tools build
     CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --ignored --nocapture side_by_side | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
 
-# The container image, without pulling one; the last line is the path of the binary in it.
+# Builds the container image without pulling one; prints the path of the binary in it as the last line.
 image:
     tools/image
 
-# Makes the book and checks its internal links; the last line is its first page.
+# Builds the book and checks its internal links; prints the path of its first page as the last line.
 docs: _mdbook
     @tools/book {{cache}}/mdbook-{{mdbook_version}}/bin/mdbook {{cache}}/book
 
-# Known vulnerabilities of dependencies. Loads their database, so it is no part of `just check`.
+# Checks dependencies for known vulnerabilities. Downloads a database, so it is not part of `just check`.
 advisories: _deny
     {{cache}}/cargo-deny-{{deny_version}}/bin/cargo-deny --log-level error check advisories
 
-# What is too long for every change, each part with its time; goes on after a part that fails.
+# Runs the tests and benches that take too long for every change; continues after a part that fails.
 nightly:
     tools/nightly
 
@@ -147,11 +147,11 @@ generate: tools
     tools/render
     tools/compat
 
-# The plain manifests are what the chart renders to.
+# Fails if the plain manifests differ from what the chart renders.
 _packaging-is-generated: tools
     tools/render --check
 
-# Draws docs/images/dashboard.svg from what a real Prometheus answers.
+# Draws docs/images/dashboard.svg from the query results of a real Prometheus.
 _picture: tools
     PICTURE="$PWD/docs/images/dashboard.svg" cargo test --quiet {{e2e_tests}} -- n14_
 
@@ -166,26 +166,27 @@ _install name version:
     @[ -x {{cache}}/{{name}}-{{version}}/bin/{{name}} ] || CARGO_TARGET_DIR={{cache}}/{{name}}-build cargo install --debug --quiet --locked --root {{cache}}/{{name}}-{{version}} {{name}}@{{version}}
     @rm -rf {{cache}}/{{name}}-build
 
-# Tests the alerts, and what Argo CD is told.
+# Tests the alerts and Argo CD's health script.
 _alerts:
     PATH="$(tools/build --where):$PATH" monitoring/tests/run
     @monitoring/tests/argocd-health
 
-# Imports between files go one direction; long files and functions are listed.
+# Fails on import cycles and long commit subjects; lists long files and functions.
 _structure:
     @tools/structure
     @tools/commit-subjects
 
-# What the docs say is there.
+# Fails if the docs disagree with the examples, the reasons in the code or the compatibility tests.
 _docs-hold:
     @tools/examples-in-docs
+    @tools/plain-words
     @tools/compat --check
 
-# The workflows under .github can be run.
+# Lints the workflows under .github.
 _workflows:
     @"$(tools/build --where)/actionlint"
 
-# The dashboard can be read, and its ConfigMap is made of it as it stands.
+# Fails if the dashboard is not valid JSON, or if its ConfigMap is out of date.
 _dashboard:
     @python3 -m json.tool monitoring/grafana-dashboard.json >/dev/null
     @monitoring/dashboard-configmap | diff - monitoring/grafana-dashboard-configmap.yaml >/dev/null || { echo "monitoring/grafana-dashboard-configmap.yaml is out of date: run \`just generate\`" >&2; exit 1; }

@@ -1,10 +1,11 @@
--- Tells Argo CD how a NetIPAllocation, FloatingIPPool or NodeDNSRecordSet is, from its conditions. How to install it: docs/guides/argo-cd.md.
+-- Argo CD health check for NetIPAllocation, FloatingIPPool and NodeDNSRecordSet, based on their conditions.
+-- Installation: docs/guides/argo-cd.md.
 local status = obj.status
 if status == nil or status.conditions == nil then
-  return { status = "Progressing", message = "the controller has not looked at it yet" }
+  return { status = "Progressing", message = "the controller has not reconciled the object yet" }
 end
 if status.observedGeneration ~= obj.metadata.generation then
-  return { status = "Progressing", message = "the controller has not seen the last change yet" }
+  return { status = "Progressing", message = "the controller has not reconciled the latest generation yet" }
 end
 local found = {}
 for _, condition in ipairs(status.conditions) do
@@ -18,4 +19,4 @@ end
 if found.Ready then
   return { status = "Healthy", message = found.Ready }
 end
-return { status = "Progressing", message = found.Reconciling or "the controller has not finished" }
+return { status = "Progressing", message = found.Reconciling or "none of the conditions Ready, Reconciling and Stalled is True" }

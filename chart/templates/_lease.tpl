@@ -1,4 +1,4 @@
-{{- /* The Lease by which this installation leads. VIPs alone have the one that capi-vip-allocator had, where it had it. */}}
+{{- /* The Lease for leader election. With addresses.enabled: false, it has the name and namespace of capi-vip-allocator's Lease. */}}
 {{- define "lease.name" -}}
 {{- .Values.settings.LEASE_NAME | default (ternary "ip-address-controller-leader" "capi-vip-allocator.gorizond.io" .Values.addresses.enabled) -}}
 {{- end }}

@@ -1,4 +1,4 @@
-//! The definitions that `kubectl apply -f crds/` installs, generated from the types.
+//! Generates the CRDs in `crds/` from the types of this crate.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -6,7 +6,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 
 use crate::{ADDRESSES_MAX, FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 
-/// Every definition, by the name of its file.
+/// Every CRD with the name of its file.
 pub fn all() -> Vec<(&'static str, CustomResourceDefinition)> {
     vec![
         ("netipallocation.yaml", NetIPAllocation::crd()),
@@ -15,7 +15,7 @@ pub fn all() -> Vec<(&'static str, CustomResourceDefinition)> {
     ]
 }
 
-/// A list of addresses. The rule rejects what no cloud could ever attach; its cost is bounded by the two maxima.
+/// Schema of a list of IP addresses. `maxItems` and `maxLength` bound the cost of the rule, as the apiserver requires.
 pub(crate) fn addresses(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -30,7 +30,7 @@ pub(crate) fn addresses(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The same list where `null` means that there is none.
+/// The same schema, which also accepts `null`.
 pub(crate) fn optional_addresses(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = addresses(generator);
     schema.insert("nullable".into(), true.into());
@@ -42,9 +42,9 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// With `REGENERATE` set, which `just generate` does, the files are written instead of compared.
+    /// `just generate` sets `REGENERATE`. The test then writes the files instead of comparing them.
     #[test]
-    fn the_definitions_in_crds_are_generated_from_the_types() {
+    fn the_crds_folder_is_generated_from_the_types() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds");
         for (name, crd) in all() {
             let text = format!(

@@ -1,4 +1,4 @@
-//! `FloatingIPPool`: floating addresses for the nodes that run matching, healthy pods.
+//! `FloatingIPPool`: keeps floating addresses on nodes that run matching, Ready pods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::records::DnsRecordSet;
 use crate::selection::Match;
 use crate::status::{AddressStatus, Moves, RecordStatus, Summary};
 
-/// Which floating addresses go to which nodes.
+/// Which floating addresses the controller keeps on which nodes.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "flipop.digitalocean.com",
@@ -22,7 +22,8 @@ use crate::status::{AddressStatus, Moves, RecordStatus, Summary};
     namespaced,
     status = "FloatingIPPoolStatus",
     derive = "PartialEq",
-    doc = "Gives floating IP addresses to nodes that run matching, healthy pods, and keeps a DNS name in step with them.",
+    doc = "Keeps floating IP addresses on nodes that run matching, Ready pods. Optionally creates addresses and publishes them \
+           under a DNS name.",
     printcolumn(name = "Provider", type_ = "string", json_path = ".spec.provider"),
     printcolumn(
         name = "Ready",
@@ -41,54 +42,61 @@ use crate::status::{AddressStatus, Moves, RecordStatus, Summary};
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new(
     "self.provider != 'digitalocean' || !has(self.desiredIPs) || self.desiredIPs <= (has(self.ips) ? size(self.ips) : 0) || (has(self.region) && size(self.region) > 0)"
-).message("creating addresses at DigitalOcean needs a region: set region, or list as many ips as desiredIPs"))]
+).message("creating addresses at DigitalOcean needs a region: set region, or list at least desiredIPs addresses in ips"))]
 pub struct FloatingIPPoolSpec {
-    /// The provider of the addresses and nodes: `digitalocean`, `gcp`, `aws` or `azure`.
+    /// Provider of the addresses and nodes: `digitalocean`, `gcp`, `aws` or `azure`. With any other value the
+    /// controller does nothing for the pool and reports `UnsupportedProvider`.
     pub provider: String,
 
-    /// The region of the addresses and nodes.
+    /// Region of the addresses and nodes. Default: any region. Required if the controller has to create addresses;
+    /// without it, the pool reports `NoRegion`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub region: Option<String>,
 
-    /// How many addresses there should be. Those missing from `ips` are created and added there. 0 or omitted: as many as
-    /// `ips` lists.
+    /// Number of addresses that the pool should have, at most 1,000. If `ips` lists fewer, the controller creates the
+    /// missing ones and adds them to `ips`. If `ips` lists more, the rest stays unused (`Disabled`). Default: 0, which
+    /// means as many as `ips` lists.
     #[serde(rename = "desiredIPs", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub desired_ips: Option<i64>,
 
-    /// Existing addresses to use; at most 1,000.
+    /// Addresses of the pool, at most 1,000. Each must exist in the cloud account. The controller adds the addresses
+    /// that it creates. If several objects list the same address, the oldest object owns it and the others report
+    /// `Conflict`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::crds::optional_addresses")]
     pub ips: Option<Vec<String>>,
 
-    /// Seconds to wait between two assignments; fractions are allowed. Default 0.
+    /// Minimum time between two assignments of addresses of this pool, in seconds. Fractions are allowed. Default: 0,
+    /// no pause. The pause survives a change of leader.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0))]
     pub assignment_cool_off_seconds: Option<f64>,
 
-    /// A DNS name that always holds the addresses that are on matching nodes.
+    /// DNS name under which the controller publishes the addresses that are on matching nodes. Default: none. If no
+    /// address is on a matching node, the name keeps the last ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns_record_set: Option<DnsRecordSet>,
 
-    /// Which nodes may hold an address. Omitted: all nodes.
+    /// Which nodes can get an address. Default: all nodes.
     #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
     pub matches: Option<Match>,
 
-    /// How addresses may be moved.
+    /// Limits and options for moving addresses. Default: the default of each field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
 }
 
 impl FloatingIPPoolSpec {
-    /// How many addresses there should be, where the object says so; otherwise all that it lists, and none is created.
+    /// `desiredIPs`, or none if it is absent or 0. With none, the pool uses all addresses in `ips` and creates none.
     pub fn desired(&self) -> Option<usize> {
         let desired = self.desired_ips.filter(|desired| *desired != 0)?;
         Some(usize::try_from(desired).unwrap_or(0))
     }
 
-    /// How long to wait between two assignments. More than a duration can hold is the longest one; what is no number, or less
-    /// than nothing, is none.
+    /// `assignmentCoolOffSeconds`, or zero. A value that is too large becomes [`Duration::MAX`]; NaN and negative
+    /// values become zero.
     pub fn assignment_cool_off(&self) -> Duration {
         let seconds = self.assignment_cool_off_seconds.unwrap_or(0.0);
         let longest = if seconds > 0.0 { Duration::MAX } else { Duration::ZERO };
@@ -96,96 +104,110 @@ impl FloatingIPPoolSpec {
     }
 }
 
-/// What the controller knows and did. `ips`, `nodeErrors`, `assignableNodes` and `error` are as FLIPOP writes them.
+/// Observed state of the addresses, written by the controller. `ips`, `nodeErrors`, `assignableNodes` and `error` have
+/// the same format as in FLIPOP.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FloatingIPPoolStatus {
-    /// Each address and where it stands, as FLIPOP writes it.
+    /// State of each address in the format of FLIPOP, keyed by address. `addresses` has more details. Not updated while
+    /// the controller refuses the object, for example because of an unsupported provider.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[x_kube(merge_strategy = MapMerge::Atomic)]
     pub ips: BTreeMap<String, IpStatus>,
 
-    /// Nodes that match and refused an address lately, by name; the first 100.
+    /// Names of matching nodes to which the controller recently failed to attach an address, in alphabetical order, at
+    /// most 100. It tries them again after a pause.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub node_errors: Vec<String>,
 
-    /// Nodes that could get an address of the pool and have none of it, by name; the first 100.
+    /// Names of matching nodes that could get an address of this pool and hold none of them, in alphabetical order, at
+    /// most 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub assignable_nodes: Vec<String>,
 
-    /// What is wrong with the pool as a whole.
+    /// Error that concerns the whole pool, such as an unsupported provider. Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 
-    /// The generation of the spec that this status speaks of.
+    /// Generation of the spec that this status describes. While it is lower than `metadata.generation`, the controller
+    /// has not processed the latest change of the spec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// `Ready`, `Reconciling` and `Stalled`, with one reason. Exactly one of them is True.
+    /// Conditions of the object. Exactly one of these types is True. `Ready`: every address is on a node that should
+    /// have it, and the DNS name is up to date. `Reconciling`: something is in progress or waits, and the controller
+    /// continues without help. `Stalled`: a person has to act. All three have the same message and the same reason,
+    /// which is that of the worst address, or of the DNS name if that is worse.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
 
-    /// Counts of addresses.
+    /// Number of desired and attached addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<Summary>,
 
-    /// Every address and where it stands.
+    /// State of each address, at most 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub addresses: Vec<AddressStatus>,
 
-    /// The journal of unfinished moves.
+    /// Journal of unfinished moves, creations and releases. The controller writes an entry before the first call to the
+    /// provider, so the next leader can resume after a crash. Absent if nothing is unfinished. Do not edit it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(merge_strategy = StructMerge::Atomic)]
     pub moves: Option<Moves>,
 
-    /// The tag that addresses were created with. From then on none is created while tags can't be read.
+    /// Mark on the addresses that the controller has created for this pool: a tag, a label, or the name of a project.
+    /// Absent until it first creates one with a mark. Once it is set, the controller creates no address while it can't
+    /// read marks at the provider, and reports `NoTags`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_tag: Option<String>,
 
-    /// When an address was last assigned, so that the cool-off survives a change of leader.
+    /// When the controller last assigned an address of this pool to a node. The next leader continues the pause of
+    /// `assignmentCoolOffSeconds` from here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_assignment: Option<Time>,
 
-    /// What is known of the DNS name.
+    /// The DNS name and what the controller last published. Absent if `spec.dnsRecordSet` is not set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(merge_strategy = StructMerge::Atomic)]
     pub dns: Option<RecordStatus>,
 
-    /// With `policy.mode: Observe`, the steps that would be taken.
+    /// With `policy.mode: Observe`: what the controller would do, at most 100 steps. Otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub proposed: Vec<String>,
 }
 
-/// Where one address stands, as FLIPOP writes it.
+/// State of one address in the format of FLIPOP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IpStatus {
-    /// `active`, `in-progress`, `error`, `no-match`, `unassigned` or `disabled`.
+    /// State of the address. `active`: on a matching node. `in-progress`: moving, or waiting for its turn to move.
+    /// `no-match`: on a node that does not match. `unassigned`: on no VM, because no node can take it. `disabled`:
+    /// beyond `desiredIPs`, or the pool is being deleted. `error`: any other state; see `error`.
     #[serde(default)]
     #[schemars(with = "String")]
     pub state: IpState,
 
-    /// The node that holds the address.
+    /// Node that holds the address, if `active`; node that is about to get it, if `in-progress`. Otherwise absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
 
-    /// The node's providerID.
+    /// `spec.providerID` of that node. Present only if `active`.
     #[serde(rename = "providerID", skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
 
-    /// What went wrong last.
+    /// Why the address is in the state `error`, or why no node can take it. Absent if there is nothing to report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// FLIPOP's address states.
+/// States of an address in FLIPOP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
@@ -202,7 +224,7 @@ pub enum IpState {
 }
 
 impl IpState {
-    /// The state as FLIPOP writes it.
+    /// The name of the state in FLIPOP.
     pub fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -255,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn f11_states_are_told_in_flipops_words() {
+    fn f11_address_states_have_flipops_names() {
         use IpState::{Active, Disabled, Error, InProgress, NoMatch, Unassigned};
         let names = [Active, InProgress, Error, NoMatch, Unassigned, Disabled].map(|state| {
             assert_eq!(serde_json::to_value(state).unwrap(), state.name());

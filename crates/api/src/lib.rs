@@ -1,12 +1,14 @@
-//! The custom resources, exactly as users write them, and the definitions generated from them.
+//! The custom resources `NetIPAllocation`, `FloatingIPPool` and `NodeDNSRecordSet`, and their CRDs.
 //!
-//! In: nothing. Out: Rust types for `NetIPAllocation`, `FloatingIPPool` and `NodeDNSRecordSet`, their defaults resolved
-//! in code, and their CRDs. This crate never talks to a cluster and never decides anything.
+//! In: nothing. Out: Rust types for the three kinds, methods that resolve the defaults, and the CRDs that are generated
+//! from the types. This crate never talks to a cluster and makes no decisions.
 //!
-//! Defaults are resolved by methods here and not by the schema, so that `kubectl get -o yaml` shows what a person wrote
-//! and a default can differ between two kinds that share a struct. A field that is absent and a field that is empty
-//! mean the same thing.
-#![allow(clippy::duplicated_attributes, reason = "each printer column of a kind has a type of its own")]
+//! The schema sets no defaults; methods of this crate and the controller resolve them. So `kubectl get -o yaml` shows
+//! only what the user wrote, and two kinds that share a struct can have different defaults. An absent field and an
+//! empty field mean the same.
+//!
+//! The doc comment of a field is its description in the CRD, which `kubectl explain` prints.
+#![allow(clippy::duplicated_attributes, reason = "several printer columns have the same `type_`")]
 
 pub mod crds;
 pub mod floating_ip_pool;
@@ -21,32 +23,35 @@ pub use floating_ip_pool::{FloatingIPPool, FloatingIPPoolSpec, FloatingIPPoolSta
 pub use net_ip_allocation::{NetIPAllocation, NetIPAllocationSpec, NetIPAllocationStatus};
 pub use node_dns_record_set::{NodeDNSRecordSet, NodeDNSRecordSetSpec, NodeDNSRecordSetStatus};
 
-/// The label a node carries exactly while it holds an address of some `NetIPAllocation`.
+/// Label of a node while it holds an address of any `NetIPAllocation`.
 pub const IP_READY_LABEL: &str = "ip.ready";
 
-/// The first part of the label that tells of which `NetIPAllocation` a node holds an address; its name is the second.
+/// Prefix of the label that names the `NetIPAllocation` whose address a node holds. [`allocation_label`] appends the
+/// name.
 pub const ALLOCATION_LABEL_PREFIX: &str = "allocation.netinfra.darkbrains.com/";
 
-/// The annotation that tells which floating address a node holds.
+/// Annotation of a node with the floating address that it holds.
 pub const RESERVED_IP_ANNOTATION: &str = "flipop.digitalocean.com/ipv4-reserved-ip";
 
-/// The finalizer of an object that must not go yet: something was begun, or its addresses are to be taken off first.
+/// Finalizer of an object while a move is unfinished, or while the controller must detach its addresses before it is
+/// deleted.
 pub const FINALIZER: &str = "netinfra.darkbrains.com/addresses";
 
-/// The most addresses one object may hold, so that its status still fits an object while every address moves.
+/// Maximum number of addresses of one object. Its status must fit into etcd even while every address is moving.
 pub const ADDRESSES_MAX: usize = 1_000;
 
-/// The most characters that the second part of a label's name may have.
+/// Maximum length of the part of a label key after the slash.
 const LABEL_NAME_MAX: usize = 63;
 
-/// The label that names a `NetIPAllocation`. A name that is too long for a label is cut and gets a hash of the whole name.
+/// The label key for a `NetIPAllocation`. A name that is too long for a label key is shortened, and a hash of the whole
+/// name is appended.
 pub fn allocation_label(name: &str) -> String {
     if name.len() <= LABEL_NAME_MAX {
         return format!("{ALLOCATION_LABEL_PREFIX}{name}");
     }
     let mix = |state: u64, byte: u8| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let number = name.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
-    // Names are made of ASCII, so any place is between two characters.
+    // Object names are ASCII, so every index is a character boundary.
     let beginning = &name[..LABEL_NAME_MAX - 17];
     format!("{ALLOCATION_LABEL_PREFIX}{beginning}-{number:016x}")
 }
@@ -56,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn n9_a_name_that_is_too_long_for_a_label_is_cut_and_still_tells_two_apart() {
+    fn n9_long_names_are_shortened_to_distinct_label_keys() {
         let long = |end: &str| allocation_label(&format!("{}{end}", "a".repeat(80)));
         let (one, two) = (long("1"), long("2"));
         assert_ne!(one, two);

@@ -1,69 +1,81 @@
 //! `policy`: optional settings that `NetIPAllocation` and `FloatingIPPool` share.
 //!
-//! Every field is optional, and what an absent one means depends on the kind, so the defaults live with each kind's
-//! front end in the controller and not here.
+//! Every field is optional. Some defaults depend on the kind, so the controller resolves them where it parses each
+//! kind.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How addresses may be moved. Every field is optional; the defaults keep the documented behaviour.
+/// Limits and options for moving addresses. Every field is optional.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Policy {
-    /// `Active` (the default) moves addresses. `Observe` plans and reports what it would do, and changes nothing.
+    /// Whether the controller acts. `Active`: it moves addresses and publishes records. `Observe`: a dry run. It lists
+    /// what it would do in `status.proposed` and changes nothing, but finishes moves that are already in flight.
+    /// Default: `Active`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
 
-    /// How many seconds a NotReady node keeps its address before it is moved. A deleted node loses it at once.
-    /// Default: 60 for a NetIPAllocation, 0 for a FloatingIPPool.
+    /// How long a NotReady node keeps its address, in seconds. After that, the controller moves the address to another
+    /// node. 0 means at once. The address of a deleted node moves at once in any case. Default: 60 for a
+    /// NetIPAllocation, 0 for a FloatingIPPool.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub failover_grace_seconds: Option<i64>,
 
-    /// The most voluntary moves under way at once. Moves away from dead nodes don't count and don't wait.
-    /// Default: no limit.
+    /// Maximum number of voluntary moves of this object at a time. A voluntary move leaves a node that may still be
+    /// alive, for example a drained one. Moves off failed or deleted nodes don't count and don't wait. Default: no
+    /// limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub max_concurrent_moves: Option<i64>,
 
-    /// Voluntary moves wait while fewer than this many addresses are on healthy nodes. Default: no limit.
+    /// Minimum number of addresses of this object on healthy nodes. While fewer are, voluntary moves wait with the
+    /// reason `MinHealthy`. The address that would move does not count, so a value as high as the number of addresses
+    /// blocks all voluntary moves. Default: 0, no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub min_healthy: Option<i64>,
 
-    /// What to do about an address held by a machine that is no node of this cluster: `Never` (the default) reports it,
-    /// `Always` takes it.
+    /// What to do with an address on a VM that is not a node of this cluster. `Never`: leave it there and report
+    /// `Foreign`. `Always`: move it to a matching node. Default: `Never`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub takeover: Option<Takeover>,
 
-    /// `None` (the default) places addresses by node name; `Zone` spreads them over zones first.
+    /// How the controller chooses nodes for new placements. `None`: in the order of their names. `Zone`: it spreads the
+    /// addresses over zones first, by the label `topology.kubernetes.io/zone`. It never moves an attached address to
+    /// spread addresses better. Default: `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread: Option<Spread>,
 
-    /// What happens to addresses and DNS records when this object is deleted: `Keep` (the default) leaves them as they
-    /// are, `Detach` takes the addresses off their nodes and removes our records.
+    /// What happens when the object is deleted. `Keep`: addresses and DNS records stay as they are. `Detach`: the
+    /// controller detaches the addresses from their nodes and removes its DNS records first. A finalizer keeps the
+    /// object until that is done. Default: `Keep`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_delete: Option<OnDelete>,
 
-    /// Whether addresses that this object created are given back to the cloud. Giving one back can't be undone, so the
-    /// default is `Never`; `WhenUnneeded` releases addresses beyond the desired number, if the provider shows this
-    /// object's mark on them.
+    /// Whether the controller releases addresses that it created for this object to the provider. A release can't be
+    /// undone. `Never`: it releases none. `WhenUnneeded`: it releases addresses beyond `desiredIPs` that are on no VM,
+    /// if the provider shows the mark of this object on them. Otherwise it reports `NotReleased`. Default: `Never`. No
+    /// effect on a NetIPAllocation, which creates no addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release_created: Option<ReleaseCreated>,
 
-    /// Whether the workload's pods are evicted from nodes that hold no address. Default: true. Only a NetIPAllocation
-    /// evicts pods.
+    /// Whether the controller evicts pods of the workload from nodes that hold no address. It uses the Eviction API, so
+    /// PodDisruptionBudgets apply. It never evicts pods of a DaemonSet. Default: true. No effect on a FloatingIPPool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evict_pods: Option<bool>,
 
-    /// `Ignore` (the default), or `Leave`: a node with the out-of-service taint, or that Karpenter or the cluster
-    /// autoscaler has marked for removal, gives up its address early.
+    /// What to do when a taint announces that a node will be removed: `node.kubernetes.io/out-of-service`,
+    /// `karpenter.sh/disrupted`, `karpenter.sh/disruption` or `ToBeDeletedByClusterAutoscaler`. `Ignore`: nothing.
+    /// `Leave`: the controller moves the address as soon as another node can take it, and gives the node no new
+    /// address. Default: `Ignore`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disruption_taints: Option<DisruptionTaints>,
 }
 
-/// Whether the controller acts or only reports.
+/// Whether the controller acts, or only reports what it would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Mode {
     #[allow(missing_docs)]
@@ -72,7 +84,7 @@ pub enum Mode {
     Observe,
 }
 
-/// What to do about an address on a machine outside the cluster.
+/// What to do with an address on a VM that is not a node of this cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Takeover {
     #[allow(missing_docs)]
@@ -81,7 +93,7 @@ pub enum Takeover {
     Always,
 }
 
-/// How placements are spread.
+/// How the controller spreads new placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Spread {
     #[allow(missing_docs)]
@@ -90,7 +102,7 @@ pub enum Spread {
     Zone,
 }
 
-/// What happens to addresses and records when their object is deleted.
+/// What happens to addresses and DNS records when their object is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnDelete {
     #[allow(missing_docs)]
@@ -99,7 +111,7 @@ pub enum OnDelete {
     Detach,
 }
 
-/// Whether created addresses are given back to the cloud.
+/// Whether the controller releases addresses that it created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ReleaseCreated {
     #[allow(missing_docs)]
@@ -108,7 +120,7 @@ pub enum ReleaseCreated {
     WhenUnneeded,
 }
 
-/// Whether a taint that announces a node's end moves its address early.
+/// What to do when a taint announces that a node will be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DisruptionTaints {
     #[allow(missing_docs)]

@@ -1,74 +1,77 @@
-//! What the kinds' statuses share: conditions, what is known of each address, and the journal of unfinished moves.
+//! What the statuses share: the state of each address, the journal of unfinished moves, and the state of the DNS name.
 //!
-//! Enumerations here are open on the wire. An older controller that reads a newer one's status finds `Unknown` instead
-//! of failing to read the whole object, and so can leave it alone and say so.
+//! The schema does not restrict states to the values that this version knows. If an older controller reads a status of
+//! a newer one, it reads an unknown state as `Unknown` and can still decode the object.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The journal layout that this code writes and understands.
+/// The version of the journal format that this code reads and writes.
 pub const MOVES_VERSION: i64 = 1;
 
-/// One address and what is known of it.
+/// State of one address.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AddressStatus {
-    /// The address.
+    /// IP address.
     pub address: String,
 
-    /// `Attached`: on a node of ours. `Moving`: a move is under way. `Unattached`: on no machine. `Foreign`: on a machine
-    /// outside this cluster. `Conflict`: another object owns it. `Missing`: the cloud does not know it. `Disabled`: beyond
-    /// the desired number. `Unknown`: the cloud could not be asked.
+    /// State of the address. `Attached`: on a node of this cluster. `Moving`: a move is in flight. `Unattached`: on no
+    /// VM, or the object is being deleted. `Foreign`: on a VM that is not a node of this cluster. `Conflict`: an older
+    /// object owns it. `Missing`: the provider does not know it. `Disabled`: beyond `desiredIPs`. `Unknown`: the
+    /// controller could not read its state from the provider, or a step waits; see `reason`.
     #[schemars(with = "String")]
     pub state: AddressState,
 
-    /// The node that the address is on; absent while it is on none or on its way.
+    /// Node that holds the address. Present only in the state `Attached`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
 
-    /// The last machine of ours that held the address. We take an address only from a machine we know this way, or that
-    /// backs a node.
+    /// Last VM of this cluster that held the address. The controller detaches an address only from this VM or from a VM
+    /// that is a node, unless `policy.takeover` is `Always`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_holder: Option<Holder>,
 
-    /// The last machines that the address has left and that have an address of their own again, at clouds that may not show that
-    /// yet.
+    /// IDs of the last VMs, at most 4, that held the address before and got an ephemeral address again when it left.
+    /// Only for providers whose listings can lag behind, so that a new leader does not overlook such an ephemeral
+    /// address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4))]
     pub previous_holders: Vec<String>,
 
-    /// Name in the address's public PTR record, for clouds that store it on the machine. The controller saves it before it
-    /// detaches the address and sets it again when it attaches the address.
+    /// Name in the public PTR record of the address, for providers that store it on the VM. The controller saves it
+    /// before it detaches the address and sets it again when it attaches the address. Absent once that is done.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 255))]
     pub ptr_name: Option<String>,
 
-    /// Why the address is in this state, in one word for scripts.
+    /// Why the address is in this state, as one word in CamelCase for scripts, such as `NoNode`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 
-    /// Why the address is in this state, for a person.
+    /// Why the address is in this state, as a sentence. Absent while the address is settled or moving.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 
-    /// Since when the address has been in this state.
+    /// When the address entered this state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 
-    /// When the holder of the address was lost: its node is gone or NotReady, or the cloud no longer knows the address. The
-    /// field stays for one minute after the holder is back. A new leader uses it to distinguish old losses from many at once.
+    /// When the VM that held the address was lost: its node was deleted or became NotReady, or the provider no longer
+    /// knows the address. The field stays for one minute after the VM is back. A new leader uses it to distinguish
+    /// earlier losses from many losses at once (`HoldersLost`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_since: Option<Time>,
 
-    /// Whether this object created the address, according to its status. The controller releases the address only if the
-    /// provider also shows the object's mark on it.
+    /// Whether the controller created the address for this object. This field alone never leads to a release: the
+    /// provider must also show the mark of the object on the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<bool>,
 }
 
-/// Where an address stands.
+/// State of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum AddressState {
@@ -83,115 +86,124 @@ pub enum AddressState {
     Unknown,
 }
 
-/// A machine, by the name Kubernetes knows and by the id the cloud knows. A name can come back on another machine.
+/// A VM, by its ID at the provider and by the name of its node. The ID is needed because a node name can be used again
+/// by another VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Holder {
-    /// The cloud's own id of the machine, in its shortest form that can't be mistaken: it stands in an object up to three
-    /// times for each of 1,000 addresses.
+    /// ID of the VM at the provider, in the shortest form that is unambiguous. An object contains it up to three times
+    /// for each of 1,000 addresses, so its length matters.
     pub vm: String,
 
-    /// The node that the machine backs or last backed.
+    /// Node that runs or last ran on the VM. Absent if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
 
-    /// Whether the machine had an address of its own before it was given ours, and so gets one back afterwards.
+    /// Whether the VM had an ephemeral address that the controller removed to attach this address. If true, the
+    /// controller restores an ephemeral address after it has detached this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub had_ephemeral: Option<bool>,
 }
 
-/// The journal: everything that was begun and is not known to be finished. Written before the first cloud call.
+/// The journal: every move, creation and release that the controller has started and that may be unfinished. The
+/// controller writes it before the first call to the provider.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Moves {
-    /// The journal's layout. A version that the controller does not know is left alone and reported.
+    /// Version of the journal format. If a controller does not know the version, it leaves the addresses alone and
+    /// reports `NewerJournal`.
     pub version: i64,
 
-    /// The epoch of the leader that last wrote the journal.
+    /// Epoch of the leader that last wrote the journal. Each new leader has a higher epoch than all earlier ones.
     pub epoch: i64,
 
-    /// The unfinished moves.
+    /// Unfinished moves, creations and releases, at most 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub entries: Vec<Move>,
 }
 
-/// One unfinished move.
+/// One unfinished move, creation or release.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Move {
-    /// Names the move in logs.
+    /// ID of the move in log lines, such as `34.123.45.67-2`.
     pub id: String,
 
-    /// `Create` or `Release`; absent for a move.
+    /// Kind of the entry. `Create`: the controller is creating addresses. `Release`: it is releasing the address to the
+    /// provider. Absent for a move.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 
-    /// The address; absent while one is being created.
+    /// Address that moves or is released. Absent for `Create`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
 
-    /// The machine that held the address when the move began.
+    /// VM that held the address when the move started. Absent if none did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Holder>,
 
-    /// The machine that is to hold the address.
+    /// VM that gets the address. Absent if the controller only detaches it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Holder>,
 
-    /// `Voluntary` where the move could wait, otherwise `Urgent`.
+    /// `Voluntary`: the address was on a node that may still be alive, so the move could wait. `Urgent`: its node had
+    /// failed or was deleted, or no VM held the address. Creations are `Voluntary`.
     pub step: String,
 
-    /// The tag or token by which a created address can be found again.
+    /// For `Create`: mark that each new address carries, so that the controller finds it again after a crash. Absent if
+    /// the provider or the credentials support no marks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
 
-    /// While an address is being created without a tag: those that existed before and that no object listed.
+    /// For `Create`: addresses that existed before the request and so are not new. With `token`, those that already
+    /// carried it; without, those that no object listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub before: Vec<String>,
 
-    /// Addresses that may be the one whose creation had no certain outcome. They are never adopted or released by guess.
+    /// For `Create`: addresses that a request without an answer may have created (`AmbiguousCreation`), at most 50. The
+    /// controller neither adopts nor releases any of them until a person decides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]
     pub candidates: Vec<String>,
 
-    /// The epoch of the leader that began the move.
+    /// Epoch of the leader that last wrote this entry.
     pub epoch: i64,
 
-    /// When the move began.
+    /// When the controller started the move, creation or release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
 }
 
-/// How many addresses there are and how many are where they should be.
+/// Number of desired and attached addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
-    /// Addresses that should be on a node.
+    /// Number of addresses that should be on a node, including those that are still to be created.
     pub desired: i64,
 
-    /// Addresses that are on a node.
+    /// Number of addresses in the state `Attached`.
     pub attached: i64,
 }
 
-/// What is known of the DNS name that follows the addresses.
+/// The DNS name of an object and what the controller last published.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RecordStatus {
-    /// The record's full name.
+    /// Full name of the record, such as `hello.example.com`.
     pub name: String,
 
-    /// The values last published.
+    /// Addresses that the controller last published under the name, at most 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub values: Vec<String>,
 
-    /// When they were published.
+    /// When the controller published these values. Absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub published_at: Option<Time>,
 
-    /// The owner id that our owner record carries.
+    /// Owner ID in the mark of the records. Absent if nothing is published.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }

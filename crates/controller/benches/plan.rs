@@ -1,9 +1,10 @@
-//! How long it takes from one watch event to the plan, with `observe` included, as clusters grow: `just bench plan`.
+//! Measures the time from one watch event to the finished plan for growing clusters: `just bench plan`. The time
+//! includes the update of the index.
 //!
-//! A cluster of N nodes has N / 15 pools and 2 N / 3 addresses, so 15,000 nodes have 1,000 pools and 10,000 addresses. Nine
-//! pools in ten select the nodes of their own team, one in ten selects every node. Everything is settled but for one address
-//! in a hundred, which waits because no node is in its region, so that every plan looks for a place for it in vain. The
-//! event is a node that turns NotReady, so that its address has to move, and one that comes back.
+//! A cluster of N nodes has N / 15 pools and 2 N / 3 addresses: 15,000 nodes have 1,000 pools and 10,000 addresses.
+//! Nine of ten pools select the nodes of their own team, the others select every node. All addresses are attached
+//! except for one in a hundred. That one waits because no node is in its region, so every plan searches for a node in
+//! vain. The events alternate: a node becomes NotReady and its address has to move, or another node becomes Ready.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "this is a measurement")]
 
 use std::collections::BTreeMap;
@@ -74,7 +75,8 @@ fn allocation(number: usize, addresses: &[Address]) -> NetIPAllocation {
     .unwrap()
 }
 
-/// A cluster in which everything is where it should be, but for the addresses that wait.
+/// A cluster in which every address is attached to a fit node, except for those that wait. Returns it with its number
+/// of pools.
 fn cluster(nodes: usize) -> (Index, usize) {
     let pools = nodes / POOL_SHARE;
     let mut index = Index::default();
@@ -134,7 +136,7 @@ fn main() {
         println!("{size:>8} {pools:>7} {:>10} {whole:>16.2} {planning:>12.2} {steps:>7}", size * 2 / 3);
         medians.insert(size, whole);
     }
-    // The slope of the line of best fit through the logarithms.
+    // The slope of the regression line through the logarithms: 1 means that the time grows linearly.
     let points: Vec<(f64, f64)> = medians.iter().map(|(size, ms)| ((*size as f64).ln(), ms.ln())).collect();
     let count = points.len() as f64;
     let (sum_x, sum_y): (f64, f64) =

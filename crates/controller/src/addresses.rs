@@ -2,12 +2,12 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`watch`] | what the reconciler watches, and only the fields that it needs |
-//! | [`object`], [`resources`] | our three kinds, and what each means as a pool |
-//! | [`codec`] | journal and status, both directions |
-//! | [`index`] | keeps everything that was observed as a `World` |
-//! | [`execute`] | carries out cloud calls, evictions and DNS changes |
-//! | [`report`] | writes journal, status, finalizers, marks on nodes and Events |
+//! | [`watch`] | watches the kinds that the reconciler needs, and decodes only the fields that it needs |
+//! | [`object`], [`resources`] | our three kinds, and how each becomes a `Pool` |
+//! | [`codec`] | reads and writes the journal in the status |
+//! | [`index`] | keeps everything that the watches and the providers report as a `World` |
+//! | [`execute`] | makes provider calls, evictions and DNS changes |
+//! | [`report`] | writes journal, status, finalizers, labels and annotations of nodes, and Events |
 //! | [`metrics`] | metrics about objects and nodes |
 //! | [`reconcile`] | the loop that calls them in this order |
 

@@ -1,4 +1,7 @@
-//! When to try again what failed: for each thing on its own, after pauses that grow exponentially up to a limit.
+//! Exponential backoff with a limit, for each key separately.
+//!
+//! In: failures and successes of an operation on a key. Out: when the caller may retry it. It never retries anything
+//! itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,14 +10,14 @@ use drivers::times::later;
 use drivers::{DriverError, NotSent};
 use tokio::time::Instant;
 
-/// What failed, and when each may be tried again. A failure belongs to a version of a thing: another version may be tried at once.
+/// The failures of each key. A failure belongs to one version of the object: a new version can be tried at once.
 #[derive(Debug)]
 pub struct Backoff<K> {
     retry: Retry,
     failures: BTreeMap<K, Failure>,
 }
 
-/// The version of a thing whose failures outlast its versions.
+/// Pass this as the version if a failure also delays later versions of the object.
 pub(crate) const ANY_VERSION: u64 = 0;
 
 #[derive(Clone, Copy, Debug)]
@@ -25,12 +28,13 @@ struct Failure {
 }
 
 impl<K: Ord> Backoff<K> {
-    /// Nothing has failed. The first pause is the shortest, and each further one is twice as long, up to the longest.
+    /// A backoff without failures. The first pause is `retry.shortest`, and each further failure doubles it up to
+    /// `retry.longest`.
     pub fn new(retry: Retry) -> Self {
         Self { retry, failures: BTreeMap::new() }
     }
 
-    /// A version of something failed. Returns how often it has, one time after the other.
+    /// Records a failure of this version. Returns the number of consecutive failures.
     pub fn failed(&mut self, key: K, version: u64) -> u32 {
         let before = self.failures.get(&key).filter(|failure| failure.version == version);
         let count = before.map_or(0, |failure| failure.count);
@@ -39,56 +43,57 @@ impl<K: Ord> Backoff<K> {
         count.saturating_add(1)
     }
 
-    /// It did not fail this time.
+    /// Resets the backoff of this key.
     pub fn succeeded(&mut self, key: &K) {
         self.failures.remove(key);
     }
 
-    /// Until when a version of something is not tried again.
+    /// The end of the current pause of this version, or `None` if it may be tried now.
     pub fn waits_until(&self, key: &K, version: u64) -> Option<Instant> {
         let failure = self.failures.get(key).filter(|failure| failure.version == version)?;
         Some(failure.until).filter(|until| Instant::now() < *until)
     }
 
-    /// When something may next be tried again.
+    /// The end of the pause that ends first.
     pub fn next_due(&self) -> Option<Instant> {
         let now = Instant::now();
         self.failures.values().map(|failure| failure.until).filter(|until| now < *until).min()
     }
 
-    /// Forgets everything for which this is not true.
+    /// Forgets all keys for which `keep` returns false.
     pub fn retain(&mut self, keep: impl Fn(&K) -> bool) {
         self.failures.retain(|key, _| keep(key));
     }
 }
 
-/// What a person has to change is not tried again sooner.
+/// The minimum pause after a missing permission, which only a person can grant.
 const DENIED_RETRY: Duration = Duration::from_secs(30);
 
-/// The shortest and longest pause before a change that failed is tried again.
+/// The shortest and longest pause before a retry.
 #[derive(Clone, Copy, Debug)]
 pub struct Retry {
-    /// After the first failure; each further one doubles it.
+    /// The pause after the first failure. Each further failure doubles it.
     pub shortest: Duration,
-    /// However often it failed.
+    /// The limit of the pause.
     pub longest: Duration,
 }
 
 impl Retry {
-    /// Pauses that don't grow longer than this.
+    /// The same pauses with a lower limit.
     pub(crate) fn at_most(self, longest: Duration) -> Self {
         Self { longest: self.longest.min(longest), ..self }
     }
 
-    /// A pause that is longer each time.
+    /// The pause after this number of earlier failures.
     pub(crate) fn grown(self, failures: u32) -> Duration {
         self.shortest.saturating_mul(1 << failures.min(16)).min(self.longest)
     }
 
-    /// How long to wait before a change is tried again: by what the error says, and longer each time.
+    /// The pause after this error, given the number of earlier failures. If the provider asks for a pause, that one
+    /// counts.
     pub(crate) fn pause_after(self, error: &DriverError, failures: u32) -> Duration {
         if plan::sabotaged!(UnboundedRetry) {
-            // Not none at all: what is refused without being sent takes no time, and would be tried for ever in one moment.
+            // Not zero: a call that fails before it is sent takes no time, so the loop would never end.
             return Duration::from_millis(10);
         }
         let grows = self.grown(failures);
@@ -111,7 +116,7 @@ mod tests {
 
     const SHORTEST: Duration = Duration::from_secs(1);
 
-    /// How long a thing that fails whenever it may be tried waits each time.
+    /// The pauses, in seconds, of a key that fails at each retry.
     async fn pauses(backoff: &mut Backoff<&str>, times: usize) -> Vec<u64> {
         let mut pauses = Vec::new();
         for _ in 0..times {
@@ -129,17 +134,17 @@ mod tests {
         let mut backoff = Backoff::new(Retry { shortest: SHORTEST, longest: 5 * SHORTEST });
         assert_eq!(pauses(&mut backoff, 5).await, [1, 2, 4, 5, 5]);
         backoff.succeeded(&"a");
-        assert_eq!(pauses(&mut backoff, 2).await, [1, 2], "a success ends the series");
+        assert_eq!(pauses(&mut backoff, 2).await, [1, 2], "a success resets the backoff");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_what_failed_waits_and_only_in_that_version() {
+    async fn a_failure_delays_only_its_own_key_and_version() {
         let mut backoff = Backoff::new(Retry { shortest: SHORTEST, longest: 5 * SHORTEST });
         assert_eq!(backoff.failed("a", 7), 1);
         assert_eq!(backoff.failed("a", 7), 2);
         assert!(backoff.waits_until(&"a", 7).is_some());
         assert_eq!(backoff.waits_until(&"b", 7), None);
-        assert_eq!(backoff.waits_until(&"a", 8), None, "somebody has changed it");
+        assert_eq!(backoff.waits_until(&"a", 8), None, "a new version may be tried at once");
         assert_eq!(backoff.failed("a", 8), 1);
         assert!(backoff.next_due().is_some());
         backoff.retain(|key| *key != "a");

@@ -1,8 +1,10 @@
-//! Failpoints: where a test lets this process die or stop. Compiled only with the feature `failpoints`, never released.
+//! Failpoints: let a test kill or stop this process at a certain request. Compiled only with the feature `failpoints`,
+//! which no release has.
 //!
-//! Every request that leaves the process is counted, those to clouds and the changes to Kubernetes alike. `FAILPOINT` says
-//! what happens at one of them: `kill-before:17` and `kill-after:17` end the process with SIGKILL at the seventeenth,
-//! `stop-before:addAccessConfig` stops it with SIGSTOP before the first request whose address contains that text.
+//! The process counts every request to a cloud and every write to Kubernetes. The environment variable `FAILPOINT` says
+//! what happens at one of them. `kill-before:17` and `kill-after:17` kill the process with SIGKILL before or after
+//! request 17. `stop-before:addAccessConfig` stops it with SIGSTOP before the first request whose method and URL
+//! contain that text.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +22,7 @@ enum Failpoint {
     None,
 }
 
-/// Longer than a stop signal ever takes to be delivered.
+/// Upper bound for the delivery of SIGSTOP.
 const STOP_TAKES: std::time::Duration = std::time::Duration::from_millis(200);
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -49,7 +51,7 @@ fn before(line: &str) -> u64 {
         {
             tracing::info!("stopping at a failpoint");
             let _ = kill_process(getpid(), Signal::STOP);
-            // The signal takes a moment to reach this thread, which must not get as far as the request by then.
+            // The signal is delivered asynchronously. This thread must not send the request before that.
             std::thread::sleep(STOP_TAKES);
         }
         _ => {}
@@ -67,7 +69,7 @@ fn die() {
     let _ = kill_process(getpid(), Signal::KILL);
 }
 
-/// Failpoints around a cloud's service.
+/// Adds failpoints to the HTTP service for clouds.
 pub fn around(service: HttpService) -> HttpService {
     let send = move |request: http::Request<bytes::Bytes>| {
         let service = service.clone();
@@ -81,7 +83,7 @@ pub fn around(service: HttpService) -> HttpService {
     HttpService::new(tower::service_fn(send))
 }
 
-/// Failpoints around the changes that a Kubernetes client makes.
+/// A layer that adds failpoints to the writes of a Kubernetes client.
 #[derive(Clone, Copy)]
 pub struct Layer;
 
@@ -93,7 +95,7 @@ impl<S> tower::Layer<S> for Layer {
     }
 }
 
-/// A Kubernetes client's service with failpoints around it.
+/// The service of a Kubernetes client, with failpoints.
 #[derive(Clone)]
 pub struct Around<S>(S);
 

@@ -1,4 +1,7 @@
 //! Serves `/healthz`, `/readyz` and `/metrics`.
+//!
+//! In: the metrics and two bind addresses. Out: HTTP responses. The process is ready after it has read everything that
+//! it watches; a standby replica is ready too.
 
 use anyhow::{Context, Result};
 use axum::Router;
@@ -8,10 +11,10 @@ use axum::routing::get;
 use crate::bind_address::BindAddress;
 use crate::metrics::Metrics;
 
-/// Serves at both addresses, for ever. Where metrics are off, no address serves them.
+/// Serves at both addresses until a server fails. If metrics are off, neither address serves them.
 pub async fn serve(metrics: &Metrics, health_at: &BindAddress, metrics_at: &BindAddress) -> Result<()> {
     let has_metrics = *metrics_at != BindAddress::Off;
-    // Probes and metrics may share an address: those who look for metrics beside the probes find them there anyway.
+    // If both addresses are the same, one server is enough: the routes of the probes include metrics.
     let metrics_at = if metrics_at == health_at { &BindAddress::Off } else { metrics_at };
     tokio::try_join!(
         serve_at(health_at, health_routes(metrics, has_metrics)),
@@ -21,7 +24,7 @@ pub async fn serve(metrics: &Metrics, health_at: &BindAddress, metrics_at: &Bind
 }
 
 async fn serve_at(address: &BindAddress, routes: Router) -> Result<()> {
-    let listener = address.bind().await.with_context(|| format!("listening at {address}"))?;
+    let listener = address.bind().await.with_context(|| format!("listening on {address}"))?;
     match listener {
         Some(listener) => Ok(axum::serve(listener, routes).await?),
         None => std::future::pending().await,
@@ -32,20 +35,20 @@ fn metrics_route(metrics: &Metrics) -> Router {
     let metrics = metrics.clone();
     let text = move || async move {
         metrics.text().map_err(|error| {
-            tracing::error!(%error, "metrics can't be written");
+            tracing::error!(%error, "failed to encode metrics");
             StatusCode::INTERNAL_SERVER_ERROR
         })
     };
     Router::new().route("/metrics", get(text))
 }
 
-/// Those who look for metrics beside the probes find them there too.
+/// The routes of the probes. They include metrics, because existing scrape configurations use this port.
 fn health_routes(metrics: &Metrics, has_metrics: bool) -> Router {
-    let of_readiness = metrics.clone();
+    let for_readiness = metrics.clone();
     let readiness = move || async move {
-        match of_readiness.is_ready() {
+        match for_readiness.is_ready() {
             true => (StatusCode::OK, "ok"),
-            false => (StatusCode::SERVICE_UNAVAILABLE, "not everything that is watched has been read yet"),
+            false => (StatusCode::SERVICE_UNAVAILABLE, "initial list of watched resources is incomplete"),
         }
     };
     let routes = if has_metrics { metrics_route(metrics) } else { Router::new() };
@@ -60,13 +63,13 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    /// An address of this machine that nobody listens at.
+    /// A loopback address with a free port.
     async fn free() -> BindAddress {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         BindAddress::At { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() }
     }
 
-    /// The status of a path at an address, once something answers there.
+    /// The HTTP status of a path. Retries until a server listens at the address.
     async fn status(address: &BindAddress, path: &str) -> u16 {
         let mut stream = loop {
             match TcpStream::connect(address.to_string()).await {
@@ -80,7 +83,7 @@ mod tests {
         answer.split(' ').nth(1).unwrap().parse().unwrap()
     }
 
-    /// What probes and metrics answer at these two addresses.
+    /// The HTTP statuses of `/healthz`, `/readyz` and `/metrics` at each of the two addresses that is not off.
     async fn served(health_at: &BindAddress, metrics_at: &BindAddress) -> Vec<u16> {
         let metrics = Metrics::new(&Identity::default()).unwrap();
         let ask = async {
@@ -100,10 +103,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn v6_probes_and_metrics_are_where_their_addresses_say() {
+    async fn v6_probes_and_metrics_are_served_at_their_addresses() {
         let (health_at, metrics_at) = (free().await, free().await);
         assert_eq!(served(&health_at, &metrics_at).await, [200, 503, 200, 404, 404, 200]);
-        assert_eq!(served(&health_at, &health_at).await[..3], [200, 503, 200], "both at one address");
+        assert_eq!(served(&health_at, &health_at).await[..3], [200, 503, 200], "both share an address");
         assert_eq!(
             served(&health_at, &BindAddress::Off).await,
             [200, 503, 404],

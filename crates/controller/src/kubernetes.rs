@@ -1,4 +1,5 @@
-//! What every part needs of Kubernetes: watches that survive broken objects, Events, conditions, and what a failed write means.
+//! What both reconcilers need of Kubernetes: watches that tolerate undecodable objects, Events, conditions, and
+//! handling of failed writes.
 
 pub(crate) mod conditions;
 pub mod decode;

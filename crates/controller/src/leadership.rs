@@ -1,4 +1,4 @@
-//! Who may act, and until when: the clock, the Lease, and the fence that is open while we hold it.
+//! Leader election: the clock, the Lease, and the fence, which is open only while this process holds the Lease.
 
 pub mod clock;
 pub mod fence;

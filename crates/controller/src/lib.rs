@@ -1,25 +1,25 @@
-//! Watch, observe, plan, act, report: where Kubernetes, the planner and the clouds meet.
+//! The controller: it connects Kubernetes, the planner and the providers.
 //!
-//! In: a Kubernetes client and the clouds' drivers. Out: addresses where workloads need them, and nodes and objects that
-//! report it. Decisions are made in the `plan` crate and nowhere here.
+//! In: a Kubernetes client and the drivers of the providers. Out: addresses on the nodes that need them, and the status
+//! of nodes and objects. This crate never decides what happens to an address: the `plan` crate does.
 //!
 //! ```text
 //! watch ──▶ observe ──▶ plan ──▶ act ──▶ report
 //!  kube      facts      pure     clouds   status, labels, annotations
 //! ```
 //!
-//! From the ground up: a file imports only from its own folder and from rows above it.
+//! A file imports only from its own folder and from the rows above it.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | [`settings`], [`tasks`], [`backoff`], [`logs`], [`bind_address`] | flags and environment as plain data; tasks; when to retry |
-//! | [`leadership`] | who may act, and until when |
-//! | [`metrics`] | the registry, and the metrics of the process |
+//! | [`leadership`] | Lease, fence, clock |
+//! | [`metrics`] | the registry and the metrics of the process |
 //! | [`kubernetes`] | watches, decoding, Events, conditions |
-//! | [`providers`] | drivers from settings, listings, metrics about calls |
+//! | [`providers`] | builds the drivers, lists addresses, metrics about calls |
 //! | [`addresses`] | public addresses and DNS names |
-//! | [`vips`] | VIPs of Cluster API's Clusters |
-//! | [`health`], [`runtime`] | probes; puts the parts together |
+//! | [`vips`] | VIPs for Cluster API |
+//! | [`health`], [`runtime`] | probes; starts and connects all parts |
 
 pub mod addresses;
 pub mod backoff;

@@ -1,6 +1,7 @@
-//! The process's log.
+//! Sets up logging.
 //!
-//! In: what `RUST_LOG` asks for. Out: those lines on stderr, without what [`drivers::logs`] never shows.
+//! In: the filter in `RUST_LOG`, or a default. Out: log lines on stderr. Whatever the filter is, lines that
+//! [`drivers::logs`] suppresses because they can contain tokens are never written.
 
 use std::io::IsTerminal;
 
@@ -15,14 +16,14 @@ use tracing_subscriber::{EnvFilter, Layer, filter, fmt, registry};
 
 use crate::settings::LogFormat;
 
-/// Begins to log. `default` is the filter where `RUST_LOG` is not set.
+/// Starts logging. `default` is the filter if `RUST_LOG` is not set or is invalid.
 pub fn init(default: &str, format: LogFormat) {
-    let asked = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let is_terminal = std::io::stderr().is_terminal();
-    registry().with(layer(asked, format, is_terminal, std::io::stderr)).init();
+    registry().with(layer(filter, format, is_terminal, std::io::stderr)).init();
 }
 
-fn layer<S, W>(asked: EnvFilter, format: LogFormat, ansi: bool, writer: W) -> impl Layer<S>
+fn layer<S, W>(wanted: EnvFilter, format: LogFormat, ansi: bool, writer: W) -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
@@ -32,7 +33,7 @@ where
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    lines.with_filter(asked.and(filter::filter_fn(may_show)))
+    lines.with_filter(wanted.and(filter::filter_fn(may_show)))
 }
 
 #[cfg(test)]
@@ -54,11 +55,11 @@ mod tests {
         }
     }
 
-    /// What is logged with this in `RUST_LOG` while SDKs and others print a token, and we say something.
-    fn logged(asked: &str, format: LogFormat) -> String {
+    /// The log with this value of `RUST_LOG` while SDKs log a token and the controller logs `leading`.
+    fn logged(rust_log: &str, format: LogFormat) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
-        let layer = layer(EnvFilter::new(asked), format, false, move || writer.clone());
+        let layer = layer(EnvFilter::new(rust_log), format, false, move || writer.clone());
         tracing::subscriber::with_default(registry().with(layer), || {
             macro_rules! print_token {
                 ($($target:literal),*) => {$(
@@ -94,8 +95,8 @@ mod tests {
     }
 
     #[test]
-    fn no_setting_of_rust_log_shows_what_sdks_print() {
-        for asked in [
+    fn no_value_of_rust_log_shows_tokens_that_sdks_log() {
+        for rust_log in [
             "trace",
             "info",
             "debug,aws_config=trace",
@@ -106,9 +107,9 @@ mod tests {
             "info,[{token}]=trace",
         ] {
             for format in [LogFormat::Text, LogFormat::Json] {
-                let logged = logged(asked, format);
-                assert!(!logged.contains("canary"), "{asked}: {logged}");
-                assert!(logged.contains("leading"), "{asked}: {logged}");
+                let logged = logged(rust_log, format);
+                assert!(!logged.contains("canary"), "{rust_log}: {logged}");
+                assert!(logged.contains("leading"), "{rust_log}: {logged}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `ip-address-controller`: one operator that keeps IP addresses where workloads need them.
+//! `ip-address-controller`: a Kubernetes controller that keeps IP addresses on nodes. See [`controller`].
 
 use anyhow::Result;
 use controller::logs;
@@ -8,7 +8,7 @@ use controller::settings::Settings;
 async fn main() -> Result<()> {
     let settings = Settings::of_this_process();
     logs::init(&settings.log_filter(), settings.log_format());
-    // Two TLS providers may be linked in; rustls wants to be told which one to use.
+    // Several crypto providers can be linked in, so rustls needs an explicit choice.
     let _ = rustls::crypto::ring::default_provider().install_default();
     controller::runtime::run(settings).await
 }

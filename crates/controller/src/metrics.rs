@@ -1,7 +1,8 @@
-//! Metrics of the process, and the registry that every part adds its own to.
+//! The registry of all metrics, and the metrics of the process itself.
 //!
-//! In: what the parts register, under the names that existing dashboards and alerts use. Out: text for `/metrics`. No part's types are
-//! known here, nothing here decides, and nothing reads a metric.
+//! In: the metrics that the other modules register, under the names that existing dashboards and alerts use. Out: the
+//! text of `/metrics`. This module knows no types of other modules and makes no decisions. Only readiness is read back,
+//! for `/readyz`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,31 +11,31 @@ use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-/// The label values that say whether something worked.
+/// Values of the labels `status` and `outcome`.
 pub(crate) const SUCCESS: &str = "success";
 pub(crate) const ERROR: &str = "error";
 
-/// Who this process is, as far as metrics tell.
+/// Values of the labels that identify this process.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
-    /// The version.
+    /// Version of the controller.
     pub version: String,
-    /// The pod's name.
+    /// Name of the pod.
     pub pod: String,
-    /// The cluster's name; without one, metrics have no such label.
+    /// Name of the cluster. If it is absent, metrics do not have the label `cluster`.
     pub cluster: Option<String>,
 }
 
-/// The metrics of the process. Copies share what they count.
+/// The metrics of the process. Clones share the same metrics.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
 struct Inner {
     registry: Registry,
     pod: String,
-    /// Every metric with its labels.
+    /// Name and labels of every registered metric.
     names: Mutex<Vec<String>>,
-    /// Held while gauges are set anew, so that nobody reads them half.
+    /// Locked while gauges are rewritten, so that a scrape never sees half of them.
     describing: Mutex<()>,
     is_leader: IntGauge,
     ready: IntGauge,
@@ -42,7 +43,7 @@ struct Inner {
 }
 
 impl Metrics {
-    /// Not ready yet, and nothing has happened.
+    /// Registers the metrics of the process. The process is not ready and does not lead.
     pub fn new(identity: &Identity) -> Result<Self, prometheus::Error> {
         let labels = identity.cluster.iter().map(|name| ("cluster".to_owned(), name.clone())).collect();
         let registry = Registry::new_custom(None, Some(labels))?;
@@ -50,35 +51,38 @@ impl Metrics {
         let new = Registration { registry: &registry, pod: &identity.pod, names: &names };
         let info = new.gauges(
             "netipallocation_controller_info",
-            "The running controller's version",
+            "Version of the running controller, always 1",
             &["version", "pod_name"],
         )?;
         info.with_label_values(&[&identity.version, &identity.pod]).set(1);
-        new.of_pod("netipallocation_controller_healthy", "Whether the process answers")?.set(1);
-        let is_leader = new.of_pod("netipallocation_controller_is_leader", "Whether this pod leads")?;
-        let ready =
-            new.of_pod("netipallocation_controller_ready", "Whether all that is watched has been read")?;
+        new.of_pod("netipallocation_controller_healthy", "Always 1: the process answers")?.set(1);
+        let is_leader =
+            new.of_pod("netipallocation_controller_is_leader", "1 while this pod leads, otherwise 0")?;
+        let ready = new.of_pod(
+            "netipallocation_controller_ready",
+            "1 after the pod has read everything that it watches, otherwise 0",
+        )?;
         let undecodable = new.gauges(
             "ip_address_controller_undecodable_objects",
-            "Objects of a kind that the controller can't decode and leaves alone",
+            "Objects of a kind that the controller can't decode and does not act on",
             &["kind"],
         )?;
         let (pod, describing) = (identity.pod.clone(), Mutex::default());
         Ok(Self(Arc::new(Inner { registry, pod, names, describing, is_leader, ready, undecodable })))
     }
 
-    /// Where a part registers its own metrics.
+    /// Registers further metrics.
     pub(crate) fn registration(&self) -> Registration<'_> {
         Registration { registry: &self.0.registry, pod: &self.0.pod, names: &self.0.names }
     }
 
-    /// Every metric with its labels, such as `flipop_nodednsrecordset_records{namespace,name,provider,dns}`. A metric has no series
-    /// before its first event, so the text of all metrics may lack it.
+    /// Every metric with its labels, such as `flipop_nodednsrecordset_records{namespace,name,provider,dns}`. It also
+    /// contains metrics that [`Self::text`] lacks because they have no series before their first event.
     pub fn names(&self) -> Vec<String> {
         self.0.names.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// All metrics, as Prometheus reads them.
+    /// All metrics in the text format of Prometheus.
     pub fn text(&self) -> Result<String, prometheus::Error> {
         let gathered = {
             let _whole = self.describing();
@@ -87,33 +91,33 @@ impl Metrics {
         TextEncoder::new().encode_to_string(&gathered)
     }
 
-    /// Keeps readers out while gauges are set anew.
+    /// Blocks scrapes while the caller rewrites gauges.
     pub(crate) fn describing(&self) -> MutexGuard<'_, ()> {
         self.0.describing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether all that is watched has been read.
+    /// Whether the controller has read everything that it watches.
     pub fn is_ready(&self) -> bool {
         self.0.ready.get() == 1
     }
 
-    /// Says whether all that is watched has been read.
+    /// Sets whether the controller has read everything that it watches.
     pub fn set_ready(&self, is_ready: bool) {
         self.0.ready.set(i64::from(is_ready));
     }
 
-    /// Says whether this process leads.
+    /// Sets whether this process leads.
     pub fn set_leader(&self, is_leader: bool) {
         self.0.is_leader.set(i64::from(is_leader));
     }
 
-    /// Says how many objects of a kind can't be decoded.
+    /// Sets how many objects of a kind can't be decoded.
     pub(crate) fn set_undecodable(&self, kind: &str, count: usize) {
         self.0.undecodable.with_label_values(&[kind]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 }
 
-/// Makes metrics and registers them.
+/// Creates metrics and registers them.
 pub(crate) struct Registration<'a> {
     registry: &'a Registry,
     pod: &'a str,
@@ -168,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn n12_the_label_cluster_is_there_only_when_the_cluster_has_a_name() {
+    fn n12_metrics_have_the_label_cluster_only_if_it_has_a_name() {
         let lines = |cluster: Option<&str>, beginning: &str| -> Vec<String> {
             let cluster = cluster.map(ToOwned::to_owned);
             let metrics =

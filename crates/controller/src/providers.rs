@@ -1,4 +1,4 @@
-//! Clouds and DNS providers: their drivers from settings, what is listed and when, and metrics about every call.
+//! Clouds and DNS providers: creates their drivers from the settings, schedules listings, and counts every call.
 
 pub mod build;
 pub mod external_dns;

@@ -1,11 +1,13 @@
-//! Puts the parts together: stand by, win the lease, lead, and give it up in order.
+//! Starts and connects all parts, waits for the lease, leads, and releases the lease.
+//!
+//! In: the settings. Out: a running controller, until it gets a stop signal or loses the lease.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use drivers::http::with_deadline;
-use drivers::network::{MayLeave, network};
+use drivers::network::{MaySend, network};
 use futures::FutureExt;
 use futures::future::Shared;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -36,20 +38,20 @@ use crate::vips::metrics::VipMetrics;
 use crate::vips::reconcile::{self as vips, VipReconciler};
 use crate::vips::runtime_extension;
 
-/// The longest that a write of a status or of marks may take.
+/// The timeout, in seconds, of a write to an object or a node.
 const WRITE_SECONDS_MAX: u64 = 3;
 
-/// The longest that a write for a VIP may take: a change of a Cluster passes other people's webhooks, each of which may take ten
-/// seconds, and one that was cut off has to pass them all again.
+/// The timeout, in seconds, of a write for a VIP. An update of a Cluster calls webhooks of other controllers, each of
+/// which may take ten seconds, and a retry calls all of them again.
 const VIP_WRITE_SECONDS_MAX: u64 = 15;
 
-/// The longest pause before something that failed for a VIP is tried again: it costs nobody's quota, and a Cluster waits for it.
+/// The longest backoff for VIPs. A Cluster waits for the retry, and the retry uses no provider quota.
 const VIP_RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// The longest that a request about the lease may take.
+/// The timeout, in seconds, of a request for the Lease.
 const LEASE_REQUEST_SECONDS_MAX: u64 = 3;
 
-/// Where a controller touches the world. A simulation puts its own world here.
+/// Everything outside of the process that the controller uses. The simulator passes its own.
 pub struct Edges {
     /// A client for watches.
     pub watching: Client,
@@ -57,60 +59,60 @@ pub struct Edges {
     pub writing: Client,
     /// A client for writes about VIPs.
     pub writing_vips: Client,
-    /// A client for the lease alone.
+    /// A client for the Lease only.
     pub leasing: Client,
-    /// The clouds and DNS providers, each behind the fence.
+    /// The drivers of the providers, each behind the fence.
     pub drivers: Drivers,
-    /// Time.
+    /// The wall clock and the time since boot.
     pub clock: Arc<dyn Clock>,
-    /// What keeps changes in when we don't lead.
+    /// Blocks changes unless this process leads.
     pub fence: Arc<Fence>,
-    /// Where the part for VIPs hears of what happens, for others who tell or ask it something.
+    /// The channel of the VIP reconciler. The runtime extension sends its requests over it.
     pub vips: vips::Line,
 }
 
 /// Options of a controller.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its name among the candidates.
+    /// The name of this process in the Lease.
     pub identity: String,
-    /// The node that it runs on, where it is known.
+    /// The node that this pod runs on, if known.
     pub node: Option<NodeName>,
-    /// The namespace that it runs in, where that is not the Lease's.
+    /// The namespace of this pod. `None`: the same as that of the Lease.
     pub namespace: Option<String>,
-    /// The Lease that all candidates share, as namespace and name.
+    /// Namespace and name of the Lease.
     pub lease: (String, String),
-    /// How long a leader that says nothing is still believed to lead.
+    /// The lease duration.
     pub lease_duration: Duration,
-    /// D: how long after a leader's end one of its requests can still take effect.
+    /// D: how long a request of the previous leader can still take effect after its lease has expired.
     pub takeover: Duration,
-    /// Pauses after failures.
+    /// The shortest and longest pause after a failure.
     pub retry: Retry,
-    /// What our mark on DNS records says, where it is not the cluster's id.
+    /// The owner ID in the mark on DNS records. `None`: the UID of the namespace kube-system.
     pub dns_owner: Option<Arc<str>>,
-    /// The most addresses that are created in the cluster.
+    /// The maximum number of addresses that the controller creates for all objects together.
     pub created_max: usize,
-    /// Whether public addresses and names are kept where they belong.
+    /// Whether this process reconciles public addresses and DNS names.
     pub keeps_addresses: bool,
-    /// What the part for VIPs is told, where it is there.
+    /// The options for VIPs, or `None` if this process does not handle VIPs.
     pub vips: Option<VipOptions>,
 }
 
 /// The metrics of the process and of all parts.
 #[derive(Clone)]
 pub struct AllMetrics {
-    /// Those of the process, and the text of all.
+    /// The metrics of the process, and the registry of all metrics.
     pub process: Metrics,
-    /// Those about calls to providers.
+    /// The metrics about calls to providers.
     pub providers: ProviderMetrics,
-    /// Those about addresses.
+    /// The metrics about addresses.
     pub addresses: AddressMetrics,
-    /// Those about VIPs.
+    /// The metrics about VIPs.
     pub vips: VipMetrics,
 }
 
 impl AllMetrics {
-    /// Nothing has happened yet.
+    /// Registers all metrics.
     pub fn new(identity: &Identity) -> Result<Self> {
         let process = Metrics::new(identity)?;
         let providers = ProviderMetrics::new(&process)?;
@@ -120,7 +122,7 @@ impl AllMetrics {
     }
 }
 
-/// Runs until asked to stop, or until leadership is lost.
+/// Runs the controller until it gets a stop signal or loses the lease.
 pub async fn run(settings: Settings) -> Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let fence = Fence::new(Arc::clone(&clock));
@@ -131,7 +133,7 @@ pub async fn run(settings: Settings) -> Result<()> {
         cluster: settings.cluster_name.clone().filter(|name| !name.is_empty()),
     })?;
     let takeover = Duration::from_secs(settings.takeover_seconds);
-    let may_leave: MayLeave = Arc::new({
+    let may_leave: MaySend = Arc::new({
         let fence = Arc::clone(&fence);
         move || fence.remaining().is_some()
     });
@@ -143,8 +145,8 @@ pub async fn run(settings: Settings) -> Result<()> {
     let drivers =
         metered(build::drivers(&settings, &service, &with_deadline(open), may_leave), &metrics.providers);
     let edges = Edges {
-        // Over the watches' connections something must come all the time, asked for or not; others may be silent between
-        // two requests.
+        // A watch connection must carry data all the time. The other connections may be silent between two requests, so
+        // their timeout starts with a request.
         watching: client(config.clone(), SILENCE_SECONDS_MAX, false)?,
         writing: client(config.clone(), WRITE_SECONDS_MAX, true)?,
         writing_vips: client(config.clone(), VIP_WRITE_SECONDS_MAX, true)?,
@@ -158,7 +160,7 @@ pub async fn run(settings: Settings) -> Result<()> {
     let (retry, lease, vips) = (settings.retry(), settings.lease(), settings.vips());
     let (health_address, metrics_address) = (settings.health_address(), settings.metrics_address());
     let options = Options {
-        // A pod that starts again is another candidate: its earlier life may not be over for the cloud.
+        // A restarted pod is a new candidate, because requests of the previous process may still take effect.
         identity: format!("{}_{:x}", settings.identity, clock.wall().as_nanosecond()),
         node: settings.node_name.filter(|name| !name.is_empty()).map(|name| name.as_str().into()),
         namespace: settings.pod_namespace.filter(|namespace| !namespace.is_empty()),
@@ -189,14 +191,14 @@ pub async fn run(settings: Settings) -> Result<()> {
     tokio::select! {
         biased;
         ended = health::serve(&metrics.process, &health_address, &metrics_address) => {
-            ended.context("the health server ended")
+            ended.context("the health server stopped")
         }
-        ended = hooks => ended.context("the server for runtime hooks ended"),
+        ended = hooks => ended.context("the runtime extension server stopped"),
         ended = control(edges, options, metrics.clone(), asked_to_stop()) => ended,
     }
 }
 
-/// The controller itself: stands by, leads, and ends when it is asked to or has lost the lease.
+/// The controller itself: it stands by, leads, and returns after `asked_to_stop` or when it has lost the lease.
 pub async fn control(
     edges: Edges,
     options: Options,
@@ -233,7 +235,7 @@ pub async fn control(
     let mut parts = Parts { addresses, vips, metrics: metrics.process };
     let asked_to_stop = asked_to_stop.shared();
     if !options.keeps_addresses && options.vips.as_ref().is_none_or(|vips| !vips.allocates) {
-        // Who only answers questions must not keep another one from leading.
+        // A process that only serves the runtime extension does not take part in leader election.
         let answer = async {
             parts.until_complete().await;
             parts.stand_by().await;
@@ -256,7 +258,7 @@ pub async fn control(
     lead(&mut candidate, &mut parts, &options, asked_to_stop).await
 }
 
-/// What is done under one leadership. A part that is not there never has anything to do.
+/// The reconcilers that share one lease. A part that is `None` never does anything.
 struct Parts {
     addresses: Option<Reconciler>,
     vips: Option<VipReconciler>,
@@ -264,7 +266,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Watches without acting, as a standby does.
+    /// Watches without acting.
     async fn stand_by(&mut self) {
         let Self { addresses, vips, .. } = self;
         futures::join!(
@@ -273,7 +275,7 @@ impl Parts {
         );
     }
 
-    /// Watches without acting until everything is known. Addresses don't wait for VIPs.
+    /// Watches without acting until all caches are filled. Addresses don't wait for VIPs.
     async fn until_complete(&mut self) {
         match (&mut self.addresses, &mut self.vips) {
             (Some(addresses), vips) => tokio::select! {
@@ -289,12 +291,12 @@ impl Parts {
         }
     }
 
-    /// The highest epoch in any journal that is known.
+    /// The highest epoch in any journal.
     fn last_epoch(&self) -> Epoch {
         self.addresses.as_ref().map(Reconciler::last_epoch).unwrap_or_default()
     }
 
-    /// Acts, as the leader of the given epoch, until somebody else should.
+    /// Leads with the given epoch. Returns when another process should take over.
     async fn lead(&mut self, epoch: Epoch) {
         self.metrics.set_leader(true);
         let Self { addresses, vips, .. } = self;
@@ -305,10 +307,10 @@ impl Parts {
         }
     }
 
-    /// Begins nothing new, and waits until nothing is under way.
+    /// Starts nothing new, and waits until no call is in flight.
     async fn finish(&mut self) {
         let Self { addresses, vips, .. } = self;
-        let finish_rounds = async {
+        let finish_addresses = async {
             if let Some(addresses) = addresses {
                 addresses.finish().await;
             }
@@ -318,11 +320,11 @@ impl Parts {
                 vips.finish().await;
             }
         };
-        futures::join!(finish_rounds, finish_vips);
+        futures::join!(finish_addresses, finish_vips);
     }
 }
 
-/// What a part does; for ever nothing where it is not there.
+/// Runs `does` on a part, or waits forever if the part is `None`.
 async fn of<P>(part: &mut Option<P>, does: impl AsyncFnOnce(&mut P)) {
     match part {
         Some(part) => does(part).await,
@@ -330,14 +332,14 @@ async fn of<P>(part: &mut Option<P>, does: impl AsyncFnOnce(&mut P)) {
     }
 }
 
-/// Wins the lease and acts while it lasts.
+/// Waits for the lease, and leads while this process holds it.
 async fn lead(
     candidate: &mut Candidate,
     parts: &mut Parts,
     options: &Options,
     asked_to_stop: Shared<impl Future<Output = ()>>,
 ) -> Result<()> {
-    // Whoever can't read everything could hold the lease and do nothing with it.
+    // A process that can't read all objects would hold the lease and do nothing.
     tokio::select! {
         biased;
         () = parts.until_complete() => {}
@@ -346,41 +348,47 @@ async fn lead(
     let gained = tokio::select! {
         biased;
         gained = candidate.win() => gained,
-        () = parts.stand_by() => bail!("the watches ended"),
+        () = parts.stand_by() => bail!("the watches stopped"),
         () = asked_to_stop.clone() => return Ok(()),
     };
     tokio::select! {
         biased;
         () = candidate.keep() => bail!("leadership was lost"),
         () = parts.until_complete() => {}
-        // We hold the lease and have done nothing, but whoever held it before may still: it is left to run out.
+        // This process has changed nothing yet, but requests of the previous leader may still take effect. So the lease
+        // is not released: it has to expire.
         () = asked_to_stop.clone() => return Ok(()),
     }
     let wait = leadership::quarantine(gained, options.takeover);
-    tracing::info!(?gained, wait_seconds = wait.as_secs(), "leading, once nobody else can act any more");
+    tracing::info!(
+        ?gained,
+        wait_seconds = wait.as_secs(),
+        "acquired the lease; waiting for the previous leader's requests to expire"
+    );
     tokio::select! {
         biased;
         () = candidate.keep() => bail!("leadership was lost"),
         _ = tokio::time::timeout(wait, parts.stand_by()) => {}
-        // Released in order, it would tell the next one that there is nothing to wait for.
+        // A released lease would let the next leader act without waiting, so the lease has to expire.
         () = asked_to_stop.clone() => return Ok(()),
     }
-    // Where nobody on another node has led since one here handed over, nobody else is there: it is done after all.
-    let spared = options.node.clone().filter(|node| !candidate.was_handed_over_from(node));
-    parts.addresses.iter_mut().for_each(|addresses| addresses.spare(spared.clone()));
-    // Whoever led before has written its last, so this epoch is above all that were.
+    // The leader hands over before it detaches the address of its own node. If no process on another node has led since
+    // the last hand-over from this node, there is no other replica, and this process does it itself.
+    let own_node = options.node.clone().filter(|node| !candidate.was_handed_over_from(node));
+    parts.addresses.iter_mut().for_each(|addresses| addresses.spare(own_node.clone()));
+    // The previous leader can't write any more, so this epoch is higher than all earlier ones.
     let epoch = leadership::next_epoch(candidate.last_epoch(), parts.last_epoch());
-    candidate.set_epoch(epoch).await.context("writing our epoch into the lease")?;
+    candidate.set_epoch(epoch).await.context("failed to write the epoch into the lease")?;
     tracing::info!(epoch = epoch.0, "leading");
     let handed_over_from = tokio::select! {
         biased;
         () = candidate.keep() => bail!("leadership was lost"),
         () = parts.lead(epoch) => {
-            tracing::info!("handing over: the next step would cut off the node that we run on");
+            tracing::info!("handing over: the next step would detach the address of this pod's own node");
             options.node.as_ref()
         }
         () = asked_to_stop.clone() => {
-            tracing::info!("asked to stop");
+            tracing::info!("received a stop signal; finishing the calls in flight");
             None
         }
     };
@@ -389,7 +397,7 @@ async fn lead(
         () = parts.finish() => {}
         () = candidate.keep() => bail!("leadership was lost"),
     }
-    candidate.release(handed_over_from).await.context("releasing the lease")
+    candidate.release(handed_over_from).await.context("failed to release the lease")
 }
 
 async fn config(settings: &Settings) -> Result<Config> {
@@ -400,12 +408,12 @@ async fn config(settings: &Settings) -> Result<Config> {
         }
         None => {
             let found = Config::infer().await.map_err(without_lines);
-            found.context("neither in a cluster nor with a kubeconfig")
+            found.context("not running in a cluster, and no kubeconfig found: set --kubeconfig")
         }
     }
 }
 
-/// The error without the lines of a kubeconfig around a mistake in it: they may contain a token.
+/// Removes the quoted lines of the kubeconfig from a parse error, because they may contain a token.
 fn without_lines<E: std::error::Error + Send + Sync + 'static>(error: E) -> anyhow::Error {
     let mut causes =
         std::iter::successors(Some(&error as &(dyn std::error::Error + 'static)), |it| it.source());
@@ -422,14 +430,15 @@ fn without_lines<E: std::error::Error + Send + Sync + 'static>(error: E) -> anyh
     }
 }
 
-/// A client whose requests end: one that gets no answer for so long has failed.
+/// A client whose requests fail after `seconds_max` seconds without data. With `counts_from_request`, that time starts
+/// with each request.
 fn client(mut config: Config, seconds_max: u64, counts_from_request: bool) -> Result<Client> {
     let longest = Duration::from_secs(seconds_max);
     config.connect_timeout = Some(longest);
     config.read_timeout = Some(longest);
     config.write_timeout = Some(longest);
     config.reset_reader_on_write = counts_from_request;
-    // A retry that nobody sees could outlive the lease, or repeat a write whose answer was lost.
+    // A hidden retry could be sent after the lease has expired, or repeat a write whose response was lost.
     config.default_retry = false;
     let builder = kube::client::ClientBuilder::try_from(config)?;
     #[cfg(feature = "failpoints")]
@@ -441,7 +450,7 @@ async fn asked_to_stop() {
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
-        // Without handlers the signals keep their default effect, which is to end the process.
+        // Without handlers the signals terminate the process.
         return std::future::pending().await;
     };
     tokio::select! {
@@ -457,7 +466,7 @@ mod tests {
     use clap::Parser;
 
     #[tokio::test]
-    async fn a_broken_kubeconfig_is_not_quoted() {
+    async fn an_error_does_not_quote_the_kubeconfig() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("kubeconfig");
         for mistake in
@@ -466,9 +475,9 @@ mod tests {
             std::fs::write(&file, format!("users:\n- name: me\n  user:\n{mistake}")).unwrap();
             let path = format!("--kubeconfig={}", file.display());
             let error = config(&Settings::parse_from(["controller", &path])).await.err().unwrap();
-            let told = format!("{error:?} {error:#}");
-            assert!(told.contains("failed to parse the kubeconfig at line"), "{told}");
-            assert!(!told.contains("canary"), "{told}");
+            let printed = format!("{error:?} {error:#}");
+            assert!(printed.contains("failed to parse the kubeconfig at line"), "{printed}");
+            assert!(!printed.contains("canary"), "{printed}");
         }
     }
 }

@@ -1,4 +1,8 @@
-//! Flags and environment variables, under the names that users of the originals already have.
+//! Flags and environment variables of the controller.
+//!
+//! In: the arguments and the environment of the process. Out: plain data. The names are those of the Python controller,
+//! FLIPOP and capi-vip-allocator, so that existing manifests continue to work. The doc comment of a field is its text
+//! in `--help`.
 
 mod manager;
 mod values;
@@ -17,11 +21,11 @@ use self::values::boolean;
 use crate::backoff::Retry;
 use crate::bind_address::BindAddress;
 
-/// Keeps IP addresses where workloads need them.
+/// Kubernetes controller that keeps IP addresses on nodes, publishes DNS records, and allocates VIPs for Cluster API
 #[derive(Clone, Debug, Parser)]
 #[command(name = "ip-address-controller", version)]
 pub struct Settings {
-    /// Path of a kubeconfig. Without it: the pod's own account, or else the usual kubeconfig
+    /// Path of a kubeconfig. Default: the ServiceAccount of the pod, or else the default kubeconfig of the user
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
 
@@ -29,230 +33,238 @@ pub struct Settings {
     #[arg(long, env = "METRICS_PORT", default_value_t = 9999)]
     pub metrics_port: u16,
 
-    /// Port of /healthz, /readyz and, for those who look there, /metrics
+    /// Port of /healthz and /readyz. It also serves /metrics
     #[arg(long, env = "HEALTH_PORT", default_value_t = 8080)]
     pub health_port: u16,
 
-    /// The Lease that all copies share. By default ip-address-controller-leader, and capi-vip-allocator.gorizond.io for those
-    /// that do VIPs alone
+    /// Name of the Lease for leader election. All installations in a cluster must share it. Default:
+    /// ip-address-controller-leader; with --enable-addresses=false capi-vip-allocator.gorizond.io
     #[arg(long, env = "LEASE_NAME")]
     pub lease_name: Option<String>,
 
-    /// The Lease's namespace. By default kube-system, and our own for those that do VIPs alone
+    /// Namespace of the Lease. Default: kube-system; with --enable-addresses=false the namespace of the pod
     #[arg(long, env = "LEASE_NAMESPACE")]
     pub lease_namespace: Option<String>,
 
-    /// How many seconds a leader that says nothing is still believed to lead
+    /// Lease duration in seconds. If the leader does not renew the Lease for this long, another replica takes over
     #[arg(long, env = "LEASE_DURATION", default_value_t = 60, value_parser = clap::value_parser!(u64).range(3..=LEASE_MAX.as_secs()))]
     pub lease_duration: u64,
 
-    /// D: how many seconds after a leader's end one of its requests can still take effect. A new leader waits so long, and
-    /// so does everything about an address after a request without an answer
+    /// How many seconds after the lease of a leader has expired one of its requests can still take effect. A new leader
+    /// waits for this long before it acts. After a request without an answer, the controller waits for this long before
+    /// it changes the same address again
     #[arg(long, env = "TAKEOVER_SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub takeover_seconds: u64,
 
-    /// How many seconds after its first failure a change is tried again; each further failure doubles it
+    /// Backoff in seconds after the first failure of a change. Each further failure doubles it
     #[arg(long, env = "RETRY_SECONDS_MIN", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub retry_seconds_min: u64,
 
-    /// The longest pause, in seconds, before a change that failed is tried again
+    /// Maximum backoff in seconds before the controller retries a failed change
     #[arg(long, env = "RETRY_SECONDS_MAX", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub retry_seconds_max: u64,
 
-    /// Maximum number of created addresses, over all accounts and pools. 0 creates none; existing addresses are kept
+    /// Maximum number of addresses that the controller creates, over all accounts and pools. 0: it creates none.
+    /// Existing addresses stay
     #[arg(long, env = "CREATED_ADDRESSES_MAX", default_value_t = 1_000)]
     pub created_addresses_max: usize,
 
-    /// Who we are among the candidates; by default the pod's name
+    /// Identity of this replica in the Lease and in metrics. Default: the hostname, which is the name of the pod
     #[arg(long, env = "POD_NAME", default_value_t = identity())]
     pub identity: String,
 
-    /// The namespace that we run in: while a FLIPOP leads there, we wait. By default the Lease's
+    /// Namespace of the pod. While a FLIPOP leads in this namespace, the controller stands by. Default: the namespace
+    /// of the Lease
     #[arg(long, env = "POD_NAMESPACE")]
     pub pod_namespace: Option<String>,
 
-    /// The node that we run on. A leader whose own node is about to give up its address hands over first
+    /// Node that the pod runs on. Before the leader moves the address of its own node, it hands over the lease
     #[arg(long, env = "NODE_NAME")]
     pub node_name: Option<String>,
 
-    /// The cluster's name: metrics carry it in the label `cluster`
+    /// Value of the label `cluster` of all metrics. Default: metrics do not have this label
     #[arg(long, env = "CLUSTER_NAME")]
     pub cluster_name: Option<String>,
 
-    /// Accepted for those who set it: the lease is always held, because the fence rests on it
+    /// Accepted without effect: the controller always uses leader election
     #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true, value_parser = boolean)]
     pub leader_elect: bool,
 
-    /// Whether public addresses and DNS names are kept where they belong; without it, VIPs are all that is done
+    /// Manage public addresses and DNS names. false: the controller manages VIPs only
     #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true, value_parser = boolean)]
     pub enable_addresses: bool,
 
-    /// Whether Cluster API's Clusters get their VIPs
+    /// Allocate VIPs for Clusters of Cluster API
     #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true, value_parser = boolean)]
     pub enable_reconciler: bool,
 
-    /// Whether Cluster API's runtime hooks are answered, so that nothing of a Cluster is built before it has its VIP
+    /// Serve runtime hooks of Cluster API. Cluster API then creates nothing for a Cluster before the Cluster has its
+    /// VIP
     #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false, value_parser = boolean)]
     pub enable_runtime_extension: bool,
 
-    /// The port at which runtime hooks are answered
+    /// Port of the runtime hooks
     #[arg(long, default_value_t = 9443)]
     pub runtime_extension_port: u16,
 
-    /// How the names of our runtime hooks' handlers begin
+    /// Prefix of the names of the runtime hook handlers
     #[arg(long, default_value = "vip-allocator")]
     pub runtime_extension_name: String,
 
-    /// The folder with the certificate for runtime hooks, tls.crt and tls.key; both are read again when they change
+    /// Directory with tls.crt and tls.key for the runtime hooks. The controller reads both again when they change
     #[arg(long, default_value = "/tmp/runtime-extension/serving-certs")]
     pub runtime_extension_cert_dir: PathBuf,
 
-    /// The port of a Cluster's endpoint where the Cluster names none
+    /// Port of the endpoint of a Cluster that does not set one
     #[arg(long, default_value_t = 6443, value_parser = clap::value_parser!(u16).range(1..))]
     pub default_port: u16,
 
-    /// The version that metrics tell; by default the build's
+    /// Version that the metrics show
     #[arg(long, env = "CONTROLLER_VERSION", default_value = env!("CARGO_PKG_VERSION"))]
     pub controller_version: String,
 
-    /// How log lines are written
+    /// Format of log lines
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 
-    /// A token for DigitalOcean
+    /// Token for DigitalOcean
     #[arg(long, env = "DIGITALOCEAN_ACCESS_TOKEN", hide_env_values = true)]
     pub digitalocean_access_token: Option<Secret>,
 
-    /// A file with a token for DigitalOcean, read again for every call
+    /// File with the token for DigitalOcean. The controller reads it for every call. Overrides
+    /// DIGITALOCEAN_ACCESS_TOKEN
     #[arg(long, env = "DIGITALOCEAN_ACCESS_TOKEN_FILE")]
     pub digitalocean_access_token_file: Option<PathBuf>,
 
-    /// Where DigitalOcean's API is
+    /// Endpoint URL of the DigitalOcean API
     #[arg(long, env = "DIGITALOCEAN_API_URL", default_value = drivers::digitalocean::DEFAULT_URL)]
     pub digitalocean_api_url: String,
 
-    /// How many requests a minute DigitalOcean allows this account
+    /// Rate limit of the DigitalOcean account, in requests a minute
     #[arg(long, env = "DIGITALOCEAN_REQUESTS_PER_MINUTE", default_value_t = drivers::digitalocean::addresses::REQUESTS_PER_MINUTE)]
     pub digitalocean_requests_per_minute: usize,
 
-    /// How many requests an hour DigitalOcean allows this account
+    /// Rate limit of the DigitalOcean account, in requests an hour
     #[arg(long, env = "DIGITALOCEAN_REQUESTS_PER_HOUR", default_value_t = drivers::digitalocean::addresses::REQUESTS_PER_HOUR)]
     pub digitalocean_requests_per_hour: usize,
 
-    /// A token for Cloudflare
+    /// Token for Cloudflare
     #[arg(long, env = "CLOUDFLARE_TOKEN", hide_env_values = true)]
     pub cloudflare_token: Option<Secret>,
 
-    /// A file with a token for Cloudflare, read again for every call
+    /// File with the token for Cloudflare. The controller reads it for every call. Overrides CLOUDFLARE_TOKEN
     #[arg(long, env = "CLOUDFLARE_TOKEN_FILE")]
     pub cloudflare_token_file: Option<PathBuf>,
 
-    /// Where Cloudflare's API is
+    /// Endpoint URL of the Cloudflare API
     #[arg(long, env = "CLOUDFLARE_API_URL", default_value = drivers::cloudflare::records::DEFAULT_URL)]
     pub cloudflare_api_url: String,
 
-    /// How many requests in five minutes we make of what Cloudflare allows the token's user
+    /// Maximum number of requests to Cloudflare in five minutes. Cloudflare allows 1,200 for each user, including the
+    /// dashboard
     #[arg(long, env = "CLOUDFLARE_REQUESTS_PER_FIVE_MINUTES", default_value_t = drivers::cloudflare::records::REQUESTS_PER_FIVE_MINUTES)]
     pub cloudflare_requests_per_five_minutes: usize,
 
-    /// Host and port of a name server that takes dynamic updates over TCP
+    /// DNS server that accepts dynamic updates (RFC 2136) over TCP, as host:port
     #[arg(long, env = "RFC2136_SERVER")]
     pub rfc2136_server: Option<String>,
 
-    /// The name of the TSIG key that signs dynamic updates
+    /// Name of the TSIG key that signs dynamic updates. Default: none, updates are not signed
     #[arg(long, env = "RFC2136_TSIG_KEY_NAME")]
     pub rfc2136_tsig_key_name: Option<String>,
 
-    /// The TSIG key's secret, in base64
+    /// Secret of the TSIG key, in base64
     #[arg(long, env = "RFC2136_TSIG_SECRET", hide_env_values = true)]
     pub rfc2136_tsig_secret: Option<Secret>,
 
-    /// A file with the TSIG key's secret, read again for every message
+    /// File with the secret of the TSIG key. The controller reads it for every message. Overrides RFC2136_TSIG_SECRET
     #[arg(long, env = "RFC2136_TSIG_SECRET_FILE")]
     pub rfc2136_tsig_secret_file: Option<PathBuf>,
 
-    /// The TSIG key's algorithm: hmac-sha256, hmac-sha384 or hmac-sha512
+    /// Algorithm of the TSIG key: hmac-sha256, hmac-sha384 or hmac-sha512
     #[arg(long, env = "RFC2136_TSIG_ALGORITHM", default_value = "hmac-sha256")]
     pub rfc2136_tsig_algorithm: String,
 
-    /// The region that requests to Amazon are signed for that have none of their own. Addresses are where their nodes are
+    /// AWS region of requests that have none of their own, such as those to Route 53. Requests for addresses use the
+    /// region of the nodes. Default: us-east-1
     #[arg(long, env = "AWS_REGION", default_value = "")]
     pub aws_region: String,
 
-    /// Where Amazon's services are, where they are not at Amazon
+    /// Overrides the AWS endpoint URL
     #[arg(long, env = "AWS_ENDPOINT_URL")]
     pub aws_endpoint_url: Option<String>,
 
-    /// What our mark on DNS records says. By default the UID of the namespace kube-system, which is the cluster's
+    /// Owner ID of the DNS records that this cluster publishes. Default: the UID of the namespace kube-system
     #[arg(long, env = "DNS_OWNER_ID")]
     pub dns_owner_id: Option<String>,
 
-    /// How many requests a minute Google Cloud allows this project
+    /// Rate limit of the Google Cloud project, in requests a minute
     #[arg(long, env = "GOOGLE_REQUESTS_PER_MINUTE", default_value_t = drivers::google::addresses::REQUESTS_PER_MINUTE)]
     pub google_requests_per_minute: usize,
 
-    /// Where Compute Engine's API is
+    /// Endpoint URL of the Compute Engine API
     #[arg(long, env = "GOOGLE_COMPUTE_CUSTOM_ENDPOINT", default_value = drivers::google::addresses::DEFAULT_URL)]
     pub google_compute_custom_endpoint: String,
 
-    /// The tenant of our identity at Azure
+    /// Azure tenant ID of the controller's identity
     #[arg(long, env = "AZURE_TENANT_ID", default_value = "")]
     pub azure_tenant_id: String,
 
-    /// The client id of our identity at Azure: an application, or one of several managed identities
+    /// Azure client ID of the controller's identity: an application, or one of several managed identities of the node
     #[arg(long, env = "AZURE_CLIENT_ID")]
     pub azure_client_id: Option<String>,
 
-    /// The secret of an application at Azure. Without it: workload identity or a managed identity
+    /// Client secret of the Azure application. Without it, the controller uses workload identity or a managed identity
     #[arg(long, env = "AZURE_CLIENT_SECRET", hide_env_values = true)]
     pub azure_client_secret: Option<Secret>,
 
-    /// A file with the pod's own token, which is exchanged for one of Azure's; workload identity sets it
+    /// File with the ServiceAccount token that the controller exchanges for an Azure token. Azure workload identity
+    /// sets it
     #[arg(long, env = "AZURE_FEDERATED_TOKEN_FILE")]
     pub azure_federated_token_file: Option<PathBuf>,
 
-    /// Where tokens for Azure are exchanged, where that is not the public cloud
+    /// Endpoint URL for Azure tokens. Default: that of the public cloud
     #[arg(long, env = "AZURE_AUTHORITY_HOST")]
     pub azure_authority_host: Option<String>,
 
-    /// Where Azure Resource Manager is
+    /// Endpoint URL of Azure Resource Manager
     #[arg(long, env = "AZURE_RESOURCE_MANAGER_ENDPOINT", default_value = drivers::azure::addresses::DEFAULT_URL)]
     pub azure_resource_manager_endpoint: String,
 
-    /// The resource group in which addresses are created at Azure
+    /// Azure resource group in which the controller creates addresses. Default: it creates none
     #[arg(long, env = "AZURE_RESOURCE_GROUP")]
     pub azure_resource_group: Option<String>,
 
-    /// Flags that capi-vip-allocator has beside its own.
+    /// Flags that capi-vip-allocator has from controller-runtime.
     #[command(flatten)]
     pub manager: ManagerFlags,
 }
 
 impl Settings {
-    /// Reads the arguments of this process and its environment.
+    /// Parses the arguments and the environment of this process. Prints an error and exits if they are invalid.
     pub fn of_this_process() -> Self {
         Self::parse_from(with_two_dashes(std::env::args_os()))
     }
 
-    /// Where /healthz and /readyz are served.
+    /// The bind address of /healthz and /readyz.
     pub fn health_address(&self) -> BindAddress {
         let given = self.manager.health_probe_bind_address.clone();
         given.unwrap_or_else(|| BindAddress::every(self.health_port))
     }
 
-    /// Where /metrics is served.
+    /// The bind address of /metrics.
     pub fn metrics_address(&self) -> BindAddress {
         let given = self.manager.metrics_bind_address.clone();
         given.unwrap_or_else(|| BindAddress::every(self.metrics_port))
     }
 
-    /// How log lines are written.
+    /// The format of log lines, from the flags of zap or else from `LOG_FORMAT`.
     pub fn log_format(&self) -> LogFormat {
         self.manager.log_format().unwrap_or(self.log_format)
     }
 
-    /// What is logged, where RUST_LOG does not say it. A level above info is about the controller's own work: the debug lines
-    /// of HTTP libraries would hide it.
+    /// The log filter if `RUST_LOG` is not set. Levels above info apply to the crates of this project only, because
+    /// debug lines of HTTP libraries would drown the rest.
     pub fn log_filter(&self) -> String {
         match self.manager.log_level().unwrap_or(LogLevel::Info) {
             level @ (LogLevel::Error | LogLevel::Info) => level.name().into(),
@@ -260,8 +272,8 @@ impl Settings {
         }
     }
 
-    /// The Lease by which we lead, as namespace and name. Those that do VIPs alone have the one that capi-vip-allocator had, so
-    /// that it stands by while we lead, and we while it does.
+    /// Namespace and name of the Lease for leader election. An installation that manages VIPs only uses the Lease of
+    /// capi-vip-allocator, so that at most one of the two leads.
     pub fn lease(&self) -> (String, String) {
         let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         let (namespace, name) = match self.enable_addresses {
@@ -272,25 +284,25 @@ impl Settings {
         (namespace, named(&self.lease_name).unwrap_or_else(|| name.into()))
     }
 
-    /// What the part for VIPs is told, where it is there at all.
+    /// Options for VIPs, or none if neither the reconciler nor the runtime extension is enabled.
     pub fn vips(&self) -> Option<VipOptions> {
-        let is_there = self.enable_reconciler || self.enable_runtime_extension;
-        is_there.then_some(VipOptions { allocates: self.enable_reconciler, default_port: self.default_port })
+        let has_vips = self.enable_reconciler || self.enable_runtime_extension;
+        has_vips.then_some(VipOptions { allocates: self.enable_reconciler, default_port: self.default_port })
     }
 
-    /// Pauses after failures.
+    /// Backoff after failures.
     pub fn retry(&self) -> Retry {
         let [shortest, longest] = [self.retry_seconds_min, self.retry_seconds_max].map(Duration::from_secs);
         Retry { shortest, longest }
     }
 }
 
-/// A setting that is never printed.
+/// A secret setting. Its `Debug` output does not contain the value.
 #[derive(Clone)]
 pub struct Secret(String);
 
 impl Secret {
-    /// What was set.
+    /// The value of the setting.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -308,16 +320,16 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Options of the part that allocates VIPs.
+/// Options for VIPs of Cluster API.
 #[derive(Clone, Debug)]
 pub struct VipOptions {
-    /// Whether VIPs are allocated; without it, what is known is only told to those who ask.
+    /// Whether the controller allocates VIPs. If false, it only answers runtime hooks.
     pub allocates: bool,
-    /// The port of an endpoint that has none.
+    /// Port of the endpoint of a Cluster that does not set one.
     pub default_port: u16,
 }
 
-/// Go's flags may begin with one dash. Ours of one letter stay as they are.
+/// Adds a second dash to long flags with one, which Go accepts. Flags of one letter, such as `-V`, stay as they are.
 fn with_two_dashes(arguments: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = OsString> {
     arguments.into_iter().map(|argument| {
         let name = argument.to_str().and_then(|text| text.strip_prefix('-'));
@@ -355,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn v6_the_flags_of_the_vip_allocator_are_taken_as_its_manifests_write_them() {
+    fn v6_the_flags_in_the_vip_allocators_manifests_are_accepted() {
         let as_written = [
             "--leader-elect",
             "--enable-runtime-extension=false",
@@ -363,20 +375,20 @@ mod tests {
             "--enable-reconciler=true",
             "--default-port=6443",
         ];
-        assert!(settings(&as_written).vips().is_some_and(|terms| terms.allocates));
-        let turned = ["--enable-reconciler=false", "--enable-runtime-extension", "--default-port=8443"];
-        let terms = settings(&turned).vips().unwrap();
-        assert_eq!((terms.allocates, terms.default_port), (false, 8443));
+        assert!(settings(&as_written).vips().is_some_and(|options| options.allocates));
+        let changed = ["--enable-reconciler=false", "--enable-runtime-extension", "--default-port=8443"];
+        let options = settings(&changed).vips().unwrap();
+        assert_eq!((options.allocates, options.default_port), (false, 8443));
     }
 
     #[test]
-    fn v6_without_the_reconciler_only_vips_are_not_done() {
+    fn v6_without_the_reconciler_addresses_are_still_managed() {
         let settings = settings(&["--enable-reconciler=false"]);
         assert!(settings.vips().is_none() && settings.enable_addresses);
     }
 
     #[test]
-    fn v6_the_flags_of_controller_runtime_say_where_servers_listen() {
+    fn v6_controller_runtimes_flags_set_the_bind_addresses() {
         let addresses = |arguments: &[&str]| {
             let settings = settings(arguments);
             [settings.metrics_address(), settings.health_address()].map(|address| address.to_string())
@@ -392,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn v6_the_flags_of_zap_choose_level_and_format_of_the_log() {
+    fn v6_zaps_flags_set_log_level_and_format() {
         let log = |arguments: &[&str]| {
             let settings = settings(arguments);
             (settings.log_filter(), settings.log_format())
@@ -411,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn v6_flags_are_taken_in_every_form_that_go_takes() {
+    fn v6_flags_are_accepted_in_every_form_that_go_accepts() {
         assert!(settings(&["-leader-elect", "-enable-reconciler", "-kubeconfig", "file"]).enable_reconciler);
         assert!(!settings(&["-enable-reconciler=False"]).enable_reconciler);
         assert!(!settings(&["--enable-reconciler=0", "-leader-elect=T"]).enable_reconciler);
@@ -421,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_are_printed_show_no_secret() {
+    fn debug_output_of_settings_contains_no_secret() {
         let settings = settings(&[
             "--digitalocean-access-token=canary",
             "--cloudflare-token=canary",
@@ -434,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn vips_alone_have_the_lease_that_the_vip_allocator_had() {
+    fn without_addresses_the_lease_is_that_of_the_vip_allocator() {
         let lease = |arguments: &[&str]| {
             let (namespace, name) = settings(arguments).lease();
             format!("{namespace}/{name}")

@@ -1,7 +1,7 @@
-//! Tasks of one process: they end with whoever holds the set.
+//! Sets of tasks. Dropping a set aborts its tasks.
 //!
-//! With the feature `simulation`, which is never released, all tasks of a process can be stopped together, as a stop signal
-//! does: nothing of it goes on, and its clocks do.
+//! With the feature `simulation`, which no release has, a test can stop all tasks of a simulated process together, as
+//! SIGSTOP does: no task of the process continues, but time goes on.
 
 use std::future::Future;
 
@@ -17,15 +17,15 @@ impl<T: Send + 'static> Default for Tasks<T> {
 }
 
 impl<T: Send + 'static> Tasks<T> {
-    /// Begins one more.
+    /// Spawns a task.
     pub fn spawn(&mut self, task: impl Future<Output = T> + Send + 'static) {
         #[cfg(feature = "simulation")]
         let task = stop::Stoppable::of_this_process(task);
         self.0.spawn(task);
     }
 
-    /// The next one that has ended; none where none is left. One that panicked ends whoever holds the set, as it ends the whole process
-    /// where that is built to abort.
+    /// Waits for the next task to end. Returns none if the set is empty. If the task panicked, the panic continues in
+    /// the caller, so that it ends the process as in builds with `panic = "abort"`.
     pub async fn next(&mut self) -> Option<Result<T, JoinError>> {
         match self.0.join_next().await {
             Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
@@ -33,13 +33,13 @@ impl<T: Send + 'static> Tasks<T> {
         }
     }
 
-    /// Whether none is left.
+    /// Whether the set has no tasks.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Stopping a process that is simulated.
+/// Stops simulated processes.
 #[cfg(feature = "simulation")]
 pub mod stop {
     use std::future::Future;
@@ -51,7 +51,7 @@ pub mod stop {
         static STOP: Stop;
     }
 
-    /// Whether a process is stopped.
+    /// Stops and resumes one simulated process.
     #[derive(Clone, Default)]
     pub struct Stop(Arc<Mutex<State>>);
 
@@ -62,7 +62,7 @@ pub mod stop {
     }
 
     impl Stop {
-        /// Stops the process, or lets it go on.
+        /// Stops or resumes the process.
         pub fn set(&self, is_stopped: bool) {
             let waiting = {
                 let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,14 +72,14 @@ pub mod stop {
             waiting.into_iter().for_each(Waker::wake);
         }
 
-        /// Runs a process: it and all tasks that it begins stop together.
+        /// Runs a process under this switch. The process and all tasks that it spawns stop together.
         pub async fn rules<F: Future>(self, process: F) -> F::Output {
             let process = Stoppable { stop: Some(self.clone()), task: Box::pin(process) };
             STOP.scope(self, process).await
         }
     }
 
-    /// A task that does not go on while its process is stopped.
+    /// A task that is not polled while its process is stopped.
     pub(super) struct Stoppable<F> {
         stop: Option<Stop>,
         task: Pin<Box<F>>,
@@ -113,7 +113,7 @@ mod tests {
 
     #[tokio::test]
     #[should_panic(expected = "a task panics")]
-    async fn a_panic_in_a_task_ends_whoever_waits_for_it() {
+    async fn a_panic_in_a_task_continues_in_the_waiting_caller() {
         let mut tasks = Tasks::default();
         tasks.spawn(async { panic!("a task panics") });
         let _: Option<Result<(), JoinError>> = tasks.next().await;

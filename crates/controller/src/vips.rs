@@ -1,16 +1,16 @@
-//! VIPs for Cluster API's Clusters.
+//! VIPs for Clusters of Cluster API.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`watch`] | Clusters, classes, pools, claims and addresses, in whatever versions the cluster serves |
-//! | [`names`] | the labels and annotations by which users talk to this part |
-//! | [`index`] | keeps what was observed as a `World` |
-//! | [`execute`] | makes and deletes claims, and writes on Clusters |
-//! | [`codec`] | the annotation that reports how VIPs stand, both directions |
-//! | [`report`], [`conditions`] | what is written on a Cluster |
+//! | [`watch`] | watches Clusters, ClusterClasses, pools, claims and addresses in the served API versions |
+//! | [`names`] | the labels and annotations on Clusters and pools |
+//! | [`index`] | keeps the observed objects as a `World` |
+//! | [`execute`] | creates and deletes claims, and updates Clusters |
+//! | [`codec`] | reads the annotation with the state of the VIPs |
+//! | [`report`], [`conditions`] | what the controller writes on a Cluster |
 //! | [`metrics`] | metrics about pools, claims and VIPs |
 //! | [`reconcile`] | the loop that calls them in this order |
-//! | [`runtime_extension`] | answers Cluster API's hooks with what the reconciler knows |
+//! | [`runtime_extension`] | answers Cluster API's runtime hooks with the reconciler's data |
 
 mod codec;
 mod conditions;

@@ -1,7 +1,7 @@
-//! What release 0.1.0 promised still holds: its CRDs, the names that its users rely on, and the objects that it wrote.
+//! Compatibility with release 0.1.0: its CRDs, the names that its users rely on, and the objects that it wrote.
 //!
-//! The folder `baseline/` holds what this is compared with; its README says how each file was made. `e2e/upgrade.rs` runs the
-//! release itself.
+//! The tests compare the current code with the files in `baseline/`. The README there says how each file was made.
+//! `e2e/upgrade.rs` runs the binary of that release.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(folder().join(path)).unwrap()
 }
 
-/// The CRDs of 0.1.0 and those of the present code, by name.
+/// For each CRD: its file name, the CRD of 0.1.0, and the current CRD.
 fn definitions() -> Vec<(&'static str, Value, Value)> {
     let present = api::crds::all().into_iter();
     present
@@ -45,7 +45,8 @@ fn list(value: &Value) -> Vec<&Value> {
     value.as_array().into_iter().flatten().collect()
 }
 
-/// What an object that 0.1.0 accepted or wrote could not say any more.
+/// Appends every way in which the schema `now` is narrower than `before`: an object that 0.1.0 accepted or wrote might
+/// no longer be valid.
 fn narrowed(path: &str, before: &Value, now: &Value, found: &mut Vec<String>) {
     let mut say = |what: &str| found.push(format!("{path}: {what}"));
     for name in ["type", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type"] {
@@ -118,7 +119,8 @@ fn narrowed(path: &str, before: &Value, now: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// What `kubectl` showed and understood and does not any more.
+/// The names, versions, subresources and columns of a CRD that `kubectl` had in 0.1.0 and that are missing or different
+/// now.
 fn unlisted(before: &Value, now: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for name in ["group", "scope"] {
@@ -154,7 +156,7 @@ fn unlisted(before: &Value, now: &Value) -> Vec<String> {
 }
 
 #[test]
-fn no_crd_loses_or_narrows_what_0_1_0_had() {
+fn no_crd_is_narrower_than_in_0_1_0() {
     for (name, before, now) in definitions() {
         let mut found = unlisted(&before, &now);
         narrowed("", schema(&before), schema(&now), &mut found);
@@ -207,7 +209,7 @@ fn the_comparison_finds_every_way_to_narrow_a_crd() {
     }
 }
 
-/// Every enumeration in a schema, by the path of its field.
+/// Collects every enumeration in a schema with the path of its field.
 fn enumerations(path: &str, schema: &Value, found: &mut Vec<(String, BTreeSet<String>)>) {
     if !schema["enum"].is_null() {
         let values = list(&schema["enum"]).iter().map(ToString::to_string).collect();
@@ -228,7 +230,7 @@ fn enumerations_of_elements(path: &str, schema: &Value, found: &mut Vec<(String,
 }
 
 #[test]
-fn no_enumeration_that_0_1_0_reads_grows() {
+fn enums_have_the_same_values_as_in_0_1_0() {
     let mut count = 0;
     for (name, before, now) in definitions() {
         let (mut closed, mut present) = (Vec::new(), Vec::new());
@@ -240,11 +242,11 @@ fn no_enumeration_that_0_1_0_reads_grows() {
             assert_eq!(
                 now,
                 Some(&values),
-                "{name}{path}: 0.1.0 can't read an object with another value, and then watches none of its kind"
+                "{name}{path}: 0.1.0 can't decode an object with another value, and then watches no object of this kind"
             );
         }
     }
-    assert!(count > 10, "only {count} enumerations were found");
+    assert!(count > 10, "found only {count} enumerations");
 }
 
 #[test]
@@ -252,7 +254,7 @@ fn the_journal_has_the_version_that_0_1_0_reads() {
     assert_eq!(api::status::MOVES_VERSION, 1);
 }
 
-/// The path of every field below a schema, such as `.addresses[].state`.
+/// Collects the path of every field below a schema, such as `.addresses[].state`.
 fn fields(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");
@@ -267,7 +269,7 @@ fn fields(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_status_field_that_0_1_0_erases_is_listed_with_the_reason_why_that_is_safe() {
+fn status_fields_that_0_1_0_drops_are_listed_with_a_reason() {
     let mut erased = BTreeSet::new();
     for (_, before, now) in definitions() {
         let (mut known, mut present) = (BTreeSet::new(), BTreeSet::new());
@@ -285,16 +287,16 @@ fn every_status_field_that_0_1_0_erases_is_listed_with_the_reason_why_that_is_sa
             path.to_owned()
         })
         .collect();
-    assert_eq!(listed, erased, "list the new field in tests/baseline/erased.txt, and why its loss is safe");
+    assert_eq!(listed, erased, "list each new field in tests/baseline/erased.txt, with why its loss is safe");
 }
 
-/// A metric's name and its labels, of `name{label,label}`.
+/// Splits `name{label,label}` into the metric's name and its labels.
 fn with_labels(metric: &str) -> (&str, BTreeSet<&str>) {
     let (name, labels) = metric.trim_end_matches('}').split_once('{').unwrap();
     (name, labels.split(',').collect())
 }
 
-/// Whether the present code has a name.
+/// Whether the current code still has a name of this kind.
 fn has_name(kind: &str, name: &str, sources: &str) -> bool {
     let command = Settings::command();
     let quoted = format!("\"{name}");
@@ -312,7 +314,7 @@ fn has_name(kind: &str, name: &str, sources: &str) -> bool {
         "reason" => Reason::ALL.iter().any(|found| found.name() == name),
         "vip-reason" => VipReason::ALL.iter().any(|found| found.name() == name),
         "text" => sources.contains(name),
-        // What follows a prefix is somebody else's.
+        // Only the beginning is compared: users or details follow it.
         "prefix" | "log" => sources.contains(&quoted),
         "event" => {
             // The list also has the actions of Events.
@@ -323,7 +325,7 @@ fn has_name(kind: &str, name: &str, sources: &str) -> bool {
     }
 }
 
-/// All code that is not a test.
+/// The text of all code that is not a test.
 fn sources() -> String {
     fn collect(folder: &Path, text: &mut String) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -346,7 +348,7 @@ fn sources() -> String {
 }
 
 #[test]
-fn no_name_that_users_of_0_1_0_rely_on_is_gone() {
+fn names_that_users_of_0_1_0_rely_on_still_exist() {
     let (text, sources) = (read("names.txt"), sources());
     let names = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let names: Vec<_> = names.map(|line| line.split_once(' ').unwrap()).collect();
@@ -372,7 +374,7 @@ fn objects() -> Vec<(String, Value)> {
     names.into_iter().map(parse).collect()
 }
 
-/// An object as the present code reads and writes it.
+/// Decodes an object with the current types and encodes it again.
 fn read_and_written(object: &Value) -> Value {
     fn again<K: serde::Serialize + serde::de::DeserializeOwned>(object: &Value) -> Value {
         serde_json::to_value(serde_json::from_value::<K>(object.clone()).unwrap()).unwrap()
@@ -381,7 +383,7 @@ fn read_and_written(object: &Value) -> Value {
         "NetIPAllocation" => again::<api::NetIPAllocation>(object),
         "FloatingIPPool" => again::<api::FloatingIPPool>(object),
         "NodeDNSRecordSet" => again::<api::NodeDNSRecordSet>(object),
-        kind => panic!("{kind} is unknown"),
+        kind => panic!("unknown kind {kind}"),
     }
 }
 
@@ -394,7 +396,7 @@ fn objects_that_0_1_0_wrote_are_read_without_loss() {
     }
 }
 
-/// The path of every field that an object has.
+/// Collects the path of every field that an object has.
 fn fields_of(path: &str, value: &Value, schema: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(map) => {
@@ -420,7 +422,7 @@ fn fields_of(path: &str, value: &Value, schema: &Value, found: &mut BTreeSet<Str
 }
 
 #[test]
-fn the_objects_have_every_status_field_of_0_1_0_and_every_kind_of_journal_entry() {
+fn recorded_objects_cover_all_status_fields_and_journal_entries() {
     let (objects, mut missing) = (objects(), Vec::new());
     for (_, before, _) in definitions() {
         let kind = before["spec"]["names"]["kind"].as_str().unwrap();
@@ -449,6 +451,6 @@ fn the_objects_have_every_status_field_of_0_1_0_and_every_kind_of_journal_entry(
         "Move Urgent from=false to=true",
         "Move Voluntary from=true to=false",
     ] {
-        assert!(shapes.contains(shape), "no entry is {shape}: {shapes:#?}");
+        assert!(shapes.contains(shape), "no recorded object has an entry of the form {shape}: {shapes:#?}");
     }
 }

@@ -1,4 +1,5 @@
-//! The rights that are granted are those that the controller uses: `just e2e` runs this after all other tests.
+//! Compares the permissions that the manifests grant with those that the controller used in all other tests. `just e2e`
+//! runs this last: it reads the audit logs that the control planes left in a folder.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 use std::collections::BTreeSet;
@@ -7,13 +8,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use testbed::audit::{self, Use};
 
-/// The manifests, and the ServiceAccount that each gives rights to.
+/// The manifests, and the ServiceAccount that each grants permissions to.
 const MANIFESTS: [(&str, &str); 2] = [
     ("k8s/rbac.yaml", "ip-address-controller"),
     ("k8s/cluster-api/capi-vip-allocator.yaml", "capi-vip-allocator-controller-manager"),
 ];
 
-/// Everything that the rules in the manifests allow.
+/// Every permission that the rules in the manifests grant.
 fn granted() -> BTreeSet<Use> {
     let mut granted = BTreeSet::new();
     for (path, account) in MANIFESTS {
@@ -40,17 +41,17 @@ fn granted() -> BTreeSet<Use> {
 }
 
 #[test]
-fn f17_the_rights_that_are_granted_are_those_that_are_used_and_nothing_is_refused() {
+fn f17_granted_permissions_are_exactly_those_used() {
     let folder = PathBuf::from(std::env::var_os(audit::FOLDER).unwrap());
     let used = audit::left(&folder).unwrap();
-    assert!(!used.is_empty(), "no control plane left anything in {}", folder.display());
+    assert!(!used.is_empty(), "no audit logs in {}: run all e2e tests first", folder.display());
     let granted = granted();
-    // An apiserver that has just started refuses even what it knows the rules for a moment later.
+    // An apiserver that has just started refuses requests until it has loaded the RBAC rules.
     let is_granted = |refused: &Use| granted.contains(&Use { is_allowed: true, ..refused.clone() });
     let refused: Vec<_> = used.iter().filter(|used| !used.is_allowed && !is_granted(used)).collect();
     let spare: Vec<_> = granted.difference(&used).collect();
     println!(
-        "{} rights granted, {} used, {} refused, {} spare",
+        "{} permissions granted, {} used, {} refused, {} unused",
         granted.len(),
         used.len(),
         refused.len(),

@@ -1,4 +1,4 @@
-//! What every driver of a cloud can do: list a scope's addresses, and take one step of a change.
+//! The interface of all address drivers: list the addresses of a scope, and take one step of a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,16 +9,17 @@ use plan::{Address, Holding, MachineState, Scope, VmId};
 
 use crate::DriverError;
 
-/// Moves addresses between the machines of one cloud.
+/// Moves addresses between the VMs of one provider.
 ///
-/// `attach` and `detach` each take one step towards their goal and are called again until they say [`Progress::Done`],
-/// so a caller that died in between goes on where the cloud is, not where it remembers to be.
+/// `attach` and `detach` each take one step towards their goal. The caller repeats the call until it returns
+/// [`Progress::Done`]. Each step depends only on the state at the provider, so a new leader can resume where the
+/// previous one crashed.
 pub trait AddressDriver: Send + Sync {
-    /// Every address of a scope with its holder, in as few calls as the cloud allows.
+    /// Lists every address of a scope with its holder, in as few calls as the provider allows.
     fn list<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Listing, DriverError>>;
 
-    /// The same, and those of these addresses that exist and that a listing does not show, each of which is read by itself. Most
-    /// clouds list every address.
+    /// Like [`list`](Self::list), and also reads each of the given `addresses` that exists but that the provider does
+    /// not list. Most providers list every address.
     fn list_with<'a>(
         &'a self,
         scope: &'a Scope,
@@ -28,8 +29,8 @@ pub trait AddressDriver: Send + Sync {
         self.list(scope)
     }
 
-    /// The same for those who may not list: these addresses, as far as they are on these machines, each of which is asked.
-    /// One that is on none of them is told to be free, and it is left to the cloud to refuse it to another machine.
+    /// Finds the holders of `addresses` without the permission to list them: it reads each of the given `machines`. An
+    /// address that is on none of them is reported as free. If another VM holds it, the provider refuses to attach it.
     fn list_one_by_one<'a>(
         &'a self,
         scope: &'a Scope,
@@ -40,8 +41,8 @@ pub trait AddressDriver: Send + Sync {
         self.list(scope)
     }
 
-    /// Puts an address that nobody holds on a machine; where [`Traits::moves_in_one_call`], one that another holds too. A
-    /// machine whose own address is in the way is told as [`Progress::Occupied`], and nothing is done.
+    /// Attaches a free address to a VM. If [`Traits::moves_in_one_call`] is set, another VM may hold the address. If an
+    /// ephemeral address of the VM is in the way, it changes nothing and returns [`Progress::Occupied`].
     fn attach<'a>(
         &'a self,
         scope: &'a Scope,
@@ -49,7 +50,7 @@ pub trait AddressDriver: Send + Sync {
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>>;
 
-    /// Does the same, and takes a machine's own address off where it is in the way.
+    /// Like [`attach`](Self::attach), but first removes an ephemeral address that is in the way.
     fn replace<'a>(
         &'a self,
         scope: &'a Scope,
@@ -59,8 +60,8 @@ pub trait AddressDriver: Send + Sync {
         self.attach(scope, address, vm)
     }
 
-    /// Gives a machine that has no address at all one of its own, once the given one has left it. A machine that has any, or
-    /// is gone, is already done.
+    /// Gives a VM an ephemeral address after `address` has been detached from it. Does nothing if the VM has any
+    /// address or no longer exists.
     fn restore<'a>(
         &'a self,
         scope: &'a Scope,
@@ -71,8 +72,8 @@ pub trait AddressDriver: Send + Sync {
         Box::pin(async { Ok(Progress::Done) })
     }
 
-    /// Takes an address off the machine that holds it. One that is on none is already done; one that is seen to be on another machine is
-    /// a conflict, because who has it is not what whoever asks believes.
+    /// Detaches an address from a VM. Returns [`Progress::Done`] if no VM holds the address. If the driver sees it on
+    /// another VM, it returns a conflict, because the caller's view is outdated.
     fn detach<'a>(
         &'a self,
         scope: &'a Scope,
@@ -80,13 +81,13 @@ pub trait AddressDriver: Send + Sync {
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>>;
 
-    /// Takes note of the name that an address had in its PTR record, before it is attached: the machine's access config gets it
-    /// again, where the cloud keeps it there.
+    /// Stores the name in the PTR record of an address before the address is attached. A driver whose provider keeps
+    /// this name in the VM's access config sets it again.
     fn keep_ptr(&self, address: Address, name: &str) {
         let _ = (address, name);
     }
 
-    /// Asks for one new address. It carries the tag from its first moment on, where one is given.
+    /// Creates an address. If a tag is given, the address has it from the moment it exists.
     fn create<'a>(
         &'a self,
         scope: &'a Scope,
@@ -94,12 +95,14 @@ pub trait AddressDriver: Send + Sync {
         tag: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Address, DriverError>> {
         let _ = (region, tag);
-        let message = format!("{} creates no addresses here: list existing ones", scope.provider);
+        let message =
+            format!("the controller can't create addresses at {}: list existing ones", scope.provider);
         Box::pin(async { Err(DriverError::Invalid(message)) })
     }
 
-    /// Gives an address that nobody holds back to the cloud for good. One that does not exist is already done. The driver reads
-    /// the address right before; one that does not carry `tag` then is a conflict and stays.
+    /// Releases a free address, which deletes it at the provider. Returns [`Progress::Done`] if the address does not
+    /// exist. The driver reads the address right before it releases it. If the address does not have the tag `tag`, the
+    /// driver keeps it and returns a conflict.
     fn release<'a>(
         &'a self,
         scope: &'a Scope,
@@ -107,127 +110,132 @@ pub trait AddressDriver: Send + Sync {
         tag: &'a str,
     ) -> BoxFuture<'a, Result<Progress, DriverError>> {
         let _ = tag;
-        let message = format!("{} releases no addresses here: {address} stays", scope.provider);
+        let message =
+            format!("the controller can't release addresses at {}: {address} is kept", scope.provider);
         Box::pin(async { Err(DriverError::Invalid(message)) })
     }
 
-    /// Whether operations have ended, in the order given. An error says that this is not known.
+    /// Polls operations. The results are in the order of `operations`. An error means that the state of that operation
+    /// is unknown.
     fn poll<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Vec<Result<Polled, DriverError>>>;
 
-    /// What the cloud says of its machines: proof that a holder is dead. One that it does not name is gone.
+    /// Lists the VMs of a scope and their states. The planner uses this as proof that a holder is dead: a VM that is
+    /// not in the result does not exist.
     fn machines<'a>(
         &'a self,
         scope: &'a Scope,
     ) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>>;
 
-    /// What the cloud can do.
+    /// Properties of the provider.
     fn traits(&self) -> Traits;
 }
 
-/// What a cloud says of a scope's addresses.
+/// The addresses of a scope, as the provider lists them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// The addresses that were told, and who holds them.
+    /// The listed addresses and their holders.
     pub addresses: BTreeMap<Address, Listed>,
-    /// The parts that were not told, such as a region that did not answer. While there are any, an address that is not
-    /// in `addresses` is unknown; otherwise it does not exist.
-    pub untold: Vec<String>,
-    /// Those of which the cloud may tell what was wanted, and not what is, because a change of their holder has failed.
-    pub doubtful: BTreeSet<Address>,
-    /// Whether addresses can carry tags, and whether those that they carry were told.
+    /// The parts that the provider did not return, for example a region that did not answer. While there are any, an
+    /// address that is not in `addresses` is unknown. Otherwise it does not exist.
+    pub unreachable: Vec<String>,
+    /// Addresses whose holder may be wrong: a change of the holder failed, and the provider may show the requested
+    /// state instead of the actual one.
+    pub unconfirmed: BTreeSet<Address>,
+    /// Whether addresses can have tags, and whether this listing contains them.
     pub tags: Tags,
-    /// The permission that is missing, where this is all that can be told without it.
+    /// The missing permission, if this listing is limited to what the driver can read without it.
     pub without: Option<String>,
 }
 
-/// Whether addresses carry tags.
+/// Whether a listing contains the tags of addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tags {
-    /// They can't, or the credentials don't allow it.
+    /// Addresses can't have tags, or the credentials do not allow reading them.
     #[default]
     Unsupported,
-    /// They can, and every tag was told.
-    Told,
-    /// They may, but this time it was not told.
-    Untold,
+    /// The listing contains every tag.
+    Complete,
+    /// Addresses may have tags that this listing does not contain.
+    Incomplete,
 }
 
-/// What a cloud says of one address.
+/// One address, as the provider lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Who holds it. While the cloud is carrying out a change of it, that is not known.
+    /// The holder. It is unknown while the provider changes the address.
     pub holding: Holding,
-    /// The region in which it can be used.
+    /// The region in which the address can be used.
     pub region: Option<Arc<str>>,
-    /// The tag that it was created with.
+    /// The tag that the address was created with.
     pub tag: Option<Arc<str>>,
 }
 
 impl Listing {
-    /// What is known of one address.
-    pub fn told(&self, address: Address) -> Listed {
+    /// What this listing says about one address.
+    pub fn get(&self, address: Address) -> Listed {
         let unlisted = |holding| Listed { holding, region: None, tag: None };
         match self.addresses.get(&address) {
             Some(listed) => listed.clone(),
-            None if self.untold.is_empty() => unlisted(Holding::Missing),
+            None if self.unreachable.is_empty() => unlisted(Holding::Missing),
             None => {
-                let reason = format!("the cloud did not tell of {}", self.untold.join(", "));
+                let reason =
+                    format!("the listing is incomplete: {} did not answer", self.unreachable.join(", "));
                 unlisted(Holding::Unknown(reason.into()))
             }
         }
     }
 }
 
-/// Why the holder of an address that is being changed is not known.
-pub(crate) const CHANGING: &str = "the cloud is still carrying out a change of this address";
+/// Why the holder of an address is unknown while the provider changes it.
+pub(crate) const CHANGING: &str = "a change is still in flight at the provider";
 
-/// How far a change has come.
+/// The progress of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It is done.
+    /// The change is done.
     Done,
-    /// The cloud is carrying out an operation; ask again when it has ended.
+    /// The provider runs an operation. Call again when it has ended.
     Underway(Operation),
-    /// The machine has an address of its own, which would have to go first.
+    /// Nothing was changed: the VM has an ephemeral address, which would have to be removed first.
     Occupied,
-    /// The address has this name in its PTR record, and would lose it. Nothing was done: the caller writes the name down, and calls
+    /// Nothing was changed: the address would lose this name in its PTR record. The caller stores the name and calls
     /// again.
     Named(Arc<str>),
 }
 
-/// An operation that the cloud carries out on its own time.
+/// An operation that the provider runs asynchronously.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// The cloud's id of it, with whatever else the driver needs to find it again.
+    /// The provider's ID of the operation, with what else the driver needs to find it again.
     pub id: String,
-    /// The scope it belongs to.
+    /// The scope of the operation.
     pub scope: Scope,
-    /// The address it is about.
+    /// The address that the operation changes.
     pub address: Address,
-    /// The machine that shall hold the address in the end; none where the address is taken off.
+    /// The VM that gets the address. `None` if the address is detached.
     pub target: Option<VmId>,
-    /// Whether the change is done when this operation has ended well, or has further steps.
+    /// Whether the change is done when this operation succeeds. If not, more steps follow.
     pub completes: bool,
 }
 
-/// Whether an operation has ended.
+/// The state of a polled operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Polled {
-    /// It has, well.
+    /// The operation succeeded.
     Ended,
-    /// It has, without effect.
+    /// The operation failed and had no effect.
     Failed(DriverError),
-    /// Not yet.
+    /// The operation is still running.
     StillUnderway,
 }
 
-/// What a cloud can do.
+/// Properties of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
-    /// Attaching an address takes it off its present holder in the same operation.
+    /// Attaching an address also detaches it from its current holder, in the same operation.
     pub moves_in_one_call: bool,
-    /// For how long what is read may be what was before a change that somebody else was answered.
-    pub late_max: Duration,
+    /// How long a read can return the state before a change that the provider has already confirmed.
+    pub staleness_max: Duration,
 }
 
 #[cfg(test)]
@@ -235,13 +243,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_listing_did_not_tell_is_unknown_and_never_missing() {
+    fn an_address_absent_from_an_incomplete_listing_is_unknown() {
         let address: Address = "203.0.113.7".parse().unwrap();
         let mut listing = Listing::default();
-        assert_eq!(listing.told(address).holding, Holding::Missing);
-        listing.untold.push("regions/us-west1".into());
-        assert!(matches!(listing.told(address).holding, Holding::Unknown(_)));
+        assert_eq!(listing.get(address).holding, Holding::Missing);
+        listing.unreachable.push("regions/us-west1".into());
+        assert!(matches!(listing.get(address).holding, Holding::Unknown(_)));
         listing.addresses.insert(address, Listed { holding: Holding::Free, region: None, tag: None });
-        assert_eq!(listing.told(address).holding, Holding::Free);
+        assert_eq!(listing.get(address).holding, Holding::Free);
     }
 }

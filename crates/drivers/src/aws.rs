@@ -1,8 +1,8 @@
-//! Amazon's SDK on our own transport.
+//! The AWS SDK on the HTTP transport of this crate.
 //!
-//! In: an [`HttpService`], an identity and a clock. Out: what the SDK's clients are made of. Each of their requests goes
-//! through the service, so that the fence, the deadline and the budgets hold for it as for every other driver. The SDK signs
-//! and parses; it never retries, never waits, and opens no connection of its own.
+//! In: an [`HttpService`], an identity and a clock. Out: the configuration of SDK clients. Each of their requests goes
+//! through the service, so the fence, the deadline and the rate limits apply to it as to every other driver. The SDK
+//! signs requests and parses responses. It never retries, never waits, and opens no connections.
 
 pub mod addresses;
 mod machine_id;
@@ -39,31 +39,32 @@ use tower::{BoxError, ServiceExt};
 use crate::http::{HttpService, ReadOnly, USER_AGENT, asked_pause, hide_secrets};
 use crate::{DriverError, NotSent, Seconds};
 
-/// Where requests are signed for that have no region, such as those about names.
+/// The region for signing requests that have no region, for example to Route 53.
 pub const DEFAULT_REGION: &str = "us-east-1";
 
-/// A refusal of one too many does not say how long to wait. Buckets get several tokens a second.
+/// The wait if a throttling error has no `Retry-After`. AWS refills its token buckets several times a second.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(2);
 
-/// The id that the SDK makes up for each request and does not sign. It means nothing where nothing is tried twice.
+/// A random ID that the SDK adds to each request and does not sign. The driver removes it: it identifies retries, and
+/// nothing is retried.
 const INVOCATION_ID: HeaderName = HeaderName::from_static("amz-sdk-invocation-id");
 
-/// Who we are at Amazon.
+/// The credentials for AWS.
 #[derive(Clone)]
 pub enum Identity {
-    /// Whoever the SDK finds, in its own order: variables, a web identity (IRSA), a container's role (EKS Pod Identity), and
-    /// last the role of the machine.
+    /// The SDK's default chain: environment variables, a web identity (IRSA), a container's role (EKS Pod Identity),
+    /// then the role of the instance.
     Found,
-    /// The owner of these keys.
+    /// An access key.
     Keys {
-        /// The access key's id.
+        /// The ID of the access key.
         id: String,
-        /// Its secret.
+        /// The secret of the access key.
         secret: String,
     },
 }
 
-/// An account at Amazon, as far as its services share it.
+/// What the clients of all AWS services share: connections, credentials, default region and endpoint.
 pub struct Aws {
     service: HttpService,
     identity: Identity,
@@ -74,19 +75,20 @@ pub struct Aws {
 }
 
 impl Aws {
-    /// An account over a service. The region is where requests are signed for that have none.
+    /// Creates the configuration. `region` is used to sign requests that have no region; if it is empty,
+    /// [`DEFAULT_REGION`] is used.
     pub fn new(service: HttpService, identity: Identity, region: &str, now: Seconds) -> Self {
         let region = if region.is_empty() { DEFAULT_REGION } else { region };
         Self { service, identity, region: region.to_owned(), endpoint: None, now, shared: OnceCell::new() }
     }
 
-    /// The same account with all of its services at one address.
+    /// Overrides the endpoint URL of all services.
     pub fn at(self, endpoint: Option<&str>) -> Self {
         let endpoint = endpoint.filter(|url| !url.is_empty()).map(ToOwned::to_owned);
         Self { endpoint, ..self }
     }
 
-    /// What a client of one service in one region is made of. Limits are counted for each such client on its own.
+    /// The configuration of a client for one service in one region. Each client has its own rate limits.
     pub(crate) async fn client(
         &self,
         region: Option<&str>,
@@ -114,7 +116,7 @@ impl Aws {
         let version = BehaviorVersion::v2026_01_12();
         let (region, clock) = (Region::new(self.region.clone()), Clock(Arc::clone(&self.now)));
         match &self.identity {
-            // Whoever asks for credentials changes nothing, by whatever method.
+            // Requests for credentials change nothing, whatever their method, so they count as reads.
             Identity::Found => {
                 let transport = Transport { service: self.service.clone(), is_read: |_| true };
                 let loader = aws_config::defaults(version).region(region).time_source(clock);
@@ -135,7 +137,7 @@ impl Aws {
     }
 }
 
-/// The SDK's clock is ours.
+/// Makes the SDK use the clock of this crate.
 struct Clock(Seconds);
 
 impl TimeSource for Clock {
@@ -150,7 +152,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// What the SDK takes for an HTTP client.
+/// The HTTP client that the SDK uses.
 #[derive(Clone)]
 struct Transport {
     service: HttpService,
@@ -172,8 +174,8 @@ impl HttpClient for Transport {
     }
 }
 
-/// A transport, and how long the SDK waits for an answer where it has an opinion: a machine's own service is asked for a
-/// moment only, because outside of Amazon it does not exist.
+/// A transport with the timeout that the SDK sets, if any. The SDK asks the instance metadata service with a short
+/// timeout, because outside of AWS that service does not exist.
 #[derive(Debug)]
 struct Connector {
     transport: Transport,
@@ -194,7 +196,7 @@ impl HttpConnector for Connector {
             };
             let answer = answer.map_err(ConnectorError::io)?;
             if is_cut(answer.body()) {
-                return Err(ConnectorError::io("the answer is cut off".into()));
+                return Err(ConnectorError::io("the response is truncated".into()));
             }
             let answer = answer.map(SdkBody::from);
             HttpResponse::try_from(answer).map_err(|error| ConnectorError::other(error.into(), None))
@@ -202,10 +204,11 @@ impl HttpConnector for Connector {
     }
 }
 
-/// The SDK's request as one of ours.
+/// Converts a request of the SDK to one for the [`HttpService`].
 fn ours(request: HttpRequest, is_read: fn(&Request<Bytes>) -> bool) -> Result<Request<Bytes>, BoxError> {
     let (mut head, body) = request.try_into_http1x()?.into_parts();
-    let body = body.bytes().map(Bytes::copy_from_slice).ok_or("the body is not in memory")?;
+    let body =
+        body.bytes().map(Bytes::copy_from_slice).ok_or("requests with a streamed body are not supported")?;
     head.headers.remove(INVOCATION_ID);
     head.headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
     hide_secrets(&mut head.headers);
@@ -216,7 +219,8 @@ fn ours(request: HttpRequest, is_read: fn(&Request<Bytes>) -> bool) -> Result<Re
     Ok(request)
 }
 
-/// What a failed call means. The name is that of the permission it takes, such as `ec2:AssociateAddress`.
+/// Converts an SDK error to a [`DriverError`]. `name` is the permission that the call needs, for example
+/// `ec2:AssociateAddress`.
 pub(crate) fn explain<E>(name: &str, error: SdkError<E, HttpResponse>) -> DriverError
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -226,15 +230,16 @@ where
         return no_answer(name, &error);
     };
     let retry_after = answer.and_then(|answer| asked_pause(answer.headers().get("retry-after")?));
-    let said = error.as_service_error().map(ProvideErrorMetadata::meta);
-    // By Route 53's reference a refused batch has no code, but its name at the beginning.
+    let metadata = error.as_service_error().map(ProvideErrorMetadata::meta);
+    // For a rejected change batch, Route 53 returns no error code. The root element of the body has the code as its
+    // name.
     let body = answer.and_then(|answer| answer.body().bytes()).unwrap_or_default();
-    let code = said.and_then(|said| said.code()).or_else(|| root_of(body)).unwrap_or_default();
-    let text = said.and_then(|said| said.message()).unwrap_or("no explanation");
+    let code = metadata.and_then(|metadata| metadata.code()).or_else(|| root_of(body)).unwrap_or_default();
+    let text = metadata.and_then(|metadata| metadata.message()).unwrap_or("no error message");
     meaning(name, status, code, text, retry_after)
 }
 
-/// Whether a document ends before its outermost element does. The SDK takes such a listing for a whole one.
+/// Whether an XML document ends before its root element does. The SDK would accept a truncated listing as complete.
 fn is_cut(xml: &[u8]) -> bool {
     let Some(root) = root_of(xml) else { return false };
     let text = String::from_utf8_lossy(xml);
@@ -242,14 +247,14 @@ fn is_cut(xml: &[u8]) -> bool {
     !is_empty_element && !text.trim_end().ends_with(&format!("</{root}>"))
 }
 
-/// The name of a document's outermost element.
+/// The name of the root element of an XML document.
 fn root_of(xml: &[u8]) -> Option<&str> {
     let mut elements =
         std::str::from_utf8(xml).ok()?.split('<').skip(1).filter(|text| !text.starts_with('?'));
     elements.next()?.split(|letter: char| !letter.is_ascii_alphanumeric()).next()
 }
 
-/// The error for a request without an answer. Errors of the SDK say what failed, and leave why to their causes.
+/// The error for a request without a response. SDK errors say what failed; the reason is in the chain of their sources.
 fn no_answer(name: &str, error: &dyn std::error::Error) -> DriverError {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -263,8 +268,9 @@ fn no_answer(name: &str, error: &dyn std::error::Error) -> DriverError {
     DriverError::Unavailable(format!("{name}: {}", without_secrets(&text)))
 }
 
-/// What Amazon says, up to where it repeats too much: what follows the first is for Amazon's own tool that decodes it, and longer than
-/// everything else; after the second come the headers of the request, with the session's token.
+/// Cuts an AWS error message before the parts that must not be reported: the encoded authorization message, which is
+/// long and only readable with `aws sts decode-authorization-message`, and the canonical string, which contains the
+/// request headers with the session token.
 fn without_secrets(text: &str) -> &str {
     let ends = ["Encoded authorization failure message", "The Canonical String"];
     ends.iter().fold(text, |text, end| text.split(end).next().unwrap_or(text)).trim_end()
@@ -309,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_is_whole_when_its_outermost_element_is_closed() {
+    fn a_document_is_complete_if_its_root_element_is_closed() {
         let whole =
             "<?xml version=\"1.0\"?>\n<List xmlns=\"x\"><item><a/></item><item><b>1</b></item></List>\n";
         assert!(!is_cut(whole.as_bytes()));
@@ -317,19 +323,19 @@ mod tests {
             assert!(is_cut(&whole.as_bytes()[..length]), "{}", &whole[..length]);
         }
         assert!(!is_cut(b"<?xml version=\"1.0\"?><Done xmlns=\"x\"/>"));
-        assert!(!is_cut(b"{\"Code\": \"Success\"}"), "credentials come in another form");
+        assert!(!is_cut(b"{\"Code\": \"Success\"}"), "credentials are JSON");
         assert!(!is_cut(b""));
     }
 
     #[test]
-    fn a_refusal_without_a_code_is_named_by_its_outermost_element() {
+    fn an_error_without_a_code_takes_it_from_the_root_element() {
         let refused =
             b"<?xml version=\"1.0\"?><InvalidChangeBatch xmlns=\"x\"><Messages/></InvalidChangeBatch>";
         assert_eq!(root_of(refused), Some("InvalidChangeBatch"));
     }
 
     #[test]
-    fn a_refusal_means_what_amazon_means_by_it() {
+    fn aws_error_codes_map_to_driver_errors() {
         let kind = |status, code: &str| meaning("ec2:AssociateAddress", status, code, "text", None).kind();
         for (status, code, expected) in [
             (503, "RequestLimitExceeded", "RateLimited"),
@@ -352,14 +358,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_does_not_repeat_the_token_that_was_sent() {
+    fn an_error_message_does_not_contain_the_session_token() {
         let text = "The request signature we calculated does not match the signature you provided.\n\nThe Canonical \
                     String for this request should have been\n'POST\n/\n\nx-amz-security-token:SECRET\n'";
-        let told =
+        let message =
             meaning("route53:ListHostedZonesByName", 403, "SignatureDoesNotMatch", text, None).to_string();
-        assert!(told.contains("signature") && !told.contains("SECRET"), "{told}");
-        // The same comes by way of an error about credentials.
-        let told = no_answer("ec2:DescribeAddresses", &std::io::Error::other(text)).to_string();
-        assert!(told.contains("signature") && !told.contains("SECRET"), "{told}");
+        assert!(message.contains("signature") && !message.contains("SECRET"), "{message}");
+        // An error about credentials can contain the same text.
+        let message = no_answer("ec2:DescribeAddresses", &std::io::Error::other(text)).to_string();
+        assert!(message.contains("signature") && !message.contains("SECRET"), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! Azure: public IP addresses, and the identities that get tokens for them.
+//! Azure: public IP addresses, and the credentials for them.
 
 pub mod addresses;
 mod bodies;

@@ -1,11 +1,18 @@
-//! A provider's rate limits, kept by asking no faster than they allow.
+//! Keeps the requests to a provider within its rate limits.
 //!
-//! In: requests of all pools. Out: the same requests, no more than the limits allow, wherever the provider's own windows
-//! begin: while a request has no answer it may not have arrived yet, so what it takes comes back from its answer on. A part of
-//! each limit is kept for what is urgent, so that a dead holder's address does not queue behind drained ones, a part of each
-//! bucket for what has begun, so that who has looked can go on, and a part of each window for putting on what is taken off.
-//! Where a provider asks one request to wait, all that it counts together wait. A request that would have to wait for long is not sent at all, and is told when
-//! its turn comes: what was decided on must not leave much later, when it may not be so any more.
+//! In: the requests of all pools. Out: the same requests, slowed down to what the limits allow, wherever the provider's
+//! own windows start. A request counts as used from when it is sent until its window or interval after the response has
+//! passed, because the provider may receive it late.
+//!
+//! A part of each limit is reserved, so that important requests do not queue behind others:
+//!
+//! - for urgent requests, so that the address of a failed node does not wait behind drained ones;
+//! - of each bucket, for steps that have begun, so that a step that has read can also write;
+//! - of each window, for attaching addresses that were just detached.
+//!
+//! If the provider asks one request to wait (429 with `Retry-After`), all requests under the same limits wait. A
+//! request that would have to wait for long is not sent at all. Its caller gets the time of its turn instead, because
+//! the decision behind it may be outdated by then.
 
 #[cfg(test)]
 mod tests;
@@ -24,85 +31,88 @@ use crate::NotSent;
 use crate::http::{HttpService, retry_after};
 use crate::times::later;
 
-/// How fast requests of one kind may follow each other.
+/// A rate limit on one kind of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    /// Which requests count.
+    /// Whether the limit counts a request.
     pub counts: fn(&Request<Bytes>) -> bool,
-    /// How fast they may follow each other.
+    /// The rate.
     pub rate: Rate,
 }
 
-/// How fast requests may follow each other.
+/// A rate of requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Rate {
-    /// At most so many in any window of this length.
+    /// At most `requests_max` in any `window`.
     Window {
-        /// The most requests.
+        /// The maximum number of requests.
         requests_max: usize,
-        /// The window.
+        /// The length of the window.
         window: Duration,
     },
-    /// So many at once, and then one for each that has come back since.
+    /// A token bucket.
     Bucket {
-        /// The most requests at once.
+        /// The size of the bucket.
         burst: u32,
-        /// How long one takes to come back.
+        /// How long it takes to refill one token.
         interval: Duration,
     },
 }
 
 impl Limit {
-    /// At most so many requests of any kind in any window of this length.
+    /// At most `requests_max` requests of any kind in any `window`.
     pub fn window(requests_max: usize, window: Duration) -> Self {
         Self { counts: |_| true, rate: Rate::Window { requests_max, window } }
     }
 
-    /// So many requests of a kind at once, and then so many a second.
+    /// A token bucket for one kind of requests, with size `burst` and `per_second` new tokens each second.
     pub fn bucket(counts: fn(&Request<Bytes>) -> bool, burst: u32, per_second: u32) -> Self {
         let interval = Duration::from_secs(1) / per_second.max(1);
         Self { counts, rate: Rate::Bucket { burst, interval } }
     }
 }
 
-/// How many ranks there are.
+/// The number of ranks of [`Priority`].
 const RANKS: usize = 5;
 
-/// What a request leaves of a bucket to those before it, by rank, in percent.
+/// The percentage of a bucket that a request must leave for lower ranks, by rank.
 const LEAVES_OF_BUCKET: [usize; RANKS] = [0, 3, 8, 13, 13];
 
-/// What it leaves of a window: what nobody uses of that is lost, while a bucket gives the same in the long run. The last is for
-/// those addresses that are off their machines, each of which needs a look and a change, and would be on none until the next window.
+/// The percentage of a window that a request must leave for lower ranks, by rank. It is smaller than for buckets,
+/// because an unused part of a window is lost. The last value keeps room for addresses that are detached: each needs a
+/// read and a write, and would otherwise be on no VM until the next window.
 const LEAVES_OF_WINDOW: [usize; RANKS] = [0, 0, 5, 5, 14];
 
-/// The longest that a provider that has no room is left alone: it may have meant one kind of request only.
+/// The maximum pause after a 429. The provider may have meant only one kind of request.
 const REST_MAX: Duration = Duration::from_secs(60);
 
-/// The longest that a request waits for its turn.
+/// The maximum time that a request waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// How much of a hurry there is.
+/// How urgent requests are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Haste {
-    /// What can wait does, so that the rest of each limit is there for what can't.
+    /// It can wait. A part of each limit is reserved for requests that can't.
     Ordinary,
-    /// The same, and it takes an address off a machine where it serves, so more calls have to follow soon.
+    /// Like `Ordinary`, but it detaches a working address, so the calls that attach it again must follow soon.
     TakingOff,
-    /// A dead holder's address is on its way.
+    /// It moves an address off a failed or deleted node.
     Urgent,
-    /// Nothing goes on without it, and it says what is when it is sent, however late that is: a listing, a look at operations.
+    /// A listing or a poll of operations. Nothing else can proceed without it, and its result is current however late
+    /// it is sent.
     Reading,
 }
 
-/// A provider may count by a coarser clock than ours, and what was cut off without an answer may still arrive.
+/// The tolerance added to each limit: the provider's clock may be coarser, and a request that was cancelled may still
+/// arrive.
 const JITTER: Duration = Duration::from_millis(500);
 
-/// What a request may use.
+/// The priority of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Priority {
-    /// How much of a hurry there is.
+    /// How urgent the request is.
     pub haste: Haste,
-    /// Whether earlier ones would have been for nothing without it.
+    /// Whether earlier requests of the same step would be wasted without this one.
     pub has_begun: bool,
 }
 
@@ -111,7 +121,7 @@ impl Priority {
         matches!(self.haste, Haste::Urgent | Haste::Reading)
     }
 
-    /// Its place among those that wait: behind all of the same rank and of lower ones.
+    /// The rank in the queue. A request waits behind all requests of the same or a lower rank.
     fn rank(self) -> usize {
         match (self.is_urgent(), self.has_begun) {
             (true, true) => 0,
@@ -127,18 +137,18 @@ tokio::task_local! {
     static PRIORITY: Cell<Priority>;
 }
 
-/// Says how much of a hurry there is for all requests that a future makes. They belong together: what the first of them was made for
-/// needs the others.
+/// Sets the urgency of all requests that a future sends. The requests belong to one step: after the first one, the
+/// others count as begun.
 pub async fn with_haste<F: Future>(haste: Haste, future: F) -> F::Output {
     with_priority(Priority { haste, has_begun: haste == Haste::Reading }, future).await
 }
 
-/// The same for a future that may go on with what another one has begun.
+/// Like [`with_haste`], for a future that may continue a step that another future has begun.
 pub async fn with_priority<F: Future>(priority: Priority, future: F) -> F::Output {
     PRIORITY.scope(Cell::new(priority), future).await
 }
 
-/// Lets requests through no faster than the limits allow.
+/// Wraps a service so that its requests keep the limits.
 pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
     let budget = Budget::new(limits);
     let send = move |request: Request<Bytes>| {
@@ -147,7 +157,7 @@ pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
             let alone = Priority { haste: Haste::Ordinary, has_begun: false };
             let priority = PRIORITY.try_with(Cell::get).unwrap_or(alone);
             let sent = budget.take(&request, priority).await?;
-            // Who has not said what belongs together makes each request for itself.
+            // Outside of [`with_haste`], each request is a step of its own.
             _ = PRIORITY.try_with(|of_step| of_step.set(Priority { has_begun: true, ..priority }));
             let answer = service.ready().await?.call(request).await?;
             if answer.status() == StatusCode::TOO_MANY_REQUESTS
@@ -166,15 +176,16 @@ struct Budget {
     limits: Arc<Mutex<Vec<Kept>>>,
 }
 
-/// A request that was sent. When this is dropped, it has been answered, or nobody waits for that any more.
+/// A request that was sent. It is dropped when the response has arrived or the caller has given up.
 struct Sent {
     budget: Budget,
-    /// The limits that count it.
+    /// The indexes of the limits that count it.
     counted: Vec<usize>,
 }
 
 impl Sent {
-    /// The provider has no room for so long, though by our count it should: somebody else uses the same account.
+    /// Stops all requests under the same limits for `asked`. Somebody else uses the same account, because by the count
+    /// here there is room.
     fn rest(&self, asked: Duration) {
         let (mut limits, until) = (self.budget.limits(), later(Instant::now(), asked));
         self.counted.iter().for_each(|at| limits[*at].rests_until = limits[*at].rests_until.max(Some(until)));
@@ -188,20 +199,20 @@ impl Drop for Sent {
     }
 }
 
-/// A limit and what is used of it.
+/// A limit and its current use.
 struct Kept {
     counts: fn(&Request<Bytes>) -> bool,
     used: Used,
-    /// Nothing is sent before, because the provider asked for that.
+    /// The provider asked to send nothing before this time.
     rests_until: Option<Instant>,
-    /// The turns of those that wait, or were told when to come again, by rank.
-    told: [Vec<Instant>; RANKS],
+    /// The turns of requests that wait or that will come back at their turn, by rank.
+    promised: [Vec<Instant>; RANKS],
 }
 
 enum Used {
-    /// When the requests of this window were answered, the oldest first, and how many were not yet.
+    /// When the responses of this window arrived, the oldest first, and the number of requests in flight.
     Window { requests_max: usize, window: Duration, answered: VecDeque<Instant>, in_flight: usize },
-    /// When everything will have come back, and how many requests were not answered yet.
+    /// When the bucket will be full again, and the number of requests in flight.
     Bucket { burst: u32, interval: Duration, full_at: Instant, in_flight: u32 },
 }
 
@@ -219,7 +230,7 @@ impl Budget {
                     Used::Bucket { burst, interval, full_at: Instant::now(), in_flight: 0 }
                 }
             };
-            Kept { counts: *counts, used, rests_until: None, told: Default::default() }
+            Kept { counts: *counts, used, rests_until: None, promised: Default::default() }
         });
         Self { limits: Arc::new(Mutex::new(kept.collect())) }
     }
@@ -228,16 +239,17 @@ impl Budget {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a request may be sent, and counts it; or tells it its turn, where that is too far away.
+    /// Waits until a request may be sent, and counts it. If its turn is too far away, returns the time until then at
+    /// once.
     async fn take(&self, request: &Request<Bytes>, priority: Priority) -> Result<Sent, NotSent> {
         let latest = later(Instant::now(), WAIT_MAX);
-        // A listing queues behind nobody: where nothing is known, nothing goes on.
+        // A listing does not queue: without it, nothing else can proceed.
         let mut has_queued = priority.haste == Haste::Reading;
         loop {
             let now = Instant::now();
             let next = match self.try_take(request, priority, now) {
                 Ok(sent) => return Ok(sent),
-                // Somebody else was sent in its turn, so it is the next one's.
+                // Another request was sent in its turn, so it takes the next one.
                 Err(next) if has_queued => next,
                 Err(_) => self.turn(request, priority, now),
             };
@@ -249,7 +261,7 @@ impl Budget {
         }
     }
 
-    /// Counts a request, or says when to try again.
+    /// Counts a request, or returns when to try again.
     fn try_take(&self, request: &Request<Bytes>, priority: Priority, now: Instant) -> Result<Sent, Instant> {
         let mut limits = self.limits();
         let counted: Vec<_> = (0..limits.len()).filter(|at| (limits[*at].counts)(request)).collect();
@@ -263,14 +275,14 @@ impl Budget {
         }
     }
 
-    /// The turn of a request behind all that wait already and are not of a higher rank.
+    /// Queues a request behind all waiting requests of the same or a lower rank, and returns its turn.
     fn turn(&self, request: &Request<Bytes>, priority: Priority, now: Instant) -> Instant {
         let mut limits = self.limits();
         let turns = limits.iter_mut().filter(|kept| (kept.counts)(request)).map(|kept| {
-            kept.told.iter_mut().for_each(|told| told.retain(|at| *at > now));
-            let ahead = kept.told[..=priority.rank()].iter().map(Vec::len).sum();
+            kept.promised.iter_mut().for_each(|promised| promised.retain(|at| *at > now));
+            let ahead = kept.promised[..=priority.rank()].iter().map(Vec::len).sum();
             let turn = kept.turn(ahead, priority, now).unwrap_or(now);
-            kept.told[priority.rank()].push(turn);
+            kept.promised[priority.rank()].push(turn);
             turn
         });
         turns.max().unwrap_or(now)
@@ -278,14 +290,14 @@ impl Budget {
 }
 
 impl Kept {
-    /// When one more may be sent, behind so many others that wait, where that is not now.
+    /// When one more request may be sent behind `waiting` others. `None` means now.
     fn turn(&self, waiting: usize, priority: Priority, now: Instant) -> Option<Instant> {
         self.used.turn(waiting, priority, now).max(self.rests_until.filter(|until| *until > now))
     }
 }
 
 impl Used {
-    /// Forgets what has come back by now.
+    /// Drops what no longer counts at `now`.
     fn forget_before(&mut self, now: Instant) {
         match self {
             Self::Window { window, answered, .. } => {
@@ -299,7 +311,7 @@ impl Used {
         }
     }
 
-    /// When one more may be sent, behind so many others that wait, where that is not now.
+    /// When one more request may be sent behind `waiting` others. `None` means now.
     fn turn(&self, waiting: usize, priority: Priority, now: Instant) -> Option<Instant> {
         let leaves = |max: usize, leaves: [usize; RANKS]| max.saturating_mul(leaves[priority.rank()]) / 100;
         let allowed = |max: usize, of: [usize; RANKS]| max.saturating_sub(leaves(max, of)).max(1);
@@ -307,7 +319,7 @@ impl Used {
             Self::Window { requests_max, window, answered, in_flight } => {
                 let (allowed, used) = (allowed(*requests_max, LEAVES_OF_WINDOW), answered.len() + in_flight);
                 let over = used.min(allowed).saturating_add(waiting).checked_sub(allowed)?;
-                // What is sent at a turn comes back a window later, and is the next one's turn.
+                // A request sent at its turn stops counting one window later, which is the turn of the next one.
                 let rounds = u32::try_from(over / allowed).unwrap_or(u32::MAX);
                 let behind = used.saturating_sub(allowed) + over % allowed;
                 let answer = answered.get(behind).copied().or((behind < used).then_some(now));
@@ -324,7 +336,7 @@ impl Used {
         }
     }
 
-    /// Counts one that is sent now.
+    /// Counts a request that is sent now.
     fn count(&mut self) {
         match self {
             Self::Window { in_flight, .. } => *in_flight += 1,
@@ -335,7 +347,7 @@ impl Used {
         }
     }
 
-    /// One that was sent has been answered.
+    /// Records that a response has arrived.
     fn answered(&mut self, now: Instant) {
         self.forget_before(now);
         match self {

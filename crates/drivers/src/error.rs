@@ -1,68 +1,68 @@
-//! Why a provider did not do what it was asked. Every driver returns these errors and no others.
+//! The errors of all drivers.
 
 use std::time::Duration;
 
 use plan::{Address, VmId};
 
-/// Why a request was not sent: its turn comes after so long.
+/// The driver did not send a request yet. The caller can try again after `wait`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not sent: its turn comes in {:.1} s", wait.as_secs_f64())]
+#[error("not sent yet: retry in {:.1} s", wait.as_secs_f64())]
 pub struct NotSent {
-    /// How long.
+    /// How long to wait.
     pub wait: Duration,
 }
 
-/// Why a cloud did not do or tell what it was asked. The variant says whether trying again can help.
+/// Why a call to a provider failed. The variant says whether a retry can help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
-    /// The address or the machine does not exist.
+    /// The address or the VM does not exist.
     #[error("not found: {0}")]
     NotFound(String),
-    /// Something else holds the address, or the machine, or is changing one of them. Read again, then decide again.
+    /// Something else holds the address or is changing the address or the VM. Read again and decide again.
     #[error("conflict: {0}")]
     Conflict(String),
-    /// Too many calls; nothing was done. Try again after this long.
+    /// The provider rejected the call because of its rate limit. Nothing was changed. Try again after `retry_after`.
     #[error("rate limited for {} s: {message}", retry_after.as_secs())]
     RateLimited {
         /// How long to wait.
         retry_after: Duration,
-        /// What the cloud said.
+        /// The provider's error message.
         message: String,
     },
-    /// It was not even asked: our own budget of calls is used up for so long.
+    /// The driver did not send the request, for example because the controller's own rate limit is used up.
     #[error("{0}")]
     NotSent(NotSent),
-    /// The credentials don't allow it. Trying again helps only after a person has changed something.
+    /// The credentials do not allow the call. A retry helps only after somebody has changed them.
     #[error("permission {permission} is missing: {message}")]
     Denied {
-        /// The permission, in the cloud's own words.
+        /// The missing permission, as the provider names it.
         permission: String,
-        /// What the cloud said.
+        /// The provider's error message.
         message: String,
     },
-    /// The cloud will never do this as asked.
+    /// The request is invalid. A retry does not help.
     #[error("refused: {0}")]
     Invalid(String),
-    /// No answer, or none that can be understood. It is not known whether anything was done.
+    /// There was no response, or an unexpected one. The call may have taken effect.
     #[error("unavailable: {0}")]
     Unavailable(String),
 }
 
-/// The error for an address that was to be taken off a machine, and is on another.
+/// The error for detaching an address from a VM while another one holds it.
 pub(crate) fn not_held_by(address: Address, vm: &VmId) -> DriverError {
-    DriverError::Conflict(format!("{address} is on another machine than {vm}"))
+    DriverError::Conflict(format!("{address} is held by another VM, not by {vm}"))
 }
 
-/// The error for an address that was to be released, unless it carries the tag that says who created it.
+/// Fails unless an address has the tag that says which object it was created for.
 pub(crate) fn check_tag(address: Address, found: Option<&str>, tag: &str) -> Result<(), DriverError> {
     if found == Some(tag) || plan::sabotaged!(ReleasedWithoutMark) {
         return Ok(());
     }
-    Err(DriverError::Conflict(format!("{address} does not carry the mark {tag}, and was not released")))
+    Err(DriverError::Conflict(format!("{address} does not have the tag {tag}, so it was not released")))
 }
 
 impl DriverError {
-    /// One word for it.
+    /// The name of the variant.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::NotFound(_) => "NotFound",

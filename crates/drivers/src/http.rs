@@ -1,4 +1,7 @@
-//! One JSON API behind one HTTP service: authorisation, deadline, and errors that keep what the cloud said.
+//! A client for JSON APIs over an [`HttpService`].
+//!
+//! In: the name, method, path and body of a call. Out: the parsed response, or a [`DriverError`] with the provider's
+//! message. It adds the token and percent-encodes every value in a path. It never retries.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,24 +18,25 @@ use tower::{BoxError, ServiceExt};
 use crate::tokens::Tokens;
 use crate::{DriverError, NotSent};
 
-/// What drivers speak through: the network in production, a fake's state machine in tests.
+/// What drivers send requests through: the network in production, a fake cloud in tests.
 pub type HttpService = BoxCloneSyncService<Request<Bytes>, Response<Bytes>, BoxError>;
 
-/// The longest that one call may take. A call without an answer by then has an unknown outcome.
+/// The deadline of a call. A call without a response by then has an unknown outcome.
 pub const CALL_SECONDS_MAX: u64 = 10;
 
 pub(crate) const USER_AGENT: &str = concat!("ip-address-controller/", env!("CARGO_PKG_VERSION"));
 
-/// Marks a request that changes nothing, though its method does not say so.
+/// Marks a request that changes nothing although its method is not GET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOnly;
 
-/// Whether a request changes nothing: its method says so, or whoever made it. Everything else may be a change.
+/// Whether a request changes nothing: it is a GET, or it is marked with [`ReadOnly`]. Every other request may be a
+/// change.
 pub fn is_read<B>(request: &Request<B>) -> bool {
     request.method() == Method::GET || request.extensions().get::<ReadOnly>().is_some()
 }
 
-/// Gives every request a deadline. What waits for its turn before it is sent does not count.
+/// Adds a deadline to every request. Time that a request waits for the rate limit does not count.
 pub fn with_deadline(service: HttpService) -> HttpService {
     let send = move |request: Request<Bytes>| {
         let service = service.clone();
@@ -40,14 +44,14 @@ pub fn with_deadline(service: HttpService) -> HttpService {
             let longest = Duration::from_secs(CALL_SECONDS_MAX);
             match tokio::time::timeout(longest, service.oneshot(request)).await {
                 Ok(answer) => answer,
-                Err(_) => Err(BoxError::from(format!("no answer within {CALL_SECONDS_MAX} s"))),
+                Err(_) => Err(BoxError::from(format!("no response within {CALL_SECONDS_MAX} s"))),
             }
         }
     };
     BoxCloneSyncService::new(tower::service_fn(send))
 }
 
-/// What stays as it is in a path or query: no server gives these characters a meaning there.
+/// Characters that are not percent-encoded, because no server gives them a meaning in a path or query.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -58,17 +62,18 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'(')
     .remove(b')');
 
-/// The longest path with its query. A longer one is refused, because servers refuse it too.
+/// The maximum length of a path with its query. Servers reject longer ones.
 const PATH_BYTES_MAX: usize = 16_384;
 
-/// How much of a refused value an error quotes.
+/// How many characters of a rejected value an error quotes.
 const QUOTED_CHARS_MAX: usize = 64;
 
 /// The path and query of a request.
 ///
-/// Only the code writes `/`, `?`, `&` and `=`: a template holds them, and every value is percent-encoded. So whatever text
-/// an object or a node contains, a request reaches the resource that the template names. A value that can't be one part of a path
-/// (empty, `.` or `..`, which servers resolve even when they are encoded) makes [`JsonApi`] refuse the call.
+/// Only the code writes `/`, `?`, `&` and `=`: they are in the template, and every value is percent-encoded. So
+/// whatever text an object or a node contains, a request reaches the resource that the template names. Some values
+/// can't be one part of a path: an empty one, and `.` and `..`, which servers resolve even when they are encoded. With
+/// such a value, [`JsonApi`] rejects the call.
 #[derive(Clone, Debug, Default)]
 pub struct Path {
     text: String,
@@ -81,8 +86,8 @@ impl Path {
         Self::default().and(template, values)
     }
 
-    /// The path of a resource that the provider itself named, such as `/subscriptions/s/resourceGroups/g`. Each part of the
-    /// id is a value.
+    /// The path of a resource ID from the provider, such as `/subscriptions/s/resourceGroups/g`. Each part of the ID is
+    /// encoded as a value.
     pub fn of_id(id: &str) -> Self {
         id.trim_start_matches('/').split('/').fold(Self::default(), |path, part| {
             let template = if path.text.is_empty() { "{}" } else { "/{}" };
@@ -90,10 +95,10 @@ impl Path {
         })
     }
 
-    /// A path that is encoded already: one that was made here before, or a link that the provider gave.
+    /// A path that is already encoded: one that was made here before, or a link from the provider.
     pub fn encoded(text: &str) -> Self {
         let path = text.split(['?', '#']).next().unwrap_or_default();
-        // A provider's links may contain `//`, which leads nowhere else.
+        // Links from a provider may contain `//`, which is harmless.
         let refused = path.split('/').filter(|part| !part.is_empty()).find_map(|part| {
             let part = percent_decode_str(part).decode_utf8_lossy();
             refusal(&part)
@@ -101,7 +106,7 @@ impl Path {
         Self { text: text.to_owned(), refused }
     }
 
-    /// The same path, continued.
+    /// Appends a template to the path.
     pub fn and(mut self, template: &'static str, values: &[&(dyn fmt::Display + Sync)]) -> Self {
         let mut pieces = template.split("{}");
         self.text.push_str(pieces.next().unwrap_or_default());
@@ -115,7 +120,7 @@ impl Path {
         self
     }
 
-    /// Fails where this is no path that may be asked for.
+    /// Fails if the path contains a value that is not allowed, or is too long.
     fn check(&self) -> Result<(), DriverError> {
         match &self.refused {
             Some(why) => Err(DriverError::Invalid(why.clone())),
@@ -134,16 +139,17 @@ impl fmt::Display for Path {
     }
 }
 
-/// A value as an error quotes it: its beginning, without characters that would break a log line or a condition.
+/// A value as errors quote it: its start, without characters that would break a log line or a condition.
 pub(crate) fn quoted(value: &str) -> String {
     let start: String = value.chars().take(QUOTED_CHARS_MAX).collect();
     let end = if start.len() < value.len() { "…" } else { "" };
     format!("{}{end}", start.escape_debug())
 }
 
-/// Why a value can't be one part of a path, where it can't.
+/// The reason why a value can't be one part of a path, if it can't.
 fn refusal(value: &str) -> Option<String> {
-    matches!(value, "" | "." | "..").then(|| format!("{value:?} can't be a part of a path at the provider"))
+    matches!(value, "" | "." | "..")
+        .then(|| format!("{value:?} can't be part of a path in the provider's API"))
 }
 
 /// A JSON API at a base URL.
@@ -155,27 +161,27 @@ pub struct JsonApi {
     explain: Explain,
 }
 
-/// What a vendor's refusal of the named call means.
+/// Converts an error response to the named call to a [`DriverError`].
 pub type Explain = fn(name: &str, refused: &Refused) -> DriverError;
 
-/// An answer that is not a success.
+/// A response with an error status.
 #[derive(Clone, Debug)]
 pub struct Refused {
     /// The HTTP status.
     pub status: u16,
-    /// The answer's headers.
+    /// The response headers.
     pub headers: HeaderMap,
-    /// The answer's body; null where it was no JSON.
+    /// The response body. Null if it is not JSON.
     pub body: Value,
 }
 
 impl JsonApi {
-    /// An API at a base URL, with or without a trailing slash.
+    /// Creates a client. The base URL may have a trailing slash.
     pub fn new(service: HttpService, base: &str, tokens: Arc<dyn Tokens>, explain: Explain) -> Self {
         Self { service, base: base.trim_end_matches('/').to_owned(), tokens, explain }
     }
 
-    /// Makes one call. `name` is the call's name in the vendor's documentation and appears in logs and errors.
+    /// Makes one call. `name` is the name of the call in the provider's documentation. It appears in logs and errors.
     pub async fn call<T: DeserializeOwned>(
         &self,
         name: &str,
@@ -186,7 +192,7 @@ impl JsonApi {
         Ok(self.call_with_headers(name, method, path, HeaderMap::new(), body).await?.1)
     }
 
-    /// The same with headers that say more about the call, and with those that say more about the answer.
+    /// Like [`call`](Self::call), with additional request headers. Also returns the response headers.
     pub async fn call_with_headers<T: DeserializeOwned>(
         &self,
         name: &str,
@@ -199,15 +205,15 @@ impl JsonApi {
         let answer = self.exchange(method, path, headers, body).await;
         let answer = answer.map_err(|error| no_answer(name, &error))?;
         let status = answer.status();
-        tracing::debug!(call = name, status = status.as_u16(), "asked the cloud");
+        tracing::debug!(call = name, status = status.as_u16(), "called the provider");
         let (head, body) = answer.into_parts();
         if !status.is_success() {
             let body = serde_json::from_slice(&body).unwrap_or_default();
             let refused = Refused { status: status.as_u16(), headers: head.headers, body };
             return Err((self.explain)(name, &refused));
         }
-        // A success whose body can't be read may have changed something, and says nothing about what is. One that needs no
-        // body says nothing more than that.
+        // If the body of a successful response can't be parsed, the call may have taken effect, so the outcome is
+        // unknown. 202 and 204 need no body.
         let needs_none = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) && body.is_empty();
         let body = if needs_none { b"null" } else { &body[..] };
         let body = serde_json::from_slice(body).map_err(|error| unreadable(name, &error))?;
@@ -246,7 +252,7 @@ const SECRET_HEADERS: [&str; 5] = [
     "x-identity-header",
 ];
 
-/// Marks what carries credentials, so that whatever prints a request prints `Sensitive` instead.
+/// Marks headers with credentials as sensitive, so that printing a request shows `Sensitive` instead.
 pub(crate) fn hide_secrets(headers: &mut HeaderMap) {
     for name in SECRET_HEADERS {
         if let Some(value) = headers.get_mut(name) {
@@ -255,7 +261,7 @@ pub(crate) fn hide_secrets(headers: &mut HeaderMap) {
     }
 }
 
-/// The error for a request without an answer. One that was not even sent has changed nothing.
+/// The error for a request without a response. A request that was not sent has changed nothing.
 pub fn no_answer(name: &str, error: &BoxError) -> DriverError {
     match error.downcast_ref::<NotSent>() {
         Some(not_sent) => DriverError::NotSent(*not_sent),
@@ -263,36 +269,36 @@ pub fn no_answer(name: &str, error: &BoxError) -> DriverError {
     }
 }
 
-/// The error for an answer that makes no sense.
+/// The error for a response that the driver does not understand.
 pub fn unreadable(name: &str, why: &dyn std::fmt::Display) -> DriverError {
-    DriverError::Unavailable(format!("{name}: the answer can't be read: {why}"))
+    DriverError::Unavailable(format!("{name}: unexpected response: {why}"))
 }
 
-/// The error for something that was asked for and can't be looked at: whatever is wrong with that, it may have been made.
+/// The error for a new resource that the driver requested but can't read. Whatever the cause, it may exist.
 pub fn unseen(what: &str, error: &DriverError) -> DriverError {
-    DriverError::Unavailable(format!("{what} was asked for, and can't be looked at: {error}"))
+    DriverError::Unavailable(format!("{what} was requested, but can't be read: {error}"))
 }
 
 impl Refused {
-    /// How long the `Retry-After` header asks to wait.
+    /// The wait that the `Retry-After` header asks for.
     pub fn retry_after(&self) -> Option<Duration> {
         retry_after(&self.headers)
     }
 }
 
-/// The longest pause that a provider can ask for. This is the only place that limits it.
+/// The maximum wait that a provider can ask for. This is the only place that limits it.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
-/// How long an answer's `Retry-After` header asks to wait.
+/// The wait that the `Retry-After` header of a response asks for.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     asked_pause(headers.get(header::RETRY_AFTER)?.to_str().ok()?)
 }
 
-/// The pause that a `Retry-After` header's value asks for, in seconds, cut at [`RETRY_AFTER_MAX`]. A date is not read: no provider
-/// here sends one, and each driver has a default.
+/// Parses the value of a `Retry-After` header in seconds, limited to [`RETRY_AFTER_MAX`]. Dates are ignored: no
+/// provider here sends one, and each driver has a default.
 pub(crate) fn asked_pause(value: &str) -> Option<Duration> {
     let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-    // A number that does not fit is a very large one.
+    // A number that overflows is a very large one.
     let seconds = is_number.then(|| value.parse().unwrap_or(u64::MAX))?;
     Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
 }
@@ -324,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_and_a_link_can_not_lead_elsewhere() {
+    fn an_id_or_a_link_can_not_escape_its_path() {
         assert_eq!(Path::of_id("/subscriptions/s/a b").to_string(), "subscriptions/s/a%20b");
         assert!(Path::of_id("/subscriptions/../b").check().is_err());
         assert!(Path::of_id("/subscriptions//b").check().is_err());
@@ -337,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_asks_for_an_hour_at_the_most() {
+    fn retry_after_is_limited_to_an_hour() {
         let asked = |value: &str| asked_pause(value).map(|pause| pause.as_secs());
         assert_eq!([asked("0"), asked("7"), asked("3600"), asked("3601")], [0, 7, 3_600, 3_600].map(Some));
         assert_eq!([asked("18446744073709551615"), asked("99999999999999999999999")], [Some(3_600); 2]);

@@ -1,11 +1,13 @@
-//! Cloud drivers. A driver lists and changes; it never chooses.
+//! Drivers for cloud and DNS providers. A driver lists addresses and changes them; it never decides where an address
+//! goes.
 //!
-//! In: the planner's names for addresses and machines, an HTTP service, and a source of tokens. Out: what the cloud says
-//! and does. A driver never decides where an address goes, never retries on its own, never waits for an operation other than a
-//! creation, and never turns an error into a fact: what it could not read is told as unknown. SDK and JSON types stay inside.
+//! In: addresses and VMs as the planner names them, an HTTP service, and a source of tokens. Out: the provider's
+//! answers and the effects of changes. A driver never retries. It waits for no operation except the creation of an
+//! address. It never turns an error into a fact: what it could not read, it reports as unknown. SDK and JSON types stay
+//! inside the drivers.
 //!
-//! Every driver speaks through one injected tower service, so tests put a fake cloud's state machine in its place and
-//! run the driver itself unchanged.
+//! Every driver sends its requests through one injected tower service. Tests inject a fake cloud there and run the
+//! driver unchanged.
 
 mod address;
 #[cfg(feature = "aws")]

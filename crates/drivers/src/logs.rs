@@ -1,21 +1,22 @@
-//! Which log lines may be shown, so that no credential reaches a log whatever level a user asks for.
+//! Decides which log lines may be written, so that no credential gets into the log at any log level.
 //!
-//! In: where a line comes from and its level. Out: whether it may be shown. Only this repository's own crates, which never log a
-//! credential, may log everything. Libraries are limited, because the next version of any of them may print a request:
+//! In: the target and the level of a line. Out: whether it may be written. Only the crates of this repository may log
+//! at every level, because they never log a credential. Libraries are limited, because a new version of a library may
+//! log requests:
 //!
 //! ```text
-//! our own crates                      every level
-//! kube                                debug: its trace shows headers and bodies
-//! SDKs that hold credentials          nothing: their lines repeat requests, answers and identities
+//! crates of this repository           every level
+//! kube                                debug: at trace it logs headers and bodies
+//! SDKs that hold credentials          nothing: they log requests, responses and identities
 //! every other library                 warn
 //! ```
 //!
-//! What goes wrong in an SDK is in the error that its driver reports.
+//! If an SDK fails, the driver reports the error.
 
 use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
 
-/// Our own crates, and the target that capi-vip-allocator's users look for.
+/// The crates of this repository, and the log target that users of capi-vip-allocator search for.
 const OURS: [&str; 8] = [
     "api",
     "controller",
@@ -29,10 +30,10 @@ const OURS: [&str; 8] = [
 
 const KUBE: [&str; 4] = ["kube", "kube_client", "kube_core", "kube_runtime"];
 
-/// How the names of SDKs' crates begin.
+/// Prefixes of the names of SDK crates.
 const SDKS: [&str; 4] = ["aws_", "azure_", "google_cloud_", "typespec"];
 
-/// The most verbose level that a target may log at.
+/// The most verbose level at which a target may log.
 pub fn level_max(target: &str) -> LevelFilter {
     let name = target.split("::").next().unwrap_or_default();
     if OURS.contains(&name) {
@@ -46,7 +47,7 @@ pub fn level_max(target: &str) -> LevelFilter {
     }
 }
 
-/// Whether a line or span may be shown, whatever a user asks for.
+/// Whether a line or span may be written, whatever log level the user sets.
 pub fn may_show(metadata: &Metadata<'_>) -> bool {
     *metadata.level() <= level_max(metadata.target())
 }
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_crates_log_everything() {
+    fn only_crates_of_this_repository_log_at_every_level() {
         for ours in ["drivers::http", "controller::rounds", "controllers.Cluster", "ip_address_controller"] {
             assert_eq!(level_max(ours), LevelFilter::TRACE, "{ours}");
         }

@@ -1,9 +1,10 @@
-//! Connections to the clouds.
+//! Network connections to the providers.
 //!
-//! In: whether a change may leave now. Out: an [`HttpService`]. Reads and changes never share a connection, and a
-//! connection that carries changes asks before every single write to its socket. That is the last moment there is: a
-//! process that was stopped anywhere before it, and goes on when somebody else leads, sends nothing. What the socket has
-//! taken and the other side does not acknowledge is given up after a bounded time, also when the process is gone.
+//! In: the fence, which says whether a change may be sent now. Out: an [`HttpService`]. Reads and changes use separate
+//! connections. A connection for changes checks the fence before every write to its socket, which is the last possible
+//! moment: a process that was suspended at any point before, and resumes when another process leads, sends nothing. If
+//! the provider does not acknowledge what the socket has accepted, the kernel gives up after a bounded time, even if
+//! the process has ended.
 
 use std::io;
 use std::pin::Pin;
@@ -26,11 +27,11 @@ use tower::{BoxError, ServiceExt};
 
 use crate::http::{CALL_SECONDS_MAX, HttpService, is_read};
 
-/// Whether a change may leave now.
-pub type MayLeave = Arc<dyn Fn() -> bool + Send + Sync>;
+/// The fence: whether a change may be sent now.
+pub type MaySend = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// An HTTP service on the network. What a socket has taken is tried for `linger` at the most.
-pub fn network(may_leave: MayLeave, linger: Duration) -> Result<HttpService, BoxError> {
+/// An HTTP service over the network. The kernel resends unacknowledged data for at most `linger`.
+pub fn network(may_leave: MaySend, linger: Duration) -> Result<HttpService, BoxError> {
     let reads = connections(Arc::new(|| true), linger)?;
     let changes = connections(may_leave, linger)?;
     let send = move |request: Request<Bytes>| {
@@ -40,8 +41,8 @@ pub fn network(may_leave: MayLeave, linger: Duration) -> Result<HttpService, Box
     Ok(HttpService::new(tower::service_fn(send)))
 }
 
-/// A service with connections of its own, every write to which is asked for.
-fn connections(may_leave: MayLeave, linger: Duration) -> Result<HttpService, BoxError> {
+/// A service with its own connections. It checks the fence before every write.
+fn connections(may_leave: MaySend, linger: Duration) -> Result<HttpService, BoxError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -66,18 +67,18 @@ fn connections(may_leave: MayLeave, linger: Duration) -> Result<HttpService, Box
     Ok(HttpService::new(tower::service_fn(send)))
 }
 
-/// Connects, by way of the proxy that the environment names for this address, if any.
+/// Connects, through the proxy that the environment variables name for this URL, if any.
 async fn connect(
     tcp: HttpConnector,
     proxies: Arc<Matcher>,
-    may_leave: MayLeave,
+    may_leave: MaySend,
     to: Uri,
 ) -> Result<Asking, BoxError> {
     let stream = match proxies.intercept(&to) {
         None => tcp.oneshot(to).await?,
         Some(proxy) if proxy.uri().scheme() != Some(&Scheme::HTTP) => {
             let scheme = proxy.uri().scheme_str().unwrap_or_default();
-            return Err(format!("a proxy of scheme {scheme} is not supported, only http").into());
+            return Err(format!("the proxy scheme {scheme} is not supported: use http").into());
         }
         Some(proxy) => {
             let tunnel = Tunnel::new(proxy.uri().clone(), tcp);
@@ -91,7 +92,7 @@ async fn connect(
     Ok(Asking { stream, may_leave })
 }
 
-/// Errors of the HTTP client say what failed, and leave why to their causes.
+/// The message of an error with its sources. Errors of the HTTP client say what failed; the reason is in their sources.
 fn with_causes(error: impl std::error::Error) -> BoxError {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -102,10 +103,10 @@ fn with_causes(error: impl std::error::Error) -> BoxError {
     text.into()
 }
 
-/// A connection that asks before every write.
+/// A connection that checks the fence before every write.
 struct Asking {
     stream: TokioIo<TcpStream>,
-    may_leave: MayLeave,
+    may_leave: MaySend,
 }
 
 impl Asking {
@@ -113,7 +114,7 @@ impl Asking {
         if (self.may_leave)() {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, "not sent: we may not lead any more"))
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, "not sent: the lease is no longer valid"))
     }
 }
 
@@ -174,7 +175,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::sync::mpsc;
 
-    /// A server that keeps its connections open, and what it hears.
+    /// A server that keeps its connections open, and the requests that it receives.
     async fn server() -> (String, mpsc::UnboundedReceiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -195,12 +196,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn not_one_byte_of_a_change_leaves_once_it_may_not_also_on_an_open_connection() {
+    async fn a_closed_fence_blocks_changes_on_open_connections_too() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (url, mut heard) = server().await;
         let may = Arc::new(AtomicBool::new(true));
         let asked = Arc::clone(&may);
-        let may_leave: MayLeave = Arc::new(move || asked.load(Ordering::SeqCst));
+        let may_leave: MaySend = Arc::new(move || asked.load(Ordering::SeqCst));
         let network = network(may_leave, Duration::from_secs(5)).unwrap();
         let send = |method| {
             let request = Request::builder().method(method).uri(&url).body(Bytes::from("{}")).unwrap();
@@ -212,13 +213,13 @@ mod tests {
         may.store(false, Ordering::SeqCst);
         for method in ["POST", "DELETE", "PATCH"] {
             let error = send(method).await.unwrap_err().to_string();
-            assert!(error.contains("not sent: we may not lead any more"), "{error}");
+            assert!(error.contains("not sent: the lease is no longer valid"), "{error}");
         }
-        assert!(send("GET").await.is_ok(), "reading is always allowed");
-        assert!(heard.recv().await.unwrap().starts_with("GET"), "the change before it was heard");
+        assert!(send("GET").await.is_ok(), "reads are always allowed");
+        assert!(heard.recv().await.unwrap().starts_with("GET"), "the server received a change before it");
         let mut marked = Request::post(&url).body(Bytes::from("{}")).unwrap();
         marked.extensions_mut().insert(ReadOnly);
-        assert!(network.clone().oneshot(marked).await.is_ok(), "so is what is marked as reading");
+        assert!(network.clone().oneshot(marked).await.is_ok(), "so are requests that are marked as reads");
         assert!(heard.recv().await.unwrap().starts_with("POST"));
 
         may.store(true, Ordering::SeqCst);

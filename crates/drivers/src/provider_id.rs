@@ -1,4 +1,4 @@
-//! The machine that a node's `spec.providerID` names.
+//! Finds the VM of a node by its `spec.providerID`.
 
 use plan::{Scope, VmId};
 
@@ -6,7 +6,7 @@ use plan::{Scope, VmId};
 use crate::aws;
 use crate::{azure, digitalocean, google};
 
-/// The scope and the machine that a node's `spec.providerID` names, where its cloud is one we know.
+/// The scope and the VM of a node's `spec.providerID`. `None` if the provider is not supported.
 pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
     let known = google::machine_of(provider_id)
         .or_else(|| azure::machine_of(provider_id))
@@ -16,7 +16,7 @@ pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
     known
 }
 
-/// Why the machine that a node's `spec.providerID` names can't get an address, where its cloud has machines that can't.
+/// Why the VM of a node's `spec.providerID` can't get an address. `None` if there is no known reason.
 pub fn unsupported(provider_id: &str) -> Option<&'static str> {
     azure::unsupported(provider_id)
 }
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_provider_id_names_a_scope_and_a_machine() {
+    fn a_provider_id_has_a_scope_and_a_vm() {
         let scope = |provider, account: &str| Scope { provider, account: account.into() };
         assert_eq!(
             machine_of("gce://demo/us-west1-a/edge-1"),

@@ -1,7 +1,7 @@
-//! What every driver of names shares: the trait, and the mark that says whose a set of records is.
+//! The interface of all DNS drivers, and the mark that says who owns a record set.
 //!
-//! A driver reads and writes sets; it never chooses what is in one. It writes only where the set still is as it was read: by
-//! a precondition where the provider has one, otherwise by reading again right before.
+//! A driver reads and writes record sets. It never decides what is in them. It writes a set only if it has not changed
+//! since it was read: with a precondition if the provider has one, otherwise by reading again right before.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,61 +11,64 @@ use plan::{Address, PoolKey, RecordName, RecordSet};
 
 use crate::DriverError;
 
-/// Publishes names at one provider.
+/// Publishes DNS records at one provider.
 pub trait RecordDriver: Send + Sync {
-    /// A set of records and whose mark is on it. One that does not exist is empty.
+    /// Reads a record set and its owner. A set that does not exist is empty.
     fn read<'a>(
         &'a self,
         name: &'a RecordName,
         object: &'a PoolKey,
     ) -> BoxFuture<'a, Result<RecordSet, DriverError>>;
 
-    /// Lets a set that still is as it was read hold other values, under our mark. It is never empty in between where it is not
-    /// before and after. A set that has become another is told as a conflict, and left as it is.
+    /// Changes a record set to new values with the controller's mark. A set that has values before and after is never
+    /// empty in between. If the set has changed since it was read, the driver leaves it and returns a conflict.
     fn write<'a>(&'a self, change: &'a RecordChange) -> BoxFuture<'a, Result<(), DriverError>>;
 }
 
-/// A change of a set of records.
+/// A change of a record set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordChange {
-    /// Which set.
+    /// The record set.
     pub name: RecordName,
-    /// For whom.
+    /// The object that publishes the name.
     pub object: PoolKey,
-    /// What was read.
+    /// The set as it was read.
     pub old: RecordSet,
-    /// What it shall be; without values and mark it goes.
+    /// The new set. If it has no values and no owner, the driver deletes the set and its mark.
     pub new: RecordSet,
 }
 
 impl RecordChange {
-    /// The error for a set that is not as it was read.
+    /// The error for a set that has changed since it was read.
     pub fn outdated(&self, found: &RecordSet) -> DriverError {
         let values: Vec<_> = found.values.iter().map(ToString::to_string).collect();
-        DriverError::Conflict(format!("{} was changed by somebody else: it holds {values:?}", self.name))
+        DriverError::Conflict(format!(
+            "{} changed after the controller read it: it now has {values:?}",
+            self.name
+        ))
     }
 
-    /// Fails where a set is not as it was read.
+    /// Fails if a set has changed since it was read.
     pub fn check(&self, found: &RecordSet) -> Result<(), DriverError> {
         let is_as_read = found.values == self.old.values && found.owner == self.old.owner;
         if is_as_read || plan::sabotaged!(RecordBlindlyWritten) { Ok(()) } else { Err(self.outdated(found)) }
     }
 }
 
-/// What tells a set of records, one for each value, from what it shall be.
+/// The difference between the records of a set, one for each value, and the new values.
 pub(crate) struct Difference<'a, R> {
-    /// Records whose value stays.
+    /// Records that keep their value.
     pub(crate) stays: Vec<&'a R>,
-    /// Records that get another value: at no moment is the name without one.
+    /// Records that get another value in place, so that the name always has one.
     pub(crate) exchanged: Vec<(&'a R, Address)>,
-    /// Values that there is no record for.
+    /// Values that need a new record.
     pub(crate) added: Vec<Address>,
-    /// Records that are not needed any more.
+    /// Records to delete.
     pub(crate) gone: Vec<&'a R>,
 }
 
 impl<'a, R> Difference<'a, R> {
-    /// Between what was found and the values that are wanted.
+    /// Compares the records that were found with the wanted values.
     pub(crate) fn new(found: &'a [(Address, R)], wanted: &BTreeSet<Address>) -> Self {
         let is_found = |value: &Address| found.iter().any(|(known, _)| known == value);
         let mut added: Vec<Address> = wanted.iter().copied().filter(|value| !is_found(value)).collect();
@@ -78,19 +81,19 @@ impl<'a, R> Difference<'a, R> {
     }
 }
 
-/// The name of the record that carries our mark, beside the set.
+/// The name of the TXT record with the mark of a set.
 pub fn mark_name(name: &RecordName) -> String {
     format!("_owner-{}.{}", name.kind.name().to_ascii_lowercase(), name.name)
 }
 
 const HERITAGE: &str = "heritage=ip-address-controller,owner=";
 
-/// What the record beside a set says.
+/// The text of a mark.
 pub fn mark(owner: &str) -> String {
     format!("{HERITAGE}{owner}")
 }
 
-/// The owner that such a record names.
+/// The owner in the text of a mark. `None` if it is not a mark of the controller.
 pub fn owner_in(mark: &str) -> Option<Arc<str>> {
     mark.trim_matches('"').strip_prefix(HERITAGE).map(Into::into)
 }

@@ -1,3 +1,3 @@
-//! Name servers that take dynamic updates (RFC 2136): DNS records.
+//! DNS servers with dynamic updates (RFC 2136).
 
 pub mod records;

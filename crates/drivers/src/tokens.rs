@@ -1,4 +1,4 @@
-//! Where drivers get their bearer tokens. A token is never logged, and its holder never prints it.
+//! Sources of bearer tokens for drivers. Tokens are never logged, and the types that hold them can't be printed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use google_cloud_auth::credentials::{AccessTokenCredentials, Builder};
 
 use crate::DriverError;
 
-/// A source of bearer tokens. It is asked before every call, so a rotated token is used at once.
+/// A source of bearer tokens. Drivers call it before every request, so they use a rotated token at once.
 pub trait Tokens: Send + Sync {
-    /// A token that is valid now.
+    /// Returns a valid token.
     fn token(&self) -> BoxFuture<'_, Result<String, DriverError>>;
 }
 
 /// A token that never changes.
 pub struct Fixed(String);
 
-/// The token of an environment variable, read once.
+/// Tokens from a value that never changes, such as an environment variable.
 pub fn fixed(token: impl Into<String>) -> Arc<dyn Tokens> {
     Arc::new(Fixed(token.into()))
 }
@@ -29,25 +29,25 @@ impl Tokens for Fixed {
     }
 }
 
-/// A secret that should be there and is not.
+/// A secret that is not configured.
 struct Missing(&'static str);
 
-/// In place of a secret that the setting of this name should have given.
+/// Stands for a secret that is not configured. Every call fails with the name of the setting.
 pub fn missing(setting: &'static str) -> Arc<dyn Tokens> {
     Arc::new(Missing(setting))
 }
 
 impl Tokens for Missing {
     fn token(&self) -> BoxFuture<'_, Result<String, DriverError>> {
-        let message = format!("{} is not set, and nothing is sent unsigned", self.0);
+        let message = format!("{} is not set: the controller sends no unsigned messages", self.0);
         futures::future::ready(Err(DriverError::Invalid(message))).boxed()
     }
 }
 
-/// A token in a mounted file, read again for every call because a Secret's file changes when it is rotated.
+/// A token in a mounted file. It is read for every call, because the file changes when the Secret is rotated.
 pub struct InFile(PathBuf);
 
-/// The token in a mounted file.
+/// Tokens from a mounted file.
 pub fn in_file(path: impl Into<PathBuf>) -> Arc<dyn Tokens> {
     Arc::new(InFile(path.into()))
 }
@@ -57,7 +57,7 @@ impl Tokens for InFile {
         async {
             let text = tokio::fs::read_to_string(&self.0).await;
             let text = text.map_err(|error| {
-                DriverError::Unavailable(format!("reading the token in {}: {error}", self.0.display()))
+                DriverError::Unavailable(format!("can't read the token in {}: {error}", self.0.display()))
             })?;
             Ok(text.trim().to_owned())
         }
@@ -65,10 +65,10 @@ impl Tokens for InFile {
     }
 }
 
-/// Google's own chain: a key file, workload identity, or the metadata server of the machine.
+/// Google's default credentials: a key file, workload identity, or the metadata server of the VM.
 pub struct Google(AccessTokenCredentials);
 
-/// Google's default credentials.
+/// Tokens from Google's default credentials.
 pub fn google() -> Result<Arc<dyn Tokens>, DriverError> {
     let scope = "https://www.googleapis.com/auth/compute";
     let credentials = Builder::default().with_scopes([scope]).build_access_token_credentials();

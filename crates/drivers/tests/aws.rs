@@ -1,4 +1,4 @@
-//! Amazon's drivers, unchanged, on a state machine in virtual time.
+//! The AWS drivers, unchanged, on a fake cloud in virtual time.
 #![cfg(feature = "aws")]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
@@ -29,7 +29,7 @@ const MARK: &str = "ip-address-controller-of-a-pool";
 const ONE: &str = "us-east-1/i-1";
 const TWO: &str = "us-east-1/i-2";
 
-/// A clock that stands at the beginning of 2026 when it is made, and goes with tokio's.
+/// A clock that starts at 2026-01-01 and advances with tokio's virtual time.
 fn clock() -> Seconds {
     let started = Instant::now();
     Arc::new(move || 1_767_225_600 + started.elapsed().as_secs())
@@ -37,7 +37,11 @@ fn clock() -> Seconds {
 
 fn driver_over(service: HttpService) -> Ec2 {
     let identity = Identity::Keys { id: KEY.into(), secret: SECRET.into() };
-    Ec2::new(Arc::new(Aws::new(with_deadline(service), identity, "", clock())), ec2::limits(), ec2::LATE_MAX)
+    Ec2::new(
+        Arc::new(Aws::new(with_deadline(service), identity, "", clock())),
+        ec2::limits(),
+        ec2::STALENESS_MAX,
+    )
 }
 
 fn scope() -> Scope {
@@ -52,7 +56,7 @@ fn vm(text: &str) -> VmId {
     text.into()
 }
 
-/// An account with a machine that has an address of its own, one that has none, and a free address.
+/// An account with a VM with an ephemeral address, a VM without an address, and a free address.
 fn account() -> (Fake<cloud::Ec2>, Ec2, Scope) {
     let mut account = cloud::Ec2::new(KEY);
     account.add_instance(REGION, "i-1");
@@ -63,7 +67,7 @@ fn account() -> (Fake<cloud::Ec2>, Ec2, Scope) {
     (fake, driver, scope())
 }
 
-/// Every byte that leaves while an address is listed, put on a machine, and taken off again.
+/// All requests that the driver sends to list, attach, detach and create addresses.
 async fn trace() -> Vec<String> {
     let (fake, ..) = account();
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -71,7 +75,7 @@ async fn trace() -> Vec<String> {
     let record = move |request: Request<Bytes>| {
         let (mut head, body) =
             (request.headers().clone(), String::from_utf8_lossy(request.body()).into_owned());
-        // The signature is compared too.
+        // Show the signature, so that the test compares it too.
         head.values_mut().for_each(|value| value.set_sensitive(false));
         to.lock().unwrap().push(format!("{} {} {head:?} {body}", request.method(), request.uri()));
         HttpService::new(fake.service()).oneshot(request)
@@ -87,16 +91,16 @@ async fn trace() -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_calls_through_the_sdk_leave_the_same_bytes_twice() {
+async fn the_sdk_sends_the_same_bytes_for_the_same_calls() {
     let (once, twice) = (trace().await, trace().await);
     assert_eq!(once.len(), 7, "{once:#?}");
     assert!(once[0].contains("Signature=") && once[0].contains("20260101T000000Z"), "{}", once[0]);
-    assert!(once[1].contains("20260101T000003Z"), "the clock is ours: {}", once[1]);
+    assert!(once[1].contains("20260101T000003Z"), "the SDK does not use our clock: {}", once[1]);
     assert_eq!(once, twice);
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_describes_or_is_a_dry_run_is_marked_as_a_read() {
+async fn only_describe_calls_and_dry_runs_are_reads() {
     let (fake, ..) = account();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let to = Arc::clone(&heard);
@@ -112,7 +116,7 @@ async fn only_what_describes_or_is_a_dry_run_is_marked_as_a_read() {
     driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
     let made = driver.create(&scope, REGION, Some(MARK)).await.unwrap();
     driver.list(&scope).await.unwrap();
-    tokio::time::sleep(ec2::LATE_MAX).await;
+    tokio::time::sleep(ec2::STALENESS_MAX).await;
     driver.release(&scope, made, MARK).await.unwrap();
     for (form, is_read) in heard.lock().unwrap().iter() {
         let changes_nothing = form.starts_with("Action=Describe") || form.contains("&DryRun=true");
@@ -120,9 +124,9 @@ async fn only_what_describes_or_is_a_dry_run_is_marked_as_a_read() {
     }
 }
 
-/// The policy in docs/policies/ is held against this list.
+/// Another test compares the policy in docs/policies/ with this list.
 #[tokio::test(start_paused = true)]
-async fn the_calls_that_are_made_are_those_that_are_listed() {
+async fn the_driver_makes_exactly_the_calls_that_it_lists() {
     let (fake, driver, scope) = account();
     fake.with(|account| account.add_interface(REGION, Some("i-1")));
     driver.list(&scope).await.unwrap();
@@ -132,7 +136,7 @@ async fn the_calls_that_are_made_are_those_that_are_listed() {
     driver.restore(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
     let made = driver.create(&scope, REGION, Some(MARK)).await.unwrap();
     driver.list(&scope).await.unwrap();
-    tokio::time::sleep(ec2::LATE_MAX).await;
+    tokio::time::sleep(ec2::STALENESS_MAX).await;
     driver.release(&scope, made, MARK).await.unwrap();
     let made: BTreeSet<_> = fake.ledger().calls().into_keys().collect();
     assert_eq!(made, ec2::CALLS.iter().copied().collect());
@@ -141,13 +145,13 @@ async fn the_calls_that_are_made_are_those_that_are_listed() {
 #[tokio::test(start_paused = true)]
 async fn an_address_is_attached_and_moves_by_detaching_first() {
     let (fake, driver, scope) = account();
-    let holder = async || driver.list(&scope).await.unwrap().told(address(ADDRESS)).holding;
+    let holder = async || driver.list(&scope).await.unwrap().get(address(ADDRESS)).holding;
     assert_eq!(holder().await, Holding::Free);
     assert_eq!(driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
     assert_eq!(holder().await, Holding::By(vm(ONE)));
     let refused = driver.attach(&scope, address(ADDRESS), &vm(TWO)).await;
     assert!(matches!(refused, Err(DriverError::Conflict(_))), "{refused:?}");
-    assert_eq!(holder().await, Holding::By(vm(ONE)), "it is never taken");
+    assert_eq!(holder().await, Holding::By(vm(ONE)), "it keeps its holder");
     assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
     assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap(), Progress::Done);
     assert_eq!(holder().await, Holding::By(vm(TWO)));
@@ -155,7 +159,7 @@ async fn an_address_is_attached_and_moves_by_detaching_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_already_so_is_done_without_a_change_and_anothers_is_told_as_that() {
+async fn a_done_change_is_a_no_op_and_a_foreign_holder_a_conflict() {
     let (fake, driver, scope) = account();
     assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
     assert_eq!(driver.detach(&scope, address("203.0.113.99"), &vm(ONE)).await.unwrap(), Progress::Done);
@@ -163,27 +167,27 @@ async fn what_is_already_so_is_done_without_a_change_and_anothers_is_told_as_tha
     assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap(), Progress::Done);
     let refused = driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
     assert!(
-        matches!(&refused, DriverError::Conflict(message) if message.contains("another machine")),
+        matches!(&refused, DriverError::Conflict(message) if message.contains("another VM")),
         "{refused}"
     );
-    assert_eq!(fake.with(|account| account.holder(ADDRESS)).as_deref(), Some(TWO), "it is another's");
+    assert_eq!(fake.with(|account| account.holder(ADDRESS)).as_deref(), Some(TWO), "another VM holds it");
     let calls = fake.ledger().calls();
     assert!(calls.keys().all(|call| call.starts_with("Describe")), "{calls:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machines_own_address_is_replaced_only_on_request_and_given_back() {
+async fn an_ephemeral_address_is_replaced_on_request_and_restored() {
     let (fake, driver, scope) = account();
-    let has_own = || fake.with(|account| account.has_own("i-1"));
+    let has_ephemeral = || fake.with(|account| account.has_ephemeral("i-1"));
     fake.with(|account| account.add_interface(REGION, Some("i-1")));
     assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Occupied);
-    assert!(has_own(), "nothing was done");
+    assert!(has_ephemeral(), "attach changed something");
     driver.replace(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
     driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
-    assert!(!has_own(), "a machine with two interfaces gets none by itself");
+    assert!(!has_ephemeral(), "EC2 assigns none to a VM with two interfaces");
     for _ in 0..2 {
         assert_eq!(driver.restore(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
-        assert!(has_own());
+        assert!(has_ephemeral());
     }
     assert_eq!(fake.ledger().calls()["ModifyNetworkInterfaceAttribute"], 1);
     let gone = vm("us-east-1/i-9");
@@ -191,7 +195,7 @@ async fn a_machines_own_address_is_replaced_only_on_request_and_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_elastic_ip_of_the_machine_is_never_dropped() {
+async fn another_elastic_ip_of_the_vm_is_never_replaced() {
     let (fake, driver, scope) = account();
     fake.with(|account| {
         account.add_address(REGION, "203.0.113.99");
@@ -210,7 +214,7 @@ async fn another_elastic_ip_of_the_machine_is_never_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_is_put_on_the_first_of_several_interfaces() {
+async fn an_address_is_attached_to_the_first_of_several_interfaces() {
     let (fake, driver, scope) = account();
     fake.with(|account| account.add_interface(REGION, Some("i-2")));
     driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
@@ -218,19 +222,19 @@ async fn an_address_is_put_on_the_first_of_several_interfaces() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_on_no_machine_is_held_all_the_same() {
+async fn an_address_on_an_interface_without_a_vm_is_held() {
     let (fake, driver, scope) = account();
     let gateway = fake.with(|account| {
         let gateway = account.add_interface(REGION, None);
         account.attach_to(ADDRESS, &gateway);
         gateway
     });
-    let holding = driver.list(&scope).await.unwrap().told(address(ADDRESS)).holding;
+    let holding = driver.list(&scope).await.unwrap().get(address(ADDRESS)).holding;
     assert_eq!(holding, Holding::By(vm(&format!("{REGION}/{gateway}"))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_of_an_outpost_has_no_public_one_and_does_not_stop_the_others() {
+async fn an_outpost_address_without_public_ip_is_ignored() {
     let (fake, ..) = account();
     let with_one_more = move |request: Request<Bytes>| {
         let answer = HttpService::new(fake.service()).oneshot(request);
@@ -249,50 +253,54 @@ async fn an_address_of_an_outpost_has_no_public_one_and_does_not_stop_the_others
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_region_does_not_see_another() {
+async fn a_region_lists_only_its_own_addresses() {
     let (fake, driver, scope) = account();
     let elsewhere = Scope { account: "eu-west-1".into(), ..scope.clone() };
     fake.with(|account| account.add_address("eu-west-1", "203.0.113.77"));
-    assert_eq!(driver.list(&scope).await.unwrap().told(address("203.0.113.77")).holding, Holding::Missing);
-    let listed = driver.list(&elsewhere).await.unwrap().told(address("203.0.113.77"));
+    assert_eq!(driver.list(&scope).await.unwrap().get(address("203.0.113.77")).holding, Holding::Missing);
+    let listed = driver.list(&elsewhere).await.unwrap().get(address("203.0.113.77"));
     assert_eq!((listed.holding, listed.region.as_deref()), (Holding::Free, Some("eu-west-1")));
     let refused = driver.attach(&scope, address("203.0.113.77"), &vm(TWO)).await;
     assert!(matches!(refused, Err(DriverError::NotFound(_))), "{refused:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_address_carries_its_tag_from_its_first_moment_on() {
+async fn a_new_address_has_its_tag_even_if_the_response_is_lost() {
     let (fake, driver, scope) = account();
     fake.inject(Rule::next("AllocateAddress", Fault::LoseReply));
     assert!(matches!(driver.create(&scope, REGION, Some("pool-1")).await, Err(DriverError::Unavailable(_))));
     let made = driver.create(&scope, REGION, Some("pool-1")).await.unwrap();
     let listing = driver.list(&scope).await.unwrap();
     let is_tagged = |listed: &&drivers::Listed| listed.tag.as_deref() == Some("pool-1");
-    assert_eq!(listing.addresses.values().filter(is_tagged).count(), 2, "also the one that nobody heard of");
+    assert_eq!(
+        listing.addresses.values().filter(is_tagged).count(),
+        2,
+        "including the one whose response was lost"
+    );
     assert!(listing.addresses.contains_key(&made));
     let elsewhere = driver.create(&scope, "eu-west-1", None).await;
     assert!(matches!(elsewhere, Err(DriverError::Invalid(_))), "{elsewhere:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_an_address_that_nobody_holds_is_released() {
+async fn only_a_free_address_is_released() {
     let (fake, driver, scope) = account();
     let made = driver.create(&scope, REGION, Some(MARK)).await.unwrap();
     fake.with(|account| account.attach_now(&made.to_string(), "i-2"));
     assert!(matches!(driver.release(&scope, made, MARK).await, Err(DriverError::Conflict(_))));
     driver.detach(&scope, made, &vm(TWO)).await.unwrap();
     let Err(DriverError::NotSent(NotSent { wait })) = driver.release(&scope, made, MARK).await else {
-        panic!("somebody may have put it on a machine, and that may not be shown yet");
+        panic!("the address may be on a VM, and EC2 may not show that yet");
     };
     tokio::time::sleep(wait).await;
     for _ in 0..2 {
         assert_eq!(driver.release(&scope, made, MARK).await.unwrap(), Progress::Done);
     }
-    assert_eq!(driver.list(&scope).await.unwrap().told(made).holding, Holding::Missing);
+    assert_eq!(driver.list(&scope).await.unwrap().get(made).holding, Holding::Missing);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_came_again_under_another_name_is_found_after_one_refusal() {
+async fn an_address_with_a_new_allocation_id_is_found_on_retry() {
     let (fake, driver, scope) = account();
     driver.list(&scope).await.unwrap();
     fake.with(|account| account.add_address(REGION, ADDRESS));
@@ -301,7 +309,7 @@ async fn an_address_that_came_again_under_another_name_is_found_after_one_refusa
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_is_running_stopped_or_not_named() {
+async fn a_vm_is_running_or_stopped_or_not_listed() {
     let (fake, driver, scope) = account();
     fake.with(|account| {
         (3..2_500).for_each(|number| account.add_instance_without_address(REGION, &format!("i-{number}")));
@@ -317,7 +325,7 @@ async fn a_machine_is_running_stopped_or_not_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_is_gone_or_ending_is_not_found() {
+async fn a_deleted_or_terminating_vm_is_not_found() {
     let (fake, driver, scope) = account();
     fake.with(|account| account.terminate_instance("i-2"));
     for machine in [TWO, "us-east-1/i-9"] {
@@ -329,53 +337,53 @@ async fn a_machine_that_is_gone_or_ending_is_not_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_that_is_late_is_not_believed_over_an_answer() {
+async fn a_stale_listing_does_not_override_a_confirmed_change() {
     let (fake, driver, scope) = account();
     fake.with(|account| account.lag = Duration::from_secs(10));
     let listed = async || driver.list(&scope).await.unwrap();
-    assert_eq!(listed().await.told(address(ADDRESS)).holding, Holding::Free);
+    assert_eq!(listed().await.get(address(ADDRESS)).holding, Holding::Free);
     driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
     let made = driver.create(&scope, REGION, Some("pool-1")).await.unwrap();
     let late = listed().await;
-    assert_eq!(late.told(address(ADDRESS)).holding, Holding::By(vm(TWO)));
-    assert_eq!(late.told(made).tag.as_deref(), Some("pool-1"));
+    assert_eq!(late.get(address(ADDRESS)).holding, Holding::By(vm(TWO)));
+    assert_eq!(late.get(made).tag.as_deref(), Some("pool-1"));
     tokio::time::sleep(Duration::from_secs(40)).await;
-    assert_eq!(listed().await, late, "by then it shows the same");
+    assert_eq!(listed().await, late, "EC2 has caught up by now");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_before_a_change_that_is_late_is_not_believed_over_an_answer() {
+async fn a_stale_read_before_a_change_is_a_conflict() {
     let (fake, driver, scope) = account();
     driver.list(&scope).await.unwrap();
     fake.with(|account| account.lag = Duration::from_secs(10));
     driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
     let late = driver.detach(&scope, address(ADDRESS), &vm(TWO)).await;
-    assert!(matches!(late, Err(DriverError::Conflict(_))), "the look says that it is on nothing: {late:?}");
+    assert!(matches!(late, Err(DriverError::Conflict(_))), "the stale read shows it as free: {late:?}");
     tokio::time::sleep(Duration::from_secs(15)).await;
     driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
     let late = driver.restore(&scope, address(ADDRESS), &vm(TWO)).await;
-    assert!(matches!(late, Err(DriverError::Conflict(_))), "the look says that it is still there: {late:?}");
+    assert!(matches!(late, Err(DriverError::Conflict(_))), "the stale read shows it as attached: {late:?}");
     driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
     let holder = fake.with(|account| account.holder(ADDRESS));
-    assert_eq!(holder.as_deref(), Some(TWO), "it was put there again, whatever was shown");
+    assert_eq!(holder.as_deref(), Some(TWO), "it was attached again despite the stale read");
     let made = driver.create(&scope, REGION, Some(MARK)).await.unwrap();
     let late = driver.release(&scope, made, MARK).await;
-    assert!(matches!(late, Err(DriverError::Conflict(_))), "the look says that there is none: {late:?}");
+    assert!(matches!(late, Err(DriverError::Conflict(_))), "the stale read does not show it: {late:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_asked_for_without_an_answer_is_waited_for() {
+async fn after_a_lost_response_to_a_creation_tags_are_incomplete() {
     let (fake, driver, scope) = account();
     let tags = async || driver.list(&scope).await.unwrap().tags;
     fake.inject(Rule::next("AllocateAddress", Fault::LoseReply));
     assert!(driver.create(&scope, REGION, Some("pool-1")).await.is_err());
-    assert_eq!(tags().await, Tags::Untold, "one more may be there and not be shown");
+    assert_eq!(tags().await, Tags::Incomplete, "EC2 may not show the new address yet");
     tokio::time::sleep(Duration::from_secs(40)).await;
-    assert_eq!(tags().await, Tags::Told);
+    assert_eq!(tags().await, Tags::Complete);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_missing_or_cut_makes_the_whole_listing_an_error() {
+async fn a_missing_or_truncated_response_fails_the_listing() {
     for fault in [
         Fault::LoseReply,
         Fault::LoseRequest,
@@ -388,12 +396,12 @@ async fn an_answer_that_is_missing_or_cut_makes_the_whole_listing_an_error() {
         fake.inject(Rule::next("DescribeAddresses", fault.clone()));
         let listed = driver.list(&scope).await;
         assert!(matches!(listed, Err(DriverError::Unavailable(_))), "{fault:?}: {listed:?}");
-        assert_eq!(fake.ledger().calls()["DescribeAddresses"], 1, "nothing is tried twice");
+        assert_eq!(fake.ledger().calls()["DescribeAddresses"], 1, "the driver does not retry");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_that_is_lost_is_found_by_looking_again() {
+async fn a_change_whose_response_is_lost_is_found_by_reading_again() {
     let (fake, driver, scope) = account();
     fake.inject(Rule::next("AssociateAddress", Fault::LoseReply));
     let lost = driver.attach(&scope, address(ADDRESS), &vm(TWO)).await;
@@ -402,12 +410,12 @@ async fn a_reply_that_is_lost_is_found_by_looking_again() {
     fake.inject(Rule::next("DisassociateAddress", Fault::LoseReply));
     assert!(driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.is_err());
     assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap(), Progress::Done);
-    assert_eq!(fake.ledger().calls()["AssociateAddress"], 2, "and one of them was a dry run");
+    assert_eq!(fake.ledger().calls()["AssociateAddress"], 2, "one of them was a dry run");
     assert_eq!(fake.ledger().calls()["DisassociateAddress"], 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_a_machine_was_just_given_is_its_own_before_it_is_shown() {
+async fn a_new_ephemeral_address_counts_before_ec2_shows_it() {
     let (fake, driver, scope) = account();
     fake.with(|account| {
         account.add_interface(REGION, Some("i-1"));
@@ -418,17 +426,17 @@ async fn an_address_that_a_machine_was_just_given_is_its_own_before_it_is_shown(
     fake.with(|account| account.lag = Duration::from_secs(10));
     driver.restore(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
     let attached = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await;
-    assert_eq!(attached, Ok(Progress::Occupied), "or nobody would know that it has to come back");
+    assert_eq!(attached, Ok(Progress::Occupied), "otherwise it would never be restored");
     assert_eq!(driver.replace(&scope, address(ADDRESS), &vm(ONE)).await, Ok(Progress::Done));
     driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
     tokio::time::sleep(Duration::from_secs(15)).await;
     driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
     let attached = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await;
-    assert_eq!(attached, Ok(Progress::Done), "ours took its place");
+    assert_eq!(attached, Ok(Progress::Done), "the ephemeral address was replaced");
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_taken_off_by_who_may_not_put_it_on() {
+async fn without_permission_to_attach_nothing_is_detached() {
     let (fake, driver, scope) = account();
     fake.with(|account| account.attach_now(ADDRESS, "i-2"));
     let deny = |is_denied: bool| {
@@ -445,7 +453,7 @@ async fn nothing_is_taken_off_by_who_may_not_put_it_on() {
         "{refused}"
     );
     fake.inject(Rule::next("AssociateAddress", Fault::LoseReply));
-    assert!(detach().await.is_err(), "silence is no permission");
+    assert!(detach().await.is_err(), "a missing response is no permission");
     assert_eq!(fake.with(|account| account.holder(ADDRESS)).as_deref(), Some(TWO));
     assert!(!fake.ledger().calls().contains_key("DisassociateAddress"));
     deny(false);
@@ -453,16 +461,16 @@ async fn nothing_is_taken_off_by_who_may_not_put_it_on() {
     let before = asked();
     driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap();
     detach().await.unwrap();
-    assert_eq!(asked() - before, 1, "the word holds for a while");
+    assert_eq!(asked() - before, 1, "the dry run is valid for a while");
     deny(true);
     driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err();
     fake.with(|account| account.attach_now(ADDRESS, "i-2"));
-    tokio::time::sleep(drivers::aws::addresses::LATE_MAX).await;
-    assert!(detach().await.is_err(), "a refusal ends it");
+    tokio::time::sleep(drivers::aws::addresses::STALENESS_MAX).await;
+    assert!(detach().await.is_err(), "a denial ends its validity");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_permission_is_named() {
+async fn the_error_names_a_missing_permission() {
     for (denied, named) in [
         ("ec2:AssociateAddress", "ec2:AssociateAddress"),
         ("ec2:DescribeInstances", "ec2:DescribeInstances"),
@@ -481,12 +489,15 @@ async fn a_missing_permission_is_named() {
             matches!(&refused, DriverError::Denied { permission, .. } if permission == named),
             "{refused}"
         );
-        assert!(!refused.to_string().contains("c2VjcmV0"), "what is encoded is for Amazon: {refused}");
+        assert!(
+            !refused.to_string().contains("c2VjcmV0"),
+            "the error contains the encoded message: {refused}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_that_amazon_does_not_know_are_told_as_such_and_no_secret_is() {
+async fn an_unknown_access_key_is_denied_without_showing_the_secret() {
     let (fake, driver, scope) = account();
     fake.with(|account| account.key = "another".into());
     let refused = driver.list(&scope).await.unwrap_err();
@@ -495,7 +506,7 @@ async fn keys_that_amazon_does_not_know_are_told_as_such_and_no_secret_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn throttling_is_told_whether_it_is_amazons_or_our_own() {
+async fn throttling_by_aws_and_by_the_driver_are_reported() {
     let (fake, driver, scope) = account();
     let throttled = Fault::Refuse(Refusal::RateLimited(Duration::from_secs(9)));
     fake.inject(Rule::next("AssociateAddress", throttled));
@@ -508,5 +519,5 @@ async fn throttling_is_told_whether_it_is_amazons_or_our_own() {
     assert_eq!(made + not_sent, 200);
     assert!((40..=60).contains(&made), "{made} went through");
     let refused = fake.ledger().asked.iter().filter(|asked| asked.status == 503).count();
-    assert_eq!(refused, 1, "Amazon itself has refused the one that it was told to");
+    assert_eq!(refused, 1, "the fake throttled only the injected request");
 }

@@ -1,6 +1,6 @@
-//! No credential is in the log at `trace`, over real connections and with every source of credentials.
+//! No credential gets into the log at `trace`, over real connections and with every source of credentials.
 //!
-//! `contract/canary.rs` plants the secrets and searches the log. The contract tests use the same search.
+//! `contract/canary.rs` defines the secrets and searches the log. The contract tests use the same search.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
 #[path = "contract/canary.rs"]
@@ -32,7 +32,7 @@ use canary::{PROOF, TOKEN, tsig_secret};
 
 const ADDRESS: &str = "203.0.113.10";
 
-/// The real network.
+/// Real network connections.
 fn connections() -> HttpService {
     let _ = rustls::crypto::ring::default_provider().install_default();
     with_deadline(network(Arc::new(|| true), Duration::from_secs(5)).unwrap())
@@ -42,7 +42,7 @@ async fn served<M: Machine>(fake: &Fake<M>) -> Server {
     serve(fake, 0).await.unwrap()
 }
 
-/// Everything that may be wrong with answers.
+/// All kinds of faulty responses.
 fn faults() -> [Option<Fault>; 7] {
     let refuse = |refusal| Some(Fault::Refuse(refusal));
     [
@@ -56,16 +56,16 @@ fn faults() -> [Option<Fault>; 7] {
     ]
 }
 
-/// Neither the log nor what is reported of an error contains a secret.
+/// Fails if the log or an error contains a secret.
 fn assert_silent(errors: impl IntoIterator<Item = DriverError>) {
     for error in errors {
-        let told = format!("{error} {error:?}");
-        assert!(!canary::is_in(&told), "an error contains a secret: {told}");
+        let text = format!("{error} {error:?}");
+        assert!(!canary::is_in(&text), "an error contains a secret: {text}");
     }
     canary::assert_silent();
 }
 
-/// Lists, attaches and creates, whatever goes wrong.
+/// Makes all kinds of calls and returns their errors.
 async fn exercise(driver: &dyn AddressDriver, scope: &Scope, vm: &VmId, region: &str) -> Vec<DriverError> {
     let address: Address = ADDRESS.parse().unwrap();
     [
@@ -126,7 +126,7 @@ async fn no_token_for_google_is_logged() {
 }
 
 #[tokio::test]
-async fn a_token_that_fits_into_no_header_is_not_quoted() {
+async fn a_token_that_is_no_valid_header_is_not_quoted() {
     canary::watch();
     for broken in ["\n", "\0", "\r\nx: y", "ü\u{7f}"] {
         let token = format!("{TOKEN}{broken}{TOKEN}");
@@ -152,7 +152,7 @@ async fn no_secret_or_token_for_azure_is_logged() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("proof");
     std::fs::write(&file, PROOF).unwrap();
-    // Azure's library insists on https, so the name of the server is changed on the way.
+    // Azure's library requires https, so this service replaces the URL.
     let to_entra = {
         let (open, authority) = (connections(), entra.address.to_string());
         let send = move |request: http::Request<Bytes>| {
@@ -176,16 +176,16 @@ async fn no_secret_or_token_for_azure_is_logged() {
     let managed = Identity { secret: None, client: None, ..application.clone() };
     for identity in [application, federated, managed] {
         for fault in faults() {
-            for is_of_tenant in [true, false] {
-                // Azure's library asks a machine's own service again for a minute after most faults.
-                let is_of_machine = identity.client.is_none();
-                if is_of_machine && is_of_tenant && !matches!(fault, None | Some(Fault::Truncate)) {
+            for is_entra_faulty in [true, false] {
+                // After most faults, Azure's library retries the metadata service of the VM for a minute.
+                let is_managed = identity.client.is_none();
+                if is_managed && is_entra_faulty && !matches!(fault, None | Some(Fault::Truncate)) {
                     continue;
                 }
                 fake.heal();
                 tenant.heal();
                 let rule = fault.clone().map(Rule::always);
-                match is_of_tenant {
+                match is_entra_faulty {
                     true => rule.into_iter().for_each(|rule| tenant.inject(rule)),
                     false => rule.into_iter().for_each(|rule| fake.inject(rule)),
                 }
@@ -194,8 +194,8 @@ async fn no_secret_or_token_for_azure_is_logged() {
                 let vm: VmId = fake.with(|subscription| subscription.vm("one")).into();
                 let scope = scope(Provider::Azure, "subscription");
                 let errors = exercise(&driver, &scope, &vm, "westeurope").await;
-                let is_told = |error: &DriverError| !matches!(error, DriverError::Conflict(_));
-                assert!(fault.is_some() || !errors.iter().any(is_told), "{errors:?}");
+                let is_unexpected = |error: &DriverError| !matches!(error, DriverError::Conflict(_));
+                assert!(fault.is_some() || !errors.iter().any(is_unexpected), "{errors:?}");
                 assert_silent(errors);
             }
         }
@@ -229,7 +229,7 @@ fn name(provider: DnsProvider) -> RecordName {
     RecordName { provider, zone, name, kind: RecordKind::A }
 }
 
-/// A name server that repeats what it is sent.
+/// A DNS server that returns what it receives.
 fn name_server(key: Key) -> Rfc2136 {
     let echo = tower::service_fn(|message: Bytes| async move { Ok(message) });
     Rfc2136::new(MessageService::new(echo), Some(key), Arc::new(|| 1_767_225_600))
@@ -242,7 +242,7 @@ async fn no_secret_of_a_tsig_key_is_logged() {
         ("hmac-sha256", tsig_secret()),
         ("hmac-sha512", tsig_secret()),
         ("hmac-md5", tsig_secret()),
-        ("hmac-sha256", format!("{} is no base64", tsig_secret())),
+        ("hmac-sha256", format!("{} is not base64", tsig_secret())),
     ] {
         let key = Key { name: "key".into(), algorithm: algorithm.into(), secret: tokens::fixed(secret) };
         assert_silent(name_server(key).read(&name(DnsProvider::Rfc2136), &object()).await.err());
@@ -262,14 +262,14 @@ mod at_amazon {
 
     const KEY: &str = "AKIDEXAMPLE";
 
-    /// Requests to the machine's own service go to one server, all others to another.
+    /// Sends requests for the instance metadata service to one server, and all others to another.
     fn routed(credentials: &Server, account: &Server) -> HttpService {
         let (open, machine, region) =
             (connections(), credentials.address.to_string(), account.address.to_string());
         let send = move |request: http::Request<Bytes>| {
             let (mut head, body) = request.into_parts();
-            let is_machines = head.uri.host() == Some("169.254.169.254");
-            let authority = if is_machines { &machine } else { &region };
+            let is_metadata = head.uri.host() == Some("169.254.169.254");
+            let authority = if is_metadata { &machine } else { &region };
             let path = head.uri.path_and_query().unwrap().clone();
             head.uri = format!("http://{authority}{path}").parse().unwrap();
             open.clone().oneshot(http::Request::from_parts(head, body))
@@ -309,7 +309,7 @@ mod at_amazon {
                     let driver = Ec2::new(aws, limits(), Duration::from_secs(1));
                     let scope = scope(Provider::Aws, "us-east-1");
                     let errors = match &fault {
-                        // Whoever gets no credentials waits for them for seconds, so once is enough.
+                        // Without credentials, each call takes seconds, so one call is enough.
                         Some(_) => driver.list(&scope).await.err().into_iter().collect(),
                         None => exercise(&driver, &scope, &"us-east-1/i-1".into(), "us-east-1").await,
                     };
@@ -341,21 +341,21 @@ fn the_search_finds_a_secret_in_every_form() {
         }
     }
     assert!(canary::is_in(&tsig_secret()));
-    assert!(!canary::is_in("asked the cloud call=reserved_ips.list status=200"));
+    assert!(!canary::is_in("called the provider call=reserved_ips.list status=200"));
 }
 
-/// In a process of its own, because what it logs would fail the tests beside it.
+/// Runs in a separate process, because its log lines would fail the other tests.
 #[test]
 fn a_planted_token_is_found() {
     if std::env::var_os("PLANT").is_some() {
         canary::watch();
-        tracing::debug!(target: "drivers::http", "asked the cloud");
+        tracing::debug!(target: "drivers::http", "called the provider");
         assert_eq!(canary::leaks(), (2, Vec::new()));
-        tracing::trace!(target: "drivers::http", authorization = format!("Bearer {TOKEN}"), "asked the cloud");
+        tracing::trace!(target: "drivers::http", authorization = format!("Bearer {TOKEN}"), "called the provider");
         let (lines, leaks) = canary::leaks();
         assert_eq!((lines, leaks.len()), (3, 1), "{leaks:?}");
         tracing::error!(target: "aws_sigv4::http_request", token = TOKEN, "not shown");
-        assert_eq!(canary::leaks().0, 3, "what an SDK prints is not in the log");
+        assert_eq!(canary::leaks().0, 3, "lines of an SDK are not in the log");
         return;
     }
     let itself = std::env::current_exe().unwrap();

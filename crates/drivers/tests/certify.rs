@@ -1,6 +1,6 @@
-//! Holds the fake clouds against the vendors' own clients, and the drivers against the table that comes out: `just certify`.
+//! Certifies the fake clouds with the vendors' clients: `just certify`.
 //!
-//! The clients come from PyPI. A call that a driver makes and that no vendor's client has made is a failure.
+//! The clients come from PyPI. The test fails if a fake or a driver supports a call that no vendor's client has made.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ use testbed::python::{certify_folder, run, with_packages};
 
 const TOKEN: &str = "certified-token";
 
-/// Prints the script's table, and gives the names of the calls in it.
+/// Prints the table of a script, and returns the names of the calls in it.
 fn certified(script: &mut Command, calls: &[&str]) -> BTreeSet<String> {
     let table = run(script).unwrap();
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split('\t').collect()).collect();
@@ -43,7 +43,7 @@ async fn served<M: Machine>(machine: M) -> testbed::fake::http::Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn digitaloceans_own_client_agrees_with_the_fake_on_every_call_of_the_driver() {
+async fn digitaloceans_client_agrees_with_the_fake_on_every_call() {
     let mut account = DigitalOcean::new(TOKEN);
     account.add_droplet(11, "one", "fra1");
     account.add_droplet(12, "two", "fra1");
@@ -60,7 +60,7 @@ async fn digitaloceans_own_client_agrees_with_the_fake_on_every_call_of_the_driv
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cloudflares_own_client_agrees_with_the_fake_on_every_call_of_the_driver() {
+async fn cloudflares_client_agrees_with_the_fake_on_every_call() {
     let mut account = Cloudflare::new(TOKEN);
     account.add_zone("example.com");
     (1..=20).for_each(|number| drop(account.add_zone(format!("zone-{number}.example"))));
@@ -75,7 +75,7 @@ async fn cloudflares_own_client_agrees_with_the_fake_on_every_call_of_the_driver
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn googles_own_clients_agree_with_the_fakes_on_every_call_of_the_driver() {
+async fn googles_clients_agree_with_the_fakes_on_every_call() {
     let mut project = Compute::new("certified", TOKEN);
     project.add_instance("us-central1-a", "vm-1");
     project.add_instance_without_address("us-central1-a", "vm-2");
@@ -112,7 +112,7 @@ fn subscription() -> Azure {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn azures_own_clients_agree_with_the_fakes_on_every_call_of_the_driver() {
+async fn azures_clients_agree_with_the_fakes_on_every_call() {
     let certificate = Certificate::new().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let trusted = folder.path().join("certificate.pem");
@@ -135,7 +135,7 @@ async fn azures_own_clients_agree_with_the_fakes_on_every_call_of_the_driver() {
 
 #[cfg(feature = "aws")]
 #[tokio::test(flavor = "multi_thread")]
-async fn amazons_own_client_agrees_with_the_fakes_on_every_call_of_the_drivers() {
+async fn the_aws_client_agrees_with_the_fakes_on_every_call() {
     let mut account = Ec2::new(TOKEN);
     account.add_instance("us-east-1", "i-1");
     account.add_interface("us-east-1", Some("i-1"));

@@ -1,8 +1,8 @@
-//! Hostile text in every field that an object or a node can contain, for every driver.
+//! Hostile text in every field of an object or a node, for every driver.
 //!
-//! Each driver first runs with an ordinary value on its fake, and every request's shape is written down: host, path, parameters
-//! and headers, with the value replaced by a placeholder. Then it runs with hostile values. A request of another shape reached
-//! another place than the one that is meant, or carries something that nobody asked for.
+//! Each test first runs a driver with an ordinary value on its fake cloud and records the shape of every request: host,
+//! path, parameters and headers, with the value replaced by a placeholder. Then it runs the driver with hostile values.
+//! If a request has another shape, it goes to another resource than intended, or contains something unintended.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,7 +33,7 @@ const OTHER: &str = "203.0.113.20";
 const PLACEHOLDER: &str = "VALUE";
 const TAG: &str = "the-tag";
 
-/// Texts that mean something to a URL, a header, a form, a document or a name server.
+/// Texts with a special meaning in a URL, a header, a form, a document or a DNS message.
 fn hostile() -> Vec<String> {
     let texts = [
         "",
@@ -103,8 +103,7 @@ fn decoded(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-/// A text with a placeholder where it is the value, alone or where a driver adds to it. Which number a driver adds is its own
-/// affair.
+/// Replaces the value by a placeholder, where it stands alone or with a prefix or number that a driver adds.
 fn replaced(text: &str, value: &str) -> String {
     let is_number = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
     let numbered =
@@ -122,7 +121,7 @@ fn pairs(text: &str, value: &str) -> Vec<String> {
     let pair = |pair: &str| {
         let (name, content) = pair.split_once('=').unwrap_or((pair, "no value"));
         let content = decoded(&content.replace('+', " "));
-        // These tell which page, and when; neither is the value's.
+        // Which page is read does not depend on the value.
         let content = match name {
             "page" | "pageToken" => "any".to_owned(),
             _ => replaced(&content, value),
@@ -132,13 +131,13 @@ fn pairs(text: &str, value: &str) -> Vec<String> {
     text.split('&').filter(|text| !text.is_empty()).map(pair).collect()
 }
 
-/// Where a request goes and what it carries.
+/// The shape of a request.
 fn shape(request: &Request<Bytes>, value: &str) -> String {
     let uri = request.uri();
-    // An empty part of a path is not the value: it makes the path another one.
+    // An empty part of a path does not stand for an empty value: it changes the path.
     let part = |part: &str| if part.is_empty() { String::new() } else { replaced(&decoded(part), value) };
     let path: Vec<_> = uri.path().split('/').map(part).collect();
-    assert!(!path[1..].iter().any(|part| part == "." || part == ".."), "{uri} leads elsewhere");
+    assert!(!path[1..].iter().any(|part| part == "." || part == ".."), "{uri} leaves its path");
     let query = pairs(uri.query().unwrap_or_default(), value);
     let mut headers: Vec<_> = request.headers().iter().map(|(name, _)| name.as_str()).collect();
     headers.sort();
@@ -163,7 +162,7 @@ fn shape(request: &Request<Bytes>, value: &str) -> String {
 
 type Answers = BTreeMap<String, VecDeque<(u16, HeaderMap, Bytes)>>;
 
-/// A service that writes down each request's shape, with the value and without, and the answer to it.
+/// A service that records the shape of each request, with and without the placeholder, and the response.
 fn recorder<M: Machine>(fake: &Fake<M>, value: &str, answers: &Arc<Mutex<Answers>>) -> HttpService {
     let (fake, value, answers) = (fake.clone(), value.to_owned(), Arc::clone(answers));
     let send = move |request: Request<Bytes>| {
@@ -173,8 +172,8 @@ fn recorder<M: Machine>(fake: &Fake<M>, value: &str, answers: &Arc<Mutex<Answers
             let answer = HttpService::new(fake.service()).oneshot(request).await?;
             let (head, body) = answer.into_parts();
             for shape in BTreeSet::from(shapes) {
-                let told = (head.status.as_u16(), head.headers.clone(), body.clone());
-                answers.lock().unwrap().entry(shape).or_default().push_back(told);
+                let response = (head.status.as_u16(), head.headers.clone(), body.clone());
+                answers.lock().unwrap().entry(shape).or_default().push_back(response);
             }
             Ok(Response::from_parts(head, body))
         }
@@ -182,8 +181,8 @@ fn recorder<M: Machine>(fake: &Fake<M>, value: &str, answers: &Arc<Mutex<Answers
     with_deadline(HttpService::new(tower::service_fn(send)))
 }
 
-/// A service that gives the same answers to requests of the same shape, and writes down all others. Where an answer names
-/// the ordinary value, it names the hostile one instead, if the cloud could have such a name.
+/// A service that replays the recorded responses to requests of the same shape, and records all other requests as
+/// violations. If `renames` is set, the responses contain the hostile value instead of the ordinary one.
 fn replayer(
     value: &str,
     answers: Answers,
@@ -197,14 +196,14 @@ fn replayer(
         async move {
             let shape = shape(&request, &value);
             let mut answers = answers.lock().unwrap();
-            let Some(told) = answers.get_mut(&shape) else {
+            let Some(recorded) = answers.get_mut(&shape) else {
                 let line = format!("{value:?}: {} {}", request.method(), request.uri());
                 violations.lock().unwrap().push(line.chars().take(300).collect());
-                return Err("no such thing".into());
+                return Err("unexpected request".into());
             };
-            let (status, headers, body) = told.front().cloned().unwrap();
-            if told.len() > 1 {
-                told.pop_front();
+            let (status, headers, body) = recorded.front().cloned().unwrap();
+            if recorded.len() > 1 {
+                recorded.pop_front();
             }
             let body = match renames {
                 Some(ordinary) => {
@@ -226,7 +225,7 @@ fn replayer(
     with_deadline(HttpService::new(tower::service_fn(send)))
 }
 
-/// What a call is about.
+/// The arguments of the calls.
 #[derive(Clone)]
 struct About {
     scope: Scope,
@@ -239,7 +238,7 @@ fn address(text: &str) -> Address {
     text.parse().unwrap()
 }
 
-/// Every call that a driver of addresses has, as far as it comes.
+/// Makes every call of an address driver, as far as possible.
 async fn exercise(driver: &dyn AddressDriver, about: &About) {
     let About { scope, vm, region, tag } = about;
     let (ours, machines) = (BTreeSet::from([address(ADDRESS)]), BTreeSet::from([vm.clone()]));
@@ -274,7 +273,7 @@ async fn advance(driver: &dyn AddressDriver, mut step: impl AsyncFnMut() -> Resu
     }
 }
 
-/// Runs a driver with an ordinary value on its fake, then with all hostile ones.
+/// Runs a driver with an ordinary value on its fake cloud, then with each hostile value.
 async fn try_hostile<M: Machine, D>(
     fake: impl Fn() -> Fake<M>,
     driver: impl Fn(HttpService) -> D,
@@ -286,14 +285,14 @@ async fn try_hostile<M: Machine, D>(
     let answers = Arc::default();
     run(&driver(recorder(&fake(), ordinary, &answers)), ordinary).await;
     let answers = answers.lock().unwrap().clone();
-    assert!(!answers.is_empty(), "nothing was asked with {ordinary}");
+    assert!(!answers.is_empty(), "no request was sent with {ordinary}");
     let violations = Arc::default();
     for value in values {
         let renames = renames.then_some(ordinary);
         run(&driver(replayer(value, answers.clone(), renames, &violations)), value).await;
     }
     let violations = violations.lock().unwrap();
-    assert!(violations.is_empty(), "of {ordinary}: {violations:#?}");
+    assert!(violations.is_empty(), "hostile values instead of {ordinary}: {violations:#?}");
 }
 
 mod addresses {
@@ -318,7 +317,7 @@ mod addresses {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_text_leads_a_request_to_google_elsewhere() {
+    async fn hostile_text_does_not_redirect_requests_to_google() {
         let ordinary = ["the-project", "us-west1-a", "the-machine", "us-west1", TAG];
         for (at, value) in ordinary.into_iter().enumerate() {
             try_hostile(project, at_google, value, false, &hostile(), async |driver, value| {
@@ -350,7 +349,7 @@ mod addresses {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_text_leads_a_request_to_azure_elsewhere() {
+    async fn hostile_text_does_not_redirect_requests_to_azure() {
         let ordinary = ["the-subscription", "the-machine", "westeurope", TAG];
         for (at, value) in ordinary.into_iter().enumerate() {
             try_hostile(subscription, at_azure, value, false, &hostile(), async |driver, value| {
@@ -381,7 +380,7 @@ mod addresses {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_text_leads_a_request_to_digitalocean_elsewhere() {
+    async fn hostile_text_does_not_redirect_requests_to_digitalocean() {
         let ordinary = ["", "1", "nyc3", TAG];
         for (at, value) in ordinary.into_iter().enumerate() {
             try_hostile(account, at_digitalocean, value, false, &hostile(), async |driver, value| {
@@ -422,7 +421,7 @@ mod addresses {
         }
 
         #[tokio::test(start_paused = true)]
-        async fn no_text_leads_a_request_to_amazon_elsewhere() {
+        async fn hostile_text_does_not_redirect_requests_to_aws() {
             let instances: Vec<_> = hostile().into_iter().map(|text| format!("i-{text}")).collect();
             for (at, value, values) in
                 [(0, "us-east-1", hostile()), (1, "i-1", instances), (2, TAG, hostile())]
@@ -438,9 +437,9 @@ mod addresses {
         }
     }
 
-    /// A kubelet may write any providerID when it registers its node.
+    /// A kubelet can set any providerID when it registers its node.
     #[tokio::test(start_paused = true)]
-    async fn no_provider_id_leads_a_request_elsewhere() {
+    async fn a_hostile_provider_id_does_not_redirect_requests() {
         let run = async |driver: &dyn AddressDriver, provider: Provider, id: &str, region: &str| {
             let Some((scope, vm)) = machine_of(id) else { return };
             assert_eq!(scope.provider, provider, "{id}");
@@ -474,7 +473,7 @@ mod addresses {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_project_of_a_domain_is_still_a_project() {
+    async fn a_domain_scoped_project_id_is_accepted() {
         let mut old = compute::Compute::new("example.com:old-project", TOKEN);
         old.add_address("us-west1", "ours", ADDRESS);
         let driver = at_google(HttpService::new(Fake::new(old).service()));
@@ -499,7 +498,7 @@ mod names {
         RecordSet { values, ttl: Some(60), owner: Some("us".into()) }
     }
 
-    /// Publishes two values, changes them, and removes the name, as far as it comes.
+    /// Publishes two values, changes them, and deletes the name, as far as possible. Returns the errors.
     async fn exercise(driver: &dyn RecordDriver, name: &RecordName) -> Vec<DriverError> {
         let mut errors = Vec::new();
         for new in [set(&["203.0.113.1", "203.0.113.2"]), set(&["203.0.113.3"]), RecordSet::default()] {
@@ -517,7 +516,7 @@ mod names {
         errors
     }
 
-    /// With hostile zones, and with hostile names in an ordinary zone.
+    /// Tries hostile zones, and hostile names in an ordinary zone.
     async fn try_both<M: Machine, D: RecordDriver>(
         provider: DnsProvider,
         fake: impl Fn() -> Fake<M> + Copy,
@@ -544,7 +543,7 @@ mod names {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_text_leads_a_request_to_digitalocean_elsewhere() {
+    async fn hostile_text_does_not_redirect_requests_to_digitalocean() {
         try_both(DnsProvider::DigitalOcean, domains, at_digitalocean).await;
     }
 
@@ -559,8 +558,8 @@ mod names {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_text_leads_a_request_to_cloudflare_elsewhere() {
-        // A zone without a dot is an id, which is a part of the path.
+    async fn hostile_text_does_not_redirect_requests_to_cloudflare() {
+        // A zone without a dot is an ID, which is part of the path.
         let id: &'static str = zones().with(|account| account.add_zone("example.org")).leak();
         let with_both = || {
             let fake = zones();
@@ -586,7 +585,7 @@ mod names {
 
     #[cfg(feature = "aws")]
     #[tokio::test(start_paused = true)]
-    async fn no_text_leads_a_request_to_route53_elsewhere() {
+    async fn hostile_text_does_not_redirect_requests_to_route53() {
         use drivers::aws::records::{Route53, limits};
         use drivers::aws::{Aws, Identity};
         use testbed::fake::route53;
@@ -604,7 +603,7 @@ mod names {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn names_with_underscore_and_star_are_still_published() {
+    async fn names_with_underscores_and_wildcards_are_published() {
         for name in ["*.apps.example.com", "_sip_1.example.com", "example.com", "a-b.c.example.com"] {
             let fake = domains();
             let driver = at_digitalocean(HttpService::new(fake.service()));
@@ -618,7 +617,7 @@ mod names {
         }
     }
 
-    /// A server that has no record, says yes to everything, and keeps what it heard.
+    /// A server without records that accepts everything and stores the messages it receives.
     fn server(heard: &Arc<Mutex<Vec<Message>>>) -> Rfc2136 {
         let heard = Arc::clone(heard);
         let send = move |bytes: Bytes| {
@@ -635,7 +634,7 @@ mod names {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_dns_message_is_about_the_name_or_is_refused() {
+    async fn a_hostile_name_is_rejected_or_sent_unchanged() {
         for (is_zone, text) in hostile().into_iter().flat_map(|text| [(true, text.clone()), (false, text)]) {
             let heard = Arc::default();
             let driver = server(&heard);
@@ -665,7 +664,7 @@ mod names {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_fit_into_a_dns_message_is_refused() {
+    async fn an_update_too_large_for_a_dns_message_is_rejected() {
         let (heard, name) = (Arc::default(), named(DnsProvider::Rfc2136, "example.com", "hello.example.com"));
         let many: BTreeSet<_> =
             (0..5_000_u32).map(|at| Address(std::net::Ipv4Addr::from(at).into())).collect();

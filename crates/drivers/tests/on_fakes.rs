@@ -1,5 +1,5 @@
-//! What is special about each address driver, on the fake clouds' state machines, in virtual time. What they have in common is
-//! in `contract/`.
+//! What is specific to each address driver, on fake clouds in virtual time. What all drivers have in common is in
+//! `contract/`.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use drivers::{AddressDriver, DriverError, Operation, Polled, Progress, Tags, tok
 use http::Response;
 use plan::{Address, Holding, MachineState, Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
-use testbed::fake::ledger::{Deed, Done};
+use testbed::fake::ledger::{CloudChange, Done};
 use testbed::fake::{Fake, Machine, Refusal, compute, digitalocean};
 use tower::ServiceExt;
 
@@ -32,7 +32,7 @@ fn vm(text: &str) -> VmId {
     text.into()
 }
 
-/// Calls the driver until it is done, as the controller does.
+/// Repeats a call until it is done, as the controller does.
 async fn finish(
     driver: &dyn AddressDriver,
     mut advance: impl AsyncFnMut() -> Result<Progress, DriverError>,
@@ -76,19 +76,19 @@ mod at_digitalocean {
                 .await
                 .unwrap();
             let listing = driver.list(&scope).await.unwrap();
-            assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(droplet)));
+            assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(vm(droplet)));
         }
         assert_eq!(fake.ledger().calls()["reserved_ips_actions.post"], 2);
         finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm("2")).await).await.unwrap();
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::Free);
+        assert_eq!(listing.get(address(ADDRESS)).holding, Holding::Free);
         assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_address_carries_its_tag_from_its_first_moment_on() {
+    async fn a_new_address_has_its_tag_even_if_the_response_is_lost() {
         let (fake, driver, scope) = account();
-        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Told);
+        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Complete);
         fake.inject(Rule::next("reserved_ips.create", Fault::LoseReply));
         assert!(driver.create(&scope, "nyc3", Some("pool-1")).await.is_err());
         let made = driver.create(&scope, "nyc3", Some("pool-1")).await.unwrap();
@@ -97,17 +97,20 @@ mod at_digitalocean {
         assert_eq!(
             listing.addresses.values().filter(is_tagged).count(),
             2,
-            "also the one that nobody heard of"
+            "including the one whose response was lost"
         );
         assert!(listing.addresses.contains_key(&made));
         assert_eq!(fake.ledger().calls()["projects.create"], 1);
         let another = DigitalOcean::new(service(&fake), "http://digitalocean.invalid/", tokens::fixed(TOKEN));
-        assert!(another.create(&scope, "nyc3", Some("pool-1")).await.is_ok(), "the project is found again");
+        assert!(
+            another.create(&scope, "nyc3", Some("pool-1")).await.is_ok(),
+            "another driver finds the project"
+        );
         assert_eq!(fake.ledger().calls()["projects.create"], 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn projects_are_read_once_and_again_when_an_address_names_an_unknown_one() {
+    async fn projects_are_read_once_and_again_for_an_unknown_one() {
         let (fake, driver, scope) = account();
         for _ in 0..3 {
             driver.list(&scope).await.unwrap();
@@ -116,11 +119,11 @@ mod at_digitalocean {
         let other = DigitalOcean::new(service(&fake), "http://digitalocean.invalid/", tokens::fixed(TOKEN));
         let made = other.create(&scope, "nyc3", Some("pool-2")).await.unwrap();
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!(listing.told(made).tag.as_deref(), Some("pool-2"));
+        assert_eq!(listing.get(made).tag.as_deref(), Some("pool-2"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn projects_are_read_anew_after_a_refused_creation_because_one_may_be_gone() {
+    async fn projects_are_read_again_after_a_refused_creation() {
         let (fake, driver, scope) = account();
         driver.create(&scope, "nyc3", Some("pool-1")).await.unwrap();
         let read = fake.ledger().calls()["projects.list"];
@@ -131,75 +134,79 @@ mod at_digitalocean {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_that_may_not_use_projects_has_no_tags_and_one_that_failed_to_says_nothing() {
+    async fn denied_projects_mean_no_tags_and_failed_ones_unknown_tags() {
         let (fake, driver, scope) = account();
         fake.inject(Rule::next("projects.list", Fault::Refuse(Refusal::Unavailable(503))));
-        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Untold);
+        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Incomplete);
         fake.inject(Rule::next("projects.list", Fault::Refuse(Refusal::Forbidden("no projects".into()))));
         assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Unsupported);
         assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Unsupported);
-        assert_eq!(fake.ledger().calls()["projects.list"], 2, "a refusal is remembered");
+        assert_eq!(fake.ledger().calls()["projects.list"], 2, "a denial is remembered");
         assert!(driver.create(&scope, "nyc3", None).await.is_ok());
         tokio::time::sleep(Duration::from_secs(601)).await;
-        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Told, "the token may have been changed");
+        assert_eq!(
+            driver.list(&scope).await.unwrap().tags,
+            Tags::Complete,
+            "the token may have been changed"
+        );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_mark_is_shown_while_projects_can_not_be_read() {
+    async fn a_tag_is_not_reported_while_projects_can_not_be_read() {
         let (fake, driver, scope) = account();
         let made = driver.create(&scope, "nyc3", Some("pool-1")).await.unwrap();
-        assert_eq!(driver.list(&scope).await.unwrap().told(made).tag.as_deref(), Some("pool-1"));
+        assert_eq!(driver.list(&scope).await.unwrap().get(made).tag.as_deref(), Some("pool-1"));
         let other = DigitalOcean::new(service(&fake), "http://digitalocean.invalid/", tokens::fixed(TOKEN));
         other.create(&scope, "nyc3", Some("pool-2")).await.unwrap();
         fake.inject(Rule::next("projects.list", Fault::Refuse(Refusal::Forbidden("no projects".into()))));
         let hidden = driver.list(&scope).await.unwrap();
-        assert_eq!((hidden.tags, hidden.told(made).tag), (Tags::Unsupported, None));
+        assert_eq!((hidden.tags, hidden.get(made).tag), (Tags::Unsupported, None));
         fake.inject(Rule::next("projects.list", Fault::Refuse(Refusal::Forbidden("no projects".into()))));
         let released = driver.release(&scope, made, "pool-1").await;
         assert!(matches!(released, Err(DriverError::Denied { .. })), "{released:?}");
         assert!(fake.with(|account| account.reserved_ips()).contains(&made.to_string()));
     }
 
-    const BROUGHT: &str = "192.0.2.77";
+    const BYOIP: &str = "192.0.2.77";
 
-    /// An account with an address that its owner brought along.
-    fn account_with_brought() -> (Fake<digitalocean::DigitalOcean>, DigitalOcean, Scope) {
+    /// An account with a BYOIP address.
+    fn account_with_byoip() -> (Fake<digitalocean::DigitalOcean>, DigitalOcean, Scope) {
         let (fake, driver, scope) = account();
         fake.with(|account| {
-            account.add_reserved_ip(BROUGHT, "nyc3");
-            account.bring_your_own(BROUGHT);
+            account.add_reserved_ip(BYOIP, "nyc3");
+            account.bring_your_own(BYOIP);
         });
         (fake, driver, scope)
     }
 
     #[tokio::test(start_paused = true)]
     async fn f1_a_byoip_address_is_read_separately() {
-        let (fake, driver, scope) = account_with_brought();
-        let named = BTreeSet::from([address(ADDRESS), address(BROUGHT), address("192.0.2.99")]);
-        let told = async |ip: &str| driver.list_with(&scope, &named).await.unwrap().told(address(ip));
-        assert_eq!(driver.list(&scope).await.unwrap().told(address(BROUGHT)).holding, Holding::Missing);
-        let free = told(BROUGHT).await;
+        let (fake, driver, scope) = account_with_byoip();
+        let named = BTreeSet::from([address(ADDRESS), address(BYOIP), address("192.0.2.99")]);
+        let listed = async |ip: &str| driver.list_with(&scope, &named).await.unwrap().get(address(ip));
+        assert_eq!(driver.list(&scope).await.unwrap().get(address(BYOIP)).holding, Holding::Missing);
+        let free = listed(BYOIP).await;
         assert_eq!((free.holding, free.region.as_deref()), (Holding::Free, Some("nyc3")));
-        assert_eq!(told("192.0.2.99").await.holding, Holding::Missing);
+        assert_eq!(listed("192.0.2.99").await.holding, Holding::Missing);
         for droplet in ["1", "2"] {
-            let attached = async || driver.attach(&scope, address(BROUGHT), &vm(droplet)).await;
+            let attached = async || driver.attach(&scope, address(BYOIP), &vm(droplet)).await;
             finish(&driver, attached).await.unwrap();
-            assert_eq!(told(BROUGHT).await.holding, Holding::By(vm(droplet)));
+            assert_eq!(listed(BYOIP).await.holding, Holding::By(vm(droplet)));
         }
-        finish(&driver, async || driver.detach(&scope, address(BROUGHT), &vm("2")).await).await.unwrap();
-        assert_eq!(told(BROUGHT).await.holding, Holding::Free);
+        finish(&driver, async || driver.detach(&scope, address(BYOIP), &vm("2")).await).await.unwrap();
+        assert_eq!(listed(BYOIP).await.holding, Holding::Free);
         assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
         for fault in [Fault::Refuse(Refusal::Unavailable(503)), Fault::LoseReply] {
             fake.inject(Rule::next("reserved_ips.get", fault));
             let listing = driver.list_with(&scope, &named).await.unwrap();
-            assert!(matches!(listing.told(address(BROUGHT)).holding, Holding::Unknown(_)), "it is not known");
-            assert_eq!(listing.told(address(ADDRESS)).holding, Holding::Free, "the others are");
+            assert!(matches!(listing.get(address(BYOIP)).holding, Holding::Unknown(_)), "its read failed");
+            assert_eq!(listing.get(address(ADDRESS)).holding, Holding::Free, "the others are listed");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn any_number_of_byoip_addresses_is_known_also_while_one_of_them_moves() {
-        let (fake, driver, scope) = account_with_brought();
+    async fn all_byoip_addresses_stay_known_while_one_moves() {
+        let (fake, driver, scope) = account_with_byoip();
         fake.enforce_limits(false);
         let brought: Vec<String> = (0..70).map(|number| format!("192.0.2.{}", number + 100)).collect();
         fake.with(|account| {
@@ -208,39 +215,43 @@ mod at_digitalocean {
                 account.bring_your_own(ip);
             }
         });
-        // DigitalOcean has no such address, and says so in another way.
+        // DigitalOcean has no such address, and returns another error than 404.
         let named: BTreeSet<_> =
             brought.iter().map(|ip| address(ip)).chain([address("2001:db8::1")]).collect();
         let unknown = async || {
             let listing = driver.list_with(&scope, &named).await.unwrap();
             let is_unknown =
-                |address: &&Address| matches!(listing.told(**address).holding, Holding::Unknown(_));
+                |address: &&Address| matches!(listing.get(**address).holding, Holding::Unknown(_));
             named.iter().filter(is_unknown).count()
         };
-        assert_eq!(unknown().await, 21, "so many have to wait for the next listing");
+        assert_eq!(unknown().await, 21, "the rest has to wait for the next listing");
         assert_eq!(unknown().await, 0);
         finish(&driver, async || driver.attach(&scope, address(&brought[69]), &vm("1")).await).await.unwrap();
-        assert_eq!(unknown().await, 0, "looking at the one that moves forgets none of the others");
+        assert_eq!(unknown().await, 0, "polling one address forgets none of the others");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn addresses_that_do_not_exist_cost_few_reads() {
-        let (fake, driver, scope) = account_with_brought();
+    async fn missing_addresses_cost_few_reads() {
+        let (fake, driver, scope) = account_with_byoip();
         fake.enforce_limits(false);
         let typos = (0..120).map(|number| address(&format!("192.0.2.{}", number + 100)));
-        let named: BTreeSet<_> = typos.chain([address(BROUGHT)]).collect();
+        let named: BTreeSet<_> = typos.chain([address(BYOIP)]).collect();
         let reads = || fake.ledger().calls().get("reserved_ips.get").copied().unwrap_or(0);
         let first = driver.list_with(&scope, &named).await.unwrap();
-        assert_eq!(reads(), 50, "no more with one listing");
+        assert_eq!(reads(), 50, "the limit for one listing");
         let unknown = |listing: &drivers::Listing| {
             let is_unknown =
-                |address: &&Address| matches!(listing.told(**address).holding, Holding::Unknown(_));
+                |address: &&Address| matches!(listing.get(**address).holding, Holding::Unknown(_));
             named.iter().filter(is_unknown).count()
         };
-        assert_eq!(unknown(&first), 71, "what was not read is unknown, and never missing");
+        assert_eq!(unknown(&first), 71, "an address that was not read is unknown, not missing");
         driver.list_with(&scope, &named).await.unwrap();
         let third = driver.list_with(&scope, &named).await.unwrap();
-        assert_eq!((reads(), unknown(&third)), (121 + 2, 0), "each once, and what exists with every listing");
+        assert_eq!(
+            (reads(), unknown(&third)),
+            (121 + 2, 0),
+            "each once, and existing ones with every listing"
+        );
         let before = reads();
         for _ in 0..60 {
             tokio::time::sleep(Duration::from_secs(60)).await;
@@ -248,7 +259,7 @@ mod at_digitalocean {
         }
         assert!(
             reads() - before <= 60 * 2,
-            "one that does not exist with each listing: {}",
+            "more than one missing address per listing was read: {}",
             reads() - before
         );
         fake.with(|account| {
@@ -260,19 +271,23 @@ mod at_digitalocean {
             driver.list_with(&scope, &named).await.unwrap();
         }
         let found = driver.list_with(&scope, &named).await.unwrap();
-        assert_eq!(found.told(address("192.0.2.100")).holding, Holding::Free, "it is found in the end");
+        assert_eq!(
+            found.get(address("192.0.2.100")).holding,
+            Holding::Free,
+            "a new BYOIP address is found later"
+        );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_is_unknown_while_an_action_is_under_way() {
+    async fn an_address_is_unknown_while_an_action_is_in_flight() {
         let (_, driver, scope) = account();
         driver.attach(&scope, address(ADDRESS), &vm("1")).await.unwrap();
         let listing = driver.list(&scope).await.unwrap();
-        assert!(matches!(listing.told(address(ADDRESS)).holding, Holding::Unknown(_)));
+        assert!(matches!(listing.get(address(ADDRESS)).holding, Holding::Unknown(_)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_listing_of_several_pages_is_read_whole_with_one_call_a_page() {
+    async fn all_pages_of_a_listing_are_read_with_one_call_each() {
         let (fake, driver, scope) = account();
         fake.with(|account| {
             for at in 0..450 {
@@ -285,14 +300,14 @@ mod at_digitalocean {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_does_not_come_in_time_is_unavailable() {
+    async fn a_response_after_the_deadline_is_unavailable() {
         let (fake, driver, scope) = account();
         fake.inject(Rule::next("reserved_ips.list", Fault::Delay(Duration::from_secs(60))));
         assert!(matches!(driver.list(&scope).await, Err(DriverError::Unavailable(_))));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refusals_keep_their_meaning() {
+    async fn errors_keep_their_kind() {
         let (fake, driver, scope) = account();
         let attach =
             async |droplet: &str| driver.attach(&scope, address(ADDRESS), &vm(droplet)).await.unwrap_err();
@@ -334,21 +349,22 @@ mod at_compute_engine {
         let (fake, driver, scope) = project();
         finish(&driver, async || driver.replace(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(ONE)));
+        assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(vm(ONE)));
         finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await.unwrap();
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(TWO)));
+        assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(vm(TWO)));
         assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_machines_own_address_is_taken_off_only_on_request_and_given_back() {
+    async fn an_ephemeral_address_is_replaced_on_request_and_restored() {
         let (fake, driver, scope) = project();
-        let own = |fake: &Fake<compute::Compute>| fake.with(|project| project.has_own("us-west1-a", "one"));
+        let own =
+            |fake: &Fake<compute::Compute>| fake.with(|project| project.has_ephemeral("us-west1-a", "one"));
         assert_eq!(driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Occupied);
         assert_eq!(driver.restore(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
-        assert!(own(&fake), "nothing was done");
+        assert!(own(&fake), "something was changed");
         finish(&driver, async || driver.replace(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         assert!(!own(&fake));
@@ -360,7 +376,8 @@ mod at_compute_engine {
 
     const ZONE: &str = "us-west1-a";
 
-    /// The project with the address on the second interface of machine one, whose first has its own, and more machines.
+    /// A project with the address on the second interface of VM one, whose first interface has an ephemeral address,
+    /// and with more VMs.
     fn on_second_interface() -> (Fake<compute::Compute>, Compute, Scope) {
         let (fake, driver, scope) = project();
         fake.with(|project| {
@@ -371,21 +388,21 @@ mod at_compute_engine {
         (fake, driver, scope)
     }
 
-    /// The machines that lost their own address to a call.
+    /// The VMs that lost their ephemeral address.
     fn stripped(fake: &Fake<compute::Compute>) -> Vec<String> {
-        let of = |done: Done| match done.deed {
-            Deed::OwnRemoved { vm, .. } => Some(vm),
+        let of = |done: Done| match done.change {
+            CloudChange::EphemeralRemoved { vm, .. } => Some(vm),
             _ => None,
         };
         fake.ledger().done.into_iter().filter_map(of).collect()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_on_a_second_interface_moves_and_strips_nobody_else() {
+    async fn moving_from_a_second_interface_affects_no_other_vm() {
         let (fake, driver, scope) = on_second_interface();
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(ONE)));
-        // As the controller does: off its machine, then to one node after the other until one has it.
+        assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(vm(ONE)));
+        // As the controller does: detach the address, then try one node after the other.
         finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         let mut failed = Vec::new();
         for name in ["three", "four"] {
@@ -398,14 +415,15 @@ mod at_compute_engine {
         }
         println!("ledger: {:#?}", fake.ledger().done);
         assert_eq!(stripped(&fake), [format!("demo/{ZONE}/three")], "failed: {failed:?}");
-        let (holder, own) = fake.with(|project| (project.holder(ADDRESS), project.has_own(ZONE, "one")));
+        let (holder, own) =
+            fake.with(|project| (project.holder(ADDRESS), project.has_ephemeral(ZONE, "one")));
         assert_eq!(holder, Some(format!("demo/{ZONE}/three")));
-        assert!(own, "the first interface of the old machine was not touched");
+        assert!(own, "the first interface of the old VM was changed");
         assert_eq!(fake.with(|project| project.interface_of(ADDRESS)).as_deref(), Some("nic0"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_machine_keeps_its_ephemeral_address_until_ours_is_free() {
+    async fn a_vm_keeps_its_ephemeral_address_until_the_static_is_free() {
         let (fake, driver, scope) = on_second_interface();
         for name in ["three", "four"] {
             let target = vm(&format!("demo/{ZONE}/{name}"));
@@ -444,11 +462,11 @@ mod at_compute_engine {
         }
         assert!(fake.ledger().asked.is_empty(), "{:?}", fake.ledger().asked);
         fake.with(|project| project.add_address("us-west1", "six", "2600:1900:4000::7"));
-        assert_eq!(driver.list(&scope).await.unwrap().told(six).holding, Holding::Missing);
+        assert_eq!(driver.list(&scope).await.unwrap().get(six).holding, Holding::Missing);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_ptr_name_is_reported_before_it_goes_and_set_again() {
+    async fn a_ptr_name_is_reported_before_detach_and_set_again() {
         let (fake, driver, scope) = project();
         fake.with(|project| {
             project.attach_now(ADDRESS, ZONE, "two");
@@ -456,14 +474,14 @@ mod at_compute_engine {
         });
         let detach = async || driver.detach(&scope, address(ADDRESS), &vm(TWO)).await;
         assert_eq!(detach().await.unwrap(), Progress::Named("mail.example.com.".into()));
-        assert_eq!(fake.with(|project| project.holder(ADDRESS)).as_deref(), Some(TWO), "nothing was done");
+        assert_eq!(fake.with(|project| project.holder(ADDRESS)).as_deref(), Some(TWO), "it was detached");
         finish(&driver, detach).await.unwrap();
         assert_eq!(fake.with(|project| project.holder(ADDRESS)), None);
         let ptr = || fake.with(|project| project.ptr(ADDRESS));
         finish(&driver, async || driver.replace(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         assert_eq!(ptr().as_deref(), Some("mail.example.com."));
 
-        // A person removes the name, and it stays removed.
+        // If a person removes the name, it stays removed.
         fake.with(|project| project.set_ptr(ADDRESS, None));
         finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await.unwrap();
@@ -471,7 +489,7 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_ptr_name_that_a_dead_process_wrote_down_is_set_again() {
+    async fn a_ptr_name_stored_by_a_previous_leader_is_set_again() {
         let (fake, driver, scope) = project();
         driver.keep_ptr(address(ADDRESS), "mail.example.com.");
         finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(TWO)).await).await.unwrap();
@@ -479,7 +497,7 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_arrives_without_its_ptr_name_where_that_is_refused() {
+    async fn an_address_is_attached_without_a_refused_ptr_name() {
         let (fake, driver, scope) = project();
         fake.with(|project| _ = project.unverified_domains.insert("example.com".into()));
         driver.keep_ptr(address(ADDRESS), "mail.example.com.");
@@ -488,7 +506,8 @@ mod at_compute_engine {
         assert_eq!((holder.as_deref(), ptr), (Some(TWO), None));
     }
 
-    /// What the predecessor documents, and what Google asks for beside it for the same calls.
+    /// The permissions that the Python controller documents, and those that Google requires in addition for the same
+    /// calls.
     const DOCUMENTED: [&str; 3] = [
         "compute.instances.get",
         "compute.instances.addAccessConfig",
@@ -515,7 +534,7 @@ mod at_compute_engine {
             "{private}"
         );
         assert_eq!(fake.ledger().done, []);
-        assert!(fake.with(|project| project.has_own(ZONE, "one")), "the public machine keeps its own");
+        assert!(fake.with(|project| project.has_ephemeral(ZONE, "one")), "the VM lost its ephemeral address");
     }
 
     #[tokio::test(start_paused = true)]
@@ -530,9 +549,11 @@ mod at_compute_engine {
             finish(&driver, async || driver.detach(&scope, address(ADDRESS), &target).await).await.unwrap();
             assert_eq!(fake.with(|project| project.holder(ADDRESS)), None);
             finish(&driver, async || driver.restore(&scope, address(ADDRESS), &target).await).await.unwrap();
-            assert!(fake.with(|project| project.has_own(ZONE, target.as_str().rsplit('/').next().unwrap())));
+            assert!(
+                fake.with(|project| project.has_ephemeral(ZONE, target.as_str().rsplit('/').next().unwrap()))
+            );
         }
-        assert_eq!(fake.ledger().calls()["zoneOperations.get"], 1, "a refusal is remembered");
+        assert_eq!(fake.ledger().calls()["zoneOperations.get"], 1, "a denial is remembered");
         assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
     }
 
@@ -549,15 +570,19 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_of_ours_that_came_after_all_is_not_taken_for_a_machines_own() {
+    async fn a_late_attached_address_does_not_count_as_ephemeral() {
         let (fake, driver, scope) = project();
         fake.with(|project| project.attach_now(ADDRESS, "us-west1-a", "one"));
         let restored = driver.restore(&scope, address(ADDRESS), &vm(ONE)).await;
         assert!(matches!(restored, Err(DriverError::Conflict(_))), "{restored:?}");
     }
 
-    /// A hundred and forty operations in two zones, all but ten of them in one, and one of which will fail.
-    async fn crowd(fake: &Fake<compute::Compute>, driver: &Compute, scope: &Scope) -> Vec<Operation> {
+    /// Starts 140 operations in two zones, 130 of them in the first. One of them will fail.
+    async fn start_operations(
+        fake: &Fake<compute::Compute>,
+        driver: &Compute,
+        scope: &Scope,
+    ) -> Vec<Operation> {
         let mut operations = Vec::new();
         for at in 0..140 {
             let zone = if at < 130 { "us-west1-a" } else { "us-west1-b" };
@@ -579,9 +604,9 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn operations_of_one_zone_are_looked_at_together_and_each_is_told_its_own_end() {
+    async fn operations_of_one_zone_are_polled_together() {
         let (fake, driver, scope) = project();
-        let operations = crowd(&fake, &driver, &scope).await;
+        let operations = start_operations(&fake, &driver, &scope).await;
         assert!(driver.poll(&operations).await.iter().all(|polled| *polled == Ok(Polled::StillUnderway)));
         tokio::time::sleep(Duration::from_secs(60)).await;
         let polled = driver.poll(&operations).await;
@@ -592,9 +617,9 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_operation_that_no_list_tells_of_is_looked_at_by_itself() {
+    async fn an_operation_that_is_not_listed_is_polled_alone() {
         let (fake, driver, scope) = project();
-        let mut operations = crowd(&fake, &driver, &scope).await;
+        let mut operations = start_operations(&fake, &driver, &scope).await;
         operations[3].id.push_str("-forgotten");
         tokio::time::sleep(Duration::from_secs(60)).await;
         let polled = driver.poll(&operations).await;
@@ -603,39 +628,39 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_may_not_list_operations_looks_at_each() {
+    async fn without_permission_to_list_each_operation_is_polled_alone() {
         let (fake, driver, scope) = project();
         fake.with(|project| _ = project.denied.insert("compute.zoneOperations.list".into()));
-        let operations = crowd(&fake, &driver, &scope).await;
+        let operations = start_operations(&fake, &driver, &scope).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
-        for looks in 1..3 {
+        for polls in 1..3 {
             let polled = driver.poll(&operations).await;
             assert_eq!(polled.iter().filter(|polled| **polled == Ok(Polled::Ended)).count(), 139);
             let calls = fake.ledger().calls();
-            assert_eq!((calls["zoneOperations.list"], calls["zoneOperations.get"]), (1, looks * 140));
+            assert_eq!((calls["zoneOperations.list"], calls["zoneOperations.get"]), (1, polls * 140));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn operations_whose_list_fails_are_looked_at_one_by_one_and_not_when_it_is_too_much() {
+    async fn operations_are_polled_alone_if_the_list_fails_unthrottled() {
         let throttled = Fault::Refuse(Refusal::RateLimited(Duration::from_secs(9)));
         let broken = [Fault::LoseReply, Fault::Refuse(Refusal::Unavailable(503)), Fault::Truncate];
-        for (fault, looks) in broken.into_iter().map(|fault| (fault, 64)).chain([(throttled, 0)]) {
+        for (fault, polls) in broken.into_iter().map(|fault| (fault, 64)).chain([(throttled, 0)]) {
             let (fake, driver, scope) = project();
-            let operations = crowd(&fake, &driver, &scope).await;
+            let operations = start_operations(&fake, &driver, &scope).await;
             fake.inject(Rule::next("zoneOperations.list", fault.clone()));
             let polled = driver.poll(&operations).await;
-            assert_eq!(polled.iter().filter(|polled| polled.is_err()).count(), 64 - looks, "{fault:?}");
+            assert_eq!(polled.iter().filter(|polled| polled.is_err()).count(), 64 - polls, "{fault:?}");
             assert_eq!(
                 fake.ledger().calls().get("zoneOperations.get").copied().unwrap_or(0),
-                looks,
+                polls,
                 "{fault:?}"
             );
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_asked_for_may_have_been_made_whatever_is_wrong_with_looking_at_it() {
+    async fn a_creation_that_can_not_be_read_has_an_unknown_outcome() {
         for call in ["regionOperations.get", "addresses.get"] {
             let (fake, driver, scope) = project();
             fake.inject(Rule::next(call, Fault::Refuse(Refusal::RateLimited(Duration::from_secs(9)))));
@@ -645,7 +670,7 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_that_another_machine_holds_is_not_taken() {
+    async fn an_address_of_another_vm_is_not_taken() {
         let (fake, driver, scope) = project();
         fake.with(|project| project.attach_now(ADDRESS, "us-west1-a", "two"));
         let attached =
@@ -655,12 +680,12 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_region_that_does_not_answer_makes_nothing_missing() {
+    async fn an_address_in_an_unreachable_region_is_unknown() {
         let (fake, driver, scope) = project();
         fake.with(|project| _ = project.unreachable_regions.insert("us-west1".into()));
         match driver.list(&scope).await {
             Err(DriverError::Unavailable(_)) => {}
-            Ok(listing) => assert!(matches!(listing.told(address(ADDRESS)).holding, Holding::Unknown(_))),
+            Ok(listing) => assert!(matches!(listing.get(address(ADDRESS)).holding, Holding::Unknown(_))),
             Err(other) => panic!("{other}"),
         }
     }
@@ -676,7 +701,7 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn n19_who_may_not_list_asks_every_machine() {
+    async fn n19_without_permission_to_list_every_vm_is_read() {
         let (fake, driver, scope) = project();
         fake.with(|project| {
             project.denied.insert("compute.addresses.list".into());
@@ -687,13 +712,13 @@ mod at_compute_engine {
         let addresses = [address(ADDRESS), address("203.0.113.98")].into();
         let machines = [vm(ONE), vm(TWO), vm("demo/us-west1-a/gone")].into();
         let listing = driver.list_one_by_one(&scope, &addresses, &machines).await.unwrap();
-        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(vm(TWO)));
-        assert_eq!(listing.told(address("203.0.113.98")).holding, Holding::Free);
+        assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(vm(TWO)));
+        assert_eq!(listing.get(address("203.0.113.98")).holding, Holding::Free);
         assert_eq!(listing.without.as_deref(), Some("compute.addresses.list"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_listing_of_several_pages_is_read_whole() {
+    async fn all_pages_of_a_listing_are_read() {
         let (fake, driver, scope) = project();
         fake.with(|project| {
             for at in 0..1_200 {
@@ -714,7 +739,7 @@ mod at_azure {
     const ONE: &str = "sub/group/one";
     const TWO: &str = "sub/group/two";
 
-    /// Two machines and an address in one region, in a subscription whose names are written in more than one way.
+    /// Two VMs and an address in one region. The subscription spells its names in different ways.
     fn subscription() -> (Fake<azure::Azure>, Azure, Scope) {
         let mut subscription = azure::Azure::new("sub", "Group", TOKEN);
         subscription.add_machine("one", "westeurope");
@@ -735,22 +760,22 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_interface_whose_change_has_failed_says_what_was_wanted_and_is_written_again() {
+    async fn an_interface_is_written_again_after_a_failed_change() {
         let (fake, driver, scope) = subscription();
         fake.inject(Rule::next("NetworkInterfaces_CreateOrUpdate", Fault::FailLate));
         let attach =
             async || finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await;
         attach().await.unwrap_err();
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!((listing.told(address(ADDRESS)).holding, holder(&fake)), (Holding::By(vm(ONE)), None));
-        assert!(listing.doubtful.contains(&address(ADDRESS)));
+        assert_eq!((listing.get(address(ADDRESS)).holding, holder(&fake)), (Holding::By(vm(ONE)), None));
+        assert!(listing.unconfirmed.contains(&address(ADDRESS)));
         attach().await.unwrap();
         assert_eq!(holder(&fake).as_deref(), Some(ONE));
-        assert!(driver.list(&scope).await.unwrap().doubtful.is_empty());
+        assert!(driver.list(&scope).await.unwrap().unconfirmed.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_the_interface_whose_change_has_failed_that_is_written_again_and_not_the_primary_one() {
+    async fn a_failed_interface_is_written_again_although_not_primary() {
         let (fake, driver, scope) = subscription();
         fake.inject(Rule::next("NetworkInterfaces_CreateOrUpdate", Fault::FailLate));
         let attach =
@@ -760,7 +785,7 @@ mod at_azure {
             subscription.add_interface("a-further-one", "one");
             subscription.make_primary("a-further-one");
         });
-        assert!(driver.list(&scope).await.unwrap().doubtful.contains(&address(ADDRESS)));
+        assert!(driver.list(&scope).await.unwrap().unconfirmed.contains(&address(ADDRESS)));
         attach().await.unwrap();
         assert_eq!(holder(&fake).as_deref(), Some(ONE));
         attach().await.unwrap();
@@ -770,13 +795,13 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_may_not_look_at_operations_is_told_so_and_does_not_wait_for_ever() {
+    async fn without_permission_to_read_operations_polling_fails() {
         let (fake, driver, scope) = subscription();
         let action = "Microsoft.Network/locations/operations/read";
         fake.with(|subscription| _ = subscription.denied.insert(action.into()));
         let Progress::Underway(operation) = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap()
         else {
-            panic!("it was done at once")
+            panic!("no operation was started")
         };
         tokio::time::sleep(Duration::from_secs(60)).await;
         let polled = driver.poll(&[operation]).await;
@@ -786,19 +811,19 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_on_an_interface_that_is_not_shown_may_be_on_any_machine() {
+    async fn an_address_on_an_unlisted_interface_is_unknown() {
         let (fake, driver, scope) = subscription();
         finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         fake.with(|subscription| subscription.hides_interfaces = true);
-        let holding = driver.list(&scope).await.unwrap().told(address(ADDRESS)).holding;
+        let holding = driver.list(&scope).await.unwrap().get(address(ADDRESS)).holding;
         let Holding::Unknown(why) = holding else { panic!("{holding:?}") };
         assert!(why.contains("one-nic, which is not listed"), "{why}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_that_only_a_changing_interface_names_is_not_free() {
+    async fn an_address_that_a_changing_interface_refers_to_is_unknown() {
         let (fake, driver, scope) = subscription();
-        let names_it_alone = service(&fake).map_response(|answer: Response<Bytes>| {
+        let without_configuration = service(&fake).map_response(|answer: Response<Bytes>| {
             answer.map(|body| {
                 let mut body: serde_json::Value = serde_json::from_slice(&body).unwrap();
                 for found in body["value"].as_array_mut().into_iter().flatten() {
@@ -807,9 +832,13 @@ mod at_azure {
                 Bytes::from(body.to_string())
             })
         });
-        let reader =
-            Azure::new(HttpService::new(names_it_alone), "http://azure.invalid/", tokens::fixed(TOKEN), None);
-        let read = async || reader.list(&scope).await.unwrap().told(address(ADDRESS)).holding;
+        let reader = Azure::new(
+            HttpService::new(without_configuration),
+            "http://azure.invalid/",
+            tokens::fixed(TOKEN),
+            None,
+        );
+        let read = async || reader.list(&scope).await.unwrap().get(address(ADDRESS)).holding;
         assert_eq!(read().await, Holding::Free);
         driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap();
         let holding = read().await;
@@ -817,7 +846,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_else_of_an_interface_is_lost() {
+    async fn attach_and_detach_keep_all_other_fields_of_an_interface() {
         let (fake, driver, scope) = subscription();
         let settable = |fake: &Fake<azure::Azure>| {
             let mut read = fake.with(|subscription| subscription.interface("one-nic"));
@@ -836,14 +865,14 @@ mod at_azure {
         finish(&driver, async || driver.detach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
         assert_eq!(settable(&fake), before);
         let ledger = fake.ledger();
-        assert!(ledger.done.iter().all(|done| !done.deed.to_string().contains("something else")));
+        assert!(ledger.done.iter().all(|done| !done.change.to_string().contains("something else")));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_changes_an_interface_in_between_is_not_overwritten() {
+    async fn a_concurrent_change_of_an_interface_is_not_overwritten() {
         let (fake, driver, scope) = subscription();
         driver.list(&scope).await.unwrap();
-        // The other change comes between our reading of the interface and our writing it.
+        // The other change happens between the driver's read and write of the interface.
         let racing = RacingWriter { inner: service(&fake), fake: fake.clone() };
         let tokens = tokens::fixed(TOKEN);
         let service = HttpService::new(racing);
@@ -857,7 +886,7 @@ mod at_azure {
         assert_eq!(holder(&fake), None);
     }
 
-    /// Puts another address on the interface right before it is written.
+    /// Attaches another address to the interface right before each write.
     #[derive(Clone)]
     struct RacingWriter {
         inner: HttpService,
@@ -885,7 +914,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_another_machine_or_a_load_balancer_holds_is_not_taken() {
+    async fn an_address_of_a_vm_or_load_balancer_is_not_taken() {
         let (fake, driver, scope) = subscription();
         fake.with(|subscription| subscription.attach_now(ADDRESS, "two"));
         let refused = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
@@ -896,17 +925,17 @@ mod at_azure {
         });
         let balancer = vm("sub/group/loadbalancers/lb");
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(balancer.clone()));
+        assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(balancer.clone()));
         let refused = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
         assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
         let refused = driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
         assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
         let refused = driver.detach(&scope, address(ADDRESS), &balancer).await.unwrap_err();
-        assert!(refused.to_string().contains("take it off there"), "{refused}");
+        assert!(refused.to_string().contains("detach it there"), "{refused}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_address_on_the_machine_is_never_removed() {
+    async fn another_address_of_the_vm_is_never_removed() {
         let (fake, driver, scope) = subscription();
         fake.with(|subscription| {
             subscription.add_address("theirs", "westeurope", "203.0.113.21");
@@ -922,23 +951,23 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_interface_that_has_outlived_its_machine_is_a_stranger_that_can_be_relieved() {
+    async fn an_interface_without_its_vm_is_a_holder_and_can_be_detached() {
         let (fake, driver, scope) = subscription();
         fake.with(|subscription| {
             subscription.attach_now(ADDRESS, "one");
             subscription.remove_machine_but_not_its_interface("one");
         });
-        let stranger = vm("sub/group/networkinterfaces/one-nic");
+        let orphan = vm("sub/group/networkinterfaces/one-nic");
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!(listing.told(address(ADDRESS)).holding, Holding::By(stranger.clone()));
+        assert_eq!(listing.get(address(ADDRESS)).holding, Holding::By(orphan.clone()));
         let refused = driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
         assert!(matches!(refused, DriverError::Conflict(_)), "{refused}");
-        finish(&driver, async || driver.detach(&scope, address(ADDRESS), &stranger).await).await.unwrap();
-        assert_eq!(driver.list(&scope).await.unwrap().told(address(ADDRESS)).holding, Holding::Free);
+        finish(&driver, async || driver.detach(&scope, address(ADDRESS), &orphan).await).await.unwrap();
+        assert_eq!(driver.list(&scope).await.unwrap().get(address(ADDRESS)).holding, Holding::Free);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_several_interfaces_the_primary_one_gets_the_address() {
+    async fn the_primary_interface_gets_the_address() {
         let (fake, driver, scope) = subscription();
         fake.with(|subscription| subscription.add_interface("a-further-one", "one"));
         finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
@@ -948,14 +977,14 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_something_changes_nobody_is_known_to_hold_it() {
+    async fn during_a_change_the_holder_is_unknown() {
         let (fake, driver, scope) = subscription();
         fake.with(|subscription| subscription.attach_now(ADDRESS, "one"));
         let Progress::Underway(_) = driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap() else {
-            panic!("it takes its time")
+            panic!("no operation was started")
         };
         let listing = driver.list(&scope).await.unwrap();
-        assert!(matches!(listing.told(address(ADDRESS)).holding, Holding::Unknown(_)));
+        assert!(matches!(listing.get(address(ADDRESS)).holding, Holding::Unknown(_)));
         for refused in [
             driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err(),
             driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err(),
@@ -965,7 +994,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_operation_is_asked_for_no_sooner_than_azure_wants() {
+    async fn an_operation_is_polled_no_sooner_than_retry_after() {
         let (fake, driver, scope) = subscription();
         let started = tokio::time::Instant::now();
         finish(&driver, async || driver.attach(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
@@ -974,7 +1003,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_that_was_only_accepted_is_not_done_until_the_interface_says_so() {
+    async fn an_accepted_change_is_done_when_the_interface_shows_it() {
         let (fake, _, scope) = subscription();
         let accepted = service(&fake).map_response(|answer: Response<Bytes>| {
             let is_change = answer.headers().contains_key("azure-asyncoperation");
@@ -990,7 +1019,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_group_that_is_locked_down_is_told_as_that_and_no_role_is_asked_for() {
+    async fn a_locked_down_group_is_reported_without_a_permission() {
         let (fake, _, scope) = subscription();
         let says = r#"{"error": {"code": "DenyAssignmentAuthorizationFailed", "message": "The client has no way."}}"#;
         let locked = service(&fake).map_response(move |answer: Response<Bytes>| {
@@ -1004,7 +1033,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_gone_or_elsewhere_is_told_as_that() {
+    async fn missing_resources_and_wrong_regions_are_reported() {
         let (fake, driver, scope) = subscription();
         let refused = driver.attach(&scope, address(ADDRESS), &vm("sub/group/gone")).await.unwrap_err();
         assert!(matches!(refused, DriverError::NotFound(_)), "{refused}");
@@ -1016,7 +1045,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_that_has_got_anothers_name_is_not_touched() {
+    async fn a_new_address_with_the_same_resource_id_is_not_changed() {
         let (fake, driver, scope) = subscription();
         driver.list(&scope).await.unwrap();
         fake.with(|subscription| {
@@ -1027,11 +1056,11 @@ mod at_azure {
         assert!(matches!(refused, DriverError::NotFound(_)), "{refused}");
         assert_eq!(driver.release(&scope, address(ADDRESS), "mark").await.unwrap(), Progress::Done);
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!(listing.told(address("203.0.113.66")).holding, Holding::Free, "it is still there");
+        assert_eq!(listing.get(address("203.0.113.66")).holding, Holding::Free, "it is still there");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_missing_action_is_named_also_that_of_something_linked() {
+    async fn the_error_names_a_missing_action_also_of_linked_resources() {
         for action in [
             "Microsoft.Network/networkInterfaces/write",
             "Microsoft.Network/publicIPAddresses/join/action",
@@ -1050,7 +1079,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_locked_resource_group_is_told_as_that_and_not_as_something_to_wait_for() {
+    async fn a_locked_resource_group_is_a_permanent_error() {
         let (fake, driver, scope) = subscription();
         fake.with(|subscription| subscription.is_locked = true);
         let refused = driver.attach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap_err();
@@ -1058,7 +1087,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn two_addresses_that_are_asked_for_at_once_get_two_names() {
+    async fn two_concurrent_creations_get_different_names() {
         let (fake, driver, scope) = subscription();
         let (one, two) = futures::join!(
             driver.create(&scope, "westeurope", Some("pool")),
@@ -1069,18 +1098,18 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_a_new_address_has_no_number_yet_nothing_more_is_asked_for() {
+    async fn tags_are_incomplete_while_a_new_address_has_no_ip() {
         let (fake, driver, scope) = subscription();
         fake.inject(Rule::next("PublicIPAddresses_CreateOrUpdate", Fault::LoseReply));
         assert!(driver.create(&scope, "westeurope", Some("pool")).await.is_err());
-        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Untold);
+        assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Incomplete);
         tokio::time::sleep(Duration::from_secs(5)).await;
         let listing = driver.list(&scope).await.unwrap();
-        assert_eq!((listing.tags, listing.addresses.len()), (Tags::Told, 2));
+        assert_eq!((listing.tags, listing.addresses.len()), (Tags::Complete, 2));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_can_not_be_looked_at_after_it_was_asked_for_may_have_been_made() {
+    async fn a_creation_that_can_not_be_read_has_an_unknown_outcome() {
         let (fake, driver, scope) = subscription();
         let refusal = Fault::Refuse(Refusal::RateLimited(Duration::from_secs(7)));
         fake.inject(Rule::next("PublicIPAddresses_Get", refusal));
@@ -1089,7 +1118,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_could_not_be_created_is_tried_again_under_its_name() {
+    async fn a_failed_creation_is_repeated_with_the_same_name() {
         let (fake, driver, scope) = subscription();
         fake.inject(Rule::next("PublicIPAddresses_CreateOrUpdate", Fault::FailLate));
         let failed = driver.create(&scope, "westeurope", Some("pool")).await.unwrap_err();
@@ -1099,7 +1128,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_machine_that_the_role_does_not_show_is_not_gone_while_it_has_an_interface() {
+    async fn an_unlisted_vm_with_an_interface_still_exists() {
         let (fake, driver, scope) = subscription();
         fake.with(|subscription| {
             subscription.hides_machines = true;
@@ -1111,7 +1140,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_listing_whose_second_page_fails_tells_nothing() {
+    async fn a_listing_fails_if_its_second_page_fails() {
         let (fake, driver, scope) = subscription();
         fake.with(|subscription| {
             for at in 0..250 {
@@ -1145,7 +1174,7 @@ mod with_an_identity_of_azure {
     }
 
     #[tokio::test]
-    async fn an_applications_secret_is_exchanged_for_a_token_once() {
+    async fn a_client_secret_is_exchanged_for_a_token_once() {
         let (fake, identity) = tenant();
         let identity = Identity { secret: Some("secret".into()), ..identity };
         let tokens = tokens(identity, service(&fake), "https://management.azure.com/");
@@ -1156,7 +1185,7 @@ mod with_an_identity_of_azure {
     }
 
     #[tokio::test]
-    async fn the_pods_own_token_is_exchanged_for_one_of_azure() {
+    async fn the_pods_token_is_exchanged_for_an_azure_token() {
         let (fake, identity) = tenant();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
@@ -1168,7 +1197,7 @@ mod with_an_identity_of_azure {
     }
 
     #[tokio::test]
-    async fn without_either_the_machine_has_an_identity_of_its_own() {
+    async fn without_either_the_managed_identity_is_used() {
         let (fake, identity) = tenant();
         assert_eq!(token(&fake, identity).await.unwrap(), TOKEN);
         assert_eq!(fake.ledger().calls()["managedIdentity.token"], 1);
@@ -1176,7 +1205,7 @@ mod with_an_identity_of_azure {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_told_in_azures_words_and_without_the_secret() {
+    async fn a_token_error_has_azures_message_and_not_the_secret() {
         let (fake, identity) = tenant();
         let identity = Identity { secret: Some("not-the-right-one".into()), ..identity };
         let refused = token(&fake, identity).await.unwrap_err();

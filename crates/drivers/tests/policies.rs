@@ -1,11 +1,11 @@
-//! The policies in docs/policies/ grant what the drivers' calls need, and nothing else.
+//! The policies in docs/policies/ grant exactly what the calls of the drivers need.
 #![allow(clippy::unwrap_used, missing_docs, reason = "this is a test")]
 
 use std::collections::BTreeSet;
 
 use drivers::{azure, digitalocean, google};
 
-/// The entries of a policy of one entry a line.
+/// The entries of a policy with one entry per line.
 fn granted<'a>(policy: &'a str, prefix: &str) -> BTreeSet<&'a str> {
     policy
         .lines()
@@ -15,7 +15,7 @@ fn granted<'a>(policy: &'a str, prefix: &str) -> BTreeSet<&'a str> {
 }
 
 #[test]
-fn the_role_for_google_cloud_grants_what_the_calls_need_and_nothing_else() {
+fn the_google_cloud_role_grants_exactly_what_the_calls_need() {
     let policy = include_str!("../../../docs/policies/google-cloud-role.yaml");
     let needed: BTreeSet<_> = google::addresses::CALLS
         .iter()
@@ -25,14 +25,14 @@ fn the_role_for_google_cloud_grants_what_the_calls_need_and_nothing_else() {
 }
 
 #[test]
-fn the_scopes_for_digitalocean_are_those_that_the_calls_need() {
+fn the_digitalocean_scopes_are_exactly_what_the_calls_need() {
     let policy = include_str!("../../../docs/policies/digitalocean-scopes.txt");
     let calls = digitalocean::addresses::CALLS.iter().chain(digitalocean::records::CALLS);
     assert_eq!(granted(policy, ""), calls.map(|call| digitalocean::permission_of(call)).collect());
 }
 
 #[test]
-fn the_role_for_azure_allows_what_the_calls_need_and_nothing_else() {
+fn the_azure_role_grants_exactly_what_the_calls_need() {
     let policy = include_str!("../../../docs/policies/azure-role.json");
     let policy: serde_json::Value = serde_json::from_str(policy).unwrap();
     let allowed = policy["Actions"].as_array().unwrap().iter().map(|action| action.as_str().unwrap());
@@ -42,7 +42,7 @@ fn the_role_for_azure_allows_what_the_calls_need_and_nothing_else() {
 
 #[cfg(feature = "aws")]
 #[test]
-fn the_policy_for_amazon_allows_what_the_calls_need_and_nothing_else() {
+fn the_aws_policy_grants_exactly_what_the_calls_need() {
     let policy: serde_json::Value =
         serde_json::from_str(include_str!("../../../docs/policies/aws.json")).unwrap();
     let statements = policy["Statement"].as_array().unwrap().iter();
@@ -50,7 +50,7 @@ fn the_policy_for_amazon_allows_what_the_calls_need_and_nothing_else() {
     let granted: BTreeSet<String> = actions.map(|action| action.as_str().unwrap().to_owned()).collect();
     let addresses = drivers::aws::addresses::CALLS.iter().map(|call| format!("ec2:{call}"));
     let names = drivers::aws::records::CALLS.iter().map(|call| format!("route53:{call}"));
-    // What is created carries a tag from its first moment on.
+    // New addresses are created with a tag.
     let needed = addresses.chain(names).chain(["ec2:CreateTags".to_owned()]);
     assert_eq!(granted, needed.collect());
 }

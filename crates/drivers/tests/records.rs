@@ -1,4 +1,4 @@
-//! The drivers of names, unchanged, on the fakes' state machines, in virtual time.
+//! The DNS drivers, unchanged, on fake clouds in virtual time.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
 #[path = "contract/canary.rs"]
@@ -33,13 +33,13 @@ fn set(owner: Option<&str>, values: &[&str]) -> RecordSet {
     RecordSet { values, ttl: Some(60), owner: owner.map(Into::into) }
 }
 
-/// Reads a set, and lets it be another.
+/// Reads a record set and writes a new one.
 async fn publish(driver: &dyn RecordDriver, name: &RecordName, new: RecordSet) -> Result<(), DriverError> {
     let old = driver.read(name, &object()).await?;
     driver.write(&RecordChange { name: name.clone(), object: object(), old, new }).await
 }
 
-/// What every provider must do.
+/// What every DNS driver must do.
 async fn keeps_the_contract(driver: &dyn RecordDriver, provider: DnsProvider) {
     canary::watch();
     for (kind, [one, two, three]) in [
@@ -48,7 +48,11 @@ async fn keeps_the_contract(driver: &dyn RecordDriver, provider: DnsProvider) {
     ] {
         let name = hello(provider, kind);
         let found = driver.read(&name, &object()).await.unwrap();
-        assert_eq!(found, RecordSet { ttl: found.ttl, ..set(None, &[]) }, "what is not there is empty");
+        assert_eq!(
+            found,
+            RecordSet { ttl: found.ttl, ..set(None, &[]) },
+            "a set that does not exist is empty"
+        );
 
         for values in [&[one][..], &[one, two, three], &[two, three], &[one], &[one, two]] {
             let wanted = set(Some("us"), values);
@@ -59,12 +63,12 @@ async fn keeps_the_contract(driver: &dyn RecordDriver, provider: DnsProvider) {
         let (old, new) = (set(Some("us"), &[one]), set(Some("us"), &[three]));
         let blind = RecordChange { name: name.clone(), object: object(), old, new };
         let refused = driver.write(&blind).await.unwrap_err();
-        assert!(matches!(refused, DriverError::Conflict(_)), "it was not as it was read: {refused}");
+        assert!(matches!(refused, DriverError::Conflict(_)), "the set was not as it was read: {refused}");
         assert_eq!(driver.read(&name, &object()).await.unwrap(), set(Some("us"), &[one, two]));
 
         publish(driver, &name, RecordSet::default()).await.unwrap();
         let gone = driver.read(&name, &object()).await.unwrap();
-        assert!(gone.values.is_empty() && gone.owner.is_none(), "its mark goes with it: {gone:?}");
+        assert!(gone.values.is_empty() && gone.owner.is_none(), "the mark is deleted too: {gone:?}");
     }
     canary::assert_silent();
 }
@@ -87,7 +91,7 @@ mod at_digitalocean {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_name_never_lacks_a_value_while_all_of_them_are_exchanged() {
+    async fn a_name_always_has_a_value_while_all_values_change() {
         let (fake, driver) = account();
         let name = hello(DnsProvider::DigitalOcean, RecordKind::A);
         publish(&driver, &name, set(Some("us"), &["203.0.113.1", "203.0.113.2"])).await.unwrap();
@@ -98,7 +102,7 @@ mod at_digitalocean {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_missing_permission_is_named() {
+    async fn the_error_names_a_missing_permission() {
         let (fake, driver) = account();
         let forbidden = Fault::Refuse(Refusal::Forbidden("no".into()));
         fake.inject(Rule::next("domains.create_record", forbidden));
@@ -131,7 +135,7 @@ mod at_cloudflare {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_zone_that_is_not_found_any_more_is_looked_for_again() {
+    async fn the_id_of_a_zone_is_read_again_after_not_found() {
         let (fake, driver) = account();
         for _ in 0..2 {
             driver.read(&name(), &object()).await.unwrap();
@@ -158,7 +162,7 @@ mod at_cloudflare {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_proxied_stays_proxied_and_new_values_are_as_the_old_ones() {
+    async fn records_stay_proxied_and_new_ones_are_proxied_too() {
         let (fake, driver) = account();
         fake.with(|account| {
             let id = account.add_record("example.com", "A", "hello.example.com", "203.0.113.1").unwrap();
@@ -173,7 +177,7 @@ mod at_cloudflare {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_record_without_our_mark_makes_the_set_nobodys() {
+    async fn one_record_without_a_mark_makes_the_set_foreign() {
         let (fake, driver) = account();
         publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
         fake.with(|account| account.add_record("example.com", "A", "hello.example.com", "203.0.113.9"));
@@ -233,7 +237,7 @@ mod at_route53 {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_set_that_somebody_changed_at_the_last_moment_is_left_as_it_is() {
+    async fn a_set_that_was_changed_since_the_read_is_not_overwritten() {
         let (fake, zone, driver) = account();
         publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
         let old = driver.read(&name(), &object()).await.unwrap();
@@ -249,7 +253,7 @@ mod at_route53 {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_name_never_lacks_a_value_while_all_of_them_are_exchanged() {
+    async fn a_name_always_has_a_value_while_all_values_change() {
         let (fake, _, driver) = account();
         publish(&driver, &name(), set(Some("us"), &["203.0.113.1", "203.0.113.2"])).await.unwrap();
         publish(&driver, &name(), set(Some("us"), &["203.0.113.3"])).await.unwrap();
@@ -259,7 +263,7 @@ mod at_route53 {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_mark_that_is_not_as_we_write_it_is_not_ours() {
+    async fn a_mark_with_another_ttl_is_foreign() {
         let (fake, zone, driver) = account();
         publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
         let mark = "_owner-a.hello.example.com";
@@ -269,7 +273,7 @@ mod at_route53 {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_zone_that_was_made_anew_is_found_at_the_second_look() {
+    async fn a_recreated_zone_is_found_at_the_second_read() {
         let (fake, zone, driver) = account();
         driver.read(&name(), &object()).await.unwrap();
         fake.with(|account| account.remove_zone(&zone));
@@ -280,7 +284,7 @@ mod at_route53 {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_star_and_a_neighbour_are_told_apart() {
+    async fn wildcards_and_similar_names_are_distinguished() {
         let (_fake, _, driver) = account();
         let star = RecordName { name: "*.example.com".into(), ..name() };
         publish(&driver, &star, set(Some("us"), &["203.0.113.1"])).await.unwrap();
@@ -292,13 +296,13 @@ mod at_route53 {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_a_public_and_a_private_zone_the_public_one_is_meant_and_of_two_neither() {
+    async fn the_public_zone_is_used_and_two_public_zones_are_refused() {
         let (fake, zone, driver) = account();
         fake.with(|account| account.add_private_zone("example.com"));
         publish(&driver, &name(), set(Some("us"), &["203.0.113.1"])).await.unwrap();
         assert_eq!(fake.with(|account| account.values(&zone, "hello.example.com", "A")).len(), 1);
         fake.with(|account| account.add_zone("example.com"));
-        // Another driver has a budget of its own, and the account does not.
+        // The new driver has its own rate limit, but the account's limit is partly used.
         tokio::time::sleep(Duration::from_secs(5)).await;
         let driver = super::at_route53::driver(service(&fake));
         let refused = driver.read(&name(), &object()).await.unwrap_err();
@@ -309,7 +313,7 @@ mod at_route53 {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refusals_keep_their_meaning() {
+    async fn errors_keep_their_kind() {
         let (fake, _, driver) = account();
         fake.with(|account| _ = account.denied.insert("route53:ChangeResourceRecordSets".into()));
         let publish =

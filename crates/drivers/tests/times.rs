@@ -1,4 +1,4 @@
-//! What providers ask us to wait for, up to the largest numbers and the strangest texts.
+//! `Retry-After` values of providers, up to the largest numbers and the strangest texts.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use drivers::{AddressDriver, DriverError, Operation, Polled, tokens};
 use http::{Request, Response};
 use plan::{DnsProvider, PoolKey, Provider, RecordKind, RecordName, Scope};
 
-/// Values of `Retry-After`, and how many seconds they ask for, where they do.
+/// Values of `Retry-After`, and how many seconds they ask for, if any.
 const ASKED: [(&str, Option<u64>); 9] = [
     ("7", Some(7)),
     ("3600", Some(3_600)),
@@ -30,11 +30,10 @@ const ASKED: [(&str, Option<u64>); 9] = [
     ("Fri, 31 Dec 9999 23:59:59 GMT", None),
 ];
 
-/// A provider that answers everything so, and asks to wait.
+/// A provider that gives every request the same response with a `Retry-After` header.
 fn provider(status: u16, asked: &'static str, body: &'static str) -> HttpService {
     let answer = move |_: Request<Bytes>| async move {
         let answer = Response::builder().status(status).header("retry-after", asked);
-        // AWS' clients ask for the first, all others for the second.
         Ok(answer.header("content-type", "application/json").body(Bytes::from(body)).unwrap())
     };
     HttpService::new(tower::service_fn(answer))
@@ -50,7 +49,7 @@ fn record(provider: DnsProvider) -> (RecordName, PoolKey) {
     (RecordName { provider, zone, name, kind: RecordKind::A }, object)
 }
 
-/// How long an error says to wait.
+/// The wait in an error.
 fn pause(error: DriverError) -> Duration {
     match error {
         DriverError::RateLimited { retry_after, .. } => retry_after,
@@ -58,11 +57,11 @@ fn pause(error: DriverError) -> Duration {
     }
 }
 
-/// Each driver's answer to a provider that asks it to wait.
+/// How long each driver waits if a provider asks it to.
 async fn pauses(asked: &'static str) -> Vec<(&'static str, Duration)> {
     let token = || tokens::fixed("token");
     let busy = || {
-        // The budget rests for as long, too.
+        // The rate limiter pauses too.
         let limit = Limit::window(usize::MAX, Duration::MAX);
         budgeted(provider(429, asked, "{}"), &[limit, Limit::bucket(|_| true, u32::MAX, 1)])
     };
@@ -97,7 +96,7 @@ async fn pauses(asked: &'static str) -> Vec<(&'static str, Duration)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_driver_waits_an_hour_at_the_most() {
+async fn every_driver_waits_at_most_an_hour() {
     for (text, seconds) in ASKED {
         for (name, pause) in pauses(text).await {
             match seconds {
@@ -111,7 +110,7 @@ async fn every_driver_waits_an_hour_at_the_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_at_azure_rests_and_is_looked_at_again() {
+async fn polling_at_azure_survives_any_retry_after() {
     for (text, seconds) in ASKED {
         let service = budgeted(provider(200, text, r#"{"status": "InProgress"}"#), &azure::limits());
         let driver = Azure::new(service, "http://azure.invalid", tokens::fixed("token"), None);
@@ -130,7 +129,7 @@ async fn an_operation_at_azure_rests_and_is_looked_at_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_of_any_size_can_be_used() {
+async fn a_rate_limit_of_any_size_works() {
     for requests in [0, 1, 2, usize::MAX / 100, usize::MAX] {
         for window in [Duration::ZERO, Duration::from_secs(1), Duration::MAX] {
             let limits = [Limit::window(requests, window)];

@@ -1,4 +1,5 @@
-//! Sets of nodes, a bit for each. 1,000 pools over 15,000 nodes take 2 MB this way, however many of them match.
+//! Sets of nodes, with one bit for each node. For 1,000 pools and 15,000 nodes they take 2 MB, however many nodes
+//! match.
 
 /// A set of node slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,12 +30,12 @@ impl Bits {
         Bits(self.0.iter().enumerate().map(|(word, bits)| bits & other(word)).collect())
     }
 
-    /// How many slots there are.
+    /// How many slots the set contains.
     pub(crate) fn count(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// The slots.
+    /// The slots, in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().filter(|(_, bits)| **bits != 0).flat_map(|(word, bits)| {
             (0..WORD).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word * WORD + bit)
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_holds_what_was_added_and_not_removed() {
+    fn a_set_contains_added_slots_until_they_are_removed() {
         let mut bits = Bits::default();
         for slot in [0, 63, 64, 200] {
             bits.set(slot, true);

@@ -1,39 +1,44 @@
-//! Addresses that a pool asks its cloud for, up to the desired number.
+//! Creation of addresses, up to the desired number of a pool.
 //!
-//! A request whose answer never comes may have made an address that nobody knows of. So a creation is journalled before
-//! its first request, like a move, together with what it takes to find such an address again: a tag that it carries from
-//! its first moment on, or, where the cloud has none, the addresses that existed before. The first line that applies:
+//! In: the world and a pool. Out: the next step of its creation, what to report, and whether to list the account first.
+//! A request without an answer may have created an address that the controller does not know. So it writes a creation
+//! into the journal before its first request, like a move, with what it needs to find such an address later: a tag that
+//! the address gets in the request itself, or, if the cloud has no tags, the addresses that existed before. The first
+//! line that applies:
 //!
 //! ```text
 //! no entry      as many addresses as desired                     nothing to do
-//!               the account was not read as a whole              wait, and read again
-//!               it has addresses with the tag that nobody lists  report them, and touch nothing
-//!               as many were created as may be                   report it: what is there stays
-//!               the tag was used, and tags can't be read         wait: what was created can't be seen
+//!               no complete listing of the account               wait, and list again
+//!               the account has addresses with the tag that no   report them, and create none
+//!                 object lists
+//!               the limit on created addresses is reached        report it; existing addresses stay
+//!               the tag was used, and tags can't be read         wait: created addresses are invisible
 //!               otherwise                                        begin: write an entry
-//! an entry      another leader's epoch                           claim it: write it again with ours
-//!               a request for it is under way, or failed         wait
-//!                 a short while ago
+//! an entry      the epoch of an earlier leader                   claim it: write it again with this leader's epoch
+//!               a request for it is in flight                    wait
 //!               found addresses are being written into the spec  wait
-//!               the account was not read as a whole after it     wait, and read again
-//!   with a tag  the account's tags can't be read                 wait: what was created can't be seen
-//!               it has addresses with the tag that it had not    adopt them
-//!   without     the account has addresses that it did not have:
-//!                 a request may have made one of them            report them, and touch nothing
-//!                 no request was sent since the entry            begin again, with those as well
-//!   either way  as many addresses as desired, or created as      finish
-//!                 may be
-//!   with a tag  it had addresses with it that nobody lists       report them, and touch nothing
-//!   without     a request may have been sent, and made nothing   begin again
-//!   either way  otherwise                                        ask: with a tag for several at once, else for one
+//!               no complete listing since the entry              wait, and list again
+//!   with a tag  tags can't be read                               wait: created addresses are invisible
+//!               there are new addresses with the tag             adopt them
+//!   without     there are new addresses in the account:
+//!                 a request may have created one of them         report them, and create none
+//!                 no request was sent since the entry            begin again, with these as well
+//!   either way  as many addresses as desired, or the limit       finish
+//!                 on created addresses is reached
+//!   with a tag  there are older addresses with the tag that no   report them, and create none
+//!                 object lists
+//!   without     a request may have been sent, and created none   begin again
+//!   either way  the backoff after a failure has not ended        wait
+//!               otherwise                                        create: with a tag several at once, otherwise one
 //! ```
 //!
-//! Without a tag an address is adopted only from the answer to the request itself. An address that some object lists is
-//! never taken for a new one, nor is one that a person has disowned; so whoever finds one reported lists or disowns it.
-//! What was made for a pool and was taken off its list is not replaced before somebody has said so, because a tool that
-//! takes the list back each time would buy addresses each time.
+//! Without a tag, the controller adopts an address only from the response to its request. It never takes an address for
+//! a new one that an object lists or that a person has disowned. So a person who finds an address in the report lists
+//! it or disowns it. If someone removes an address from the list that the controller created for the pool, the
+//! controller does not replace it before a person has decided. Otherwise a tool that resets the list again and again
+//! would buy a new address each time.
 //!
-//! There is a limit on what is created in a cluster, see [`Room`]. It only stops new creations.
+//! There is a limit on created addresses in a cluster, see [`Room`]. It only stops new creations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -45,16 +50,16 @@ use crate::{
     Tick, Timestamp, World,
 };
 
-/// The most addresses that are asked for at once.
+/// The maximum number of addresses to create at once.
 const AT_ONCE_MAX: usize = 10;
 
-/// What the tag of every address begins with that a controller created, in this cluster or another one.
+/// The prefix of the tags of all addresses that a controller created, in this cluster or another one.
 pub const TAG_PREFIX: &str = "ip-address-controller-";
 
-/// The most addresses outside of all objects that an entry without a tag can remember.
+/// The maximum number of addresses of no object that an entry without a tag can list.
 const BEFORE_MAX: usize = 1_000;
 
-/// What to do next for a pool, what to say of it, and whether its account must be read first, and when.
+/// What to do next for a pool, what to report, and whether and when to list its account first.
 #[derive(Debug, Default)]
 pub(crate) struct CreationDecision {
     pub(crate) action: Option<CreationAction>,
@@ -75,19 +80,20 @@ impl CreationDecision {
 
 /// How many addresses may still be created, over all accounts and pools.
 ///
-/// An address counts if the provider shows a mark of a controller on it, also one of a pool that is gone or of another cluster that
-/// shares the account: it costs as much. Where an account's marks can't be read, an address counts if its pool says that it created it.
-/// Addresses that are being requested count too, and so do those that a request without an answer may have created.
+/// An address counts if the provider shows the mark of a controller on it, even if its pool was deleted or belongs to
+/// another cluster that shares the account: it costs the same. If the credentials can't read the marks of an account,
+/// an address counts if the status of its pool says that it was created. Addresses of requests in flight count too, and
+/// so do those that a request without an answer may have created.
 #[derive(Debug)]
 pub(crate) struct Room {
     max: usize,
     created: usize,
-    /// What other pools' requests may add, by pool.
+    /// How many addresses the requests of each pool may add.
     reserved: BTreeMap<PoolKey, usize>,
 }
 
 impl Room {
-    /// What is left; nothing where there is no limit, or where no pool lacks an address.
+    /// How many may still be created; none if there is no limit, or if no pool needs an address.
     pub(crate) fn of(world: &World) -> Option<Self> {
         let is_lacking = |pool: &Pool| pool.creates.is_some() && lacking(pool) > 0;
         let max = world.created_max.filter(|_| world.pools().any(is_lacking))?;
@@ -115,25 +121,25 @@ impl Room {
         Some(Self { max, created: created.len(), reserved })
     }
 
-    /// How many addresses a pool may ask for.
+    /// How many addresses a pool may still create.
     fn left_for(&self, pool: &PoolKey) -> usize {
         let by_others = self.reserved.iter().filter(|(other, _)| *other != pool).map(|(_, count)| count);
         self.max.saturating_sub(self.created + by_others.sum::<usize>())
     }
 
-    /// A pool asks for so many.
+    /// Reserves addresses for the requests of a pool.
     pub(crate) fn take(&mut self, pool: &PoolKey, count: usize) {
         let reserved = self.reserved.entry(pool.clone()).or_default();
         *reserved = count.max(*reserved);
     }
 }
 
-/// How many addresses a pool lacks.
+/// How many more addresses a pool needs.
 fn lacking(pool: &Pool) -> usize {
     pool.desired.saturating_sub(pool.addresses.len() + pool.adopted.len())
 }
 
-/// What to do next for a pool, given how many addresses may still be created.
+/// The next step for a pool, given how many addresses may still be created.
 pub(crate) fn next(
     world: &World,
     pool: &Pool,
@@ -152,17 +158,17 @@ pub(crate) fn next(
     }
 }
 
-/// A pool that may lack addresses, and what decides about it.
+/// A pool that may need more addresses, and what the decision depends on.
 struct Case<'a> {
     world: &'a World,
     pool: &'a Pool,
     ownership: &'a Ownership,
     room: Option<&'a Room>,
-    /// What its new addresses carry, where the cloud can do that.
+    /// The tag of its new addresses, if the cloud has tags.
     tag: &'a Arc<str>,
-    /// How many addresses it lacks.
+    /// How many more addresses it needs.
     lacking: usize,
-    /// How many it may still ask for.
+    /// How many it may still create.
     left: usize,
 }
 
@@ -217,7 +223,7 @@ impl Case<'_> {
         }
         let provider = pool.scope.provider;
         if entry.may_have_asked && world.may_be_late(provider, Some(account.as_of)) {
-            // An earlier leader's request may have made an address that is not shown yet.
+            // A request of an earlier leader may have created an address that the listing does not show yet.
             return unread(world.reads_late(provider));
         }
         if lacking == 0 || pool.policy.mode == Mode::Leaving {
@@ -232,7 +238,7 @@ impl Case<'_> {
             return CreationDecision { lacking: Some(self.full()), ..finish };
         }
         if entry.tag.is_none() && entry.may_have_asked {
-            // It made nothing, so what appears from now on is not its result.
+            // It created none, so an address that appears from now on is not its result.
             return self.begin(account);
         }
         if let Some(pause) = world.avoid_creations.get(&pool.key).filter(|pause| now < pause.until) {
@@ -243,7 +249,7 @@ impl Case<'_> {
         CreationDecision::act(CreationAction::Ask { count, region, tag: entry.tag.clone() }, lacking)
     }
 
-    /// Begins: an entry that remembers the addresses that exist already.
+    /// Starts a creation with an entry that lists the existing addresses.
     fn begin(&self, account: &Account) -> CreationDecision {
         if self.pool.is_tag_used && !account.can_tag {
             return CreationDecision::say(Lacking::TagsHidden);
@@ -282,22 +288,22 @@ impl Case<'_> {
         found.into_iter().filter(is_new).collect()
     }
 
-    /// The account's addresses that no object names.
+    /// The account's addresses that no object lists or moves.
     fn unlisted(&self) -> BTreeSet<Address> {
         let facts = self.world.facts_of(&self.pool.scope).map(|(address, _)| *address);
         facts.filter(|address| !self.ownership.is_owned(*address)).collect()
     }
 
-    /// The account's addresses that carry a tag.
+    /// The account's addresses with a tag.
     fn tagged(&self, tag: &Arc<str>) -> BTreeSet<Address> {
         let is_there = |fact: &Fact| fact.tag.as_ref() == Some(tag) && fact.holding != Holding::Missing;
         let facts = self.world.facts_of(&self.pool.scope).filter(|(_, fact)| is_there(fact));
         facts.map(|(address, _)| *address).collect()
     }
 
-    /// Addresses that were made for the pool and that no object lists.
+    /// Addresses that were created for the pool and that no object lists.
     fn made_and_unlisted(&self) -> BTreeSet<Address> {
-        // One that is on its way is on no list all the same.
+        // An address with an unfinished move counts as unlisted too.
         let is_left =
             |address: &Address| !self.ownership.is_listed(*address) && !self.pool.disowned.contains(address);
         let made = self.tagged(self.tag).into_iter().filter(is_left);
@@ -305,7 +311,7 @@ impl Case<'_> {
     }
 }
 
-/// Nothing can be said before the account was read.
+/// The controller needs a complete listing of the account first.
 fn unread(reads: Reads) -> CreationDecision {
     CreationDecision { action: None, lacking: Some(Lacking::Unread), reads: Some(reads) }
 }

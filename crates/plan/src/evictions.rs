@@ -1,37 +1,41 @@
-//! Pods that are on a node without an address, which nobody reaches there under the workload's own.
+//! Evictions of pods from nodes without an address: clients can't reach these pods at the workload's addresses.
 //!
-//! For each object that evicts, the first line that applies:
+//! In: the world, and the verdicts of the plan so far. Out: at most one node for each pool from which to evict a pod,
+//! and what to report. Nothing here evicts a pod.
+//!
+//! For each object with `policy.evictPods`, the first line that applies:
 //!
 //! ```text
-//! it is not active, or the breaker of its account is tripped     nothing
-//! something about an address of its kind is not known            nothing
-//! one of its own addresses is not where it stays                 nothing: first that, then the pods
+//! it is not active, or the breaker of its scope is tripped       nothing
+//! the state of an address of its kind is unknown                 nothing
+//! one of its own addresses is moving or waiting                  nothing: the addresses come first
 //! ```
 //!
-//! and then for each node with pods of its workload that can be evicted, by name, the first line that applies:
+//! Then for each node with pods of its workload that the controller may evict, by name, the first line that applies:
 //!
 //! ```text
-//! it is not Ready, its machine is not known, one of the
-//!   object's addresses is there, or a move has to do with it     nothing
-//! another object's address is there                              report it: the scheduler would bring them back
-//! no Ready, schedulable node holds one of its addresses          report it: they would find no place
-//! one is being evicted, or was a short while ago                 wait
-//! otherwise                                                      evict one
+//! it is not Ready, its VM is unknown, it holds an address of
+//!   the object, or a move or call involves it                    nothing
+//! it holds an address of another object                          report it: the scheduler would bring the pods back
+//! no Ready, schedulable node holds an address of the object      report it: the pods would find no node
+//! an eviction is in flight, or ended a short while ago           wait
+//! otherwise                                                      evict one pod
 //! ```
 
 use crate::bits::Bits;
 use crate::member::Member;
-use crate::{Astray, Holding, Mode, NodeName, Plan, Pool, Readiness, Timestamp, Verdict, World};
+use crate::{Holding, MisplacedPods, Mode, NodeName, Plan, Pool, Readiness, Timestamp, Verdict, World};
 
-/// What to evict for a pool now, what to say of it, and when to ask again.
+/// The node from which to evict a pod now, what to report, and when to plan again.
 #[derive(Debug, Default)]
 pub(crate) struct EvictionDecision {
     pub(crate) from: Option<NodeName>,
-    pub(crate) astray: Option<Astray>,
+    pub(crate) misplaced_pods: Option<MisplacedPods>,
     pub(crate) ask_again: Option<Timestamp>,
 }
 
-/// What to evict for a pool. `holding` are the nodes that hold any address, `busy` those besides that have to do with one.
+/// What to evict for a pool. `holding`: nodes that hold any address. `busy`: these, and nodes that a move or call
+/// involves.
 pub(crate) fn next(
     world: &World,
     member: &Member,
@@ -48,10 +52,10 @@ pub(crate) fn next(
     let Some(verdicts) = plan.verdicts.get(&pool.key).filter(|_| is_sure) else {
         return EvictionDecision::default();
     };
-    let stays = |said: &Verdict| {
-        !matches!(said, Verdict::Moving(_) | Verdict::Queued(_) | Verdict::Unknown(_) | Verdict::Waits(_))
+    let stays = |verdict: &Verdict| {
+        !matches!(verdict, Verdict::Moving(_) | Verdict::Queued(_) | Verdict::Unknown(_) | Verdict::Waits(_))
     };
-    if !verdicts.iter().all(|(_, said)| stays(said)) {
+    if !verdicts.iter().all(|(_, verdict)| stays(verdict)) {
         return EvictionDecision::default();
     }
     let own = own(world, pool);
@@ -67,11 +71,11 @@ pub(crate) fn next(
         if !is_known || own.contains(&slot) || (busy.contains(slot) && !holding.contains(slot)) {
             continue;
         }
-        let astray = match (holding.contains(slot), has_place) {
-            (true, _) => Astray::AtAnothers(name.clone()),
-            (false, false) => Astray::NoPlace(name.clone()),
+        let misplaced_pods = match (holding.contains(slot), has_place) {
+            (true, _) => MisplacedPods::AtAnothers(name.clone()),
+            (false, false) => MisplacedPods::NoPlace(name.clone()),
             (false, true) => {
-                next.astray = Some(Astray::Leave(name.clone()));
+                next.misplaced_pods = Some(MisplacedPods::Leave(name.clone()));
                 match world.avoid_evictions.get(&pool.key).filter(|until| now < **until) {
                     Some(until) => next.ask_again = Some(*until),
                     None if world.in_flight.evictions.contains(&pool.key) => {}
@@ -80,26 +84,26 @@ pub(crate) fn next(
                 return next;
             }
         };
-        next.astray.get_or_insert(astray);
+        next.misplaced_pods.get_or_insert(misplaced_pods);
     }
     next
 }
 
-/// What is known of a pod of a workload.
+/// A pod of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadPod<'a, P> {
-    /// What stands for the pod.
+    /// The pod, in the caller's type.
     pub pod: P,
     /// The node that it runs on; none while it is not scheduled.
     pub node: Option<&'a str>,
     /// Whether it is being deleted.
     pub is_leaving: bool,
-    /// Whether it certainly belongs to the workload, and is of a kind that may be evicted.
+    /// Whether it certainly belongs to the workload, and the controller may evict pods of its kind.
     pub may_evict: bool,
 }
 
-/// The pod of a workload to evict from a node: the first one. None while a pod of the workload starts or ends, because one pod leaves
-/// at a time.
+/// The pod of a workload to evict from a node: the first one. None while a pod of the workload is not scheduled yet or
+/// is being deleted, because only one pod leaves at a time.
 pub fn pod_to_evict<'a, P>(pods: impl Iterator<Item = WorkloadPod<'a, P>>, from: &NodeName) -> Option<P> {
     let mut found = None;
     for WorkloadPod { pod, node, is_leaving, may_evict } in pods {
@@ -113,7 +117,7 @@ pub fn pod_to_evict<'a, P>(pods: impl Iterator<Item = WorkloadPod<'a, P>>, from:
     found
 }
 
-/// The nodes that hold addresses of a pool.
+/// The slots of nodes that hold addresses of a pool.
 fn own(world: &World, pool: &Pool) -> Vec<usize> {
     let holder = |address| match &world.fact(&pool.scope, address)?.holding {
         Holding::By(vm) => world.slot_of_machine(vm),
@@ -138,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pod_is_evicted_while_another_starts_or_ends() {
+    fn no_pod_is_evicted_while_another_starts_or_terminates() {
         let starting = [pod("a", Some("n1")), pod("b", None)];
         assert_eq!(pod_to_evict(starting.into_iter(), &"n1".into()), None);
         let ending = WorkloadPod { is_leaving: true, ..pod("b", Some("n2")) };

@@ -1,6 +1,6 @@
-//! What was observed: nodes, addresses, machines and accounts, and what the executor is doing.
+//! What the controller observed: nodes, addresses, VMs and accounts, and the calls in flight.
 //!
-//! Plain data. Nothing here says what follows from it.
+//! Plain data. Nothing here decides what follows from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,20 +8,20 @@ use std::sync::Arc;
 
 use crate::{Address, InFlightRecord, PoolKey, RecordName, Scope, Tick, Timestamp, VmId};
 
-/// A node and the machine it runs on.
+/// A node and its VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Where its machine is, and which; none while the cloud provider has not said.
+    /// The scope and ID of its VM; none while the node has no providerID.
     pub machine: Option<(Scope, VmId)>,
     /// Whether the kubelet reports that the node can run pods.
     pub readiness: Readiness,
-    /// Whether a person or a drain marked it unschedulable.
+    /// Whether it is marked unschedulable, by a person or a drain.
     pub is_cordoned: bool,
-    /// Whether a taint announces that it is about to be removed.
+    /// Whether a taint says that it is about to be removed.
     pub is_leaving: bool,
-    /// The region, where the node's labels tell.
+    /// The region, if the node has a label with it.
     pub region: Option<Arc<str>>,
-    /// The zone, where the node's labels tell.
+    /// The zone, if the node has a label with it.
     pub zone: Option<Arc<str>>,
 }
 
@@ -30,29 +30,30 @@ pub struct Node {
 pub enum Readiness {
     /// It is Ready.
     Ready,
-    /// It has not been Ready since then.
+    /// It has not been Ready since this time.
     NotReadySince(Timestamp),
-    /// Its object can't be decoded. The node keeps what it holds and gets nothing new.
+    /// The controller can't decode its object. The node keeps its address and gets no new one.
     Unknown,
 }
 
-/// What a cloud says of an address, and when it was asked.
+/// What a cloud reported about an address, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// Who holds it.
+    /// Which VM holds it.
     pub holding: Holding,
-    /// Where the address can be used, as far as the cloud says.
+    /// The region in which the address can be used, if the cloud reports it.
     pub region: Option<Arc<str>>,
-    /// The tag that it was created with, where it carries one.
+    /// The tag that it was created with, if it has one.
     pub tag: Option<Arc<str>>,
-    /// Whether the change that brought it to its holder has failed: what is told may be what was wanted, and not what is.
-    pub is_doubtful: bool,
-    /// When the listing that told it began.
+    /// Whether the change that attached it to its holder failed. Then the cloud may report the requested state instead
+    /// of the actual one.
+    pub is_unconfirmed: bool,
+    /// When the listing started that contained it.
     pub as_of: Tick,
 }
 
 impl Fact {
-    /// The machine that holds the address.
+    /// The VM that holds the address.
     pub(crate) fn holder(&self) -> Option<&VmId> {
         match &self.holding {
             Holding::By(vm) => Some(vm),
@@ -61,20 +62,20 @@ impl Fact {
     }
 }
 
-/// Who holds an address.
+/// Where an address is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holding {
-    /// Nobody.
+    /// On no VM.
     Free,
-    /// A machine.
+    /// On this VM.
     By(VmId),
     /// The cloud has no such address.
     Missing,
-    /// The cloud did not say, for this reason. An error, a missing page, a change under way: never a guess.
+    /// Unknown, for this reason: an error, an incomplete listing, or a change in flight. The controller never guesses.
     Unknown(Arc<str>),
 }
 
-/// What a cloud says of a machine.
+/// The state of a VM, as its cloud reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum MachineState {
@@ -83,19 +84,19 @@ pub enum MachineState {
     Gone,
 }
 
-/// When our own budget lets a call through.
+/// When the controller's own rate limit lets a call through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// When that is.
+    /// The time.
     pub at: Timestamp,
-    /// Whether the call that was told so was urgent.
+    /// Whether the call was urgent when it got this time.
     pub is_urgent: bool,
 }
 
-/// Something failed, and is not tried again before a while has passed.
+/// A backoff after a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// When it may be tried again.
+    /// When the controller may retry.
     pub until: Timestamp,
     /// What went wrong.
     pub why: Arc<str>,
@@ -103,35 +104,35 @@ pub struct Pause {
 
 impl fmt::Display for Pause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; the next try is due at {}", self.why, self.until)
+        write!(f, "{}; next retry at {}", self.why, self.until)
     }
 }
 
-/// What the executor is doing right now.
+/// The calls in flight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
-    /// Addresses with a call or operation under way.
+    /// Addresses with a call or operation in flight.
     pub addresses: BTreeSet<Address>,
-    /// Machines with a call or operation under way.
+    /// VMs with a call or operation in flight.
     pub machines: BTreeSet<VmId>,
-    /// Pools that asked for addresses and have no answer yet, and how often.
+    /// Pools with requests to create addresses in flight, and how many.
     pub creations: BTreeMap<PoolKey, usize>,
-    /// Pools for which a pod is being evicted.
+    /// Pools with an eviction in flight.
     pub evictions: BTreeSet<PoolKey>,
-    /// Sets of records that are being read or written.
+    /// Sets of records with a read or write in flight.
     pub records: BTreeMap<RecordName, InFlightRecord>,
 }
 
-/// What a cloud said of an account as a whole.
+/// What is known about an account as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// When the last listing began that told of every address.
+    /// When the last complete listing of its addresses started.
     pub as_of: Tick,
-    /// Whether what is created there can carry a tag.
+    /// Whether the controller can tag the addresses that it creates there.
     pub can_tag: bool,
 }
 
-/// Where the status of an object says that an address is, and whether the node there is Ready.
+/// The VM that an address is on according to the object's status, and whether its node is Ready.
 #[derive(Clone, Debug)]
 pub struct LastReported {
     /// The VM.
@@ -141,8 +142,9 @@ pub struct LastReported {
 }
 
 impl LastReported {
-    /// Whether what a cloud shows may be older than this. An address that is free of a dead holder waits for nothing: attaching it
-    /// to another VM takes it from nobody. One that is shown elsewhere may no longer be there.
+    /// Whether the answer of the cloud may be older than the status. An address that is free, and whose holder is dead,
+    /// does not have to wait: attaching it to another VM takes it from no live node. An address that the cloud shows on
+    /// another VM may no longer be there.
     pub fn contradicts(&self, shown: &Holding) -> bool {
         match shown {
             Holding::By(vm) => *vm != self.vm,

@@ -1,10 +1,12 @@
-//! What a step makes of the journal that it is about. Whoever keeps the journal writes it out before anything is called.
+//! How a step changes the journal of its pool, in memory. The controller writes the journal into the object's status
+//! before it calls the cloud.
 
 use std::collections::BTreeSet;
 
 use crate::{Action, Address, Epoch, Journal, Move, PENDING, Pool, Timestamp, VmId};
 
-/// How many machines are remembered that an address has left. It does not leave more of them while a cloud may be late.
+/// How many VMs the status remembers on which the ephemeral address was restored, for each address. While the cloud's
+/// listings may be stale, an address does not leave more VMs than that.
 const RETURNED_MAX: usize = 4;
 
 impl Pool {
@@ -16,7 +18,8 @@ impl Pool {
         }
     }
 
-    /// Puts a step that is no call into the journal. What is to be written counts as not written until it is.
+    /// Applies a step to the journal. A call does not change it. A changed entry counts as not written ([`PENDING`])
+    /// until the status is written.
     pub fn note(&mut self, address: Address, action: &Action, epoch: Epoch, now: Timestamp) {
         let Journal::Known(moves) = &mut self.journal else { return };
         match action {
@@ -30,9 +33,9 @@ impl Pool {
                     entry.written = PENDING;
                 }
             }
-            Action::Owe => {
+            Action::NoteEphemeral => {
                 if let Some(entry) = moves.get_mut(&address) {
-                    entry.owed.extend(entry.to.as_ref().map(|to| to.vm.clone()));
+                    entry.to_restore.extend(entry.to.as_ref().map(|to| to.vm.clone()));
                     entry.written = PENDING;
                 }
             }
@@ -43,28 +46,28 @@ impl Pool {
                 }
             }
             Action::Finish => {
-                self.lent.remove(&address);
+                self.replaced_ephemeral.remove(&address);
                 let Some(entry) = moves.remove(&address) else { return };
-                let is_assignment = !entry.asks_again();
-                let Move { to, mut owed, .. } = entry;
+                let is_assignment = !entry.repeats_attach();
+                let Move { to, mut to_restore, .. } = entry;
                 if let Some(to) = to {
-                    // It has its name again.
+                    // The driver has restored the PTR record.
                     self.ptrs.remove(&address);
                     self.last_assignment = is_assignment.then_some(now).or(self.last_assignment);
-                    if owed.remove(&to.vm) {
-                        self.lent.insert(address);
+                    if to_restore.remove(&to.vm) {
+                        self.replaced_ephemeral.insert(address);
                     }
-                    // The machine was ours when it was told to hold the address, whatever became of its node.
+                    // The VM backed a node when the move started, even if that node no longer exists.
                     self.last_holders.insert(address, to.vm);
                 }
-                self.remember_returned(address, owed);
+                self.remember_returned(address, to_restore);
             }
             Action::Abandon => {
-                if let Some(Move { owed, .. }) = moves.remove(&address) {
-                    self.remember_returned(address, owed);
+                if let Some(Move { to_restore, .. }) = moves.remove(&address) {
+                    self.remember_returned(address, to_restore);
                 }
             }
-            // These are calls, and the last is for the object's spec.
+            // All but the last are calls. The last changes the object's spec.
             Action::Attach(_)
             | Action::Replace(_)
             | Action::Restore(_)
@@ -74,14 +77,15 @@ impl Pool {
         }
     }
 
-    /// A move is over, so whoever it still owed an address of their own has one.
-    fn remember_returned(&mut self, address: Address, owed: BTreeSet<VmId>) {
-        if owed.is_empty() {
+    /// Remembers the VMs that have an ephemeral address again. At the end of a move, these are all VMs that are still
+    /// in its list.
+    fn remember_returned(&mut self, address: Address, to_restore: BTreeSet<VmId>) {
+        if to_restore.is_empty() {
             return;
         }
         let returned = self.returned.entry(address).or_default();
-        returned.retain(|vm| !owed.contains(vm));
-        returned.extend(owed);
+        returned.retain(|vm| !to_restore.contains(vm));
+        returned.extend(to_restore);
         returned.drain(..returned.len().saturating_sub(RETURNED_MAX));
     }
 }

@@ -1,9 +1,9 @@
-//! Pure decisions: what should happen, given what is known.
+//! Pure decisions: what the controller should do, given what it knows.
 //!
-//! In: a [`World`], which is plain data about pools, nodes and addresses, and the present time. Out: a [`Plan`], which is
-//! the steps to take, the reason for everything not done, and when to ask again. The same world always gives the same
-//! plan. Nothing here waits, logs, reads a clock, draws a random number, or knows of Kubernetes or a network; the crate's
-//! manifest is what makes that impossible.
+//! In: a [`World`], which is plain data about pools, nodes and addresses, and the present time. Out: a [`Plan`]: the
+//! steps to take, a verdict for everything else, and when to plan again. The same world always gives the same plan.
+//! Nothing here waits, logs, reads a clock, draws a random number, or uses Kubernetes or a network. The crate's
+//! manifest has no dependency that could.
 //!
 //! ```
 //! use plan::{World, plan};
@@ -12,7 +12,7 @@
 //! assert_eq!(plan(&nothing_known, plan::Timestamp::UNIX_EPOCH).to_string(), "");
 //! ```
 
-/// Whether something is broken on purpose, to see whether the simulator notices. Never in a release.
+/// Whether this defect is switched on, to test that the simulator finds it. Never in a release.
 #[cfg(feature = "sabotage")]
 #[macro_export]
 macro_rules! sabotaged {
@@ -21,7 +21,7 @@ macro_rules! sabotaged {
     };
 }
 
-/// Whether something is broken on purpose, to see whether the simulator notices. Never in a release.
+/// Whether this defect is switched on, to test that the simulator finds it. Never in a release.
 #[cfg(not(feature = "sabotage"))]
 #[macro_export]
 macro_rules! sabotaged {
@@ -76,5 +76,5 @@ pub use steps::{
     Action, CreationAction, CreationStep, Eviction, Mark, Marks, Plan, RecordAction, RecordStep, Step,
 };
 pub use times::{later, whole_seconds};
-pub use verdicts::{Astray, Lacking, Published, Verdict, Waits};
+pub use verdicts::{Lacking, MisplacedPods, Published, Verdict, Waits};
 pub use world::World;

@@ -1,19 +1,22 @@
-//! The breaker: many holders lost at once may be a mistake of the listing or of the network, and not of the machines.
+//! The breaker: if many holders are lost at once, the listing or the network may be wrong and the VMs fine.
 //!
-//! A holder is lost if it was ours and its node is gone or NotReady, or the cloud does not know the address any more. A
-//! machine that the cloud itself reports stopped or gone is not lost but dead, and drained nodes and moved pods are
-//! neither. The breaker of a scope is tripped while some loss is neither undone nor confirmed by a person, and
+//! In: the last holders, facts, nodes and VM states. Out: the scopes whose breaker is tripped, and the times of losses
+//! to remember. The planner decides what a tripped breaker stops.
+//!
+//! A holder is lost if its node is gone or NotReady, or if the cloud no longer knows the address. A VM that the cloud
+//! itself reports as stopped or deleted is dead and does not count as lost. Drained nodes and moved pods don't count
+//! either. The breaker of a scope is tripped while at least one loss lasts that no person has confirmed, and
 //!
 //! ```text
-//! within some 60 s   at least 5 holders were lost, and more than 30 % of the scope's holders
+//! within about 60 s   at least 5 holders were lost, and more than 30 % of the scope's holders
 //! ```
 //!
-//! Losses are remembered for as long as they last and for 60 s after, so that holders lost one after another add up even
-//! if each is replaced at once. While the cloud's answer is unknown, a loss lasts.
+//! A loss counts while it lasts and for 60 s after it was lost, so that holders lost one after another add up even if
+//! each is replaced at once. While the state of the address is unknown, a loss lasts.
 //!
-//! The objects' statuses keep the times, so that the next leader decides the same. Kubernetes keeps whole seconds, so times of
-//! losses are whole seconds from the start: writing and reading one never changes a decision. A loss without a stored time counts
-//! from now: the breaker trips more readily, never less.
+//! The objects' statuses contain the times, so that the next leader decides the same. Kubernetes stores whole seconds,
+//! so times of losses are whole seconds from the start: writing and reading one never changes a decision. A loss
+//! without a stored time counts from now, which can only make the breaker trip earlier.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +29,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 const LOST_MIN: usize = 5;
 const LOST_PERCENT_MAX: usize = 30;
 
-/// What is lost in each scope.
+/// The losses in each scope.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     scopes: Vec<(Scope, OfScope)>,
@@ -39,14 +42,14 @@ struct OfScope {
     has_open_loss: bool,
 }
 
-/// A breaker that is tripped.
+/// A tripped breaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tripped {
     /// How many holders were lost together.
     pub lost: usize,
-    /// Of how many.
+    /// How many holders the scope has.
     pub holders: usize,
-    /// When the last of them was lost: what a person confirms.
+    /// When the last of them was lost. A person confirms losses up to this time.
     pub until: Timestamp,
 }
 
@@ -65,7 +68,7 @@ pub(crate) fn lost_since(
     let remembered = world.losses.get(&address).copied();
     let lost_now = || Some(remembered.unwrap_or(whole_seconds(now)));
     match fact.map(|fact| &fact.holding) {
-        // Nobody knows whether it still lasts.
+        // Whether it still lasts is unknown.
         None | Some(Holding::Unknown(_)) => remembered,
         Some(Holding::Missing) => lost_now(),
         Some(Holding::By(vm)) if vm == holder => match world.node_of(vm) {
@@ -81,7 +84,7 @@ pub(crate) fn lost_since(
 }
 
 impl Tally {
-    /// Counts an address of a pool. What comes back is when its holder was lost, to be remembered.
+    /// Counts an address of a pool. Returns when its holder was lost, for the status.
     pub(crate) fn count(
         &mut self,
         world: &World,
@@ -90,7 +93,7 @@ impl Tally {
         fact: Option<&Fact>,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        // A cluster has few accounts, and pools of one account mostly come one after another.
+        // A cluster has few scopes, and pools of one scope mostly come one after another.
         let at = self.scopes.iter().rposition(|(scope, _)| *scope == pool.scope).unwrap_or_else(|| {
             self.scopes.push((pool.scope.clone(), OfScope::default()));
             self.scopes.len() - 1
@@ -107,7 +110,7 @@ impl Tally {
         Some(at)
     }
 
-    /// The breakers that are tripped.
+    /// The tripped breakers.
     pub(crate) fn tripped(self) -> BTreeMap<Scope, Tripped> {
         let tripped =
             self.scopes.into_iter().filter_map(|(scope, of_scope)| Some((scope, of_scope.tripped()?)));
@@ -135,7 +138,7 @@ impl OfScope {
     }
 }
 
-/// The machines whose state would tell lost from dead.
+/// The last holder of an address, if the state of that VM is unknown: the state shows whether it is lost or dead.
 pub(crate) fn is_worth_asking(world: &World, pool: &Pool, address: Address) -> Option<VmId> {
     let holder = pool.last_holders.get(&address)?;
     (!world.machines.contains_key(holder)).then(|| holder.clone())

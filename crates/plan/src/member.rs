@@ -1,4 +1,4 @@
-//! A pool as the world keeps it: with the nodes that it knows, as bits over the world's slots.
+//! A pool in the world, with bitmaps of the nodes that match it. The bits are over the world's slots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::bits::Bits;
 use crate::{Address, Node, Pods, Pool, Readiness, Tenancy};
 
-/// A pool and the nodes that it knows.
+/// A pool and its nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) pool: Arc<Pool>,
@@ -14,11 +14,11 @@ pub(crate) struct Member {
     pub(crate) ready_pods: Bits,
     pub(crate) some_pods: Bits,
     pub(crate) unknown_pods: Bits,
-    /// Nodes with pods that can be evicted, whether they match or not.
+    /// Nodes with pods that the controller may evict, whether the node matches or not.
     pub(crate) evictable: Bits,
     /// Nodes that may get an address if they hold none.
     pub(crate) fit: Bits,
-    /// The nodes' own addresses, where it publishes those.
+    /// The addresses of the nodes themselves, if the pool publishes those.
     pub(crate) node_addresses: BTreeMap<usize, Arc<[Address]>>,
 }
 
@@ -37,7 +37,7 @@ impl Member {
         }
     }
 
-    /// How the pool's pods fare on a node, or nothing where its selectors don't match it.
+    /// The state of the pool's pods on a node; none if the selectors don't match the node.
     pub(crate) fn pods(&self, slot: usize) -> Option<Pods> {
         let pods = match (self.ready_pods.contains(slot), self.some_pods.contains(slot)) {
             (true, _) => Pods::Ready,
@@ -48,7 +48,8 @@ impl Member {
         self.matching.contains(slot).then_some(pods)
     }
 
-    /// Notes whether a node may get an address. The conditions are those of `standing`, for a node that holds none.
+    /// Updates whether a node may get an address. The conditions are the same as in `standing`, for a node that holds
+    /// no address.
     pub(crate) fn judge(&mut self, slot: usize, node: &Node) {
         let pool = &self.pool;
         let has_place = match pool.tenancy {
@@ -65,7 +66,7 @@ impl Member {
     }
 }
 
-/// Whether a node is outside of the region and zones that its pool asks for.
+/// Whether a node is outside of the pool's region or zones.
 pub(crate) fn is_elsewhere(pool: &Pool, node: &Node) -> bool {
     let other_region = pool.region.is_some() && node.region.is_some() && pool.region != node.region;
     let zone_asked_for = |zone: &Arc<str>| pool.zones.contains(zone);

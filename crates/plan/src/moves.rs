@@ -1,50 +1,55 @@
 //! The next step of an unfinished move.
 //!
-//! A move is written into the journal before its first call, so whoever reads the journal goes on from what the cloud
-//! says now. The first line that applies:
+//! In: a journal entry, and what the cloud reports now. Out: the next step, or what to wait for. The controller writes
+//! a move into the journal before its first call, so every later leader can resume it from what the cloud reports. The
+//! first line that applies:
 //!
 //! ```text
-//! another leader's epoch                                claim it: write it again with ours
-//! a call or operation for it is under way, or failed    wait
-//!   a short while ago
-//! the cloud's answer is unknown or older than the entry wait, and read again
-//! to be released: gone, and the object lists it         drop it from the object
-//!                 gone                                  finish
-//!                 free, everything that made it so is   release
-//!                   still so, and the provider shows
-//!                   the object's mark
-//!                 otherwise                             abandon
-//! on the target, by a change that failed                attach: ask for it again; or detach, where it has failed before
+//! the epoch of an earlier leader                        claim it: write it again with this leader's epoch
+//! a call or operation for it is in flight, or its       wait
+//!   backoff after a failure has not ended
+//! the fact is unknown, or older than the entry          wait, and list again
+//! a release:  missing, and the object lists it          drop: remove it from the object
+//!             missing                                   finish
+//!             free, all conditions for the release      release
+//!               still hold, and the provider shows
+//!               the object's mark
+//!             otherwise                                 abandon
+//! on the target, but the change that attached it        attach again; or detach, if the target refused it recently
+//!   failed
 //! on the target                                         finish
-//! free, nothing to go to                                finish
-//! on the source, whose node may keep it after all       abandon: a healthy placement is not moved, unless its object is
-//!                                                         being deleted and policy.onDelete says so
-//! the target may not get it any more                    abandon; it seeks another place
+//! free, no target                                       finish
+//! on a node that may keep it after all                  abandon: a healthy node keeps its address, unless the object
+//!                                                         is being deleted and policy.onDelete is Detach
+//! the target may not get it any more                    abandon: the planner looks for another node
 //! free, a target                                        attach
 //! on the source, no target                              detach
-//! on the source, a target                               detach, once no urgent move waits for its turn and few other addresses
-//!                                                         are off their machines, or where the cloud moves in one call, attach
-//! on any other machine, or missing                      abandon: somebody else has moved it
+//! on the source, a target                               detach, once no urgent move waits for the rate limit and few
+//!                                                         other addresses are detached; or attach, if the cloud moves
+//!                                                         an address in one call
+//! on any other VM, or missing                           abandon: someone else has moved it
 //! ```
 //!
-//! A machine may have an address of its own that has to go before ours can come. Before it goes, the entry says so, and
-//! before an entry is finished or abandoned, each machine that it says so of has ours, another one, or its own again:
+//! A VM may have an ephemeral address that the controller has to remove before it can attach the address of a pool.
+//! Before it removes it, it writes that into the entry. Before it finishes or abandons the entry, it makes sure that
+//! each VM in that list has a public address: the address of the pool, another one, or a new ephemeral address:
 //!
 //! ```text
-//! attach, the target is said to have had its own        attach in its place; in a move that could wait, once its source has
-//!                                                         one again
-//!         the target is known to have its own, or was   write that into the entry
-//!           given it by an earlier leader and the cloud
+//! attach, and the entry says that the target had an     attach in its place; a voluntary move first restores the one
+//!           ephemeral address                             of its source
+//!         the target is known to have one, or an        write that into the entry
+//!           earlier leader restored one and the cloud
 //!           may not show it yet
-//! finish or abandon, and a machine that had its own     give it one
-//!   is known to have none
+//! finish or abandon, and a VM in the entry's list is    restore one
+//!   known to have no public address
 //! ```
 //!
-//! Where a cloud keeps the name in an address's PTR record on the machine, the name is written into the object's status before the
-//! address is detached, so that the next machine gets it even after a crash.
+//! Some clouds keep the PTR record of an address on the VM. The controller saves its name in the object's status before
+//! it detaches the address, so that it can restore the name on the next VM even after a crash.
 //!
-//! Where a cloud may not show yet what an earlier leader has done, no move that the earlier one began is finished or abandoned because of
-//! where its address is said to be, and none at all that says of a machine that it had its own.
+//! While a cloud may not show the last changes of an earlier leader yet, the controller does not trust it to finish or
+//! abandon two kinds of moves: those that the earlier leader started, because the address may be elsewhere, and those
+//! with a VM that had an ephemeral address.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,9 +62,10 @@ use crate::{
     VmId, World,
 };
 
-/// While so many addresses of a scope are on no machine, no other is taken off one where it serves. A cloud's limit may
-/// be used up at any moment, and they are on none until it is not; and where none can be put on, no more should be taken off.
-pub(crate) const IN_THE_AIR_MAX: usize = 96;
+/// For moves that can wait, at most this many addresses of a scope are detached at a time. The cloud's rate limit may
+/// be used up at any moment, and detached addresses stay detached until it recovers. If the controller can't attach
+/// any, it should not detach more.
+pub(crate) const DETACHED_MAX: usize = 96;
 
 /// What to do about an unfinished move.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,24 +73,24 @@ pub(crate) enum NextAction {
     Claim,
     Wait,
     WaitUntil(Timestamp),
-    /// What is known is older than the journal: read now.
+    /// The fact is older than the journal entry: list now.
     ReadAgain,
-    /// What was read does not tell: read again in a while.
+    /// The listing does not show the state: list again later.
     WaitForCloud,
     Finish,
     Abandon,
-    Owe,
+    NoteEphemeral,
     KeepPtr(Arc<str>),
     Attach(Target),
     Replace(Target),
     Restore(VmId),
     Detach(VmId),
-    /// Release the address, which carries this mark.
+    /// Release the address, which has this mark.
     Release(Arc<str>),
     Drop,
 }
 
-/// The next step of a move. `mark` is what the address carries at the provider, where that allows to release it.
+/// The next step of a move. `mark` is the object's mark on the address, if the controller may release the address.
 pub(crate) fn next(
     world: &World,
     pool: &Pool,
@@ -116,7 +122,7 @@ pub(crate) fn next(
     around_ephemeral_addresses(world, pool, address, entry, fact, next)
 }
 
-/// The next step if no machine had an address of its own: the rows of the truth table from top to bottom.
+/// The next step if no VM has an ephemeral address: the rows of the truth table from top to bottom.
 #[expect(clippy::too_many_arguments, reason = "these are the columns of the truth table")]
 fn towards_target(
     world: &World,
@@ -145,8 +151,8 @@ fn towards_target(
         _ if entry.releases => NextAction::Abandon,
         (_, _, Some(to)) if is_doubtfully_there(entry, fact) => match is_avoided(world, &to.vm, now) {
             false => NextAction::Attach(to.clone()),
-            // It was said to be there before anything was done, and may well be.
-            true if entry.asks_again() => NextAction::Abandon,
+            // The cloud reported it there before the move started, so it may well be there.
+            true if entry.repeats_attach() => NextAction::Abandon,
             true => NextAction::Detach(to.vm.clone()),
         },
         (Holding::By(vm), _, Some(to)) if *vm == to.vm => NextAction::Finish,
@@ -167,7 +173,8 @@ fn towards_target(
     }
 }
 
-/// The step before the next one, where a machine has an address of its own or has lost it, or a PTR name would be lost.
+/// The step that has to come before the next one, if a VM has or lost an ephemeral address, or a PTR name would be
+/// lost.
 fn around_ephemeral_addresses(
     world: &World,
     pool: &Pool,
@@ -176,46 +183,49 @@ fn around_ephemeral_addresses(
     fact: &Fact,
     next: NextAction,
 ) -> NextAction {
-    let lacks = |vm: &&VmId| !world.holds_any(vm) && !world.has_own.contains(*vm);
+    let lacks = |vm: &&VmId| !world.holds_any(vm) && !world.has_ephemeral.contains(*vm);
     let is_late = world.may_be_late(pool.scope.provider, Some(fact.as_of));
-    // What we began ourselves began where status and cloud agreed, and what we did since the driver remembers.
+    // A move of this leader started where status and cloud agreed, and the driver remembers the calls since then.
     let is_told_where = world.inherited.contains(&address) && matches!(fact.holding, Holding::By(_));
     let ptr = world.ptrs.get(&address).filter(|name| pool.ptrs.get(&address) != Some(*name));
-    let lacking_source = || entry.owed.iter().filter(|vm| entry.from.as_ref() == Some(vm)).find(lacks);
+    let lacking_source = || entry.to_restore.iter().filter(|vm| entry.from.as_ref() == Some(vm)).find(lacks);
     match next {
-        NextAction::Attach(to) if entry.owed.contains(&to.vm) => match lacking_source() {
-            // Whoever does this may run on one of the two, and the other is to take over then.
+        NextAction::Attach(to) if entry.to_restore.contains(&to.vm) => match lacking_source() {
+            // This controller may run on one of the two nodes. Then a replica on the other node has to be able to take
+            // over.
             Some(vm) if !is_holder_lost(world, entry) => NextAction::Restore(vm.clone()),
             _ => NextAction::Replace(to),
         },
         NextAction::Attach(to)
-            if world.has_own.contains(&to.vm) || (is_late && has_returned(world, &to.vm)) =>
+            if world.has_ephemeral.contains(&to.vm) || (is_late && has_returned(world, &to.vm)) =>
         {
-            NextAction::Owe
+            NextAction::NoteEphemeral
         }
         NextAction::Detach(from) => {
             ptr.map_or(NextAction::Detach(from), |name| NextAction::KeepPtr(Arc::clone(name)))
         }
-        // An earlier leader may have brought it to either machine, or have brought it away: who has what can't be told yet.
-        NextAction::Finish | NextAction::Abandon if is_late && (is_told_where || !entry.owed.is_empty()) => {
+        // An earlier leader may have attached it to either VM, or detached it. The listing may not show that yet.
+        NextAction::Finish | NextAction::Abandon
+            if is_late && (is_told_where || !entry.to_restore.is_empty()) =>
+        {
             match world.reads_late(pool.scope.provider) {
                 Reads::Later => NextAction::WaitForCloud,
                 Reads::AtOnce => NextAction::ReadAgain,
             }
         }
         NextAction::Finish | NextAction::Abandon if !crate::sabotaged!(OwnForgotten) => {
-            entry.owed.iter().find(lacks).map_or(next, |vm| NextAction::Restore(vm.clone()))
+            entry.to_restore.iter().find(lacks).map_or(next, |vm| NextAction::Restore(vm.clone()))
         }
         other => other,
     }
 }
 
-/// Whether a machine has an address of its own again that an earlier leader gave it, which may not be shown yet.
+/// Whether the controller restored an ephemeral address on a VM. The cloud may not show that yet.
 fn has_returned(world: &World, vm: &VmId) -> bool {
     world.pools().any(|pool| pool.returned.values().flatten().any(|returned| returned == vm))
 }
 
-/// Whether nobody is served at the holder: it was dead when the move began, or has been lost since.
+/// Whether the holder does not serve the address: it was dead when the move started, or was lost since.
 fn is_holder_lost(world: &World, entry: &Move) -> bool {
     let is_lost = |vm: &VmId| {
         let node = world.node_of(vm);
@@ -224,37 +234,37 @@ fn is_holder_lost(world: &World, entry: &Move) -> bool {
     !entry.is_voluntary || entry.from.as_ref().is_some_and(is_lost)
 }
 
-/// Whether a move goes before those that can wait: nobody is served at the holder, or the address has already left it.
+/// Whether a move goes before those that can wait: its holder is lost, or the address is already detached.
 pub(crate) fn is_urgent(world: &World, entry: &Move, fact: Option<&Fact>) -> bool {
     let has_left = |fact: &Fact| fact.holding == Holding::Free || is_doubtfully_there(entry, fact);
     let is_under_way = entry.from.is_some() && fact.is_some_and(has_left);
     is_holder_lost(world, entry) || is_under_way
 }
 
-/// When a move that waits for its turn has it, and whether it is urgent. A turn that was told when there was no haste yet does not
-/// count once there is.
+/// Until when a move waits for the rate limit, and whether it is urgent. A time that it got while it was not urgent
+/// does not count once it is.
 fn turn(world: &World, pool: &Pool, address: Address, entry: &Move, now: Timestamp) -> Option<Turn> {
     let turn = world.turns.get(&address).filter(|turn| now < turn.at)?;
     let is_urgent = is_urgent(world, entry, world.fact(&pool.scope, address));
     (turn.is_urgent || !is_urgent).then_some(Turn { at: turn.at, is_urgent })
 }
 
-/// How many addresses of each scope are on their way and may be on no machine: all that are not known to be on one, but for
-/// those of holders that were lost, which nothing was taken from.
+/// How many addresses of each scope may be detached because of moves that can wait. An address counts unless it is
+/// known to be on a VM. Addresses of lost holders don't count: no one detached them from a node that served them.
 pub(crate) fn in_the_air(world: &World) -> BTreeMap<Scope, usize> {
     let mut counts = BTreeMap::new();
-    // What nobody acts for is left where it is, and waits for nothing.
+    // The controller moves no address of an object that it does not act on.
     for pool in world.pools().filter(|pool| pool.policy.mode.acts()) {
         let Journal::Known(moves) = &pool.journal else { continue };
         let is_on_a_machine = |address: Address| {
             let fact = world.fact(&pool.scope, address);
-            let is_held = |fact: &Fact| matches!(fact.holding, Holding::By(_)) && !fact.is_doubtful;
+            let is_held = |fact: &Fact| matches!(fact.holding, Holding::By(_)) && !fact.is_unconfirmed;
             fact.is_some_and(is_held) && !world.in_flight.addresses.contains(&address)
         };
         let is_in_the_air = |(address, entry): &(&Address, &Move)| {
             let was_served = match entry.from {
                 Some(_) => !is_holder_lost(world, entry),
-                // It was taken off the machine that it was on once, maybe for one that then refused it.
+                // It was detached from an earlier VM, perhaps for a target that refused it.
                 None => pool.last_holders.contains_key(address),
             };
             entry.to.is_some() && was_served && !is_on_a_machine(**address)
@@ -267,7 +277,7 @@ pub(crate) fn in_the_air(world: &World) -> BTreeMap<Scope, usize> {
     counts
 }
 
-/// When the last urgent move that waits for its turn has it, in each scope.
+/// For each scope, until when its last urgent move waits for the rate limit.
 pub(crate) fn urgent_turns(world: &World, now: Timestamp) -> BTreeMap<Scope, Timestamp> {
     let mut last = BTreeMap::new();
     if world.turns.is_empty() {
@@ -285,10 +295,11 @@ pub(crate) fn urgent_turns(world: &World, now: Timestamp) -> BTreeMap<Scope, Tim
     last
 }
 
-/// Whether an address is said to be where it is to go, and may not be, because the change that was to bring it there has failed.
+/// Whether the cloud reports an address on its target, but it may not be there, because the change that attached it
+/// failed.
 pub(crate) fn is_doubtfully_there(entry: &Move, fact: &Fact) -> bool {
     let is_target = |vm: &VmId| entry.to.as_ref().is_some_and(|to| to.vm == *vm);
-    fact.is_doubtful && matches!(&fact.holding, Holding::By(vm) if is_target(vm))
+    fact.is_unconfirmed && matches!(&fact.holding, Holding::By(vm) if is_target(vm))
 }
 
 fn is_in_flight(world: &World, address: Address, entry: &Move) -> bool {
@@ -302,12 +313,12 @@ fn may_keep(world: &World, pool: &Pool, vm: &VmId, now: Timestamp) -> bool {
     !matches!(standing(member, slot, node, now), Standing::Leaves(_))
 }
 
-/// Whether a machine has refused lately.
+/// Whether a VM refused an address recently.
 fn is_avoided(world: &World, vm: &VmId, now: Timestamp) -> bool {
     world.avoid_machines.get(vm).is_some_and(|until| now < *until)
 }
 
-/// Whether the target is still the node that was meant, fit, holds nothing, and has not refused lately.
+/// Whether the target VM still backs the same node, is fit, holds no address, and has not refused one recently.
 fn may_get(world: &World, pool: &Pool, to: &Target, holding: &Bits, now: Timestamp) -> bool {
     let is_same = world.node_of(&to.vm).is_some_and(|(name, _)| *name == to.node);
     let is_fit = |slot| world.member(&pool.key).is_some_and(|member| member.fit.contains(slot));

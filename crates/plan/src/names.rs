@@ -1,4 +1,4 @@
-//! Names that can't be wrong: parsed once at the edge, compared and ordered ever after. Cloning one is cheap.
+//! Types for names, so that they can't be mixed up. The controller parses each name once. Cloning one is cheap.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::net::{AddrParseError, IpAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A public IP address that can move between machines.
+/// A public IP address that can move between VMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub IpAddr);
 
@@ -24,7 +24,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Text that is compared by what it says and cloned by reference.
+/// Defines a type for text that is compared by value and cloned by reference.
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -53,16 +53,16 @@ macro_rules! name {
 }
 
 name! {
-    /// A node's name in Kubernetes. A name can come back on another machine.
+    /// A node's name in Kubernetes. A later node with the same name can have another VM.
     NodeName
 }
 
 name! {
-    /// A machine, by the id its cloud knows. Only that cloud's driver looks inside.
+    /// A VM, by the ID that its cloud uses. Only that cloud's driver parses it.
     VmId
 }
 
-/// A cloud that holds addresses.
+/// A cloud with addresses that the controller can move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum Provider {
@@ -76,12 +76,12 @@ pub enum Provider {
 pub const NO_IPV6: &str = "Google Cloud attaches IPv4 addresses only";
 
 impl Provider {
-    /// Why an address can never be attached to a machine of this cloud, if so.
+    /// Why this cloud can never attach an address to a VM; none if it can.
     pub fn refuses(self, address: Address) -> Option<&'static str> {
         (self == Self::Gcp && address.0.is_ipv6()).then_some(NO_IPV6)
     }
 
-    /// The provider's name as users write it.
+    /// The provider's name in specs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gcp => "gcp",
@@ -103,12 +103,12 @@ impl fmt::Display for Provider {
 pub struct Scope {
     /// The cloud.
     pub provider: Provider,
-    /// The project, account or subscription; empty where the credentials imply it.
+    /// The project, account or subscription; empty if the credentials determine it.
     pub account: Arc<str>,
 }
 
 impl Scope {
-    /// The account of a pool: that of the first matching node, or else of a VM that held one of its addresses.
+    /// The scope of a pool: that of the first matching node, otherwise of a VM that held one of its addresses.
     pub fn choose(
         provider: Provider,
         mut of_nodes: impl Iterator<Item = Self>,
@@ -116,7 +116,7 @@ impl Scope {
     ) -> Option<Self> {
         let of_holder = |vm: VmId| Some(Self { provider, account: vm.as_str().split_once('/')?.0.into() });
         match provider {
-            // The token implies the account.
+            // The token determines the account.
             Provider::DigitalOcean => Some(Self { provider, account: "".into() }),
             _ => of_nodes.find(|scope| scope.provider == provider).or_else(|| holders.find_map(of_holder)),
         }
@@ -132,7 +132,8 @@ impl fmt::Display for Scope {
     }
 }
 
-/// The object that a pool comes from. Ordered by kind, namespace and name, which breaks ties between pools of one age.
+/// The object that a pool is made from. Ordered by kind, namespace and name: this decides between pools of the same
+/// age.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolKey {
     /// `NetIPAllocation` or `FloatingIPPool`.
@@ -152,22 +153,22 @@ impl fmt::Display for PoolKey {
     }
 }
 
-/// A leader's number. A later leader has a higher one.
+/// The number of a leader, higher than that of every earlier leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub i64);
 
-/// A moment in the order in which this process wrote journals and began listings. It says which of two came first where
-/// a clock could not.
+/// A logical time: the order in which this process wrote journals and started listings. A clock is not precise enough
+/// for this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tick(pub u64);
 
-/// The most addresses that a text about creations lists.
+/// The maximum number of addresses in a message about creations.
 pub(crate) const ADDRESSES_SHOWN_MAX: usize = 50;
 
-/// The most values of a record set that a text lists.
+/// The maximum number of values in a message about a record set.
 pub(crate) const RECORDS_SHOWN_MAX: usize = 10;
 
-/// Addresses as text, the first ones where they are many.
+/// Addresses as text. If there are too many, the first ones and the number of the others.
 pub(crate) fn list(addresses: &BTreeSet<Address>, shown_max: usize) -> String {
     let shown: Vec<String> = addresses.iter().take(shown_max).map(ToString::to_string).collect();
     match (shown.len(), addresses.len().saturating_sub(shown_max)) {

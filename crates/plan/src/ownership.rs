@@ -1,27 +1,28 @@
 //! Which object owns which address.
 //!
-//! In: all pools. Out: their order, and for the addresses that several of them name, the one that owns it. It depends on
-//! pools alone, so the world keeps it from plan to plan until a pool changes.
+//! In: all pools. Out: their order, and the owner of each address that several pools name. The result depends only on
+//! the pools, so the world caches it until a pool changes.
 
 use std::collections::BTreeMap;
 
 use crate::{Address, Journal, Pool};
 
-/// Who owns what.
+/// The owners of addresses, and the order of pools.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ownership {
-    /// The pools' positions, by age and name: a pool's rank is its place in this list.
+    /// The positions of the pools, ordered by age and name. The rank of a pool is its index in this list.
     pub(crate) order: Vec<usize>,
     /// The rank of the owner of each address that several pools name.
     contested: BTreeMap<Address, usize>,
-    /// All addresses that some pool names, in order.
+    /// All addresses that a pool lists or has an unfinished move of, sorted.
     owned: Vec<Address>,
-    /// Those of them that some pool lists, and does not only have moves of.
+    /// All addresses that a pool lists, sorted.
     listed: Vec<Address>,
 }
 
 impl Ownership {
-    /// Of these pools: the object whose journal names an address, else the oldest that lists it, else the first by name.
+    /// The owner is the object whose journal names the address, otherwise the oldest object that lists it, otherwise
+    /// the first by name.
     pub(crate) fn new<'a>(pools: impl Iterator<Item = &'a Pool>) -> Self {
         let pools: Vec<&Pool> = pools.collect();
         let mut order: Vec<usize> = (0..pools.len()).collect();
@@ -52,7 +53,7 @@ impl Ownership {
         Self { order, contested, owned, listed }
     }
 
-    /// The rank of the pool that owns an address which the pool of the given rank names, where that is another one.
+    /// The rank of the pool that owns an address, if that is another pool than the one with the given rank.
     pub(crate) fn other_owner(&self, address: Address, rank: usize) -> Option<usize> {
         if crate::sabotaged!(PoolsPlannedAlone) {
             return None;
@@ -65,12 +66,12 @@ impl Ownership {
         self.contested.contains_key(&address)
     }
 
-    /// Whether some pool lists an address.
+    /// Whether a pool lists an address.
     pub(crate) fn is_listed(&self, address: Address) -> bool {
         self.listed.binary_search(&address).is_ok()
     }
 
-    /// Whether some pool names an address.
+    /// Whether a pool lists an address or has an unfinished move of it.
     pub(crate) fn is_owned(&self, address: Address) -> bool {
         self.owned.binary_search(&address).is_ok()
     }

@@ -1,9 +1,13 @@
-//! Which address goes to which node: as many as possible, the more urgent first, ties by name.
+//! Which address goes to which node.
 //!
-//! This is maximum bipartite matching by augmenting paths. Addresses that may go to the same nodes are one group, so a
-//! path is searched over groups and not over addresses: each step of the search looks at each group once. An address that
-//! was placed stays placed, though perhaps on another node than at first, when a later one is placed too; so the placed
-//! ones are always the first possible in the order given.
+//! In: addresses in order of urgency, and the nodes that each may go to. Out: a node for each, or none. As many
+//! addresses as possible get a node, the more urgent first. Between equal nodes the name decides. Nothing here starts a
+//! move.
+//!
+//! This is maximum bipartite matching by augmenting paths. Addresses that may go to the same nodes form one group. The
+//! search goes over groups instead of addresses, so each step of it looks at each group once. Once an address has a
+//! node, it keeps one: a later address can only shift it to another node. So the addresses with a node are always the
+//! first possible ones in the given order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,11 +19,12 @@ use crate::bits::Bits;
 pub(crate) struct Group {
     /// The nodes that may get one.
     pub(crate) fit: Bits,
-    /// Where zones count: how many addresses of the pool each zone has already.
+    /// If the policy spreads over zones: how many addresses of the pool each zone has already.
     pub(crate) zones: Option<BTreeMap<Option<Arc<str>>, usize>>,
 }
 
-/// For each seeker, given by its group and in order of urgency, the slot of the node that it gets. Busy nodes get none.
+/// The slot of the node for each seeker. Seekers are given by their group, in order of urgency. Busy nodes get no
+/// address.
 pub(crate) fn place(
     world: &World,
     mut groups: Vec<Group>,
@@ -43,7 +48,7 @@ pub(crate) fn place(
     let mut placed = Vec::with_capacity(seekers.len());
     for group in seekers {
         let is_placed = !table.exhausted[*group] && table.augment(world, &mut groups, *group);
-        // Once no path leads to a free node, none ever will: later placements only take more nodes.
+        // If no path leads to a free node now, none will later: later placements only use more nodes.
         table.exhausted[*group] |= !is_placed;
         placed.push(is_placed.then(|| {
             counts[*group] += 1;
@@ -58,7 +63,7 @@ pub(crate) fn place(
         .collect()
 }
 
-/// The free nodes of each group that has few, in the order of their names. A group that has many looks through all nodes.
+/// The free nodes of each group, by name, if they are few. For a group with many, the search goes through all nodes.
 fn candidates(groups: &[Group], by_name: &[usize]) -> Vec<Option<Vec<usize>>> {
     const MANY_SHARE: usize = 16;
     let mut rank = vec![None; by_name.iter().max().map_or(0, |last| last + 1)];
@@ -76,19 +81,19 @@ fn candidates(groups: &[Group], by_name: &[usize]) -> Vec<Option<Vec<usize>>> {
 }
 
 struct Table {
-    /// Nodes that are not busy, in the order of their names.
+    /// Nodes that are not busy, by name.
     by_name: Vec<usize>,
-    /// The same for each group that has few of them.
+    /// The same for each group that has few nodes.
     candidates: Vec<Option<Vec<usize>>>,
-    /// The group that each taken node went to.
+    /// The group that got each taken node.
     taken: BTreeMap<usize, usize>,
-    /// Where each group goes on looking: what lies before is taken or does not fit.
+    /// Where the search of each group continues. All nodes before are taken or not fit.
     cursors: Vec<usize>,
     exhausted: Vec<bool>,
 }
 
 impl Table {
-    /// Gives the group one more node, if there is a way.
+    /// Gives the group one more node, if possible.
     fn augment(&mut self, world: &World, groups: &mut [Group], start: usize) -> bool {
         let mut reached_by: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
         let mut queue = VecDeque::from([start]);
@@ -109,7 +114,7 @@ impl Table {
         false
     }
 
-    /// Along the path, each group takes the next one's node, and the last one takes the free node.
+    /// Along the path, each group takes the node of the next group, and the last one takes the free node.
     fn shift(
         &mut self,
         last: usize,
@@ -128,12 +133,12 @@ impl Table {
         }
     }
 
-    /// The nodes among which a group looks, in the order of their names.
+    /// The nodes to search for a group, by name.
     fn nodes_of(&self, group: usize) -> &[usize] {
         self.candidates[group].as_deref().unwrap_or(&self.by_name)
     }
 
-    /// The first free node by name, or where zones count, the first in a zone that has the fewest.
+    /// The first free node by name. With spreading over zones, the first one in a zone with the fewest addresses.
     fn free_node(&mut self, world: &World, group: &Group, index: usize) -> Option<usize> {
         if let Some(zones) = &group.zones {
             let is_free = |slot: &&usize| !self.taken.contains_key(slot) && group.fit.contains(**slot);
@@ -150,7 +155,7 @@ impl Table {
         None
     }
 
-    /// The nodes of each group, in the order of their names.
+    /// The nodes of each group, by name.
     fn slots_of_groups(&self, count: usize) -> Vec<Vec<usize>> {
         let mut slots = vec![Vec::new(); count];
         for slot in &self.by_name {

@@ -1,50 +1,57 @@
 //! The plan for all pools at once.
 //!
+//! In: a world and the present time. Out: a [`Plan`]. Nothing here calls a cloud or writes an object.
+//!
 //! For each address of each pool, the first line that applies:
 //!
 //! ```text
 //! another object owns it                                  report it                        OwnedBy
-//! the object can't be acted on, or its journal not read   touch nothing of the pool        Waits
-//! the journal names it                                    the next step, see `moves`       Moving, Queued
-//! it is beyond the desired number                         leave it                         Disabled
-//!   and nobody holds it, policy.releaseCreated says so,
-//!   and the provider shows the object's mark              release it                       Releasing
-//!   the same, the object's status says that it created
-//!   it, and the provider does not show the mark           leave it, and report it          Unmarked
-//! its object is being deleted, and policy.onDelete says
-//!   so: on a machine of ours                              detach it                        Moving
-//!   otherwise                                             leave it                         Settled, Leaving
+//! the controller can't act on the object, or can't read
+//!   its journal                                           change nothing of the pool       Waits
+//! the journal has a move of it                            take the next step, see `moves`  Moving, Queued
 //! its cloud can't attach such an address                  report it                        Unsupported
-//! the cloud's answer is not known                         touch nothing                    Unknown
+//! it is beyond the desired number                         leave it                         Disabled
+//!   it is free, policy.releaseCreated says so, and the
+//!   provider shows the object's mark                      release it                       Releasing
+//!   the same, but the provider does not show the mark
+//!   of an address that is created by the status           leave it, and report it          Unmarked
+//! its state is unknown                                    change nothing                   Unknown
 //! the cloud does not know the address                     report it                        Missing
-//! on a machine of a node that is fit or keeps it          leave it                         Settled
+//! its object is being deleted:
+//!   policy.onDelete is Detach, and it is on our VM        detach it                        Moving
+//!   otherwise                                             leave it                         Settled, Leaving
+//! on the VM of a node that is fit or keeps it             leave it                         Settled
 //!   but it was not known to be there, and the change
-//!   that was to bring it there has failed                 ask for it there again           Unknown
-//! on a machine that is and was no node of ours            leave it, or policy.takeover     Foreign
-//! free, or on a machine of ours that has to give it up    place it on a fit, free node     Moving
-//!   and no such node exists:  UntilDrained, drained       detach it                        Moving
-//!                             otherwise                   leave it                         Lingers, NoNode,
+//!   that attached it failed                               attach it there again            Unknown
+//! on a VM that is not ours                                leave it, or policy.takeover     Foreign
+//! free, or on a VM of ours that has to give it up         move it to a fit, free node      Moving
+//!   and there is no such node:  UntilDrained, drained     detach it                        Moving
+//!                               otherwise                 leave it                         Lingers, NoNode,
 //!                                                                                          OtherRegion
 //! ```
 //!
-//! Ownership: the object whose journal names the address, else the oldest object that lists it, else the first by name.
+//! Ownership: the owner is the object whose journal has a move of the address, otherwise the oldest object that lists
+//! it, otherwise the first by name.
 //!
-//! Authority: a machine is ours if it backs a node, or if the object's own status says that it last held the address.
+//! Authority: a VM is ours if it backs a node, or if the object's status says that it held the address last.
 //!
-//! Freedom: a node is free if its machine holds no address, no move goes to it or comes from it, and nothing is under way
-//! on it, and no object that can't be decoded names its machine. While an address that no journal names is unknown, it might be on any node of its scope, so none of them is free.
+//! A node is **free** when its VM holds no address, no move targets or leaves it, no cloud operation on it is in
+//! flight, and no object that can't be decoded contains its VM. While the state of an address without a move is
+//! unknown, it might be on any node of its scope, so none of these nodes is free.
 //!
-//! Order: an address that nobody holds before one that somebody does, because it breaks no connection; a dead holder
-//! before a living one; an older object before a younger one; then the user's own order.
+//! Order: a free address goes before one that a VM holds, because its move breaks no connection. An address of a dead
+//! holder goes before one of a live holder, one of an older object before one of a younger object. Then the order in
+//! the spec decides.
 //!
-//! Of what could be placed, a policy holds back: voluntary moves beyond `maxConcurrentMoves`, or while fewer than
-//! `minHealthy` addresses are settled; assignments within the cool-off; all of a scope whose breaker is tripped, see
-//! `losses`, but for putting on what is on no machine; everything of an object that is only observed; and everything that would have
-//! to be journalled in an object that can't be written.
+//! Some moves have to wait: voluntary moves beyond `maxConcurrentMoves`, or while fewer than `minHealthy` addresses are
+//! settled; assignments within the cool-off; all moves in a scope whose breaker is tripped, see `losses`, except that
+//! detached addresses are attached; all moves of an object in mode Observe; and all new moves of an object that the
+//! apiserver refuses to update, because they can't be journalled.
 //!
-//! The node that we run on is never cut off by us: the plan says that somebody else should lead, who then does it.
+//! A leader never cuts off the node that it runs on. Instead the plan asks for another leader, which takes the step.
 //!
-//! The file is long because one pass over all pools fills the whole plan: each part of it reads what the parts before it have decided.
+//! The file is long because one pass over all pools fills the whole plan: each part reads what the parts before it have
+//! decided.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -66,13 +73,13 @@ use crate::{
     Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
 };
 
-/// Why nobody knows whether an address is on the machine that is said to hold it.
-const DOUBTFUL: &str = "the change that was to bring it to its machine has failed, and is asked for again";
+/// Why it is unknown whether an address is on the VM that the cloud reports as its holder.
+const DOUBTFUL: &str = "the change that attached it to its VM failed; the controller repeats it";
 
-/// Why nothing is begun for an object that can't be written.
-const UNWRITABLE: &str = "the apiserver refuses the controller's updates of this object";
+/// Why no move starts for an object that the controller can't update.
+const UNWRITABLE: &str = "the apiserver refuses updates of this object";
 
-/// What should happen, given what is known.
+/// What the controller should do, given what it knows.
 pub fn plan(world: &World, now: Timestamp) -> Plan {
     let ownership = world.ownership();
     let members: Vec<&Member> = world.members().collect();
@@ -102,28 +109,28 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
 struct Planner<'a> {
     world: &'a World,
     now: Timestamp,
-    /// Nodes whose machine holds an address.
+    /// Nodes whose VM holds an address.
     holding: Bits,
-    /// The nodes to be marked for each kind of object, in the order of their discovery.
+    /// For each kind of object, the nodes that should have a mark, in the order in which the planner found them.
     marked: BTreeMap<&'static str, Vec<(usize, Mark)>>,
     tally: Tally,
-    /// When the last urgent move that waits for its turn has it, in each scope.
+    /// For each scope, until when its last urgent move waits for the rate limit.
     urgent_turns: BTreeMap<Scope, Timestamp>,
-    /// How many addresses are off their machines because of moves that could wait, in each scope.
+    /// For each scope, how many addresses are detached because of moves that can wait.
     in_the_air: BTreeMap<Scope, usize>,
-    /// Scopes in which an address that no journal names is unknown.
+    /// Scopes with an address in an unknown state that has no move.
     unknown: BTreeSet<Scope>,
-    /// How many addresses may still be created, where there is a limit.
+    /// How many addresses may still be created, if there is a limit.
     room: Option<creation::Room>,
     journalled: Vec<Step>,
-    /// Moves that need no place to go to.
+    /// New moves without a new node.
     begun: Vec<Step>,
     seekers: Vec<Seeker<'a>>,
     progress: Vec<Progress>,
     plan: Plan,
 }
 
-/// An address that needs another place.
+/// An address that needs a node.
 struct Seeker<'a> {
     rank: usize,
     pool: &'a Pool,
@@ -133,7 +140,7 @@ struct Seeker<'a> {
     holder: Option<HeldBy>,
 }
 
-/// The machine that holds an address which needs another place.
+/// The VM that holds an address which needs another node.
 struct HeldBy {
     vm: VmId,
     node: Option<NodeName>,
@@ -141,7 +148,7 @@ struct HeldBy {
     why: Why,
 }
 
-/// How a pool's moves stand, as far as its policy counts them.
+/// What the policy of a pool counts.
 #[derive(Default)]
 struct Progress {
     settled: usize,
@@ -177,7 +184,7 @@ impl<'a> Planner<'a> {
                     again.insert(pool.scope.clone());
                 }
             }
-            // Giving an address back can't be undone, so everything must speak for it at every step.
+            // A release can't be undone, so the planner checks all conditions again at every step.
             let is_unneeded = pool.policy.mode == Mode::Active
                 && (pool.policy.releases_created || crate::sabotaged!(ReleasedUnasked))
                 && position < pool.addresses.len()
@@ -189,7 +196,7 @@ impl<'a> Planner<'a> {
                 (Some(owner), ..) => Verdict::OwnedBy(ranked[owner].pool.key.clone()),
                 _ if pool.policy.mode == Mode::Refused => Verdict::Waits(Waits::ForCorrection),
                 _ if !is_readable => Verdict::Waits(Waits::ForNewerController),
-                (_, Some(entry), _) => self.go_on(rank, pool, *address, fact, entry, mark),
+                (_, Some(entry), _) => self.resume(rank, pool, *address, fact, entry, mark),
                 (.., Some(why)) => Verdict::Unsupported(why),
                 _ if wanted >= pool.desired => self.spare(pool, *address, fact, is_unneeded),
                 _ => match self.judge(rank, member, *address, known, position) {
@@ -200,20 +207,20 @@ impl<'a> Planner<'a> {
                     }
                 },
             };
-            // An address that the cloud does not know can't be one of those that are wanted.
+            // An address that can't be attached does not count for the desired number.
             let is_out = matches!(verdict, Verdict::Missing | Verdict::OwnedBy(_) | Verdict::Unsupported(_));
             wanted += usize::from(!is_out);
             self.progress[rank].settled += usize::from(matches!(verdict, Verdict::Settled(_)));
             verdicts.push((*address, verdict));
         }
         self.plan.verdicts.insert(pool.key.clone(), verdicts);
-        // An entry for a creation needs a place in the journal, too.
+        // The entry of a creation also needs room in the journal.
         if is_readable && (pool.creation.is_some() || moves.len() < ADDRESSES_MAX) {
             self.create(pool, ownership);
         }
     }
 
-    /// What to do for a pool that lacks addresses.
+    /// Plans the next step of a pool that needs more addresses.
     fn create(&mut self, pool: &Pool, ownership: &Ownership) {
         let next = creation::next(self.world, pool, ownership, self.room.as_ref(), self.now);
         if let Some(action) = next.action {
@@ -239,7 +246,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What is to be said of an address beyond the desired number.
+    /// The verdict for an address beyond the desired number.
     fn spare(&mut self, pool: &Pool, address: Address, fact: Option<&Fact>, is_unneeded: bool) -> Verdict {
         let is_free = fact.is_some_and(|fact| fact.holding == Holding::Free);
         match pool.mark_on(address, fact) {
@@ -253,27 +260,29 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Where an address that nobody has goes on from: the node that had it last, if that still gets its own back.
+    /// The source for the move of a free address: its last holder, if the controller still has to restore the ephemeral
+    /// address there.
     fn left<'p>(&self, pool: &'p Pool, address: Address, to: Option<&Target>) -> Option<&'p VmId> {
         let is_left = |vm: &&VmId| self.world.node_of(vm).is_some() && to.is_none_or(|to| to.vm != **vm);
         lent_to(pool, address).filter(is_left)
     }
 
-    /// Begins a move that needs no place to go to.
+    /// Starts a move without a new node.
     fn begin(&mut self, pool: &Pool, address: Address, from: Option<VmId>, releases: bool) {
         let from = from.or_else(|| self.left(pool, address, None).cloned());
         let entry = self.entry(pool, address, from, None, true);
         self.begun.push(step(pool, address, false, Action::Begin(Move { releases, ..entry })));
     }
 
-    /// Until when a machine is not asked again to hold what it may not hold, because something has failed for one of the two lately.
+    /// Until when a failed attach is not repeated, because of the backoff of the address or of the VM.
     fn rests(&self, address: Address, vm: &VmId) -> Option<Timestamp> {
         let of_address = self.world.avoid_addresses.get(&address).map(|pause| pause.until);
         let of_machine = self.world.avoid_machines.get(vm).copied();
         of_address.max(of_machine).filter(|until| self.now < *until)
     }
 
-    /// Asks for what a machine is said to hold again. The address stays: the machine may well have it.
+    /// Repeats a failed attach on the VM that the cloud reports as the holder. The address is not detached, because it
+    /// may well be there.
     fn ask_for_again(&mut self, pool: &Pool, address: Address, holder: Target) -> (Option<Step>, Verdict) {
         self.leave_mark(pool, &holder.node);
         let entry = self.entry(pool, address, Some(holder.vm.clone()), Some(holder), false);
@@ -284,7 +293,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A journal entry for a move that begins now.
+    /// A journal entry for a move that starts now.
     fn entry(
         &self,
         pool: &Pool,
@@ -293,11 +302,11 @@ impl<'a> Planner<'a> {
         to: Option<Target>,
         is_voluntary: bool,
     ) -> Move {
-        let owed = owed(pool, address, from.as_ref(), to.as_ref());
+        let to_restore = to_restore(pool, address, from.as_ref(), to.as_ref());
         Move {
             from,
             to,
-            owed,
+            to_restore,
             releases: false,
             is_voluntary,
             epoch: self.world.epoch,
@@ -305,7 +314,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What is to be said of an address whose object is being deleted, given who holds it and which node that is.
+    /// The verdict for an address whose object is being deleted, given its holder and the node of that.
     fn let_go(&mut self, pool: &Pool, address: Address, vm: &VmId, slot: Option<usize>) -> Verdict {
         let is_ours = slot.is_some() || pool.last_holders.get(&address) == Some(vm);
         if is_ours && pool.policy.detaches_on_delete {
@@ -319,7 +328,7 @@ impl<'a> Planner<'a> {
         Verdict::Settled(name.clone())
     }
 
-    /// Marks a node as the holder of an address. What is only observed marks nothing.
+    /// Marks a node as the holder of an address, unless the controller does not act on the object.
     fn mark(&mut self, pool: &Pool, slot: usize, address: Address) {
         if pool.policy.mode.acts() {
             let mark = Mark { address, object: Arc::clone(&pool.key.name) };
@@ -327,7 +336,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The marks by name: one walk over all nodes in order costs less than to find the place of each.
+    /// Puts the marks into the plan, sorted by node name. One walk over all nodes by name is cheaper than to insert
+    /// each mark.
     fn name_marks(&mut self) {
         for (kind, marked) in std::mem::take(&mut self.marked) {
             let mut by_slot = vec![None; self.world.slots_len()];
@@ -340,7 +350,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Marks the holder of an address that has to leave it: where the mark says who holds one, and not who should.
+    /// Marks the holder of an address that has to leave, for kinds of objects whose mark says which node holds an
+    /// address now.
     fn mark_leaving(&mut self, pool: &Pool, address: Address, fact: &Fact) {
         let Some(vm) = fact.holder().filter(|_| pool.tenancy == Tenancy::UntilDrained) else { return };
         let Some((slot, (name, _))) =
@@ -354,13 +365,13 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Leaves a node marked as it is, because nobody knows whether it holds an address.
+    /// Leaves the mark of a node as it is, because it is unknown whether the node holds an address.
     fn leave_mark(&mut self, pool: &Pool, node: &NodeName) {
         self.plan.marks.coming.entry(pool.key.kind).or_default().insert(node.clone());
     }
 
-    /// The next step of an unfinished move, and what is to be said of it.
-    fn go_on(
+    /// Plans the next step of an unfinished move, and returns the verdict.
+    fn resume(
         &mut self,
         rank: usize,
         pool: &Pool,
@@ -375,11 +386,11 @@ impl<'a> Planner<'a> {
         }
         let may_be_there = self.world.in_flight.addresses.contains(&address)
             || self.world.may_be_late(pool.scope.provider, fact.map(|fact| fact.as_of));
-        if let Some(to) = entry.to.as_ref().filter(|_| may_be_there || entry.asks_again()) {
+        if let Some(to) = entry.to.as_ref().filter(|_| may_be_there || entry.repeats_attach()) {
             self.leave_mark(pool, &to.node);
         }
         self.progress[rank].voluntary += usize::from(entry.is_voluntary);
-        self.progress[rank].assigning += usize::from(entry.to.is_some() && !entry.asks_again());
+        self.progress[rank].assigning += usize::from(entry.to.is_some() && !entry.repeats_attach());
         let mut is_queued = false;
         let action = match moves::next(self.world, pool, address, entry, &self.holding, mark, self.now) {
             NextAction::Claim => Some(Action::Claim),
@@ -398,13 +409,13 @@ impl<'a> Planner<'a> {
             }
             NextAction::Finish => Some(Action::Finish),
             NextAction::Abandon => Some(Action::Abandon),
-            NextAction::Owe => Some(Action::Owe),
+            NextAction::NoteEphemeral => Some(Action::NoteEphemeral),
             NextAction::KeepPtr(name) => Some(Action::KeepPtr(name)),
             NextAction::Attach(to) => Some(Action::Attach(to)),
             NextAction::Replace(to) => Some(Action::Replace(to)),
             NextAction::Restore(vm) => Some(Action::Restore(vm)),
             NextAction::Detach(from) if entry.to.is_some() && !moves::is_urgent(self.world, entry, fact) => {
-                // What is only observed takes no place: nothing of it is done.
+                // In mode Observe the controller does not take the step, so it does not count.
                 let may = !pool.policy.mode.acts() || self.may_take_off(&pool.scope);
                 is_queued = !may;
                 may.then_some(Action::Detach(from))
@@ -421,27 +432,29 @@ impl<'a> Planner<'a> {
         match (failed, &entry.to) {
             (Some(pause), _) => Verdict::Waits(Waits::ForRetry(pause.clone())),
             (None, _) if entry.releases => Verdict::Releasing,
-            (None, _) if entry.asks_again() => Verdict::Unknown(DOUBTFUL.into()),
+            (None, _) if entry.repeats_attach() => Verdict::Unknown(DOUBTFUL.into()),
             (None, Some(to)) if is_queued => Verdict::Queued(to.node.clone()),
             (None, to) => Verdict::Moving(to.as_ref().map(|to| to.node.clone())),
         }
     }
 
-    /// Whether an address may be taken off a machine where it serves, to be put on another one. If so, it counts from now on.
+    /// Whether the controller may detach a working address to move it. If so, the address counts as detached from now
+    /// on.
     fn may_take_off(&mut self, scope: &Scope) -> bool {
-        // Where taking off and putting on are limited apart, it would be on no machine until the others have gone.
+        // Some clouds limit detaching and attaching separately. Then the address would be detached until the urgent
+        // ones are attached.
         if let Some(turn) = self.urgent_turns.get(scope).copied() {
             self.ask_again(Some(turn));
             return false;
         }
         let in_the_air = self.in_the_air.entry(scope.clone()).or_default();
-        // Each of them that arrives is news, and leads to another plan.
-        let may = *in_the_air < moves::IN_THE_AIR_MAX;
+        // When one of them is attached, that is an event, which leads to another plan.
+        let may = *in_the_air < moves::DETACHED_MAX;
         *in_the_air += usize::from(may);
         may
     }
 
-    /// What is to be said of one address of its owner, or nothing where it seeks another place.
+    /// The verdict for an address of its owner; none if it needs another node.
     fn judge(
         &mut self,
         rank: usize,
@@ -454,7 +467,7 @@ impl<'a> Planner<'a> {
         self.count_loss(pool, address, known.map(|known| &known.fact));
         let Some(Known { fact, slot }) = known else {
             self.plan.read_again.insert(pool.scope.clone());
-            return Some(Verdict::Unknown("the cloud has not been asked yet".into()));
+            return Some(Verdict::Unknown("the controller has not listed the account yet".into()));
         };
         let is_leaving = pool.policy.mode == Mode::Leaving;
         let mut seek = |holder| {
@@ -499,7 +512,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What is to be said of an address that stays on its machine, if it is there.
+    /// The verdict for an address that stays on its VM. Repeats the attach if it may not be there.
     fn stay(&mut self, pool: &Pool, address: Address, fact: &Fact, slot: usize, node: &NodeName) -> Verdict {
         if let Some(vm) = fact.holder().filter(|_| is_doubted(pool, address, fact)) {
             if let Some(until) = self.rests(address, vm) {
@@ -531,7 +544,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Places the seekers, and lets the policies and breakers speak.
+    /// Places the seekers, applies policies and breakers, and completes the plan.
     fn conclude(mut self, ranked: &[&'a Member]) -> Plan {
         self.plan.tripped = std::mem::take(&mut self.tally).tripped();
         let tripped = &self.plan.tripped;
@@ -589,7 +602,8 @@ impl<'a> Planner<'a> {
         self.plan
     }
 
-    /// Whether a step of an unfinished move can't cost anybody an address: it puts on what is on no machine, or is written down only.
+    /// Whether a step of an unfinished move can't detach an address: it attaches a free address, or only changes the
+    /// journal.
     fn takes_nothing(&self, step: &Step) -> bool {
         match &step.action {
             Action::Claim | Action::Finish => true,
@@ -601,14 +615,14 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Does not take a step of a scope whose breaker is tripped, and says so of its address.
+    /// Holds back a step of a scope whose breaker is tripped, and changes the verdict of its address.
     fn wait_for_confirmation(&mut self, step: Step) {
         let Some(tripped) = self.plan.tripped.get(&step.scope) else { return };
         let waits = Verdict::Waits(Waits::ForConfirmation(tripped.clone()));
         self.say(&step.pool, step.address, waits);
     }
 
-    /// Begins nothing that an object's status has no room for: what is begun must be remembered.
+    /// Holds back new moves that do not fit into the object's status.
     fn hold_back_what_does_not_fit(&mut self) {
         let begins = |step: &Step| matches!(step.action, Action::Begin(_));
         let mut begun: BTreeMap<&PoolKey, usize> = BTreeMap::new();
@@ -617,13 +631,13 @@ impl<'a> Planner<'a> {
         }
         let tight = |(key, begun): (&PoolKey, usize)| {
             let pool = self.world.pool(key)?;
-            // Only a pool of that size can run out of room.
+            // Only such a large pool can run out of room.
             let most = pool.addresses.len() + begun + 1;
             let moves = matches!(&pool.journal, Journal::Known(moves) if most + moves.len() > ADDRESSES_MAX);
             moves.then(|| (key.clone(), pool.room()))
         };
         let mut room: BTreeMap<PoolKey, (usize, usize)> = begun.into_iter().filter_map(tight).collect();
-        // A creation that begins now takes a place in the journal, too.
+        // A creation that starts now also needs room in the journal.
         for creation in &self.plan.creations {
             if let (CreationAction::Begin { .. }, Some((_, entries))) =
                 (&creation.action, room.get_mut(&creation.pool))
@@ -650,15 +664,15 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Says something else of an address than was decided first.
-    fn say(&mut self, pool: &PoolKey, address: Address, said: Verdict) {
-        let verdicts = self.plan.verdicts.get_mut(pool).into_iter().flatten();
-        for (_, verdict) in verdicts.filter(|(of, _)| *of == address) {
-            *verdict = said.clone();
+    /// Replaces the verdict of an address.
+    fn say(&mut self, pool: &PoolKey, address: Address, verdict: Verdict) {
+        let present = self.plan.verdicts.get_mut(pool).into_iter().flatten();
+        for (_, present) in present.filter(|(of, _)| *of == address) {
+            present.clone_from(&verdict);
         }
     }
 
-    /// Lets pods go from nodes without an address.
+    /// Plans evictions from nodes without an address.
     fn evict(&mut self, ranked: &[&'a Member]) {
         if !ranked.iter().any(|member| member.pool.policy.evicts) {
             return;
@@ -669,7 +683,9 @@ impl<'a> Planner<'a> {
             let pool = &member.pool.key;
             self.ask_again(next.ask_again);
             self.plan.evictions.extend(next.from.map(|node| Eviction { pool: pool.clone(), node }));
-            self.plan.astray.extend(next.astray.map(|astray| (pool.clone(), astray)));
+            self.plan
+                .misplaced_pods
+                .extend(next.misplaced_pods.map(|misplaced_pods| (pool.clone(), misplaced_pods)));
         }
     }
 
@@ -741,7 +757,7 @@ impl<'a> Planner<'a> {
         zones
     }
 
-    /// The move for a seeker, given the node that it was placed on, and what is to be said of it.
+    /// The move of a seeker to the node that it got, if any, and the verdict.
     fn settle(&mut self, seeker: Seeker<'_>, slot: Option<usize>) -> (Option<Step>, Verdict) {
         let Seeker { rank, pool, address, region, holder, .. } = seeker;
         let to = slot.and_then(|slot| self.world.at(slot)).and_then(|(name, node)| {
@@ -751,7 +767,9 @@ impl<'a> Planner<'a> {
         if self.unknown.contains(&pool.scope) {
             return (
                 None,
-                Verdict::Unknown("another address of the account is unknown, and may be on any node".into()),
+                Verdict::Unknown(
+                    "another address of the account is in an unknown state, and may be on any node".into(),
+                ),
             );
         }
         if let Some(pause) = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until) {
@@ -769,7 +787,7 @@ impl<'a> Planner<'a> {
                 Some(HeldBy { vm, is_ours: false, .. }) if !crate::sabotaged!(AuthorityIgnored) => {
                     return (None, Verdict::Foreign(vm.clone()));
                 }
-                // Only a drained node is surely of no use to its address; any other may still serve or come back.
+                // Only a drained node certainly does not need the address. Any other may still serve it or come back.
                 Some(HeldBy { why: Why::Drained, .. }) => {}
                 Some(HeldBy { vm, node: Some(node), .. })
                     if self
@@ -805,7 +823,7 @@ impl<'a> Planner<'a> {
         (Some(step), verdict)
     }
 
-    /// What is to be said of an address that is free and that no node can take.
+    /// The verdict for a free address that no node can take.
     fn no_node(&self, pool: &Pool, region: Option<Arc<str>>) -> Verdict {
         let others = |region: &Arc<str>| self.world.other_regions(self.world.member(&pool.key)?, region);
         match region.as_ref().and_then(others).zip(region) {
@@ -814,7 +832,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What a move that could be made has to wait for, if anything.
+    /// What a possible move has to wait for; none if it may start.
     fn held_back(&mut self, rank: usize, pool: &Pool, is_voluntary: bool, assigns: bool) -> Option<Waits> {
         let progress = &self.progress[rank];
         if let Some(tripped) = self.plan.tripped.get(&pool.scope) {
@@ -833,7 +851,7 @@ impl<'a> Planner<'a> {
                 return Some(Waits::ForCoolOff(Some(ends)));
             }
             if progress.assigning > 0 {
-                // The next one is due a cool-off after the one under way, whose end will say when that is.
+                // The cool-off starts when the assignment in flight ends, so its end is not known yet.
                 return Some(Waits::ForCoolOff(None));
             }
         }
@@ -841,7 +859,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Steps of which no two share an address or a machine.
+/// Steps of which no two share an address or a VM.
 #[derive(Default)]
 struct Actions {
     steps: Vec<Step>,
@@ -849,7 +867,7 @@ struct Actions {
 }
 
 impl Actions {
-    /// Adds a step of an unfinished move, unless a call before it uses one of its machines.
+    /// Adds a step of an unfinished move, unless an earlier call uses one of its VMs.
     fn add(&mut self, step: Step, world: &World) {
         if step.action.is_call() {
             let entry = world.pool(&step.pool).and_then(|pool| pool.entry(step.address));
@@ -868,25 +886,26 @@ fn step(pool: &Pool, address: Address, is_urgent: bool, action: Action) -> Step 
     Step { pool: pool.key.clone(), scope: pool.scope.clone(), address, is_urgent, action, ptr }
 }
 
-/// Whoever had an address last, if that one had an address of its own before.
+/// The last holder of an address, if it had an ephemeral address before.
 fn lent_to(pool: &Pool, address: Address) -> Option<&VmId> {
-    pool.last_holders.get(&address).filter(|_| pool.lent.contains(&address))
+    pool.last_holders.get(&address).filter(|_| pool.replaced_ephemeral.contains(&address))
 }
 
-/// Which end of a move had an address of its own before it had this one: where it comes from, or else where it comes back to.
-fn owed(pool: &Pool, address: Address, from: Option<&VmId>, to: Option<&Target>) -> BTreeSet<VmId> {
+/// Which VM of a move had an ephemeral address before it had this address: the source, or, without a source, a target
+/// that it returns to.
+fn to_restore(pool: &Pool, address: Address, from: Option<&VmId>, to: Option<&Target>) -> BTreeSet<VmId> {
     let end = from.or_else(|| to.map(|to| &to.vm));
     end.filter(|vm| lent_to(pool, address) == Some(*vm)).into_iter().cloned().collect()
 }
 
-/// Whether a machine may not hold what it is said to hold: the change that was to bring it there has failed. Where it was known to be
-/// there before, the change may have been any other.
+/// Whether an address may not be on the VM that the cloud reports, because the change that attached it failed. If the
+/// status says that it was there before, the failed change was another one.
 fn is_doubted(pool: &Pool, address: Address, fact: &Fact) -> bool {
     let was_there = || pool.held.contains(&address) && pool.last_holders.get(&address) == fact.holder();
-    fact.is_doubtful && !was_there()
+    fact.is_unconfirmed && !was_there()
 }
 
-/// Seekers were judged last; the user wants to read the addresses in the order of the list.
+/// Sorts the verdicts in the order of the spec: those of seekers were added last.
 fn restore_order(verdicts: &mut [(Address, Verdict)], pool: Option<&Pool>) {
     let Some(pool) = pool else { return };
     let is_in_order = verdicts.iter().map(|(address, _)| address).eq(pool.addresses.iter());

@@ -1,4 +1,6 @@
-//! Pools: addresses, the nodes that may have them, the rules, and what was begun.
+//! Pools: the addresses of an object, its policy, and the journal of its unfinished moves and creations.
+//!
+//! Plain data. The planner decides what follows from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,64 +8,67 @@ use std::time::Duration;
 
 use crate::{Address, Epoch, Fact, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId};
 
-/// Addresses and the rules for them. Both resource kinds become this.
+/// What the planner makes of one NetIPAllocation, FloatingIPPool or NodeDNSRecordSet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// Which object it is.
+    /// The object that it is made from.
     pub key: PoolKey,
     /// When the object was created: the oldest object that lists an address owns it.
     pub created: Timestamp,
-    /// Where its addresses live.
+    /// The scope of its addresses.
     pub scope: Scope,
     /// Its addresses, in the user's order.
     pub addresses: Vec<Address>,
-    /// How many of them are wanted on nodes; those beyond, in order, are disabled.
+    /// How many of them should be on nodes. The addresses after that many are disabled.
     pub desired: usize,
-    /// Addresses that were created for it and are being written into the object. They are not used before that.
+    /// Addresses that the controller created for it and is writing into the object's spec. It uses them after that.
     pub adopted: BTreeSet<Address>,
-    /// Where its kind can create addresses up to the desired number: the tag that they carry.
+    /// If the controller creates addresses for this kind of object: the tag of created addresses.
     pub creates: Option<Arc<str>>,
-    /// Whether addresses may have been created with that tag, by the object's own status.
+    /// Whether the controller may have created addresses with that tag, according to the object's status.
     pub is_tag_used: bool,
-    /// Those of its addresses that it created itself, by the object's own status. Anybody who may write that can add some, so
-    /// it is no proof: see [`Pool::mark_on`].
+    /// Its addresses that the controller created, according to the object's status. This is no proof, because everyone
+    /// who may write the status can add some: see [`Pool::mark_on`].
     pub created_here: BTreeSet<Address>,
-    /// Addresses of which a person has said that they were not created for it.
+    /// Addresses that were not created for it, according to a person (annotation `not-created`).
     pub disowned: BTreeSet<Address>,
-    /// When a node gives its address up.
+    /// When a node has to give up its address.
     pub tenancy: Tenancy,
-    /// New placements go only to this region, where one is given.
+    /// If set, new placements go only to this region.
     pub region: Option<Arc<str>>,
     /// New placements go only to these zones; empty means all.
     pub zones: Vec<Arc<str>>,
-    /// The machine of ours that last held each address, by the object's own status.
+    /// The VM of a node that held each address last, according to the object's status.
     pub last_holders: BTreeMap<Address, VmId>,
-    /// Those of its addresses that were known to be on their last holder when the object's status was written.
+    /// Its addresses that were on their last holder when the controller wrote the object's status.
     pub held: BTreeSet<Address>,
-    /// Those of its addresses whose last holder had an address of its own before, and gets one back.
-    pub lent: BTreeSet<Address>,
-    /// The last machines that its addresses have left and that have one of their own again, by the object's own status.
+    /// Its addresses whose last holder had an ephemeral address before. The controller restores one when the address
+    /// leaves.
+    pub replaced_ephemeral: BTreeSet<Address>,
+    /// The last VMs that each address has left and on which the controller restored an ephemeral address, according to
+    /// the object's status.
     pub returned: BTreeMap<Address, Vec<VmId>>,
-    /// The names that addresses had in their PTR records when they left their last machines, by the object's own status.
+    /// The names in the PTR records of addresses when they were detached from their last VMs, according to the object's
+    /// status.
     pub ptrs: BTreeMap<Address, Arc<str>>,
-    /// When an address was last assigned, by the object's own status.
+    /// When an address was last assigned, according to the object's status.
     pub last_assignment: Option<Timestamp>,
-    /// Since when addresses are on their way, by the object's own status.
+    /// Since when addresses are moving, according to the object's status.
     pub moving_since: BTreeMap<Address, Timestamp>,
-    /// The name in DNS that follows it.
+    /// The DNS name that it publishes.
     pub publication: Option<Publication>,
-    /// Losses up to then are confirmed by a person.
+    /// A person has confirmed all losses up to this time.
     pub losses_confirmed: Option<Timestamp>,
-    /// The journal: what was begun and is not known to be finished.
+    /// The journal of its unfinished moves.
     pub journal: Journal,
-    /// The journal's entry for addresses that are being created.
+    /// The journal entry of its unfinished creation.
     pub creation: Option<Creation>,
-    /// What the user allows.
+    /// Its policy.
     pub policy: Policy,
 }
 
 impl Pool {
-    /// A pool of these addresses, all of them wanted, of which nothing else is known or asked.
+    /// A pool that wants all of these addresses on nodes, with defaults for everything else.
     pub fn new(key: PoolKey, scope: Scope, addresses: Vec<Address>) -> Self {
         Self {
             key,
@@ -81,7 +86,7 @@ impl Pool {
             zones: Vec::new(),
             last_holders: BTreeMap::new(),
             held: BTreeSet::new(),
-            lent: BTreeSet::new(),
+            replaced_ephemeral: BTreeSet::new(),
             returned: BTreeMap::new(),
             ptrs: BTreeMap::new(),
             last_assignment: None,
@@ -94,14 +99,15 @@ impl Pool {
         }
     }
 
-    /// The pool's own mark, where the provider shows it on an address: the proof that the pool created it.
+    /// The pool's mark, if the provider shows it on an address. This is the proof that the address was created for the
+    /// pool.
     pub(crate) fn mark_on(&self, address: Address, fact: Option<&Fact>) -> Option<&Arc<str>> {
         let is_shown = |mark: &&Arc<str>| fact.is_some_and(|fact| fact.tag.as_ref() == Some(*mark));
         let is_believed = crate::sabotaged!(ReleasedWithoutMark) && self.created_here.contains(&address);
         self.creates.as_ref().filter(|mark| is_shown(mark) || is_believed)
     }
 
-    /// Whether something of an address has to be remembered in the object's status.
+    /// Whether the object's status has to remember something about an address.
     pub fn is_remembered(&self, address: Address) -> bool {
         self.entry(address).is_some()
             || self.last_holders.contains_key(&address)
@@ -109,7 +115,7 @@ impl Pool {
             || self.returned.contains_key(&address)
     }
 
-    /// How many more addresses can be remembered, and how many more journal entries can be written.
+    /// How many more addresses and journal entries fit into the object's status.
     pub(crate) fn room(&self) -> (usize, usize) {
         let Journal::Known(moves) = &self.journal else { return (0, 0) };
         let removed = moves.keys().filter(|address| !self.addresses.contains(address));
@@ -119,15 +125,15 @@ impl Pool {
     }
 }
 
-/// The most addresses, and the most journal entries, that an object's status holds.
+/// The maximum number of addresses, and of journal entries, in an object's status.
 pub const ADDRESSES_MAX: usize = 1_000;
 
-/// What was begun.
+/// The unfinished moves of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Journal {
     /// The entries, by address.
     Known(BTreeMap<Address, Move>),
-    /// It is of a version that this code does not know. It is left alone, and so is everything of the pool.
+    /// A newer controller wrote it, and this version can't read it. The controller then changes nothing of the pool.
     Unreadable,
 }
 
@@ -140,101 +146,103 @@ impl Default for Journal {
 /// One unfinished move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// The machine that held the address when the move began.
+    /// The VM that held the address when the move started.
     pub from: Option<VmId>,
-    /// The machine that is to hold it; none only detaches.
+    /// The VM that should get it; none to only detach it.
     pub to: Option<Target>,
-    /// Those of the two that had an address of their own, and must not be left without any. Only then may it be taken off.
-    pub owed: BTreeSet<VmId>,
-    /// Whether the address is given back to the cloud.
+    /// Which of the two VMs had an ephemeral address. The controller removes it only after this is written, and
+    /// restores one before the move ends.
+    pub to_restore: BTreeSet<VmId>,
+    /// Whether the controller releases the address to the cloud.
     pub releases: bool,
-    /// Whether the holder was alive when the move began, so that the move could have waited.
+    /// Whether the holder was alive when the move started, so that the move can wait.
     pub is_voluntary: bool,
     /// The leader that wrote the entry last.
     pub epoch: Epoch,
-    /// When this process wrote the entry, or learnt that it stands. Facts from before that don't count for it.
+    /// When this process wrote the entry, or first read it. Older facts don't count for it.
     pub written: Tick,
 }
 
 impl Move {
-    /// The machines that the move is about.
+    /// The VMs of the move.
     pub fn machines(&self) -> impl Iterator<Item = &VmId> {
         self.from.iter().chain(self.to.iter().map(|to| &to.vm))
     }
 
-    /// Whether it goes nowhere, and only asks again for what has failed where the address is said to be.
-    pub fn asks_again(&self) -> bool {
+    /// Whether source and target are the same: the move only repeats a failed attach on the VM that the cloud reports
+    /// as the holder.
+    pub fn repeats_attach(&self) -> bool {
         self.from.is_some() && self.from.as_ref() == self.to.as_ref().map(|to| &to.vm)
     }
 }
 
-/// The moment of an entry that is being written: no fact is ever younger, so nothing is called for it.
+/// The time of an entry that is not written yet. No fact is newer, so the controller makes no call for it.
 pub const PENDING: Tick = Tick(u64::MAX);
 
-/// Where an address is to go.
+/// The target of a move.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
-    /// The machine.
+    /// The VM.
     pub vm: VmId,
-    /// The node it backs.
+    /// The node of the VM.
     pub node: NodeName,
 }
 
-/// How a pool's pods fare on a node that its selectors match.
+/// The state of a pool's pods on a matching node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pods {
-    /// At least one runs and is Ready.
+    /// At least one is Ready.
     Ready,
     /// There are some, running or terminating, and none is Ready.
     Present,
-    /// There are some, none is known to be Ready, and at least one can't be decoded.
+    /// There are some, none is known to be Ready, and the controller can't decode at least one.
     Unknown,
     /// There are none.
     Absent,
 }
 
-/// When a node gives its address up.
+/// When a node has to give up its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tenancy {
-    /// A node needs no pods to get an address, and a cordoned one keeps it while the workload's pods are there. Once the
-    /// node has to give it up, the address leaves even if no other node can take it.
+    /// A node needs no pods to get an address. A cordoned node keeps it while the workload's pods run there. After that
+    /// the controller detaches it, even if no other node can take it.
     UntilDrained,
-    /// A node must run a Ready pod (where `needs_pods`), and an address leaves only when another node can take it.
+    /// With `needs_pods`, a node must run a Ready pod. An address leaves only when another node can take it.
     UntilDisplaced {
         /// Whether pods matter at all.
         needs_pods: bool,
     },
 }
 
-/// What the user allows, with all defaults resolved.
+/// The policy of an object, with all defaults resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Whether to act at all.
+    /// Whether the controller acts on the object.
     pub mode: Mode,
     /// How long a NotReady node keeps its address.
     pub failover_grace: Duration,
-    /// The most voluntary moves under way at once.
+    /// The maximum number of voluntary moves in flight.
     pub concurrent_moves_max: Option<usize>,
     /// Voluntary moves wait while fewer addresses than this are on nodes that should have them.
     pub healthy_min: usize,
     /// The pause between two assignments.
     pub cool_off: Duration,
-    /// Whether an address may be taken from a machine that is not ours.
+    /// Whether the controller may take an address from a VM that is not a node of this cluster.
     pub takeover: Takeover,
-    /// Whether placements are spread over zones.
+    /// Whether the planner spreads addresses over zones.
     pub spread: Spread,
-    /// Whether a node that is about to be removed gives its address up early.
+    /// Whether the address of a node that is about to be removed moves early.
     pub leaves_on_disruption: bool,
-    /// Whether addresses that the object created are given back once they are beyond the desired number.
+    /// Whether the controller releases addresses that it created and that are beyond the desired number.
     pub releases_created: bool,
-    /// Whether addresses are taken off their nodes when the object is deleted.
+    /// Whether the controller detaches the addresses when the object is deleted.
     pub detaches_on_delete: bool,
-    /// Whether the workload's pods are evicted from nodes without an address.
+    /// Whether the controller evicts the workload's pods from nodes without an address.
     pub evicts: bool,
 }
 
 impl Policy {
-    /// What applies where the user sets nothing. The failover grace and the cool-off depend on the kind of the object.
+    /// The defaults. The grace period and the cool-off depend on the kind of the object.
     pub fn defaults(failover_grace: Duration, cool_off: Duration) -> Self {
         Self { failover_grace, cool_off, evicts: true, ..Self::default() }
     }
@@ -258,27 +266,27 @@ impl Default for Policy {
     }
 }
 
-/// Whether to act or only to report.
+/// Whether the controller acts on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Plan and act.
     Active,
     /// Plan and report.
     Observe,
-    /// The object can't be acted on as it stands. It still owns its addresses, so nobody else may have them.
+    /// The controller can't act on the object. The object still owns its addresses, so no other object gets them.
     Refused,
-    /// The object is being deleted: finish what was begun, and begin nothing but what the policy asks for at the end.
+    /// The object is being deleted: finish unfinished moves, and start only what `policy.onDelete` asks for.
     Leaving,
 }
 
 impl Mode {
-    /// Whether anything is changed for the object.
+    /// Whether the controller changes anything for the object.
     pub fn acts(self) -> bool {
         matches!(self, Self::Active | Self::Leaving)
     }
 }
 
-/// Whether an address may be taken from a machine that is not ours.
+/// Whether the controller may take an address from a VM that is not a node of this cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Takeover {
@@ -286,7 +294,7 @@ pub enum Takeover {
     Always,
 }
 
-/// Whether placements are spread over zones.
+/// Whether the planner spreads addresses over zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Spread {
@@ -297,14 +305,14 @@ pub enum Spread {
 /// An unfinished creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Creation {
-    /// What the new addresses carry from their first moment on; none where the cloud can't do that.
+    /// The tag that new addresses get in the request that creates them; none if the cloud can't do that.
     pub tag: Option<Arc<str>>,
-    /// The addresses that existed before: those with the tag, or where there is none, those that no object listed.
+    /// The addresses that existed before: with a tag those that have it, otherwise those that no object listed.
     pub before: BTreeSet<Address>,
-    /// Whether a request of unknown outcome may have been sent since the entry was written.
+    /// Whether the controller may have sent a request with an unknown outcome since the entry was written.
     pub may_have_asked: bool,
     /// The leader that wrote the entry last.
     pub epoch: Epoch,
-    /// When this process wrote the entry, or learnt that it stands.
+    /// When this process wrote the entry, or first read it.
     pub written: Tick,
 }

@@ -1,7 +1,8 @@
-//! Every condition type, reason and Event reason: closed lists, each entry with what it means and what a person does about it.
+//! Every condition type, reason and Event reason: closed lists, each entry with what it means and what a person does
+//! about it.
 //!
-//! Scripts and alerts of users compare these names, so a name never changes. A test writes the tables in `docs` from these lists.
-//! This module never decides which reason an address has: `verdicts` and `vips` do.
+//! Scripts and alerts of users compare these names, so a name never changes. A test writes the tables in `docs` from
+//! these lists. This module never decides which reason an address has: `verdicts` and `vips` do.
 
 /// Defines an enum whose variants are names that users rely on, each with a row of a table.
 macro_rules! closed {
@@ -28,8 +29,8 @@ macro_rules! closed {
     };
 }
 
-/// The types of an object's conditions. Exactly one of them is True. The order is that of urgency: the most urgent address
-/// determines the conditions of its object.
+/// The types of an object's conditions. Exactly one of them is True. The order is that of urgency: the most urgent
+/// address determines the conditions of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionType {
     /// Everything is as it should be.
@@ -422,7 +423,7 @@ mod tests {
     use std::fmt::Write;
     use std::path::Path;
 
-    /// Holds the generated part of a page against a table. With `REGENERATE` set, which `just generate` does, writes it instead.
+    /// Compares the generated part of a page with a table. With `REGENERATE` set, as in `just generate`, writes it instead.
     fn check(page: &str, table: &str, rows: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
         let text = std::fs::read_to_string(&path).unwrap();

@@ -1,6 +1,6 @@
-//! Names of DNS record sets, what they hold, and what a pool asks of them.
+//! DNS record sets, their values, and the DNS name that a pool publishes.
 //!
-//! Plain data. `records` decides what is written.
+//! Plain data. `records` decides what the controller writes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::{Address, Timestamp};
 
-/// A service in which names are published.
+/// A DNS service in which the controller publishes names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum DnsProvider {
@@ -24,7 +24,7 @@ impl DnsProvider {
     pub const ALL: [Self; 5] =
         [Self::DigitalOcean, Self::Cloudflare, Self::Route53, Self::Rfc2136, Self::ExternalDns];
 
-    /// The provider's name as users write it.
+    /// The provider's name in specs.
     pub fn name(self) -> &'static str {
         match self {
             Self::DigitalOcean => "digitalocean",
@@ -51,7 +51,7 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// The type that holds an address.
+    /// The record type for an address.
     pub(crate) fn of(address: Address) -> Self {
         if address.0.is_ipv4() { Self::A } else { Self::Aaaa }
     }
@@ -68,13 +68,13 @@ impl RecordKind {
 /// All records of one name and type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordName {
-    /// Where it is published.
+    /// The DNS service.
     pub provider: DnsProvider,
-    /// The zone that holds it, without a trailing dot.
+    /// Its zone, without a trailing dot.
     pub zone: Arc<str>,
     /// The full name, without a trailing dot.
     pub name: Arc<str>,
-    /// The type.
+    /// The record type.
     pub kind: RecordKind,
 }
 
@@ -84,26 +84,26 @@ impl fmt::Display for RecordName {
     }
 }
 
-/// A name that follows a pool.
+/// The DNS name that a pool publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publication {
-    /// Where.
+    /// The DNS service.
     pub provider: DnsProvider,
     /// The zone, without a trailing dot.
     pub zone: Arc<str>,
     /// The full name, without a trailing dot.
     pub name: Arc<str>,
-    /// Seconds that resolvers may keep an answer; none leaves it to the provider.
+    /// The TTL in seconds; none for the provider's default.
     pub ttl: Option<u32>,
-    /// Whether records that somebody else made are taken over.
+    /// Whether the controller takes over records that it did not create.
     pub adopts: bool,
-    /// What it holds.
+    /// Which addresses it contains.
     pub source: Source,
-    /// What was published last, by the object's own status.
+    /// The values that the controller published last, according to the object's status.
     pub published: BTreeSet<Address>,
 }
 
-/// What a name holds.
+/// Which addresses a DNS name contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The pool's addresses that are on nodes.
@@ -112,14 +112,14 @@ pub enum Source {
     Nodes,
 }
 
-/// What is known of a set of records.
+/// The contents of a set of records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordSet {
     /// Its values.
     pub values: BTreeSet<Address>,
-    /// Seconds that resolvers may keep an answer, where the provider tells.
+    /// The TTL in seconds, if the provider reports it.
     pub ttl: Option<u32>,
-    /// Whose mark is on it.
+    /// The owner ID in its mark, if it has one.
     pub owner: Option<Arc<str>>,
 }
 
@@ -132,7 +132,7 @@ pub struct RecordFact {
     pub as_of: Timestamp,
 }
 
-/// What is under way with a set of records.
+/// The call in flight for a set of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum InFlightRecord {

@@ -1,30 +1,32 @@
-//! Names in DNS that follow addresses.
+//! DNS names that follow addresses.
 //!
-//! In: which addresses are on nodes that should have them, and what is known of each set of records. Out: sets to be read or
-//! written, and what is to be said of each. A set that somebody else made is never touched, one of ours is never emptied,
-//! and what is not known changes nothing.
+//! In: which addresses are on nodes that should have them, and what is known about each set of records. Out: sets to
+//! read or write, and what to report about each. The controller never changes a set that it did not create, never
+//! empties its own, and changes nothing that is unknown.
 //!
-//! For each set of records that an object names, the first line that applies:
+//! For each set of records of an object, the first line that applies:
 //!
 //! ```text
-//! an older object names it too                              leave it            Conflict
-//! the object can't be acted on, or who we are is not known  leave it            Unread
-//! it is being read or written                               wait                Publishing
-//! the last try failed a short while ago                     wait                Failed
+//! an older object has the same name                         leave it            Conflict
+//! the controller can't act on the object, or does not       leave it            Unread
+//!   know its owner ID yet
+//! a read or write is in flight                              wait                Publishing
+//! the backoff after a failure has not ended                 wait                Failed
 //! it was never read                                         read it             Unread
-//! another controller's mark is on it                        leave it            OwnedByOther
-//! nobody's mark is on it, and it holds a value that is not
-//!   one of this object's addresses, and `adopt` is not set  leave it            NotOurs
-//! the object is being deleted: policy.onDelete is Detach    remove it           Publishing, Gone
+//! it has the mark of another controller                     leave it            OwnedByOther
+//! it has no mark, contains a value that is not an address
+//!   of this object, and `adopt` is not set                  leave it            NotOurs
+//! the object is being deleted: policy.onDelete is Detach    delete it           Publishing, Gone
 //!                              otherwise                    leave it            Left
 //! no address should be in it                                leave it            LastKept, Nothing
-//! it holds what it should, with our mark                    leave it            Yes
+//! it contains what it should, with this controller's mark   leave it            Yes
 //! otherwise                                                 write it            Publishing, or Would
 //! ```
 //!
-//! An address should be in it if it is on a node that matches. It stays, but is not added, while it is unknown where it is,
-//! for as long as resolvers keep an answer anyway while it is on its way to another node, and for a moment after it has lost
-//! its match: mostly another node is found for it, or its pod is back.
+//! An address should be in the set if it is on a matching node. In three cases an address stays in the set, but is not
+//! added: while its state is unknown; while it moves to another node, but not longer than resolvers cache an answer
+//! anyway; and for a moment after it has lost its match, because often the planner finds another node, or the pod comes
+//! back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,32 +39,32 @@ use crate::{
     Verdict, Waits, World, later,
 };
 
-/// So often a set of records is read again though nothing has changed: somebody else may have changed it.
+/// How often the controller reads a set of records again, because someone else may have changed it.
 const READ_EVERY: Duration = Duration::from_secs(300);
 
-/// How long an address on its way stays published where the object does not say how long resolvers keep answers.
+/// The TTL to assume for moving addresses if the object has none.
 const ON_ITS_WAY_DEFAULT: Duration = Duration::from_secs(30);
 
-/// How long an address that has lost its match stays published, or half as long as resolvers keep answers if that is less.
+/// How long an address that has lost its match stays published. Half of the TTL, if that is shorter.
 const UNMATCHED_STAYS: Duration = Duration::from_secs(2);
 
-/// Which addresses a name should hold.
+/// Which addresses a name should contain.
 #[derive(Default)]
 struct Wanted {
-    /// These.
+    /// Addresses that should be in it.
     present: BTreeSet<Address>,
-    /// And these where they are in it already.
+    /// Addresses that stay in it if they are in it already.
     kept: BTreeSet<Address>,
-    /// All that are the object's own.
+    /// All addresses of the object.
     own: BTreeSet<Address>,
-    /// When an address that is kept for a while has been kept for too long.
+    /// When the first of the kept addresses has to leave.
     until: Option<Timestamp>,
-    /// Since when addresses that lost their match have been without.
+    /// Since when addresses have been without a match.
     unmatched: BTreeMap<Address, Timestamp>,
 }
 
 impl Wanted {
-    /// Keeps an address for so long since then.
+    /// Keeps an address from `since` for the duration `stays`.
     fn keep(&mut self, address: Address, since: Timestamp, stays: Duration, now: Timestamp) {
         let until = later(since, stays);
         if now < until {
@@ -72,9 +74,9 @@ impl Wanted {
     }
 }
 
-/// Adds to a plan what is to be done with the names that pools have, given what was decided for their addresses.
+/// Adds the steps for the DNS names of pools to a plan that has verdicts for all addresses.
 pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: Timestamp) {
-    // A zone can be told in several ways, and a name can be in several zones' terms.
+    // The zone is not part of the key: the same name can be written with different zones.
     let mut taken: BTreeMap<(DnsProvider, Arc<str>, RecordKind), &PoolKey> = BTreeMap::new();
     let stays = |member: &&&Member| member.pool.policy.mode != Mode::Leaving;
     let published = ranked.iter().filter(stays).filter_map(|member| member.pool.publication.as_ref());
@@ -82,7 +84,8 @@ pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: T
     for member in ranked {
         let pool = &*member.pool;
         let Some(publication) = &pool.publication else { continue };
-        // Whoever goes leaves the name to whoever wants it on, who would find it empty otherwise.
+        // An object that is being deleted leaves the name to another object that uses it. Otherwise the name would be
+        // empty.
         let is_left = pool.policy.mode == Mode::Leaving
             && wanted_on.contains(&(publication.provider, &publication.name));
         let wanted = wanted(world, member, publication, plan, now);
@@ -111,22 +114,22 @@ pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: T
             if let Some(action) = next.action {
                 plan.records.push(RecordStep { pool: pool.key.clone(), name: name.clone(), action });
             }
-            plan.published.entry(pool.key.clone()).or_default().push((name, next.said));
+            plan.published.entry(pool.key.clone()).or_default().push((name, next.verdict));
         }
         plan.ask_again = plan.ask_again.into_iter().chain(due).min();
     }
 }
 
-/// What to do with a set, what to say of it, and when to ask again.
+/// What to do with a set, what to report, and when to plan again.
 struct RecordDecision {
     action: Option<RecordAction>,
-    said: Published,
+    verdict: Published,
     ask_again: Option<Timestamp>,
 }
 
 impl RecordDecision {
-    fn say(said: Published) -> Self {
-        Self { action: None, said, ask_again: None }
+    fn say(verdict: Published) -> Self {
+        Self { action: None, verdict, ask_again: None }
     }
 }
 
@@ -151,24 +154,27 @@ fn next(
             ..RecordDecision::say(Published::Failed(pause.clone()))
         };
     }
-    // What is being read is said as it was known, and nothing is done before it is known anew.
+    // While a read is in flight, the report uses the old contents, and the controller changes nothing.
     let is_reading = under_way.is_some();
-    let read =
-        |said| RecordDecision { action: (!is_reading).then_some(RecordAction::Read), said, ask_again: None };
+    let read = |verdict| RecordDecision {
+        action: (!is_reading).then_some(RecordAction::Read),
+        verdict,
+        ask_again: None,
+    };
     let Some(fact) = world.records.get(name) else { return read(Published::Unread) };
     let RecordSet { values, ttl, owner } = &fact.set;
     let is_in_kind = |address: &&Address| RecordKind::of(**address) == name.kind;
     let stale_at = later(fact.as_of, READ_EVERY);
-    let said = |said| match stale_at <= now {
-        true => read(said),
-        false => RecordDecision { ask_again: Some(stale_at), ..RecordDecision::say(said) },
+    let verdict = |verdict| match stale_at <= now {
+        true => read(verdict),
+        false => RecordDecision { ask_again: Some(stale_at), ..RecordDecision::say(verdict) },
     };
     let is_ours = owner.as_ref() == Some(us);
     if !crate::sabotaged!(RecordOwnerIgnored) {
         match owner {
-            Some(other) if !is_ours => return said(Published::OwnedByOther(Arc::clone(other))),
+            Some(other) if !is_ours => return verdict(Published::OwnedByOther(Arc::clone(other))),
             None if !publication.adopts && !values.is_subset(&wanted.own) => {
-                return said(Published::NotOurs(values.clone()));
+                return verdict(Published::NotOurs(values.clone()));
             }
             _ => {}
         }
@@ -186,17 +192,17 @@ fn next(
     let kept = wanted.kept.intersection(values);
     let target: BTreeSet<Address> = wanted.present.iter().chain(kept).filter(is_in_kind).copied().collect();
     if target.is_empty() && !crate::sabotaged!(RecordEmptied) {
-        return said(match values.is_empty() {
+        return verdict(match values.is_empty() {
             true => Published::Nothing,
             false => Published::LastKept(values.clone()),
         });
     }
     let is_ttl_right = publication.ttl.is_none() || ttl.is_none() || *ttl == publication.ttl;
     if target == *values && is_ttl_right && is_ours {
-        return said(Published::Yes(target));
+        return verdict(Published::Yes(target));
     }
     if pool.policy.mode == Mode::Observe {
-        return said(Published::Would(target));
+        return verdict(Published::Would(target));
     }
     let new = RecordSet { values: target, ttl: publication.ttl, owner: Some(Arc::clone(us)) };
     let action = (!is_reading).then(|| RecordAction::Write { old: fact.set.clone(), new });
@@ -219,10 +225,10 @@ fn of_addresses(
 ) -> Wanted {
     let mut wanted = Wanted { own: pool.addresses.iter().copied().collect(), ..Wanted::default() };
     let ttl = publication.ttl.map_or(ON_ITS_WAY_DEFAULT, |seconds| Duration::from_secs(seconds.into()));
-    // Taking it out takes a moment, too.
+    // Removing it from the set also takes a moment.
     let on_its_way = ttl.saturating_mul(9) / 10;
-    for (address, said) in plan.verdicts.get(&pool.key).into_iter().flatten() {
-        let is_going = |said: &Verdict| match said {
+    for (address, verdict) in plan.verdicts.get(&pool.key).into_iter().flatten() {
+        let is_going = |verdict: &Verdict| match verdict {
             Verdict::Moving(to) => to.is_some(),
             Verdict::Queued(_) => true,
             Verdict::Waits(Waits::ForRetry(_)) => {
@@ -230,14 +236,16 @@ fn of_addresses(
             }
             _ => false,
         };
-        match said {
+        match verdict {
             Verdict::Settled(_) => _ = wanted.present.insert(*address),
-            said if is_going(said) && may_be_there(world, pool, *address) => _ = wanted.kept.insert(*address),
-            said if is_going(said) => {
+            verdict if is_going(verdict) && may_be_there(world, pool, *address) => {
+                _ = wanted.kept.insert(*address)
+            }
+            verdict if is_going(verdict) => {
                 let since = pool.moving_since.get(address).copied().unwrap_or(now);
                 wanted.keep(*address, since, on_its_way, now);
             }
-            // Nobody knows where it is, or whether it has really lost its node.
+            // It is unknown where it is, or whether it has really lost its node.
             Verdict::Unknown(_)
             | Verdict::WouldStep(_)
             | Verdict::Waits(Waits::ForConfirmation(_) | Waits::ForNewerController | Waits::ForCorrection)
@@ -256,13 +264,13 @@ fn of_addresses(
     wanted
 }
 
-/// Whether an address on its way may be where it is to go: it is, and only the journal does not know yet, or it is not known.
+/// Whether a moving address may be on its target already: the cloud reports it there, or its state is unknown.
 fn may_be_there(world: &World, pool: &Pool, address: Address) -> bool {
     let target = pool.entry(address).and_then(|entry| entry.to.as_ref());
     let Some(fact) = world.fact(&pool.scope, address) else { return !crate::sabotaged!(UnknownUnpublished) };
     match &fact.holding {
         Holding::Unknown(_) => !crate::sabotaged!(UnknownUnpublished),
-        Holding::By(vm) => !fact.is_doubtful && target.is_some_and(|to| to.vm == *vm),
+        Holding::By(vm) => !fact.is_unconfirmed && target.is_some_and(|to| to.vm == *vm),
         Holding::Free | Holding::Missing => false,
     }
 }
@@ -283,7 +291,7 @@ fn of_nodes(world: &World, member: &Member) -> Wanted {
         if readiness == Some(Readiness::Ready) && is_meant {
             wanted.present.extend(addresses.iter().copied());
         }
-        // What can't be decoded publishes nothing new, and takes nothing that is published away.
+        // A node or pod that can't be decoded adds no address and removes none.
         let is_unknown = readiness == Some(Readiness::Unknown) || pods == Some(crate::Pods::Unknown);
         if is_unknown {
             wanted.kept.extend(addresses.iter().copied());

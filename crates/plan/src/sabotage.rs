@@ -1,11 +1,11 @@
-//! Ways to break the controller on purpose, to see whether the simulator notices. Compiled only with the feature `sabotage`,
-//! never released.
+//! Known defects that can be switched on, to test that the simulator finds them. Only with the feature `sabotage`, and
+//! never in a release.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A way to break it.
+/// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say what is broken")]
+#[allow(missing_docs, reason = "the names describe the defects")]
 pub enum Sabotage {
     NoFence,
     FenceOnlyAtTheStart,
@@ -119,15 +119,15 @@ impl Sabotage {
     ];
 }
 
-/// One more than the position of what is broken; 0 is nothing.
+/// One more than the position of the chosen defect; 0 for none.
 static CHOSEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Breaks one thing, or nothing.
+/// Switches on one defect and all others off, or all off.
 pub fn choose(what: Option<Sabotage>) {
     CHOSEN.store(what.map_or(0, |what| what as usize + 1), Ordering::SeqCst);
 }
 
-/// Whether this is broken.
+/// Whether this defect is switched on.
 pub fn is(what: Sabotage) -> bool {
     CHOSEN.load(Ordering::SeqCst) == what as usize + 1
 }

@@ -1,6 +1,10 @@
 //! Whether a node may get or keep an address of a pool.
 //!
-//! A node that is no member of the pool, because no selector matches it or because it is gone, leaves.
+//! In: a node, the pool's pods on it, and the present time. Out: its standing. `fit`: it may get an address. `keeps`:
+//! it keeps an address it has, and gets no new one. `leaves`: it has to give up an address it has. Nothing here moves
+//! an address.
+//!
+//! A node that the pool's selectors do not match, or that no longer exists, leaves.
 //!
 //! ```text
 //! UntilDrained (NetIPAllocation)                       UntilDisplaced (FloatingIPPool)
@@ -9,13 +13,13 @@
 //! Ready      no        any              fit            Ready      one is Ready    fit
 //! Ready      yes       some             keeps          Ready      none is Ready   leaves
 //! Ready      yes       none             leaves         Ready      don't matter    fit
-//! NotReady, within the grace            keeps          NotReady, within the grace keeps
-//! NotReady, beyond the grace            leaves         NotReady, beyond the grace leaves
+//! NotReady, in grace period             keeps          NotReady, in grace period  keeps
+//! NotReady, grace ended                 leaves         NotReady, grace ended      leaves
 //! can't be decoded                      keeps          can't be decoded           keeps
 //!                                                      Ready      one can't be decoded, none is known Ready: keeps
 //! ```
 //!
-//! A fit node outside of the pool's region or zones keeps what it has and gets nothing new. Where the policy says so, a
+//! A fit node outside of the pool's region or zones keeps its address and gets no new one. If the policy says so, a
 //! node that is about to be removed leaves.
 
 use std::fmt;
@@ -29,7 +33,7 @@ use crate::{Node, Pods, Readiness, Tenancy, Timestamp, later};
 pub enum Standing {
     /// It may get an address and keeps one it has.
     Fit,
-    /// It keeps an address it has and gets no new one. Where a time is given, ask again then.
+    /// It keeps an address it has and gets no new one. If there is a time, plan again then.
     Keeps(Why, Option<Timestamp>),
     /// It has to give up an address it has.
     Leaves(Why),
@@ -42,9 +46,9 @@ pub enum Why {
     Draining,
     /// Cordoned, without any of the workload's pods.
     Drained,
-    /// NotReady for less than the grace.
+    /// NotReady for less than the grace period.
     WithinGrace,
-    /// NotReady for longer than the grace.
+    /// NotReady for longer than the grace period.
     NotReady,
     /// No matching pod on it is Ready.
     NoReadyPod,
@@ -52,18 +56,18 @@ pub enum Why {
     Elsewhere,
     /// The pool's selectors don't match it.
     NoMatch,
-    /// A taint announces its removal.
+    /// A taint says that it is about to be removed.
     Disrupted,
-    /// The cloud provider has not said which machine it is, or it is in another account.
+    /// It has no providerID yet, or its VM is in another account.
     NoMachine,
-    /// There is no such node any more.
+    /// The node no longer exists.
     Gone,
-    /// The node or one of its pods can't be decoded.
+    /// The controller can't decode the node or one of its pods.
     Undecodable,
 }
 
 impl Why {
-    /// Whether the node may still be alive, so that leaving it could wait.
+    /// Whether the node may still be alive, so that a move off it can wait.
     pub(crate) fn is_voluntary(self) -> bool {
         match self {
             Self::Draining
@@ -84,20 +88,20 @@ impl fmt::Display for Why {
         f.write_str(match self {
             Self::Draining => "the node is cordoned and the workload's pods are still on it",
             Self::Drained => "the node is cordoned and none of the workload's pods is on it",
-            Self::WithinGrace => "the node is NotReady, and may still come back within the grace period",
+            Self::WithinGrace => "the node is NotReady, and its grace period has not ended",
             Self::NotReady => "the node is NotReady",
             Self::NoReadyPod => "no matching pod on the node is Ready",
-            Self::Elsewhere => "the node is outside of the region or zones asked for",
-            Self::NoMatch => "the node does not match",
+            Self::Elsewhere => "the node is outside of the object's region or zones",
+            Self::NoMatch => "the node does not match the selectors",
             Self::Disrupted => "the node is about to be removed",
             Self::NoMachine => "the node has no providerID of this account",
-            Self::Gone => "the node is gone",
-            Self::Undecodable => "the node or one of its pods can't be decoded",
+            Self::Gone => "the node no longer exists",
+            Self::Undecodable => "the controller can't decode the node or one of its pods",
         })
     }
 }
 
-/// The standing of a node in a pool at a moment.
+/// The standing of a node in a pool at a time.
 pub(crate) fn standing(member: &Member, slot: usize, node: &Node, now: Timestamp) -> Standing {
     let pool = &*member.pool;
     if node.readiness == Readiness::Unknown {

@@ -1,4 +1,8 @@
-//! What should happen, and why the rest should not. Both print as text, and tests compare that text.
+//! The plan: the steps to take, and a verdict for everything else.
+//!
+//! Steps print as text, such as `attach 203.0.113.10 -> edge-2`. Users read that text in logs, Events and
+//! `status.proposed`, and tests compare it. Nothing here decides: the planner chooses the steps, and the controller
+//! takes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,113 +10,115 @@ use std::sync::Arc;
 
 use crate::names::{ADDRESSES_SHOWN_MAX, RECORDS_SHOWN_MAX, list};
 use crate::{
-    Address, Astray, Creation, Lacking, Move, NodeName, PoolKey, Published, RecordName, RecordSet, Scope,
-    Target, Timestamp, Tripped, Verdict, VmId,
+    Address, Creation, Lacking, MisplacedPods, Move, NodeName, PoolKey, Published, RecordName, RecordSet,
+    Scope, Target, Timestamp, Tripped, Verdict, VmId,
 };
 
 /// What should happen now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Steps that may be taken at the same time: no two name one address or one machine.
+    /// Steps that the controller may take at the same time: no two are about the same address or VM.
     pub steps: Vec<Step>,
-    /// What to do for pools that lack addresses, one each at the most.
+    /// What to do for pools that need more addresses, at most one step for each.
     pub creations: Vec<CreationStep>,
-    /// What is to be said of pools that lack addresses.
+    /// Verdicts about pools that need more addresses.
     pub lacking: BTreeMap<PoolKey, Lacking>,
-    /// Nodes from which a pod should be evicted, one for each pool at the most.
+    /// Nodes from which to evict a pod, at most one for each pool.
     pub evictions: Vec<Eviction>,
-    /// What is to be said of pods on nodes without an address of their object.
-    pub astray: BTreeMap<PoolKey, Astray>,
-    /// What is to be said of every address of every pool.
+    /// Verdicts about pods on nodes without an address of their object.
+    pub misplaced_pods: BTreeMap<PoolKey, MisplacedPods>,
+    /// A verdict for every address of every pool.
     pub verdicts: BTreeMap<PoolKey, Vec<(Address, Verdict)>>,
-    /// Whether somebody else should lead: the next step would cut off the node that we run on.
+    /// Whether another replica should lead: the next step would cut off the node that this controller runs on.
     pub hands_over: bool,
-    /// When to ask again though nothing has changed.
+    /// When to plan again even if nothing has changed.
     pub ask_again: Option<Timestamp>,
-    /// Scopes to be listed again before anything can go on there.
+    /// Scopes to list again now: nothing can continue there before.
     pub read_again: BTreeSet<Scope>,
-    /// Scopes in which an address is changing and we don't know how: to be listed every now and then.
+    /// Scopes in which the state of an address is unknown: to be listed from time to time.
     pub unsettled: BTreeSet<Scope>,
-    /// Machines whose state would tell a lost holder from a dead one.
+    /// VMs whose state shows whether a holder is lost or only its VM is stopped.
     pub ask_machines: BTreeMap<Scope, BTreeSet<VmId>>,
     /// Breakers that are tripped.
     pub tripped: BTreeMap<Scope, Tripped>,
-    /// When holders were lost, in whole seconds: for the next world, and for the statuses.
+    /// When holders were lost, in whole seconds. The controller keeps these times in the next world and in the
+    /// statuses.
     pub losses: BTreeMap<Address, Timestamp>,
-    /// What nodes should be marked with.
+    /// Which nodes should have which marks.
     pub marks: Marks,
-    /// Sets of records to be read or written, each once at the most.
+    /// Sets of records to read or write, each at most once.
     pub records: Vec<RecordStep>,
-    /// Since when published addresses have lost their match: to be told to the next world.
+    /// Since when published addresses are on no matching node. The controller keeps these times in the next world.
     pub unmatched: BTreeMap<Address, Timestamp>,
-    /// What is to be said of the names that pools have in DNS.
+    /// Verdicts about the DNS names of pools.
     pub published: BTreeMap<PoolKey, Vec<(RecordName, Published)>>,
 }
 
-/// What nodes should be marked with. A mark is added where an address is known to be, and taken away only where it is
-/// known not to be.
+/// Which nodes should have which marks. The controller adds a mark where it knows that the node holds an address, and
+/// removes one only where it knows that the node holds none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// The nodes that hold an address of each kind of object, and which one.
+    /// For each kind of object: the nodes that hold an address, and which one.
     pub holders: BTreeMap<&'static str, BTreeMap<NodeName, Mark>>,
-    /// The kinds of which something is not known, so that a mark on any other node may be right.
+    /// Kinds of objects with an address in an unknown state. A mark on any other node may be right for them.
     pub uncertain: BTreeSet<&'static str>,
-    /// The nodes that a call is bringing an address of each kind to, where it may be already.
+    /// For each kind of object: nodes that may hold an address already, for example because a call to attach one is in
+    /// flight.
     pub coming: BTreeMap<&'static str, BTreeSet<NodeName>>,
 }
 
-/// What a node holds.
+/// The mark of a node that holds an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The address.
     pub address: Address,
-    /// The name of the object that it is of.
+    /// The name of the object that the address belongs to.
     pub object: Arc<str>,
 }
 
-/// Something to do for a pool.
+/// One thing to do for an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// For whom.
+    /// The pool of the address.
     pub pool: PoolKey,
-    /// Where.
+    /// The scope of the address.
     pub scope: Scope,
     /// The address.
     pub address: Address,
-    /// Whether it should go before those that are not: nobody is served at the address.
+    /// Whether it goes before steps that are not urgent: nothing answers at the address now.
     pub is_urgent: bool,
     /// What to do.
     pub action: Action,
-    /// The name that the address had in its PTR record when it left its last machine.
+    /// The name in the PTR record of the address when it was detached from its last VM.
     pub ptr: Option<Arc<str>>,
 }
 
 /// What to do with an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Write a new move into the journal. Nothing is called for it before that is written and the cloud was read again.
+    /// Write a new move into the journal. Its first call follows after the write and a new listing.
     Begin(Move),
-    /// Write another leader's entry again, with our epoch.
+    /// Write the entry of an earlier leader again, with the epoch of this leader.
     Claim,
-    /// Take the entry out of the journal: the address is where it was to go.
+    /// Remove the entry from the journal: the move is complete.
     Finish,
-    /// Take the entry out of the journal: it makes no sense any more.
+    /// Remove the entry from the journal: the move no longer makes sense.
     Abandon,
-    /// Write into the journal that the target has an address of its own, so that it gets one back.
-    Owe,
-    /// Write the name in the address's PTR record into the object's status, so that the address gets it back.
+    /// Write into the journal that the target VM has an ephemeral address, so that the controller restores one later.
+    NoteEphemeral,
+    /// Save the name in the PTR record of the address in the object's status, so that the controller can restore it.
     KeepPtr(Arc<str>),
-    /// Tell the cloud to put the address on a machine, unless that has one of its own.
+    /// Attach the address to a VM, unless that has an ephemeral address.
     Attach(Target),
-    /// Tell the cloud to put the address on a machine in place of its own.
+    /// Attach the address to a VM in place of its ephemeral address.
     Replace(Target),
-    /// Tell the cloud to give a machine an address of its own again.
+    /// Give a VM an ephemeral address again.
     Restore(VmId),
-    /// Tell the cloud to take the address off a machine.
+    /// Detach the address from a VM.
     Detach(VmId),
-    /// Tell the cloud to take the address back for good, if it carries this mark.
+    /// Release the address to the cloud for good, if it has this mark.
     Release(Arc<str>),
-    /// Take the address out of the object: the cloud has it back.
+    /// Remove the address from the object's spec: it was released.
     Drop,
 }
 
@@ -125,7 +131,7 @@ impl Action {
         )
     }
 
-    /// The machine that a call leaves without an address, for a while at least.
+    /// The VM that a call leaves without a public address, at least for a short time.
     pub(crate) fn cuts_off(&self) -> Option<&VmId> {
         match self {
             Self::Detach(vm) => Some(vm),
@@ -134,14 +140,14 @@ impl Action {
         }
     }
 
-    /// The machine that a call to the cloud is about.
+    /// The VM that a call to the cloud is about.
     pub fn machine(&self) -> Option<&VmId> {
         match self {
             Self::Attach(to) | Self::Replace(to) => Some(&to.vm),
             Self::Detach(vm) | Self::Restore(vm) => Some(vm),
             Self::Begin(_)
             | Self::Claim
-            | Self::Owe
+            | Self::NoteEphemeral
             | Self::KeepPtr(_)
             | Self::Finish
             | Self::Abandon
@@ -164,22 +170,26 @@ impl fmt::Display for Step {
             Action::Begin(Move { from: Some(from), to: None, .. }) => write!(f, "begin {address} off {from}"),
             Action::Begin(Move { from: None, to: None, .. }) => write!(f, "begin to release {address}"),
             Action::Release(_) => write!(f, "release {address}"),
-            Action::Drop => write!(f, "drop {address}"),
+            Action::Drop => write!(f, "remove {address} from the object"),
             Action::Claim => write!(f, "claim {address}"),
             Action::Finish => write!(f, "finish {address}"),
             Action::Abandon => write!(f, "abandon {address}"),
             Action::Attach(to) => write!(f, "attach {address} -> {}", to.node),
-            Action::Replace(to) => write!(f, "attach {address} -> {} in place of its own", to.node),
-            Action::Restore(vm) => write!(f, "give {vm} an address of its own after {address}"),
-            Action::Owe => write!(f, "note for {address} that its target has an address of its own"),
-            Action::KeepPtr(name) => write!(f, "keep the PTR name {name} of {address}"),
+            Action::Replace(to) => {
+                write!(f, "attach {address} -> {} in place of its ephemeral address", to.node)
+            }
+            Action::Restore(vm) => write!(f, "restore an ephemeral address on {vm} after {address}"),
+            Action::NoteEphemeral => {
+                write!(f, "note for {address}: target VM has an ephemeral address, replacing it")
+            }
+            Action::KeepPtr(name) => write!(f, "save the PTR name {name} of {address}"),
             Action::Detach(from) => write!(f, "detach {address} from {from}"),
         }
     }
 }
 
 impl fmt::Display for Plan {
-    /// The steps, a line each.
+    /// The steps, one per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps = self.steps.iter().map(|step| step as &dyn fmt::Display);
         let creations = self.creations.iter().map(|step| step as &dyn fmt::Display);
@@ -193,12 +203,12 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Something to do with a set of records.
+/// One thing to do with a set of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordStep {
-    /// For whom.
+    /// The pool that the DNS name belongs to.
     pub pool: PoolKey,
-    /// Which.
+    /// Which set.
     pub name: RecordName,
     /// What to do.
     pub action: RecordAction,
@@ -209,14 +219,14 @@ pub struct RecordStep {
 pub enum RecordAction {
     /// Read it.
     Read,
-    /// Let it hold these values and no others, if it still is as it was read.
+    /// Replace its values, if it has not changed since it was read.
     Write {
-        /// What was read.
+        /// The set as it was read.
         old: RecordSet,
-        /// What it shall be, with our mark.
+        /// The new set, with the controller's mark.
         new: RecordSet,
     },
-    /// Take it away with our mark, if it still is as it was read.
+    /// Delete it and the controller's mark, if it has not changed since it was read.
     Remove(RecordSet),
 }
 
@@ -232,36 +242,36 @@ impl fmt::Display for RecordStep {
     }
 }
 
-/// Something to do for a pool that lacks addresses.
+/// One thing to do for a pool that needs more addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreationStep {
-    /// For whom.
+    /// The pool.
     pub pool: PoolKey,
-    /// Where.
+    /// Its scope.
     pub scope: Scope,
     /// What to do.
     pub action: CreationAction,
 }
 
-/// What to do for a pool that lacks addresses.
+/// What to do for a pool that needs more addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CreationAction {
     /// Write this entry into the journal.
     Begin(Creation),
-    /// Write another leader's entry again, with our epoch.
+    /// Write the entry of an earlier leader again, with the epoch of this leader.
     Claim,
-    /// Write these addresses into the object: they were made for it.
+    /// Write these addresses into the object's spec: they were created for it.
     Adopt(BTreeSet<Address>),
-    /// Ask the cloud for so many addresses, each in a request of its own.
+    /// Create addresses, each with its own request to the cloud.
     Ask {
         /// How many.
         count: usize,
-        /// Where they can be used.
+        /// The region of the addresses.
         region: Arc<str>,
-        /// What they carry.
+        /// The tag of the addresses.
         tag: Option<Arc<str>>,
     },
-    /// Take the entry out of the journal: there are as many as desired.
+    /// Remove the entry from the journal: there are as many addresses as desired, or as many as are allowed.
     Finish,
 }
 
@@ -269,10 +279,10 @@ impl fmt::Display for CreationStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.action {
             CreationAction::Begin(Creation { tag: Some(tag), .. }) => {
-                write!(f, "begin to create, tagged {tag}")
+                write!(f, "begin to create addresses, tagged {tag}")
             }
             CreationAction::Begin(Creation { before, .. }) => {
-                write!(f, "begin to create beside {}", list(before, ADDRESSES_SHOWN_MAX))
+                write!(f, "begin to create addresses, existing: {}", list(before, ADDRESSES_SHOWN_MAX))
             }
             CreationAction::Claim => write!(f, "claim the creation"),
             CreationAction::Adopt(addresses) => write!(f, "adopt {}", list(addresses, ADDRESSES_SHOWN_MAX)),
@@ -285,12 +295,12 @@ impl fmt::Display for CreationStep {
     }
 }
 
-/// A node from which one pod of a workload should be evicted.
+/// A node from which the controller should evict one pod of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// Whose workload it is.
+    /// The pool that the workload belongs to.
     pub pool: PoolKey,
-    /// Where the pod is.
+    /// The node of the pod.
     pub node: NodeName,
 }
 

@@ -1,17 +1,17 @@
-//! Arithmetic on times that can't overflow: users, objects and providers may contain any number.
+//! Arithmetic on times that can't overflow: users, objects and providers may supply any number.
 
 use std::time::Duration;
 
 use crate::Timestamp;
 
-/// The time that is so much later. One that no clock can show is the last one that a clock can: a pause that is too long never
-/// becomes none.
+/// Adds a duration to a time. The result is at most the largest timestamp, so a pause that is too long never becomes
+/// zero.
 pub fn later(at: Timestamp, by: Duration) -> Timestamp {
-    // The error is for spans of days and months, which a duration is not.
+    // `saturating_add` fails only for spans of days and months.
     at.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// A time as precise as Kubernetes keeps it.
+/// Rounds a time to whole seconds, as Kubernetes stores it.
 pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_beyond_all_clocks_is_the_last_one() {
+    fn a_time_that_is_too_late_becomes_the_largest_timestamp() {
         let at = Timestamp::UNIX_EPOCH;
         assert_eq!(later(at, Duration::from_secs(60)).as_second(), 60);
         assert_eq!(later(Timestamp::MIN, Duration::from_secs(631_107_230_402)), Timestamp::MAX);

@@ -1,6 +1,8 @@
-//! Why the rest should not happen: what is reported of every address, record set, workload and pool.
+//! What the plan reports about every address, record set, workload and pool: what happens to it, or why nothing does.
 //!
-//! Verdicts print as text, and tests compare that text.
+//! Verdicts print as text. Users read that text in conditions, Events and logs, and tests compare it. The texts have no
+//! subject: the controller writes the address or the DNS name before them. Nothing here decides: the planner chooses
+//! the verdict.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,24 +12,24 @@ use crate::names::{ADDRESSES_SHOWN_MAX, RECORDS_SHOWN_MAX, list};
 use crate::reasons::Reason;
 use crate::{ADDRESSES_MAX, Address, NodeName, Pause, PoolKey, Timestamp, Tripped, VmId, Why};
 
-/// What is to be said of an address.
+/// What the plan reports about an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is on this node and stays there.
     Settled(NodeName),
-    /// It is on this machine, which should not have it, and stays until another node can take it.
+    /// It is on this VM, which should not have it. It stays until another node can take it.
     Lingers(VmId, Option<NodeName>, Why),
-    /// It is on its way to this node, or off its node.
+    /// A move is in flight: the controller attaches it to this node, or only detaches it.
     Moving(Option<NodeName>),
-    /// It serves where it is, and goes to this node once few others are on no machine.
+    /// It still works on its VM. It moves to this node once fewer addresses of the account are detached.
     Queued(NodeName),
-    /// It is on no machine of ours, and no node can take it.
+    /// It is attached to no VM, and no node can take it.
     NoNode,
-    /// It is on no machine of ours, and it is in another region than all matching nodes, whose regions these are.
+    /// It is attached to no VM, and is in another region than all matching nodes: its region, and those of the nodes.
     OtherRegion(Arc<str>, Vec<Arc<str>>),
-    /// Its cloud can't attach it to any machine, for this reason.
+    /// The cloud can't attach it to any VM, for this reason.
     Unsupported(&'static str),
-    /// It is on a machine that is not ours.
+    /// It is on a VM that is not a node of this cluster.
     Foreign(VmId),
     /// An older object owns it.
     OwnedBy(PoolKey),
@@ -35,38 +37,38 @@ pub enum Verdict {
     Missing,
     /// It is beyond the desired number.
     Disabled,
-    /// It is beyond the desired number, and is being given back to the cloud.
+    /// It is beyond the desired number, and the controller releases it to the cloud.
     Releasing,
-    /// It is to be released, and the provider does not show this object's mark on it.
+    /// The policy would release it, but the provider does not show this object's mark on it.
     Unmarked,
-    /// Its object is being deleted, and nothing is done with it any more.
+    /// Its object is being deleted, and the controller is done with it.
     Leaving,
-    /// What the cloud says is not known.
+    /// Its state is unknown, for this reason.
     Unknown(std::sync::Arc<str>),
-    /// It would be moved, but for this.
+    /// It should move, but has to wait for this.
     Waits(Waits),
-    /// This step would be taken if the pool were active.
+    /// The controller would take this step if the pool were active.
     WouldStep(String),
 }
 
-/// Why a move that could be made is not made yet.
+/// Why a possible move does not start yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// As many voluntary moves as allowed are under way.
+    /// As many voluntary moves as the policy allows are in flight.
     ForBudget,
     /// Too few addresses are on nodes that should have them.
     ForHealthy,
-    /// The last assignment was too short a time ago.
+    /// The cool-off after the last assignment has not ended.
     ForCoolOff(Option<Timestamp>),
-    /// Too many holders were lost at once, and nobody has confirmed that.
+    /// Too many holders were lost at once, and no person has confirmed the loss.
     ForConfirmation(Tripped),
-    /// The journal is of a version that this controller does not know.
+    /// A newer controller wrote the journal, and this version can't read it.
     ForNewerController,
-    /// The object can't be acted on as it stands.
+    /// The controller can't act on the object until a person corrects it.
     ForCorrection,
-    /// The last try failed a short while ago.
+    /// The last attempt failed, and its backoff has not ended.
     ForRetry(Pause),
-    /// The object's status has no room for what has to be remembered of it.
+    /// The object's status has no room for another entry.
     ForRoom,
 }
 
@@ -112,35 +114,41 @@ impl fmt::Display for Verdict {
                 write!(f, "stays on {node} until another node can take it: {why}")
             }
             Self::Lingers(vm, None, why) => write!(f, "stays on {vm} until another node can take it: {why}"),
-            Self::Moving(Some(node)) => write!(f, "is on its way to {node}"),
-            Self::Moving(None) => write!(f, "is being taken off its node"),
-            Self::Queued(node) => write!(
-                f,
-                "serves where it is until it can go to {node}: others of the account are on their way, and few may be at a time"
-            ),
-            Self::NoNode => write!(f, "waits: no node can take it"),
+            Self::Moving(Some(node)) => write!(f, "is being attached to {node}"),
+            Self::Moving(None) => write!(f, "is being detached from its node"),
+            Self::Queued(node) => {
+                write!(f, "stays where it is until the account has capacity to move it to {node}")
+            }
+            Self::NoNode => write!(f, "is attached to no VM: no node can take it"),
             Self::OtherRegion(region, nodes) => {
                 write!(
                     f,
-                    "waits: it is in region {region}, and all matching nodes are in {}",
+                    "is attached to no VM: it is in region {region}, and all matching nodes are in {}",
                     nodes.join(", ")
                 )
             }
-            Self::Unsupported(why) => write!(f, "can't be attached: {why}"),
-            Self::Foreign(vm) => write!(f, "is held by {vm}, which is no node of this cluster"),
-            Self::OwnedBy(pool) => write!(f, "belongs to {pool}, which is older"),
-            Self::Missing => write!(f, "is not known to the cloud"),
-            Self::Disabled => write!(f, "is beyond the desired number"),
-            Self::Releasing => write!(f, "is beyond the desired number, and is being released"),
+            Self::Unsupported(why) => write!(f, "can't be attached: {why}; remove it from the list"),
+            Self::Foreign(vm) => write!(
+                f,
+                "is attached to {vm}, which is not a node of this cluster: detach it there, or see policy.takeover"
+            ),
+            Self::OwnedBy(pool) => {
+                write!(f, "belongs to {pool}, which is older: remove it from one of the two objects")
+            }
+            Self::Missing => {
+                write!(f, "was not found in the account: correct the list of addresses, or reserve it again")
+            }
+            Self::Disabled => write!(f, "is not used: it is beyond spec.desiredIPs"),
+            Self::Releasing => write!(f, "is beyond spec.desiredIPs, and is being released"),
             Self::Unmarked => write!(
                 f,
-                "is not released: the provider does not show this object's mark on it; release it at the provider, or remove \
-                 it from spec.ips"
+                "is not released: the provider does not show this object's mark on it; release it there, or remove it from \
+                 spec.ips"
             ),
-            Self::Leaving => write!(f, "is left alone: its object is being deleted"),
-            Self::Unknown(reason) => write!(f, "is left alone: {reason}"),
+            Self::Leaving => write!(f, "stays as it is: the object is being deleted"),
+            Self::Unknown(reason) => write!(f, "is in an unknown state and is not moved: {reason}"),
             Self::Waits(why) => write!(f, "waits: {why}"),
-            Self::WouldStep(step) => write!(f, "is only observed, otherwise: {step}"),
+            Self::WouldStep(step) => write!(f, "would be changed, but policy.mode is Observe: {step}"),
         }
     }
 }
@@ -148,52 +156,62 @@ impl fmt::Display for Verdict {
 impl fmt::Display for Waits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ForBudget => write!(f, "policy.maxConcurrentMoves are under way"),
+            Self::ForBudget => write!(f, "as many moves as policy.maxConcurrentMoves allows are in flight"),
             Self::ForHealthy => write!(f, "fewer than policy.minHealthy addresses are on healthy nodes"),
             Self::ForCoolOff(Some(until)) => write!(f, "the cool-off ends at {until}"),
-            Self::ForCoolOff(None) => write!(f, "another address is being assigned, and a cool-off follows"),
+            Self::ForCoolOff(None) => {
+                write!(f, "another address is being assigned; the cool-off starts after that")
+            }
             Self::ForConfirmation(Tripped { lost, holders, until }) => write!(
                 f,
-                "{lost} of {holders} holders were lost at once; if that is so, confirm it with the annotation \
+                "{lost} of {holders} holders were lost at once; if they are really gone, set the annotation \
                  netinfra.darkbrains.com/confirm-loss={until}"
             ),
-            Self::ForNewerController => write!(f, "its unfinished moves were written by a newer controller"),
-            Self::ForCorrection => write!(f, "its object can't be acted on as it stands"),
-            Self::ForRetry(pause) => write!(f, "the last try failed: {pause}"),
+            Self::ForNewerController => {
+                write!(
+                    f,
+                    "a newer controller wrote its journal, and this version can't read it: upgrade again"
+                )
+            }
+            Self::ForCorrection => {
+                write!(f, "the controller can't act on the object: see the object's conditions and Events")
+            }
+            Self::ForRetry(pause) => write!(f, "the last attempt failed: {pause}"),
             Self::ForRoom => write!(
                 f,
-                "the object's status is full: it holds at most {ADDRESSES_MAX} addresses and {ADDRESSES_MAX} unfinished moves"
+                "the status is full ({ADDRESSES_MAX} addresses, {ADDRESSES_MAX} unfinished moves): divide the addresses \
+                 between two objects"
             ),
         }
     }
 }
 
-/// What is to be said of a set of records.
+/// What the plan reports about a set of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// It is as it should be.
+    /// It contains these values, as it should.
     Yes(BTreeSet<Address>),
-    /// It is being read or written.
+    /// The controller is reading or writing it.
     Publishing,
-    /// It was not read yet, or we don't know yet who we are.
+    /// The controller has not read it yet, or does not know its own owner ID yet.
     Unread,
-    /// The last try failed a short while ago.
+    /// The last attempt failed, and its backoff has not ended.
     Failed(Pause),
-    /// An older object names it too.
+    /// An older object uses the same name.
     Conflict(PoolKey),
-    /// Somebody else made it: it holds these.
+    /// The controller did not create it. It contains these values.
     NotOurs(BTreeSet<Address>),
-    /// Another controller's mark is on it.
+    /// It has the mark of the controller with this owner ID.
     OwnedByOther(Arc<str>),
-    /// No address should be in it, so it holds the last ones.
+    /// No address should be in it, so it keeps the last ones.
     LastKept(BTreeSet<Address>),
     /// No address should be in it, and none is.
     Nothing,
-    /// It would be written if the object were active.
+    /// The controller would write these values if the object were active.
     Would(BTreeSet<Address>),
     /// Its object is being deleted, and it stays as it is.
     Left,
-    /// Its object is being deleted, and it is gone.
+    /// Its object is being deleted, and it has no records of the controller any more.
     Gone,
 }
 
@@ -218,59 +236,63 @@ impl Published {
 impl fmt::Display for Published {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Yes(values) => write!(f, "holds {}", list(values, RECORDS_SHOWN_MAX)),
+            Self::Yes(values) => write!(f, "contains {}", list(values, RECORDS_SHOWN_MAX)),
             Self::Publishing => write!(f, "is being published"),
-            Self::Unread => write!(f, "was not read yet"),
-            Self::Failed(pause) => write!(f, "could not be read or published: {pause}"),
-            Self::Conflict(key) => write!(f, "belongs to {key}, which is older"),
+            Self::Unread => write!(f, "has not been read yet"),
+            Self::Failed(pause) => write!(f, "could not be read or written: {pause}"),
+            Self::Conflict(key) => write!(f, "belongs to {key}, which is older: choose another recordName"),
             Self::NotOurs(values) => write!(
                 f,
-                "holds {}, which somebody else published: remove that, or set dnsRecordSet.adopt to take it over",
+                "contains {}, which the controller did not publish: remove the records, or set dnsRecordSet.adopt",
                 list(values, RECORDS_SHOWN_MAX)
             ),
             Self::OwnedByOther(owner) => write!(
                 f,
-                "belongs to the controller with the owner id {owner}: if that one is gone, remove its owner mark"
+                "belongs to the controller with the owner ID {owner}: if that no longer exists, delete its owner mark"
             ),
             Self::LastKept(values) => {
                 write!(
                     f,
-                    "still holds {}: no address is on a matching node, and it is never emptied",
+                    "still contains {}: no address is on a matching node, and the controller never empties a name",
                     list(values, RECORDS_SHOWN_MAX)
                 )
             }
             Self::Nothing => write!(f, "is not published: no address is on a matching node"),
             Self::Would(values) => {
-                write!(f, "is only observed, otherwise: publish {}", list(values, RECORDS_SHOWN_MAX))
+                write!(
+                    f,
+                    "would be changed, but policy.mode is Observe: publish {}",
+                    list(values, RECORDS_SHOWN_MAX)
+                )
             }
-            Self::Left => write!(f, "is left alone: its object is being deleted"),
-            Self::Gone => write!(f, "is gone"),
+            Self::Left => write!(f, "stays as it is: the object is being deleted"),
+            Self::Gone => write!(f, "is deleted"),
         }
     }
 }
 
-/// What is to be said of a pool that lacks addresses.
+/// What the plan reports about a pool that needs more addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lacking {
-    /// So many are being created.
+    /// The controller is creating this many.
     Creating(usize),
-    /// So many would be created if the pool were active.
+    /// The controller would create this many if the pool were active.
     WouldCreate(usize),
-    /// One of these may be the answer to a request whose outcome is not known.
+    /// A request to create an address got no answer, and may have created one of these.
     Ambiguous(BTreeSet<Address>),
-    /// There is no tag, and the account has more addresses than can be remembered.
+    /// There are no tags, and the account has this many addresses of no object: more than a journal entry can list.
     TooMany(usize),
-    /// These were made for it earlier, and it does not list them any more.
+    /// The controller created these for the pool earlier, and no object lists them any more.
     Unlisted(BTreeSet<Address>),
-    /// Addresses were created with a tag, and the account's tags can't be read any more.
+    /// Addresses were created with a tag, and the credentials can no longer read tags.
     TagsHidden,
-    /// The region is missing.
+    /// The object has no region.
     NoRegion,
-    /// As many addresses were created in the cluster as may be: the limit.
+    /// The cluster has reached this limit on created addresses.
     Full(usize),
-    /// The account could not be read as a whole.
+    /// There is no complete listing of the account yet.
     Unread,
-    /// The last try failed.
+    /// The last attempt failed, and its backoff has not ended.
     Failed(Pause),
 }
 
@@ -294,64 +316,67 @@ impl Lacking {
 impl fmt::Display for Lacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Creating(count) => write!(f, "{count} more being created"),
-            Self::WouldCreate(count) => write!(f, "{count} more would be created"),
+            Self::Creating(count) => write!(f, "creating addresses: {count} more"),
+            Self::WouldCreate(count) => write!(f, "would create addresses: {count} more"),
             Self::Ambiguous(candidates) => write!(
                 f,
-                "a request to create an address had no answer, and one of these may be its result: {}; add those that \
-                 are this object's to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created",
+                "a request to create an address got no answer, and may have created one of these: {}; add those of this \
+                 object to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created",
                 list(candidates, ADDRESSES_SHOWN_MAX)
             ),
             Self::TooMany(count) => write!(
                 f,
-                "the account has {count} addresses outside of all objects and no tags, so a new one could be lost \
-                 among them: allow the token to use projects, or list addresses in spec.ips"
+                "no object lists {count} addresses of the account, and without tags a new address could be lost among \
+                 them: allow the token to use projects, or list addresses in spec.ips"
             ),
             Self::Unlisted(addresses) => write!(
                 f,
-                "created for this object and not listed by any: {}; none is created while they are there: add those that \
-                 are to be used to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created",
+                "the controller created {} for this object, but no object lists them; before it creates more, add those to \
+                 use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created",
                 list(addresses, ADDRESSES_SHOWN_MAX)
             ),
             Self::TagsHidden => write!(
                 f,
-                "addresses were created in a project of their own, and the credentials don't allow to read projects any \
-                 more: allow that, or nothing more is created"
+                "the credentials can no longer read projects, so the controller can't see the addresses it created: allow \
+                 that, so it can create more"
             ),
-            Self::NoRegion => write!(f, "creating addresses needs spec.region"),
+            Self::NoRegion => write!(f, "set spec.region: the controller needs it to create addresses"),
             Self::Full(max) => write!(
                 f,
-                "the created addresses have reached CREATED_ADDRESSES_MAX ({max}): release some that nobody needs, or raise the limit"
+                "the cluster has reached CREATED_ADDRESSES_MAX ({max}): release created addresses that nobody needs, or raise \
+                 the limit"
             ),
-            Self::Unread => write!(f, "no address is created before the account was read as a whole"),
+            Self::Unread => {
+                write!(f, "waiting for a complete listing of the account before creating addresses")
+            }
             Self::Failed(pause) => write!(f, "creating an address failed: {pause}"),
         }
     }
 }
 
-/// What is to be said of pods on a node without an address of their object.
+/// What the plan reports about pods on a node without an address of their object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Astray {
-    /// They are evicted one by one.
+pub enum MisplacedPods {
+    /// The controller evicts them one by one.
     Leave(NodeName),
-    /// Another object's address is there.
+    /// The node holds an address of another object.
     AtAnothers(NodeName),
-    /// No node with an address of theirs can take them.
+    /// No node with an address of their object can take them.
     NoPlace(NodeName),
 }
 
-impl fmt::Display for Astray {
+impl fmt::Display for MisplacedPods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Leave(node) => {
                 write!(
                     f,
-                    "pods of the workload are on {node}, which holds no address, and are evicted from there"
+                    "pods of the workload are on {node}, which holds no address: the controller evicts them one by one"
                 )
             }
             Self::AtAnothers(node) => write!(
                 f,
-                "pods of the workload are on {node}, which holds another object's address: let them ask for the label \
+                "pods of the workload are on {node}, which holds another object's address: let them select the node label \
                  allocation.netinfra.darkbrains.com/<name>"
             ),
             Self::NoPlace(node) => write!(

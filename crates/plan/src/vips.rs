@@ -1,67 +1,68 @@
-//! VIPs for Cluster API's Clusters: one for the control plane, one for ingress.
+//! VIPs for the Clusters of Cluster API: one for the control plane, one for ingress.
 //!
-//! In: Clusters, the pools and claims of their IPAM provider, and the addresses that it gave. Out: claims to be made or given
-//! up, what is to be written on each Cluster, and what is to be said of it. An address is never chosen here: the provider does
-//! that. A claim that belongs to somebody else is never touched, one that has an address is never given up, a VIP that is there
-//! already is never replaced, and what is not known changes nothing.
+//! In: Clusters, the pools and claims of the IPAM provider, and the addresses that it assigned. Out: claims to create
+//! or delete, what to write on each Cluster, and what to report. The IPAM provider chooses the addresses, not this
+//! module. The controller never changes a claim of another owner, never deletes a claim with an address, never replaces
+//! an existing VIP, and changes nothing while something is unknown.
 //!
-//! A claim's name follows from the Cluster's, and so is all that has to be remembered: whoever looks at the same Cluster again,
-//! after a crash or in another process, finds the claim that was made before and goes on from there.
+//! The name of a claim follows from the name of its Cluster. So after a crash, or in another process, the controller
+//! finds the claim again and continues. It needs no other memory.
 //!
-//! For each of the two VIPs of each Cluster, on its own, the first line that applies:
+//! For each of the two VIPs of each Cluster, independently, the first line that applies:
 //!
 //! ```text
 //! the Cluster can't be decoded                                 leave it              Unknown
 //! the Cluster is being deleted, or paused                      leave it              Leaving, Paused
 //! it has no class                                              leave it              NotWanted
 //! its annotation wants no ingress VIP, it has none, and
-//!   our claim waits for an address                             give the claim up     NotWanted
+//!   our claim waits for an address                             delete the claim      NotWanted
 //! its annotation wants no ingress VIP                          leave it              NotWanted
-//! claims, addresses, pools, or its class are not known         leave it              Unknown, NoClass
-//! its claim, or its claim's address or its class of which
-//!   no version was ever decoded, can't be decoded              leave it              Unknown
-//! it has a VIP, and that is not where else it belongs          write it there too    Assigned, Manual
+//! claims, addresses, pools, or its class are unknown           leave it              Unknown, NoClass
+//! its claim can't be decoded; or no version of its class
+//!   or its claim's address was ever decoded                    leave it              Unknown
+//! it has a VIP, but not yet the copy of it                     write the copy        Assigned, Manual
 //! it has a VIP: the one of our claim, or another               leave it              Assigned, Manual
-//! the claim under our name
-//!   has another owner                                          wait until it is gone NotOurs
-//!   is being deleted                                           wait until it is gone Releasing
-//!   has an address of its own that is a VIP of some Cluster    wait until it is none InUse
-//!   has an address, and that is the claim's own                write it              Allocating
-//!   has the address of a claim that had its name before        wait                  Allocating
-//!   waits in a pool that is full or is not meant any more,
-//!     and another pool has room                                give the claim up     Releasing
+//! the claim with our name
+//!   has another owner                                          wait for its deletion NotOurs
+//!   is being deleted                                           wait for its deletion Releasing
+//!   has its own address, which is already a VIP                wait until it is free InUse
+//!   has its own address                                        write it              Allocating
+//!   has the address of an earlier claim with its name          wait                  Allocating
+//!   waits in a pool that is full or no longer matches,
+//!     and another pool has room                                delete the claim      Releasing
 //!   waits in a pool that is full                               wait                  Exhausted
 //!   waits                                                      wait                  Allocating
-//! there is no claim, and a pool is meant and has room          claim from it         Allocating
-//! there is no claim, and a pool is meant and not full          claim from it         Allocating
-//! there is no claim, and all that are meant are full           claim from the first  Exhausted
-//! there is no claim, and no pool is meant                      leave it              NoPool, or NotWanted (ingress)
+//! there is no claim, and a matching pool has room              claim from it         Allocating
+//! there is no claim, and a matching pool is not full           claim from it         Allocating
+//! there is no claim, and all matching pools are full           claim from the first  Exhausted
+//! there is no claim, and no pool matches                       leave it              NoPool, or NotWanted (ingress)
 //! ```
 //!
-//! What would be done is not, where it
+//! Then the controller holds back a step if
 //!
 //! ```text
-//! failed a short while ago                                     wait                  Failed
-//! makes any difference, and Clusters are not known             wait                  Unknown
+//! the last one failed a short while ago                        wait                  Failed
+//! Clusters are unknown                                         wait                  Unknown
 //! ```
 //!
-//! The provider knows nothing of an endpoint that was set by hand, and takes an address for free when its claim is gone, which may
-//! be before the machines are that answer there. So a new VIP is held against those of all Clusters.
+//! The IPAM provider does not know endpoints that were set by hand. It also considers an address free as soon as its
+//! claim is deleted, which may be before the machines are deleted that use it. So the controller compares a new VIP
+//! with those of all Clusters.
 //!
-//! A Cluster with an endpoint keeps a claim that waits: one that was moved between management clusters looks like that until the
-//! provider has seen its claim there, and the endpoint may be that claim's address.
+//! A Cluster with an endpoint keeps a claim that waits. A Cluster that was moved between management clusters looks like
+//! this until the provider has seen its claim there, and the endpoint may be the address of that claim.
 //!
-//! A pool has room if more of its addresses are free than are spoken for: by claims that wait in it, and by Clusters that came first in
-//! this round. So those that wait don't all go after one address, which costs each of them the time that its pool takes to release a
-//! claim.
+//! A pool has room if it has more free addresses than are reserved: by claims that wait in it, and by Clusters that
+//! came first in this reconciliation. So waiting Clusters do not all go for one address. Each that misses it would lose
+//! the time that its pool takes to release a claim.
 //!
-//! A pool is meant by its class and role, and by its namespace where it has one. Those with a higher priority come first, then
-//! those whose name does.
+//! A pool matches by its class and role, and by its namespace if it has one. Pools with a higher priority come first,
+//! then the name decides.
 //!
-//! The control plane's VIP is the host of the Cluster's endpoint, and belongs into the variable `clusterVip` too, where the class
-//! defines one. The ingress VIP is an annotation, and belongs into a label too.
+//! The VIP of the control plane is the host of the Cluster's endpoint. Its copy is the variable `clusterVip`, if the
+//! class defines that. The ingress VIP is an annotation, and its copy is a label.
 //!
-//! The function `wish` is long because it is the truth table above, row by row.
+//! The function `decide` is long because it is the truth table above, row by row.
 
 mod facts;
 #[cfg(test)]
@@ -80,73 +81,73 @@ pub use self::facts::{Address, Claim, Cluster, Count, Key, Pool, PoolRef, Role, 
 pub enum Step {
     /// Claim an address from a pool.
     Create(PoolRef),
-    /// Give the claim up, if it still is as it was seen.
+    /// Delete the claim, if it has not changed since it was read.
     Delete,
-    /// Write this VIP on the Cluster, if that still is as it was seen.
+    /// Write this VIP on the Cluster, if that has not changed since it was read.
     Write {
         /// The VIP.
         vip: Arc<str>,
-        /// Whether it goes into the variable or label too.
+        /// Whether to write the variable or label too.
         with_copy: bool,
     },
 }
 
-/// What is to be said of a VIP of a Cluster.
+/// What the plan reports about a VIP of a Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The Cluster has the VIP that we claimed.
+    /// The Cluster has the VIP of our claim.
     Assigned {
         /// The VIP.
         vip: Arc<str>,
-        /// Where it is from.
+        /// The pool of the claim.
         pool: PoolRef,
-        /// The class that does not define the variable in which patches look for the VIP.
+        /// The class, if it does not define the variable for patches.
         undefined_in: Option<Key>,
     },
-    /// The Cluster has a VIP that we did not claim.
+    /// The Cluster has a VIP that is not from our claim.
     Manual(Arc<str>),
-    /// An address is on its way.
+    /// The claim waits for an address.
     Allocating(PoolRef),
-    /// The claim is given up for one from another pool.
+    /// The controller deletes the claim, to claim from another pool.
     Releasing {
-        /// The pool that it claims from.
+        /// The pool of the claim.
         from: PoolRef,
-        /// Where an address is claimed next, as far as that is known.
+        /// The pool of the next claim, if it is known.
         to: Option<PoolRef>,
     },
-    /// Every pool that is meant is full.
+    /// All matching pools are full.
     Exhausted(Vec<PoolRef>),
-    /// No pool is meant.
+    /// No pool matches.
     NoPool {
-        /// The class that none is for.
+        /// The class of the Cluster.
         class: Arc<str>,
-        /// Where our claim waits, where there is one.
+        /// The pool of our claim, if there is one.
         claimed_from: Option<PoolRef>,
     },
     /// The class of the Cluster does not exist.
     NoClass(Key),
-    /// The claim under our name belongs to somebody else.
+    /// The claim with our name has another owner.
     NotOurs(Key),
-    /// The address that was given is a VIP already.
+    /// The address of our claim is already a VIP.
     InUse {
         /// The address.
         vip: Arc<str>,
-        /// What it is for.
+        /// The role of that VIP.
         role: Role,
         /// The Cluster that has it.
         of: Key,
-        /// The claim that it was given to.
+        /// Our claim.
         claim: Key,
     },
-    /// The last try failed a short while ago.
+    /// The last attempt failed a short while ago.
     Failed(Arc<str>),
-    /// Something is not known.
+    /// The controller can't read this.
     Unknown(&'static str),
-    /// Nobody is to touch the Cluster.
+    /// The Cluster is paused.
     Paused,
     /// The Cluster is being deleted.
     Leaving,
-    /// Nobody asks for it.
+    /// The Cluster does not request this VIP.
     NotWanted,
 }
 
@@ -171,7 +172,7 @@ impl Verdict {
         }
     }
 
-    /// Whether a VIP comes by itself, mostly in a moment.
+    /// Whether the Cluster gets a VIP without action by a person, mostly within seconds.
     pub fn is_on_its_way(&self) -> bool {
         matches!(self, Self::Allocating(_) | Self::Releasing { .. })
     }
@@ -199,15 +200,15 @@ impl fmt::Display for Verdict {
                 "{vip} from pool {pool}; ClusterClass variable 'clusterVip' not found: add it to the class {class} for \
                  patches that need the VIP"
             ),
-            Self::Manual(vip) => write!(f, "{vip}, which was set by somebody else"),
+            Self::Manual(vip) => write!(f, "{vip}, which this controller did not set"),
             Self::Allocating(pool) => write!(f, "waiting for an address from pool {pool}"),
             Self::Releasing { from, to } => {
                 write!(
                     f,
-                    "the claim from pool {from} is being released, which takes up to the pool's \
+                    "deleting the claim from pool {from}, which takes up to the pool's \
                      addressReuseGracePeriodSeconds"
                 )?;
-                to.iter().try_for_each(|to| write!(f, "; then an address of pool {to} is claimed"))
+                to.iter().try_for_each(|to| write!(f, "; then claiming from pool {to}"))
             }
             Self::Exhausted(pools) => {
                 let names: Vec<_> = pools.iter().map(ToString::to_string).collect();
@@ -216,49 +217,51 @@ impl fmt::Display for Verdict {
             Self::NoPool { class, claimed_from } => {
                 write!(
                     f,
-                    "no pool is for class {class} and this role: label one with vip.capi.gorizond.io/cluster-class and \
+                    "no pool matches class {class} and this role: label one with vip.capi.gorizond.io/cluster-class and \
                      vip.capi.gorizond.io/role"
                 )?;
                 claimed_from
                     .iter()
-                    .try_for_each(|pool| write!(f, "; the claim waits in pool {pool}, which is not"))
+                    .try_for_each(|pool| write!(f, "; the claim waits in pool {pool}, which does not match"))
             }
-            Self::NoClass(class) => write!(f, "the class {class} does not exist"),
+            Self::NoClass(class) => {
+                write!(f, "the ClusterClass {class} does not exist: create it, or correct the name")
+            }
             Self::NotOurs(claim) => write!(
                 f,
-                "the IPAddressClaim {claim} belongs to somebody else, or to an earlier Cluster of this name: waiting until \
-                 it is gone"
+                "the IPAddressClaim {claim} has another owner, or is of an earlier Cluster with this name: waiting until it \
+                 is deleted"
             ),
             Self::InUse { vip, role, of, claim } => write!(
                 f,
-                "{vip} is the {role} VIP of the Cluster {of}: waiting until that is gone; if it was set by hand, exclude it \
-                 from the pool and delete the IPAddressClaim {claim}"
+                "{vip} is already the {role} VIP of the Cluster {of}: waiting until that Cluster is deleted; if the VIP was \
+                 set by hand, exclude it from the pool and delete the IPAddressClaim {claim}"
             ),
-            Self::Failed(error) => write!(f, "trying again soon: {error}"),
-            Self::Unknown(what) => write!(f, "{what} can't be read, so nothing is done"),
+            Self::Failed(error) => write!(f, "the last attempt failed, retrying soon: {error}"),
+            Self::Unknown(what) => write!(f, "the controller can't read {what}, so it changes nothing"),
             Self::Paused => write!(f, "the Cluster is paused"),
             Self::Leaving => write!(f, "the Cluster is being deleted"),
-            Self::NotWanted => write!(f, "nobody asks for it"),
+            Self::NotWanted => write!(f, "the Cluster does not request it"),
         }
     }
 }
 
-/// What should happen for one VIP of one Cluster, and what is to be said of it.
+/// The plan for one VIP of one Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What should happen.
+    /// The step to take, if any.
     pub step: Option<Step>,
-    /// What is to be said.
-    pub said: Verdict,
+    /// The verdict.
+    pub verdict: Verdict,
 }
 
 impl Decision {
-    fn say(said: Verdict) -> Self {
-        Self { step: None, said }
+    fn say(verdict: Verdict) -> Self {
+        Self { step: None, verdict }
     }
 
-    fn take(step: Step, said: Verdict) -> Self {
-        Self { step: Some(step), said }
+    fn take(step: Step, verdict: Verdict) -> Self {
+        Self { step: Some(step), verdict }
     }
 }
 
@@ -266,41 +269,41 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Create(pool) => write!(f, "claim from {pool}"),
-            Self::Delete => write!(f, "give the claim up"),
+            Self::Delete => write!(f, "delete the claim"),
             Self::Write { vip, with_copy: false } => write!(f, "write {vip}"),
             Self::Write { vip, with_copy: true } => write!(f, "write {vip} in both places"),
         }
     }
 }
 
-/// Where else a VIP belongs.
+/// The copy of a VIP in a variable or label.
 enum Copy {
-    /// Nowhere.
+    /// This VIP has no copy.
     NotMeant,
-    /// Into a variable that this class does not define.
+    /// The copy would be in a variable that this class does not define.
     Undefined(Key),
-    /// There, where nothing is yet.
+    /// There is none yet.
     Missing,
-    /// There, where something is already.
+    /// There is one.
     Present,
 }
 
-/// What should happen for both VIPs of a Cluster.
+/// The plan for both VIPs of a Cluster.
 pub fn plan(world: &World, key: &Key, cluster: &Cluster) -> [(Role, Decision); 2] {
     Role::ALL.map(|role| (role, next(world, key, cluster, role)))
 }
 
 fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
-    let wish = wish(world, key, cluster, role);
-    match (&wish.step, world.failed.get(&(key.clone(), role))) {
+    let decide = decide(world, key, cluster, role);
+    match (&decide.step, world.failed.get(&(key.clone(), role))) {
         (Some(_), Some(error)) => Decision::say(Verdict::Failed(Arc::clone(error))),
         (Some(_), None) if !world.are_clusters_known => Decision::say(Verdict::Unknown("Clusters")),
-        _ => wish,
+        _ => decide,
     }
 }
 
-/// What should happen if nothing stood in its way.
-fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
+/// The plan without regard to failures and to whether Clusters are known.
+fn decide(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
     if cluster.undecodable.is_some() {
         return Decision::say(Verdict::Unknown("the Cluster"));
     }
@@ -319,7 +322,7 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
         let claim = world.claims.as_ref().and_then(|claims| claims.get(&role.claim(key))).filter(is_ours);
         let waits = claim.is_some_and(|claim| claim.address.is_none() && !claim.is_leaving);
         let step = (waits && cluster.ingress.is_none()).then_some(Step::Delete);
-        return Decision { step, said: Verdict::NotWanted };
+        return Decision { step, verdict: Verdict::NotWanted };
     }
     let Some(claims) = &world.claims else { return Decision::say(Verdict::Unknown("IPAddressClaims")) };
     let Some(addresses) = &world.addresses else { return Decision::say(Verdict::Unknown("IPAddresses")) };
@@ -339,7 +342,7 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
     });
     let copy = match copy(world, cluster, role, given) {
         Ok(copy) => copy,
-        Err(said) => return Decision::say(said),
+        Err(verdict) => return Decision::say(verdict),
     };
     let present = match role {
         Role::ControlPlane => &cluster.endpoint,
@@ -349,7 +352,7 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
         crate::sabotaged!(VipReplaced) && given.is_some_and(|given| given.to_string() != **vip)
     };
     if let Some(vip) = present.as_ref().filter(|vip| !is_replaced(vip)) {
-        let said = match ours.filter(|_| given.is_some_and(|given| given.to_string() == **vip)) {
+        let verdict = match ours.filter(|_| given.is_some_and(|given| given.to_string() == **vip)) {
             Some(claim) => {
                 let undefined_in = match &copy {
                     Copy::Undefined(class) => Some(class.clone()),
@@ -361,14 +364,15 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
         };
         let step =
             matches!(copy, Copy::Missing).then(|| Step::Write { vip: Arc::clone(vip), with_copy: true });
-        return Decision { step, said };
+        return Decision { step, verdict };
     }
     let pools = meant(global.iter().chain(namespaced), key, class, role);
     let find = |is_it: &dyn Fn(&PoolRef, &Pool) -> bool| {
         pools.iter().find(|(name, pool)| is_it(name, pool)).map(|(name, _)| (*name).clone())
     };
     let has_room = find(&|name, pool| world.has_room(name, pool));
-    // Whoever has no claim loses nothing by one: the status of a pool lags, and others may find an address elsewhere.
+    // A Cluster without a claim loses nothing by one: the status of a pool lags, and others may get an address
+    // elsewhere.
     let has_any = || find(&|_, pool| !pool.is_full());
     let no_pool = |claimed_from| Verdict::NoPool { class: Arc::clone(class), claimed_from };
     let exhausted = || Verdict::Exhausted(pools.iter().map(|(name, _)| (*name).clone()).collect());
@@ -390,7 +394,7 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
             }
             let is_lost = !pools.iter().any(|(name, pool)| **name == claim.pool && !pool.is_full());
             match has_room {
-                // Its address is on its way to us.
+                // The provider is about to assign an address, or the controller is about to see it.
                 _ if claim.address.is_some() || !is_lost => Decision::say(allocating),
                 to @ Some(_) => {
                     Decision::take(Step::Delete, Verdict::Releasing { from: claim.pool.clone(), to })
@@ -401,7 +405,7 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
         }
         (None, has_room) => match (has_room.or_else(has_any), pools.first()) {
             (Some(room), _) => Decision::take(Step::Create(room.clone()), Verdict::Allocating(room)),
-            // The provider serves it as soon as the pool has grown.
+            // The provider assigns an address as soon as the pool has one.
             (None, Some((first, _))) => Decision::take(Step::Create((*first).clone()), exhausted()),
             (None, None) if role == Role::Ingress && cluster.wants_ingress.is_none() => {
                 Decision::say(Verdict::NotWanted)
@@ -411,12 +415,12 @@ fn wish(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
     }
 }
 
-/// Where else a VIP of the Cluster belongs; or why that is not known.
+/// The state of the copy of a VIP, or the verdict if that is unknown.
 fn copy(world: &World, cluster: &Cluster, role: Role, given: Option<&IpAddr>) -> Result<Copy, Verdict> {
     let is_there = |copy: &Option<Arc<str>>| if copy.is_some() { Copy::Present } else { Copy::Missing };
     match (role, &cluster.topology) {
         (Role::Ingress, _) => {
-            // A label can't hold a colon.
+            // A label value can't contain a colon.
             let is_v6 = match &cluster.ingress {
                 Some(vip) => vip.contains(':'),
                 None => given.is_some_and(IpAddr::is_ipv6),
@@ -438,7 +442,8 @@ fn copy(world: &World, cluster: &Cluster, role: Role, given: Option<&IpAddr>) ->
     }
 }
 
-/// The Cluster that has this address as a VIP, which may be being deleted, or be the one that is planned for with its other VIP.
+/// The Cluster that uses an address as a VIP. It may be in deletion, or be the planned Cluster itself, with its other
+/// VIP.
 fn holder(world: &World, key: &Key, cluster: &Cluster, address: IpAddr) -> Option<(Key, Role)> {
     let is_it = |vip: &Option<Arc<str>>| vip.as_ref().is_some_and(|vip| vip.parse::<IpAddr>() == Ok(address));
     let others = world.clusters.iter().filter(|(other, _)| *other != key);
@@ -452,7 +457,7 @@ fn holder(world: &World, key: &Key, cluster: &Cluster, address: IpAddr) -> Optio
     })
 }
 
-/// The pools that are meant, the first one first.
+/// The matching pools, the first choice first.
 fn meant<'a>(
     pools: impl Iterator<Item = (&'a PoolRef, &'a Pool)>,
     key: &Key,
@@ -469,13 +474,13 @@ fn meant<'a>(
 }
 
 impl World {
-    /// Speaks for the addresses that a Cluster is about to claim, so that others look elsewhere.
-    pub fn speak_for(&mut self, planned: &[(Role, Decision); 2]) {
+    /// Reserves the addresses that a Cluster is about to claim, so that other Clusters use other pools.
+    pub fn reserve(&mut self, planned: &[(Role, Decision); 2]) {
         for (_, next) in planned {
             if let (Some(Step::Create(pool)), _) | (_, Verdict::Releasing { to: Some(pool), .. }) =
-                (&next.step, &next.said)
+                (&next.step, &next.verdict)
             {
-                *self.spoken_for.entry(pool.clone()).or_default() += 1;
+                *self.reserved.entry(pool.clone()).or_default() += 1;
             }
         }
     }

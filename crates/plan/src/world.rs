@@ -1,14 +1,17 @@
-//! What is known, as plain data that is kept up to date event by event.
+//! Everything the controller knows at one moment, as plain data.
 //!
-//! 15,000 nodes can't be held against 1,000 pools on every event. So the world keeps for each pool the set of nodes that
-//! may get an address, as bits, and an event about one node touches one bit in each pool. What a plan needs then is one
-//! look at each address, and at the nodes of those pools only that have an address to place.
+//! In: events about nodes, pools and addresses, one at a time. Out: the current state, for the planner. Nothing here
+//! decides.
 //!
-//! Only what does not depend on time is kept this way: a node within its grace may keep an address and may not get one,
-//! so whether a node may *get* one changes with events alone.
+//! It takes too long to compare 15,000 nodes with 1,000 pools on every event. So the world keeps a bitmap for each pool
+//! with the nodes that may get an address, and an event about one node changes one bit in each pool. To make a plan,
+//! the planner looks at each address once, and at the nodes of only those pools that have an address to place.
 //!
-//! Slots are numbers of convenience, given out in the order in which nodes appear. They never reach a plan: the same
-//! facts give the same plan, in whatever order they came.
+//! The bitmaps do not depend on time. A node in its grace period may keep an address but not get one, so only events
+//! change whether a node may *get* one.
+//!
+//! Each node has a slot, which is its position in the bitmaps. Slots are assigned in the order in which nodes appear,
+//! and never affect a plan: the same facts give the same plan, in whatever order they arrived.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -29,105 +32,108 @@ pub struct World {
     slots: Vec<Option<(NodeName, Node)>>,
     slot_of_node: BTreeMap<NodeName, usize>,
     slots_of_vm: HashMap<VmId, Slots>,
-    /// Nodes that share their machine with another one.
+    /// Nodes that share their VM with another node.
     twins: Bits,
-    /// One copy of each scope that is named, so that comparing two mostly means comparing where they are.
+    /// One copy of each scope, so that comparing two scopes is mostly a comparison of pointers.
     scopes: BTreeSet<Scope>,
     free_slots: Vec<usize>,
-    /// The nodes of each region; those that don't tell theirs are under none.
+    /// The nodes of each region; `None` for nodes without a region label.
     regions: BTreeMap<Option<Arc<str>>, Bits>,
     pools: BTreeMap<PoolKey, Member>,
-    /// Kept until a pool changes.
+    /// A cache that is cleared when a pool changes.
     ownership: OnceLock<Ownership>,
     facts: BTreeMap<Scope, BTreeMap<Address, Known>>,
-    /// Which addresses each machine holds, so that their facts follow when its node changes.
+    /// Which addresses each VM holds, to update their facts when its node changes.
     held_by: HashMap<VmId, BTreeSet<(Scope, Address)>>,
-    /// What the executor is doing right now.
+    /// The calls in flight.
     pub in_flight: InFlight,
-    /// Who we are.
+    /// The epoch of this leader.
     pub epoch: Epoch,
-    /// What the clouds say of machines that hold or held an address; absent is unknown.
+    /// The states of VMs that hold or held an address; unknown if absent.
     pub machines: BTreeMap<VmId, MachineState>,
-    /// When a holder of ours was lost by absence or silence, by address: see `losses`. A new leader reads them from the objects'
+    /// When the holder of each address was lost: see `losses`. A new leader reads these times from the objects'
     /// statuses.
     pub losses: BTreeMap<Address, Timestamp>,
-    /// Clouds that move an address in one call from holder to holder.
+    /// Clouds that move an address from VM to VM with one call.
     pub moves_in_one_call: BTreeSet<Provider>,
-    /// Clouds of which what was read up to a moment may be older than what an earlier leader has done; [`PENDING`] while that goes on.
-    pub late_until: BTreeMap<Provider, Tick>,
-    /// Addresses whose unfinished move an earlier leader began.
+    /// Clouds whose listings up to this time may be older than the last change of an earlier leader. [`PENDING`]: every
+    /// listing may be.
+    pub stale_until: BTreeMap<Provider, Tick>,
+    /// Addresses whose unfinished move an earlier leader started.
     pub inherited: BTreeSet<Address>,
-    /// The node that we run on, where another may do in our place what would cut it off.
-    pub spared: Option<NodeName>,
-    /// Machines that are known to have an address of their own, besides ours.
-    pub has_own: BTreeSet<VmId>,
-    /// The names in PTR records of addresses that are about to leave their machines.
+    /// The node that this controller runs on, if another replica can take the steps that would cut it off.
+    pub own_node: Option<NodeName>,
+    /// VMs that are known to have an ephemeral address.
+    pub has_ephemeral: BTreeSet<VmId>,
+    /// The names in the PTR records of addresses that the controller is about to detach.
     pub ptrs: BTreeMap<Address, Arc<str>>,
-    /// Machines that refused an address lately get none before then.
+    /// VMs that refused an address recently. They get none before this time.
     pub avoid_machines: BTreeMap<VmId, Timestamp>,
-    /// Addresses whose last change failed are not tried again before then.
+    /// Addresses whose last change failed, and their backoff.
     pub avoid_addresses: BTreeMap<Address, Pause>,
-    /// Addresses on their way whose next call is held back by our own budget, and when its turn comes. Nothing has failed.
+    /// Moving addresses whose next call waits for the controller's own rate limit, and until when. Nothing has failed.
     pub turns: BTreeMap<Address, Turn>,
-    /// Pools whose last creation failed create nothing before then.
+    /// Pools whose last creation failed, and their backoff.
     pub avoid_creations: BTreeMap<PoolKey, Pause>,
-    /// Pools for which a pod was evicted lately evict none before then.
+    /// Pools for which the controller evicted a pod recently. It evicts no other before this time.
     pub avoid_evictions: BTreeMap<PoolKey, Timestamp>,
-    /// What is known of sets of records; absent is unknown.
+    /// The contents of sets of records; unknown if absent.
     pub records: BTreeMap<RecordName, RecordFact>,
-    /// Sets of records that could not be read or written are left alone until then.
+    /// Sets of records that could not be read or written, and their backoff.
     pub avoid_records: BTreeMap<RecordName, Pause>,
-    /// Since when published addresses have lost their match: see `records`.
+    /// Since when published addresses are on no matching node: see `records`.
     pub unmatched: BTreeMap<Address, Timestamp>,
-    /// What our mark on records says; absent is not known yet.
+    /// The owner ID in this controller's mark on records; none while it is not known yet.
     pub dns_owner: Option<Arc<str>>,
-    /// The most addresses that may be created in the cluster, where there is a limit: see `creation`.
+    /// The limit on created addresses in the cluster, if there is one: see `creation`.
     pub created_max: Option<usize>,
-    /// What the clouds said of whole accounts; absent is unknown.
+    /// What is known about whole accounts; unknown if absent.
     pub accounts: BTreeMap<Scope, Account>,
-    /// Pools whose object the apiserver does not let us write, and when that is tried again. Nothing can be journalled for them,
-    /// so nothing is begun.
+    /// Pools whose object the apiserver refuses to update, and when the controller retries. It can't write their
+    /// journal, so it starts no move for them.
     pub unwritable: BTreeMap<PoolKey, Timestamp>,
-    /// Machines that objects name which can't be decoded. An unfinished move may involve them, so they get no address.
+    /// VMs that occur in objects that can't be decoded. An unfinished move may involve them, so they get no address.
     pub reserved_machines: BTreeSet<VmId>,
 }
 
-/// A fact, and the node that it means.
+/// A fact, and the node of its VM.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) fact: Fact,
-    /// The node of the machine that holds the address. It is looked up when either changes, and not for every plan.
+    /// The node of the VM that holds the address. The world looks it up when the fact or the node changes, not for
+    /// every plan.
     pub(crate) slot: Option<usize>,
 }
 
-/// The nodes of a machine: one, but for those that registered under several names.
+/// The nodes of a VM: mostly one. A VM can register under several names.
 #[derive(Clone, Debug)]
 enum Slots {
     One(usize),
     Several(BTreeSet<usize>),
 }
 
-/// When a cloud must be read again, before anything follows from what it told.
+/// When to list a cloud again, because the last listing can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
-    /// It tells what is needed as soon as it is asked.
+    /// Now: a new listing is up to date.
     AtOnce,
-    /// It may not show what is needed yet.
+    /// Later: a new listing may still be stale.
     Later,
 }
 
 impl World {
-    /// Whether what was told then, if ever, may be older than what an earlier leader has done.
+    /// Whether a listing of this time may be older than the last change of an earlier leader; also if there is no
+    /// listing yet.
     pub(crate) fn may_be_late(&self, provider: Provider, as_of: Option<Tick>) -> bool {
-        self.late_until.get(&provider).is_some_and(|until| as_of.is_none_or(|as_of| as_of <= *until))
+        self.stale_until.get(&provider).is_some_and(|until| as_of.is_none_or(|as_of| as_of <= *until))
     }
 
-    /// What to do about what may be late: whether it can be read now, or has to be waited for.
+    /// When to list a cloud again whose last listing may be stale.
     pub(crate) fn reads_late(&self, provider: Provider) -> Reads {
-        if self.late_until.get(&provider) == Some(&PENDING) { Reads::Later } else { Reads::AtOnce }
+        if self.stale_until.get(&provider) == Some(&PENDING) { Reads::Later } else { Reads::AtOnce }
     }
 
-    /// A node appeared or changed.
+    /// Adds or updates a node.
     pub fn set_node(&mut self, name: &NodeName, mut node: Node) {
         node.machine = node.machine.map(|(scope, vm)| (self.interned(scope), vm));
         let slot = match self.slot_of_node.get(name) {
@@ -159,7 +165,7 @@ impl World {
         left.iter().chain(&entered).for_each(|vm| self.find_nodes(vm));
     }
 
-    /// A node is gone.
+    /// Removes a node.
     pub fn remove_node(&mut self, name: &NodeName) {
         let Some(slot) = self.slot_of_node.remove(name) else { return };
         let left = self.forget_machine(slot);
@@ -184,7 +190,7 @@ impl World {
         }
     }
 
-    /// Finds the node of a machine again for the addresses that it holds.
+    /// Looks up the node of a VM again for the addresses that the VM holds.
     fn find_nodes(&mut self, vm: &VmId) {
         let slot = self.slot_of_machine(vm);
         for (scope, address) in self.held_by.get(vm).into_iter().flatten() {
@@ -194,7 +200,7 @@ impl World {
         }
     }
 
-    /// Forgets where a node was, and tells which machine that is.
+    /// Forgets the region and VM of a node. Returns the VM.
     fn forget_machine(&mut self, slot: usize) -> Option<VmId> {
         let (_, node) = self.slots[slot].as_ref()?;
         if let Some(nodes) = self.regions.get_mut(&node.region) {
@@ -241,7 +247,7 @@ impl World {
         }
     }
 
-    /// A pool appeared or changed. Its nodes stay as they were told, or are none for a new pool.
+    /// Adds or updates a pool. An existing pool keeps its matching nodes; a new pool has none.
     pub fn set_pool(&mut self, mut pool: Pool) {
         self.ownership.take();
         pool.scope = self.interned(pool.scope);
@@ -256,13 +262,13 @@ impl World {
         self.pools.insert(key, member);
     }
 
-    /// A pool is gone.
+    /// Removes a pool.
     pub fn remove_pool(&mut self, key: &PoolKey) {
         self.ownership.take();
         self.pools.remove(key);
     }
 
-    /// Whether a pool's selectors match a node, and how its pods fare there; none does not match.
+    /// Sets the state of a pool's pods on a node; none if the pool's selectors don't match the node.
     pub fn set_member(&mut self, key: &PoolKey, name: &NodeName, pods: Option<Pods>) {
         let (Some(member), Some(slot)) = (self.pools.get_mut(key), self.slot_of_node.get(name)) else {
             return;
@@ -276,21 +282,21 @@ impl World {
         }
     }
 
-    /// Whether a node has pods of a pool's workload that can be evicted.
+    /// Sets whether a node has pods of a pool's workload that the controller may evict.
     pub fn set_evictable(&mut self, key: &PoolKey, name: &NodeName, has_some: bool) {
         if let (Some(member), Some(slot)) = (self.pools.get_mut(key), self.slot_of_node.get(name)) {
             member.evictable.set(*slot, has_some);
         }
     }
 
-    /// The addresses of a node itself, for a pool that publishes those.
+    /// Sets the addresses of a node itself, for a pool that publishes those.
     pub fn set_node_addresses(&mut self, key: &PoolKey, name: &NodeName, addresses: Arc<[Address]>) {
         if let (Some(member), Some(slot)) = (self.pools.get_mut(key), self.slot_of_node.get(name)) {
             member.node_addresses.insert(*slot, addresses);
         }
     }
 
-    /// A cloud said something of an address. What is older than what is known is not believed.
+    /// Adds or updates a fact about an address. Ignores a fact that is older than the known one.
     pub fn set_fact(&mut self, scope: &Scope, address: Address, fact: Fact) {
         let is_older = self.fact(scope, address).is_some_and(|known| known.as_of > fact.as_of);
         if is_older && !crate::sabotaged!(StaleListingBelieved) {
@@ -313,18 +319,19 @@ impl World {
         }
     }
 
-    /// Whether a machine must not be cut off by us.
+    /// Whether this is the VM of the node that this controller runs on, and another replica should take steps that cut
+    /// it off.
     pub(crate) fn is_spared(&self, vm: &VmId) -> bool {
-        let machine = self.spared.as_ref().and_then(|name| self.node(name)?.machine.as_ref());
-        machine.is_some_and(|(_, spared)| spared == vm)
+        let machine = self.own_node.as_ref().and_then(|name| self.node(name)?.machine.as_ref());
+        machine.is_some_and(|(_, own_node)| own_node == vm)
     }
 
-    /// Whether a machine holds any address that a cloud told of.
+    /// Whether a VM holds an address, according to the facts.
     pub fn holds_any(&self, vm: &VmId) -> bool {
         self.held_by.contains_key(vm)
     }
 
-    /// A machine does not hold an address any more.
+    /// Notes that a VM no longer holds an address.
     fn let_go(&mut self, vm: &VmId, scope: &Scope, address: Address) {
         if let Some(held) = self.held_by.get_mut(vm) {
             held.remove(&(scope.clone(), address));
@@ -334,7 +341,7 @@ impl World {
         }
     }
 
-    /// Forgets what a cloud said of the addresses for which this is not true.
+    /// Removes the facts about all addresses of a scope for which `keep` is false.
     pub fn retain_facts(&mut self, scope: &Scope, keep: impl Fn(Address) -> bool) {
         let Some(facts) = self.facts.get_mut(scope) else { return };
         let gone: Vec<_> = facts.extract_if(.., |address, _| !keep(*address)).collect();
@@ -343,22 +350,22 @@ impl World {
         }
     }
 
-    /// What is known of an address.
+    /// The fact about an address.
     pub fn fact(&self, scope: &Scope, address: Address) -> Option<&Fact> {
         self.facts.get(scope)?.get(&address).map(|known| &known.fact)
     }
 
-    /// What is known of the addresses of a scope, by address.
+    /// The facts about the addresses of a scope, by address.
     pub(crate) fn facts_by_address(&self, scope: &Scope) -> Option<&BTreeMap<Address, Known>> {
         self.facts.get(scope)
     }
 
-    /// Who owns what.
+    /// The owners of addresses.
     pub(crate) fn ownership(&self) -> &Ownership {
         self.ownership.get_or_init(|| Ownership::new(self.pools.values().map(|member| &*member.pool)))
     }
 
-    /// What is known of the addresses of a scope.
+    /// The facts about the addresses of a scope.
     pub fn facts_of(&self, scope: &Scope) -> impl Iterator<Item = (&Address, &Fact)> {
         self.facts.get(scope).into_iter().flatten().map(|(address, known)| (address, &known.fact))
     }
@@ -370,12 +377,12 @@ impl World {
         })
     }
 
-    /// The slots of all nodes whose machine holds an address.
+    /// The slots of all nodes whose VM holds an address.
     pub(crate) fn holders(&self) -> impl Iterator<Item = usize> {
         self.facts.values().flat_map(BTreeMap::values).filter_map(|known| known.slot)
     }
 
-    /// The time of day was set: what is left alone until some time is left alone for as long as it was.
+    /// Shifts all pauses after the wall clock was set, so that they last as long as before.
     pub fn clock_moved(&mut self, by: SignedDuration) {
         let pauses = (self.avoid_machines.values_mut())
             .chain(self.avoid_evictions.values_mut())
@@ -388,7 +395,7 @@ impl World {
         }
     }
 
-    /// A node.
+    /// A node, by name.
     pub fn node(&self, name: &NodeName) -> Option<&Node> {
         self.at(*self.slot_of_node.get(name)?).map(|(_, node)| node)
     }
@@ -398,7 +405,7 @@ impl World {
         self.slot_of_node.values().filter_map(|slot| self.at(*slot))
     }
 
-    /// The nodes that some pool of a kind means, by name.
+    /// The nodes that match a pool of this kind, by name.
     pub fn meant_by(&self, kind: &str) -> impl Iterator<Item = (&NodeName, &Node)> {
         let members: Vec<_> = self.pools.values().filter(|member| member.pool.key.kind == kind).collect();
         let is_meant = move |slot: &&usize| members.iter().any(|member| member.matching.contains(**slot));
@@ -411,18 +418,19 @@ impl World {
         slots.filter_map(move |slot| self.at(slot)).map(|(name, _)| name)
     }
 
-    /// The nodes that could get an address of a pool and have none of it, by name, and no more than so many. One that refused
-    /// an address lately is not among them.
+    /// The nodes that could get an address of a pool and hold none of its addresses: the first `most` by name. A node
+    /// whose VM refused an address recently is not among them.
     pub fn assignable(&self, key: &PoolKey, most: usize) -> Vec<&NodeName> {
         self.first_by_name(&self.assignable_slots(key), most)
     }
 
-    /// How many such nodes there are.
+    /// How many nodes could get an address of a pool and hold none of its addresses.
     pub fn count_assignable(&self, key: &PoolKey) -> usize {
         self.assignable_slots(key).count()
     }
 
-    /// The nodes that could get an address of a pool, had they not refused one lately; by name, and no more than so many.
+    /// The nodes that could get an address of a pool if their VM had not refused one recently: the first `most` by
+    /// name.
     pub fn refusing(&self, key: &PoolKey, most: usize) -> Vec<&NodeName> {
         let Some(member) = self.pools.get(key) else { return Vec::new() };
         let mut refusing = Bits::default();
@@ -431,7 +439,8 @@ impl World {
         self.first_by_name(&refusing, most)
     }
 
-    /// What other pools' addresses are on the nodes does not count: each of their moves would change what is told of this one.
+    /// Addresses of other pools on the nodes don't count. Otherwise each of their moves would change the status of this
+    /// pool.
     fn assignable_slots(&self, key: &PoolKey) -> Bits {
         let Some(member) = self.pools.get(key) else { return Bits::default() };
         let pool = &*member.pool;
@@ -445,7 +454,7 @@ impl World {
             match self.fact(&pool.scope, *address).map(|fact| &fact.holding) {
                 Some(Holding::By(vm)) => leave_out(vm),
                 Some(Holding::Free | Holding::Missing) => {}
-                // Whoever held it last may still.
+                // The last holder may still hold it.
                 Some(Holding::Unknown(_)) | None => {
                     pool.last_holders.get(address).into_iter().for_each(&mut leave_out)
                 }
@@ -461,7 +470,8 @@ impl World {
         slots
     }
 
-    /// The first nodes of a set, by name. Few are put in order; of many, the first are met soon.
+    /// The first nodes of a set, by name. Sorts a small set. For a large set it is faster to walk over all nodes by
+    /// name.
     fn first_by_name(&self, slots: &Bits, most: usize) -> Vec<&NodeName> {
         let name = |slot: usize| self.at(slot).map(|(name, _)| name);
         if slots.count() > most {
@@ -477,13 +487,12 @@ impl World {
         names
     }
 
-    /// The node that a machine backs. A machine that registered under several names is the node that is Ready, and of
-    /// those the first by name.
+    /// The node of a VM. For a VM that registered under several names: the first Ready node by name.
     pub fn node_of(&self, vm: &VmId) -> Option<(&NodeName, &Node)> {
         self.at(self.slot_of_machine(vm)?)
     }
 
-    /// A pool.
+    /// A pool, by key.
     pub fn pool(&self, key: &PoolKey) -> Option<&Pool> {
         self.pools.get(key).map(|member| &*member.pool)
     }
@@ -505,14 +514,14 @@ impl World {
         self.slots.get(slot)?.as_ref().map(|(name, node)| (name, node))
     }
 
-    /// Those nodes of a set that are, or may be, in a region.
+    /// The nodes of a set that are in a region, or whose region is unknown.
     pub(crate) fn in_region(&self, nodes: &Bits, region: &Arc<str>) -> Bits {
         let none = Bits::default();
         let of = |region: Option<Arc<str>>| self.regions.get(&region).unwrap_or(&none);
         nodes.within([of(Some(Arc::clone(region))), of(None)])
     }
 
-    /// The regions of the nodes that a pool means, where each of them is known to be in another than this one.
+    /// The regions of the nodes that match a pool, if all of them are known to be in other regions than this one.
     pub(crate) fn other_regions(&self, member: &Member, region: &Arc<str>) -> Option<Vec<Arc<str>>> {
         let mut others = Vec::new();
         for (found, nodes) in &self.regions {
@@ -525,7 +534,7 @@ impl World {
         (!others.is_empty()).then_some(others)
     }
 
-    /// How many slots there are, taken or not.
+    /// How many slots there are, used or not.
     pub(crate) fn slots_len(&self) -> usize {
         self.slots.len()
     }
@@ -540,7 +549,7 @@ impl World {
             Slots::One(slot) => return Some(*slot),
             Slots::Several(slots) => slots,
         };
-        // A node of which nothing is known may be alive, so one that is dead does not speak for its machine.
+        // A node in an unknown state may be alive, so a NotReady node does not represent its VM.
         let rank = |slot: &usize| {
             self.at(*slot).map(|(name, node)| match node.readiness {
                 Readiness::Ready => (0, name),
@@ -551,7 +560,7 @@ impl World {
         slots.iter().copied().min_by_key(rank)
     }
 
-    /// Whether the node at a slot is the one that stands for its machine.
+    /// Whether the node in a slot represents its VM. Only one of the nodes of a VM does.
     pub(crate) fn stands_for_machine(&self, slot: usize) -> bool {
         let machine = self.at(slot).and_then(|(_, node)| node.machine.as_ref());
         machine.is_some_and(|(_, vm)| !self.twins.contains(slot) || self.slot_of_machine(vm) == Some(slot))

@@ -1,10 +1,10 @@
-//! Which crate may know what. A dependency that points the wrong way fails here before it can be relied on.
+//! Which crate may depend on which. A dependency in the wrong direction fails here.
 #![allow(clippy::unwrap_used, missing_docs, reason = "this is a test")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A crate, the workspace crates it may depend on, and outside crates it must never reach by itself.
+/// A crate, the workspace crates it may depend on, and external crates it must not depend on directly.
 const RULES: &[(&str, &[&str], &[&str])] = &[
     (
         "plan",
@@ -39,8 +39,11 @@ fn dependencies_point_the_right_way() {
     for (name, allowed, forbidden) in RULES {
         for dependency in dependencies(name) {
             let is_ours = WORKSPACE.contains(&dependency.as_str());
-            assert!(!is_ours || allowed.contains(&dependency.as_str()), "{name} must not know {dependency}");
-            assert!(!forbidden.contains(&dependency.as_str()), "{name} must not know {dependency}");
+            assert!(
+                !is_ours || allowed.contains(&dependency.as_str()),
+                "{name} must not depend on {dependency}"
+            );
+            assert!(!forbidden.contains(&dependency.as_str()), "{name} must not depend on {dependency}");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! As many addresses placed as could be, and no more moved than needed: held against brute force on every small world.
+//! Compares the planner with brute force on every small world: it places as many addresses as possible, and moves no
+//! more than needed.
 //!
 //! Every world, up to renaming, of owner × eligibility × holder with at most 5 addresses, 5 nodes and 2 pools, for both
-//! kinds of tenancy of each pool. A node is described by whether each pool may place on it and by what it holds; two
-//! worlds with the same number of nodes of each description, and of free addresses of each owner, are the same.
+//! kinds of tenancy of each pool. The kind of a node says which pools may place an address on it, and what it holds.
+//! Two worlds are the same if they have the same number of nodes of each kind, and of free addresses of each owner.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 use std::time::Duration;
@@ -18,9 +19,9 @@ const ADDRESSES_MAX: usize = 5;
 /// What distinguishes a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
-    /// It holds nothing; the pools that may place on it.
+    /// It holds no address. Which pools may place an address on it.
     Idle([bool; 2]),
-    /// It holds an address of the given owner, who lets it keep the address or not; whether the other pool matches it.
+    /// It holds an address of this pool. Whether the address stays, and whether the other pool matches the node.
     Holds { owner: usize, stays: Stays, other: bool },
 }
 
@@ -48,7 +49,7 @@ fn kinds() -> Vec<Kind> {
     kinds
 }
 
-/// Every multiset of at most so many kinds.
+/// Every multiset of at most `size_max` kinds.
 fn multisets(kinds: &[Kind], size_max: usize) -> Vec<Vec<Kind>> {
     let Some((first, rest)) = kinds.split_first() else { return vec![Vec::new()] };
     let mut all = Vec::new();
@@ -79,7 +80,7 @@ fn build(nodes: &[Kind], free: [usize; 2], tenancies: [Tenancy; 2]) -> World {
         world.set_fact(
             &scope(),
             address,
-            Fact { holding, region: None, tag: None, is_doubtful: false, as_of: Tick(1) },
+            Fact { holding, region: None, tag: None, is_unconfirmed: false, as_of: Tick(1) },
         );
         addresses[owner].push(address);
     };
@@ -126,7 +127,8 @@ fn build(nodes: &[Kind], free: [usize; 2], tenancies: [Tenancy; 2]) -> World {
     world
 }
 
-/// The most that can be placed and, of those, the fewest taken from a holder, by trying everything.
+/// The maximum number of placed addresses and, with that, the minimum number of addresses taken from a holder, by brute
+/// force.
 fn best(seekers: &[(usize, bool)], idle: &[[bool; 2]], used: &mut Vec<bool>) -> (usize, usize) {
     let Some(((owner, is_held), rest)) = seekers.split_first() else { return (0, 0) };
     let better = |one: (usize, usize), other: (usize, usize)| {
@@ -135,7 +137,7 @@ fn best(seekers: &[(usize, bool)], idle: &[[bool; 2]], used: &mut Vec<bool>) -> 
     let mut most = best(rest, idle, used);
     let mut tried = Vec::new();
     for (at, matched) in idle.iter().enumerate() {
-        // Nodes of one description are the same, so one of them is enough to try.
+        // Nodes of one kind are equal, so it is enough to try one of them.
         if used[at] || !matched[*owner] || tried.contains(matched) {
             continue;
         }
@@ -149,7 +151,7 @@ fn best(seekers: &[(usize, bool)], idle: &[[bool; 2]], used: &mut Vec<bool>) -> 
 }
 
 #[test]
-fn every_small_world_is_placed_as_well_as_brute_force_can() {
+fn every_small_world_is_placed_as_well_as_by_brute_force() {
     let tenancies = [Tenancy::UntilDrained, Tenancy::UntilDisplaced { needs_pods: false }];
     let started = std::time::Instant::now();
     let mut worlds = 0_u64;

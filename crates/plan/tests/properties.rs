@@ -1,6 +1,7 @@
-//! What holds in every world: 100,000 random ones a run, each carried out on an obedient cloud until nothing is left to do.
+//! Properties of all plans, on 100,000 random worlds per run. A cloud without errors carries out each plan until
+//! nothing is left to do.
 //!
-//! A failure prints the number of its world; `WORLD=n cargo test -p plan --test properties` runs that one alone.
+//! A failure prints the number of its world. `WORLD=n cargo test -p plan --test properties` runs only that world.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,17 +15,17 @@ use plan::{
 
 const WORLDS: u64 = 100_000;
 
-/// More addresses than this are never desired of a pool that may create them.
+/// The upper bound for the desired number of addresses of a pool that may create them.
 const CREATED_MAX: u64 = 12;
 
-/// The rounds within which an obedient cloud settles: each address may be begun, detached, tried where the target has one of
-/// its own, which is noted, attached, made up for at its source, and finished, and budgets and cool-offs may let only one
-/// address at a time go through that. Then each node may lose a pod.
+/// The maximum number of plans until a cloud without errors settles. A move takes up to seven: begin, detach, attach to
+/// a target that turns out to have an ephemeral address, note that, attach in its place, restore one at the source, and
+/// finish. Policies may let only one address at a time move. After that, each node may lose a pod.
 fn rounds_max(world: &World) -> usize {
     7 * world.facts_of(&scope(0)).count() + world.nodes().count() + 4
 }
 
-/// Numbers that look random and depend on nothing but the seed.
+/// Pseudo-random numbers that depend only on the seed.
 struct Rng(u64);
 
 impl Rng {
@@ -41,7 +42,7 @@ impl Rng {
     }
 }
 
-/// All facts of a world, before they are told to it in some order.
+/// All facts of a world, before they are added to it in some order.
 #[derive(Clone, Debug)]
 struct Facts {
     nodes: Vec<(NodeName, Node)>,
@@ -68,8 +69,8 @@ fn address(number: u64) -> Address {
     format!("203.0.113.{number}").parse().unwrap()
 }
 
-/// Whether a machine turns out to have an address of its own.
-fn has_own(vm: &VmId) -> bool {
+/// Whether a VM turns out to have an ephemeral address.
+fn has_ephemeral(vm: &VmId) -> bool {
     vm.as_str().ends_with(['1', '3', '5'])
 }
 
@@ -101,14 +102,14 @@ fn random(seed: u64) -> Facts {
             1 => Holding::Missing,
             2 => Holding::By(vm(90 + number)),
             3..9 => Holding::Free,
-            // Two addresses may well be on one machine: people do such things.
+            // Two addresses may be on one VM, because a person attached them.
             _ => Holding::By(vm(rng.roll(8))),
         };
         let region = rng.one_in(4).then(|| if rng.one_in(4) { "far".into() } else { "near".into() });
-        // Where changes can fail so, machines have no addresses of their own.
-        let is_doubtful = matches!(&holding, Holding::By(vm) if !has_own(vm)) && rng.one_in(4);
+        // In clouds where changes can fail like this, VMs have no ephemeral addresses.
+        let is_unconfirmed = matches!(&holding, Holding::By(vm) if !has_ephemeral(vm)) && rng.one_in(4);
         let tag = rng.one_in(3).then(|| format!("tag-{}", rng.roll(3)).into());
-        holdings.insert(address(number), Fact { holding, region, tag, is_doubtful, as_of: Tick(1) });
+        holdings.insert(address(number), Fact { holding, region, tag, is_unconfirmed, as_of: Tick(1) });
     }
 
     let mut pools = Vec::new();
@@ -155,10 +156,10 @@ fn random_pool(rng: &mut Rng, number: u64, addresses: u64, holdings: &BTreeMap<A
         region: rng.one_in(5).then(|| "near".into()),
         zones: if rng.one_in(5) { vec!["a".into()] } else { Vec::new() },
         held: last_holders.keys().copied().filter(|_| rng.one_in(2)).collect(),
-        lent: last_holders
+        replaced_ephemeral: last_holders
             .keys()
             .copied()
-            .filter(|address| rng.one_in(3) && !holdings[address].is_doubtful)
+            .filter(|address| rng.one_in(3) && !holdings[address].is_unconfirmed)
             .collect(),
         returned: BTreeMap::new(),
         ptrs: BTreeMap::new(),
@@ -189,8 +190,8 @@ fn random_pool(rng: &mut Rng, number: u64, addresses: u64, holdings: &BTreeMap<A
     }
 }
 
-/// The world, told in the order given or in the opposite one.
-fn told(facts: &Facts, backwards: bool) -> World {
+/// Builds the world from the facts, in the given or in the opposite order.
+fn build(facts: &Facts, backwards: bool) -> World {
     let mut facts = facts.clone();
     let mut world = World::default();
     world.epoch = Epoch(1);
@@ -204,14 +205,14 @@ fn told(facts: &Facts, backwards: bool) -> World {
         for pool in &facts.pools {
             world.set_pool(pool.clone());
         }
-        tell_holdings(&mut world, &facts.holdings);
-        // A node that ran on another machine before leaves nothing behind,
+        set_holdings(&mut world, &facts.holdings);
+        // A node that had another VM before leaves nothing behind,
         for (at, (name, node)) in facts.nodes.iter().enumerate() {
             let machine = Some((scope(0), vm((at as u64 + 3) % 8)));
             let readiness = Readiness::NotReadySince(start());
             world.set_node(name, Node { machine, readiness, ..node.clone() });
         }
-        // nor does one that was there and is gone.
+        // nor does a node that was deleted.
         let passer_by = NodeName::from("n-passer-by");
         world.set_node(&passer_by, Node { machine: None, ..example_node() });
         world.remove_node(&passer_by);
@@ -229,14 +230,14 @@ fn told(facts: &Facts, backwards: bool) -> World {
         world.set_member(key, name, *pods);
         world.set_evictable(key, name, *pods == Some(Pods::Present));
     }
-    tell_holdings(&mut world, &facts.holdings);
+    set_holdings(&mut world, &facts.holdings);
     world
 }
 
-fn tell_holdings(world: &mut World, holdings: &BTreeMap<Address, Fact>) {
+fn set_holdings(world: &mut World, holdings: &BTreeMap<Address, Fact>) {
     for (address, fact) in holdings {
         for account in [0, 1] {
-            // What was there before and is not told any more leaves nothing behind either.
+            // A removed fact leaves nothing behind either.
             world.set_fact(
                 &scope(account),
                 self::address(200),
@@ -259,7 +260,7 @@ fn example_node() -> Node {
     }
 }
 
-/// Everything that is wrong with a plan by itself.
+/// Asserts that each step of a plan is allowed in its world.
 fn assert_sound(world: &World, plan: &Plan) {
     let mut addresses = BTreeSet::new();
     let mut targets = BTreeSet::new();
@@ -275,16 +276,16 @@ fn assert_sound(world: &World, plan: &Plan) {
         let pool = world.pool(&step.pool).unwrap();
         assert!(
             matches!(pool.policy.mode, Mode::Active | Mode::Leaving),
-            "{step} for a pool that is only observed"
+            "{step} for a pool that the controller must not act on"
         );
-        assert!(!plan.tripped.contains_key(&step.scope), "{step} though the breaker is tripped");
+        assert!(!plan.tripped.contains_key(&step.scope), "{step} although the breaker is tripped");
         let (to, from) = match &step.action {
             Action::Begin(entry) => {
-                // One that nobody has is taken from nobody: who had it last gets its own back.
+                // A free address has no source, unless its last holder gets an ephemeral address again.
                 let is_free =
                     world.fact(&step.scope, step.address).is_some_and(|fact| fact.holding == Holding::Free);
                 assert!(
-                    !is_free || entry.from.as_ref().is_none_or(|from| entry.owed.contains(from)),
+                    !is_free || entry.from.as_ref().is_none_or(|from| entry.to_restore.contains(from)),
                     "{step}"
                 );
                 (entry.to.clone(), entry.from.clone().filter(|_| !is_free))
@@ -300,35 +301,34 @@ fn assert_sound(world: &World, plan: &Plan) {
                 (None, None)
             }
             Action::Restore(vm) => {
-                assert!(!holders.iter().any(|(holder, _)| holder == vm), "{step}, which holds ours");
+                assert!(
+                    !holders.iter().any(|(holder, _)| holder == vm),
+                    "{step}, which holds an address of a pool"
+                );
                 continue;
             }
             Action::Claim
-            | Action::Owe
+            | Action::NoteEphemeral
             | Action::KeepPtr(_)
             | Action::Finish
             | Action::Abandon
             | Action::Drop => continue,
         };
-        let fact =
-            world.fact(&step.scope, step.address).unwrap_or_else(|| panic!("{step} on what was never told"));
+        let fact = world.fact(&step.scope, step.address).unwrap_or_else(|| panic!("{step} without a fact"));
         assert!(!matches!(fact.holding, Holding::Unknown(_) | Holding::Missing), "{step} on an unknown fact");
         if let Some(from) = from {
             assert_eq!(fact.holding, Holding::By(from.clone()), "{step}, but it is not there");
             let is_ours =
                 world.node_of(&from).is_some() || pool.last_holders.get(&step.address) == Some(&from);
-            assert!(
-                is_ours || pool.policy.takeover == Takeover::Always,
-                "{step} takes from a foreign machine"
-            );
+            assert!(is_ours || pool.policy.takeover == Takeover::Always, "{step} takes from a foreign VM");
         }
         let entry = match &step.action {
             Action::Begin(entry) => Some(entry),
             _ => pool.entry(step.address),
         };
-        if entry.is_some_and(Move::asks_again) {
+        if entry.is_some_and(Move::repeats_attach) {
             let is_there = to.is_some_and(|to| fact.holding == Holding::By(to.vm));
-            assert!(fact.is_doubtful && is_there, "{step}, where nobody doubts that it is or says so");
+            assert!(fact.is_unconfirmed && is_there, "{step}, without a failed attach there");
         } else if let Some(to) = to {
             assert!(targets.insert(to.vm.clone()), "{step}, as does another step");
             let holds_other = holders.iter().any(|(vm, held)| *vm == to.vm && *held != step.address);
@@ -352,22 +352,22 @@ fn assert_sound(world: &World, plan: &Plan) {
     }
 }
 
-/// Carries out a plan on a cloud that does what it is told, and reads everything again.
+/// Carries out a plan on a cloud without errors, and lists everything again.
 fn carry_out(world: &mut World, plan: &Plan, tick: &mut u64, now: Timestamp) {
     world.losses = plan.losses.clone();
     for step in &plan.steps {
         let mut pool = world.pool(&step.pool).unwrap().clone();
         match &step.action {
-            // A target may turn out to have an address of its own.
-            Action::Attach(to) if has_own(&to.vm) => {
-                world.has_own.insert(to.vm.clone());
+            // A target may turn out to have an ephemeral address.
+            Action::Attach(to) if has_ephemeral(&to.vm) => {
+                world.has_ephemeral.insert(to.vm.clone());
             }
             Action::Replace(to) => {
-                world.has_own.remove(&to.vm);
+                world.has_ephemeral.remove(&to.vm);
                 hold(world, step.address, Holding::By(to.vm.clone()), *tick);
             }
             Action::Attach(to) => hold(world, step.address, Holding::By(to.vm.clone()), *tick),
-            Action::Restore(vm) => _ = world.has_own.insert(vm.clone()),
+            Action::Restore(vm) => _ = world.has_ephemeral.insert(vm.clone()),
             Action::Detach(_) => hold(world, step.address, Holding::Free, *tick),
             Action::Release(_) => hold(world, step.address, Holding::Missing, *tick),
             Action::Drop => pool.addresses.retain(|address| *address != step.address),
@@ -397,7 +397,8 @@ fn carry_out(world: &mut World, plan: &Plan, tick: &mut u64, now: Timestamp) {
     }
 }
 
-/// Creates what is asked for. The answer to a tagged request is lost, so that only its tag tells of it.
+/// Carries out a step of a creation. The answer to a tagged request is lost, so that only the tag shows the new
+/// address.
 fn create(world: &mut World, step: &CreationStep, tick: u64) {
     let mut pool = world.pool(&step.pool).unwrap().clone();
     match &step.action {
@@ -418,7 +419,7 @@ fn create(world: &mut World, step: &CreationStep, tick: u64) {
                     holding: Holding::Free,
                     region: Some(region.clone()),
                     tag: tag.clone(),
-                    is_doubtful: false,
+                    is_unconfirmed: false,
                     as_of: Tick(tick),
                 };
                 for account in [0, 1] {
@@ -434,25 +435,25 @@ fn create(world: &mut World, step: &CreationStep, tick: u64) {
 }
 
 fn hold(world: &mut World, address: Address, holding: Holding, tick: u64) {
-    // Both accounts tell of every address, so that pools of both can be made at random.
+    // Both accounts list every address, so that a random pool can be in either.
     for account in [0, 1] {
         let fact = world.fact(&scope(account), address).unwrap().clone();
         world.set_fact(
             &scope(account),
             address,
-            Fact { holding: holding.clone(), is_doubtful: false, as_of: Tick(tick), ..fact },
+            Fact { holding: holding.clone(), is_unconfirmed: false, as_of: Tick(tick), ..fact },
         );
     }
 }
 
-/// Steps, moves and detachments that a world took until it was settled.
+/// Plans a world until it is settled. Returns the number of plans with steps, and of attaches.
 fn settle(seed: u64) -> (usize, usize) {
     let facts = random(seed);
-    let mut world = told(&facts, false);
+    let mut world = build(&facts, false);
     let (mut now, mut tick, mut rounds, mut attached) = (start(), 2, 0, 0);
     let mut stripped: BTreeSet<VmId> = BTreeSet::new();
     let first = plan(&world, now);
-    assert_eq!(first, plan(&told(&facts, true), now), "the order in which facts came changed the plan");
+    assert_eq!(first, plan(&build(&facts, true), now), "the order of facts changed the plan");
     loop {
         let planned = plan(&world, now);
         assert_eq!(format!("{planned:?}"), format!("{:?}", plan(&world, now)));
@@ -460,7 +461,7 @@ fn settle(seed: u64) -> (usize, usize) {
         let is_idle = planned.to_string().is_empty();
         if is_idle {
             match planned.ask_again.filter(|at| *at > now) {
-                // Nothing is left to do now; time may still bring something.
+                // Nothing is left to do now, but there may be later.
                 Some(at) => now = at,
                 None => break,
             }
@@ -479,25 +480,28 @@ fn settle(seed: u64) -> (usize, usize) {
         assert!(rounds <= rounds_max(&world), "not settled after {rounds} rounds: {planned}");
     }
     let again = plan(&world, now);
-    assert_eq!(again.to_string(), "", "a settled world plans this");
+    assert_eq!(again.to_string(), "", "a settled world has no steps");
     for vm in &stripped {
         let holds = world.facts().any(|(_, _, fact)| fact.holding == Holding::By(vm.clone()));
-        assert!(holds || world.has_own.contains(vm), "{vm} lost its own address and has none");
+        assert!(
+            holds || world.has_ephemeral.contains(vm),
+            "{vm} lost its ephemeral address and has no public address"
+        );
     }
     for pool in world.pools().filter(|pool| pool.policy.mode == Mode::Active && pool.creates.is_some()) {
-        // A person decides about addresses that carry the pool's mark and that nobody lists.
+        // A person decides about addresses with the pool's mark that no object lists.
         if matches!(again.lacking.get(&pool.key), Some(Lacking::Unlisted(_))) {
             continue;
         }
         let has_enough = pool.addresses.len() >= pool.desired;
-        assert!(has_enough || pool.region.is_none(), "{} still lacks addresses", pool.key);
+        assert!(has_enough || pool.region.is_none(), "{} still needs addresses", pool.key);
         assert_eq!(pool.creation, None);
     }
     (rounds, attached)
 }
 
 #[test]
-fn every_random_world_is_planned_soundly_and_settles() {
+fn every_random_world_gets_sound_plans_and_settles() {
     if let Ok(seed) = std::env::var("WORLD") {
         println!("{:#?}", random(seed.parse().unwrap()));
         settle(seed.parse().unwrap());
@@ -512,5 +516,5 @@ fn every_random_world_is_planned_soundly_and_settles() {
         attached += moved;
     }
     println!("{WORLDS} worlds settled within {most} rounds at the most, with {attached} attachments");
-    assert!(attached as u64 > WORLDS / 4, "the worlds are too dull to show anything");
+    assert!(attached as u64 > WORLDS / 4, "the worlds have too few moves to test anything");
 }

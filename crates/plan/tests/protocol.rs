@@ -1,15 +1,15 @@
-//! The protocol, exhaustively: the lease, the journal and the fence, with everything that can happen between two candidates
-//! and three addresses.
+//! A model of the protocol of lease, journal and fence. It goes through all states that two candidates and up to three
+//! addresses can reach.
 //!
-//! What the controller decides is not copied here: who may lead, for how long, from when on, and until when a change may
-//! be sent is decided by `plan::leadership`, what is to be done by [`plan::plan`], and what that makes of the journal by
-//! `Pool::note`. The model is the rest of the world: an apiserver that takes a write only from who knows the last version, a
-//! network that delivers late or never, a cloud that carries orders out when it likes, processes that are stopped between
-//! any two of their steps or die, answers that are lost, a person who deletes or empties the lease, and nodes that are drained
-//! and come back. Time passes in seconds, whenever it likes.
+//! The model does not copy the controller's decisions, but calls them. `plan::leadership` decides who may lead, how
+//! long a new leader waits, and until when it may send a change. [`plan::plan`] decides what to do. `Pool::note`
+//! changes the journal. The model is the rest of the world: an apiserver that accepts a write only with the last
+//! resource version, a network that delivers late or never, a cloud that carries out orders at any time, processes that
+//! pause between any two steps or crash, lost answers, a person who deletes or empties the lease, and nodes that are
+//! drained and come back. Time passes in seconds, at any point.
 //!
-//! What must never be: an address told to a second machine before the first order for it has ended, and a change of an
-//! earlier leader that arrives after a later one's.
+//! Two things must never happen: an order to attach an address to a second VM before the first order has ended, and a
+//! change of an earlier leader that arrives after a change of a later one.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 use std::cell::RefCell;
@@ -23,17 +23,17 @@ use plan::{
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-/// Seconds that a lease lasts.
+/// The lease duration in seconds.
 const LEASE: u8 = 2;
 
-/// D, in seconds. It is longer than the margin that a leader leaves, or nobody would have to wait for it.
+/// D, in seconds. It must be longer than the margin of a leader, otherwise waiting for it would have no effect.
 const TAKEOVER: u8 = 2;
 
-/// A process that dies is another one when it comes back.
+/// How many processes run at a time. A process that crashed comes back with a new identity.
 const PROCESSES: usize = 2;
 const NAMES: [&str; 8] = ["p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7"];
 
-/// The guards, each of which can be taken away, and how much happens.
+/// The guards, each of which can be switched off, and limits on what happens.
 #[derive(Clone, Debug)]
 struct Protocol {
     addresses: usize,
@@ -45,7 +45,7 @@ struct Protocol {
     drains_max: u8,
     /// How often a person deletes or empties the lease.
     deletions_max: u8,
-    /// How many requests and answers are lost; without a number, any.
+    /// How many requests and answers are lost at most; none for no limit.
     losses_max: Option<u8>,
 }
 
@@ -57,7 +57,7 @@ struct State {
     network: Vec<Request>,
     processes: Vec<Process>,
     drained: BTreeSet<u8>,
-    /// How many have led.
+    /// How many leaders there have been.
     terms: u8,
     deaths: u8,
     drains: u8,
@@ -70,14 +70,14 @@ struct State {
 struct Lease {
     holder: Option<u8>,
     epoch: i64,
-    /// Whether the last who led by it says that it gave it up in order.
+    /// Whether the last leader marked it as released.
     is_released: bool,
 }
 
-/// Nobody has led by it.
+/// A lease that never had a holder.
 const NEW: Lease = Lease { holder: None, epoch: 0, is_released: false };
 
-/// A journal entry, as it is written.
+/// A journal entry in the object.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 struct Entry {
     from: Option<u8>,
@@ -90,18 +90,18 @@ struct Entry {
 struct Spot {
     holder: Option<u8>,
     order: Option<Request>,
-    /// The last leader whose change arrived.
+    /// The term of the last leader whose change arrived.
     acted: u8,
 }
 
-/// A change on its way.
+/// A change in flight.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, PartialOrd, Ord)]
 struct Request {
     address: usize,
     to: Option<u8>,
-    /// Who sent it: every life of a process leads once at the most.
+    /// The identity of its sender, which leads at most once.
     by: u8,
-    /// How many led before it.
+    /// The term of its sender.
     term: u8,
     age: u8,
 }
@@ -109,10 +109,11 @@ struct Request {
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 struct Process {
     identity: u8,
-    /// The holder of the lease that was last seen, how long ago it was seen to change, and whether it has changed since.
+    /// The holder of the lease when the process last saw it change, and how long ago that was.
     seen: Option<(Option<u8>, u8)>,
+    /// Whether the lease has not changed since.
     is_latest: bool,
-    /// How long the lease lasts by this process's clock.
+    /// How long the lease is still valid, by the clock of this process.
     lease_left: u8,
     role: Role,
 }
@@ -130,14 +131,14 @@ struct Mind {
     epoch: i64,
     term: u8,
     journal: Vec<Option<Entry>>,
-    /// Whether it knows the object's last version.
+    /// Whether it has the last version of the object.
     is_current: bool,
     drained: BTreeSet<u8>,
     facts: Vec<Known>,
     in_flight: Vec<Option<Option<u8>>>,
 }
 
-/// What is known of an address, and whether it was read since its entry was written.
+/// What a leader knows about an address, and whether it listed it after its entry was written.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 struct Known {
     holding: Option<Option<u8>>,
@@ -149,26 +150,26 @@ const NOTHING: Known = Known { holding: None, is_since: false };
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Happens {
     Second,
-    /// Tries to take the lease; the answer comes or not.
+    /// A process tries to take the lease. The answer arrives or not.
     Look(usize, bool),
     Renew(usize, bool),
     Begin(usize),
     Watch(usize),
     List(usize),
-    /// Plans, sends what is to be called, and writes the journal; the answer to that comes or not.
+    /// A leader plans, sends the calls, and writes the journal. The answer to the write arrives or not.
     Round(usize, bool),
     Arrive(usize),
     Lose(usize),
-    /// The cloud ends an order; the answer comes or not.
+    /// The cloud completes an order. The answer arrives or not.
     End(usize, bool),
     GiveUp(usize, usize),
     Die(usize),
-    /// Nothing of it is under way, so it gives the lease up in order and ends.
+    /// A leader releases the lease and stops. With the guard, only without calls in flight.
     Release(usize),
     DeleteLease,
-    /// A person takes the lease from whoever holds it.
+    /// A person removes the holder of the lease.
     Empty,
-    /// A new lease is put in the place of the one that was deleted.
+    /// A person creates a new lease after a deletion.
     Reinstall,
     Drain(u8),
 }
@@ -218,14 +219,14 @@ fn process(identity: u8) -> Process {
     Process { identity, seen: None, is_latest: false, lease_left: 0, role: Role::StandsBy }
 }
 
-/// What a leader does: what it sends, and the journal that it writes.
+/// The calls that a leader sends, and the journal that it writes.
 #[derive(Clone, Debug)]
 struct Decision {
     calls: Vec<(usize, Option<u8>)>,
     journal: Option<Vec<Option<Entry>>>,
 }
 
-/// Plans. Leaders know the same in many states, and then they plan the same.
+/// The decision of a leader. It is cached, because leaders know the same in many states.
 fn decide(mind: &Mind) -> Decision {
     thread_local! {
         static DECIDED: RefCell<HashMap<Mind, Decision>> = RefCell::default();
@@ -255,7 +256,7 @@ impl Mind {
                 other => pool.note(step.address, other, Epoch(self.epoch), Timestamp::UNIX_EPOCH),
             }
         }
-        let Journal::Known(moves) = &pool.journal else { panic!("it was known") };
+        let Journal::Known(moves) = &pool.journal else { panic!("the journal is readable") };
         let entry = |entry: &Move| {
             let (from, to) = (entry.from.as_ref().map(number), entry.to.as_ref().map(|to| number(&to.vm)));
             Entry { from, to, epoch: entry.epoch.0 }
@@ -264,7 +265,8 @@ impl Mind {
         Decision { calls, journal: (journal != self.journal).then_some(journal) }
     }
 
-    /// The world as this leader sees it. Entries were written at 5; what was read since is of 9, all else of 1.
+    /// The world as this leader sees it. Entries were written at tick 5. Facts listed since then have tick 9, all
+    /// others tick 1.
     fn world(&self, addresses: usize) -> World {
         let mut world = World::default();
         world.epoch = Epoch(self.epoch);
@@ -275,7 +277,7 @@ impl Mind {
             let entry = Move {
                 from,
                 to,
-                owed: BTreeSet::new(),
+                to_restore: BTreeSet::new(),
                 releases: false,
                 is_voluntary: true,
                 epoch: Epoch(epoch),
@@ -304,7 +306,7 @@ impl Mind {
             world.set_fact(
                 &scope(),
                 address(at),
-                Fact { holding, region: None, tag: None, is_doubtful: false, as_of },
+                Fact { holding, region: None, tag: None, is_unconfirmed: false, as_of },
             );
         }
         let in_flight = self.in_flight.iter().enumerate().filter_map(|(at, to)| to.map(|to| (at, to)));
@@ -315,10 +317,10 @@ impl Mind {
         world
     }
 
-    /// Takes the journal as it stands. An entry that is the same as before keeps what was read since it was written.
+    /// Reads the journal. For an unchanged entry, facts that were listed since it was written stay valid.
     fn read(&mut self, object: &[Option<Entry>]) {
         for (at, entry) in object.iter().enumerate() {
-            // Without an entry there is nothing that it could be since.
+            // Without an entry, there is no time to compare with.
             if self.journal[at] != *entry || entry.is_none() {
                 self.facts[at].is_since = false;
             }
@@ -344,7 +346,7 @@ impl Protocol {
         });
         let me = NAMES[usize::from(process.identity)];
         let Some(gained) = leadership::candidacy(sighting, me, seconds(LEASE), now) else {
-            // It has looked, and that is all.
+            // It only reads the lease.
             return is_heard.then_some(());
         };
         let identity = process.identity;
@@ -375,7 +377,7 @@ impl Protocol {
                 }
                 Some(())
             }
-            // It has lost the lease, and ends.
+            // It has lost the lease, and stops.
             _ if is_heard => self.dies(state, at),
             _ => None,
         }
@@ -412,7 +414,7 @@ impl Protocol {
         Some(())
     }
 
-    /// Whether a process may act, by its own clock.
+    /// Whether the fence lets a process act, by its own clock.
     fn may_act(&self, process: &Process) -> bool {
         let now = seconds(100);
         !self.has_fence || leadership::remaining(now + seconds(process.lease_left), now).is_some()
@@ -428,7 +430,7 @@ impl Protocol {
         }
         state.network.sort();
         match journal {
-            // The apiserver refuses it from who does not know the last version; what was to be written is forgotten.
+            // The apiserver refuses a write without the last version. The leader then drops the write.
             Some(journal) if mind.is_current => {
                 state.object = journal;
                 for (other, process) in state.processes.iter_mut().enumerate() {
@@ -442,7 +444,7 @@ impl Protocol {
                 }
                 Some(())
             }
-            // There was no write whose answer could be lost.
+            // Without a write, no answer can be lost.
             _ => (is_heard && !calls.is_empty()).then_some(()),
         }
     }
@@ -451,10 +453,10 @@ impl Protocol {
         let request = state.network.remove(at);
         let spot = &mut state.cloud[request.address];
         if spot.order.is_some_and(|order| order.to != request.to) {
-            state.wrong = Some("told to a second machine before the first order has ended");
+            state.wrong = Some("an order for a second VM arrived before the first order ended");
         }
         if spot.acted > request.term {
-            state.wrong = Some("an earlier leader's change arrived after a later one's");
+            state.wrong = Some("a change of an earlier leader arrived after one of a later leader");
         }
         spot.acted = spot.acted.max(request.term);
         spot.order = Some(Request { age: 0, ..request });
@@ -473,7 +475,7 @@ impl Protocol {
                 mind.in_flight[at] = None;
                 mind.facts[at] = Known { holding: Some(order.to), is_since: mind.journal[at].is_some() };
             }
-            // Nobody waits for an answer that could be lost.
+            // No leader waits for the answer, so it can't be lost.
             None if !is_heard => return None,
             _ => {}
         }
@@ -494,7 +496,7 @@ impl Protocol {
     }
 
     fn second(state: &mut State) -> Option<()> {
-        // Nothing is under way for longer than D.
+        // No request is in flight for longer than D.
         if state.network.iter().any(|request| request.age == TAKEOVER) {
             return None;
         }
@@ -551,20 +553,20 @@ impl Model for Protocol {
                 }
             }
             actions.extend([Happens::Begin(at), Happens::Die(at), Happens::Release(at)]);
-            // What is learnt by who may not act is learnt again when it may.
+            // A leader that may not act does not have to read: it reads again when it may.
             if self.may_act(&state.processes[at]) {
                 actions.extend([Happens::Watch(at), Happens::List(at)]);
             }
             actions.extend((0..self.addresses).map(|place| Happens::GiveUp(at, place)));
             if state.terms == 0 {
-                // Both are the same until one has led.
+                // Until there is a leader, both processes are equal.
                 break;
             }
         }
         actions.extend((0..state.network.len()).flat_map(|at| [Happens::Arrive(at), Happens::Lose(at)]));
         actions.extend((0..self.addresses).flat_map(|at| [Happens::End(at, true), Happens::End(at, false)]));
         actions.extend([Happens::DeleteLease, Happens::Empty, Happens::Reinstall]);
-        // The first node and the spare one: what is on its way to either may have to go to the other.
+        // The first node and the spare node: an address that moves to one of them may have to move to the other.
         actions.extend([Happens::Drain(0), Happens::Drain(u8::try_from(self.addresses).unwrap())]);
         actions.push(Happens::Second);
     }
@@ -591,7 +593,7 @@ impl Model for Protocol {
             Happens::List(at) => {
                 let Role::Leads(mind) = &mut state.processes[at].role else { return None };
                 for (spot, known) in state.cloud.iter().zip(&mut mind.facts) {
-                    // What the cloud is changing it can't tell.
+                    // The cloud can't report an address that it is changing.
                     let holding = spot.order.is_none().then_some(spot.holder);
                     *known = Known { holding, is_since: true };
                 }
@@ -680,11 +682,11 @@ const GUARDED: Protocol = Protocol {
     losses_max: None,
 };
 
-/// Goes through all states; tells whether nothing goes wrong in any.
+/// Goes through all states. Returns whether none of them is wrong.
 fn holds(protocol: Protocol) -> bool {
-    let (began, said) = (std::time::Instant::now(), format!("{protocol:?}"));
+    let (began, verdict) = (std::time::Instant::now(), format!("{protocol:?}"));
     let checker = protocol.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    println!("{} states in {:.0?}: {said}", checker.unique_state_count(), began.elapsed());
+    println!("{} states in {:.0?}: {verdict}", checker.unique_state_count(), began.elapsed());
     if let Some(path) = checker.discovery("nothing goes wrong") {
         let last = path.last_state().wrong.unwrap_or_default();
         println!("  {last}: {:?}", path.into_actions());
@@ -696,40 +698,39 @@ fn holds(protocol: Protocol) -> bool {
 }
 
 #[test]
-fn whatever_is_late_lost_or_dies_no_address_is_told_to_two_machines_and_no_earlier_leader_comes_after_a_later_one()
- {
+fn the_protocol_is_safe_with_delays_losses_and_crashes() {
     assert!(holds(GUARDED));
 }
 
 #[test]
-fn a_lease_that_a_person_deletes_or_empties_under_its_holder_changes_nothing_of_that() {
+fn the_protocol_is_safe_if_a_person_deletes_or_empties_the_lease() {
     assert!(holds(Protocol { deaths_max: 0, drains_max: 1, deletions_max: 1, ..GUARDED }));
 }
 
 #[test]
-fn without_the_fence_it_goes_wrong() {
+fn the_protocol_is_unsafe_without_the_fence() {
     assert!(!holds(Protocol { has_fence: false, ..GUARDED }));
 }
 
 #[test]
-fn without_waiting_after_a_takeover_it_goes_wrong() {
+fn the_protocol_is_unsafe_without_the_wait_after_a_takeover() {
     assert!(!holds(Protocol { has_quarantine: false, ..GUARDED }));
 }
 
 #[test]
-fn without_waiting_after_a_call_without_an_answer_it_goes_wrong() {
+fn the_protocol_is_unsafe_without_the_wait_after_a_lost_answer() {
     assert!(!holds(Protocol { outlasts_silence: false, ..GUARDED }));
 }
 
 #[test]
-fn a_leader_that_gives_the_lease_up_before_its_calls_have_ended_lets_it_go_wrong() {
+fn the_protocol_is_unsafe_if_a_leader_releases_with_calls_in_flight() {
     assert!(!holds(Protocol { finishes_first: false, ..GUARDED }));
 }
 
 /// Millions of states: `just model`.
 #[test]
 #[ignore = "takes minutes and gigabytes"]
-fn three_addresses() {
+fn the_protocol_is_safe_with_three_addresses() {
     let three = Protocol { addresses: 3, losses_max: Some(1), ..GUARDED };
     assert!(!holds(Protocol { has_fence: false, ..three.clone() }));
     assert!(holds(Protocol { drains_max: 0, ..three.clone() }));

@@ -1,5 +1,5 @@
-//! Times that users, objects and clocks can contain, up to the largest and smallest: no plan overflows, and what is longer
-//! is never treated as shorter.
+//! Extreme times and durations from users, objects and clocks: no plan overflows, and a longer duration never counts as
+//! a shorter one.
 #![allow(clippy::unwrap_used, missing_docs, reason = "this is a test")]
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use plan::{
 };
 use proptest::prelude::*;
 
-/// Times at the ends of the calendar, around now, and anywhere.
+/// The smallest and largest times, times around now, and random ones.
 fn times() -> impl Strategy<Value = Timestamp> {
     let ends = [Timestamp::MIN, Timestamp::MAX, Timestamp::UNIX_EPOCH, Timestamp::constant(1_800_000_000, 0)];
     let anywhere = Timestamp::MIN.as_second()..=Timestamp::MAX.as_second();
@@ -23,7 +23,7 @@ fn times() -> impl Strategy<Value = Timestamp> {
     ]
 }
 
-/// What users can set: every number of seconds.
+/// Durations that users can set: any number of seconds.
 fn durations() -> impl Strategy<Value = Duration> {
     let ends = [
         Duration::ZERO,
@@ -44,7 +44,8 @@ fn durations() -> impl Strategy<Value = Duration> {
 #[derive(Clone, Debug)]
 struct Times {
     now: Timestamp,
-    /// Of a node that is not Ready, of the last assignment, of a move, of a lost match, of a confirmation, and of a loss.
+    /// Since when a node is NotReady, the last assignment, the start of a move, a lost match, a confirmation, and a
+    /// loss.
     past: [Timestamp; 6],
     grace: Duration,
     cool_off: Duration,
@@ -82,7 +83,7 @@ fn record() -> RecordName {
     RecordName { provider: DnsProvider::DigitalOcean, zone, name, kind: RecordKind::A }
 }
 
-/// A node that is not Ready holds the first address, the second one is free, the third one is on its way, and a name follows
+/// A NotReady node holds the first address, the second one is free, the third one is moving, and a DNS name publishes
 /// them.
 fn world(times: &Times) -> World {
     let [not_ready_since, assigned, moving, unmatched, confirmed, lost] = times.past;
@@ -112,7 +113,7 @@ fn world(times: &Times) -> World {
     let entry = Move {
         from: None,
         to: Some(target),
-        owed: BTreeSet::new(),
+        to_restore: BTreeSet::new(),
         releases: false,
         is_voluntary: false,
         epoch: Epoch(1),
@@ -135,7 +136,7 @@ fn world(times: &Times) -> World {
         world.set_member(&key, &name, Some(Pods::Ready));
     }
     for (number, holding) in [(1, Holding::By(vm(0))), (2, Holding::Free), (3, Holding::Free)] {
-        let fact = Fact { holding, region: None, tag: None, is_doubtful: false, as_of: Tick(1) };
+        let fact = Fact { holding, region: None, tag: None, is_unconfirmed: false, as_of: Tick(1) };
         world.set_fact(&scope(), address(number), fact);
     }
     world.losses.insert(address(1), lost);
@@ -146,7 +147,7 @@ fn world(times: &Times) -> World {
     world
 }
 
-/// A time so much later, by arithmetic that has room for it. Nothing is later than the end of the calendar.
+/// `at` plus `by` in wider arithmetic, at most the largest timestamp.
 fn exact(at: Timestamp, by: Duration) -> i128 {
     let later = at.as_nanosecond() + i128::try_from(by.as_nanos()).unwrap();
     later.min(Timestamp::MAX.as_nanosecond())
@@ -156,13 +157,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
-    fn no_plan_overflows_and_no_pause_becomes_none(times in all()) {
+    fn no_plan_overflows_and_no_pause_becomes_zero(times in all()) {
         let mut world = world(&times);
         let planned = plan(&world, times.now);
         let text = planned.to_string();
         let now = times.now.as_nanosecond();
         if now < exact(times.past[0], times.grace) {
-            prop_assert!(!text.contains("begin 203.0.113.1 "), "within its grace: {text}");
+            prop_assert!(!text.contains("begin 203.0.113.1 "), "in its grace period: {text}");
         }
         if !times.cool_off.is_zero() && now < exact(times.past[1], times.cool_off) {
             prop_assert!(!text.contains("begin 203.0.113.2 "), "within the cool-off: {text}");

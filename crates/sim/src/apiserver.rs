@@ -1,9 +1,10 @@
 //! The simulated apiserver: a store with versions, watches, finalizers, status subresources and conflicts.
 //!
-//! In: the requests of a `kube::Client`. Out: what a kube-apiserver answers, as far as this controller can tell the
-//! difference. It never forgets an event within a run unless told to, which is what compaction does.
+//! In: the requests of a `kube::Client`. Out: the responses of a kube-apiserver, in every respect that this controller
+//! can observe. It never discards an event during a run, except by a requested compaction.
 //!
-//! The file is long because a store, its watches and the rules of each verb share one lock, so that no request sees half a change.
+//! The file is long because the store, its watches and the rules of each verb share one lock, so no request sees a
+//! partial change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,42 +17,40 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
-/// One kind of object, as its requests name it.
+/// A kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// The name in paths.
+    /// The plural name, used in paths.
     pub plural: &'static str,
-    /// The name in objects.
+    /// The kind, as in objects.
     pub kind: &'static str,
     /// Group and version.
     pub api_version: &'static str,
-    /// Whether its status is written on its own, and its generation counts changes of its spec.
+    /// Whether it has a status subresource, and a generation that counts changes of the spec.
     pub has_status: bool,
 }
 
 impl Kind {
-    /// The kind of this name in paths.
     fn named(plural: &str) -> Option<Self> {
         KINDS.iter().find(|kind| kind.plural == plural).copied()
     }
 
-    /// Whether it can be replaced without naming the version that was read.
+    /// Whether a PUT is accepted without a `resourceVersion`.
     fn is_replaced_blindly(&self) -> bool {
         matches!(self.plural, "nodes" | "pods")
     }
 
-    /// Whether replacing one that is not there creates it.
+    /// Whether a PUT creates an object that does not exist.
     fn is_created_by_replacing(&self) -> bool {
         self.plural == "leases"
     }
 
-    /// Whether its objects are in namespaces.
     fn is_namespaced(&self) -> bool {
         !matches!(self.plural, "nodes" | "netipallocations" | "globalinclusterippools")
     }
 }
 
-/// Every kind that it serves.
+/// All kinds that the apiserver serves.
 pub const KINDS: [Kind; 17] = [
     Kind { plural: "nodes", kind: "Node", api_version: "v1", has_status: false },
     Kind { plural: "pods", kind: "Pod", api_version: "v1", has_status: false },
@@ -112,61 +111,61 @@ pub const KINDS: [Kind; 17] = [
     },
 ];
 
-/// Something that happened to an object.
+/// A change of an object.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// The version at which it happened.
+    /// The `resourceVersion` of the change.
     pub version: u64,
-    /// When it happened.
+    /// The time of the change.
     pub at: Timestamp,
-    /// The kind, in paths.
+    /// The plural name of the kind.
     pub plural: &'static str,
     /// `ADDED`, `MODIFIED` or `DELETED`.
     pub what: &'static str,
-    /// The object as it was then.
+    /// The object after the change, or before its deletion.
     pub object: Arc<Value>,
-    /// All this as a watch tells it.
+    /// The line that a watch sends.
     pub line: Bytes,
 }
 
-/// What happened to a kind after a version.
+/// The events of a kind after a version.
 #[derive(Clone, Debug)]
 pub enum After {
-    /// These events, and the version up to which they reach.
+    /// The events, and the version that they are complete up to.
     Events(Vec<Event>, u64),
-    /// That is forgotten: whoever watches is told [`expired`], and has to list again.
+    /// The version was compacted. The watch gets [`expired`] and has to list again.
     Forgotten,
-    /// The kind is gone, and everything that happened to it before has been told: whoever watches hears no more.
+    /// The kind no longer exists, and the watch has received all its events. The watch ends.
     Absent,
 }
 
-/// What a watch asks for.
+/// The parameters of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// The kind.
+    /// The kind to watch.
     pub kind: Kind,
-    /// It is to be told of what happened after this version.
+    /// The watch sends the events after this version.
     pub version: u64,
-    /// The only object that it is about, where it is not about all of them.
+    /// The name of the only object to watch; all objects of the kind if None.
     pub name: Option<String>,
-    /// Whether it also wants to be told how far it has come.
+    /// Whether the client requests bookmarks.
     pub wants_bookmarks: bool,
 }
 
-/// A store that many share.
+/// The simulated apiserver. Clones share one store.
 #[derive(Clone, Default)]
 pub struct ApiServer {
     store: Arc<Mutex<Store>>,
-    /// Wakes all watches, in the order in which they wait: a watch channel would choose by chance.
+    /// Wakes all watches in the order in which they wait. A tokio watch channel would wake them in random order.
     changed: Arc<Notify>,
 }
 
 #[derive(Default)]
 struct Store {
     objects: BTreeMap<(&'static str, String, String), Arc<Value>>,
-    /// Those that people have changed; every other kind was always there.
+    /// CRDs that people have deleted or installed. All other kinds exist from the beginning.
     definitions: BTreeMap<&'static str, Definition>,
-    /// Objects that nobody may change.
+    /// Objects whose changes are rejected.
     refused: BTreeSet<(&'static str, String, String)>,
     events: Vec<Event>,
     version: u64,
@@ -175,11 +174,11 @@ struct Store {
     now: Timestamp,
 }
 
-/// The definition of a kind.
+/// The CRD of a kind.
 #[derive(Clone, Copy, Default)]
 struct Definition {
     presence: Presence,
-    /// A watch can't go back to before this version, from which on the kind is there.
+    /// The version at which the CRD was installed. A watch can't start before it.
     since: u64,
 }
 
@@ -187,12 +186,12 @@ struct Definition {
 enum Presence {
     #[default]
     Installed,
-    /// It was deleted, and goes with the last of its objects.
+    /// The CRD was deleted. It is removed with the last of its objects.
     Terminating,
     Absent,
 }
 
-/// What a request is about.
+/// The object or collection that a request addresses.
 struct Target {
     kind: Kind,
     namespace: String,
@@ -207,7 +206,7 @@ impl ApiServer {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a request that is no watch.
+    /// Responds to a request other than a watch.
     pub fn answer(&self, request: &Request<Bytes>, now: Timestamp) -> Response<Bytes> {
         let mut store = self.lock();
         store.now = now;
@@ -223,7 +222,7 @@ impl ApiServer {
         response
     }
 
-    /// Does what a person does with kubectl: no precondition, no status subresource.
+    /// Edits an object as a person does: without a precondition, status included.
     pub fn edit(
         &self,
         plural: &str,
@@ -242,7 +241,7 @@ impl ApiServer {
         });
     }
 
-    /// Creates an object, unless there is one of that name, or its kind takes no new ones.
+    /// Creates an object, unless it exists or its CRD is being deleted.
     pub fn create(&self, plural: &str, object: &Value, now: Timestamp) {
         self.by_hand(plural, now, |store, kind| {
             let namespace = text(object, &["metadata", "namespace"]).to_owned();
@@ -250,7 +249,7 @@ impl ApiServer {
         });
     }
 
-    /// Deletes an object.
+    /// Deletes an object. If it has finalizers, it is only marked as deleted.
     pub fn delete(&self, plural: &str, namespace: &str, name: &str, now: Timestamp) {
         self.by_hand(plural, now, |store, kind| {
             let (namespace, name) = (namespace.to_owned(), Some(name.to_owned()));
@@ -258,8 +257,8 @@ impl ApiServer {
         });
     }
 
-    /// Deletes the definition of a kind, as `kubectl delete crd` does: its objects are deleted, and it goes with the last
-    /// of them. Until then it is served, and takes no new ones.
+    /// Deletes the CRD of a kind and all its objects, as `kubectl delete crd` does. The kind is served until the last
+    /// object is gone, but no object can be created.
     pub fn remove_kind(&self, plural: &str, now: Timestamp) {
         self.by_hand(plural, now, |store, kind| {
             if store.definition(kind.plural).presence == Presence::Absent {
@@ -275,11 +274,11 @@ impl ApiServer {
         });
     }
 
-    /// Installs the definition of a kind that is absent. While one that was deleted is still there, nothing happens.
+    /// Installs the CRD of a kind. Has no effect while a deleted CRD is still terminating.
     pub fn install_kind(&self, plural: &str, now: Timestamp) {
         self.by_hand(plural, now, |store, kind| {
             if store.definition(kind.plural).presence == Presence::Absent {
-                // A definition has a version too, so that no watch of what was there before goes on with what comes now.
+                // A new CRD gets a version too, so a watch of the old CRD's objects can't continue with the new ones.
                 store.version += 1;
                 let installed = Definition { presence: Presence::Installed, since: store.version };
                 store.definitions.insert(kind.plural, installed);
@@ -287,7 +286,7 @@ impl ApiServer {
         });
     }
 
-    /// Whether a kind is served, which it is for as long as one of its objects is left.
+    /// Whether a kind is served. A deleted CRD is served until its last object is gone.
     pub fn has_kind(&self, plural: &str) -> bool {
         Kind::named(plural).is_some_and(|kind| self.lock().is_served(kind))
     }
@@ -301,25 +300,25 @@ impl ApiServer {
         self.changed.notify_waiters();
     }
 
-    /// All objects of a kind.
+    /// Returns all objects of a kind.
     pub fn all(&self, plural: &str) -> Vec<Arc<Value>> {
         let Some(kind) = Kind::named(plural) else { return Vec::new() };
         self.lock().of_kind(kind).map(|(_, object)| Arc::clone(object)).collect()
     }
 
-    /// One object.
+    /// Returns one object.
     pub fn one(&self, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let kind = Kind::named(plural)?;
         self.lock().objects.get(&(kind.plural, namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// The object that a request means.
+    /// Returns the object that a request addresses.
     pub fn meant(&self, request: &Request<Bytes>) -> Option<Arc<Value>> {
         let target = target(request.uri().path())?;
         self.lock().objects.get(&key(&target)).cloned()
     }
 
-    /// Refuses every change of an object, as an admission policy does, or takes them again.
+    /// Rejects all changes of an object, as an admission policy does, or accepts them again.
     pub fn refuse(&self, plural: &str, namespace: &str, name: &str, is_refused: bool) {
         let Some(kind) = Kind::named(plural) else { return };
         let key = (kind.plural, namespace.to_owned(), name.to_owned());
@@ -327,7 +326,7 @@ impl ApiServer {
         _ = if is_refused { refused.insert(key) } else { refused.remove(&key) };
     }
 
-    /// When an object became what it is.
+    /// When an object was last changed.
     pub fn changed_at(&self, object: &Value) -> Option<Timestamp> {
         let version: u64 = text(object, &["metadata", "resourceVersion"]).parse().ok()?;
         let store = self.lock();
@@ -335,14 +334,14 @@ impl ApiServer {
         Some(store.events[at].at)
     }
 
-    /// Whether something happened to an object of these kinds after a version; and the version up to which that is known.
+    /// Whether an object of these kinds has changed after a version, and the current version.
     pub fn has_changed(&self, plurals: &[&str], version: u64) -> (bool, u64) {
         let store = self.lock();
         let first = store.events.partition_point(|event| event.version <= version);
         (store.events[first..].iter().any(|event| plurals.contains(&event.plural)), store.version)
     }
 
-    /// Since when something is true of some object of a kind without a break.
+    /// Since when a predicate has been true of an object of a kind without interruption.
     pub fn holds_since(&self, plural: &str, holds: impl Fn(&Value) -> bool) -> Option<Timestamp> {
         let store = self.lock();
         let of_kind = |event: &&Event| event.plural == plural && event.what != "DELETED";
@@ -357,25 +356,25 @@ impl ApiServer {
         objects.filter_map(|(_, object)| since(object)).min()
     }
 
-    /// Forgets what happened so far: who watches from an earlier version has to list again.
+    /// Compacts the events so far. A watch from an earlier version has to list again.
     pub fn compact(&self) {
         let mut store = self.lock();
         store.compacted = store.version;
     }
 
-    /// How many changes there were, but for those of leases.
+    /// Number of changes so far, except those of leases.
     pub fn changes(&self) -> usize {
         self.lock().events.iter().filter(|event| event.plural != "leases").count()
     }
 
-    /// All objects of a kind, as each of them ever was.
+    /// Returns every version of every object of a kind.
     pub fn history(&self, plural: &str) -> Vec<Arc<Value>> {
         let store = self.lock();
         let events = store.events.iter().filter(|event| event.plural == plural);
         events.map(|event| Arc::clone(&event.object)).collect()
     }
 
-    /// What happened to a kind after a version.
+    /// Returns the events of a kind after a version.
     pub fn events_after(&self, plural: &str, version: u64) -> After {
         let store = self.lock();
         let Definition { presence, since } = store.definition(plural);
@@ -392,13 +391,13 @@ impl ApiServer {
         After::Events(events, store.version)
     }
 
-    /// Waits for the next change, or for so long.
+    /// Waits for the next change, but not longer than `longest`.
     pub async fn changed(&self, longest: Duration) {
         _ = tokio::time::timeout(longest, self.changed.notified()).await;
     }
 }
 
-/// What a request asks for, where it is a watch.
+/// Returns the parameters of a watch request; None for other requests.
 pub fn watched(request: &Request<Bytes>) -> Option<Watch> {
     let query = query(request);
     let is_true = |key: &str| query.get(key).is_some_and(|value| value == "true");
@@ -448,14 +447,14 @@ fn refusal(code: StatusCode, reason: &str, message: &str) -> Value {
     })
 }
 
-/// The event that ends a watch from a version that is forgotten.
+/// The event that ends a watch from a compacted version.
 pub fn expired() -> Value {
     json!({"type": "ERROR", "object": refusal(StatusCode::GONE, "Expired", "too old resource version")})
 }
 
-/// The event that tells a watch up to which version it has been told everything. A real apiserver sends it to those who
-/// ask for it, about every minute and two seconds before a watch ends, but only where that version is later than the one
-/// with which the watch began. There it also has the fields that its kind always has, all of them empty.
+/// The bookmark event: the watch has received all events up to this version. A real apiserver sends it to clients that
+/// request bookmarks, about every minute and two seconds before a watch ends, but only if the version is later than the
+/// one that the watch started from. A real bookmark also has the required fields of its kind, all of them empty.
 pub fn bookmark(kind: Kind, version: u64) -> Value {
     let metadata = json!({"resourceVersion": version.to_string()});
     let object = json!({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata});
@@ -473,7 +472,7 @@ fn conflict(target: &Target) -> Refused {
     (StatusCode::CONFLICT, "Conflict", message)
 }
 
-/// Whether a patch is to be merged. It serves no other: an apply that it merged would be wrong.
+/// Whether a request is a merge patch. The simulated apiserver accepts no other: merging an apply patch would be wrong.
 fn is_merge_patch(request: &Request<Bytes>) -> bool {
     let content = request.headers().get(CONTENT_TYPE).and_then(|content| content.to_str().ok());
     content.is_some_and(|content| content.split(';').next() == Some("application/merge-patch+json"))
@@ -483,7 +482,7 @@ fn text<'a>(value: &'a Value, path: &[&str]) -> &'a str {
     path.iter().fold(value, |value, key| &value[*key]).as_str().unwrap_or_default()
 }
 
-/// What the server says of the kinds that it has: which groups in which versions, or the kinds of one of them.
+/// The response to a discovery request: the list of API groups, or the kinds of one group version.
 fn discovery(path: &str, kinds: impl Iterator<Item = Kind>) -> Option<Value> {
     let parts: Vec<_> = path.trim_matches('/').split('/').collect();
     match parts[..] {
@@ -529,7 +528,7 @@ impl Store {
         self.objects.range(first..).take_while(move |((plural, ..), _)| *plural == kind.plural)
     }
 
-    /// The definition of a kind, which was always there where nobody changed it.
+    /// The CRD of a kind, or the default if nobody has changed it.
     fn definition(&self, plural: &str) -> Definition {
         self.definitions.get(plural).copied().unwrap_or_default()
     }
@@ -538,7 +537,7 @@ impl Store {
         self.definition(kind.plural).presence != Presence::Absent
     }
 
-    /// A kind whose definition was deleted goes with the last of its objects.
+    /// Removes a terminating CRD once its last object is gone.
     fn end_without_objects(&mut self, kind: Kind) {
         let is_terminating = self.definition(kind.plural).presence == Presence::Terminating;
         if is_terminating && self.of_kind(kind).next().is_none() {
@@ -553,12 +552,12 @@ impl Store {
             return (StatusCode::OK, kinds.to_string());
         }
         let Some(target) = target(path).filter(|target| self.is_served(target.kind)) else {
-            // Nobody is there to answer for such a path, so this is no `Status`.
+            // A real apiserver has no handler for such a path, so the response is not a `Status`.
             return (StatusCode::NOT_FOUND, "404 page not found\n".to_owned());
         };
         let is_change = matches!(*request.method(), Method::PUT | Method::PATCH);
         if is_change && self.refused.contains(&key(&target)) {
-            // etcd's answer about an object that is too large comes as an error of the server.
+            // An apiserver reports etcd's rejection of a too large object as an internal error.
             let (code, reason, message) = match target.kind.plural {
                 "floatingippools" => {
                     (StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "etcdserver: request is too large")
@@ -592,7 +591,7 @@ impl Store {
             (Method::POST, None) => self.create(target, body()?).map(|object| (StatusCode::CREATED, object)),
             (Method::PUT, Some(_)) => self.replace(target, body()?),
             (Method::PATCH, Some(_)) if !is_merge_patch(request) => {
-                let message = "the simulated apiserver takes merge patches only".to_owned();
+                let message = "the simulated apiserver accepts only merge patches".to_owned();
                 Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message))
             }
             (Method::PATCH, Some(_)) => self.patch(target, &body()?).map(ok),
@@ -652,7 +651,7 @@ impl Store {
         if found.is_none() && !target.kind.is_created_by_replacing() {
             return Err(not_found(target));
         }
-        // Whoever sends a UID means that object, and no other that has its name since.
+        // A UID is a precondition: a newer object of the same name must not be replaced.
         let uid = text(&object, &["metadata", "uid"]);
         let is_another = |found: &Value| text(found, &["metadata", "uid"]) != uid;
         if !uid.is_empty() && found.as_deref().is_none_or(is_another) {
@@ -699,7 +698,7 @@ impl Store {
         Err(conflict(target))
     }
 
-    /// Stores an object that was there before. One that did not change costs no version.
+    /// Stores a new version of an existing object. An unchanged object gets no new version.
     fn put(
         &mut self,
         kind: Kind,
@@ -718,14 +717,14 @@ impl Store {
         let is_deleted = !object["metadata"]["deletionTimestamp"].is_null();
         let has_finalizers = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
         if is_deleted && !has_finalizers {
-            // The event is about the object as it was last stored, with the version of its end.
+            // The event contains the object as last stored, with the version of the deletion.
             self.happened(kind, key, "DELETED", present.clone());
             return object;
         }
         self.happened(kind, key, "MODIFIED", object)
     }
 
-    /// Deletes an object, if it still is the one that the preconditions name.
+    /// Deletes an object if the preconditions match.
     fn delete(&mut self, target: &Target, preconditions: &Value) -> Result<Value, Refused> {
         let present = self.objects.get(&key(target)).ok_or_else(|| not_found(target))?;
         let mut object = Value::clone(present);
@@ -743,7 +742,7 @@ impl Store {
         }
         if object["metadata"]["deletionTimestamp"].is_null() {
             object["metadata"]["deletionTimestamp"] = moment(self.now).into();
-            // What counts no generations does not begin to with its deletion.
+            // Kinds without a generation don't get one.
             if let Some(generation) = object["metadata"]["generation"].as_i64() {
                 object["metadata"]["generation"] = (generation + 1).into();
             }
@@ -779,7 +778,7 @@ fn key(target: &Target) -> (&'static str, String, String) {
     (target.kind.plural, target.namespace.clone(), target.name.clone().unwrap_or_default())
 }
 
-/// Metadata that is empty is not there.
+/// Removes empty metadata fields.
 fn tidy(object: &mut Value) {
     for field in ["labels", "annotations", "finalizers"] {
         let is_empty = match &object["metadata"][field] {
@@ -793,7 +792,7 @@ fn tidy(object: &mut Value) {
     }
 }
 
-/// An object that is being deleted gets no new finalizer.
+/// Rejects new finalizers on an object that is being deleted.
 fn check_finalizers(present: &Value, changed: &Value) -> Result<(), Refused> {
     let of = |object: &Value| object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
     let before = of(present);
@@ -805,7 +804,7 @@ fn check_finalizers(present: &Value, changed: &Value) -> Result<(), Refused> {
     Ok(())
 }
 
-/// What a client can't change: identity and times, and a status through the main door.
+/// Restores the fields that a client can't change: identity, times, and the status outside the status subresource.
 fn keep_system_fields(object: &mut Value, present: &Value, target: &Target) {
     for field in ["uid", "creationTimestamp", "deletionTimestamp", "generation", "resourceVersion"] {
         match present["metadata"].get(field) {
@@ -827,7 +826,7 @@ fn remove(value: &mut Value, field: &str) {
     }
 }
 
-/// A JSON merge patch.
+/// Applies a JSON merge patch.
 fn merge(into: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *into = patch.clone();
@@ -846,7 +845,7 @@ fn merge(into: &mut Value, patch: &Value) {
     }
 }
 
-/// A time as Kubernetes writes it.
+/// A time in the format of Kubernetes, in whole seconds.
 pub fn moment(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).unwrap_or_default().to_string()
 }
@@ -866,7 +865,7 @@ mod tests {
     }
 
     #[test]
-    fn server_side_apply_is_refused_instead_of_merged() {
+    fn server_side_apply_is_rejected() {
         let api = ApiServer::default();
         api.create(PLURAL, &json!({"metadata": {"name": "a"}}), Timestamp::default());
         let path = format!("{GROUP}/{PLURAL}/a");
@@ -876,7 +875,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_says_whether_it_wants_bookmarks() {
+    fn a_watch_request_can_ask_for_bookmarks() {
         let watch = |query: &str| {
             watched(&Request::get(format!("{GROUP}/{PLURAL}?{query}")).body(Bytes::new()).unwrap())
         };
@@ -887,7 +886,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_whose_definition_is_deleted_goes_with_the_last_of_its_objects() {
+    fn a_deleted_crd_is_served_until_its_last_object_is_gone() {
         let (api, now) = (ApiServer::default(), Timestamp::default());
         let (list, new) = (format!("{GROUP}/{PLURAL}"), json!({"metadata": {"name": "new"}}));
         let create = || ask(&api, Method::POST, &list, "application/json", &new);
@@ -906,9 +905,9 @@ mod tests {
         assert!(!api.has_kind(PLURAL));
         assert_eq!(api.all(PLURAL).len(), 0);
         assert_eq!([create(), get(&list), get(GROUP)], [StatusCode::NOT_FOUND; 3]);
-        let After::Events(events, reached) = api.events_after(PLURAL, 0) else { panic!("nothing is told") };
-        let told: Vec<_> = events.iter().map(|event| event.what).collect();
-        assert_eq!(told, ["ADDED", "ADDED", "DELETED", "MODIFIED", "DELETED"]);
+        let After::Events(events, reached) = api.events_after(PLURAL, 0) else { panic!("no events") };
+        let types: Vec<_> = events.iter().map(|event| event.what).collect();
+        assert_eq!(types, ["ADDED", "ADDED", "DELETED", "MODIFIED", "DELETED"]);
         assert!(matches!(api.events_after(PLURAL, reached), After::Absent));
 
         api.install_kind(PLURAL, now);

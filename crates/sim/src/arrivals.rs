@@ -1,7 +1,7 @@
-//! What arrived at the clouds and at Kubernetes, as far as judges need to know.
+//! A record of the requests that arrived at the clouds and at Kubernetes, for the checks.
 //!
-//! In: every request of every process. Out: what a request is about, and what is remembered of those before it. It never judges:
-//! that is done in `call_checks` while a run goes on, and in `judge` at its end.
+//! In: every request of every process. Out: the subject of a request, and facts about earlier requests. It never checks
+//! an invariant: `call_checks` does this during a run, and `judge` at its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -15,85 +15,85 @@ use crate::clouds::{Cloud, azure_address, azure_name};
 use crate::options::ADDRESSES;
 use crate::violation::Violation;
 
-/// Everything that arrived.
+/// The record of a run.
 #[derive(Default)]
 pub struct Arrivals {
     pub(crate) seen: Mutex<Seen>,
 }
 
-/// What is known of it.
+/// The recorded facts.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) sent: u64,
     pub(crate) landed: Vec<Landed>,
-    /// When the last listing of addresses arrived whose answer has reached its process.
+    /// When the last listing of addresses arrived whose response has reached its process.
     pub(crate) read: BTreeMap<(u64, Cloud), Timestamp>,
-    /// Who was last told that it may not list, and so reads machine by machine.
+    /// Processes whose last listing was forbidden (403), so that they read each VM separately.
     pub(crate) denied: BTreeSet<(u64, Cloud)>,
-    /// When the last change about something arrived, where it failed or its answer was lost.
+    /// When the last change of a subject arrived, if it failed or its response was lost.
     pub(crate) failed: BTreeMap<(u64, String), Timestamp>,
-    /// When people or fate last changed something.
+    /// When an event last changed something.
     pub(crate) disturbed: BTreeMap<String, Duration>,
-    /// Addresses that were taken from a machine outside of the cluster, and nobody could know that they were there.
+    /// Addresses that were taken from a VM outside the cluster before the controller could know that they were there.
     pub(crate) raced: BTreeSet<String>,
-    /// Changes that came after D to clouds that take no conditions: when, what they were about, and their paths.
+    /// Changes that arrived after D at clouds without preconditions: time, subject and path.
     pub(crate) late: Vec<(Duration, String, String)>,
-    /// How many changes Kubernetes was asked for, of leases apart.
+    /// Number of write requests to Kubernetes, except those for leases.
     pub(crate) asked: usize,
-    /// When a change of Kubernetes, word for word, was last sent by a process.
+    /// When a process last sent exactly this write to Kubernetes.
     pub(crate) repeated: BTreeMap<(u64, String), Duration>,
-    /// What was written into Kubernetes that is not so.
+    /// Violations by writes to Kubernetes.
     pub(crate) untrue: Vec<Violation>,
-    /// Whether anything was wrong so far.
+    /// Whether a check has failed so far.
     pub(crate) is_condemned: bool,
-    /// The epoch that each process led in.
+    /// The epoch of each process that has led.
     pub(crate) epochs: BTreeMap<String, i64>,
 }
 
-/// A request on its way to a cloud.
+/// A request to a cloud.
 pub struct Request {
-    /// Who sent it.
+    /// The process that sent it.
     pub process: u64,
-    /// To which cloud.
+    /// The cloud that it is sent to.
     pub cloud: Cloud,
-    /// What it is.
+    /// The method; `GET` for every read, whatever the API's method is.
     pub method: Method,
-    /// Where to.
+    /// The path. For EC2, a path made from the form.
     pub path: String,
-    /// What it says.
+    /// The body.
     pub body: String,
     /// Whether it arrives after D.
     pub is_overdue: bool,
     pub(crate) number: u64,
-    /// When the last listing arrived whose answer the sender had.
+    /// When the last listing arrived whose response the sender had received.
     pub(crate) read: Option<Timestamp>,
 }
 
-/// A request that has arrived, and what was wrong with that.
+/// A request that has arrived at a cloud, and the invariants that it violates.
 pub struct Arrived {
     pub(crate) request: Request,
     pub(crate) at: Timestamp,
     pub(crate) wrong: Vec<Violation>,
 }
 
-/// A listing that was answered.
+/// A listing that the cloud has responded to.
 pub struct Reading {
     pub(crate) who: (u64, Cloud),
     pub(crate) at: Timestamp,
 }
 
-/// A change that a cloud has carried out or refused.
+/// A change that a cloud has executed or rejected.
 #[derive(Clone, Debug)]
 pub struct Landed {
-    /// Which process sent it.
+    /// The process that sent it.
     pub process: u64,
-    /// What it was.
+    /// Method, path, body and status code.
     pub line: String,
-    /// What was wrong with it.
+    /// The invariants that it violated.
     pub wrong: Vec<Violation>,
     /// Whether it arrived after D.
     pub is_overdue: bool,
-    /// Whether it put an address on a machine or took one off, and its sender heard of it.
+    /// Whether it attached or detached an address, and its sender received the response.
     pub is_known_move: bool,
     pub(crate) path: String,
     pub(crate) is_done: bool,
@@ -102,12 +102,11 @@ pub struct Landed {
 }
 
 impl Request {
-    /// Whether it changes something.
     pub(crate) fn is_change(&self) -> bool {
         self.method != Method::GET
     }
 
-    /// Whether it puts an address on a machine or takes one off.
+    /// Whether it attaches or detaches an address.
     pub fn moves_an_address(&self) -> bool {
         let parts = ["/actions", "AccessConfig", "/networkInterfaces/", "/ec2/addresses/", "/ec2/instances/"];
         self.is_change() && parts.iter().any(|part| self.path.contains(part))
@@ -118,8 +117,8 @@ impl Request {
         !self.is_change() && listings.iter().any(|end| self.path.ends_with(end))
     }
 
-    /// What it is about: an address, or else what its path names. New addresses have no name yet, and several are asked
-    /// for at the same time.
+    /// What the request changes: an address if it names one, otherwise its path. None for the creation of an address:
+    /// it has no name yet, and several creations may be in flight.
     pub(crate) fn subject(&self) -> Option<String> {
         if self.path.ends_with("/reserved_ips") {
             return None;
@@ -132,7 +131,7 @@ impl Request {
         of_body.or_else(|| of_path.map(ToOwned::to_owned)).or_else(|| Some(self.path.clone()))
     }
 
-    /// The machine that it puts an address of ours on, as its cloud calls it.
+    /// The VM that it attaches an address to, by the cloud's name.
     fn target(&self) -> Option<String> {
         let body = serde_json::from_str::<Value>(&self.body).unwrap_or_default();
         match self.path.split('/').collect::<Vec<_>>().as_slice() {
@@ -148,7 +147,7 @@ impl Request {
         }
     }
 
-    /// Whether a journal entry tells of it: of the address and of where it goes, or else of either.
+    /// Whether a journal entry covers it. An attach must match in address and target VM, other changes in one of them.
     pub(crate) fn is_told_by(&self, entry: &Value) -> bool {
         if let Some(target) = self.target() {
             let is_there =
@@ -168,7 +167,7 @@ impl Request {
     }
 }
 
-/// The address of Azure's that the body of an interface puts on it.
+/// The address that the body of a request to Azure attaches to an interface.
 pub(crate) fn put_on(body: &Value) -> Option<String> {
     let configurations = body["properties"]["ipConfigurations"].as_array()?;
     let mut ids =

@@ -1,8 +1,9 @@
-//! Objects that the controller can't decode for a while, and objects that the apiserver lets nobody write.
+//! Objects that the controller can't decode for a while, and objects whose changes the apiserver rejects.
 //!
-//! An object that can't be decoded has a field of a type that the controller does not expect, as a newer CRD would leave it.
-//! Nobody may write such an object, and nothing may be done as if it were gone. A write that is refused may be tried again,
-//! but with pauses that grow.
+//! An undecodable object has a field of an unexpected type, as a newer CRD could allow. The controller must not write
+//! such an object (I13), and must not treat it as deleted. It may retry a rejected write, but with backoff (I7).
+//!
+//! In: the seed, and the writes of the processes. Out: events, their effects on objects, and violations.
 
 use std::time::Duration;
 
@@ -18,10 +19,10 @@ use crate::rng::Rng;
 use crate::universe::Universe;
 use crate::vips;
 
-/// The most writes of a version of an object that one process may be refused within a minute.
+/// How often one process may send rejected writes of the same version of an object within a minute.
 const REFUSED_PER_MINUTE_MAX: usize = 12;
 
-/// The field of an object that can't be decoded.
+/// The field that makes an object of a kind undecodable.
 fn field(plural: &str) -> (&'static str, &'static str) {
     match plural {
         "nodes" => ("status", "phase"),
@@ -31,19 +32,18 @@ fn field(plural: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// What no field of the controller's types can be.
+/// A value that fits no field of the controller's types.
 fn nonsense() -> Value {
     json!([["undecodable"]])
 }
 
-/// Whether an object can't be decoded.
 fn is_undecodable(plural: &str, object: &Value) -> bool {
     let (part, name) = field(plural);
     object[part][name] == nonsense()
 }
 
 impl Thing {
-    /// Every thing that may be broken.
+    /// All objects that can become undecodable or read-only.
     fn all() -> impl Iterator<Item = Self> {
         let of_cloud =
             |cloud| (0..NODES).map(move |node| Self::Node { cloud, node }).chain([Self::Owner { cloud }]);
@@ -55,7 +55,7 @@ impl Thing {
             .chain((0..vips::CLUSTERS).map(|cluster| Self::Cluster { cluster }))
     }
 
-    /// Its kind in paths, its namespace and its name.
+    /// The plural name of its kind, its namespace and its name.
     fn place(self) -> (&'static str, &'static str, String) {
         match self {
             Self::Node { cloud, node } => ("nodes", "", node_name(cloud, node)),
@@ -70,7 +70,8 @@ impl Thing {
     }
 }
 
-/// When what is broken, and mended again: often while the controller is in trouble.
+/// Draws when objects break, and when they are repaired. Half of them break shortly before the controller is in
+/// trouble.
 pub fn script(seed: u64, troubles: &[Duration]) -> Vec<(Duration, Event)> {
     let mut rng = Rng::new(seed, "broken");
     let (all, mut events): (Vec<_>, Vec<_>) = (Thing::all().collect(), Vec::new());
@@ -96,7 +97,7 @@ pub fn script(seed: u64, troubles: &[Duration]) -> Vec<(Duration, Event)> {
     events
 }
 
-/// Makes an object such that it can't be decoded, or mends it.
+/// Makes an object undecodable, or repairs it.
 pub fn garble(universe: &Universe, what: Thing, is_broken: bool) {
     let (plural, namespace, name) = what.place();
     let (part, field) = field(plural);
@@ -111,13 +112,13 @@ pub fn garble(universe: &Universe, what: Thing, is_broken: bool) {
     });
 }
 
-/// Lets nobody write an object, or everybody again.
+/// Makes the apiserver reject all changes of an object, or accept them again.
 pub fn refuse(universe: &Universe, what: Thing, is_refused: bool) {
     let (plural, namespace, name) = what.place();
     universe.api.refuse(plural, namespace, &name, is_refused);
 }
 
-/// Mends everything.
+/// Repairs all objects.
 pub fn heal(universe: &Universe) {
     for what in Thing::all() {
         garble(universe, what, false);
@@ -125,7 +126,7 @@ pub fn heal(universe: &Universe) {
     }
 }
 
-/// Judges a write of a process, given the object before it and how it was answered.
+/// Checks a write of a process, given the object before the write and the status code of the response.
 pub fn judge(
     universe: &Universe,
     process: u64,
@@ -136,7 +137,7 @@ pub fn judge(
     let (Some(before), path) = (before, request.uri().path()) else { return };
     let plural = path.trim_end_matches("/status").rsplit('/').nth(1).unwrap_or_default();
     if status.is_success() && is_undecodable(plural, before) {
-        universe.condemn("I13", format!("p{process} wrote {path}, which can't be decoded"));
+        universe.condemn("I13", format!("p{process} wrote {path}, which is undecodable"));
     }
     if status != StatusCode::UNPROCESSABLE_ENTITY && status != StatusCode::INTERNAL_SERVER_ERROR {
         return;
@@ -144,11 +145,11 @@ pub fn judge(
     let version = before["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let times = universe.refusals.add((process, path.to_owned(), version), universe.elapsed());
     if times == REFUSED_PER_MINUTE_MAX + 1 {
-        universe.condemn("I7", format!("p{process} was refused {path} {times} times within a minute"));
+        universe.condemn("I7", format!("p{process} sent {times} rejected writes of {path} within a minute"));
     }
 }
 
-/// Whether a request is one to change an object that is there.
+/// Whether a request changes an existing object other than a lease.
 pub fn is_write(request: &Request<Bytes>) -> bool {
     matches!(*request.method(), Method::PUT | Method::PATCH) && !request.uri().path().contains("/leases/")
 }

@@ -1,6 +1,7 @@
-//! A thousand addresses that fail over at once, under each cloud's real limits.
+//! Fails over 1,000 addresses at once, under the real rate limits of a cloud.
 //!
-//! In: a cloud, and whether the holders are dead or alive. Out: how long it took in simulated time, and what was asked for it.
+//! In: a cloud, and whether the previous holders are dead or alive. Out: how long the failover took in virtual time,
+//! and which calls it needed. It never injects faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +19,10 @@ use crate::edges::edges;
 use crate::objects::conditions;
 use crate::universe::{Process, Universe};
 
-/// The longest that a run may take in its own time.
+/// Maximum virtual time of each phase: the first placement, and the failover.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
-/// Lets a thousand addresses fail over.
+/// Fails over 1,000 addresses. Returns None if the first placement does not finish, or there is nothing to measure.
 pub fn burst(place: &Place, holders: Holders) -> Option<Burst> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().ok()?;
@@ -39,9 +40,9 @@ async fn fail_over(place: &Place, holders: Holders) -> Option<Burst> {
     universe.api.create("floatingippools", &pool(place), universe.now());
     let process = Process::new(1, Arc::clone(&universe), 0);
     let (edges, metrics) = (edges(&universe, &process), AllMetrics::new(&Identity::default()).ok()?);
-    let running = tokio::spawn(control(edges, terms(), metrics, std::future::pending().boxed()));
+    let running = tokio::spawn(control(edges, options(), metrics, std::future::pending().boxed()));
     wait(&universe, |universe| summary(universe) == Some(ADDRESSES)).await?;
-    // The account has what a minute allows, and more.
+    // Wait until the rate limits of the account have recovered.
     tokio::time::sleep(Duration::from_secs(120)).await;
 
     let before = (place.ledger)(&accounts);
@@ -52,7 +53,7 @@ async fn fail_over(place: &Place, holders: Holders) -> Option<Burst> {
     universe.api.edit("floatingippools", "default", "big", universe.now(), |pool| {
         pool["spec"]["match"]["nodeLabel"] = "batch=new".into();
     });
-    // One that never ends shows in how many have arrived.
+    // If the failover does not finish, the number of arrived addresses shows it.
     _ = wait(&universe, |universe| place.arrived(&universe.accounts(), &before) >= ADDRESSES).await;
     running.abort();
     place.judge(&accounts, &before, holders)
@@ -96,7 +97,7 @@ fn pool(place: &Place) -> Value {
     })
 }
 
-fn terms() -> Options {
+fn options() -> Options {
     Options {
         identity: "p1".into(),
         node: None,

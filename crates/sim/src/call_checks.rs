@@ -1,22 +1,22 @@
-//! Calls to the clouds, and what can be judged of them only in the moment in which they arrive.
+//! Checks of calls to the clouds that are possible only when a call arrives.
 //!
-//! In: every request of every process, as it arrives, and whether its answer came back. Out: the changes, each with what was
-//! wrong about it. A change is wrong
+//! In: every request of every process when it arrives, and whether its response reached the process. Out: the changes,
+//! each with the invariants that it violated. A change violates
 //!
 //! ```text
-//! I1  if it takes an address from a machine outside of the cluster that had it when the cloud was last read
-//! I2  if a later one of the same process about the same thing has arrived before it
-//!     if it comes after D to a cloud that takes conditions, is carried out, and a later one about the same thing was before it
-//! I5  if it takes the label from a node that has held an address of ours for a while
-//! I6  if no journal entry of its leader's own epoch tells of it, and of the machine that it gives an address to
-//!     if the cloud was not read since that entry was written, or since the one before it failed or had no answer
-//! I7  if it repeats one that failed sooner than the shortest pause
-//! I8  if it takes an address from where it is well, and nobody has changed anything lately that could be a reason
-//!     if it drops another address from the machine it gives one to, and nobody has moved that lately
+//! I1  if it takes an address from a VM outside the cluster that had it when the process last read the cloud
+//! I2  if a later change of the same subject by the same process has arrived before it
+//!     if a cloud with preconditions executes it after D and after a later change of the same subject
+//! I5  if it removes the label of a node that has held one of our addresses for a while
+//! I6  if no journal entry with its leader's epoch covers it and the VM that it attaches an address to
+//!     if the process has not read the cloud since that entry was written, or since the last failed try
+//! I7  if it retries a failed change earlier than the shortest backoff
+//! I8  if it takes an address from a healthy node, and no recent event is a reason for that
+//!     if it displaces another address from its target VM, and no event has moved that one recently
 //! ```
 //!
-//! Nothing else is held against a change that comes after D: nobody who sends one can know. What it did has to be mended, which is
-//! what the end of the run is judged for.
+//! No other check applies to a change that arrives after D, because its sender can't prevent it. The controller has to
+//! repair its effect. The checks at the end of the run verify that.
 
 use drivers::http::is_read;
 use http::Method;
@@ -36,7 +36,7 @@ use crate::universe::Universe;
 use crate::violation::Violation;
 
 impl Universe {
-    /// A request is about to be sent.
+    /// Records a request that a process is about to send.
     pub fn sends(&self, process: u64, cloud: Cloud, request: &http::Request<bytes::Bytes>) -> Request {
         let path = match cloud {
             Cloud::Aws => self.path_at_ec2(request),
@@ -56,7 +56,7 @@ impl Universe {
         }
     }
 
-    /// What a request to EC2 is about, as a path: there it is in a form, under names that Amazon has given.
+    /// Makes a path from a request to EC2, which has its parameters in a form, with AWS's IDs.
     fn path_at_ec2(&self, request: &http::Request<bytes::Bytes>) -> String {
         let form = pairs_of(&String::from_utf8_lossy(request.body()));
         let get = |name: &str| form.get(name).map(String::as_str).unwrap_or_default();
@@ -71,7 +71,7 @@ impl Universe {
             }
             "DisassociateAddress" => {
                 let ip = address(get("AssociationId"));
-                // One that is over takes the address from nobody, whoever has it now.
+                // An association that has ended detaches nothing, even if the address now has another holder.
                 let holder = self.ec2.with(|ec2| ec2.holder_by(get("AssociationId"))).unwrap_or_default();
                 format!("/ec2/addresses/{ip}/disassociate/{}", holder.rsplit('/').next().unwrap_or_default())
             }
@@ -80,7 +80,7 @@ impl Universe {
         }
     }
 
-    /// A request has arrived, and has not been looked at by the cloud.
+    /// Checks a request that has arrived at a cloud, before the cloud executes it.
     pub fn arrives(&self, request: Request) -> Arrived {
         let mut wrong = Vec::new();
         let at = self.now();
@@ -88,33 +88,33 @@ impl Universe {
             wrong.extend(self.comes_too_late(&request).filter(|_| request.cloud == Cloud::Azure));
         } else if request.is_change() && names::is_about(&request.path) {
             wrong.extend(names::wrong(self, &request.path, &request.body));
-        // A project is no address, and making one twice makes one.
+        // A project is not an address, and creating it twice has no effect.
         } else if request.is_change() && !request.path.ends_with("/v2/projects") {
             let mut add = |invariant, what: String| wrong.push(Violation { invariant, what });
             let (subject, process) = (request.subject(), request.process);
             let written = self.journalled_since(&request);
             if written.is_none() {
-                add("I6", "in no journal".into());
+                add("I6", "no journal entry covers this change".into());
             }
             let seen = lock(&self.arrivals.seen);
             let failed =
                 subject.as_ref().and_then(|subject| seen.failed.get(&(process, subject.clone())).copied());
             let read = request.read;
             if written.is_some() && written > read {
-                add("I6", "the cloud was not read since that was journalled".into());
+                add("I6", "the process has not read the cloud since the journal entry was written".into());
             }
             if failed.is_some() && failed > read {
-                add("I6", "the cloud was not read since the last try".into());
+                add("I6", "the process has not read the cloud since the last try".into());
             }
             if failed.is_some_and(|failed| at < failed + (RETRY_SHORTEST - TIMER_INEXACTNESS)) {
-                add("I7", "tried again too soon".into());
+                add("I7", "retried before the shortest backoff".into());
             }
             let is_later = |landed: &&Landed| {
                 let is_same = landed.process == process && landed.subject == subject;
                 is_same && subject.is_some() && landed.number > request.number
             };
             if let Some(later) = seen.landed.iter().find(is_later) {
-                add("I2", format!("overtaken by {}", later.line));
+                add("I2", format!("arrived after a later change: {}", later.line));
             }
             drop(seen);
             if let Some(harm) = self.harm(&request) {
@@ -122,7 +122,7 @@ impl Universe {
             }
             if let Some(given) = self.takes_from_a_stranger(&request) {
                 match read.is_some_and(|read| read > given) {
-                    true => add("I1", "taken from a machine outside of the cluster".into()),
+                    true => add("I1", "took the address from a VM outside the cluster".into()),
                     false => lock(&self.arrivals.seen).raced.extend(request.subject()),
                 }
             }
@@ -130,10 +130,11 @@ impl Universe {
         Arrived { request, at, wrong }
     }
 
-    /// What is wrong with a change that comes after D to a cloud that takes conditions, if it is carried out.
+    /// The violation by a change that arrives after D at a cloud with preconditions, if the cloud executes it.
     fn comes_too_late(&self, request: &Request) -> Option<Violation> {
         let subject = request.subject();
-        // The condition is on the interface. An address that is on no other may come to one that nobody has changed since.
+        // The precondition covers the interface only. A late attach is allowed if the interface is unchanged and no
+        // other interface has the address.
         let is_held = subject.as_ref().is_some_and(|ip| self.holder(ip).is_some());
         let seen = lock(&self.arrivals.seen);
         let is_newer = |landed: &&Landed| {
@@ -141,10 +142,11 @@ impl Universe {
             is_about_it && landed.is_done && landed.number > request.number
         };
         let newer = seen.landed.iter().find(is_newer)?;
-        Some(Violation { invariant: "I2", what: format!("after D, and after {}", newer.line) })
+        Some(Violation { invariant: "I2", what: format!("executed after D, and after {}", newer.line) })
     }
 
-    /// A cloud has answered a request; its process will hear the whole of it or not. Gives what it will then have read.
+    /// Records the response of a cloud. `is_heard` says whether the process will receive all of it. Returns what the
+    /// process will then have read.
     pub fn answered(&self, arrived: Arrived, status: u16, is_heard: bool) -> Option<Reading> {
         let Arrived { request, at, mut wrong } = arrived;
         let is_done = (200..300).contains(&status);
@@ -172,7 +174,7 @@ impl Universe {
                 seen.late.extend(request.subject().map(|subject| (now, subject, request.path.clone())));
             }
         }
-        // What the cloud refused has taken nothing from anybody.
+        // A change that the cloud rejected has detached nothing.
         let is_harmless = |invariant| is_overdue || matches!(invariant, "I1" | "I8" | "I10");
         wrong.retain(|violation| is_done || !is_harmless(violation.invariant));
         let says: String = wrong.iter().map(|violation| format!(" ({violation})")).collect();
@@ -202,7 +204,7 @@ impl Universe {
         None
     }
 
-    /// A node was changed, and was like this before.
+    /// Checks a change of a node.
     pub fn marked(&self, before: &Value, after: &Value) {
         let label = |node: &Value| node["metadata"]["labels"][api::IP_READY_LABEL].clone();
         let (Some(name), Some(vm)) =
@@ -219,22 +221,22 @@ impl Universe {
         let holds = |ip: &&str| machine.is_some() && self.holder(ip).map(Into::into) == machine;
         let held = listed.filter_map(Value::as_str).find(holds);
         if let Some(ip) = held.filter(|ip| self.is_quiet(&[name, ip, "objects"])) {
-            self.condemn("I5", format!("{name} lost its label though it holds {ip}"));
+            self.condemn("I5", format!("node {name} lost its label although it holds {ip}"));
         }
     }
 
-    /// Since when some object's journal tells of a change, in the epoch of the leader that sent it.
+    /// Since when a journal entry covers a change, with the epoch of the leader that sent it.
     fn journalled_since(&self, request: &Request) -> Option<Timestamp> {
         let epoch = lock(&self.arrivals.seen).epochs.get(&format!("p{}", request.process)).copied();
-        let tells = |object: &Value| {
+        let covers = |object: &Value| {
             let is_own = |entry: &&Value| epoch.is_none() || entry["epoch"].as_i64() == epoch;
             entries(object).filter(is_own).any(|entry| request.is_told_by(entry))
         };
-        let since = |plural| self.api.holds_since(plural, tells);
+        let since = |plural| self.api.holds_since(plural, covers);
         ["netipallocations", "floatingippools"].into_iter().filter_map(since).min()
     }
 
-    /// When somebody gave the address that a request takes to a machine outside of the cluster, if so.
+    /// If a request takes an address from a VM outside the cluster: when a person moved it there.
     fn takes_from_a_stranger(&self, request: &Request) -> Option<Timestamp> {
         let of_stranger = [
             format!("/instances/{STRANGER}/"),
@@ -256,8 +258,8 @@ impl Universe {
         is_held.then(|| self.now() - self.elapsed().saturating_sub(given))
     }
 
-    /// What a change takes away that is well: an address on a node that is Ready and has what it takes, where nobody has
-    /// changed anything lately that could be a reason.
+    /// Describes the harm if a change takes an address from a healthy node: one that is Ready, not cordoned, and has
+    /// the pod that it needs. None if a recent event is a reason for the change.
     fn harm(&self, request: &Request) -> Option<String> {
         let parts: Vec<&str> = request.path.split('/').collect();
         let (ip, provider_id) = match parts.as_slice() {
@@ -280,7 +282,7 @@ impl Universe {
                 });
                 let mut ips = (0..ADDRESSES).map(azure_address);
                 let ip = ips.find(|ip| self.holder(ip).as_deref() == Some(vm.as_str()))?;
-                // What stays where it is loses nothing.
+                // The address stays on this interface.
                 let stays = serde_json::from_str(&request.body).ok().and_then(|body| put_on(&body));
                 if stays.as_ref() == Some(&ip) {
                     return None;
@@ -291,11 +293,11 @@ impl Universe {
                 ((*ip).to_owned(), format!("aws:///{AWS_ZONE}/{instance}"))
             }
             [.., "ec2", "addresses", ip, "associate", instance] => {
-                // What the machine has is dropped without a word, which nothing but its own way there could be a reason for.
+                // AWS silently displaces an address that the VM has. The only valid reason is a move of that address.
                 let held = self.ec2.with(|ec2| ec2.held_by(instance));
                 if let Some(dropped) = held.into_iter().find(|held| held != ip) {
                     let is_quiet = self.is_quiet(&[dropped.as_str()]) && !self.is_raced(&dropped);
-                    return is_quiet.then(|| format!("{dropped} was dropped from {instance}"));
+                    return is_quiet.then(|| format!("{dropped} was displaced from {instance}"));
                 }
                 let holder = self.ec2.with(|ec2| ec2.holder(ip))?;
                 let holder = holder.rsplit('/').next().filter(|holder| holder != instance)?;
@@ -313,6 +315,6 @@ impl Universe {
         let is_quiet = self.is_quiet(&[name, ip.as_str(), "objects"]);
         let machine = provider_id.rsplit('/').next().unwrap_or_default();
         let is_its_own = request.body.contains(&format!(":{machine}"));
-        (is_well && has_pod && is_quiet && !is_its_own).then(|| format!("{ip} was well on {name}"))
+        (is_well && has_pod && is_quiet && !is_its_own).then(|| format!("{ip} was on healthy node {name}"))
     }
 }

@@ -1,7 +1,7 @@
-//! The clouds of a run: which there are, and what they hold from the beginning.
+//! The clouds of a run and their initial content.
 //!
-//! Out: the fakes with the addresses that people reserved and a machine outside of the cluster, and what all of that is called.
-//! Nothing changes a cloud here: that is up to people (`cluster`) and to the controller.
+//! Out: the fake clouds with reserved addresses and one VM outside the cluster, and the names of all these. This file
+//! never changes a cloud during a run: people (`cluster`) and the controller do.
 
 use testbed::fake::Fake;
 use testbed::fake::azure::Azure;
@@ -13,7 +13,7 @@ use testbed::fake::route53::Route53;
 
 use crate::options::ADDRESSES;
 
-/// The clouds.
+/// A cloud that has addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Cloud {
@@ -24,24 +24,24 @@ pub enum Cloud {
 }
 
 impl Cloud {
-    /// All of them.
+    /// All clouds.
     pub const ALL: [Self; 4] = [Self::Compute, Self::Ocean, Self::Azure, Self::Aws];
 }
 
-/// The token or the key that all clouds accept.
+/// The token or access key that all clouds accept.
 pub const TOKEN: &str = "sim-token";
 
-/// The project at Compute Engine.
+/// The project at Google Cloud.
 pub const PROJECT: &str = "sim";
 
-/// The subscription at Azure, and its resource group.
+/// The subscription at Azure.
 pub const SUBSCRIPTION: &str = "sim";
-/// See [`SUBSCRIPTION`].
+/// The resource group in [`SUBSCRIPTION`].
 pub const GROUP: &str = "group";
 
-/// The region at Compute Engine, and its zones.
+/// The region at Google Cloud.
 pub(crate) const REGION: &str = "us-west1";
-/// See [`REGION`].
+/// The zones of [`REGION`].
 pub(crate) const ZONES: [&str; 3] = ["us-west1-a", "us-west1-b", "us-west1-c"];
 
 /// The region at DigitalOcean.
@@ -50,24 +50,24 @@ pub(crate) const OCEAN_REGION: &str = "nyc3";
 /// The region at Azure.
 pub(crate) const AZURE_REGION: &str = "westeurope";
 
-/// The region at Amazon.
+/// The region at AWS.
 pub const AWS_REGION: &str = "us-east-1";
-/// Its zone.
+/// The zone in [`AWS_REGION`].
 pub const AWS_ZONE: &str = "us-east-1a";
 
-/// A machine outside of the cluster.
+/// A VM outside the cluster, at Google Cloud and Azure.
 pub const STRANGER: &str = "stranger";
-/// Its instance at Amazon.
+/// The VM outside the cluster at AWS.
 pub const STRANGER_INSTANCE: &str = "i-stranger";
-/// Its droplet at DigitalOcean.
+/// The VM outside the cluster at DigitalOcean.
 pub const STRANGER_DROPLET: u64 = 9_999;
 
-/// The zone in DNS, at every provider that has names.
+/// The DNS zone at every DNS provider.
 pub const DNS_ZONE: &str = "example.com";
 
-/// The clouds of a run.
+/// The fake clouds and DNS providers of a run.
 pub struct Clouds {
-    /// Compute Engine.
+    /// Google Cloud.
     pub compute: Fake<Compute>,
     /// DigitalOcean.
     pub ocean: Fake<DigitalOcean>,
@@ -81,7 +81,7 @@ pub struct Clouds {
     pub route53: Fake<Route53>,
 }
 
-/// The clouds of a run.
+/// Creates the fakes with their initial content.
 pub fn clouds() -> Clouds {
     let mut compute = Compute::new(PROJECT, TOKEN);
     compute.add_instance_without_address(ZONES[0], STRANGER);
@@ -116,7 +116,7 @@ pub fn clouds() -> Clouds {
     }
 }
 
-/// An address at Compute Engine.
+/// An address at Google Cloud.
 pub fn compute_address(number: u64) -> String {
     format!("10.0.0.{}", number + 1)
 }
@@ -131,17 +131,17 @@ pub fn azure_address(number: u64) -> String {
     format!("10.1.0.{}", number + 1)
 }
 
-/// What an address at Azure is called there.
+/// The resource name of an address at Azure.
 pub fn azure_name(number: u64) -> String {
     format!("address-{number}")
 }
 
-/// An address at Amazon.
+/// An address at AWS.
 pub fn aws_address(number: u64) -> String {
     format!("10.2.0.{}", number + 1)
 }
 
-/// An address at any of them.
+/// An address at a cloud.
 pub(crate) fn address_at(cloud: Cloud, number: u64) -> String {
     match cloud {
         Cloud::Compute => compute_address(number),

@@ -1,4 +1,7 @@
-//! The cluster of a run, and the people and machines that change it and the clouds.
+//! The cluster of a run, and the people, nodes and VMs that change it and the clouds.
+//!
+//! In: the events of a script. Out: changes of Kubernetes objects and of the fake clouds. It never changes the
+//! controller's processes or the network: `run` does.
 //!
 //! The file is long because it has one method for each event that people, nodes and clouds can cause.
 
@@ -9,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
-use testbed::fake::ledger::{Deed, Ledger};
+use testbed::fake::ledger::{CloudChange, Ledger};
 
 use crate::apiserver::moment;
 use crate::broken;
@@ -25,46 +28,46 @@ use crate::rng::Rng;
 use crate::universe::Universe;
 use crate::vips;
 
-/// How late reads are at Amazon while they are.
+/// Unit of the lag of AWS's reads.
 const AWS_LAG: Duration = Duration::from_millis(1_500);
 
-/// The most by which they are late: less than what the driver expects.
+/// Maximum lag of AWS's reads. The driver allows for more.
 const AWS_LAG_MAX: Duration = Duration::from_secs(25);
 
-/// How many addresses a pool that creates some is to have.
+/// Initial `desiredIPs` of a pool that creates addresses.
 const DESIRED_AT_FIRST: u64 = 3;
 
-/// What people know and did.
+/// What people know about the cluster, and what they have changed.
 pub struct Cluster {
     universe: Arc<Universe>,
     rng: Rng,
-    /// How often each node came back: each time on another machine.
+    /// How often each node was created. Each time it gets a new VM.
     lives: BTreeMap<(Cloud, u64), u64>,
-    /// Addresses that a person put on a machine outside of the cluster.
+    /// Addresses that a person attached to a VM outside the cluster, each with that VM.
     pub given_away: BTreeMap<String, String>,
-    /// Addresses of DigitalOcean that are not ours: there from the beginning, or created by others.
+    /// Addresses at DigitalOcean that the controller did not create: initial ones, and those created by others.
     pub foreign: BTreeSet<String>,
-    /// Addresses that were created for pools that are gone: they stay in the account, as their pools were told.
+    /// Addresses that were created for deleted pools. They stay in the account, because the pools' policy keeps them.
     pub orphans: BTreeSet<String>,
-    /// Addresses of the pool that a tool took off its list.
+    /// Addresses that a tool removed from the pool's list.
     pub unlisted: BTreeSet<String>,
-    /// The most addresses that the pool ever had to create since it was made last.
+    /// The highest number of addresses that the pool has had to create since it was last created.
     pub lacked_most: usize,
-    /// Machines at Compute Engine and Amazon, as zone and name, and whether each had an address of its own, as far as people
-    /// have not meddled with it.
-    pub had_own: BTreeMap<(&'static str, String), bool>,
-    /// Addresses at Compute Engine and Amazon that some object stopped listing.
+    /// VMs at Google Cloud and AWS, as zone and name, and whether each had an ephemeral address. A VM whose addresses a
+    /// person has changed is not in it.
+    pub had_ephemeral_before: BTreeMap<(&'static str, String), bool>,
+    /// Addresses that an object has stopped listing.
     pub forgotten: BTreeSet<String>,
-    /// How many addresses people have put on machines.
+    /// Number of attaches by people.
     pub moved_by_people: usize,
     grace: u64,
     creates: bool,
-    /// Whether the token of this run can read and write tags.
+    /// Whether the DigitalOcean token of this run can read and write marks (projects).
     pub tags: bool,
 }
 
 impl Cluster {
-    /// A cluster in which everything is well.
+    /// Creates a healthy cluster.
     pub fn new(seed: u64, universe: Arc<Universe>) -> Self {
         let mut rng = Rng::new(seed, "cluster");
         let (grace, creates, tags) = (options::grace(seed), rng.one_in(2), !rng.one_in(4));
@@ -78,7 +81,7 @@ impl Cluster {
             orphans: BTreeSet::new(),
             unlisted: BTreeSet::new(),
             lacked_most: 0,
-            had_own: BTreeMap::new(),
+            had_ephemeral_before: BTreeMap::new(),
             forgotten: BTreeSet::new(),
             moved_by_people: 0,
             grace,
@@ -100,7 +103,7 @@ impl Cluster {
         cluster
     }
 
-    /// Where the token of this run has nothing to do with projects, it never has.
+    /// Rejects all listings of projects if the token of this run must not read them.
     fn hide_projects(&self) {
         if !self.tags {
             let fault = Fault::Refuse(Refusal::Forbidden("no projects".into()));
@@ -118,7 +121,7 @@ impl Cluster {
         ZONES[usize::try_from(node).unwrap_or(0) % ZONES.len()]
     }
 
-    /// Lets something happen. What makes no sense at this moment does not.
+    /// Applies an event. An event that is not possible at this moment has no effect.
     pub fn happen(&mut self, event: &Event) {
         self.universe.tell(&event.to_string());
         self.disturb(event);
@@ -194,7 +197,7 @@ impl Cluster {
         self.note_lacking();
     }
 
-    /// Somebody deletes the Lease, and maybe whoever installed it puts it back.
+    /// A person deletes the Lease. In half of the cases a tool creates it again, without a holder.
     fn delete_lease(&mut self) {
         let (api, now) = (self.universe.api.clone(), self.universe.now());
         api.delete("leases", "kube-system", "lease", now);
@@ -238,7 +241,7 @@ impl Cluster {
         }
     }
 
-    /// A person confirms every loss up to so long from now.
+    /// A person confirms all losses up to `ahead` from now.
     fn confirm_losses(&self, ahead: Duration) {
         let now = self.universe.now();
         let confirmed = moment(now + ahead);
@@ -256,7 +259,7 @@ impl Cluster {
         }
     }
 
-    /// Takes note of what an event changes, for those who judge whether something happened without a reason.
+    /// Records what an event changes, so that checks know the reason for the controller's next actions.
     fn disturb(&self, event: &Event) {
         match event {
             Event::NotReady { cloud, node } => self.universe.falls_ill(&node_name(*cloud, *node)),
@@ -272,14 +275,14 @@ impl Cluster {
             Event::Pod { node, .. } => self.universe.disturb(&node_name(Cloud::Ocean, *node)),
             Event::PersonMoves { cloud, address, node } => {
                 self.universe.disturb(&address_at(*cloud, *address));
-                // What was on that machine is put off it.
+                // The provider detaches the addresses that the VM had.
                 let Some((droplet, machine)) = node.map(|node| self.machine(*cloud, node)) else { return };
                 let is_there = |ip: &String| {
                     let holder = self.universe.holder(ip).unwrap_or_default();
                     holder == droplet.to_string() || holder.ends_with(&format!("/{machine}"))
                 };
-                let put_off = (0..ADDRESSES).map(|other| address_at(*cloud, other)).filter(is_there);
-                put_off.for_each(|ip| self.universe.disturb(&ip));
+                let displaced = (0..ADDRESSES).map(|other| address_at(*cloud, other)).filter(is_there);
+                displaced.for_each(|ip| self.universe.disturb(&ip));
             }
             Event::SecondInterface { address, .. } => {
                 self.universe.disturb(&address_at(Cloud::Compute, *address));
@@ -291,7 +294,7 @@ impl Cluster {
             | Event::Delete { .. }
             | Event::DeleteKind { .. }
             | Event::Recreate { .. }
-            // What was changed in the meantime counts from now on.
+            // Edits made while the object was undecodable take effect now.
             | Event::Undecodable { what: Thing::Owner { .. } | Thing::Names, is_broken: false } => {
                 self.universe.disturb("objects");
             }
@@ -316,7 +319,7 @@ impl Cluster {
         });
     }
 
-    /// A node is there, on a new machine. The machine it had before is gone.
+    /// Creates a node with a new VM, unless the node exists. Its previous VM is removed.
     fn returns(&mut self, cloud: Cloud, node: u64) {
         let now = self.universe.now();
         let name = node_name(cloud, node);
@@ -329,13 +332,13 @@ impl Cluster {
         let zone = Self::zone(node);
         let (provider_id, labels) = match cloud {
             Cloud::Compute => {
-                let has_own = node.is_multiple_of(2);
-                self.universe.compute.with(|compute| match has_own {
+                let has_ephemeral = node.is_multiple_of(2);
+                self.universe.compute.with(|compute| match has_ephemeral {
                     true => compute.add_instance(zone, &machine),
                     false => compute.add_instance_without_address(zone, &machine),
                 });
                 self.universe.compute.with(|compute| compute.add_interface(zone, &machine));
-                self.had_own.insert((zone, machine.clone()), has_own);
+                self.had_ephemeral_before.insert((zone, machine.clone()), has_ephemeral);
                 let labels = json!({
                     "role": "edge", "topology.kubernetes.io/region": REGION, "topology.kubernetes.io/zone": zone,
                 });
@@ -356,16 +359,16 @@ impl Cluster {
                 (format!("azure://{id}"), labels)
             }
             Cloud::Aws => {
-                let has_own = node.is_multiple_of(2);
-                self.universe.ec2.with(|ec2| match has_own {
+                let has_ephemeral = node.is_multiple_of(2);
+                self.universe.ec2.with(|ec2| match has_ephemeral {
                     true => {
                         ec2.add_instance(AWS_REGION, &machine);
-                        // With two interfaces it gets none back by itself.
+                        // AWS gives a VM with two interfaces no new ephemeral address by itself.
                         ec2.add_interface(AWS_REGION, Some(&machine));
                     }
                     false => ec2.add_instance_without_address(AWS_REGION, &machine),
                 });
-                self.had_own.insert((AWS_ZONE, machine.clone()), has_own);
+                self.had_ephemeral_before.insert((AWS_ZONE, machine.clone()), has_ephemeral);
                 let labels = json!({"role": "aws", "topology.kubernetes.io/region": AWS_REGION});
                 (format!("aws:///{AWS_ZONE}/{machine}"), labels)
             }
@@ -414,8 +417,8 @@ impl Cluster {
         }
     }
 
-    /// A person moves an address, but not one that is just being moved: that would be two orders at the same time, and not
-    /// our doing.
+    /// A person moves an address, unless an operation on it is in flight. Two operations at the same time would violate
+    /// I1, and not by the controller's fault.
     fn person_moves(&mut self, cloud: Cloud, address: u64, node: Option<u64>) {
         let ip = address_at(cloud, address);
         let ledger = match cloud {
@@ -424,7 +427,7 @@ impl Cluster {
             Cloud::Azure => self.universe.azure.ledger(),
             Cloud::Aws => self.universe.ec2.ledger(),
         };
-        if is_ordered(&ledger, &ip) {
+        if is_in_flight(&ledger, &ip) {
             return;
         }
         self.moved_by_people += 1;
@@ -436,16 +439,16 @@ impl Cluster {
             Cloud::Compute => {
                 let zone = node.map_or(ZONES[0], Self::zone);
                 let vm = format!("{PROJECT}/{zone}/{machine}");
-                if machine_is_ordered(&ledger, &vm) {
+                if vm_is_in_flight(&ledger, &vm) {
                     return;
                 }
-                self.had_own.remove(&(zone, machine.clone()));
+                self.had_ephemeral_before.remove(&(zone, machine.clone()));
                 let holder = self.universe.compute.with(|compute| compute.holder(&ip)).unwrap_or_default();
-                self.had_own.retain(|(_, name), _| !holder.ends_with(&format!("/{name}")));
+                self.had_ephemeral_before.retain(|(_, name), _| !holder.ends_with(&format!("/{name}")));
                 self.universe.compute.with(|compute| compute.attach_now(&ip, zone, &machine));
             }
             Cloud::Ocean => {
-                if machine_is_ordered(&ledger, &droplet.to_string()) {
+                if vm_is_in_flight(&ledger, &droplet.to_string()) {
                     return;
                 }
                 self.universe.ocean.with(|ocean| {
@@ -460,9 +463,9 @@ impl Cluster {
             Cloud::Aws => {
                 let machine = if node.is_some() { machine } else { STRANGER_INSTANCE.to_owned() };
                 let holder = self.universe.ec2.with(|ec2| ec2.holder(&ip)).unwrap_or_default();
-                self.had_own
+                self.had_ephemeral_before
                     .retain(|(_, name), _| *name != machine && !holder.ends_with(&format!("/{name}")));
-                // What is there already is dropped for it, which is the person's doing too.
+                // AWS displaces the address that the VM has. The person causes this too.
                 let dropped = self.universe.ec2.with(|ec2| ec2.held_by(&machine));
                 dropped.iter().for_each(|ip| self.universe.disturb(ip));
                 self.universe.ec2.with(|ec2| ec2.attach_now(&ip, &machine));
@@ -477,27 +480,27 @@ impl Cluster {
             Cloud::Aws => format!("{AWS_REGION}/{STRANGER_INSTANCE}"),
         };
         if self.universe.holder(&ip).as_ref() == Some(&stranger) {
-            // Whatever the machine had before has left it.
+            // The VM no longer has its previous address.
             let has_it = |ip: &String| self.universe.holder(ip).as_ref() == Some(&stranger);
             self.given_away.retain(|ip, vm| *vm != stranger || has_it(ip));
             self.given_away.insert(ip, stranger);
         }
     }
 
-    /// A person puts an address on the second interface of a node's machine, unless that holds one already or either is just being
-    /// moved. What the first interface has stays.
+    /// A person attaches an address to the second interface of a node's VM, unless the VM holds an address or an
+    /// operation on either is in flight. The first interface keeps its address.
     fn second_interface(&mut self, address: u64, node: u64) {
         let (ip, ledger) = (compute_address(address), self.universe.compute.ledger());
         let ((_, machine), zone) = (self.machine(Cloud::Compute, node), Self::zone(node));
         let vm = format!("{PROJECT}/{zone}/{machine}");
         let is_held =
             (0..ADDRESSES).any(|other| self.universe.holder(&compute_address(other)).as_ref() == Some(&vm));
-        if is_held || is_ordered(&ledger, &ip) || machine_is_ordered(&ledger, &vm) {
+        if is_held || is_in_flight(&ledger, &ip) || vm_is_in_flight(&ledger, &vm) {
             return;
         }
         self.moved_by_people += 1;
         let holder = self.universe.holder(&ip).unwrap_or_default();
-        self.had_own.retain(|(_, name), _| !holder.ends_with(&format!("/{name}")));
+        self.had_ephemeral_before.retain(|(_, name), _| !holder.ends_with(&format!("/{name}")));
         self.universe.compute.with(|compute| compute.attach_to(&ip, zone, &machine, 1));
         self.given_away.remove(&ip);
         self.universe.begins_anew(&ip);
@@ -575,8 +578,8 @@ impl Cluster {
         }
     }
 
-    /// A tool that knows nothing of what was created writes its own list again. Where tags can't be read nobody could tell
-    /// what was created, so people don't use such a tool there.
+    /// A tool resets the pool's list to its initial content, without the created addresses. Has no effect if the token
+    /// can't read marks: the controller could not tell then which addresses it has created.
     fn unlist(&mut self) {
         if !self.creates || !self.tags {
             return;
@@ -589,7 +592,7 @@ impl Cluster {
         });
     }
 
-    /// Whoever may write the status of a pool may write anything into it.
+    /// A person forges the pool's status: it says that the pool created an address of somebody else.
     fn forge_created(&self) {
         if !self.creates {
             return;
@@ -602,10 +605,11 @@ impl Cluster {
             listed.push(ip.clone());
             object["spec"]["ips"] = json!(listed);
             object["spec"]["policy"]["releaseCreated"] = "WhenUnneeded".into();
-            let told = object["status"]["addresses"].as_array().into_iter().flatten();
-            let mut told: Vec<Value> = told.filter(|said| said["address"] != ip.as_str()).cloned().collect();
-            told.push(json!({"address": ip, "state": "Disabled", "created": true}));
-            object["status"]["addresses"] = told.into();
+            let status = object["status"]["addresses"].as_array().into_iter().flatten();
+            let mut status: Vec<Value> =
+                status.filter(|one| one["address"] != ip.as_str()).cloned().collect();
+            status.push(json!({"address": ip, "state": "Disabled", "created": true}));
+            object["status"]["addresses"] = status.into();
         });
     }
 
@@ -628,7 +632,7 @@ impl Cluster {
                         let lag = AWS_LAG * u32::try_from(times * times).unwrap_or(1);
                         self.universe.ec2.with(|ec2| ec2.lag = lag.min(AWS_LAG_MAX));
                     }
-                    // These tell all or nothing, page by page, and a page can break off.
+                    // These have no partial listings, but a page can be truncated.
                     Cloud::Ocean => {
                         self.universe.ocean.inject(Rule::next("reserved_ips.list", Fault::Truncate));
                     }
@@ -639,7 +643,7 @@ impl Cluster {
                 return;
             }
         };
-        // Reads are so many that they would use up most of them.
+        // There are so many reads that they would use up most faults. So every other event affects changes only.
         let change = match cloud {
             Cloud::Compute => "instances.addAccessConfig",
             Cloud::Ocean => "reserved_ips_actions.post",
@@ -648,7 +652,7 @@ impl Cluster {
         };
         let (times, call) = (usize::try_from(times).unwrap_or(1), (times % 2 == 1).then_some(change));
         let rule = Rule { times, call, ..Rule::always(fault) };
-        // Names have calls of their own.
+        // DNS has other calls, so the rule for it names no call.
         let of_names = Rule { call: None, ..rule.clone() };
         match cloud {
             Cloud::Compute => self.universe.compute.inject(rule),
@@ -664,7 +668,7 @@ impl Cluster {
         }
     }
 
-    /// Nothing goes wrong any more, and a person has confirmed what was lost.
+    /// Ends all faults, recreates missing objects, and confirms all losses.
     pub fn heal(&mut self) {
         self.universe.compute.heal();
         self.universe.ocean.heal();
@@ -683,8 +687,8 @@ impl Cluster {
         self.note_lacking();
     }
 
-    /// Resolves what a person has to resolve: what was still being deleted is made anew, and of the addresses that may be ours,
-    /// those that are get listed.
+    /// Does what the controller leaves to people: recreates objects whose deletion has finished, and decides which
+    /// candidate addresses the pool has created. Lists these, and excludes the others with an annotation.
     pub fn resolve(&mut self) {
         let now = self.universe.now();
         self.universe.disturb("objects");
@@ -703,9 +707,9 @@ impl Cluster {
             object["metadata"]["annotations"]["netinfra.darkbrains.com/not-created"] =
                 foreign.join(",").into();
             let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            let told = conditions.iter().find(|condition| condition["reason"] == "UnlistedAddresses");
-            let told = told.and_then(|condition| condition["message"].as_str()).unwrap_or_default();
-            let left = told.split([' ', ',', ';']).filter(|word| self.unlisted.contains(*word));
+            let unlisted = conditions.iter().find(|condition| condition["reason"] == "UnlistedAddresses");
+            let message = unlisted.and_then(|condition| condition["message"].as_str()).unwrap_or_default();
+            let left = message.split([' ', ',', ';']).filter(|word| self.unlisted.contains(*word));
             put_back.extend(left.map(ToOwned::to_owned));
             if !ours.is_empty() || !put_back.is_empty() {
                 listed.extend(ours);
@@ -716,7 +720,7 @@ impl Cluster {
         self.unlisted.retain(|ip| !put_back.contains(ip));
     }
 
-    /// Takes note of how many addresses the pool has to create by now.
+    /// Records how many addresses the pool has to create now.
     fn note_lacking(&mut self) {
         for pool in self.universe.api.all("floatingippools") {
             let desired = pool["spec"]["desiredIPs"].as_u64().unwrap_or(0);
@@ -727,28 +731,31 @@ impl Cluster {
     }
 }
 
-/// What a person listed in the pool.
+/// The initial list of the pool.
 fn listed_at_first() -> Vec<String> {
     (0..2).map(ocean_address).collect()
 }
 
-/// Whether an order for an address has been accepted and has not ended.
-fn is_ordered(ledger: &Ledger, address: &str) -> bool {
-    orders(ledger).contains_key(address)
+/// Whether an operation on an address is in flight.
+fn is_in_flight(ledger: &Ledger, address: &str) -> bool {
+    in_flight(ledger).contains_key(address)
 }
 
-fn machine_is_ordered(ledger: &Ledger, vm: &str) -> bool {
-    orders(ledger).values().any(|ordered| ordered == vm)
+fn vm_is_in_flight(ledger: &Ledger, vm: &str) -> bool {
+    in_flight(ledger).values().any(|target| target == vm)
 }
 
-fn orders(ledger: &Ledger) -> BTreeMap<String, String> {
-    let mut orders = BTreeMap::new();
+/// The addresses with an attach in flight, each with its target VM.
+fn in_flight(ledger: &Ledger) -> BTreeMap<String, String> {
+    let mut attaches = BTreeMap::new();
     for done in &ledger.done {
-        match &done.deed {
-            Deed::Told { address, vm } => _ = orders.insert(address.clone(), vm.clone()),
-            Deed::Failed { address, .. } | Deed::Attached { address, .. } => _ = orders.remove(address),
+        match &done.change {
+            CloudChange::Accepted { address, vm } => _ = attaches.insert(address.clone(), vm.clone()),
+            CloudChange::Failed { address, .. } | CloudChange::Attached { address, .. } => {
+                _ = attaches.remove(address)
+            }
             _ => {}
         }
     }
-    orders
+    attaches
 }

@@ -1,7 +1,8 @@
-//! The edges of a simulated process: a `kube::Client` and drivers whose requests go through the weather.
+//! The clients of a simulated process: a `kube::Client` and drivers whose requests pass through a network with faults.
 //!
-//! A request that has left goes on by itself, whatever becomes of the process that sent it. Like a real socket, the edge
-//! to a cloud asks the fence once more right before a change leaves.
+//! In: the shared state of a run and a process. Out: the `Edges` that the controller runs on. A request in flight
+//! continues even if the process that sent it ends. Like a real socket, the client of a cloud checks the fence again
+//! right before it sends a change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,26 +47,26 @@ use crate::options::TAKEOVER;
 use crate::universe::{Fate, Process, Universe};
 use crate::vips;
 
-/// What comes back: a whole body, or a watch.
+/// The body of a response: complete, or the stream of a watch.
 type Answer = UnsyncBoxBody<Bytes, BoxError>;
 
-/// Longer than anybody waits for an answer.
+/// Longer than every client's timeout.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// A watch is closed by the server after so long.
+/// The apiserver closes a watch after this time.
 const WATCH_SECONDS: u64 = 240;
 
-/// A watch that had nothing to tell for so long is told how far it has come.
+/// The apiserver sends a bookmark if a watch had no event for this long.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
-/// The edges of a process.
+/// Creates the clients of a process.
 pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
     let fence = Fence::new(Arc::clone(process) as Arc<dyn Clock>);
     let client = |seconds| kubernetes(universe, process, Duration::from_secs(seconds));
     let reach = |cloud, server| reach(universe, process, &fence, cloud, server);
     let compute = reach(Cloud::Compute, HttpService::new(universe.compute.service()));
     let ocean = reach(Cloud::Ocean, HttpService::new(universe.ocean.service()));
-    // What is judged of a cloud is judged of addresses, and these have none.
+    // The checks of a cloud concern addresses. DNS providers have none, so which cloud they count as does not matter.
     let zones = reach(Cloud::Ocean, HttpService::new(universe.zones.service()));
     let route53 = reach(Cloud::Ocean, HttpService::new(universe.route53.service()));
     let azure = reach(Cloud::Azure, HttpService::new(universe.azure.service()));
@@ -84,8 +85,8 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
     }
 }
 
-/// The clouds' services.
-#[allow(missing_docs, reason = "the fields are what their names say")]
+/// The HTTP services of the clouds and DNS providers.
+#[allow(missing_docs, reason = "the names of the fields say it all")]
 pub struct Services {
     pub compute: HttpService,
     pub ocean: HttpService,
@@ -95,7 +96,7 @@ pub struct Services {
     pub route53: HttpService,
 }
 
-/// The drivers over the clouds' services, with the budgets that a controller has by default.
+/// Creates the drivers on the clouds' services, with the controller's default rate limits.
 pub fn drivers(services: Services, now: &Seconds) -> Drivers {
     let Services { compute, ocean, zones, azure, ec2, route53 } = services;
     let minute = |requests_max| Limit::window(requests_max, Duration::from_secs(60));
@@ -120,8 +121,11 @@ pub fn drivers(services: Services, now: &Seconds) -> Drivers {
         let keys = Identity::Keys { id: TOKEN.into(), secret: "secret".into() };
         Arc::new(Aws::new(service, keys, "", Arc::clone(now)))
     };
-    let ec2: Arc<dyn AddressDriver> =
-        Arc::new(Ec2::new(aws(ec2), drivers::aws::addresses::limits(), drivers::aws::addresses::LATE_MAX));
+    let ec2: Arc<dyn AddressDriver> = Arc::new(Ec2::new(
+        aws(ec2),
+        drivers::aws::addresses::limits(),
+        drivers::aws::addresses::STALENESS_MAX,
+    ));
     let route53: Arc<dyn RecordDriver> =
         Arc::new(Route53::new(aws(route53), drivers::aws::records::limits()));
     Drivers {
@@ -139,7 +143,7 @@ pub fn drivers(services: Services, now: &Seconds) -> Drivers {
     }
 }
 
-/// A cloud's service behind the fence, a deadline, and the weather.
+/// Wraps the service of a cloud in the fence, a deadline and the simulated network.
 fn reach(
     universe: &Arc<Universe>,
     process: &Arc<Process>,
@@ -153,10 +157,10 @@ fn reach(
             (Arc::clone(&universe), Arc::clone(&process), Arc::clone(&wire), server.clone());
         async move {
             let is_change = !is_read(&request);
-            // A request waits in the client for a moment before it is on the wire.
+            // A request spends a moment in the client before it is sent.
             tokio::time::sleep(universe.in_client()).await;
             if is_change && fence.remaining().is_none() && !plan::sabotaged!(FenceOnlyAtTheStart) {
-                return Err(BoxError::from("not sent: we may not lead any more"));
+                return Err(BoxError::from("not sent: the lease is no longer valid"));
             }
             if is_change && universe.is_doomed(Asked::Cloud(cloud), Death::Before) {
                 process.dies().await;
@@ -173,7 +177,7 @@ fn reach(
             let server_side = Arc::clone(&universe);
             tokio::spawn(async move {
                 let universe = server_side;
-                // Whoever waits for what comes back late hears at once that the connection has broken off.
+                // For a late request the client sees a broken connection at once.
                 let to = (fate != Fate::Echo).then_some(to);
                 tokio::time::sleep(out).await;
                 if fate == Fate::RequestLost {
@@ -205,13 +209,13 @@ fn reach(
             if dies {
                 process.dies().await;
             }
-            answer.await.map_err(|_| BoxError::from("the connection was closed"))?
+            answer.await.map_err(|_| BoxError::from("connection closed before the response"))?
         }
     };
     with_deadline(fenced(HttpService::new(tower::service_fn(send)), Arc::clone(fence)))
 }
 
-/// No answer comes: the connection breaks off, or stays open without a word.
+/// Loses a response: the connection breaks, or stays open without data.
 async fn lost<T>(to: T, is_silent: bool) {
     if is_silent {
         tokio::time::sleep(SILENCE).await;
@@ -219,7 +223,7 @@ async fn lost<T>(to: T, is_silent: bool) {
     drop(to);
 }
 
-/// A client whose requests go through the weather, and fail after so long.
+/// Creates a client whose requests pass through the simulated network and time out after `longest`.
 fn kubernetes(universe: &Arc<Universe>, process: &Arc<Process>, longest: Duration) -> Client {
     let (universe, process) = (Arc::clone(universe), Arc::clone(process));
     let send = move |request: Request<Body>| {
@@ -228,7 +232,7 @@ fn kubernetes(universe: &Arc<Universe>, process: &Arc<Process>, longest: Duratio
             let (head, body) = request.into_parts();
             let request = Request::from_parts(head, body.collect().await?.to_bytes());
             let answer = tokio::time::timeout(longest, exchange(universe, process, request));
-            answer.await.map_err(|_| BoxError::from("no answer in time"))?
+            answer.await.map_err(|_| BoxError::from("timed out waiting for the response"))?
         }
     };
     Client::new(tower::service_fn(send), "default")
@@ -248,11 +252,11 @@ async fn exchange(
     let watch = apiserver::watched(&request);
     let (to, answer) = oneshot::channel();
     let (server, is_silent) = (Arc::clone(&universe), universe.is_silent());
-    // What is not there is not watched: that is an answer like any other.
+    // A watch of a kind that does not exist gets an ordinary error response.
     let is_watch = watch.as_ref().is_some_and(|watch| universe.api.has_kind(watch.kind.plural));
     let (number, sent) = (process.number, universe.elapsed());
     tokio::spawn(async move {
-        // Whoever waits for what comes back late hears at once that the connection has broken off.
+        // For a late request the client sees a broken connection at once.
         let to = (fate != Fate::Echo).then_some(to);
         tokio::time::sleep(out).await;
         let answer = match fate {
@@ -276,20 +280,20 @@ async fn exchange(
     if dies {
         process.dies().await;
     }
-    let answer = answer.await.map_err(|_| BoxError::from("the connection was closed"))?;
+    let answer = answer.await.map_err(|_| BoxError::from("connection closed before the response"))?;
     match watch {
         Some(watch) if answer.status().is_success() => Ok(Response::new(watch_body(universe, watch))),
         _ => Ok(answer.map(|bytes| Full::new(bytes).map_err(|never| match never {}).boxed_unsync())),
     }
 }
 
-/// What a request asks Kubernetes to change, if anything.
+/// What a request to Kubernetes changes; None for a read.
 fn asked(request: &Request<Bytes>) -> Option<Asked> {
     let of_lease = request.uri().path().contains("/leases");
     (request.method() != Method::GET).then_some(if of_lease { Asked::Lease } else { Asked::Kubernetes })
 }
 
-/// An apiserver that does not carry a request out.
+/// The response of an apiserver that does not execute a request.
 fn refusal(code: StatusCode, message: &str) -> Response<Bytes> {
     let status = json!({"kind": "Status", "status": "Failure", "message": message, "code": code.as_u16()});
     let mut answer = Response::new(Bytes::from(status.to_string()));
@@ -298,7 +302,7 @@ fn refusal(code: StatusCode, message: &str) -> Response<Bytes> {
     answer
 }
 
-/// Whether an answer can be read to its end: some break off.
+/// Whether a body is complete. Some responses are truncated.
 fn is_whole(body: &Bytes) -> bool {
     match body.first() {
         Some(b'{') => serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok(),
@@ -306,7 +310,7 @@ fn is_whole(body: &Bytes) -> bool {
     }
 }
 
-/// The apiserver's answer to a request that was sent then, and a look at what it did to a node.
+/// Executes a request on the apiserver, and checks what it changed. `sent` is when the process sent it.
 fn carried_out(
     universe: &Universe,
     process: u64,
@@ -338,22 +342,22 @@ fn carried_out(
     answer
 }
 
-/// How far a watch has come.
+/// The progress of a watch.
 struct Position {
-    /// Up to here it has been looked for events.
+    /// The watch has processed events up to this version.
     version: u64,
-    /// Up to here its client knows that, and since when.
-    told: (u64, Duration),
+    /// The version that the client was last sent, and when.
+    sent: (u64, Duration),
 }
 
-/// The body of a watch: events in order, each a while after it happened, until the server closes it or it breaks.
+/// The body of a watch: events in order, each with a delay, until the server closes the watch or the connection breaks.
 fn watch_body(universe: Arc<Universe>, watch: Watch) -> Answer {
     let began = universe.elapsed();
     let Watch { kind, version, name, wants_bookmarks } = watch;
     let next = move |position: Option<Position>| {
         let (universe, name) = (Arc::clone(&universe), name.clone());
         async move {
-            let Position { version: mut at, told } = position?;
+            let Position { version: mut at, sent } = position?;
             loop {
                 let left = Duration::from_secs(WATCH_SECONDS).checked_sub(universe.elapsed() - began)?;
                 if left.is_zero() {
@@ -370,12 +374,12 @@ fn watch_body(universe: Arc<Universe>, watch: Watch) -> Answer {
                 let mut lines: Vec<u8> =
                     events.iter().filter(is_meant).flat_map(|event| event.line.iter().copied()).collect();
                 at = reached;
-                let is_silent = universe.elapsed() >= told.1 + BOOKMARK_EVERY;
-                if lines.is_empty() && wants_bookmarks && is_silent && at > told.0 {
+                let is_silent = universe.elapsed() >= sent.1 + BOOKMARK_EVERY;
+                if lines.is_empty() && wants_bookmarks && is_silent && at > sent.0 {
                     lines = line(&apiserver::bookmark(kind, at)).to_vec();
                 }
                 if lines.is_empty() {
-                    let silence = (told.1 + BOOKMARK_EVERY).saturating_sub(universe.elapsed());
+                    let silence = (sent.1 + BOOKMARK_EVERY).saturating_sub(universe.elapsed());
                     let longest = if silence.is_zero() { left } else { left.min(silence) };
                     universe.api.changed(longest).await;
                     continue;
@@ -383,19 +387,19 @@ fn watch_body(universe: Arc<Universe>, watch: Watch) -> Answer {
                 let (fate, out, back) = universe.fate(false);
                 if fate != Fate::Well {
                     if universe.is_silent() {
-                        // The connection stays open, and its end is noticed only because nothing comes.
+                        // The connection stays open. The client notices the loss only by its idle timeout.
                         tokio::time::sleep(Duration::from_secs(SILENCE_SECONDS_MAX)).await;
                     }
-                    return Some((Err(BoxError::from("the watch broke off")), None));
+                    return Some((Err(BoxError::from("the watch connection broke")), None));
                 }
-                // Watches are slower than answers: what is seen is older than what is.
+                // Watch events arrive later than responses, so the watched state is older than the real one.
                 tokio::time::sleep(out + back * 4).await;
-                let told = (at, universe.elapsed());
-                return Some((Ok(Bytes::from(lines)), Some(Position { version: at, told })));
+                let sent = (at, universe.elapsed());
+                return Some((Ok(Bytes::from(lines)), Some(Position { version: at, sent })));
             }
         }
     };
-    let frames = stream::unfold(Some(Position { version, told: (version, began) }), next);
+    let frames = stream::unfold(Some(Position { version, sent: (version, began) }), next);
     let frames =
         futures::StreamExt::map(frames, |bytes: Result<Bytes, BoxError>| bytes.map(http_body::Frame::data));
     StreamBody::new(frames).boxed_unsync()

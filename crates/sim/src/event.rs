@@ -1,6 +1,7 @@
-//! What can happen in a run.
+//! The events of a run.
 //!
-//! These are only the words: `script` says when what happens, `cluster`, `vips`, `broken` and `run` let it happen.
+//! This file has only the types. `script` chooses events and their times; `cluster`, `vips`, `broken` and `run` apply
+//! them.
 
 use std::fmt;
 
@@ -8,18 +9,18 @@ use plan::vips::Role;
 
 use crate::clouds::Cloud;
 
-/// A process of the controller.
+/// A replica of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replica {
-    /// Whichever leads.
+    /// The replica that leads when the event happens.
     Leader,
-    /// One that was chosen beforehand, whatever it does.
+    /// A fixed replica.
     Number(u64),
 }
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are what their names say")]
+#[allow(missing_docs, reason = "the names of variants and fields say it all")]
 pub enum Event {
     NotReady {
         cloud: Cloud,
@@ -29,7 +30,7 @@ pub enum Event {
         cloud: Cloud,
         node: u64,
     },
-    /// No node of a cloud is Ready any more.
+    /// All nodes of a cloud become NotReady.
     Blackout {
         cloud: Cloud,
     },
@@ -41,64 +42,65 @@ pub enum Event {
         cloud: Cloud,
         node: u64,
     },
-    /// The node and its machine are gone.
+    /// The node and its VM are deleted.
     Lost {
         cloud: Cloud,
         node: u64,
     },
-    /// The node is gone, its machine runs on.
+    /// The node is deleted, but its VM keeps running.
     Removed {
         cloud: Cloud,
         node: u64,
     },
-    /// The node comes back, on another machine.
+    /// The node is created again with a new VM.
     Returns {
         cloud: Cloud,
         node: u64,
     },
-    /// The matching pod on a node is gone, or there and Ready.
+    /// The matching pod on a node is deleted, or created and Ready.
     Pod {
         node: u64,
         is_ready: bool,
     },
-    /// Everything is repaired: every node is there and Ready, with its pod, every object is there, and people confirm what
-    /// was lost and take back what they gave away.
+    /// People repair everything: all nodes exist and are Ready, with their pods, and all objects exist. People confirm
+    /// all losses, and take back the addresses that they moved to VMs outside the cluster.
     Mend,
-    /// A person confirms that what is lost is lost.
+    /// A person confirms the losses so far.
     ConfirmLosses,
-    /// A person puts an address on a machine of the cluster, or on one that is not in it.
+    /// A person attaches an address to the VM of a node, or to a VM outside the cluster.
     PersonMoves {
         cloud: Cloud,
         address: u64,
         node: Option<u64>,
     },
-    /// A person puts an address of Google Cloud's on the second interface of a node's machine.
+    /// A person attaches an address to the second interface of a node's VM at Google Cloud.
     SecondInterface {
         address: u64,
         node: u64,
     },
-    /// A person lists one address more or less.
+    /// A person adds an address to an object's list, or removes it if it is listed.
     Edit {
         cloud: Cloud,
         address: u64,
     },
-    /// A person wants so many addresses.
+    /// A person sets `desiredIPs`.
     Desire {
         count: u64,
     },
-    /// A tool puts the pool's list back to what it was at first.
+    /// A tool resets the pool's list to its initial content.
     Unlist,
-    /// A person lets the pool release what it created and does not need, lists an address of somebody else beyond the desired
-    /// number, and forges a status that says that the pool created it.
+    /// A person lets the pool release created addresses that it does not need, lists an address of somebody else beyond
+    /// `desiredIPs`, and forges a status that says that the pool created it.
     ForgeCreated,
-    /// A person deletes an object, and makes it anew.
+    /// A person deletes an object.
     Delete {
         cloud: Cloud,
     },
+    /// A person creates the objects of a cloud that do not exist, and the CRD.
     Recreate {
         cloud: Cloud,
     },
-    /// A person deletes the definition of its kind, and with it all of that kind.
+    /// A person deletes the CRD of the cloud's objects, and with it all objects of that kind.
     DeleteKind {
         cloud: Cloud,
     },
@@ -107,14 +109,14 @@ pub enum Event {
         edit: LeaseEdit,
     },
     Compact,
-    /// A person takes the pool's name in DNS over.
+    /// A person takes over the pool's DNS name.
     TakeName,
-    /// Somebody else creates an address in our account.
+    /// Somebody else creates an address in the same account.
     ForeignCreation,
     Crash {
         replica: Replica,
     },
-    /// Whoever next asks for a change there dies of it.
+    /// The process that sends the next change there crashes.
     CrashAtCall {
         asked: Asked,
         death: Death,
@@ -130,34 +132,35 @@ pub enum Event {
         replica: Replica,
         milliseconds: i64,
     },
-    /// For a while one request in so many goes wrong.
+    /// For a while one request in `one_in` to Kubernetes fails.
     KubernetesStorm {
         one_in: u64,
         seconds: u64,
     },
+    /// For a while one request in `one_in` to the clouds fails.
     CloudStorm {
         one_in: u64,
         seconds: u64,
     },
-    /// The next few requests of a kind meet this.
+    /// The next few requests to a cloud meet a fault of the cloud.
     CloudFault {
         cloud: Cloud,
         fault: CloudFault,
         times: u64,
     },
-    /// The next change of an address at a cloud arrives so long after D.
+    /// The next change of an address at a cloud arrives this long after D.
     Overdue {
         cloud: Cloud,
         seconds: u64,
     },
-    /// Something happens to Clusters and their VIPs.
+    /// An event of Clusters and their VIPs.
     Vips(VipEvent),
-    /// An object can't be decoded any more, or can again.
+    /// An object becomes undecodable, or is repaired.
     Undecodable {
         what: Thing,
         is_broken: bool,
     },
-    /// The apiserver refuses every change of an object, or takes them again.
+    /// The apiserver rejects all changes of an object, or accepts them again.
     Refuse {
         what: Thing,
         is_refused: bool,
@@ -170,12 +173,12 @@ impl fmt::Display for Event {
     }
 }
 
-/// Who is asked for a change.
+/// Where a change is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Asked {
     Cloud(Cloud),
-    /// For any change but one of the Lease.
+    /// All changes in Kubernetes except those of the Lease.
     Kubernetes,
     Lease,
 }
@@ -183,22 +186,22 @@ pub enum Asked {
 /// What a person does to the Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseEdit {
-    /// Nobody holds it.
+    /// Removes the holder.
     Empty,
-    /// Another process does, or one that there is not.
+    /// Sets the holder to another process, or to one that does not exist.
     Give {
-        /// Which.
+        /// The replica; None for a process that does not exist.
         replica: Option<u64>,
     },
-    /// It lasts for a second.
+    /// Sets the lease duration to one second.
     Shorten,
-    /// It carries a note.
+    /// Adds an annotation.
     Annotate,
-    /// It carries none, and not even ours.
+    /// Removes all annotations, including the controller's.
     Strip,
 }
 
-/// What a cloud itself does wrong.
+/// A fault of a cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum CloudFault {
@@ -209,22 +212,22 @@ pub enum CloudFault {
     FailLate,
     Overtake,
     Slow,
-    /// A region does not answer, or answers late.
+    /// Listings are partial, truncated or stale, depending on the cloud.
     Partial,
 }
 
-/// When a process dies of a call.
+/// When a process crashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// Before it is sent.
+    /// Before it sends the request.
     Before,
-    /// Once it is sent.
+    /// After it has sent the request.
     After,
 }
 
-/// An object that may be broken.
+/// An object that can become undecodable or read-only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "the names say what they are")]
+#[allow(missing_docs, reason = "the names of variants and fields say it all")]
 pub enum Thing {
     Node {
         cloud: Cloud,
@@ -233,20 +236,20 @@ pub enum Thing {
     Pod {
         node: u64,
     },
-    /// The object whose addresses are at a cloud.
+    /// An object that lists addresses at a cloud.
     Owner {
         cloud: Cloud,
     },
-    /// A name that holds addresses of nodes.
+    /// A NodeDNSRecordSet.
     Names,
     Cluster {
         cluster: u64,
     },
 }
 
-/// Something that people do to Clusters, pools and claims.
+/// A change of Clusters, IPAM pools or claims by people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are what their names say")]
+#[allow(missing_docs, reason = "the names of variants and fields say it all")]
 pub enum VipEvent {
     Create {
         cluster: u64,
@@ -254,7 +257,7 @@ pub enum VipEvent {
     Delete {
         cluster: u64,
     },
-    /// The Cluster is gone, and another one of the same name is there.
+    /// A Cluster is deleted and immediately created again with the same name.
     Replace {
         cluster: u64,
     },
@@ -262,11 +265,11 @@ pub enum VipEvent {
         cluster: u64,
         is_paused: bool,
     },
-    /// A person sets an endpoint where there is none.
+    /// A person sets the endpoint of a Cluster that has none.
     SetEndpoint {
         cluster: u64,
     },
-    /// Somebody makes a claim of their own under the name that is ours, or has done with it.
+    /// A person creates a claim with the name that the controller uses, or deletes it.
     Claim {
         cluster: u64,
         role: Role,
@@ -275,14 +278,14 @@ pub enum VipEvent {
     AddPool {
         pool: usize,
     },
-    /// A pool is deleted, if nobody has an address of it.
+    /// A person deletes a pool, if none of its addresses is in use.
     RemovePool {
         pool: usize,
     },
     Grow {
         pool: usize,
     },
-    /// A pool keeps only the addresses that are in use.
+    /// A person removes all addresses from a pool that are not in use.
     Shrink {
         pool: usize,
     },

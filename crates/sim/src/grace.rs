@@ -1,7 +1,7 @@
-//! Which nodes are to keep their addresses for a while although they are ill.
+//! The NotReady nodes that must keep their addresses for the grace period.
 //!
-//! In: which nodes fall ill after a minute in which nothing happened to them, and whose clocks have jumped. Out: since when a node is
-//! ill, and whether a process can tell. It never judges: what is written into journals is held against it in `journals`.
+//! In: nodes that become NotReady after a minute without events, and processes whose wall clock was changed. Out: since
+//! when a node is NotReady, and whether a process can measure that. It never checks an invariant: `journals` does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::lock::lock;
 use crate::options;
 
-/// Who has to be given time to recover.
+/// The NotReady nodes in their grace period.
 pub struct Grace {
     lasts: Duration,
     seen: Mutex<Seen>,
@@ -18,44 +18,44 @@ pub struct Grace {
 
 #[derive(Default)]
 struct Seen {
-    /// Nodes that were well for a while, and since when they are not.
+    /// Nodes that were healthy for a while, and since when they are NotReady.
     ill: BTreeMap<String, Duration>,
-    /// Processes whose time of day has jumped.
+    /// Processes whose wall clock was changed.
     misjudging: BTreeSet<u64>,
 }
 
 impl Grace {
-    /// That of a run.
+    /// Starts without NotReady nodes, with the grace period of this run.
     pub fn new(seed: u64) -> Self {
         Self { lasts: Duration::from_secs(options::grace(seed)), seen: Mutex::default() }
     }
 
-    /// How long a node that falls ill keeps its address.
+    /// The grace period.
     pub(crate) fn lasts(&self) -> Duration {
         self.lasts
     }
 
-    /// A node that was well for a while falls ill now.
+    /// Records that a node that was healthy for a while becomes NotReady.
     pub(crate) fn begins(&self, node: &str, now: Duration) {
         lock(&self.seen).ill.insert(node.to_owned(), now);
     }
 
-    /// Since when a node that was well for a while is ill.
+    /// Since when a node that was healthy for a while is NotReady.
     pub(crate) fn ill_since(&self, node: &str) -> Option<Duration> {
         lock(&self.seen).ill.get(node).copied()
     }
 
-    /// Whether the time of day of a process has jumped.
+    /// Whether the wall clock of a process was changed.
     pub(crate) fn is_misjudging(&self, process: u64) -> bool {
         lock(&self.seen).misjudging.contains(&process)
     }
 
-    /// The time of day of a process has jumped.
+    /// Records that the wall clock of a process was changed.
     pub fn misjudges(&self, process: u64) {
         lock(&self.seen).misjudging.insert(process);
     }
 
-    /// Something else has happened to a node.
+    /// Forgets a node, because another event has changed it.
     pub fn is_over(&self, node: &str) {
         lock(&self.seen).ill.remove(node);
     }

@@ -1,8 +1,9 @@
-//! Who works on Cluster API's objects beside the controller: the IPAM provider, the garbage collector, and Cluster API itself.
+//! The other controllers that work on Cluster API's objects: the IPAM provider, the garbage collector and Cluster API.
 //!
-//! In: claims, pools, and Clusters that are being deleted. Out: an address for each claim whose pool has one, the counts in the
-//! pools' status, and the end of what is to go. Each works by small steps with pauses between them, so that the controller sees
-//! what is half done. No address is given twice, and one that was given stays until its claim goes.
+//! In: claims, pools, and Clusters that are being deleted. Out: an address for each claim whose pool has a free one,
+//! the counts in the pools' status, and the removal of deleted objects. All work in small steps with pauses between
+//! them, so that the controller sees intermediate states. They never allocate an address twice, and never release it
+//! before its claim is deleted.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,36 +14,36 @@ use serde_json::{Value, json};
 use crate::rng::Rng;
 use crate::universe::Universe;
 
-/// The kinds that are worked on.
+/// The kinds that these controllers watch.
 const KINDS: [&str; 5] =
     ["clusters", "ipaddressclaims", "ipaddresses", "inclusterippools", "globalinclusterippools"];
 
-/// Both kinds of pools, in objects and in paths.
+/// Both kinds of pools: kind and plural name.
 const POOLS: [(&str, &str); 2] =
     [("InClusterIPPool", "inclusterippools"), ("GlobalInClusterIPPool", "globalinclusterippools")];
 
-/// Keeps a claim until its address is released.
+/// The finalizer that keeps a claim until its address is released.
 const RELEASE: &str = "ipam.cluster.x-k8s.io/ReleaseAddress";
 
-/// The longest pause between two steps, mostly.
+/// Maximum length of most pauses between two steps.
 const PAUSE: Duration = Duration::from_millis(400);
 
-/// The longest pause now and then.
+/// Maximum length of one pause in ten.
 const LONG_PAUSE: Duration = Duration::from_secs(6);
 
-/// The provider of a run, and those beside it.
+/// The IPAM provider, the garbage collector and Cluster API of a run.
 pub struct Ipam {
     universe: Arc<Universe>,
     rng: Rng,
 }
 
 impl Ipam {
-    /// Nothing has been done yet.
+    /// Creates them. They do nothing until [`Ipam::work`] runs.
     pub fn new(seed: u64, universe: Arc<Universe>) -> Self {
         Self { universe, rng: Rng::new(seed, "ipam") }
     }
 
-    /// Works for as long as the run lasts.
+    /// Reconciles until the run ends.
     pub async fn work(mut self) {
         let (mut seen, mut is_done) = (0, false);
         loop {
@@ -58,12 +59,12 @@ impl Ipam {
         }
     }
 
-    /// Does what is next for each object; the answer is whether nothing was put off.
+    /// Does the next step for each object. Returns false if it has postponed the counts of the pools.
     fn step(&mut self) -> bool {
         self.end_clusters();
         self.collect_garbage();
         self.serve_claims();
-        // What a pool says of itself lags behind what is so.
+        // The counts in a pool's status are sometimes stale.
         let counts = self.rng.one_in(2);
         if counts {
             POOLS.iter().for_each(|(_, plural)| self.count(plural));
@@ -71,19 +72,19 @@ impl Ipam {
         counts
     }
 
-    /// A Cluster that is being deleted is gone a while later.
+    /// Removes the finalizers of Clusters that are being deleted.
     fn end_clusters(&self) {
-        for cluster in self.universe.api.all("clusters").iter().filter(|cluster| is_leaving(cluster)) {
+        for cluster in self.universe.api.all("clusters").iter().filter(|cluster| is_deleted(cluster)) {
             self.edit("clusters", cluster, |cluster| cluster["metadata"]["finalizers"] = Value::Null);
         }
     }
 
-    /// A claim whose owner is gone is deleted.
+    /// Deletes claims whose owners no longer exist.
     fn collect_garbage(&self) {
         let api = &self.universe.api;
         let uids: BTreeSet<_> =
             api.all("clusters").iter().map(|cluster| text(&cluster["metadata"]["uid"])).collect();
-        for claim in api.all("ipaddressclaims").iter().filter(|claim| !is_leaving(claim)) {
+        for claim in api.all("ipaddressclaims").iter().filter(|claim| !is_deleted(claim)) {
             let owners: Vec<_> =
                 claim["metadata"]["ownerReferences"].as_array().into_iter().flatten().collect();
             let is_gone = |owner: &&Value| !uids.contains(&text(&owner["uid"]));
@@ -94,41 +95,42 @@ impl Ipam {
         }
     }
 
-    /// One step for each claim: it is taken care of, gets an address, is told of it; or its address is released, and it is gone.
+    /// Does one step for each claim: adds the finalizer, allocates an address, writes it into the claim's status. For a
+    /// deleted claim: releases the address, then removes the finalizer.
     fn serve_claims(&mut self) {
         let api = self.universe.api.clone();
         for claim in api.all("ipaddressclaims") {
             let (namespace, name) = named(&claim);
             let address = api.one("ipaddresses", &namespace, &name);
-            let is_cared_for = claim["metadata"]["finalizers"].is_array();
-            match (is_leaving(&claim), &address) {
+            let has_finalizer = claim["metadata"]["finalizers"].is_array();
+            match (is_deleted(&claim), &address) {
                 (true, Some(_)) => api.delete("ipaddresses", &namespace, &name, self.universe.now()),
                 (true, None) => self.edit("ipaddressclaims", &claim, |claim| {
                     claim["metadata"]["finalizers"] = Value::Null;
                 }),
-                (false, _) if !is_cared_for => self.edit("ipaddressclaims", &claim, |claim| {
+                (false, _) if !has_finalizer => self.edit("ipaddressclaims", &claim, |claim| {
                     claim["metadata"]["finalizers"] = json!([RELEASE]);
                 }),
                 (false, None) => {
-                    // Mostly one follows the other in a moment.
-                    if self.give(&claim) && !self.rng.one_in(4) {
-                        self.tell(&claim);
+                    // The status usually follows at once.
+                    if self.allocate(&claim) && !self.rng.one_in(4) {
+                        self.write_status(&claim);
                     }
                 }
-                (false, Some(_)) if claim["status"]["addressRef"].is_null() => self.tell(&claim),
+                (false, Some(_)) if claim["status"]["addressRef"].is_null() => self.write_status(&claim),
                 (false, Some(_)) => {}
             }
         }
     }
 
-    /// Tells a claim of its address.
-    fn tell(&self, claim: &Value) {
+    /// Writes the name of its address into a claim's status.
+    fn write_status(&self, claim: &Value) {
         let (_, name) = named(claim);
         self.edit("ipaddressclaims", claim, |claim| claim["status"]["addressRef"] = json!({"name": name}));
     }
 
-    /// Gives a claim the first address of its pool that nobody has; the answer is whether there is one.
-    fn give(&self, claim: &Value) -> bool {
+    /// Allocates the first free address of a claim's pool. Returns whether there is one.
+    fn allocate(&self, claim: &Value) -> bool {
         let (namespace, name) = named(claim);
         let meant = &claim["spec"]["poolRef"];
         let Some((kind, plural)) = POOLS.iter().find(|(kind, _)| meant["kind"] == *kind) else {
@@ -136,9 +138,9 @@ impl Ipam {
         };
         let home = if *kind == "InClusterIPPool" { namespace.as_str() } else { "" };
         let pool = self.universe.api.one(plural, home, &text(&meant["name"]));
-        let Some(pool) = pool.filter(|pool| !is_leaving(pool)) else { return false };
-        let given = self.given();
-        let Some(free) = listed(&pool).into_iter().find(|address| !given.contains(address)) else {
+        let Some(pool) = pool.filter(|pool| !is_deleted(pool)) else { return false };
+        let allocated = self.allocated();
+        let Some(free) = listed(&pool).into_iter().find(|address| !allocated.contains(address)) else {
             return false;
         };
         let owner = json!({
@@ -153,17 +155,17 @@ impl Ipam {
         true
     }
 
-    fn given(&self) -> BTreeSet<String> {
+    fn allocated(&self) -> BTreeSet<String> {
         let addresses = self.universe.api.all("ipaddresses");
         addresses.iter().map(|address| text(&address["spec"]["address"])).collect()
     }
 
-    /// Says of each pool how many addresses it has.
+    /// Writes the number of total, used and free addresses into the status of each pool.
     fn count(&self, plural: &str) {
-        let given = self.given();
+        let allocated = self.allocated();
         for pool in self.universe.api.all(plural) {
             let all = listed(&pool);
-            let used = all.iter().filter(|address| given.contains(*address)).count();
+            let used = all.iter().filter(|address| allocated.contains(*address)).count();
             let counts = json!({"total": all.len(), "used": used, "free": all.len() - used});
             self.edit(plural, &pool, |pool| pool["status"]["ipAddresses"] = counts);
         }
@@ -175,7 +177,7 @@ impl Ipam {
     }
 }
 
-fn is_leaving(object: &Value) -> bool {
+fn is_deleted(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
@@ -218,13 +220,13 @@ mod tests {
         }
     }
 
-    /// The claims that have an address, each with the one that it has.
+    /// The claims that have an address, each with its address.
     fn served(ipam: &Ipam) -> Vec<(String, String)> {
         let api = &ipam.universe.api;
         let claims = api.all("ipaddressclaims");
-        let told = claims.iter().filter_map(|claim| claim["status"]["addressRef"]["name"].as_str());
+        let names = claims.iter().filter_map(|claim| claim["status"]["addressRef"]["name"].as_str());
         let address = |name: &str| text(&api.one("ipaddresses", "ns", name).unwrap()["spec"]["address"]);
-        told.map(|name| (name.to_owned(), address(name))).collect()
+        names.map(|name| (name.to_owned(), address(name))).collect()
     }
 
     fn free(ipam: &Ipam) -> Value {
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_pool_gives_nothing_until_a_claim_has_gone_and_no_address_is_given_twice() {
+    async fn a_full_pool_serves_a_claim_after_another_is_deleted() {
         let mut ipam = ipam();
         pool(&ipam, &["10.0.0.1", "10.0.0.2"]);
         ["a", "b", "c"].into_iter().for_each(|name| claim(&ipam, name));
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_claim_whose_cluster_is_gone_goes_too_and_one_without_an_owner_stays() {
+    async fn claims_of_a_deleted_cluster_are_garbage_collected() {
         let mut ipam = ipam();
         let api = ipam.universe.api.clone();
         let cluster = json!({"metadata": {"name": "c", "namespace": "ns", "finalizers": ["f"]}, "spec": {}});

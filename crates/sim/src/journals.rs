@@ -1,12 +1,13 @@
-//! Whether a node that falls ill keeps its address for as long as its object says.
+//! Checks of status writes: the grace period of NotReady nodes (I8), and remembered losses (I12).
 //!
-//! In: what is written into journals, and which nodes are ill (`grace`). Out: I8 where a move off such a node begins before the
-//! grace is over. It is judged when the move begins: one that has begun for another reason goes on.
+//! In: status writes with journal entries, and the NotReady nodes (`grace`). Out: a violation of I8 if a move off such
+//! a node begins before the grace period ends. The check applies when a move begins: a move that began for another
+//! reason may continue.
 //!
-//! Nodes to which more than that happens are left out, because what the controller knows of them may be what was a moment before; and so
-//! are processes whose time of day has jumped, by which they count.
+//! The check skips nodes with other recent events, because the controller may have seen an older state of them. It also
+//! skips processes whose wall clock was changed, because they measure the grace period with it.
 //!
-//! The same look at what is written tells whether a leader has forgotten the loss of a holder that is younger than a minute (I12).
+//! I12 is violated if a status no longer reports the loss of a holder within a minute after the loss.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,23 +21,23 @@ use serde_json::Value;
 use crate::objects::entries;
 use crate::universe::Universe;
 
-/// Kubernetes tells since when a node is ill in whole seconds, and no clock is exact.
+/// Tolerance: Kubernetes reports in whole seconds since when a node is NotReady, and clocks drift.
 const INEXACTNESS: Duration = Duration::from_secs(2);
 
-/// A status tells of a loss for a minute, less what is not exact.
+/// How long a status must report a loss: a minute, less a tolerance.
 const LOSS_REMEMBERED: Duration = Duration::from_secs(57);
 
-/// An object's journal, before it is written.
+/// An object before a write of its status, which contains the journal.
 pub struct Journal {
     plural: &'static str,
     namespace: String,
     name: String,
-    /// The object as it was.
+    /// The object before the write.
     before: Arc<Value>,
 }
 
 impl Journal {
-    /// The journal that a request writes.
+    /// The object whose status a request writes; None for other requests.
     pub fn of(universe: &Universe, request: &Request<Bytes>) -> Option<Self> {
         let parts: Vec<&str> = request.uri().path().split('/').collect();
         let (plural, namespace, name) = match parts.as_slice() {
@@ -54,13 +55,14 @@ impl Journal {
         Some(Self { plural, namespace, name, before })
     }
 
-    /// It was written by a process.
+    /// Checks the status after a process has written it.
     pub fn written(self, universe: &Universe, process: u64) {
         let Some(after) = universe.api.one(self.plural, &self.namespace, &self.name) else { return };
         let moving: BTreeSet<_> = entries(&self.before).filter_map(|entry| text(&entry["address"])).collect();
         let is_new = |entry: &&Value| text(&entry["address"]).is_some_and(|ip| !moving.contains(&ip));
-        let hasty = entries(&after).filter(is_new).filter_map(|entry| hasty(universe, process, entry));
-        hasty.for_each(|what| universe.condemn("I8", what));
+        let too_early =
+            entries(&after).filter(is_new).filter_map(|entry| too_early(universe, process, entry));
+        too_early.for_each(|what| universe.condemn("I8", what));
         if !universe.grace.is_misjudging(process) {
             let forgotten = forgotten_losses(universe, &self.before, &after);
             forgotten.into_iter().for_each(|what| universe.condemn("I12", what));
@@ -68,16 +70,17 @@ impl Journal {
     }
 }
 
-/// The losses that a status does not tell of any more, and should: they are younger than a minute. Edits change what is counted.
+/// The losses of the last minute that a status no longer reports. Empty after a recent edit, because edits change which
+/// losses count.
 fn forgotten_losses(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
     if !universe.is_quiet(&["objects"]) {
         return Vec::new();
     }
-    let told = |object: &Value| object["status"]["addresses"].as_array().cloned().unwrap_or_default();
+    let addresses = |object: &Value| object["status"]["addresses"].as_array().cloned().unwrap_or_default();
     let now = universe.now();
     let mut found = Vec::new();
-    for (was, is) in told(before).iter().flat_map(|was| {
-        let same = told(after).into_iter().find(|is| is["address"] == was["address"]);
+    for (was, is) in addresses(before).iter().flat_map(|was| {
+        let same = addresses(after).into_iter().find(|is| is["address"] == was["address"]);
         same.map(|is| (was.clone(), is))
     }) {
         let since = was["lostSince"].as_str().and_then(|since| since.parse::<Timestamp>().ok());
@@ -85,7 +88,7 @@ fn forgotten_losses(universe: &Universe, before: &Value, after: &Value) -> Vec<S
         let is_counted = !matches!(is["reason"].as_str(), Some("Disabled" | "Conflict" | "Refused"));
         if is_young && is_counted && is["lostSince"].is_null() {
             let (address, since) = (&was["address"], &was["lostSince"]);
-            found.push(format!("the status forgets that the holder of {address} was lost at {since}"));
+            found.push(format!("the status no longer reports the loss of {address}'s holder at {since}"));
         }
     }
     found
@@ -95,8 +98,8 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(ToOwned::to_owned)
 }
 
-/// What is wrong about a move that a process begins now, if it is too soon.
-fn hasty(universe: &Universe, process: u64, entry: &Value) -> Option<String> {
+/// The violation if a process begins a move now, before the grace period ends.
+fn too_early(universe: &Universe, process: u64, entry: &Value) -> Option<String> {
     let (ip, vm) = (text(&entry["address"])?, text(&entry["from"]["vm"])?);
     let nodes = universe.api.all("nodes");
     let is_it = |node: &&Arc<Value>| {
@@ -114,5 +117,5 @@ fn hasty(universe: &Universe, process: u64, entry: &Value) -> Option<String> {
     let has_pod =
         !needs_pod || universe.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == name.as_str());
     (is_too_soon && has_pod && !has_another_reason)
-        .then(|| format!("{ip} is to leave {name} before the grace is over"))
+        .then(|| format!("a move of {ip} off node {name} begins before the grace period ends"))
 }

@@ -1,27 +1,29 @@
-//! Holds a run against what must never happen, and against what must have happened in the end.
+//! Checks the invariants of a run.
+//!
+//! In: the state at the end of a run, and its record. Out: all violations. It never changes an object or an address.
 //!
 //! ```text
-//! I1  never two machines told to hold one address at the same time; none taken from a machine outside of the cluster
-//! I2  once a leader's change has arrived, no earlier leader's does; once a change has arrived, no earlier one about the same
-//!     address does
-//! I3  once nothing goes wrong any more it settles within a bound, and then nothing is written
-//! I4  no created address is leaked or created twice, none is released unasked or without the
-//!     provider's mark of the pool that releases it
-//! I5  when settled, what statuses say of addresses is so, and labels and annotations are those of the holders; on the way no
-//!     holder loses its label for no reason
-//! I6  nothing is changed that is in no journal, or without having read the cloud since it was journalled or last tried
-//! I7  calls are bounded, and nothing is tried again without a pause
-//! I8  an address that is well where it is stays there, and one on a node that falls ill for the grace: see `journals`
-//! I9  in the end a machine has an address of its own if it had one and holds none of ours, and never if it had none; at Google
-//!     Cloud none is removed before a journal says of its machine that it has one
-//! I10 names in DNS are never emptied, and those of others are left alone: see `names`
-//! I11 a VIP is on one Cluster, from a claim of its own, and nothing of anybody else is touched: see `vips::checks`
-//! I12 a status tells of a lost holder for a minute at least, whoever leads: see `journals`
-//! I13 nothing is written to an object that can't be decoded: see `broken`
+//! I1  an address is never assigned to two VMs at once; no address is taken from a VM outside the cluster
+//! I2  once a change of a leader has arrived, no change of an earlier leader arrives; once a change of an address has
+//!     arrived, no earlier change of it arrives
+//! I3  after the last fault the run settles within a time limit, and then nothing is written
+//! I4  no created address is leaked or created twice; none is released without a request, or without the pool's mark at
+//!     the provider
+//! I5  at the end, statuses report the true holders, and exactly the holders have labels and annotations; during the
+//!     run no holder loses its label without a reason
+//! I6  a journal entry covers every change, and the leader has read the cloud since the entry and since the last try
+//! I7  the number of calls is limited, and every retry waits for the backoff
+//! I8  an address stays on a healthy node, and on a NotReady node for the grace period: see `journals`
+//! I9  at the end, a VM has an ephemeral address if it had one and holds none of ours, and never if it had none; at
+//!     Google Cloud an ephemeral address is removed only after a journal entry says that the VM has one
+//! I10 DNS names never become empty, and names of others are not changed: see `names`
+//! I11 a VIP is on one Cluster, from the Cluster's own claim, and no object of others is changed: see `vips::checks`
+//! I12 a status reports a lost holder for at least a minute, also after a change of the leader: see `journals`
+//! I13 an object that can't be decoded is never written: see `broken`
 //! ```
 //!
-//! What is settled is judged twice: by the planner on the true facts, read without any weather, which must have nothing left to do; and
-//! from who holds what and what nodes are alone, by rules of its own: see `places`.
+//! Two independent checks verify that a run has settled. The planner, with facts that are read without network faults,
+//! must have nothing left to do. And `places` checks holders and nodes with rules of its own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,7 +35,7 @@ use drivers::http::HttpService;
 use plan::{Address, Epoch, Fact, Holding, Plan, Provider, RecordFact, Scope, Timestamp, Verdict};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use testbed::fake::ledger::{Asked, Deed, Done, Ledger};
+use testbed::fake::ledger::{Asked, CloudChange, Done, Ledger};
 
 use crate::clouds::{AWS_REGION, AWS_ZONE, PROJECT, SUBSCRIPTION};
 use crate::cluster::Cluster;
@@ -46,30 +48,30 @@ use crate::universe::Universe;
 use crate::violation::Violation;
 use crate::vips;
 
-/// The most changes that a journalled move may cost, each of which was answered: off, the old machine's own address back, the new
-/// one's off, on, and that back again.
+/// Maximum number of changes with a response for each journalled move: detach, restore the old VM's ephemeral address,
+/// remove the new VM's, attach, and restore that again.
 const CHANGES_PER_MOVE_MAX: usize = 5;
 
-/// The most moves that an event may cost, and those that the beginning and the end of a run may cost beside that.
+/// Maximum number of moves for each event, and for the beginning and the end of a run in addition.
 const MOVES_PER_EVENT_MAX: usize = 4;
 const MOVES_OTHERWISE_MAX: usize = 40;
 
-/// The most changes that Kubernetes may be asked for: by events, by what arrives at clouds, and beside that.
+/// Maximum number of write requests to Kubernetes: for each event, for each change at a cloud, and in addition.
 const ASKED_PER_EVENT_MAX: usize = 20;
 const ASKED_PER_CHANGE_MAX: usize = 10;
 const ASKED_OTHERWISE_MAX: usize = 400;
 
-/// The most reads a second, over the whole run, and as many more for each address that went to a machine.
+/// Maximum number of reads per second over the whole run, and for each attach in addition.
 const READS_PER_SECOND_MAX: f64 = 3.0;
 const READS_PER_ATTACHMENT_MAX: f64 = 4.0;
 
-/// The most reads of names a second, over the whole run.
+/// Maximum number of reads of DNS names per second over the whole run.
 const NAME_READS_PER_SECOND_MAX: f64 = 1.0;
 
-/// What the mark of a pool begins with; the pool's UID follows.
+/// Prefix of a pool's mark. The pool's UID follows.
 const MARK: &str = "ip-address-controller-";
 
-/// How much was written: what changed in Kubernetes, what it was asked to change, and what clouds were.
+/// How much was written: changes in Kubernetes, write requests to Kubernetes, and changes that arrived at clouds.
 pub type Written = (usize, usize, usize);
 
 /// How much was written so far.
@@ -77,25 +79,25 @@ pub fn written(universe: &Universe) -> Written {
     (universe.api.changes(), universe.asked(), universe.landed().len())
 }
 
-/// What was asked of each cloud that has addresses, and what it did.
+/// The ledgers of all clouds that have addresses.
 fn ledgers(universe: &Universe) -> [Ledger; 4] {
     [universe.compute.ledger(), universe.ocean.ledger(), universe.azure.ledger(), universe.ec2.ledger()]
 }
 
-/// How many addresses went to a machine.
+/// Number of attaches.
 pub fn attached(universe: &Universe) -> usize {
-    let count =
-        |ledger: Ledger| ledger.done.iter().filter(|done| matches!(done.deed, Deed::Attached { .. })).count();
+    let count = |ledger: Ledger| {
+        ledger.done.iter().filter(|done| matches!(done.change, CloudChange::Attached { .. })).count()
+    };
     ledgers(universe).into_iter().map(count).sum()
 }
 
-/// How many addresses of ours went from one machine to another, or came back to one: neither those that went to their first, nor those
-/// that people moved.
+/// Number of failovers: attaches of addresses that were attached before. Moves by people don't count.
 pub fn failovers(universe: &Universe, cluster: &Cluster) -> usize {
     let of_cloud = |ledger: Ledger| {
         let mut seen = BTreeSet::new();
-        let is_again = |done: &&Done| match &done.deed {
-            Deed::Attached { address, .. } => !seen.insert(address.clone()),
+        let is_again = |done: &&Done| match &done.change {
+            CloudChange::Attached { address, .. } => !seen.insert(address.clone()),
             _ => false,
         };
         ledger.done.iter().filter(is_again).count()
@@ -104,21 +106,22 @@ pub fn failovers(universe: &Universe, cluster: &Cluster) -> usize {
     all.saturating_sub(cluster.moved_by_people)
 }
 
-/// What was seen to be wrong in the moment in which it happened.
+/// The violations that were found during the run.
 pub fn on_the_way(universe: &Universe) -> Vec<Violation> {
     let mut found = universe.untrue();
     for landed in universe.landed() {
         let (process, line) = (landed.process, landed.line);
-        let told = |Violation { invariant, what }| Violation {
+        let described = |Violation { invariant, what }| Violation {
             invariant,
             what: format!("{what}: p{process} {line}"),
         };
-        found.extend(landed.wrong.into_iter().map(told));
+        found.extend(landed.wrong.into_iter().map(described));
     }
     found
 }
 
-/// Everything that is wrong after so many events. `before` is what had been written when the run should have been settled.
+/// All violations of a run with this number of events. `before` is how much had been written when the run should have
+/// settled.
 pub async fn judge(
     universe: &Arc<Universe>,
     cluster: &Cluster,
@@ -128,18 +131,18 @@ pub async fn judge(
     let mut found = on_the_way(universe);
     let mut add = |invariant, what: String| found.push(Violation { invariant, what });
     for ledger in ledgers(universe) {
-        // Nobody can keep a cloud that takes no conditions from carrying out what comes after D.
+        // A cloud without preconditions executes changes that arrive after D. The controller can't prevent that.
         let doubled = ledger.double_holders().into_iter().filter(|what| !universe.is_soon_after_d(what));
         doubled.for_each(|what| add("I1", what));
     }
     for (ip, vm) in &cluster.given_away {
         if universe.holder(ip).as_ref() != Some(vm) && !universe.is_raced(ip) {
-            add("I1", format!("{ip} was taken from {vm}, which is not in the cluster"));
+            add("I1", format!("{ip} was taken from {vm}, which is outside the cluster"));
         }
     }
     stale_leaders(universe).into_iter().for_each(|what| add("I2", what));
     if written(universe) != before {
-        add("I3", format!("{before:?} writes became {:?} though nothing happened", written(universe)));
+        add("I3", format!("not settled: {before:?} writes became {:?} without an event", written(universe)));
     }
     created(universe, cluster).into_iter().for_each(|what| add("I4", what));
     own(universe, cluster).into_iter().for_each(|what| add("I9", what));
@@ -148,15 +151,15 @@ pub async fn judge(
     vips::checks::judge(universe).into_iter().for_each(|what| add("I11", what));
     let (index, plan) = truth(universe).await;
     if !plan.to_string().is_empty() {
-        add("I3", format!("not settled, there is still to do: {plan}"));
+        add("I3", format!("not settled: the plan still has steps: {plan}"));
     }
     for (key, verdicts) in &plan.verdicts {
-        for (address, said) in verdicts {
+        for (address, verdict) in verdicts {
             if matches!(
-                said,
+                verdict,
                 Verdict::Unknown(_) | Verdict::Waits(_) | Verdict::Moving(_) | Verdict::Queued(_)
             ) {
-                add("I3", format!("{address} of {key} {said}"));
+                add("I3", format!("not settled: {address} of {key}: {verdict}"));
             }
         }
     }
@@ -168,20 +171,20 @@ pub async fn judge(
     found
 }
 
-/// What cost more than it may, after so many events.
+/// The exceeded limits of a run with this number of events.
 fn costs(universe: &Universe, events: usize) -> Vec<String> {
     let mut found = Vec::new();
     let mut at_most = |count: usize, most: usize, of: &str| {
         if count > most {
-            found.push(format!("{count} {of} where {most} would do"));
+            found.push(format!("{count} {of}, but at most {most} are allowed"));
         }
     };
     let landed = universe.landed();
     let (moves, changes) = (moves(universe), landed.iter().filter(|landed| landed.is_known_move).count());
     at_most(moves, MOVES_OTHERWISE_MAX + events * MOVES_PER_EVENT_MAX, "moves");
-    at_most(changes, moves * CHANGES_PER_MOVE_MAX, "answered changes of moves");
+    at_most(changes, moves * CHANGES_PER_MOVE_MAX, "changes by moves");
     let asked_most = ASKED_OTHERWISE_MAX + events * ASKED_PER_EVENT_MAX + landed.len() * ASKED_PER_CHANGE_MAX;
-    at_most(universe.asked(), asked_most, "changes of Kubernetes");
+    at_most(universe.asked(), asked_most, "write requests to Kubernetes");
     let is_read = |asked: &&Asked| asked.line.starts_with("GET") || asked.call.starts_with("Describe");
     let reads = |ledgers: &[Ledger]| -> usize {
         ledgers.iter().map(|ledger| ledger.asked.iter().filter(is_read).count()).sum()
@@ -190,11 +193,11 @@ fn costs(universe: &Universe, events: usize) -> Vec<String> {
     let reads_most = seconds * READS_PER_SECOND_MAX + attached(universe) as f64 * READS_PER_ATTACHMENT_MAX;
     at_most(reads(&ledgers(universe)), reads_most as usize, "reads of addresses");
     let names = [universe.zones.ledger(), universe.route53.ledger()];
-    at_most(reads(&names), (seconds * NAME_READS_PER_SECOND_MAX) as usize, "reads of names");
+    at_most(reads(&names), (seconds * NAME_READS_PER_SECOND_MAX) as usize, "reads of DNS names");
     found
 }
 
-/// How many moves were journalled. One that another leader goes on with is another one.
+/// Number of journalled moves. A move that another leader resumes counts again.
 fn moves(universe: &Universe) -> usize {
     let mut moves = BTreeSet::new();
     for object in
@@ -208,20 +211,20 @@ fn moves(universe: &Universe) -> usize {
     moves.len()
 }
 
-/// What the drivers read to be on a machine must be there.
+/// Addresses that the drivers report on the wrong VM.
 fn untrue_holders(universe: &Universe, index: &Index) -> Vec<String> {
     let wrong = |(address, fact): (&Address, &Fact)| {
         let Holding::By(vm) = &fact.holding else { return None };
         let holder = universe.holder(&address.to_string());
         let is_there = holder.as_ref().is_some_and(|holder| *holder == vm.to_string());
-        (!is_there).then(|| format!("{address} is told to be on {vm}, and is on {holder:?}"))
+        (!is_there).then(|| format!("the driver reports {address} on {vm}, but it is on {holder:?}"))
     };
     let facts = index.world.pools().flat_map(|pool| index.world.facts_of(&pool.scope));
     facts.filter_map(wrong).collect()
 }
 
-/// Something must be said of every address, and nothing that passes. One whose status says that it is on a node must be on that node's
-/// machine, one that is said to be on none must be on none, and as many must be counted.
+/// Wrong statuses. A status must report every listed address, with a final state. An attached address must be on the
+/// reported VM, an unattached or missing one on no VM, and the summary must count the attached ones.
 fn statuses(universe: &Universe) -> Vec<String> {
     let mut found = Vec::new();
     for object in
@@ -231,35 +234,35 @@ fn statuses(universe: &Universe) -> Vec<String> {
             continue;
         }
         let (name, status, mut attached) = (&object["metadata"]["name"], &object["status"], 0);
-        let is_told = |ip: &String| {
-            let mut told = status["addresses"].as_array().into_iter().flatten();
-            told.any(|said| said["address"] == ip.as_str())
+        let is_reported = |ip: &String| {
+            let mut reported = status["addresses"].as_array().into_iter().flatten();
+            reported.any(|entry| entry["address"] == ip.as_str())
         };
         let listed = ["reservedIPs", "ips"].into_iter().flat_map(|list| texts(&object["spec"][list]));
-        for untold in listed.filter(|ip| !is_told(ip)) {
-            found.push(format!("the status of {name} says nothing of {untold}"));
+        for unreported in listed.filter(|ip| !is_reported(ip)) {
+            found.push(format!("the status of {name} does not report {unreported}"));
         }
-        for said in status["addresses"].as_array().into_iter().flatten() {
-            let told = match said["state"].as_str() {
+        for entry in status["addresses"].as_array().into_iter().flatten() {
+            let reported = match entry["state"].as_str() {
                 Some("Attached") => {
                     attached += 1;
-                    said["lastHolder"]["vm"].as_str().map(str::to_owned)
+                    entry["lastHolder"]["vm"].as_str().map(str::to_owned)
                 }
                 Some("Unattached" | "Missing") => None,
                 Some("Foreign" | "Conflict" | "Disabled") => continue,
                 _ => {
-                    found.push(format!("the status of {name} still says {said}"));
+                    found.push(format!("the status of {name} has an entry that is not final: {entry}"));
                     continue;
                 }
             };
-            let holder = said["address"].as_str().and_then(|address| universe.holder(address));
-            if told != holder {
-                found.push(format!("the status of {name} says {said}, and the holder is {holder:?}"));
+            let holder = entry["address"].as_str().and_then(|address| universe.holder(address));
+            if reported != holder {
+                found.push(format!("the status of {name} says {entry}, but the holder is {holder:?}"));
             }
         }
         if status["summary"]["attached"].as_u64().unwrap_or(0) != attached {
             found.push(format!(
-                "the status of {name} counts {} where {attached} are attached",
+                "the status of {name} counts {}, but {attached} are attached",
                 status["summary"]
             ));
         }
@@ -267,7 +270,7 @@ fn statuses(universe: &Universe) -> Vec<String> {
     found
 }
 
-/// Every process leads once at the most, so the changes of one must follow each other.
+/// Changes of stale leaders. A process leads at most once, so no change of another process may be between its changes.
 fn stale_leaders(universe: &Universe) -> Vec<String> {
     let mut over = BTreeSet::new();
     let mut last = None;
@@ -277,14 +280,14 @@ fn stale_leaders(universe: &Universe) -> Vec<String> {
             over.extend(last);
             last = Some(landed.process);
             if over.contains(&landed.process) {
-                found.push(format!("p{} after another led: {}", landed.process, landed.line));
+                found.push(format!("p{} acted after another leader: {}", landed.process, landed.line));
             }
         }
     }
     found
 }
 
-/// What was created must be listed, and nothing else must be gone.
+/// Created addresses that are not listed, too many creations, and wrongly released addresses.
 fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
     let account: BTreeSet<String> = universe.ocean.with(|ocean| ocean.reserved_ips()).into_iter().collect();
     let pools = universe.api.all("floatingippools");
@@ -293,24 +296,24 @@ fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
     let has_pool = !pools.is_empty();
     for ip in account.difference(&cluster.foreign).filter(|ip| !listed.contains(*ip)) {
         if has_pool && !cluster.orphans.contains(ip) && !cluster.unlisted.contains(ip) {
-            found.push(format!("{ip} was created and is nobody's"));
+            found.push(format!("{ip} was created, but no pool lists it"));
         }
     }
     let made = account.difference(&cluster.foreign).filter(|ip| !cluster.orphans.contains(*ip)).count();
     if made > cluster.lacked_most {
         let most = cluster.lacked_most;
-        found.push(format!("{made} addresses were created for a pool that never lacked more than {most}"));
+        found.push(format!("{made} addresses were created for a pool that needed at most {most}"));
     }
-    // Where tags can't be read, or a tool has taken some off the list, a person has the last word.
+    // If marks can't be read, or a tool has unlisted addresses, a person has to decide.
     for pool in pools.iter().filter(|_| cluster.tags && cluster.unlisted.is_empty()) {
         let (desired, listed) =
             (pool["spec"]["desiredIPs"].as_u64(), texts(&pool["spec"]["ips"]).count() as u64);
         if desired.is_some_and(|desired| listed < desired) {
-            found.push(format!("{desired:?} addresses are desired, and {listed} are listed"));
+            found.push(format!("{desired:?} addresses are desired, but {listed} are listed"));
         }
     }
     for done in universe.ocean.ledger().done {
-        let Deed::Released { address, marks } = done.deed else { continue };
+        let CloudChange::Released { address, marks } = done.change else { continue };
         let history = universe.api.history("floatingippools");
         let lists = |pool: &&Arc<Value>| texts(&pool["spec"]["ips"]).any(|ip| ip == address);
         let of_pool = |pool: &Value| pool["metadata"]["uid"].as_str().map(|uid| format!("{MARK}{uid}"));
@@ -320,77 +323,84 @@ fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
         if marked.peek().is_none() {
             found.push(format!("{address} was released without the mark of a pool that lists it: {marks:?}"));
         } else if !marked.any(asks) {
-            found.push(format!("{address} was released, and nobody asked for that"));
+            found.push(format!("{address} was released, but its pool did not request that"));
         }
     }
-    // People list the first few themselves; what others created in the account is theirs.
+    // People list some initial addresses themselves. Addresses that others create later must never be listed.
     for ip in cluster.foreign.iter().filter(|ip| ip.starts_with("192.0.2.") && listed.contains(*ip)) {
-        found.push(format!("{ip} was created by others and is listed"));
+        found.push(format!("{ip} was created by others, but a pool lists it"));
     }
     for ip in cluster.foreign.difference(&account) {
-        found.push(format!("{ip} was released, and was not ours"));
+        found.push(format!("{ip} was released, although it belongs to others"));
     }
     found
 }
 
-/// What has an address of its own must have had one, and what had one must have one or one of ours.
+/// VMs with a wrong ephemeral address. A VM has one only if it had one before. If it had one, it has one again or holds
+/// ours.
 fn own(universe: &Universe, cluster: &Cluster) -> Vec<String> {
     let wrong = |((zone, name), had): (&(&str, String), &bool)| {
         let (exists, has, holds) = match *zone {
-            AWS_ZONE => {
-                universe.ec2.with(|ec2| (ec2.exists(name), ec2.has_own(name), !ec2.held_by(name).is_empty()))
-            }
+            AWS_ZONE => universe
+                .ec2
+                .with(|ec2| (ec2.exists(name), ec2.has_ephemeral(name), !ec2.held_by(name).is_empty())),
             zone => universe.compute.with(|compute| {
-                (compute.exists(zone, name), compute.has_own(zone, name), compute.has_address(zone, name))
+                (
+                    compute.exists(zone, name),
+                    compute.has_ephemeral(zone, name),
+                    compute.has_address(zone, name),
+                )
             }),
         };
         match (had, has) {
             (true, false) if exists && !holds => {
-                Some(format!("{name} has no address at all, and had one of its own"))
+                Some(format!("{name} has no address, but had an ephemeral one"))
             }
-            (false, true) => Some(format!("{name} was given an address of its own, and never had one")),
+            (false, true) => Some(format!("{name} got an ephemeral address, but never had one")),
             _ => None,
         }
     };
-    // Whoever stops listing an address forgets what its holder had.
+    // An object that stops listing an address forgets whether its holder had an ephemeral one.
     let held_forgotten = |(_, name): &&(&str, String)| {
         let ledgers = [universe.compute.ledger(), universe.ec2.ledger()];
-        ledgers.iter().flat_map(|ledger| &ledger.done).any(|done| match &done.deed {
-            Deed::Attached { address, vm } => {
+        ledgers.iter().flat_map(|ledger| &ledger.done).any(|done| match &done.change {
+            CloudChange::Attached { address, vm } => {
                 cluster.forgotten.contains(address) && vm.ends_with(&format!("/{name}"))
             }
             _ => false,
         })
     };
-    // What takes an address off a machine takes off whichever it has then.
+    // A late detach removes whichever address the VM has when it arrives.
     let is_hit = |(_, name): &&(&str, String)| universe.came_too_late_to(name);
-    let remembered =
-        cluster.had_own.iter().filter(|(machine, _)| !held_forgotten(machine) && !is_hit(machine));
+    let remembered = cluster
+        .had_ephemeral_before
+        .iter()
+        .filter(|(machine, _)| !held_forgotten(machine) && !is_hit(machine));
     remembered.filter_map(wrong).collect()
 }
 
-/// Machines whose own address a call removed though no journal ever said that they had one.
+/// VMs whose ephemeral address was removed although no journal entry says that they had one.
 fn stripped(universe: &Universe) -> Vec<String> {
     let history = universe.api.history("netipallocations");
     let ends =
         history.iter().flat_map(|object| entries(object)).flat_map(|entry| [&entry["from"], &entry["to"]]);
     let journalled: BTreeSet<&str> =
         ends.filter(|end| end["hadEphemeral"] == true).filter_map(|end| end["vm"].as_str()).collect();
-    let removed = universe.compute.ledger().done.into_iter().filter_map(|done| match done.deed {
-        Deed::OwnRemoved { address, vm } => Some((done.at, address, vm)),
+    let removed = universe.compute.ledger().done.into_iter().filter_map(|done| match done.change {
+        CloudChange::EphemeralRemoved { address, vm } => Some((done.at, address, vm)),
         _ => None,
     });
-    // What comes after D removes whichever address is there by then.
+    // A detach that arrives after D removes whichever address the VM has then.
     let is_late = |vm: &str| vm.rsplit('/').next().is_some_and(|name| universe.came_too_late_to(name));
     let unjournalled = removed.filter(|(.., vm)| !journalled.contains(vm.as_str()) && !is_late(vm));
     unjournalled
         .map(|(at, address, vm)| {
-            format!("at {at:?} {vm} lost its own address {address}, and no journal tells of it")
+            format!("at {at:?} {vm} lost its ephemeral address {address} without a journal entry")
         })
         .collect()
 }
 
-/// The truth, as the controller would see it in good weather, and what it would do.
+/// The true state, as the controller would see it without network faults, and the plan for it.
 async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
     let mut index = Index::default();
     index.see(Seen::Nodes(Change::All(read(universe.api.all("nodes")))));
@@ -442,6 +452,7 @@ fn read<K: DeserializeOwned>(objects: Vec<Arc<Value>>) -> Vec<K> {
     objects.iter().filter_map(|object| K::deserialize(&**object).ok()).collect()
 }
 
+/// Nodes with wrong labels or annotations.
 fn marks(index: &Index, plan: &Plan) -> Vec<String> {
     let mut found = Vec::new();
     for (name, node) in &index.nodes {
@@ -449,19 +460,19 @@ fn marks(index: &Index, plan: &Plan) -> Vec<String> {
         let label = node.metadata.labels.as_ref().and_then(|labels| labels.get(api::IP_READY_LABEL));
         let wanted = holder("NetIPAllocation").map(|_| "true".to_owned());
         if label != wanted.as_ref() {
-            found.push(format!("{name} has the label {label:?} instead of {wanted:?}"));
+            found.push(format!("node {name} has the label {label:?} instead of {wanted:?}"));
         }
         let labels = node.metadata.labels.iter().flatten().map(|(key, _)| key);
         let named: Vec<_> = labels.filter_map(|key| key.strip_prefix(api::ALLOCATION_LABEL_PREFIX)).collect();
         let wanted: Vec<_> = holder("NetIPAllocation").iter().map(|mark| &*mark.object).collect();
         if named != wanted {
-            found.push(format!("{name} names the allocations {named:?} instead of {wanted:?}"));
+            found.push(format!("node {name} has labels of {named:?} instead of {wanted:?}"));
         }
         let annotations = node.metadata.annotations.as_ref();
         let annotation = annotations.and_then(|all| all.get(api::RESERVED_IP_ANNOTATION));
         let wanted = holder("FloatingIPPool").map(|mark| mark.address.to_string());
         if annotation != wanted.as_ref() {
-            found.push(format!("{name} has the annotation {annotation:?} instead of {wanted:?}"));
+            found.push(format!("node {name} has the annotation {annotation:?} instead of {wanted:?}"));
         }
     }
     found

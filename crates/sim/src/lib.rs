@@ -1,25 +1,26 @@
-//! The simulator: the controller's own code, and the drivers' own code, in clusters and clouds that exist in memory only.
+//! The simulator runs the controller's own code and the drivers' own code in clusters and clouds that exist only in
+//! memory.
 //!
-//! In: a number. Out: a story and a judgement, the same for the same number. Nothing here is a model of the controller: it
-//! runs as it does in a pod, but for its edges, which are here a simulated apiserver ([`apiserver`]), the fake clouds of the
-//! testbed, and a network with weather ([`universe`], [`edges`]). Time is the runtime's, and stands still while anything
-//! can go on.
+//! In: a seed. Out: the event log of a run and the invariants that it violated. The same seed always gives the same
+//! result. The simulator does not model the controller: the controller runs as it does in a pod. Only its clients are
+//! replaced, by a simulated apiserver ([`apiserver`]), the testbed's fake clouds, and a network with faults
+//! ([`universe`], [`edges`]). Time is tokio's paused clock: it advances only when no task can make progress.
 //!
 //! ```text
-//! script (from the seed) ──▶ cluster (people, machines) ──▶ apiserver ◀──▶ controller ◀──▶ clouds ──▶ judge
-//!                        └─▶ fleet (processes, weather)
+//! script (from the seed) ──▶ cluster (people, VMs) ──▶ apiserver ◀──▶ controller ◀──▶ clouds ──▶ judge
+//!                        └─▶ fleet (processes, network faults)
 //! ```
 //!
-//! A file imports only files on lines below its own, and on its own line only those to its right:
+//! A file imports only from files on the lines below its own, and from files to its right on its own line:
 //!
 //! ```text
-//! reduce, run, burst                           whole runs
-//! judge, places                               what must be so in the end
-//! cluster, script, edges                      what people do, what goes wrong, what a process sees of the world
-//! call_checks, names, journals, broken, vips  parts of that, with what must never happen to them
+//! reduce, run, burst                          whole runs
+//! judge, places                               invariants at the end of a run
+//! cluster, script, edges                      events caused by people, faults, the clients of a process
+//! call_checks, names, journals, broken, vips  parts of these, with the invariants checked during the run
 //! ipam
-//! universe                                    the world of a run, and its record
-//! arrivals, grace, refusals, event            facts and words
+//! universe                                    the shared state of a run, and its record
+//! arrivals, grace, refusals, event            data types
 //! objects, clouds, options, apiserver
 //! violation, rng, lock
 //! ```

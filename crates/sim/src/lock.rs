@@ -1,4 +1,4 @@
-//! A lock that stays usable after a panic, so that the first panic is the one that is reported.
+//! Locks a mutex even if a thread panicked while it held the lock. Otherwise a second panic would hide the first one.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

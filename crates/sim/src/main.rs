@@ -1,5 +1,5 @@
-//! `sim 2000` runs as many seeds, `sim replay 17` tells the story of one. The last line of the former is JSON.
-#![allow(clippy::print_stdout, reason = "this is what the program is for")]
+//! `sim 2000` runs 2,000 seeds; its last line of output is JSON. `sim replay 17` prints the event log of seed 17.
+#![allow(clippy::print_stdout, reason = "the program prints its results")]
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
@@ -23,21 +23,21 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// A third of a run is spent on allocations, in as many threads as there are cores, which is what this one is made for.
+/// Runs spend a third of their time on allocations, on all cores at once. mimalloc is fast under this load.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[derive(Parser)]
 struct Arguments {
-    /// How many seeds, from the first one on
+    /// Number of seeds to run
     #[arg(default_value_t = 200)]
     seeds: u64,
 
-    /// The first seed
+    /// First seed
     #[arg(long, default_value_t = 0)]
     first: u64,
 
-    /// Prints a number for each seed that stands for its whole story
+    /// Print a hash of all events and requests of each run
     #[arg(long)]
     fingerprints: bool,
 
@@ -47,51 +47,51 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Tells the story of one seed, and reduces it where it fails
+    /// Print the event log of one run; if it fails, also print the shortest script that still fails
     Replay {
-        /// The seed
+        /// Seed to replay
         seed: u64,
-        /// The kind of days that it is one of
+        /// Kind of script to generate from the seed
         #[arg(long, value_enum, default_value_t)]
-        of: Days,
-        /// Breaks the controller in this way, as the table of `power` names it
-        #[arg(long, value_parser = way)]
+        of: ScriptKind,
+        /// Run with this deliberate defect in the controller, named as in the table that `power` prints
+        #[arg(long, value_parser = defect)]
         broken: Option<Sabotage>,
-        /// Prints before the story what the controllers log, with the simulated second: `info`, or any other filter of RUST_LOG
+        /// Print the controllers' log first, with virtual time. Takes `info` or any other RUST_LOG filter
         #[arg(long)]
         log: Option<String>,
     },
-    /// Kills the leader eight times in each run while twenty addresses are created beside others'
+    /// Kill the leader eight times in each run while it creates 20 addresses and others create some too
     Creations,
-    /// Lets every other node fall ill in turn, beside everything else that goes wrong, so that as many addresses move as can
+    /// Also make every other node NotReady in turn, so that as many addresses as possible move
     Churn,
-    /// Lets a thousand addresses fail over at once, under the real limits of each cloud, or of those that are named
+    /// Fail over 1,000 addresses at once under the real rate limits of all clouds, or of the named ones
     Burst {
-        /// The clouds, as users write them
+        /// Clouds to run, as in `spec.provider`; all if empty
         clouds: Vec<String>,
-        /// What becomes of the holders, if not one after the other
+        /// State of the previous holders; all three in turn if not set
         #[arg(long, value_parser = ["dead", "alive", "mixed"])]
         holders: Option<String>,
     },
-    /// Breaks the controller in every known way, or in those that are named, and tells which seed noticed it first
+    /// Add each known defect to the controller, or the named ones, and print the first seed that detects it
     Power {
-        /// The ways, as the table names them
-        #[arg(value_parser = way)]
-        ways: Vec<Sabotage>,
+        /// Defects to add; all if empty
+        #[arg(value_parser = defect)]
+        defects: Vec<Sabotage>,
     },
 }
 
-/// Kinds of days.
+/// Kinds of scripts.
 #[derive(Clone, Copy, Default, ValueEnum)]
-enum Days {
+enum ScriptKind {
     #[default]
     Usual,
     Churn,
     Creations,
 }
 
-impl Days {
-    /// What happens when on the day of a seed.
+impl ScriptKind {
+    /// The events of a seed and their times.
     fn script(self, seed: u64) -> Vec<(Duration, Event)> {
         match self {
             Self::Usual => script(seed),
@@ -104,23 +104,23 @@ impl Days {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     name_the_seed_of_a_panic();
-    let days = match arguments.command {
+    let kind = match arguments.command {
         Some(Command::Replay { seed, of, broken, log }) => {
             return replay(seed, &of.script(seed), broken, log.as_deref());
         }
-        Some(Command::Power { ways }) => return power(arguments.seeds, ways),
-        Some(Command::Burst { clouds, holders }) => return rushes(&clouds, holders.as_deref()),
+        Some(Command::Power { defects }) => return power(arguments.seeds, defects),
+        Some(Command::Burst { clouds, holders }) => return bursts(&clouds, holders.as_deref()),
         Some(Command::Creations) => {
             println!("{} kills", arguments.seeds * KILLS);
-            Days::Creations
+            ScriptKind::Creations
         }
-        Some(Command::Churn) => Days::Churn,
-        None => Days::Usual,
+        Some(Command::Churn) => ScriptKind::Churn,
+        None => ScriptKind::Usual,
     };
     let started = Instant::now();
     let sum = Mutex::new(Sum::default());
     let finished = each(arguments.first..arguments.first + arguments.seeds, |seed| {
-        let outcome = run(seed, &days.script(seed));
+        let outcome = run(seed, &kind.script(seed));
         let fingerprint = fingerprint(&outcome.story) ^ outcome.trace;
         if arguments.fingerprints {
             println!("{seed} {fingerprint:016x}");
@@ -131,14 +131,14 @@ fn main() -> ExitCode {
             sum.failed += 1;
         }
         sum.failovers += outcome.failovers;
-        // The order in which runs end is chance, so what stands for all of them must not depend on it.
+        // Runs end in any order, so the combined hash must not depend on the order.
         sum.trace ^= fingerprint.rotate_left((seed % 64) as u32);
         sum.simulated += outcome.simulated.as_secs_f64();
         true
     });
     let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!(
-        "{} runs, {} violated; {} failovers, {:.1} simulated days in {:.0} s",
+        "{} runs, {} failed; {} failovers, {:.1} simulated days in {:.0} s",
         arguments.seeds,
         sum.failed,
         sum.failovers,
@@ -158,7 +158,7 @@ thread_local! {
     static RUNNING: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// A panic ends the whole process, so it has to say of which seed it is.
+/// Prints the seed on a panic, because a panic ends the whole process.
 fn name_the_seed_of_a_panic() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -169,7 +169,7 @@ fn name_the_seed_of_a_panic() {
     }));
 }
 
-/// What several runs came to.
+/// Totals of all runs.
 #[derive(Default)]
 struct Sum {
     failed: usize,
@@ -178,8 +178,8 @@ struct Sum {
     trace: u64,
 }
 
-/// Visits seeds in their order, several at the same time, until one visit says that it is enough. Every run has a thread to
-/// itself and knows of no other. Tells whether none panicked.
+/// Calls `visit` for each seed in order, in several threads, until one call returns false. Each run has its own thread
+/// and shares nothing with the others. Returns whether no thread panicked.
 fn each(seeds: Range<u64>, visit: impl Fn(u64) -> bool + Sync) -> bool {
     let (next, is_enough) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
     let work = || {
@@ -212,7 +212,7 @@ fn replay(seed: u64, script: &[(Duration, Event)], broken: Option<Sabotage>, log
     drop(logged);
     outcome.story.iter().for_each(|line| println!("{line}"));
     let Some(first) = outcome.violations.first() else {
-        println!("nothing was violated");
+        println!("no invariant was violated");
         return ExitCode::SUCCESS;
     };
     outcome.violations.iter().for_each(|violation| println!("{violation}"));
@@ -225,31 +225,31 @@ fn replay(seed: u64, script: &[(Duration, Event)], broken: Option<Sabotage>, log
     ExitCode::FAILURE
 }
 
-/// When a line was logged: how long the run had been going on.
+/// Prefixes log lines with the virtual time since the start of the run.
 struct SimulatedTime;
 
 impl FormatTime for SimulatedTime {
     fn format_time(&self, line: &mut Writer<'_>) -> std::fmt::Result {
-        // The first line is logged as soon as the first process starts.
+        // The first process logs a line as soon as it starts, so the first call is the start of the run.
         thread_local!(static START: OnceCell<tokio::time::Instant> = const { OnceCell::new() });
         let elapsed = START.with(|start| start.get_or_init(tokio::time::Instant::now).elapsed());
         write!(line, "{:>9.3}", elapsed.as_secs_f64())
     }
 }
 
-/// The way to break the controller that has this name.
-fn way(name: &str) -> Result<Sabotage, String> {
-    let way = Sabotage::ALL.into_iter().find(|way| format!("{way:?}") == name);
-    way.ok_or_else(|| format!("it is none of {:?}", Sabotage::ALL))
+/// Parses the name of a defect.
+fn defect(name: &str) -> Result<Sabotage, String> {
+    let defect = Sabotage::ALL.into_iter().find(|defect| format!("{defect:?}") == name);
+    defect.ok_or_else(|| format!("unknown defect; use one of {:?}", Sabotage::ALL))
 }
 
-/// Breaks one thing after another: all of them, where none is named.
-fn power(seeds: u64, ways: Vec<Sabotage>) -> ExitCode {
-    let ways = if ways.is_empty() { Sabotage::ALL.to_vec() } else { ways };
+/// Adds one defect after the other: all of them if `defects` is empty.
+fn power(seeds: u64, defects: Vec<Sabotage>) -> ExitCode {
+    let defects = if defects.is_empty() { Sabotage::ALL.to_vec() } else { defects };
     let mut missed = 0;
-    println!("| broken on purpose | first seed | found | reduced to |");
+    println!("| defect | first seed | violation | shortest script |");
     println!("|---|---:|---|---|");
-    for what in ways {
+    for what in defects {
         sabotage::choose(Some(what));
         let caught = Mutex::new(BTreeMap::new());
         each(0..seeds, |seed| {
@@ -272,8 +272,8 @@ fn power(seeds: u64, ways: Vec<Sabotage>) -> ExitCode {
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Lets a thousand addresses fail over in each cloud, and prints the table. The last line is JSON.
-fn rushes(clouds: &[String], only: Option<&str>) -> ExitCode {
+/// Fails over 1,000 addresses in each cloud, and prints a table. The last line of output is JSON.
+fn bursts(clouds: &[String], only: Option<&str>) -> ExitCode {
     println!("{}", Burst::HEAD);
     let (mut rows, mut is_well) = (Vec::new(), true);
     let is_meant = |place: &&Place| clouds.is_empty() || clouds.iter().any(|cloud| cloud == place.provider);
@@ -282,7 +282,7 @@ fn rushes(clouds: &[String], only: Option<&str>) -> ExitCode {
     for place in PLACES.iter().filter(is_meant) {
         for holders in [Holders::Dead, Holders::Alive, Holders::Mixed].into_iter().filter(of_holders) {
             let Some(burst) = burst(place, holders) else {
-                println!("| {} | {holders:?} | it never ended | | | | | | | |", place.provider);
+                println!("| {} | {holders:?} | did not finish | | | | | | | |", place.provider);
                 is_well = false;
                 continue;
             };
@@ -295,7 +295,7 @@ fn rushes(clouds: &[String], only: Option<&str>) -> ExitCode {
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A number that two stories share only if they are the same.
+/// A hash of an event log.
 fn fingerprint(story: &[String]) -> u64 {
     let mix = |state: u64, byte: u8| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     story.iter().flat_map(|line| line.bytes().chain(*b"\n")).fold(0xcbf2_9ce4_8422_2325, mix)

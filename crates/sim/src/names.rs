@@ -1,12 +1,14 @@
-//! The names in DNS of a run: who publishes what, and what must never happen to them.
+//! The DNS names of a run, and their invariants.
 //!
-//! The pool's name is at DigitalOcean and holds its addresses. Those of the nodes are at Cloudflare and at Route 53, and hold theirs. Beside each
-//! there is one that somebody else made. In some runs a person takes the pool's name over, mark and all.
+//! In: DNS changes that arrive at a provider, and the records at the end. Out: violations. The pool's name is at
+//! DigitalOcean and has the pool's addresses. The names of the nodes are at Cloudflare and Route 53 and have the nodes'
+//! addresses. Each provider also has a name that belongs to somebody else. In some runs a person takes over the pool's
+//! name, including its owner record.
 //!
 //! ```text
-//! I10 a name that holds something never becomes empty
-//!     a name that is somebody else's, or has become so, is left alone
-//!     an address that is well, or a node's that is, is not taken out of its name for no reason
+//! I10 a name that has records never becomes empty
+//!     the controller does not change a name that belongs to somebody else, or that a person has taken over
+//!     the controller does not remove the address of a healthy node from a name without a reason
 //! ```
 
 use std::collections::BTreeSet;
@@ -14,29 +16,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testbed::fake::ledger::{Deed, Ledger};
+use testbed::fake::ledger::{CloudChange, Ledger};
 use tokio::time::Instant;
 
 use crate::clouds::DNS_ZONE;
 use crate::universe::Universe;
 use crate::violation::Violation;
 
-/// The pool's name.
+/// The DNS name of the pool.
 const POOL: &str = "pool.example.com";
-/// The name of the nodes at Compute Engine.
+/// The DNS name of the nodes at Google Cloud.
 const NODES: &str = "nodes.example.com";
-/// The name of the nodes at Amazon.
+/// The DNS name of the nodes at AWS.
 const AWS_NODES: &str = "aws-nodes.example.com";
-/// The zone at Route 53.
+/// The ID of the hosted zone at Route 53.
 const AWS_ZONE_ID: &str = "Z0000000000001";
-/// A name that somebody else made.
+/// A DNS name that belongs to somebody else.
 const STRANGERS: &str = "other.example.com";
-/// What it holds.
+/// Its value.
 const STRANGERS_VALUE: &str = "203.0.113.200";
-/// What a person publishes who takes the pool's name over.
+/// The value that a person publishes after taking over the pool's name.
 const TAKEN_VALUE: &str = "203.0.113.66";
 
-/// Whoever has read right before a person took a name over can't know that.
+/// The controller may still use what it read before a person took over a name, for this long.
 const CANT_KNOW: Duration = Duration::from_secs(10);
 
 /// The `dnsRecordSet` of the pool.
@@ -44,7 +46,7 @@ pub fn of_pool() -> Value {
     json!({"recordName": "pool", "zone": DNS_ZONE, "ttl": 30, "provider": "digitalocean"})
 }
 
-/// The objects that publish nodes.
+/// The NodeDNSRecordSets.
 pub fn node_names() -> [Value; 2] {
     [("nodes", "cloudflare", "role=edge"), ("aws-nodes", "route53", "role=aws")].map(
         |(name, provider, nodes)| {
@@ -59,14 +61,14 @@ pub fn node_names() -> [Value; 2] {
     )
 }
 
-/// Lets somebody else have a name at each provider.
+/// Creates somebody else's name at each provider.
 pub fn prepare(universe: &Universe) {
     universe.ocean.with(|ocean| ocean.replace_records(DNS_ZONE, "A", "other", &[STRANGERS_VALUE]));
     universe.zones.with(|zones| _ = zones.add_record(DNS_ZONE, "A", STRANGERS, STRANGERS_VALUE));
     universe.route53.with(|names| names.set_record(AWS_ZONE_ID, STRANGERS, "A", 60, &[STRANGERS_VALUE]));
 }
 
-/// A person takes the pool's name over for another controller.
+/// A person takes over the pool's name for another controller.
 pub fn take(universe: &Universe) {
     universe.ocean.with(|ocean| {
         ocean.replace_records(
@@ -80,12 +82,12 @@ pub fn take(universe: &Universe) {
     universe.disturb("the name");
 }
 
-/// Whether a request is about names.
+/// Whether a request concerns DNS.
 pub fn is_about(path: &str) -> bool {
     ["/domains/", "/dns_records", "/rrset"].iter().any(|part| path.contains(part))
 }
 
-/// What is wrong with a change of names that arrives now.
+/// The violation by a DNS change that arrives now.
 pub fn wrong(universe: &Universe, path: &str, body: &str) -> Option<Violation> {
     let violation = |what: String| Some(Violation { invariant: "I10", what });
     let batch = body;
@@ -93,7 +95,7 @@ pub fn wrong(universe: &Universe, path: &str, body: &str) -> Option<Violation> {
     let gone: Vec<(String, String)> = match path.rsplit_once("/records/") {
         None if path.contains("/rrset") => {
             let held = universe.route53.with(|names| names.values(AWS_ZONE_ID, AWS_NODES, "A"));
-            // What is deleted and not made again is named once.
+            // A batch names a value once if it deletes it, and twice if it deletes and creates it again.
             let is_gone = |value: &String| batch.matches(&format!("<Value>{value}</Value>")).count() == 1;
             held.into_iter().filter(is_gone).map(|value| (AWS_NODES.to_owned(), value)).collect()
         }
@@ -118,11 +120,11 @@ pub fn wrong(universe: &Universe, path: &str, body: &str) -> Option<Violation> {
     };
     let is_taken = taken_for(universe).is_some_and(|taken| taken > CANT_KNOW);
     if is_taken && path.contains("/domains/") {
-        return violation("the name that a person took over is changed".into());
+        return violation("changed a DNS name that a person has taken over".into());
     }
     gone.into_iter().find_map(|(name, value)| {
         let holder = well_node(universe, &name, &value)?;
-        violation(format!("{value} is taken out of {name} though it is well on {holder}"))
+        violation(format!("removed {value} from {name}, although node {holder} is healthy"))
     })
 }
 
@@ -130,12 +132,12 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// How long ago a person took the pool's name over.
+/// How long ago a person took over the pool's name.
 fn taken_for(universe: &Universe) -> Option<Duration> {
     universe.disturbed_for("the name")
 }
 
-/// The node that a published address is well on, where nobody has changed anything lately that could be a reason.
+/// The healthy node that a published address belongs to. None if a recent event is a reason to remove the address.
 fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
     let nodes = universe.api.all("nodes");
     let droplet = universe.ocean.with(|ocean| ocean.holder(value)).map(|id| format!("digitalocean://{id}"));
@@ -151,27 +153,27 @@ fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
     let has_pod =
         name != POOL || universe.api.all("pods").iter().any(|pod| pod["spec"]["nodeName"] == node_name);
     let is_quiet = universe.is_quiet(&[node_name, value, "objects", "the name"]);
-    // An address that a person took off the list stays where it is, and is no longer published.
+    // An address that a person removed from the list stays on its node, but is no longer published.
     let is_listed =
         |pool: &Arc<Value>| pool["spec"]["ips"].as_array().is_some_and(|ips| ips.contains(&value.into()));
     let is_meant = name != POOL || universe.api.all("floatingippools").iter().any(is_listed);
     (is_well && has_pod && is_meant && is_quiet).then(|| node_name.to_owned())
 }
 
-/// What the pool's name has, unless a person took that over.
+/// The values of the pool's name. None if a person has taken it over.
 pub fn of_the_pool(universe: &Universe) -> Option<BTreeSet<String>> {
     let values = universe.ocean.with(|ocean| ocean.record_values(DNS_ZONE, "A", "pool"));
     taken_for(universe).is_none().then(|| values.into_iter().collect())
 }
 
-/// The roles of nodes that have names, and what these have.
+/// The node roles that have DNS names, each with the values of its name.
 pub fn of_nodes(universe: &Universe) -> [(&'static str, BTreeSet<String>); 2] {
     let edge = universe.zones.with(|zones| zones.values(NODES, "A"));
     let aws = universe.route53.with(|names| names.values(AWS_ZONE_ID, AWS_NODES, "A"));
     [("edge", edge.into_iter().collect()), ("aws", aws.into_iter().collect())]
 }
 
-/// What is wrong with names in the end.
+/// The violations at the end of a run.
 pub fn judge(universe: &Universe) -> Vec<String> {
     let mut found = Vec::new();
     for (ledger, name) in [
@@ -189,32 +191,33 @@ pub fn judge(universe: &Universe) -> Vec<String> {
         universe.route53.with(|names| names.values(AWS_ZONE_ID, STRANGERS, "A")).into_iter().collect(),
     ];
     for values in strangers.iter().filter(|values| **values != [STRANGERS_VALUE]) {
-        found.push(format!("{STRANGERS}, which is somebody else's, holds {values:?}"));
+        found.push(format!("{STRANGERS}, which belongs to somebody else, has {values:?}"));
     }
     if let Some(taken) = taken_for(universe) {
         let values = universe.ocean.with(|ocean| ocean.record_values(DNS_ZONE, "A", "pool"));
-        let late = set_while_nobody_could_know(universe, taken);
+        let late = set_right_after_takeover(universe, taken);
         let is_left = |value: &String| value == TAKEN_VALUE || late.contains(value);
         if !values.iter().any(|value| value == TAKEN_VALUE) || !values.iter().all(is_left) {
-            found.push(format!("{POOL}, which a person took over, holds {values:?}"));
+            found.push(format!("{POOL}, which a person has taken over, has {values:?}"));
         }
     }
     found
 }
 
-/// What was added to the pool's name right after a person took it over: DigitalOcean takes no condition, so what is on its way
-/// then arrives, and nobody can tell later whose it is.
-fn set_while_nobody_could_know(universe: &Universe, taken_for: Duration) -> BTreeSet<String> {
+/// The values that the controller added to the pool's name right after a person took it over. DigitalOcean has no
+/// preconditions, so it executes changes in flight, and the controller can't tell later whose records these are.
+fn set_right_after_takeover(universe: &Universe, taken_for: Duration) -> BTreeSet<String> {
     let taken = Instant::now() - taken_for;
-    let deeds = universe.ocean.deeds().into_iter().filter(|(at, _)| taken <= *at && *at <= taken + CANT_KNOW);
-    let set = deeds.filter_map(|(_, deed)| match deed {
-        Deed::RecordSet { name, value } if name == POOL => Some(value),
+    let changes =
+        universe.ocean.changes().into_iter().filter(|(at, _)| taken <= *at && *at <= taken + CANT_KNOW);
+    let set = changes.filter_map(|(_, change)| match change {
+        CloudChange::RecordSet { name, value } if name == POOL => Some(value),
         _ => None,
     });
     set.collect()
 }
 
-/// When a name that held something became empty. What happens in one moment is one change.
+/// When a name that had values became empty. Changes at the same time count as one change.
 fn emptied(ledger: &Ledger, name: &str) -> Option<Duration> {
     let states = ledger.values_of(name);
     let mut held = false;

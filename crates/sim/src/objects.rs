@@ -1,17 +1,16 @@
-//! The objects of a run in Kubernetes: what they are called, and parts of them that several files read or write.
+//! Names and common parts of a run's Kubernetes objects.
 //!
-//! In: an object as JSON, or a node's number. Out: names, lists and conditions. It never asks the apiserver.
+//! In: an object as JSON, or the number of a node. Out: names, lists and conditions. It never accesses the apiserver.
 
 use serde_json::{Value, json};
 
 use crate::clouds::Cloud;
 
-/// The kind of the objects whose addresses are at a cloud.
+/// The plural name of the kind whose objects list addresses at a cloud.
 pub(crate) fn kind_of(cloud: Cloud) -> &'static str {
     if cloud == Cloud::Ocean { "floatingippools" } else { "netipallocations" }
 }
 
-/// What a node is called.
 pub(crate) fn node_name(cloud: Cloud, node: u64) -> String {
     match cloud {
         Cloud::Compute => format!("edge-{node}"),
@@ -21,22 +20,22 @@ pub(crate) fn node_name(cloud: Cloud, node: u64) -> String {
     }
 }
 
-/// What the pod on a node at DigitalOcean is called.
+/// The name of the pod on a node at DigitalOcean.
 pub(crate) fn pod_name(node: u64) -> String {
     format!("ingress-{node}")
 }
 
-/// The entries of an object's journal.
+/// The journal entries in an object's status.
 pub(crate) fn entries(object: &Value) -> impl Iterator<Item = &Value> {
     object["status"]["moves"]["entries"].as_array().into_iter().flatten()
 }
 
-/// The texts of a list.
+/// The strings in a list.
 pub(crate) fn texts(list: &Value) -> impl Iterator<Item = String> {
     list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(ToOwned::to_owned))
 }
 
-/// The conditions of a node or a pod that is Ready or not.
+/// The conditions of a node or pod, with this status of `Ready`.
 pub(crate) fn conditions(status: &str, since: &str) -> Value {
     json!([{"type": "Ready", "status": status, "lastTransitionTime": since}])
 }

@@ -1,48 +1,48 @@
-//! What is fixed before a run begins: how large its cluster is, how long things go wrong, and how the controller is set up.
+//! The options of a run: the size of its cluster, how long faults last, and the settings of the controller.
 //!
-//! In: the seed. Out: the numbers that the script, the cluster, the processes and the judges agree on. Nothing here changes in
-//! the course of a run.
+//! In: the seed. Out: the numbers that the script, the cluster, the processes and the checks share. They never change
+//! during a run.
 
 use std::time::Duration;
 
 use crate::rng::Rng;
 
-/// Nodes at each cloud.
+/// Number of nodes at each cloud.
 pub const NODES: u64 = 6;
 
-/// Addresses that people reserved at each cloud.
+/// Number of addresses that people reserved at each cloud.
 pub const ADDRESSES: u64 = 4;
 
-/// The most processes of the controller.
+/// Maximum number of controller replicas.
 pub(crate) const REPLICAS_MAX: u64 = 3;
 
-/// How long things go wrong.
+/// How long events and faults happen. After that everything is repaired.
 pub const CHAOS: Duration = Duration::from_secs(600);
 
-/// D of every run. What is under way in the network is under way for less.
+/// D of every run. Requests stay in the network for less than this, except those of an `Overdue` event.
 pub const TAKEOVER: Duration = Duration::from_secs(2);
 
-/// How long a lease lasts.
+/// Lease duration.
 pub(crate) const LEASE: Duration = Duration::from_secs(5);
 
-/// What our mark on DNS records says.
+/// The owner ID that the controller writes next to its DNS records.
 pub const DNS_OWNER: &str = "simulated";
 
-/// The shortest pause before a change that failed is tried again.
+/// Shortest backoff after a failed change.
 pub const RETRY_SHORTEST: Duration = Duration::from_secs(1);
 
-/// The most addresses that are created: enough for every script.
+/// Maximum number of addresses that the controller creates. No script reaches it.
 pub(crate) const CREATED_MAX: usize = 1_000;
 
-/// Timers of a process are not exact.
+/// How far the timers of a process may be off.
 pub(crate) const TIMER_INEXACTNESS: Duration = Duration::from_millis(100);
 
-/// How many processes of the controller there are in this run.
+/// Number of controller replicas in this run.
 pub fn replicas(seed: u64) -> u64 {
     *Rng::new(seed, "replicas").pick(&[2, 2, REPLICAS_MAX])
 }
 
-/// How long a NotReady node keeps its address in this run, in seconds.
+/// Grace period of NotReady nodes in this run, in seconds.
 pub fn grace(seed: u64) -> u64 {
     *Rng::new(seed, "grace").pick(&[0, 0, 20])
 }

@@ -1,14 +1,15 @@
-//! Where addresses have to be in the end, by who holds what and what nodes are alone.
+//! Checks where addresses, labels and DNS records are at the end of a run.
 //!
-//! In: the objects, the nodes and the pods as they are in Kubernetes, and the clouds' own word for who holds what. Out: what is wrong
-//! about it. The planner is never asked: its rules are said here once more, as short as they are where nothing is going on.
+//! In: the objects, nodes and pods in Kubernetes, and the holders of addresses in the fake clouds. Out: the violations.
+//! It never uses the planner. It states the planner's rules a second time, in the short form that they have in a
+//! settled cluster.
 //!
 //! ```text
-//! I3  an address is on a node that is fit, or no fit node is free, or it is on a machine outside of the cluster that we never gave it to
-//!     no address of an allocation is on a node that is cordoned and well
-//! I5  the nodes with the label are those that hold an address of an allocation
-//!     the nodes with the annotation are those that are fit and hold an address of a pool, and it tells which
-//!     a name has the addresses of those that are fit, and none of any other, unless it would have none
+//! I3  an address is on a fit node, or no fit node is free, or a VM outside the cluster has it, not attached by us
+//!     no address of a NetIPAllocation is on a node that is cordoned and Ready
+//! I5  exactly the nodes that hold an address of a NetIPAllocation have the label
+//!     exactly the fit nodes that hold an address of a FloatingIPPool have the annotation, with this address
+//!     a DNS name has the addresses of exactly the fit nodes, unless it would be empty
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,30 +20,29 @@ use crate::names;
 use crate::objects::texts;
 use crate::universe::Universe;
 
-/// Who wants addresses on which nodes.
+/// A kind of object that lists addresses.
 struct Kind {
     plural: &'static str,
-    /// The field of `spec` that lists them.
+    /// The field of `spec` that lists the addresses.
     lists: &'static str,
-    /// Whether a node needs a pod, and may be cordoned.
+    /// Whether a fit node needs a pod. If so, it may be cordoned.
     needs_pod: bool,
 }
 
 const ALLOCATIONS: Kind = Kind { plural: "netipallocations", lists: "reservedIPs", needs_pod: false };
 const POOLS: Kind = Kind { plural: "floatingippools", lists: "ips", needs_pod: true };
 
-/// A node as it is.
 struct Node {
     name: String,
     role: String,
     machine: String,
     is_fit: bool,
-    /// Whether nothing of an allocation has anything to do there.
+    /// Whether it is cordoned and Ready, so that it must not hold an address of a NetIPAllocation.
     is_drained: bool,
     object: Value,
 }
 
-/// Everything that is wrong in the end, and the invariant that it violates.
+/// All violations at the end of a run, each with its invariant.
 pub fn judge(universe: &Universe) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     for kind in [ALLOCATIONS, POOLS] {
@@ -57,22 +57,22 @@ pub fn judge(universe: &Universe) -> Vec<(&'static str, String)> {
         }
         for node in &nodes {
             let ips = held.get(&node.machine).map(Vec::as_slice).unwrap_or_default();
-            // What is beyond the desired number is left alone, marks and all.
+            // The controller ignores addresses beyond `desiredIPs`, including the marks of their nodes.
             if ips.iter().any(|ip| spare.contains(*ip)) {
                 continue;
             }
             let metadata = &node.object["metadata"];
-            let told = match kind.needs_pod {
+            let mark = match kind.needs_pod {
                 true => &metadata["annotations"][api::RESERVED_IP_ANNOTATION],
                 false => &metadata["labels"][api::IP_READY_LABEL],
             };
-            let is_so = match told.as_str() {
+            let is_correct = match mark.as_str() {
                 None => ips.is_empty() || (kind.needs_pod && !node.is_fit),
-                Some(told) if kind.needs_pod => node.is_fit && ips.iter().any(|ip| *ip == told),
-                Some(told) => told == "true" && !ips.is_empty(),
+                Some(mark) if kind.needs_pod => node.is_fit && ips.iter().any(|ip| *ip == mark),
+                Some(mark) => mark == "true" && !ips.is_empty(),
             };
-            if !is_so {
-                found.push(("I5", format!("{} holds {ips:?}, and is marked with {told}", node.name)));
+            if !is_correct {
+                found.push(("I5", format!("node {} holds {ips:?}, but its mark is {mark}", node.name)));
             }
         }
         match kind.needs_pod {
@@ -85,7 +85,7 @@ pub fn judge(universe: &Universe) -> Vec<(&'static str, String)> {
                 let may = must.iter().chain(spare.iter().filter(on_fit)).cloned().collect();
                 found.extend(misnamed(names::of_the_pool(universe), &must, &may));
             }
-            // A cordoned node is none that an address may go to, and may have a name all the same.
+            // A cordoned node can't get an address, but it may be in a DNS name.
             false => {
                 for (role, values) in names::of_nodes(universe) {
                     let of_role = |node: &&Node| node.role == role;
@@ -104,14 +104,15 @@ pub fn judge(universe: &Universe) -> Vec<(&'static str, String)> {
     found
 }
 
-/// What is wrong about a name that must have some addresses, and may have others. Rather than none, it has what it had.
+/// The violation if a DNS name lacks an address of `must`, or has one outside `may`. If `must` is empty, the name keeps
+/// its old content.
 fn misnamed(
     values: Option<BTreeSet<String>>,
     must: &BTreeSet<String>,
     may: &BTreeSet<String>,
 ) -> Option<(&'static str, String)> {
     let values = values.filter(|values| !(must.is_subset(values) && values.is_subset(may)))?;
-    (!must.is_empty()).then(|| ("I5", format!("a name has {values:?} where {must:?} would be right")))
+    (!must.is_empty()).then(|| ("I5", format!("a DNS name has {values:?} instead of {must:?}")))
 }
 
 impl Node {
@@ -120,7 +121,7 @@ impl Node {
     }
 }
 
-/// The nodes that objects of a kind may mean.
+/// The nodes, with their fitness for objects of a kind.
 fn nodes(universe: &Universe, kind: &Kind) -> Vec<Node> {
     let pods = universe.api.all("pods");
     let read = |object: &Value| {
@@ -136,15 +137,15 @@ fn nodes(universe: &Universe, kind: &Kind) -> Vec<Node> {
     universe.api.all("nodes").iter().filter_map(|object| read(object)).collect()
 }
 
-/// An address that an object wants on a node.
+/// An address that must be on a node.
 struct Wanted {
-    /// The role of such nodes.
+    /// The `role` label of matching nodes.
     role: String,
-    /// The machine that the object says to have been its last.
+    /// The last holder, by the object's status.
     last_holder: Option<String>,
 }
 
-/// The addresses that objects of a kind want on nodes, and those beyond the desired number.
+/// The addresses of all objects of a kind that must be on a node, and those beyond `desiredIPs`.
 fn listed(universe: &Universe, kind: &Kind) -> (BTreeMap<String, Wanted>, BTreeSet<String>) {
     let (mut wanted, mut spare) = (BTreeMap::new(), BTreeSet::new());
     for object in universe.api.all(kind.plural) {
@@ -168,7 +169,7 @@ fn listed(universe: &Universe, kind: &Kind) -> (BTreeMap<String, Wanted>, BTreeS
     (wanted, spare)
 }
 
-/// What is on no fit node though one is free.
+/// Addresses that are on no fit node although one is free.
 fn misplaced(universe: &Universe, nodes: &[Node], wanted: &BTreeMap<String, Wanted>) -> Vec<String> {
     let held: BTreeSet<String> = universe.addresses().iter().filter_map(|ip| universe.holder(ip)).collect();
     let free = |role: &str| {
@@ -178,16 +179,17 @@ fn misplaced(universe: &Universe, nodes: &[Node], wanted: &BTreeMap<String, Want
         let holder = universe.holder(ip);
         let node = nodes.iter().find(|node| Some(&node.machine) == holder.as_ref());
         if let Some(drained) = node.filter(|node| node.is_drained) {
-            return Some(format!("{ip} is on {}, which is drained", drained.name));
+            return Some(format!("{ip} is still on the drained node {}", drained.name));
         }
         let is_well = match (&holder, node) {
             (None, _) => false,
             (Some(_), Some(node)) => node.is_fit,
-            // A machine outside of the cluster keeps it, unless it was a node when we gave it the address.
+            // A VM outside the cluster keeps the address, unless it was a node when the controller attached the
+            // address.
             (Some(_), None) => holder != *last_holder,
         };
         let free = free(role).filter(|_| !is_well)?;
-        Some(format!("{ip} is on {holder:?}, and {} would be free", free.name))
+        Some(format!("{ip} is on {holder:?}, although node {} is free", free.name))
     };
     wanted.iter().filter_map(wrong).collect()
 }

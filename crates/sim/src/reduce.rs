@@ -1,4 +1,7 @@
-//! The shortest script that still fails.
+//! Reduces the script of a failing run to a short one that still fails.
+//!
+//! In: a seed, its script and the violation. Out: the remaining events, and the violation that they cause. It never
+//! changes the time of an event.
 
 use std::time::Duration;
 
@@ -6,8 +9,8 @@ use crate::event::Event;
 use crate::run::run;
 use crate::violation::Violation;
 
-/// Leaves out whatever a failing run can do without. Gives what is left, and what that violates: the same invariant, though perhaps
-/// elsewhere.
+/// Removes all events that the failure does not need. Returns the remaining events and their violation. It is of the
+/// same invariant, but may concern another object.
 pub fn reduce(
     seed: u64,
     script: &[(Duration, Event)],
@@ -18,7 +21,7 @@ pub fn reduce(
         let found = run(seed, script).violations.into_iter().find(|found| found.invariant == last.invariant);
         found.map(|found| last = found).is_some()
     };
-    // Most of what comes after the fault has no part in it, so the shortest beginning that fails is looked for first.
+    // Most events after the failure have no influence on it, so search for the shortest failing prefix first.
     let (mut enough, mut too_little) = (script.len(), 0);
     while too_little < enough {
         let middle = usize::midpoint(too_little, enough);

@@ -1,7 +1,7 @@
-//! Writes that the apiserver refused.
+//! A record of the writes that the apiserver rejected.
 //!
-//! In: which process was refused which version of which object, and when. Out: how often within the last minute. It never says
-//! how often is too often.
+//! In: rejected writes: process, object, version and time. Out: how often the same write was rejected within the last
+//! minute. It never decides how often is too often: `broken` does.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use crate::lock::lock;
 
-/// How long a refusal counts.
+/// How long a rejected write counts.
 const COUNTS_FOR: Duration = Duration::from_secs(60);
 
-/// A process, a path, and the version of the object that was there.
+/// A process, a path, and the version of the object before the write.
 pub(crate) type Write = (u64, String, String);
 
-/// When each process was refused a write of a version of an object.
+/// The times of rejected writes.
 #[derive(Default)]
 pub struct Refusals(Mutex<BTreeMap<Write, Vec<Duration>>>);
 
 impl Refusals {
-    /// A write was refused now; gives how often that was so within the last minute.
+    /// Records a rejected write. Returns how often it was rejected within the last minute.
     pub(crate) fn add(&self, write: Write, now: Duration) -> usize {
         let times = &mut lock(&self.0);
         let times = times.entry(write).or_default();

@@ -1,4 +1,7 @@
-//! One run: a cluster, its clouds and the controller's processes, from a seed and a script to a judgement.
+//! One run: a cluster, its clouds and the controller's processes.
+//!
+//! In: a seed and a script. Out: the violated invariants and the event log. It starts, stops, crashes and restarts
+//! processes, and never changes the cluster: `cluster` does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,30 +26,30 @@ use crate::rng::Rng;
 use crate::universe::{Process, Universe};
 use crate::violation::Violation;
 
-/// How long a run may take to settle once nothing goes wrong any more: every pause after a failure is shorter.
+/// How long a run may take to settle after the last fault. Every backoff is shorter.
 pub const SETTLES_WITHIN: Duration = Duration::from_secs(400);
 
-/// How long nothing at all is written then.
+/// After that, no process may write anything for this long.
 const QUIET: Duration = Duration::from_secs(90);
 
-/// A process that died is started again after so long.
+/// A process that has ended is restarted after this time.
 const RESTART: Duration = Duration::from_secs(3);
 
-/// What became of a run.
+/// The result of a run.
 pub struct Outcome {
-    /// What was violated; nothing is the only good answer.
+    /// The violated invariants. Empty if the run succeeded.
     pub violations: Vec<Violation>,
-    /// What happened.
+    /// The event log.
     pub story: Vec<String>,
-    /// How many addresses went from one machine to another.
+    /// Number of attaches of addresses that were attached before, except those by people.
     pub failovers: usize,
-    /// A number that stands for every request that was made, when, and by whom.
+    /// A hash of all requests, with their times and senders.
     pub trace: u64,
-    /// How long it took in its own time.
+    /// How long the run took in virtual time.
     pub simulated: Duration,
 }
 
-/// Runs one seed with a script, in a time of its own.
+/// Runs one seed with a script, in virtual time.
 pub fn run(seed: u64, script: &[(Duration, Event)]) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     match runtime {
@@ -77,8 +80,8 @@ async fn play(seed: u64, script: &[(Duration, Event)]) -> Outcome {
     Outcome { violations, story: universe.story(), failovers, trace, simulated: universe.elapsed() }
 }
 
-/// Lets the script happen, and then everything settle: gives what had been written when it should have. A run that has gone wrong on
-/// the way ends there, because what follows has no part in it.
+/// Applies the script, ends all faults, and waits until the run has settled. Returns how much had been written by then.
+/// Returns None as soon as a check fails, because later events have no influence on that.
 async fn live(
     universe: &Universe,
     cluster: &mut Cluster,
@@ -86,20 +89,20 @@ async fn live(
     script: &[(Duration, Event)],
 ) -> Option<Written> {
     for (at, event) in script {
-        fleet.look_after_until(*at).await?;
+        fleet.supervise_until(*at).await?;
         cluster.happen(event);
         fleet.happen(event);
     }
-    fleet.look_after_until(CHAOS).await?;
-    universe.tell("nothing goes wrong any more");
+    fleet.supervise_until(CHAOS).await?;
+    universe.tell("all faults end");
     fleet.heal();
     cluster.heal();
-    fleet.look_after_until(CHAOS + SETTLES_WITHIN / 2).await?;
+    fleet.supervise_until(CHAOS + SETTLES_WITHIN / 2).await?;
     cluster.resolve();
     let settled_at = CHAOS + SETTLES_WITHIN;
-    fleet.look_after_until(settled_at).await?;
+    fleet.supervise_until(settled_at).await?;
     let before = judge::written(universe);
-    fleet.look_after_until(settled_at + QUIET).await?;
+    fleet.supervise_until(settled_at + QUIET).await?;
     Some(before)
 }
 
@@ -109,7 +112,7 @@ struct Fleet {
     rng: Rng,
     processes: Vec<Option<Running>>,
     started: u64,
-    /// What happens to processes later, by itself.
+    /// Scheduled restarts and resumptions.
     later: Vec<(Duration, Later)>,
 }
 
@@ -139,13 +142,13 @@ impl Fleet {
 
     fn start(&mut self, replica: usize) {
         self.started += 1;
-        // No quartz is as bad as that.
+        // Up to 0.1 % too fast or too slow: more than a real clock drifts.
         let drift = i64::try_from(self.rng.roll(2_000)).unwrap_or(0) - 1_000;
         let process = Process::new(self.started, Arc::clone(&self.universe), drift);
         let (terminate, asked) = oneshot::channel::<()>();
-        let terms = Options {
+        let options = Options {
             identity: format!("p{}", self.started),
-            // Every pod runs on a node that may hold an address.
+            // Each pod runs on a node that can hold an address.
             node: Some(format!("edge-{replica}").as_str().into()),
             namespace: None,
             lease: ("kube-system".into(), "lease".into()),
@@ -163,20 +166,20 @@ impl Fleet {
         let task = tokio::spawn(async move {
             let Ok(metrics) = AllMetrics::new(&Identity::default()) else { return };
             let asked = async move {
-                // A sender that is gone without a word asks for nothing.
+                // A dropped sender is not a request to stop.
                 if asked.await.is_err() {
                     std::future::pending::<()>().await;
                 }
             };
-            let ended = stop.rules(control(edges, terms, metrics, asked.boxed())).await;
+            let ended = stop.rules(control(edges, options, metrics, asked.boxed())).await;
             let ended = ended.map_err(|error| error.to_string());
             universe.tell(&format!("p{number} ends: {ended:?}"));
         });
         self.processes[replica] = Some(Running { process, task, terminate: Some(terminate) });
     }
 
-    /// Lets time pass, and starts again what has ended. None where something has gone wrong that must not.
-    async fn look_after_until(&mut self, until: Duration) -> Option<()> {
+    /// Lets time pass, and restarts processes that have ended. Returns None if a check has failed.
+    async fn supervise_until(&mut self, until: Duration) -> Option<()> {
         const LOOK: Duration = Duration::from_millis(250);
         loop {
             if self.universe.is_condemned() {
@@ -211,7 +214,7 @@ impl Fleet {
                     |later: &Later| matches!(later, Later::Resume(other) if other.number == process.number);
                 let is_stopped_longer = self.later.iter().any(|(_, later)| is_same(later));
                 if !is_stopped_longer && !process.is_dead() {
-                    self.universe.tell(&format!("p{} goes on", process.number));
+                    self.universe.tell(&format!("p{} resumes", process.number));
                     process.stop.set(false);
                 }
             }
@@ -239,7 +242,7 @@ impl Fleet {
                 if let Some(running) = &mut self.processes[of(replica)]
                     && let Some(terminate) = running.terminate.take()
                 {
-                    self.universe.tell(&format!("p{} is asked to stop", running.process.number));
+                    self.universe.tell(&format!("p{} is asked to terminate", running.process.number));
                     _ = terminate.send(());
                 }
             }
@@ -271,7 +274,7 @@ impl Fleet {
         }
     }
 
-    /// A person writes into the lease, whoever holds it.
+    /// A person edits the Lease.
     fn edit_lease(&self, edit: LeaseEdit) {
         let of = |replica: u64| self.processes.get(usize::try_from(replica).unwrap_or(0))?.as_ref();
         let now = self.universe.now();
@@ -287,7 +290,7 @@ impl Fleet {
         });
     }
 
-    /// The replica that holds the lease, or the first.
+    /// The replica that holds the Lease, or the first one.
     fn leader(&self) -> usize {
         let leases = self.universe.api.all("leases");
         let holder = leases.first().and_then(|lease| lease["spec"]["holderIdentity"].as_str());

@@ -1,5 +1,7 @@
-//! What goes wrong in a run, drawn from its seed before it begins, so that a part of it can be left out and the rest tried
-//! again.
+//! Generates the script of a run from its seed.
+//!
+//! In: a seed. Out: the events and their times. It draws all events before the run begins, so `reduce` can remove some
+//! of them and run the rest again.
 
 use std::time::Duration;
 
@@ -10,12 +12,12 @@ use crate::options::{ADDRESSES, CHAOS, NODES, REPLICAS_MAX, grace};
 use crate::rng::Rng;
 use crate::vips;
 
-/// When what happens.
+/// The default script: a random mix of events and faults.
 pub fn script(seed: u64) -> Vec<(Duration, Event)> {
     let mut rng = Rng::new(seed, "script");
     let grace = Duration::from_secs(grace(seed));
     let mood = *rng.pick(&[Mood::Calm, Mood::Mixed, Mood::Stops, Mood::Crashes, Mood::Weather]);
-    // In some runs there is no time to recover from one blow before the next.
+    // In some runs there is no time to recover from one fault before the next.
     let count = match (mood, rng.one_in(4)) {
         (Mood::Calm, _) => 200 + rng.roll(800),
         (_, true) => 150 + rng.roll(150),
@@ -24,7 +26,7 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
     let mut events = Vec::new();
     for _ in 0..count {
         let (at, event) = (rng.up_to(CHAOS), event(&mut rng, mood));
-        // Troubles rarely come alone, and the worst come while the first is being dealt with.
+        // The worst faults happen while the leader handles another event.
         let is_work = matches!(
             event,
             Event::NotReady { .. }
@@ -41,7 +43,7 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
                 | Event::ForgeCreated
         );
         if matches!(event, Event::Desire { .. }) && rng.one_in(2) {
-            // Whose a new address is can be told least while others create some too.
+            // Other creations at the same time make it hardest to tell which new address is ours.
             let others = (0..4).map(|_| (at + rng.up_to(Duration::from_secs(2)), Event::ForeignCreation));
             events.extend(others);
         }
@@ -57,12 +59,12 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
             if let Event::Stop { seconds, .. } = trouble
                 && rng.one_in(2)
             {
-                // What was stopped and goes on is most dangerous while it can't learn that it leads no more.
+                // A resumed process is most dangerous while it can't learn that it has lost the Lease.
                 let storm = Event::KubernetesStorm { one_in: 1, seconds: 4 };
                 events.push((at + Duration::from_secs(seconds) - Duration::from_millis(200), storm));
             }
             if matches!(trouble, Event::Overdue { .. }) && rng.one_in(2) {
-                // What comes late is most dangerous if somebody else leads by then.
+                // A late request is most dangerous if another process leads when it arrives.
                 let after = Duration::from_millis(500) + rng.up_to(Duration::from_secs(2));
                 events.push((at + after, Event::Crash { replica: Replica::Leader }));
             }
@@ -86,26 +88,26 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
     events
 }
 
-/// Beside everything else that goes wrong, every other node at every cloud falls ill, then those get well and the others fall
-/// ill, and so on: as many addresses move as can.
+/// The default script, and in addition every other node of each cloud becomes NotReady. Then these become Ready and the
+/// others NotReady, and so on, so that as many addresses as possible move.
 pub fn churn(seed: u64) -> Vec<(Duration, Event)> {
-    // The old name of this command: with another label, recorded seeds would give other runs.
+    // "tides" is the old name of this command. With another name, recorded seeds would give other runs.
     let mut rng = Rng::new(seed, "tides");
     let mut events = script(seed);
-    let (mut at, mut ill) = (Duration::from_secs(20), 0);
+    let (mut at, mut not_ready) = (Duration::from_secs(20), 0);
     while at < CHAOS {
         for (cloud, node) in
             Cloud::ALL.into_iter().flat_map(|cloud| (0..NODES).map(move |node| (cloud, node)))
         {
-            let event = match node % 2 == ill {
+            let event = match node % 2 == not_ready {
                 true => Event::NotReady { cloud, node },
                 false => Event::Ready { cloud, node },
             };
             events.push((at, event));
         }
-        // Some moves have ended by then, and some have not.
+        // By then some moves are finished and others are not.
         at += Duration::from_secs(grace(seed) + 8) + rng.up_to(Duration::from_secs(8));
-        ill = 1 - ill;
+        not_ready = 1 - not_ready;
     }
     events.sort_by_key(|(at, _)| *at);
     events
@@ -114,13 +116,13 @@ pub fn churn(seed: u64) -> Vec<(Duration, Event)> {
 /// How often the leader is killed in a run of [`creations`].
 pub const KILLS: u64 = 8;
 
-/// Twenty addresses are created, beside others who create some too, and meanwhile the leader is killed again and again.
+/// The controller creates 20 addresses and others create some too, while the leader is killed repeatedly.
 pub fn creations(seed: u64) -> Vec<(Duration, Event)> {
     let mut rng = Rng::new(seed, "creations");
     let mut at = Duration::from_secs(20);
     let mut events = vec![(at, Event::Desire { count: 20 })];
     for _ in 0..KILLS {
-        // It takes a while until somebody else leads, and he should have begun when his turn comes.
+        // The next leader needs time to take over and to start before it is killed too.
         at += Duration::from_secs(18) + rng.up_to(Duration::from_secs(12));
         events.push((at - rng.up_to(Duration::from_secs(5)), Event::ForeignCreation));
         events.push((at, Event::Crash { replica: Replica::Leader }));
@@ -129,10 +131,10 @@ pub fn creations(seed: u64) -> Vec<(Duration, Event)> {
     events
 }
 
-/// What most often goes wrong in a run while the leader is at work.
+/// The faults that prevail in a run while the leader works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mood {
-    /// Nothing: nodes come and go, and the controller is well.
+    /// No faults of the controller: only nodes change.
     Calm,
     Mixed,
     Stops,
@@ -140,7 +142,7 @@ enum Mood {
     Weather,
 }
 
-/// Something that goes wrong while the leader is at work.
+/// Draws a fault that happens while the leader works.
 fn trouble(rng: &mut Rng, mood: Mood) -> Event {
     let (replica, cloud) = (Replica::Leader, *rng.pick(&Cloud::ALL));
     let kind = match mood {
@@ -197,7 +199,7 @@ fn event(rng: &mut Rng, mood: Mood) -> Event {
     let cloud = *rng.pick(&Cloud::ALL);
     let node = rng.roll(NODES);
     let replica = Replica::Number(rng.roll(REPLICAS_MAX));
-    // The first are what happens to nodes, the others are what happens to the controller.
+    // The first 24 numbers concern nodes and pods. The others concern objects, the controller and the clouds.
     match rng.roll(if mood == Mood::Calm { 24 } else { 43 }) {
         0 if rng.one_in(4) => Event::Blackout { cloud },
         0..5 => Event::NotReady { cloud, node },

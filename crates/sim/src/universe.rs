@@ -1,4 +1,7 @@
-//! What all processes of a run share: the apiserver, the clouds, the weather between them, and the story of the run.
+//! The shared state of a run: the apiserver, the clouds, the network between them, and the event log.
+//!
+//! In: faults to inject, and lines for the event log. Out: the time, the fate of each request, and the holder of each
+//! address. It never decides when a fault happens: `script` does.
 
 mod record;
 
@@ -32,18 +35,18 @@ use crate::options::ADDRESSES;
 use crate::refusals::Refusals;
 use crate::rng::Rng;
 
-/// When every run begins, by the true time of day.
+/// The wall-clock time at which every run begins.
 const BEGINNING: i64 = 1_800_000_000;
 
-/// How late a request to a cloud may arrive in bad weather.
-const LATE_MAX: Duration = Duration::from_millis(1_800);
+/// Maximum additional delay of a request or response during network faults.
+const STALENESS_MAX: Duration = Duration::from_millis(1_800);
 
-/// What all share.
+/// The shared state of a run.
 pub struct Universe {
-    /// Kubernetes.
+    /// The simulated apiserver.
     pub api: ApiServer,
     trace: Mutex<DefaultHasher>,
-    /// Compute Engine.
+    /// Google Cloud.
     pub compute: Fake<Compute>,
     /// DigitalOcean.
     pub ocean: Fake<DigitalOcean>,
@@ -59,22 +62,22 @@ pub struct Universe {
     weather: Mutex<Weather>,
     traps: Mutex<Traps>,
     story: Mutex<Vec<String>>,
-    /// What arrived at the clouds.
+    /// The requests that arrived.
     pub arrivals: Arrivals,
-    /// Who has to be given time to recover.
+    /// The NotReady nodes in their grace period.
     pub grace: Grace,
-    /// Writes that were refused.
+    /// Writes that the apiserver rejected.
     pub refusals: Refusals,
 }
 
-/// How the network behaves.
+/// The state of the network.
 struct Weather {
     rng: Rng,
     kubernetes: Storm,
     clouds: Storm,
 }
 
-/// For a while one request in so many goes wrong.
+/// A period in which one request in `one_in` fails.
 #[derive(Clone, Copy, Default)]
 struct Storm {
     one_in: u64,
@@ -82,45 +85,45 @@ struct Storm {
 }
 
 impl Storm {
-    /// Another storm: what is left of this one goes on like it.
+    /// Starts another storm. The rest of the current one continues with the new rate.
     fn brews(&mut self, one_in: u64, until: Duration) {
         *self = Self { one_in, until: self.until.max(until) };
     }
 }
 
-/// How long a request or an answer is under way at the most, where nothing is wrong.
+/// Maximum network delay of a request or response without faults.
 const DELAY_MAX: Duration = Duration::from_millis(40);
 
-/// What waits for the next change that somebody asks for.
+/// Faults that the next change triggers.
 #[derive(Default)]
 struct Traps {
-    /// It arrives so long after D.
+    /// The next change of an address at this cloud arrives this long after D.
     overdue: BTreeMap<Cloud, Duration>,
-    /// Whoever asks for it there dies of that.
+    /// The process that sends the next change there crashes.
     doom: BTreeMap<Asked, Death>,
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It arrives, and the answer comes back.
+    /// The request arrives, and its response comes back.
     Well,
-    /// It never arrives.
+    /// The request never arrives.
     RequestLost,
-    /// It is carried out, and the answer never comes.
+    /// The server executes the request, but the response is lost.
     ReplyLost,
-    /// The connection breaks off, and the request arrives all the same, a while later.
+    /// The connection breaks, but the request still arrives later.
     Echo,
-    /// The server is not able to answer now.
+    /// The server responds with 503.
     Unavailable,
-    /// Or has too many others to answer.
+    /// The server responds with 429.
     TooMany,
-    /// It is carried out, and the answer breaks off.
+    /// The server executes the request, but the response is truncated.
     Truncated,
 }
 
 impl Universe {
-    /// Nothing has happened yet.
+    /// Creates the state at the start of a run.
     pub fn new(seed: u64, clouds: Clouds) -> Arc<Self> {
         let Clouds { compute, ocean, zones, azure, ec2, route53 } = clouds;
         let rng = Rng::new(seed, "weather");
@@ -144,52 +147,52 @@ impl Universe {
         })
     }
 
-    /// How long the run has lasted.
+    /// Virtual time since the start of the run.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Takes note of a request that arrives, so that two runs that differ in any of them are told apart.
+    /// Adds a request that arrives to the hash of all requests, so that two different runs have different hashes.
     pub fn trace(&self, process: u64, method: &Method, uri: &Uri, body: &[u8]) {
         (self.elapsed(), process, method, uri, body).hash(&mut *lock(&self.trace));
     }
 
-    /// A number that stands for all of them.
+    /// The hash of all requests so far.
     pub fn traced(&self) -> u64 {
         lock(&self.trace).finish()
     }
 
-    /// The true time of day.
+    /// The wall-clock time, without the errors of the processes' clocks.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_second(BEGINNING).unwrap_or_default() + self.elapsed()
     }
 
-    /// For so long one request in so many to Kubernetes goes wrong.
+    /// Makes one request in `one_in` to Kubernetes fail for this long.
     pub fn kubernetes_storm(&self, one_in: u64, lasts: Duration) {
         lock(&self.weather).kubernetes.brews(one_in, self.elapsed() + lasts);
     }
 
-    /// The same for the clouds.
+    /// Makes one request in `one_in` to the clouds fail for this long.
     pub fn cloud_storm(&self, one_in: u64, lasts: Duration) {
         lock(&self.weather).clouds.brews(one_in, self.elapsed() + lasts);
     }
 
-    /// The next change of an address at a cloud arrives so long after D.
+    /// Makes the next change of an address at a cloud arrive this long after D.
     pub fn delay_next(&self, cloud: Cloud, late: Duration) {
         lock(&self.traps).overdue.insert(cloud, late);
     }
 
-    /// How long after D this change arrives, if it does.
+    /// How long after D this change arrives; None if it is not delayed. Resets the fault.
     pub fn overdue(&self, cloud: Cloud) -> Option<Duration> {
         lock(&self.traps).overdue.remove(&cloud)
     }
 
-    /// Whoever next asks for a change there dies of it.
+    /// Makes the process that sends the next change there crash.
     pub fn doom(&self, asked: Asked, death: Death) {
         lock(&self.traps).doom.insert(asked, death);
     }
 
-    /// Whether whoever asks for a change now dies of it.
+    /// Whether the process that sends a change now crashes. Resets the fault.
     pub fn is_doomed(&self, asked: Asked, death: Death) -> bool {
         let doom = &mut lock(&self.traps).doom;
         let is_doomed = doom.get(&asked) == Some(&death);
@@ -199,14 +202,14 @@ impl Universe {
         is_doomed
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all network faults.
     pub fn clear_up(&self) {
         let weather = &mut lock(&self.weather);
         (weather.kubernetes, weather.clouds) = (Storm::default(), Storm::default());
         *lock(&self.traps) = Traps::default();
     }
 
-    /// What becomes of the next request, and how long it and its answer are under way.
+    /// The fate of the next request, and the delays of the request and of its response.
     pub fn fate(&self, is_cloud: bool) -> (Fate, Duration, Duration) {
         let weather = &mut lock(&self.weather);
         let storm = if is_cloud { weather.clouds } else { weather.kubernetes };
@@ -216,7 +219,7 @@ impl Universe {
             return (Fate::Well, out, back);
         }
         let fates: &[Fate] = match is_cloud {
-            // Clouds have limits of their own, and cut off answers themselves.
+            // The fake clouds have their own rate limits and truncate responses themselves.
             true => &[Fate::RequestLost, Fate::ReplyLost, Fate::Echo, Fate::Unavailable],
             false => &[
                 Fate::RequestLost,
@@ -228,42 +231,42 @@ impl Universe {
             ],
         };
         let fate = if rng.one_in(storm.one_in) { *rng.pick(fates) } else { Fate::Well };
-        // What is late is still within D.
+        // A late request still arrives within D.
         if fate == Fate::Echo || (is_cloud && rng.one_in(4)) {
-            out += rng.up_to(LATE_MAX);
+            out += rng.up_to(STALENESS_MAX);
         }
-        // An answer that is late tells what was, not what is.
+        // A late response is stale.
         if rng.one_in(4) {
-            back += rng.up_to(LATE_MAX);
+            back += rng.up_to(STALENESS_MAX);
         }
         (fate, out, back)
     }
 
-    /// Tells of something.
+    /// Adds a line to the event log.
     pub fn tell(&self, text: &str) {
         let line = format!("{:>9.3} {text}", self.elapsed().as_secs_f64());
         lock(&self.story).push(line);
     }
 
-    /// Everything that was told.
+    /// The event log.
     pub fn story(&self) -> Vec<String> {
         lock(&self.story).clone()
     }
 
-    /// Whether what is lost leaves the one who waits without a word, instead of breaking the connection off.
+    /// Whether the connection of a lost request stays open without data, instead of breaking. Drawn at random.
     pub fn is_silent(&self) -> bool {
         lock(&self.weather).rng.one_in(2)
     }
 
-    /// How long a request waits in its client.
+    /// How long a request stays in its client before it is sent.
     pub fn in_client(&self) -> Duration {
         let rng = &mut lock(&self.weather).rng;
-        // Now and then a connection has to be made first.
+        // Sometimes the client has to open a connection first.
         let longest = if rng.one_in(4) { Duration::from_millis(300) } else { Duration::from_millis(5) };
         rng.up_to(longest)
     }
 
-    /// The clouds that addresses are in.
+    /// The clouds that have addresses.
     pub fn accounts(&self) -> Accounts<'_> {
         Accounts {
             project: PROJECT,
@@ -274,7 +277,7 @@ impl Universe {
         }
     }
 
-    /// Every address that somebody may hold, at whichever cloud.
+    /// All reserved addresses of all clouds.
     pub fn addresses(&self) -> Vec<String> {
         let reserved = (0..ADDRESSES).flat_map(|number| {
             [Cloud::Compute, Cloud::Azure, Cloud::Aws].map(|cloud| address_at(cloud, number))
@@ -282,7 +285,7 @@ impl Universe {
         reserved.chain(self.ocean.with(|ocean| ocean.reserved_ips())).collect()
     }
 
-    /// The machine that has an address, at whichever cloud.
+    /// The VM that holds an address.
     pub fn holder(&self, ip: &str) -> Option<String> {
         let droplet = || self.ocean.with(|ocean| ocean.holder(ip)).map(|id| id.to_string());
         let at_azure = || self.azure.with(|azure| azure.holder(ip));
@@ -291,41 +294,41 @@ impl Universe {
     }
 }
 
-/// A process of the controller: it can be stopped, and its clock can be wrong.
+/// A process of the controller. It can be stopped, and its clock can be wrong.
 pub struct Process {
-    /// Its number; every start is another process.
+    /// Its number. A restarted replica is a new process.
     pub number: u64,
     universe: Arc<Universe>,
     /// Stops all of its tasks.
     pub stop: Stop,
-    /// How far its time of day is off, in milliseconds.
+    /// Error of its wall clock, in milliseconds.
     skew: Mutex<i64>,
-    /// How many parts in a million its clock runs too fast.
+    /// How much too fast its clocks run, in parts per million.
     drift: i64,
     is_dead: AtomicBool,
 }
 
 impl Process {
-    /// A process that runs.
+    /// Creates a running process.
     pub fn new(number: u64, universe: Arc<Universe>, drift: i64) -> Arc<Self> {
         let (stop, skew, is_dead) = (Stop::default(), Mutex::new(0), AtomicBool::new(false));
         Arc::new(Self { number, universe, stop, skew, drift, is_dead })
     }
 
-    /// Dies in this very moment: nothing of it goes on.
+    /// Crashes now. None of its tasks continues.
     pub async fn dies(&self) {
-        self.universe.tell(&format!("p{} dies", self.number));
+        self.universe.tell(&format!("p{} crashes", self.number));
         self.is_dead.store(true, Ordering::SeqCst);
         self.stop.set(true);
         std::future::pending().await
     }
 
-    /// Whether it has died.
+    /// Whether it has crashed.
     pub fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::SeqCst)
     }
 
-    /// Lets its time of day jump.
+    /// Changes its wall clock by this much.
     pub fn jump(&self, milliseconds: i64) {
         *lock(&self.skew) += milliseconds;
         self.universe.grace.misjudges(self.number);

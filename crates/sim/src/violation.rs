@@ -1,13 +1,13 @@
-//! What a judge finds: an invariant, and how it was violated.
+//! A violated invariant.
 
 use std::fmt;
 
-/// Something that must not be.
+/// A violation that a check has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which invariant.
+    /// The invariant, such as `I3`. `judge` lists them.
     pub invariant: &'static str,
-    /// What was found.
+    /// What happened, to which object.
     pub what: String,
 }
 

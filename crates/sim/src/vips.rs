@@ -1,8 +1,13 @@
-//! The VIPs of a run: people who make Clusters, pools and claims. What must never happen to these is in [`checks`].
+//! The VIPs of a run: events by people who create and change Clusters, IPAM pools and claims. [`checks`] has the
+//! invariants.
 //!
-//! Most Clusters have a class that defines the variable for the VIP, one has a class that does not, and one has no topology. Some
-//! want no ingress VIP. There are two pools for each role, of both kinds, which together are at times too small. Now and then a
-//! person sets an endpoint while its VIP is on its way, which may be an address of a pool, or has a claim of their own under the name that is ours.
+//! In: the seed, and the times at which the controller is in trouble. Out: events and their effects in Kubernetes. It
+//! never changes an object in the controller's name.
+//!
+//! Most Clusters have a class that defines the variable for the VIP. One has a class that does not, and one has no
+//! topology. One requests no ingress VIP. Each role has two pools, one of each kind, which together are sometimes too
+//! small. Sometimes a person sets an endpoint while the controller allocates the VIP, and this endpoint may be an
+//! address of a pool. Sometimes a person creates a claim with the name that the controller uses.
 
 pub mod checks;
 
@@ -18,20 +23,20 @@ use crate::options::CHAOS;
 use crate::rng::Rng;
 use crate::universe::Universe;
 
-/// How many Clusters there are at the most.
+/// Maximum number of Clusters.
 pub(crate) const CLUSTERS: u64 = 5;
-/// Those that are there from the beginning.
+/// Number of Clusters at the beginning.
 const FIRST: u64 = 2;
 pub(crate) const NAMESPACE: &str = "capi";
-/// The class that defines the variable.
+/// The class that defines the variable for the VIP.
 const CLASS_WITH_VARIABLE: &str = "edge";
-/// The class that does not.
+/// The class that does not define it.
 const CLASS_WITHOUT: &str = "bare";
 
-/// A Cluster appears, and somebody sets its endpoint so soon after that, at the latest.
+/// A person sets the endpoint of a new Cluster within this time.
 const SOON: Duration = Duration::from_secs(4);
 
-/// A pool of the run.
+/// An IPAM pool of the run.
 struct Pool {
     plural: &'static str,
     namespace: &'static str,
@@ -65,10 +70,10 @@ const POOLS: [Pool; 4] = [
     Pool { plural: "inclusterippools", namespace: NAMESPACE, name: "near", role: Role::Ingress, priority: 5 },
 ];
 
-/// The addresses that a pool has at first, and when it has grown.
+/// The number of addresses of a pool: at the beginning, and after it has grown.
 const SIZES: [u64; 2] = [2, 6];
 
-/// When what happens, often just before the controller is in trouble.
+/// Draws the events and their times. Half of them happen just before the controller is in trouble.
 pub fn script(seed: u64, troubles: &[Duration]) -> Vec<(Duration, VipEvent)> {
     let mut rng = Rng::new(seed, "vips");
     let mut events = Vec::new();
@@ -81,7 +86,7 @@ pub fn script(seed: u64, troubles: &[Duration]) -> Vec<(Duration, VipEvent)> {
         if let VipEvent::Create { cluster } | VipEvent::Replace { cluster } = event
             && rng.one_in(3)
         {
-            // Mostly its VIP is written within a second, so that is when somebody else's endpoint is most in danger.
+            // The controller usually writes the VIP within a second, so a person's endpoint is most at risk then.
             let after = *rng.pick(&[SOON, SOON / 4]);
             events.push((at + rng.up_to(after), VipEvent::SetEndpoint { cluster }));
         }
@@ -109,7 +114,7 @@ fn event(rng: &mut Rng) -> VipEvent {
     }
 }
 
-/// What is there from the beginning.
+/// Creates the initial objects.
 pub fn prepare(universe: &Universe) {
     for (name, variables) in
         [(CLASS_WITH_VARIABLE, json!([{"name": "clusterVip"}])), (CLASS_WITHOUT, json!([]))]
@@ -122,7 +127,7 @@ pub fn prepare(universe: &Universe) {
     (0..FIRST).for_each(|cluster| happen(universe, &VipEvent::Create { cluster }));
 }
 
-/// Lets something happen. What makes no sense at this moment does not.
+/// Applies an event. An event that is not possible at this moment has no effect.
 pub fn happen(universe: &Universe, event: &VipEvent) {
     let (api, now) = (&universe.api, universe.now());
     let edit = |cluster: u64, change: &dyn Fn(&mut Value)| {
@@ -171,7 +176,7 @@ pub fn happen(universe: &Universe, event: &VipEvent) {
     }
 }
 
-/// Nobody does anything any more, and nothing is in the way.
+/// Removes everything that keeps a Cluster from getting its VIPs.
 pub fn heal(universe: &Universe) {
     for pool in 0..POOLS.len() {
         [VipEvent::AddPool { pool }, VipEvent::Grow { pool }]
@@ -179,7 +184,7 @@ pub fn heal(universe: &Universe) {
             .for_each(|event| happen(universe, event));
     }
     let in_range = universe.api.one("clusters", NAMESPACE, &name(CLUSTER_IN_RANGE));
-    // Others may have been given its address, or have had it before, and wait until it is gone.
+    // The pool's provider may have given the same address to other Clusters, which wait until this one is gone.
     if in_range.as_deref().is_some_and(is_by_hand) {
         happen(universe, &VipEvent::Delete { cluster: CLUSTER_IN_RANGE });
     }
@@ -195,14 +200,14 @@ pub(crate) fn name(cluster: u64) -> String {
     format!("cluster-{cluster}")
 }
 
-/// Makes a Cluster, of which Cluster API says something at once.
+/// Creates a Cluster. Cluster API sets a condition on it at once.
 fn create(universe: &Universe, cluster: u64) {
     let (api, now) = (&universe.api, universe.now());
     api.create("clusters", &object(cluster), now);
     api.edit("clusters", NAMESPACE, &name(cluster), now, |object| set_condition(object, "Available", false));
 }
 
-/// Sets a condition as Cluster API does: in its place in the list.
+/// Sets a condition at the beginning of the list, and keeps all others.
 fn set_condition(cluster: &mut Value, kind: &str, status: bool) {
     let mut conditions = cluster["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.retain(|condition| condition["type"] != kind);
@@ -217,10 +222,10 @@ fn claim_name(role: Role, cluster: &str) -> String {
 /// The port of an endpoint that a person sets.
 const PORT_BY_HAND: u16 = 443;
 
-/// The Cluster whose endpoint a person sets to an address of a pool, of which the provider knows nothing.
+/// The Cluster whose endpoint a person sets to an address of a pool, without a claim.
 const CLUSTER_IN_RANGE: u64 = 3;
 
-/// The endpoint that a person sets.
+/// The endpoint that a person sets for a Cluster.
 fn by_hand(cluster: u64) -> String {
     match cluster {
         CLUSTER_IN_RANGE => addresses(0, SIZES[0]).remove(0),
@@ -255,7 +260,7 @@ fn addresses(pool: usize, count: u64) -> Vec<String> {
     (1..=count).map(|number| format!("10.20.{pool}.{number}")).collect()
 }
 
-/// The addresses of a pool that somebody has.
+/// The addresses of a pool that are in use.
 fn in_use(universe: &Universe, pool: usize) -> Vec<String> {
     let given = universe.api.all("ipaddresses");
     let is_given = |address: &String| given.iter().any(|given| given["spec"]["address"] == address.as_str());
@@ -291,7 +296,7 @@ fn host(cluster: &Value) -> Option<&str> {
     text(&cluster["spec"]["controlPlaneEndpoint"]["host"])
 }
 
-/// Whose a claim is.
+/// The UID of a claim's owner.
 fn owner(claim: &Value) -> Option<&str> {
     text(&claim["metadata"]["ownerReferences"][0]["uid"])
 }

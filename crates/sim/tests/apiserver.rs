@@ -1,6 +1,6 @@
-//! The simulated apiserver behaves as a real one: random histories give the same answers, the same lists and the same watch events on the
-//! simulated and on a real kube-apiserver, and so does what happens to a whole kind. It needs the servers that `just tools` builds:
-//! `just e2e` runs it.
+//! Compares the simulated apiserver with a real kube-apiserver. Random histories must give the same responses, lists
+//! and watch events on both, and so must the deletion of a CRD. The tests need the servers that `just tools` builds.
+//! `just e2e` runs them.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 use std::collections::BTreeMap;
@@ -23,24 +23,24 @@ use testbed::control_plane::{ControlPlane, Options};
 const HISTORIES: u64 = 1_000;
 const STEPS: u64 = 12;
 
-/// So many histories are watched together: a real watch goes back a few hundred events at the most.
+/// Number of histories per watch. A real watch can start at most a few hundred events in the past.
 const BATCH: usize = 20;
 
-/// How long a real apiserver may take until it serves a kind, or serves it no more: every five seconds it looks whether the
-/// objects of a kind that was deleted are gone.
+/// How long a real apiserver may take until it serves a CRD, or stops serving it. It checks every five seconds whether
+/// the objects of a deleted CRD are gone.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// How long a watch that asks for bookmarks lasts. It gets one two seconds before its end, or up to a second off that.
+/// Duration of a watch that requests bookmarks. It gets one about two seconds before its end.
 const BOOKMARKED_SECONDS: u64 = 8;
 
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const FINALIZER: &str = "example.com/one";
 const IPS: [&str; 2] = ["203.0.113.1", "203.0.113.2"];
 
-/// A kind that histories are about.
+/// A kind that histories use.
 struct Subject {
     plural: &'static str,
-    /// Where its objects are.
+    /// The path of its objects.
     path: &'static str,
 }
 
@@ -64,7 +64,7 @@ impl Subject {
         format!("{}/{name}", self.path)
     }
 
-    /// An object that a real apiserver takes as it is, with nothing left for it to fill in.
+    /// An object that a real apiserver stores unchanged, without defaults to fill in.
     fn object(&self, name: &str, size: usize, has_finalizer: bool) -> Value {
         let kind = self.kind();
         let mut metadata = json!({"name": name});
@@ -85,7 +85,7 @@ impl Subject {
                 "reservedIPs": IPS[..size], "nodeSelector": {"role": "edge"}, "cloud": {"provider": "gcp"},
             }),
             "nodes" => {
-                // A real apiserver gives each new node this taint, unless it has it already.
+                // A real apiserver adds this taint to each new node.
                 let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
                 let mut spec = json!({"providerID": format!("gce://project/zone/{name}"), "taints": [taint]});
                 if size > 1 {
@@ -100,7 +100,7 @@ impl Subject {
         }
     }
 
-    /// What makes any spec of an object into the one of this size.
+    /// A merge patch that turns any spec of an object into the one of this size.
     fn spec_patch(&self, size: usize) -> Value {
         match self.plural {
             "floatingippools" => json!({"ips": IPS[..size]}),
@@ -110,7 +110,7 @@ impl Subject {
         }
     }
 
-    /// A status, for those that have one by itself.
+    /// A status, for kinds with a status subresource.
     fn status(&self, size: usize) -> Value {
         match self.plural {
             "floatingippools" => json!({"error": format!("e{size}")}),
@@ -118,8 +118,8 @@ impl Subject {
         }
     }
 
-    /// What an answer or an object says, in words that don't depend on numbers and times.
-    fn told(&self, body: &Value) -> String {
+    /// Describes a response or an object, without versions, UIDs and times.
+    fn describe(&self, body: &Value) -> String {
         if let Value::String(text) = body {
             return text.clone();
         }
@@ -127,14 +127,14 @@ impl Subject {
             return format!("{} {}", body["status"], body["reason"]);
         }
         if let Value::Array(items) = &body["items"] {
-            let mut items: Vec<_> = items.iter().map(|item| self.told(item)).collect();
+            let mut items: Vec<_> = items.iter().map(|item| self.describe(item)).collect();
             items.sort();
             let has_version = version_of(body).parse::<u64>().is_ok();
             let (kind, items) = (&body["kind"], items.join("\n"));
             return format!("{kind} {} versioned {has_version}\n{items}", body["apiVersion"]);
         }
         let metadata = &body["metadata"];
-        // The simulated people edit nodes as a whole, so a node's status is not what it is in a real apiserver.
+        // In the simulation nodes have no status subresource, so their status differs from that on a real apiserver.
         let status = if self.kind().has_status { body["status"].clone() } else { Value::Null };
         let rest = json!({
             "namespace": metadata["namespace"], "labels": metadata["labels"],
@@ -145,26 +145,26 @@ impl Subject {
         format!("{} {rest}", metadata["name"])
     }
 
-    /// What an event of a watch says, likewise.
-    fn told_event(&self, event: &Value) -> String {
-        format!("{} {} {}", event["type"], self.told(&event["object"]), event["object"]["code"])
+    /// Describes a watch event in the same way.
+    fn describe_event(&self, event: &Value) -> String {
+        format!("{} {} {}", event["type"], self.describe(&event["object"]), event["object"]["code"])
     }
 }
 
-/// The version that an object, a list or an event's object says it has.
+/// The `resourceVersion` of an object or a list.
 fn version_of(body: &Value) -> String {
     body["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
 }
 
-/// One side: the simulated apiserver or the real one, and what it remembers of objects.
+/// One side of the comparison: the simulated apiserver or the real one, and the versions seen on it.
 struct Side {
     real: Option<Client>,
     simulated: ApiServer,
-    /// What was seen last of each object, and before that.
+    /// The last two versions seen of each object, newest first.
     seen: BTreeMap<String, (Seen, Seen)>,
 }
 
-/// By what an object is told from others of its name, and from what it was before.
+/// Identifies one version of an object.
 #[derive(Clone, Default)]
 struct Seen {
     version: String,
@@ -177,7 +177,7 @@ impl Side {
         self.send_as(content, method, path, body).await
     }
 
-    /// Sends a request. An answer that is no JSON is a text.
+    /// Sends a request. A response that is not JSON becomes a string.
     async fn send_as(
         &self,
         content: &str,
@@ -201,13 +201,13 @@ impl Side {
         (status, serde_json::from_slice(&bytes).unwrap_or_else(|_| text()))
     }
 
-    /// What a request is answered, in words.
+    /// Sends a request and describes the response.
     async fn answer(&self, subject: &Subject, (method, path, body): &Asked) -> String {
         let (status, body) = self.send(method, path, body.as_ref()).await;
-        format!("{} {}", status.as_u16(), subject.told(&body))
+        format!("{} {}", status.as_u16(), subject.describe(&body))
     }
 
-    /// Does one step, and tells what came of it in words.
+    /// Executes a step and describes the result.
     async fn step(&mut self, subject: &Subject, step: &Step, history: u64) -> String {
         let name = format!("{}-{history}-{}", subject.plural, step.name);
         let (last, older) = self.seen.get(&name).cloned().unwrap_or_default();
@@ -227,11 +227,11 @@ impl Side {
             What::Create => self.send(&Method::POST, subject.path, Some(&object)).await,
             What::Get => self.send(&Method::GET, &one, None).await,
             What::Replace => {
-                name_known(&mut object["metadata"], &[version, uid]);
+                set_known(&mut object["metadata"], &[version, uid]);
                 self.send(&Method::PUT, &one, Some(&object)).await
             }
             What::ReplaceStatus => {
-                name_known(&mut object["metadata"], &[version, uid]);
+                set_known(&mut object["metadata"], &[version, uid]);
                 object["status"] = subject.status(step.size);
                 self.send(&Method::PUT, &format!("{one}/status"), Some(&object)).await
             }
@@ -242,9 +242,9 @@ impl Side {
                     "annotations": {"example.com/note": set(step.has_note)},
                     "finalizers": step.has_finalizer.then_some([FINALIZER]),
                 });
-                name_known(&mut metadata, &[version]);
+                set_known(&mut metadata, &[version]);
                 let patch = json!({"metadata": metadata, "spec": subject.spec_patch(step.size)});
-                // What no apiserver takes for a patch is refused, and not guessed at.
+                // An apiserver rejects a patch with an unknown content type.
                 let is_foreign = matches!(step.what, What::ForeignPatch);
                 let content = if is_foreign { "application/json" } else { MERGE_PATCH };
                 self.send_as(content, &Method::PATCH, &one, Some(&patch)).await
@@ -252,7 +252,7 @@ impl Side {
             What::Delete => self.send(&Method::DELETE, &one, None).await,
             What::DeleteThis => {
                 let mut preconditions = json!({});
-                name_known(&mut preconditions, &[version, uid]);
+                set_known(&mut preconditions, &[version, uid]);
                 let options =
                     json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
                 self.send(&Method::DELETE, &one, Some(&options)).await
@@ -264,10 +264,10 @@ impl Side {
         if body["kind"] == subject.kind().kind && now.version != last.version {
             self.seen.insert(name, (now, last));
         }
-        format!("{}{changed} {}", status.as_u16(), subject.told(&body))
+        format!("{}{changed} {}", status.as_u16(), subject.describe(&body))
     }
 
-    /// What a watch from a version on tells, in words.
+    /// Describes the events of a watch from a version.
     async fn events(&self, subject: &Subject, from: &str) -> Vec<String> {
         let events: Vec<Value> = match &self.real {
             Some(client) => {
@@ -276,40 +276,40 @@ impl Side {
             }
             None => match self.simulated.events_after(subject.plural, from.parse().unwrap()) {
                 After::Events(events, _) => {
-                    let told = |event: Event| json!({"type": event.what, "object": *event.object});
-                    events.into_iter().map(told).collect()
+                    let json = |event: Event| json!({"type": event.what, "object": *event.object});
+                    events.into_iter().map(json).collect()
                 }
                 After::Forgotten => vec![expired()],
                 After::Absent => Vec::new(),
             },
         };
-        events.iter().map(|event| subject.told_event(event)).collect()
+        events.iter().map(|event| subject.describe_event(event)).collect()
     }
 
-    /// The version of everything, which a list of any kind tells.
+    /// The current `resourceVersion`, from a list.
     async fn version(&self) -> String {
         let (_, list) = self.send(&Method::GET, SUBJECTS[0].path, None).await;
         version_of(&list)
     }
 
-    /// Waits until a path is answered like this.
+    /// Waits until the response for a path has this status code.
     async fn until(&self, path: &str, status: StatusCode) {
-        let what = format!("{path} is {status}");
+        let what = format!("GET {path} returns {status}");
         eventually(&what, WITHIN, async || Ok(self.send(&Method::GET, path, None).await.0 == status))
             .await
             .unwrap();
     }
 }
 
-/// Names what is known of an object, in its metadata or as a precondition.
-fn name_known(fields: &mut Value, known: &[(&str, &str)]) {
+/// Sets `resourceVersion` or `uid` in metadata or preconditions, unless they are empty.
+fn set_known(fields: &mut Value, known: &[(&str, &str)]) {
     for (field, text) in known.iter().filter(|(_, text)| !text.is_empty()) {
         fields[*field] = (*text).into();
     }
 }
 
-/// The events that a real apiserver tells a watch until it ends. One that it refuses is told nothing but why, with or without
-/// an event around it.
+/// The events of a watch on a real apiserver until it ends. A rejected watch gives one ERROR event: the apiserver sends
+/// the error as an event or as a plain `Status`.
 async fn watch(client: &Client, path: &str) -> Vec<Value> {
     let request = Request::builder().uri(path).body(Body::empty()).unwrap();
     let body = client.send(request).await.unwrap().into_body().collect().await.unwrap().to_bytes();
@@ -344,7 +344,7 @@ enum What {
     DeleteThis,
 }
 
-/// Which of those that were seen of an object is sent along.
+/// Which of the seen versions of an object a request contains.
 #[derive(Clone, Copy, Debug)]
 enum Which {
     Last,
@@ -379,7 +379,7 @@ fn step(rng: &mut Rng, subject: &Subject) -> Step {
     }
 }
 
-/// A real apiserver that serves every kind, and the simulated one.
+/// Starts a real apiserver that serves all kinds, and a simulated one.
 async fn both() -> (ControlPlane, Side, Side) {
     let control_plane = ControlPlane::start(Options::api_only()).await.unwrap();
     control_plane.install_crds().await.unwrap();
@@ -393,7 +393,7 @@ async fn both() -> (ControlPlane, Side, Side) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_simulated_apiserver_answers_as_a_real_one() {
+async fn responses_are_equal_on_a_real_apiserver() {
     let (_control_plane, mut real, mut simulated) = both().await;
     for first in (0..HISTORIES).step_by(BATCH) {
         let (real_from, simulated_from) = (real.version().await, simulated.version().await);
@@ -409,48 +409,48 @@ async fn the_simulated_apiserver_answers_as_a_real_one() {
         }
         let expected = join_all(SUBJECTS.iter().map(|subject| real.events(subject, &real_from))).await;
         for (subject, expected) in SUBJECTS.iter().zip(&expected) {
-            let told = simulated.events(subject, &simulated_from).await;
-            for (told, expected) in told.iter().zip(expected) {
-                assert_eq!(told, expected, "{}, histories from {first} on", subject.plural);
+            let events = simulated.events(subject, &simulated_from).await;
+            for (event, expected) in events.iter().zip(expected) {
+                assert_eq!(event, expected, "{}, histories from {first} on", subject.plural);
             }
-            assert_eq!(told.len(), expected.len(), "{}, histories from {first} on", subject.plural);
+            assert_eq!(events.len(), expected.len(), "{}, histories from {first} on", subject.plural);
             let list = (Method::GET, subject.path.to_owned(), None);
             let (listed, expected) =
                 (simulated.answer(subject, &list).await, real.answer(subject, &list).await);
             assert_eq!(listed, expected, "{}, histories from {first} on", subject.plural);
         }
     }
-    println!("{HISTORIES} histories of {STEPS} steps: the same answers, the same lists and the same events");
+    println!("{HISTORIES} histories of {STEPS} steps: equal responses, lists and events");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_is_refused_and_bookmarked_as_on_a_real_apiserver() {
+async fn watch_errors_and_bookmarks_are_equal_on_a_real_apiserver() {
     let (_control_plane, real, simulated) = both().await;
     for subject in &SUBJECTS {
         let create = (Method::POST, subject.path.to_owned(), Some(subject.object("first", 1, false)));
         assert_eq!(simulated.answer(subject, &create).await, real.answer(subject, &create).await);
     }
     simulated.simulated.compact();
-    // A real apiserver knows of a kind what happened since it was installed, at the most, and that was later than this.
+    // A real apiserver has no events of a CRD from before its installation, which was later than version 1.
     for subject in SUBJECTS.iter().filter(|subject| subject.kind().has_status) {
-        let (told, expected) = (simulated.events(subject, "1").await, real.events(subject, "1").await);
+        let (events, expected) = (simulated.events(subject, "1").await, real.events(subject, "1").await);
         assert_eq!(expected, [r#""ERROR" "Failure" "Expired" 410"#], "{}", subject.plural);
-        assert_eq!(told, expected, "{}", subject.plural);
+        assert_eq!(events, expected, "{}", subject.plural);
     }
     let bookmarks = join_all(SUBJECTS.iter().map(|subject| bookmarked(&real, subject))).await;
-    for (subject, (from, told)) in SUBJECTS.iter().zip(bookmarks) {
-        let reached: u64 = version_of(&told["object"]).parse().unwrap();
-        assert!(reached >= from.parse::<u64>().unwrap(), "{}: {told} after {from}", subject.plural);
-        assert_eq!(shape(&bookmark(subject.kind(), reached)), shape(&told), "{}", subject.plural);
+    for (subject, (from, last)) in SUBJECTS.iter().zip(bookmarks) {
+        let reached: u64 = version_of(&last["object"]).parse().unwrap();
+        assert!(reached >= from.parse::<u64>().unwrap(), "{}: {last} after {from}", subject.plural);
+        assert_eq!(shape(&bookmark(subject.kind(), reached)), shape(&last), "{}", subject.plural);
     }
 }
 
-/// The version from which a real watch begins, and the last bookmark that it gets.
+/// The version that a real watch starts from, and its last bookmark.
 async fn bookmarked(real: &Side, subject: &Subject) -> (String, Value) {
     let from = real.version().await;
     let query = "watch=true&allowWatchBookmarks=true";
     let path = format!("{}?{query}&resourceVersion={from}&timeoutSeconds={BOOKMARKED_SECONDS}", subject.path);
-    // A bookmark is told only after something has happened since the watch began.
+    // The apiserver sends a bookmark only if something has changed since the watch began.
     let changes = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let object = subject.object("bookmarked", 1, false);
@@ -465,7 +465,7 @@ async fn bookmarked(real: &Side, subject: &Subject) -> (String, Value) {
     (from, last.unwrap_or_else(|| panic!("{}: no bookmark among {events:?}", subject.plural)))
 }
 
-/// What of a bookmark is compared. A real one has the fields that its kind always has, and they are empty.
+/// The parts of a bookmark that the test compares. A real bookmark also has the required fields of its kind, all empty.
 fn shape(bookmark: &Value) -> Value {
     let object = &bookmark["object"];
     let metadata = object["metadata"].as_object().unwrap().iter();
@@ -476,11 +476,11 @@ fn shape(bookmark: &Value) -> Value {
     })
 }
 
-/// A request: its method, its path and its body.
+/// A request: method, path and body.
 type Asked = (Method, String, Option<Value>);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_whose_definition_is_deleted_goes_as_on_a_real_apiserver() {
+async fn a_deleted_crd_is_handled_as_by_a_real_apiserver() {
     let (control_plane, real, simulated) = both().await;
     let subject = SUBJECTS.iter().find(|subject| subject.plural == "netipallocations").unwrap();
     let (group_version, now) = (subject.kind().api_version, Timestamp::now());
@@ -506,7 +506,7 @@ async fn a_kind_whose_definition_is_deleted_goes_as_on_a_real_apiserver() {
     };
 
     let (real_from, simulated_from) = (real.version().await, simulated.version().await);
-    ask("there", &[create("free", false), create("held", true), get("held"), list()]).await;
+    ask("installed", &[create("free", false), create("held", true), get("held"), list()]).await;
 
     let path = format!("{}?watch=true&resourceVersion={real_from}&timeoutSeconds=600", subject.path);
     let client = real.real.clone().unwrap();
@@ -515,17 +515,17 @@ async fn a_kind_whose_definition_is_deleted_goes_as_on_a_real_apiserver() {
     assert_eq!(real.send(&Method::DELETE, &definition, None).await.0, StatusCode::OK);
     simulated.simulated.remove_kind(subject.plural, now);
     real.until(&subject.one("free"), StatusCode::NOT_FOUND).await;
-    eventually("what is held is deleted", WITHIN, async || {
+    eventually("the object with a finalizer is marked as deleted", WITHIN, async || {
         let (_, held) = real.send(&Method::GET, &subject.one("held"), None).await;
         Ok(!held["metadata"]["deletionTimestamp"].is_null())
     })
     .await
     .unwrap();
     assert!(simulated.simulated.has_kind(subject.plural));
-    ask("going", &[get("free"), get("held"), list(), create("new", false), create("held", true)]).await;
+    ask("terminating", &[get("free"), get("held"), list(), create("new", false), create("held", true)]).await;
     let released = patch("held", json!({"finalizers": null}));
     let labelled = patch("held", json!({"labels": {"label": "x"}}));
-    ask("going", &[labelled, delete("held"), released.clone()]).await;
+    ask("terminating", &[labelled, delete("held"), released.clone()]).await;
 
     real.until(subject.path, StatusCode::NOT_FOUND).await;
     real.until(&discovery, StatusCode::NOT_FOUND).await;
@@ -533,24 +533,24 @@ async fn a_kind_whose_definition_is_deleted_goes_as_on_a_real_apiserver() {
     let watched: Asked = (Method::GET, format!("{}?watch=true&resourceVersion=1", subject.path), None);
     let discovered: Asked = (Method::GET, discovery, None);
     let gone = [get("held"), list(), create("new", false), released, delete("held"), watched, discovered];
-    ask("gone", &gone).await;
+    ask("removed", &gone).await;
 
-    // Whoever watched is told of everything, and hears then that there is no more to come.
-    let told = tokio::time::timeout(WITHIN, open).await.unwrap().unwrap();
-    let mut expected: Vec<_> = told.iter().map(|event| subject.told_event(event)).collect();
-    let mut told = simulated.events(subject, &simulated_from).await;
-    // Of what is deleted together, nobody says what goes first.
+    // An open watch gets all events and then ends.
+    let events = tokio::time::timeout(WITHIN, open).await.unwrap().unwrap();
+    let mut expected: Vec<_> = events.iter().map(|event| subject.describe_event(event)).collect();
+    let mut events = simulated.events(subject, &simulated_from).await;
+    // The order in which an apiserver deletes the objects of a CRD is not defined.
     expected.sort();
-    told.sort();
-    assert_eq!(told, expected);
+    events.sort();
+    assert_eq!(events, expected);
     let reached = simulated.version().await.parse().unwrap();
     assert!(matches!(simulated.simulated.events_after(subject.plural, reached), After::Absent));
 
     control_plane.install_crds().await.unwrap();
     simulated.simulated.install_kind(subject.plural, now);
     real.until(subject.path, StatusCode::OK).await;
-    ask("there again", &[list(), get("held"), create("new", false), delete("new")]).await;
-    let (told, expected) =
+    ask("installed again", &[list(), get("held"), create("new", false), delete("new")]).await;
+    let (events, expected) =
         (simulated.events(subject, &simulated_from).await, real.events(subject, &real_from).await);
-    assert_eq!(told, expected, "a watch of what was there before");
+    assert_eq!(events, expected, "a watch from before the CRD was installed again");
 }

@@ -1,5 +1,5 @@
-//! The Lease: who takes it, for how long it is kept, and what people can do to it. The controller's own candidates, on the
-//! simulated apiserver, in virtual time.
+//! Leader election: how candidates acquire, renew and release the Lease, and what happens when people edit it. The
+//! tests run the controller's own candidates on the simulated apiserver, in virtual time.
 #![allow(clippy::unwrap_used, missing_docs, reason = "this is a test")]
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(5);
 
-/// How long a few requests take.
+/// Longer than a few requests take.
 const MOMENT: Duration = Duration::from_millis(500);
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ fn universe() -> Arc<Universe> {
     Universe::new(0, clouds())
 }
 
-/// A candidate, and its fence.
+/// A candidate and its fence.
 fn candidate(universe: &Arc<Universe>, number: u64) -> (Candidate, Arc<Fence>) {
     let process = Process::new(number, Arc::clone(universe), 0);
     let options = Options {
@@ -41,7 +41,7 @@ fn candidate(universe: &Arc<Universe>, number: u64) -> (Candidate, Arc<Fence>) {
     (Candidate::new(edges.leasing, options, edges.clock, Arc::clone(&edges.fence)), edges.fence)
 }
 
-/// One that leads in an epoch.
+/// A candidate that leads with an epoch, and its fence.
 async fn leader(universe: &Arc<Universe>, number: u64, epoch: i64) -> (Candidate, Arc<Fence>) {
     let (mut candidate, fence) = candidate(universe, number);
     candidate.win().await;
@@ -57,14 +57,14 @@ fn edit(universe: &Universe, change: impl FnOnce(&mut Value)) {
     universe.api.edit("leases", "kube-system", "lease", universe.now(), change);
 }
 
-/// How a candidate gains the Lease, and how long that takes.
+/// How a candidate acquires the Lease, and how long that takes.
 async fn gains(candidate: &mut Candidate) -> (Gained, Duration) {
     let began = Instant::now();
     (candidate.win().await, began.elapsed())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_not_there_is_made_and_nobody_knows_what_was_before() {
+async fn a_created_lease_has_an_unknown_previous_holder() {
     let universe = universe();
     let (mut first, fence) = candidate(&universe, 1);
     assert_eq!(fence.remaining(), None);
@@ -81,7 +81,7 @@ async fn a_lease_that_is_not_there_is_made_and_nobody_knows_what_was_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_given_up_in_order_is_seen_and_taken_at_once() {
+async fn a_released_lease_is_acquired_at_once() {
     let universe = universe();
     let (mut first, fence) = leader(&universe, 1, 7).await;
     let (mut second, _) = candidate(&universe, 2);
@@ -93,14 +93,14 @@ async fn a_lease_that_was_given_up_in_order_is_seen_and_taken_at_once() {
     let (released, (gained, _)) = tokio::join!(release, gains(&mut second));
     assert_eq!(gained, Gained::Released);
     assert!(released.elapsed() < MOMENT);
-    assert_eq!(fence.remaining(), None, "whoever gave it up does nothing any more");
+    assert_eq!(fence.remaining(), None, "the fence of the old leader is closed");
     assert_eq!(lease(&universe)["spec"]["holderIdentity"], "p2");
     assert_eq!(lease(&universe)["spec"]["leaseTransitions"], 1);
     assert_eq!(second.last_epoch(), Epoch(7));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_nobody_renews_is_taken_after_its_duration_and_not_before() {
+async fn an_expired_lease_is_taken_over_after_its_duration() {
     let universe = universe();
     let (_first, _) = leader(&universe, 1, 1).await;
     let (gained, took) = gains(&mut candidate(&universe, 2).0).await;
@@ -109,7 +109,7 @@ async fn a_lease_that_nobody_renews_is_taken_after_its_duration_and_not_before()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_renewed_is_kept_and_its_fence_stays_open() {
+async fn a_leader_that_renews_keeps_the_lease_and_an_open_fence() {
     let universe = universe();
     let (mut first, fence) = leader(&universe, 1, 1).await;
     let (mut second, _) = candidate(&universe, 2);
@@ -120,31 +120,31 @@ async fn a_lease_that_is_renewed_is_kept_and_its_fence_stays_open() {
         }
     };
     tokio::select! {
-        () = first.keep() => panic!("it is kept"),
-        _ = second.win() => panic!("it is held by another"),
+        () = first.keep() => panic!("the leader lost the Lease"),
+        _ = second.win() => panic!("another candidate acquired the Lease"),
         () = looks => {}
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_cant_renew_ends_before_its_lease_does() {
+async fn a_leader_that_cant_renew_stops_before_its_lease_expires() {
     let universe = universe();
     let (mut first, fence) = leader(&universe, 1, 1).await;
     universe.kubernetes_storm(1, MINUTE);
     let (began, margin) = (Instant::now(), plan::leadership::MARGIN);
-    // Somebody else may lead a lease and D later, so what closes the fence is its own clock.
+    // Another process may lead after the lease duration and D, so the leader's own clock must close the fence.
     let closes = async {
         sleep(LEASE - margin).await;
         assert_eq!(fence.remaining(), None);
     };
     tokio::join!(first.keep(), closes);
-    // The last try may have begun right before its deadline, and is waited for.
+    // The leader may start the last try right before the deadline, and waits for it.
     let deadline = LEASE * 2 / 3;
     assert!(began.elapsed() >= deadline && began.elapsed() < deadline + RETRY * 2, "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_lease_somebody_takes_ends_with_its_next_renewal() {
+async fn a_leader_stops_at_the_next_renewal_if_the_holder_changes() {
     for holder in ["p2", ""] {
         let universe = universe();
         let (mut first, fence) = leader(&universe, 1, 1).await;
@@ -152,20 +152,20 @@ async fn a_leader_whose_lease_somebody_takes_ends_with_its_next_renewal() {
         timeout(RETRY + MOMENT, first.keep()).await.unwrap();
         assert_eq!(fence.remaining(), None);
         first.release(None).await.unwrap();
-        assert_eq!(lease(&universe)["spec"]["holderIdentity"], holder, "it is not ours to give up");
+        assert_eq!(lease(&universe)["spec"]["holderIdentity"], holder, "only its holder may release it");
         assert!(lease(&universe)["metadata"]["annotations"][RELEASED_ANNOTATION].is_null());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_people_change_of_a_lease_that_is_held_is_put_back_and_what_they_note_stays() {
+async fn a_renewal_reverts_edits_and_keeps_other_annotations() {
     let universe = universe();
     let (mut first, _) = leader(&universe, 1, 7).await;
     edit(&universe, |lease| {
         lease["spec"]["leaseDurationSeconds"] = 1.into();
         lease["metadata"]["annotations"] = json!({"note": "mine", RELEASED_ANNOTATION: "0"});
     });
-    // One renewal is refused, because somebody wrote in between.
+    // One renewal fails with a conflict, because of the edit.
     timeout(RETRY * 2 + MOMENT, first.keep()).await.unwrap_err();
     let lease = lease(&universe);
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 5);
@@ -173,11 +173,11 @@ async fn what_people_change_of_a_lease_that_is_held_is_put_back_and_what_they_no
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_somebody_emptied_was_not_given_up_also_where_one_before_it_was() {
+async fn an_emptied_lease_does_not_count_as_released() {
     let universe = universe();
     let (mut first, _) = leader(&universe, 1, 1).await;
     first.release(None).await.unwrap();
-    // People can make two leaders have the same epoch.
+    // The earlier release must not count, even if both leaders have the same epoch, as after edits by people.
     let (_second, _) = leader(&universe, 2, 1).await;
     edit(&universe, |lease| lease["spec"]["holderIdentity"] = "".into());
     let (gained, took) = gains(&mut candidate(&universe, 3).0).await;
@@ -186,7 +186,7 @@ async fn a_lease_that_somebody_emptied_was_not_given_up_also_where_one_before_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_somebody_made_shorter_is_waited_out_like_ours() {
+async fn a_shortened_lease_expires_after_the_configured_duration() {
     let universe = universe();
     let (_first, _) = leader(&universe, 1, 1).await;
     edit(&universe, |lease| lease["spec"]["leaseDurationSeconds"] = 1.into());
@@ -196,17 +196,17 @@ async fn a_lease_that_somebody_made_shorter_is_waited_out_like_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_given_up_and_that_another_took_since_is_not_given_up() {
+async fn a_release_mark_does_not_count_after_another_transition() {
     let universe = universe();
     let (mut first, _) = leader(&universe, 1, 1).await;
     first.release(None).await.unwrap();
-    // Others count as client-go does, and know nothing of our annotations.
+    // Other holders increment the transitions as client-go does, but leave the controller's annotations as they are.
     edit(&universe, |lease| lease["spec"]["leaseTransitions"] = 1.into());
     assert_eq!(candidate(&universe, 2).0.win().await, Gained::Unknown(LEASE));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_can_have_counted_to_is_no_epoch_and_no_transition_too_many() {
+async fn implausible_epochs_and_transitions_are_ignored() {
     let universe = universe();
     let (_first, _) = leader(&universe, 1, 1).await;
     edit(&universe, |lease| {
@@ -219,7 +219,7 @@ async fn what_nobody_can_have_counted_to_is_no_epoch_and_no_transition_too_many(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_lease_is_deleted_and_made_anew_by_another_ends() {
+async fn a_leader_stops_if_another_one_recreates_the_lease() {
     let universe = universe();
     let (mut first, fence) = leader(&universe, 1, 1).await;
     universe.api.delete("leases", "kube-system", "lease", universe.now());
@@ -229,7 +229,7 @@ async fn a_leader_whose_lease_is_deleted_and_made_anew_by_another_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_in_our_own_name_is_one_whose_answer_was_lost() {
+async fn a_lease_with_our_own_name_is_from_a_write_without_response() {
     let universe = universe();
     let (_first, _) = leader(&universe, 1, 1).await;
     edit(&universe, |lease| lease["spec"]["holderIdentity"] = "p2".into());
@@ -239,7 +239,7 @@ async fn a_lease_in_our_own_name_is_one_whose_answer_was_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_hands_over_names_its_node_until_another_one_leads() {
+async fn a_hand_over_names_the_node_until_the_next_epoch_is_set() {
     let universe = universe();
     let (mut first, _) = leader(&universe, 1, 1).await;
     first.release(Some(&"edge-1".into())).await.unwrap();
@@ -254,7 +254,7 @@ async fn whoever_hands_over_names_its_node_until_another_one_leads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_epoch_is_written_once_the_weather_allows_it_and_not_by_who_lost_the_lease() {
+async fn an_epoch_write_is_retried_but_not_after_the_lease_is_lost() {
     let universe = universe();
     let (mut first, _) = candidate(&universe, 1);
     first.win().await;
@@ -266,7 +266,7 @@ async fn an_epoch_is_written_once_the_weather_allows_it_and_not_by_who_lost_the_
     assert_eq!(lease(&universe)["metadata"]["annotations"][EPOCH_ANNOTATION], "3");
 }
 
-/// FLIPOP's lease, as its leader writes it.
+/// Creates FLIPOP's lease as FLIPOP's leader writes it.
 fn flipop(universe: &Universe, holder: &str) {
     let lease = json!({
         "metadata": {"name": FLIPOP_LEASE, "namespace": "kube-system"},
@@ -276,18 +276,18 @@ fn flipop(universe: &Universe, holder: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_flipop_leads_we_stand_by_and_then_wait_for_what_it_may_have_sent() {
+async fn while_flipop_leads_a_candidate_waits_and_then_takes_over() {
     let universe = universe();
     let (mut before, _) = leader(&universe, 1, 1).await;
     before.release(None).await.unwrap();
     flipop(&universe, "flipop-1");
     let (gained, took) = gains(&mut candidate(&universe, 2).0).await;
-    assert_eq!(gained, Gained::TakenOver, "it gave nothing up to us");
+    assert_eq!(gained, Gained::TakenOver, "FLIPOP does not hand over to the controller");
     assert!(took >= Duration::from_secs(9) && took < Duration::from_secs(9) + RETRY + MOMENT, "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flipop_that_leads_nobody_holds_nobody_up() {
+async fn a_flipop_lease_without_a_holder_does_not_delay_candidates() {
     let universe = universe();
     let (mut before, _) = leader(&universe, 1, 1).await;
     before.release(None).await.unwrap();
@@ -296,7 +296,7 @@ async fn a_flipop_that_leads_nobody_holds_nobody_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_gives_way_to_a_flipop_that_appears() {
+async fn a_leader_stops_when_flipop_starts_to_lead() {
     let universe = universe();
     let (mut first, fence) = leader(&universe, 1, 1).await;
     flipop(&universe, "flipop-1");

@@ -1,15 +1,15 @@
-"""Drives every call of the fake EC2, Route 53 and STS with the vendor's own client, and fails where they disagree.
+"""Makes every call of the fake EC2, Route 53 and STS with the vendor's own client, and fails if they disagree.
 
 Usage: aws.py EC2_URL ROUTE53_URL STS_URL KEY_ID
 
-The EC2 account must be fresh: instances i-1, which has two interfaces, and i-2, and the address 203.0.113.10, all in
-us-east-1. The Route 53 account has the empty zone example.com. The STS hands out KEY_ID for the token "proof".
+The EC2 account must be new. It has the instances i-1 (with two interfaces) and i-2, and the address 203.0.113.10, all
+in us-east-1. The Route 53 account has the empty zone example.com. STS issues KEY_ID for the token "proof".
 
-Out: one line for each call, the service, the call's name and what was checked, separated by tabs. The first
-disagreement ends the program with a traceback and a status other than zero.
+Out: one line for each call: the service, the call's name and what was checked, separated by tabs. The program stops at
+the first disagreement, with a traceback and a nonzero exit status.
 
-The client parses each answer by the vendor's own model of the service and leaves out what the model does not know, so
-what is looked at here is what the model knows.
+The client parses each response with the vendor's model of the service, and drops fields that the model lacks. So this
+script checks only fields that the model has.
 """
 
 import sys
@@ -27,10 +27,10 @@ BURST = 50
 
 
 class Certification:
-    """A client, and the table of what it agreed with."""
+    """A client of the vendor. Prints one line for each call that it agreed with."""
 
     def __init__(self, service, url, key):
-        # Retries would hide the refusals that are to be seen.
+        # Retries would hide the errors that this script expects.
         self.service = service
         self.client = boto3.client(
             service,
@@ -58,11 +58,11 @@ class Certification:
         try:
             self.operation(name)(**kwargs)
         except ClientError as error:
-            said = (error.response["ResponseMetadata"]["HTTPStatusCode"], error.response["Error"]["Code"])
-            assert said == (status, code), f"{name}: {said}"
+            found = (error.response["ResponseMetadata"]["HTTPStatusCode"], error.response["Error"]["Code"])
+            assert found == (status, code), f"{name}: {found}"
             self.line(name, f"{status} {code}, {what}")
             return
-        raise AssertionError(f"{name} was not refused: {what}")
+        raise AssertionError(f"{name} did not fail: {what}")
 
 
 def interface_of(ec2, instance):
@@ -78,7 +78,7 @@ def certify_ec2(ec2):
     assert one["Association"]["IpOwnerId"] == "amazon" and "Association" not in two
     page = ec2.call("DescribeInstances", "a page of one", MaxResults=1)
     assert page["NextToken"]
-    ec2.refused("DescribeInstances", "no such instance", 400, "InvalidInstanceID.NotFound", InstanceIds=["i-9"])
+    ec2.refused("DescribeInstances", "an unknown instance", 400, "InvalidInstanceID.NotFound", InstanceIds=["i-9"])
     public = [{"Name": "public-ip", "Values": [ADDRESS]}]
     (address,) = ec2.call("DescribeAddresses", "by its address", Filters=public)["Addresses"]
     assert address["Domain"] == "vpc" and "AssociationId" not in address
@@ -89,18 +89,18 @@ def certify_ec2(ec2):
     made = ec2.call("AssociateAddress", "on the first interface", NetworkInterfaceId=one["NetworkInterfaceId"], **wanted)
     again = ec2.call("AssociateAddress", "the same again", NetworkInterfaceId=one["NetworkInterfaceId"], **wanted)
     assert made["AssociationId"] == again["AssociationId"]
-    ec2.refused("AssociateAddress", "another has it", 400, "Resource.AlreadyAssociated", NetworkInterfaceId=two["NetworkInterfaceId"], **wanted)
+    ec2.refused("AssociateAddress", "another interface holds it", 400, "Resource.AlreadyAssociated", NetworkInterfaceId=two["NetworkInterfaceId"], **wanted)
     (address,) = ec2.call("DescribeAddresses", "its holder", AllocationIds=[allocation])["Addresses"]
     assert (address["InstanceId"], address["NetworkInterfaceId"]) == ("i-1", one["NetworkInterfaceId"])
     assert interface_of(ec2, "i-1")["Association"]["PublicIp"] == ADDRESS
-    ec2.refused("ReleaseAddress", "what is in use", 400, "InvalidIPAddress.InUse", AllocationId=allocation)
+    ec2.refused("ReleaseAddress", "an address in use", 400, "InvalidIPAddress.InUse", AllocationId=allocation)
     ec2.call("DisassociateAddress", "by its association", AssociationId=made["AssociationId"])
     ec2.call("DisassociateAddress", "a second time", AssociationId=made["AssociationId"])
-    ec2.refused("DisassociateAddress", "one that never was", 400, "InvalidAssociationID.NotFound", AssociationId="eipassoc-0")
-    ec2.call("ModifyNetworkInterfaceAttribute", "an address of its own", NetworkInterfaceId=one["NetworkInterfaceId"], AssociatePublicIpAddress=True)
+    ec2.refused("DisassociateAddress", "an unknown association", 400, "InvalidAssociationID.NotFound", AssociationId="eipassoc-0")
+    ec2.call("ModifyNetworkInterfaceAttribute", "an ephemeral address", NetworkInterfaceId=one["NetworkInterfaceId"], AssociatePublicIpAddress=True)
     assert interface_of(ec2, "i-1")["Association"]["IpOwnerId"] == "amazon"
-    ec2.call("ReleaseAddress", "what is free", AllocationId=allocation)
-    ec2.refused("DescribeAddresses", "what was released", 400, "InvalidAllocationID.NotFound", AllocationIds=[allocation])
+    ec2.call("ReleaseAddress", "a free address", AllocationId=allocation)
+    ec2.refused("DescribeAddresses", "a released address", 400, "InvalidAllocationID.NotFound", AllocationIds=[allocation])
     tags = [{"Key": "ip-address-controller", "Value": "pool"}]
     new = ec2.call("AllocateAddress", "with a tag", Domain="vpc", TagSpecifications=[{"ResourceType": "elastic-ip", "Tags": tags}])
     (address,) = ec2.call("DescribeAddresses", "its tag", AllocationIds=[new["AllocationId"]])["Addresses"]
@@ -109,7 +109,7 @@ def certify_ec2(ec2):
 
 
 def certify_limit(ec2):
-    """Many at once: at least the bucket goes through, and what does not is told in the vendor's words."""
+    """Sends many requests at once: at least one burst succeeds, and the others fail with the vendor's error."""
 
     def allocate(_):
         try:
@@ -145,14 +145,14 @@ def certify_route53(names):
     names.call(call, "CREATE", **batch(change("CREATE", "A", 60, one)))
     names.call(call, "DELETE and CREATE at once", **batch(change("DELETE", "A", 60, one), change("CREATE", "A", 60, two)))
     for what, refused in [
-        ("CREATE of what is there", change("CREATE", "A", 60, one)),
+        ("CREATE of an existing record", change("CREATE", "A", 60, one)),
         ("DELETE of other values", change("DELETE", "A", 60, one)),
         ("DELETE with another TTL", change("DELETE", "A", 61, two)),
     ]:
         names.refused(call, what, 400, "InvalidChangeBatch", **batch(refused))
-    # Five requests a second are allowed, and six have been made.
+    # The limit is five requests per second, and six were made.
     time.sleep(2)
-    found = names.call("ListResourceRecordSets", "from a name on", HostedZoneId=zone, StartRecordName="www.example.com", StartRecordType="A", MaxItems="1")
+    found = names.call("ListResourceRecordSets", "starting at a name", HostedZoneId=zone, StartRecordName="www.example.com", StartRecordType="A", MaxItems="1")
     (found,) = found["ResourceRecordSets"]
     assert (found["Name"], found["TTL"]) == ("www.example.com.", 60)
     assert [record["Value"] for record in found["ResourceRecords"]] == two
@@ -161,18 +161,18 @@ def certify_route53(names):
 def certify_credentials(sts, url, key):
     role = {"RoleArn": "arn:aws:iam::123456789012:role/controller", "RoleSessionName": "test"}
     call = "AssumeRoleWithWebIdentity"
-    found = sts.call(call, "keys of a role", WebIdentityToken="proof", **role)
+    found = sts.call(call, "credentials of a role", WebIdentityToken="proof", **role)
     assert found["Credentials"]["AccessKeyId"] == key
-    sts.refused(call, "another token", 400, "InvalidIdentityToken", WebIdentityToken="another", **role)
+    sts.refused(call, "a wrong token", 400, "InvalidIdentityToken", WebIdentityToken="another", **role)
 
-    place = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/v1/credentials", "AWS_CONTAINER_AUTHORIZATION_TOKEN": "proof"}
-    assert ContainerProvider(environ=place).load().access_key == key
-    sts.line("podIdentity.credentials", "keys of a role")
+    environment = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/v1/credentials", "AWS_CONTAINER_AUTHORIZATION_TOKEN": "proof"}
+    assert ContainerProvider(environ=environment).load().access_key == key
+    sts.line("podIdentity.credentials", "credentials of a role")
 
     found = InstanceMetadataFetcher(base_url=f"{url}/").retrieve_iam_role_credentials()
     assert (found["role_name"], found["access_key"]) == ("node", key)
     for name in ["instance.token", "instance.role", "instance.credentials"]:
-        sts.line(name, "keys of the machine's role")
+        sts.line(name, "credentials of the instance's role")
 
 
 def main():

@@ -1,16 +1,18 @@
-"""Certifies the fakes of Azure Resource Manager, of Entra ID and of a machine's identity with Azure's own clients.
+"""Certifies the fakes of Azure Resource Manager, Entra ID and managed identities with Azure's own clients.
 
     azure_network.py URL ENTRA_URL RESTRICTED_URL CERTIFICATE
 
-URL serves the subscription `certified` with the resource group `Group`: the machines `one`, `two` and `three` in westeurope,
-`two` stopped, the free addresses `first` (203.0.113.1) and `second` there, and `far` in eastus. Pages have two items. ENTRA_URL
-hands out the token that it accepts, to the client `client` of the tenant `tenant` with the secret `secret`, which is also the
-federated token, and is a machine's identity as well. RESTRICTED_URL serves the same subscription with every action denied.
-All of them are served with TLS under CERTIFICATE.
+URL serves the subscription `certified` with the resource group `Group`. In westeurope it has the VMs `one`, `two`
+(stopped) and `three`, and the free addresses `first` (203.0.113.1) and `second`. In eastus it has the free address
+`far`. Pages have two items. ENTRA_URL issues the token that URL accepts: to the client `client` of the tenant `tenant`,
+whose secret and federated token are both `secret`, and to a VM's managed identity. RESTRICTED_URL serves the same
+subscription but denies every action. All servers use TLS with CERTIFICATE.
 
-Every call goes through azure-mgmt-network and azure-mgmt-compute with credentials of azure-identity. No answer may have a
-property that the clients' models don't have, at any depth, or a value of another type. One line is printed for each thing that
-was certified: package, call and what was checked, separated by tabs. The first failure ends it with a non-zero status.
+Every call goes through azure-mgmt-network or azure-mgmt-compute, with credentials from azure-identity. A response must
+not have a property that the clients' models lack, at any depth, or a value of another type.
+
+Out: one line for each check: package, call and what was checked, separated by tabs. The program stops at the first
+failure, with a nonzero exit status.
 """
 
 import os
@@ -20,7 +22,7 @@ import typing
 from collections.abc import MutableMapping
 
 URL, ENTRA, RESTRICTED, CERTIFICATE = sys.argv[1:]
-# The libraries read these; nothing but loopback is spoken to.
+# The libraries read these. All traffic stays on loopback.
 os.environ.update(REQUESTS_CA_BUNDLE=CERTIFICATE, NO_PROXY="*", AZURE_POD_IDENTITY_AUTHORITY_HOST=ENTRA)
 
 from azure.core.exceptions import (
@@ -53,8 +55,8 @@ def same(found, expected):
 
 
 def check_shape(model, value, where):
-    """No property that the model does not have, at any depth, and no value of another type."""
-    model({})  # A model knows its fields once it was used.
+    """Checks that a value has no property that the model lacks, at any depth, and no value of another type."""
+    model({})  # A model initializes its fields when it is first used.
     fields = {field._rest_name: field for field in model._attr_to_rest_field.values()}
     module = sys.modules[model.__module__]
     hints = typing.get_type_hints(model, vars(module) | {"_models": sys.modules[module.__package__]})
@@ -77,27 +79,27 @@ def check_value(hint, value, where):
                 errors.append(str(error))
         raise AssertionError("; ".join(errors))
     if origin is list:
-        assert isinstance(value, list), f"{where} is no list: {value!r}"
+        assert isinstance(value, list), f"{where} is not a list: {value!r}"
         for number, inner in enumerate(value):
             check_value(arguments[0], inner, f"{where}[{number}]")
     elif origin is dict:
-        assert isinstance(value, dict), f"{where} is no object: {value!r}"
+        assert isinstance(value, dict), f"{where} is not an object: {value!r}"
         for name, inner in value.items():
             check_value(arguments[1], inner, f"{where}.{name}")
     elif isinstance(hint, type) and issubclass(hint, MutableMapping):
-        assert isinstance(value, dict), f"{where} is no object: {value!r}"
+        assert isinstance(value, dict), f"{where} is not an object: {value!r}"
         check_shape(hint, value, where)
     elif isinstance(hint, type) and issubclass(hint, str) and hint is not str:
-        assert value in [one.value for one in hint], f"{where} is none of the enum: {value!r}"
+        assert value in [one.value for one in hint], f"{where} is not a value of the enum: {value!r}"
     elif hint in (str, int, bool):
-        assert type(value) is hint, f"{where} is no {hint.__name__}: {value!r}"
+        assert type(value) is hint, f"{where} is not of type {hint.__name__}: {value!r}"
 
 
 class Cloud:
-    """The vendor's clients with one server, and the answers that they got."""
+    """The vendor's clients for one server, and the responses that they received."""
 
     def __init__(self, url, credential):
-        # Retries would hide the refusals that are to be seen.
+        # Retries would hide the errors that this script expects.
         options = {
             "base_url": url,
             "credential_scopes": [SCOPE],
@@ -115,7 +117,7 @@ class Cloud:
         self.seen.append(response.http_response)
 
     def bodies(self, part):
-        """The bodies of all successful answers to requests whose URL has this in it."""
+        """The bodies of all successful responses to requests whose URL contains `part`."""
         return [
             answer.json()
             for answer in self.seen
@@ -124,7 +126,7 @@ class Cloud:
 
 
 def refused(status, code, message, call):
-    """Makes a call that must be refused, and checks the exception, the code and the message."""
+    """Makes a call that must fail, and checks the exception, the code and the message."""
     try:
         result = call()
         if hasattr(result, "result"):
@@ -136,16 +138,16 @@ def refused(status, code, message, call):
         same(error.error.code, code)
         assert message in error.error.message, error.error.message
         return error
-    raise AssertionError(f"not refused with {code}")
+    raise AssertionError(f"the call did not fail with {code}")
 
 
 def identities():
-    """Each way to a token, with the vendor's own library."""
+    """Gets a token in each supported way, with the vendor's own library."""
     options = {"authority": ENTRA, "disable_instance_discovery": True, "retry_total": 0}
     secret = ClientSecretCredential("tenant", "client", "secret", **options)
     token = secret.get_token(SCOPE)
-    certified(IDENTITY, "entra.openidConfiguration", "the library finds where tokens are exchanged")
-    certified(IDENTITY, "entra.token", "an application's secret for a token")
+    certified(IDENTITY, "entra.openidConfiguration", "the library finds the token endpoint")
+    certified(IDENTITY, "entra.token", "a token for a client secret")
     with tempfile.NamedTemporaryFile("w") as file:
         file.write("secret")
         file.flush()
@@ -153,17 +155,17 @@ def identities():
             tenant_id="tenant", client_id="client", token_file_path=file.name, **options
         )
         same(workload.get_token(SCOPE).token, token.token)
-    certified(IDENTITY, "entra.token", "a federated token for the same token")
+    certified(IDENTITY, "entra.token", "the same token for a federated token")
     wrong = ClientSecretCredential("tenant", "client", "wrong", **options)
     try:
         wrong.get_token(SCOPE)
-        raise AssertionError("a wrong secret is accepted")
+        raise AssertionError("a wrong secret was accepted")
     except ClientAuthenticationError as error:
         assert "AADSTS7000215" in error.message, error.message
-    certified(IDENTITY, "entra.token", "a wrong secret is refused with AADSTS7000215")
+    certified(IDENTITY, "entra.token", "AADSTS7000215 for a wrong secret")
     managed = ManagedIdentityCredential(client_id="client")
     same(managed.get_token(SCOPE).token, token.token)
-    certified(IDENTITY, "managedIdentity.token", "the identity of a machine, by its client id")
+    certified(IDENTITY, "managedIdentity.token", "a managed identity, by its client ID")
     return secret
 
 
@@ -176,7 +178,7 @@ def listings(cloud):
     for page in pages:
         for item in page["value"]:
             check_shape(network_models.PublicIPAddress, item, "PublicIPAddresses_ListAll")
-    certified(NETWORK, "PublicIPAddresses_ListAll", "200, both pages, the client's own models")
+    certified(NETWORK, "PublicIPAddresses_ListAll", "200, both pages, valid by the client's models")
     interfaces = list(cloud.interfaces.list_all())
     same(sorted(interface.name for interface in interfaces), ["one-nic", "three-nic", "two-nic"])
     for page in cloud.bodies("networkInterfaces"):
@@ -184,7 +186,7 @@ def listings(cloud):
             check_shape(network_models.NetworkInterface, item, "NetworkInterfaces_ListAll")
     one = next(interface for interface in interfaces if interface.name == "one-nic")
     assert one.virtual_machine.id.endswith("/virtualMachines/one") and one.primary is True
-    certified(NETWORK, "NetworkInterfaces_ListAll", "200, both pages, whose each is, the client's own models")
+    certified(NETWORK, "NetworkInterfaces_ListAll", "200, both pages, the VM of each, valid by the client's models")
     machines = {machine.name: machine for machine in cloud.machines.list_all(status_only="true")}
     same(sorted(machines), ["one", "three", "two"])
     for page in cloud.bodies("virtualMachines"):
@@ -195,9 +197,9 @@ def listings(cloud):
         for name, machine in machines.items()
     }
     same(power, {"one": ["PowerState/running"], "two": ["PowerState/deallocated"], "three": ["PowerState/running"]})
-    certified(COMPUTE, "VirtualMachines_ListAll", "200, both pages, power states, the client's own models")
+    certified(COMPUTE, "VirtualMachines_ListAll", "200, both pages, power states, valid by the client's models")
     assert all(machine.instance_view is None for machine in cloud.machines.list_all())
-    certified(COMPUTE, "VirtualMachines_ListAll", "200, no states unless asked for")
+    certified(COMPUTE, "VirtualMachines_ListAll", "200, no power states unless requested")
 
 
 def moves(cloud):
@@ -205,7 +207,7 @@ def moves(cloud):
     check_shape(network_models.PublicIPAddress, cloud.seen[-1].json(), "PublicIPAddresses_Get")
     same((address.ip_address, address.location, address.ip_configuration), ("203.0.113.1", LOCATION, None))
     same((address.sku.name, address.public_ip_allocation_method), ("Standard", "Static"))
-    certified(NETWORK, "PublicIPAddresses_Get", "200, the client's own models")
+    certified(NETWORK, "PublicIPAddresses_Get", "200, valid by the client's models")
     same(cloud.addresses.get(GROUP.upper(), "FIRST").id, address.id)
     certified(NETWORK, "PublicIPAddresses_Get", "200, names in another case")
     refused(404, "ResourceNotFound", "'Microsoft.Network/publicIPAddresses/none'", lambda: cloud.addresses.get(GROUP, "none"))
@@ -214,7 +216,7 @@ def moves(cloud):
     interface = cloud.interfaces.get(GROUP, "one-nic")
     read = cloud.seen[-1].json()
     check_shape(network_models.NetworkInterface, read, "NetworkInterfaces_Get")
-    certified(NETWORK, "NetworkInterfaces_Get", "200, the client's own models")
+    certified(NETWORK, "NetworkInterfaces_Get", "200, valid by the client's models")
     refused(404, "ResourceNotFound", "was not found", lambda: cloud.interfaces.get(GROUP, "none"))
     certified(NETWORK, "NetworkInterfaces_Get", "404, ResourceNotFound")
 
@@ -229,13 +231,13 @@ def moves(cloud):
     assert int(started.headers["Retry-After"]) > 0
     assert int(started.headers["x-ms-ratelimit-remaining-subscription-writes"]) < 200
     refused(409, "AnotherOperationInProgress", "in progress", lambda: write(GROUP, "one-nic", interface))
-    certified(NETWORK, "NetworkInterfaces_CreateOrUpdate", "409, AnotherOperationInProgress, while one is under way")
+    certified(NETWORK, "NetworkInterfaces_CreateOrUpdate", "409, AnotherOperationInProgress, during another one")
     attached = poller.result()
     same(attached.provisioning_state, "Succeeded")
     polls = [answer for answer in cloud.seen[before:] if "/operations/" in answer.request.url]
     same([answer.json()["status"] for answer in polls][-1], "Succeeded")
     assert polls[0].request.url == started.headers["Azure-AsyncOperation"]
-    certified(NETWORK, "NetworkInterfaces_CreateOrUpdate", "200, an address put on, with the etag that was read")
+    certified(NETWORK, "NetworkInterfaces_CreateOrUpdate", "200, an address attached, with the current etag")
     certified(NETWORK, "Operations_Get", "200, the client's own polling by Azure-AsyncOperation")
     holder = cloud.addresses.get(GROUP, "first").ip_configuration
     assert holder.id.endswith("/networkInterfaces/one-nic/ipConfigurations/primary"), holder.id
@@ -243,7 +245,7 @@ def moves(cloud):
 
     stale = lambda: write(GROUP, "one-nic", interface, headers={"If-Match": interface.etag})
     refused(412, "PreconditionFailed", "does not match", stale)
-    certified(NETWORK, "NetworkInterfaces_CreateOrUpdate", "412, PreconditionFailed, with an old etag")
+    certified(NETWORK, "NetworkInterfaces_CreateOrUpdate", "412, PreconditionFailed, with a stale etag")
 
     other = cloud.interfaces.get(GROUP, "two-nic")
     link = next(configuration for configuration in other.ip_configurations if configuration.primary)
@@ -260,54 +262,54 @@ def moves(cloud):
     next(found for found in attached.ip_configurations if found.primary).public_ip_address = None
     same(write(GROUP, "one-nic", attached).result().provisioning_state, "Succeeded")
     same(cloud.addresses.get(GROUP, "first").ip_configuration, None)
-    certified(NETWORK, "NetworkInterfaces_CreateOrUpdate", "200, the address taken off")
+    certified(NETWORK, "NetworkInterfaces_CreateOrUpdate", "200, the address detached")
 
     slim = cloud.interfaces.get(GROUP, "three-nic")
     slim.network_security_group = None
     same(write(GROUP, "three-nic", slim).result().network_security_group, None)
-    certified(NETWORK, "NetworkInterfaces_CreateOrUpdate", "200, what is not sent is lost")
+    certified(NETWORK, "NetworkInterfaces_CreateOrUpdate", "200, omitted properties are removed")
 
 
 def creations(cloud):
-    wish = network_models.PublicIPAddress(
+    request = network_models.PublicIPAddress(
         location=LOCATION,
         tags={"ip-address-controller": "pool"},
         sku=network_models.PublicIPAddressSku(name="Standard"),
         public_ip_allocation_method="Static",
     )
     before = len(cloud.seen)
-    poller = cloud.addresses.begin_create_or_update(GROUP, "made", wish)
+    poller = cloud.addresses.begin_create_or_update(GROUP, "made", request)
     started = cloud.seen[before]
     same((started.status_code, started.json()["properties"].get("ipAddress")), (201, None))
     made = poller.result()
     assert made.ip_address and made.tags == {"ip-address-controller": "pool"}
-    certified(NETWORK, "PublicIPAddresses_CreateOrUpdate", "201, without a number until the operation has ended")
-    again = cloud.addresses.begin_create_or_update(GROUP, "made", wish).result()
+    certified(NETWORK, "PublicIPAddresses_CreateOrUpdate", "201, without an IP address until the operation ends")
+    again = cloud.addresses.begin_create_or_update(GROUP, "made", request).result()
     same(again.ip_address, made.ip_address)
-    certified(NETWORK, "PublicIPAddresses_CreateOrUpdate", "200, the same once more is the same address")
+    certified(NETWORK, "PublicIPAddresses_CreateOrUpdate", "200, the same request again returns the same address")
     before = len(cloud.seen)
     cloud.addresses.begin_delete(GROUP, "made").result()
     same(cloud.seen[before].status_code, 202)
     try:
         cloud.addresses.get(GROUP, "made")
-        raise AssertionError("a deleted address is still there")
+        raise AssertionError("a deleted address still exists")
     except ResourceNotFoundError:
         pass
     cloud.addresses.begin_delete(GROUP, "made").result()
     same(cloud.seen[-1].status_code, 204)
-    certified(NETWORK, "PublicIPAddresses_Delete", "202, and 204 once it is gone")
+    certified(NETWORK, "PublicIPAddresses_Delete", "202, and 204 if it does not exist")
 
 
 def denials(credential, allowed):
-    """Without actions every call is refused, and the answer names the action."""
+    """Without permissions every call fails, and the error names the missing action."""
     cloud = Cloud(RESTRICTED, credential)
     interface = allowed.interfaces.get(GROUP, "one-nic")
-    wish = network_models.PublicIPAddress(location=LOCATION)
+    request = network_models.PublicIPAddress(location=LOCATION)
     calls = {
         "PublicIPAddresses_ListAll": ("publicIPAddresses/read", lambda: cloud.addresses.list_all()),
         "PublicIPAddresses_Get": ("publicIPAddresses/read", lambda: cloud.addresses.get(GROUP, "first")),
         "PublicIPAddresses_CreateOrUpdate": (
-            "publicIPAddresses/write", lambda: cloud.addresses.begin_create_or_update(GROUP, "x", wish)
+            "publicIPAddresses/write", lambda: cloud.addresses.begin_create_or_update(GROUP, "x", request)
         ),
         "PublicIPAddresses_Delete": ("publicIPAddresses/delete", lambda: cloud.addresses.begin_delete(GROUP, "first")),
         "NetworkInterfaces_ListAll": ("networkInterfaces/read", lambda: cloud.interfaces.list_all()),
@@ -335,7 +337,7 @@ def throttling(cloud):
             assert int(error.response.headers["Retry-After"]) > 0
             certified(NETWORK, "PublicIPAddresses_Delete", "429, TooManyRequests, with Retry-After")
             return
-    raise AssertionError("300 writes at once are not too many")
+    raise AssertionError("300 writes at once were not throttled")
 
 
 def main():

@@ -1,14 +1,14 @@
-"""Drives every call of the fake Cloudflare with the vendor's own client, and fails where the two disagree.
+"""Makes every call of the fake Cloudflare with the vendor's own client, and fails if the two disagree.
 
 Usage: cloudflare_dns.py BASE_URL TOKEN
 
-The account must be fresh, with the real limits in force. It holds the empty zone example.com and twenty others.
+The account must be new and must enforce the real rate limits. It has the empty zone example.com and 20 other zones.
 
-Out: one line for each call, "cloudflare", the call's name and what was checked, separated by tabs. The first
-disagreement ends the program with a traceback and a status other than zero.
+Out: one line for each call: "cloudflare", the call's name and what was checked, separated by tabs. The program stops at
+the first disagreement, with a traceback and a nonzero exit status.
 
-The client checks every answer against its own models, strictly: each field that a model requires is there, and each
-value has the model's type. Beside that, no answer may have a field that its model does not know.
+The client validates every response strictly against its own models: required fields must be present, and each value
+must have the right type. In addition, a response must not have fields that the model lacks.
 """
 
 import sys
@@ -30,7 +30,7 @@ BATCH_CHANGES_MAX = 200
 
 
 class Certification:
-    """The client, and the table of what it agreed with."""
+    """The vendor's client. Prints one line for each call that it agreed with."""
 
     def __init__(self, base_url, token):
         self.base_url = base_url
@@ -39,7 +39,7 @@ class Certification:
 
     def client_with(self, token):
         http_client = httpx.Client(event_hooks={"request": [self.count]})
-        # Retries would hide the refusals that are to be seen.
+        # Retries would hide the errors that this script expects.
         return Cloudflare(
             api_token=token,
             base_url=self.base_url,
@@ -62,7 +62,7 @@ class Certification:
         return getattr(resource.with_raw_response, name)
 
     def call(self, route, what, **kwargs):
-        """Makes a call by its name, checks its envelope, headers and shape, and gives what the client made of it."""
+        """Makes a call by its name, checks its envelope, headers and shape, and returns the parsed response."""
         raw = self.operation(route)(**kwargs)
         assert raw.status_code == 200, f"{route}: {raw.status_code}"
         envelope = raw.json()
@@ -75,11 +75,11 @@ class Certification:
                 check_known(entry, route)
         else:
             check_known(parsed, route)
-        self.line(route, f"200, the client's own models, {what}")
+        self.line(route, f"200, valid by the client's models, {what}")
         return parsed
 
     def refused(self, route, what, error_type, code, client=None, **kwargs):
-        """Makes a call that must be refused, and checks the exception that the client raises."""
+        """Makes a call that must fail, and checks the exception that the client raises."""
         try:
             self.operation(route, client)(**kwargs)
         except error_type as error:
@@ -89,11 +89,11 @@ class Certification:
             assert error.body["success"] is False and error.body["result"] is None, error.body
             self.line(route, f"{error.status_code}, {error_type.__name__} with code {code}, {what}")
             return error
-        raise AssertionError(f"{route}: {what} was not refused")
+        raise AssertionError(f"{route}: {what} did not fail")
 
 
 def check_known(value, path):
-    """No field that the client's model does not have, at any depth."""
+    """Checks that a response has no field that the client's model lacks, at any depth."""
     if isinstance(value, BaseModel):
         assert not value.model_extra, f"{path} has {value.model_extra}, which the vendor does not document"
         for field in type(value).model_fields:
@@ -129,7 +129,7 @@ def certify_zones(cert):
     assert len(set(names)) == len(names) == 21
     page = cert.call("zones.list", "at most 50 a page", per_page=1000)
     assert page.result_info.per_page == 50 and len(page.result) == 21
-    assert cert.call("zones.list", "a name that is no zone", name=NAME).result == []
+    assert cert.call("zones.list", "a name without a zone", name=NAME).result == []
     [zone] = cert.call("zones.list", "by name", name="example.com").result
     assert zone.name == "example.com" and zone.status == "active" and len(zone.id) == 32
     assert zone.plan.legacy_id == "free"
@@ -137,8 +137,8 @@ def certify_zones(cert):
 
 
 def certify_single_records(cert, zone):
-    wish = {"zone_id": zone, "type": "A", "name": NAME, "content": "203.0.113.1", "ttl": 60}
-    record = cert.call("dns.records.create", "an A record with a comment", comment="Ours", **wish)
+    request = {"zone_id": zone, "type": "A", "name": NAME, "content": "203.0.113.1", "ttl": 60}
+    record = cert.call("dns.records.create", "an A record with a comment", comment="Ours", **request)
     assert (record.name, record.type, record.content, record.ttl) == (NAME, "A", "203.0.113.1", 60)
     assert record.comment == "Ours" and record.comment_modified_on is not None
     assert record.proxied is False and record.proxiable is True and record.tags == []
@@ -150,8 +150,8 @@ def certify_single_records(cert, zone):
         ("the same again", {}, 81058),
         ("the same with another TTL", {"ttl": 300}, 81058),
         ("a CNAME beside it", {"type": "CNAME", "content": "example.net"}, 81053),
-        ("no IPv4 address", {"content": "2001:db8::1"}, 9005),
-        ("no IPv6 address", {"type": "AAAA"}, 9006),
+        ("an A record without an IPv4 address", {"content": "2001:db8::1"}, 9005),
+        ("an AAAA record without an IPv6 address", {"type": "AAAA"}, 9006),
         ("a TTL of 30 seconds", {"content": "203.0.113.9", "ttl": 30}, 9021),
         ("a TTL of more than a day", {"content": "203.0.113.9", "ttl": 86401}, 9021),
         ("a comment of 101 characters", {"content": "203.0.113.9", "comment": "x" * 101}, 9313),
@@ -159,36 +159,36 @@ def certify_single_records(cert, zone):
         ("a proxied TXT", {"type": "TXT", "proxied": True}, 9004),
         ("a proxied private address", {"content": "10.0.0.1", "proxied": True}, 9003),
     ]:
-        cert.refused("dns.records.create", what, BadRequestError, code, **(wish | parts))
+        cert.refused("dns.records.create", what, BadRequestError, code, **(request | parts))
     alias = {"zone_id": zone, "type": "CNAME", "name": "alias", "content": NAME, "ttl": 1}
     alias = cert.call("dns.records.create", "a CNAME with a relative name", **alias)
     assert alias.name == "alias.example.com" and alias.ttl == 1
     args = ("dns.records.create", "an A record beside a CNAME", BadRequestError, 81054)
-    cert.refused(*args, **(wish | {"name": alias.name}))
+    cert.refused(*args, **(request | {"name": alias.name}))
 
-    wish = {"type": "A", "name": NAME, "ttl": 60, "content": "203.0.113.2"}
-    edited = cert.call("dns.records.edit", "another address; the rest stays", **ids, **wish)
+    request = {"type": "A", "name": NAME, "ttl": 60, "content": "203.0.113.2"}
+    edited = cert.call("dns.records.edit", "a new address; other fields unchanged", **ids, **request)
     assert edited.content == "203.0.113.2" and edited.comment == "Ours" and edited.id == record.id
     assert edited.created_on == record.created_on and edited.modified_on > record.modified_on
     assert edited.comment_modified_on == record.comment_modified_on
-    proxied = cert.call("dns.records.edit", "proxied, which has no TTL of its own", **ids, **wish, proxied=True)
+    proxied = cert.call("dns.records.edit", "proxied, with automatic TTL", **ids, **request, proxied=True)
     assert proxied.proxied is True and proxied.ttl == 1
-    replaced = cert.call("dns.records.update", "what is not named is reset", **ids, **wish)
+    replaced = cert.call("dns.records.update", "omitted fields are reset", **ids, **request)
     assert (replaced.content, replaced.ttl) == ("203.0.113.2", 60)
     assert replaced.comment is None and replaced.comment_modified_on is None and replaced.proxied is False
     assert cert.call("dns.records.get", "as changed", **ids) == replaced
 
     for route in ["dns.records.edit", "dns.records.update"]:
-        cert.refused(route, "a bad address", BadRequestError, 9005, **ids, **(wish | {"content": "x"}))
-    deleted = cert.call("dns.records.delete", "its identifier comes back", **ids)
+        cert.refused(route, "a bad address", BadRequestError, 9005, **ids, **(request | {"content": "x"}))
+    deleted = cert.call("dns.records.delete", "returns its ID", **ids)
     assert deleted.id == record.id
     for route, parts in [
         ("dns.records.get", {}),
-        ("dns.records.edit", wish),
-        ("dns.records.update", wish),
+        ("dns.records.edit", request),
+        ("dns.records.update", request),
         ("dns.records.delete", {}),
     ]:
-        cert.refused(route, "a record that is gone", NotFoundError, 81044, **ids, **parts)
+        cert.refused(route, "a deleted record", NotFoundError, 81044, **ids, **parts)
     cert.call("dns.records.delete", "the CNAME", zone_id=zone, dns_record_id=alias.id)
 
 
@@ -205,12 +205,12 @@ def certify_batches(cert, zone):
     one, two, three = batch.posts[:3]
 
     extra = [{"type": "A", "name": NAME, "content": "203.0.113.1", "ttl": 60}]
-    # The vendor has no code of its own for this.
+    # The vendor has no specific error code for this.
     args = ("dns.records.batch", f"more than {BATCH_CHANGES_MAX} changes", BadRequestError, 1004)
     deletes = [{"id": record.id} for record in batch.posts]
     cert.refused(*args, zone_id=zone, deletes=deletes, posts=extra)
 
-    # Each change takes the address that the one before it gave up, so no other order is possible.
+    # Each change uses the address that the previous one freed, so no other order works.
     parts = {"type": "A", "name": NAME, "ttl": 60}
     batch = cert.call(
         "dns.records.batch",
@@ -230,17 +230,17 @@ def certify_batches(cert, zone):
     before = contents(cert.call("dns.records.list", "as the batch left them", zone_id=zone, per_page=5000))
     assert before == sorted(post["content"] for post in posts)
     deletes = [{"id": two.id}]
-    args = ("dns.records.batch", "one of the changes is refused", BadRequestError, 81058)
+    args = ("dns.records.batch", "one of the changes is invalid", BadRequestError, 81058)
     cert.refused(*args, zone_id=zone, deletes=deletes, posts=extra + extra)
     args = ("dns.records.batch", "one of the records is unknown", NotFoundError, 81044)
     cert.refused(*args, zone_id=zone, deletes=deletes, patches=[parts | {"id": one.id}])
-    after = contents(cert.call("dns.records.list", "a refused batch changed nothing", zone_id=zone, per_page=5000))
+    after = contents(cert.call("dns.records.list", "a failed batch changed nothing", zone_id=zone, per_page=5000))
     assert after == before
 
 
 def certify_listings(cert, zone):
-    wish = {"zone_id": zone, "type": "AAAA", "name": "api", "content": "2001:db8::1", "ttl": 1, "proxied": True}
-    cert.call("dns.records.create", "a proxied AAAA record", **wish)
+    request = {"zone_id": zone, "type": "AAAA", "name": "api", "content": "2001:db8::1", "ttl": 1, "proxied": True}
+    cert.call("dns.records.create", "a proxied AAAA record", **request)
 
     def found(what, **filters):
         return contents(cert.call("dns.records.list", what, zone_id=zone, **filters))
@@ -253,7 +253,7 @@ def certify_listings(cert, zone):
     assert sorted(record.content for page in pages for record in page.result) == everything
     assert found("a page after the last", page=4) == []
     assert sorted(record.content for record in cert.client.dns.records.list(zone_id=zone, per_page=67)) == everything
-    cert.line("dns.records.list", "the client's own walk through the pages")
+    cert.line("dns.records.list", "all pages, with the client's own iterator")
 
     only = ["2001:db8::1"]
     assert found("by full name", name={"exact": "API.example.com"}) == only
@@ -265,12 +265,12 @@ def certify_listings(cert, zone):
     assert found("by a part of the name", name={"contains": "pi.ex"}) == only
     assert found("by content", content={"exact": "198.51.100.7"}) == ["198.51.100.7"]
     assert found("by the content's end", content={"endswith": ".77"}) == ["198.51.100.77"]
-    assert found("by being proxied", proxied=True) == only
-    # Two of the two hundred were replaced by records without a comment.
+    assert found("by the proxied flag", proxied=True) == only
+    # The batch above replaced two of the 200 records by records without a comment.
     ours = found("by comment", comment={"exact": "ours"}, per_page=5000)
     assert len(ours) == BATCH_CHANGES_MAX - 2
     assert found("by having a comment", comment={"present": "true"}, per_page=5000) == ours
-    assert len(found("by having none", comment={"absent": "true"})) == 3
+    assert len(found("by having no comment", comment={"absent": "true"})) == 3
     nowhere = {"zone_id": "0123456789abcdef0123456789abcdef"}
     cert.refused("dns.records.list", "an unknown zone", NotFoundError, 7003, **nowhere)
     cert.refused("dns.records.batch", "an unknown zone", NotFoundError, 7003, **nowhere)
@@ -281,7 +281,7 @@ def certify_refusals(cert, zone):
     sent = cert.sent
     args = ("dns.records.list", "a wrong token", AuthenticationError, 10000)
     cert.refused(*args, client=stranger, zone_id=zone)
-    # A stranger's requests are not this token's.
+    # Requests with another token don't count against this token's limit.
     cert.sent = sent
 
     while cert.sent < REQUESTS_MAX:
@@ -291,7 +291,7 @@ def certify_refusals(cert, zone):
     headers = error.response.headers
     assert headers["retry-after"] == str(WINDOW_SECONDS), headers
     assert headers["ratelimit"] == f'"default";r=0;t={WINDOW_SECONDS}', headers
-    args = ("dns.records.list", "every other call while it lasts", RateLimitError, 971)
+    args = ("dns.records.list", "all calls until the limit resets", RateLimitError, 971)
     error = cert.refused(*args, zone_id=zone)
     assert 0 < int(error.response.headers["retry-after"]) <= WINDOW_SECONDS
 

@@ -1,16 +1,19 @@
-"""Certifies the fakes of Compute Engine and of its metadata server with Google's own clients.
+"""Certifies the fakes of Compute Engine and its metadata server with Google's own clients.
 
     compute.py BASE_URL METADATA_HOST [RESTRICTED_URL]
 
-BASE_URL serves project `certified` with the instances vm-1 (with an ephemeral address) and vm-2 (without any) in
-us-central1-a, vm-3 (with an ephemeral address and a second interface) in us-central1-c, no addresses, and europe-west4
-unreachable. The caller does not own the domain unverified.example. METADATA_HOST (host:port) hands out the token that it accepts.
-RESTRICTED_URL serves the same project with every permission denied.
+BASE_URL serves the project `certified`. It has no reserved addresses, and the instances vm-1 (with an ephemeral
+address) and vm-2 (without one) in us-central1-a, and vm-3 (with an ephemeral address and a second interface) in
+us-central1-c. The region europe-west4 is unreachable. The caller does not own the domain unverified.example.
+METADATA_HOST (host:port) issues the token that BASE_URL accepts. RESTRICTED_URL serves the same project but denies
+every permission.
 
-Every call goes through google-cloud-compute with credentials from google-auth's own chain. Every request and answer on the
-way is also checked against Compute's discovery document, as google-api-python-client ships it: the method, the path, the
-names of the query's parameters, and every property, type and enum of the bodies. One line is printed for each thing that
-was certified: package, call and what was checked, separated by tabs. The first failure ends it with a non-zero status.
+Every call goes through google-cloud-compute, with credentials from google-auth's default chain. Every request and
+response is also checked against Compute's discovery document, which google-api-python-client ships: the method, the
+path, the names of the query parameters, and every property, type and enum of the bodies.
+
+Out: one line for each check: package, call and what was checked, separated by tabs. The program stops at the first
+failure, with a nonzero exit status.
 """
 
 import base64
@@ -28,8 +31,8 @@ from urllib.parse import parse_qsl, urlsplit
 BASE, METADATA_HOST = sys.argv[1].rstrip("/"), sys.argv[2]
 RESTRICTED = sys.argv[3].rstrip("/") if len(sys.argv) > 3 else None
 
-# google-auth reads these when it is imported. The empty configuration directory and the missing proxy keep the chain of
-# credentials from finding anything but the metadata server, and keep all traffic on loopback.
+# google-auth reads these when it is imported. With the empty configuration directory, the credential chain finds only
+# the metadata server. Without a proxy, all traffic stays on loopback.
 for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "NO_GCE_CHECK"):
     os.environ.pop(name, None)
 CONFIGURATION = tempfile.TemporaryDirectory()
@@ -66,7 +69,7 @@ def same(found, expected):
 
 
 class Discovery:
-    """Checks requests and answers against the published description of the API."""
+    """Checks requests and responses against the published description of the API."""
 
     def __init__(self):
         documents = Path(googleapiclient.__file__).parent / "discovery_cache" / "documents"
@@ -80,7 +83,7 @@ class Discovery:
         self.checked = {}
 
     def check(self, response):
-        """Checks one exchange; a hook of the HTTP session that the client uses."""
+        """Checks a request and its response. The client's HTTP session calls this for each response."""
         request = response.request
         url = urlsplit(request.url)
         method = self.method(request.method, url.path)
@@ -90,14 +93,14 @@ class Discovery:
             self.value({"$ref": method["request"]["$ref"]}, json.loads(request.body), f"{route} request")
         same(response.headers["content-type"].split(";")[0], "application/json")
         if response.status_code == 200:
-            self.value({"$ref": method["response"]["$ref"]}, response.json(), f"{route} answer")
+            self.value({"$ref": method["response"]["$ref"]}, response.json(), f"{route} response")
         else:
             self.error(response)
         self.checked[route] = self.checked.get(route, 0) + 1
 
     def method(self, verb, path):
         prefix = "/" + self.document["servicePath"]
-        assert path.startswith(prefix), f"{path} is not under {prefix}"
+        assert path.startswith(prefix), f"{path} does not start with {prefix}"
         for method in self.methods:
             if method["httpMethod"] == verb and self.is_path_of(method, path.removeprefix(prefix)):
                 return method
@@ -137,14 +140,14 @@ class Discovery:
             schema = self.schemas[schema["$ref"]]
         kind = schema.get("type")
         if kind == "object":
-            assert isinstance(value, dict), f"{where} is no object: {value!r}"
+            assert isinstance(value, dict), f"{where} is not an object: {value!r}"
             properties, others = schema.get("properties", {}), schema.get("additionalProperties")
             for name, inner in value.items():
                 known = properties.get(name, others)
                 assert known is not None, f"{where} has the unknown property {name}"
                 self.value(known, inner, f"{where}.{name}")
         elif kind == "array":
-            assert isinstance(value, list), f"{where} is no array: {value!r}"
+            assert isinstance(value, list), f"{where} is not an array: {value!r}"
             for number, inner in enumerate(value):
                 self.value(schema["items"], inner, f"{where}[{number}]")
         else:
@@ -155,9 +158,9 @@ class Discovery:
         types = {"string": str, "boolean": bool, "integer": int, "number": (int, float)}
         kind, form = schema["type"], schema.get("format")
         is_right = isinstance(value, types[kind]) and (kind == "boolean" or not isinstance(value, bool))
-        assert is_right, f"{where} is no {kind}: {value!r}"
+        assert is_right, f"{where} is not of type {kind}: {value!r}"
         if "enum" in schema:
-            assert value in schema["enum"], f"{where} is none of the enum: {value!r}"
+            assert value in schema["enum"], f"{where} is not a value of the enum: {value!r}"
         if form in ("int64", "uint64"):
             int(value)
         if form == "byte":
@@ -169,7 +172,7 @@ class Discovery:
 
     @staticmethod
     def error(response):
-        """The error body's shape is not in the discovery document; this is the one that Google documents."""
+        """Checks an error body. The discovery document does not define it, so this follows Google's documentation."""
         error = response.json()["error"]
         same(error["code"], response.status_code)
         assert isinstance(error["message"], str) and error["errors"]
@@ -185,10 +188,10 @@ DISCOVERY = Discovery()
 
 
 def metadata():
-    """Gets credentials from google-auth's own chain, which asks the metadata server for everything."""
-    asked = []
+    """Gets credentials from google-auth's default chain, which reads everything from the metadata server."""
+    responses = []
     session = requests.Session()
-    session.hooks["response"].append(lambda response, **_: asked.append(response))
+    session.hooks["response"].append(lambda response, **_: responses.append(response))
     request = google.auth.transport.requests.Request(session)
     credentials, project = google.auth.default(request=request)
     same(project, PROJECT)
@@ -197,18 +200,18 @@ def metadata():
     assert credentials.expiry > datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
     same(credentials.universe_domain, "googleapis.com")
 
-    paths = {urlsplit(response.url).path for response in asked}
+    paths = {urlsplit(response.url).path for response in responses}
     root, default = "/computeMetadata/v1", "/computeMetadata/v1/instance/service-accounts/default"
     assert {"/", f"{root}/project/project-id", f"{default}/", f"{default}/token"} <= paths, paths
-    assert all(response.headers["metadata-flavor"] == "Google" for response in asked)
-    certified(AUTH, "metadata.root", "google.auth.default finds the metadata server by its answer")
-    certified(AUTH, "metadata.projectId", "google.auth.default takes the project from it")
+    assert all(response.headers["metadata-flavor"] == "Google" for response in responses)
+    certified(AUTH, "metadata.root", "google.auth.default detects the metadata server")
+    certified(AUTH, "metadata.projectId", "google.auth.default gets the project from it")
 
     info = _metadata.get_service_account_info(request)
     same(info.keys(), {"aliases", "email", "scopes"})
     same(credentials.service_account_email, info["email"])
     same(_metadata.get_service_account_info(request, info["email"]), info)
-    certified(AUTH, "metadata.serviceAccount", "the account as a whole, by alias and by its address")
+    certified(AUTH, "metadata.serviceAccount", "the whole account, by alias and by email address")
 
     token, expiry = _metadata.get_service_account_token(request, scopes=info["scopes"])
     same(token, credentials.token)
@@ -217,13 +220,13 @@ def metadata():
     same(answer.json()["token_type"], "Bearer")
     refused = requests.get(f"http://{METADATA_HOST}{default}/token")
     same(refused.status_code, 403)
-    certified(AUTH, "metadata.token", "token, expiry and type; refused without the Metadata-Flavor header")
+    certified(AUTH, "metadata.token", "token, expiry and type; 403 without the Metadata-Flavor header")
 
     same(_metadata.get(request, "instance/service-accounts/default/email"), info["email"])
     certified(AUTH, "metadata.email", "plain text, the same as in the account")
     scopes = _metadata.get(request, "instance/service-accounts/default/scopes")
     same(scopes.split(), info["scopes"])
-    certified(AUTH, "metadata.scopes", "plain text, one on each line, the same as in the account")
+    certified(AUTH, "metadata.scopes", "plain text, one scope per line, the same as in the account")
     same(_metadata.get_universe_domain(request), "googleapis.com")
     certified(AUTH, "metadata.universeDomain", "googleapis.com")
     return credentials
@@ -233,7 +236,7 @@ def metadata():
 
 
 class Cloud:
-    """The vendor's clients, all with one server and one set of credentials."""
+    """The vendor's clients for one server and one set of credentials."""
 
     def __init__(self, base, credentials):
         def client(service, transport):
@@ -266,10 +269,10 @@ class Cloud:
         DISCOVERY.check(response)
 
     def done(self, operation):
-        """Waits for an operation as the vendor documents it: again and again, since `wait` may return it undone."""
+        """Waits for an operation as the vendor documents it: in a loop, because `wait` may return before it is done."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while operation.status != compute_v1.Operation.Status.DONE:
-            assert time.monotonic() < deadline, f"{operation.name} does not end"
+            assert time.monotonic() < deadline, f"{operation.name} is not done after {DEADLINE_SECONDS} s"
             time.sleep(0.1)
             name = {"project": PROJECT, "operation": operation.name}
             if operation.zone:
@@ -313,7 +316,7 @@ class Cloud:
 
 
 def refusal(kind, reason, message, call):
-    """Makes a call that must be refused, and checks the exception, the reason and the message."""
+    """Makes a call that must fail, and checks the exception, the reason and the message."""
     try:
         call()
     except exceptions.GoogleAPICallError as error:
@@ -321,11 +324,11 @@ def refusal(kind, reason, message, call):
         same(error.errors[0]["reason"], reason)
         assert message in error.message, error.message
         return error
-    raise AssertionError(f"not refused with {reason}")
+    raise AssertionError(f"the call did not fail with {reason}")
 
 
 def addresses(cloud):
-    """Creates, reads, labels and lists addresses; leaves a1, a2 and a3 in the region and e1 in another."""
+    """Creates, reads, labels and lists addresses. Afterwards a1, a2 and a3 exist in the region, and e1 in another."""
     where = {"project": PROJECT, "region": REGION}
     created = {}
     for name, region, tier in [
@@ -348,7 +351,7 @@ def addresses(cloud):
         exceptions.BadRequest, "invalid", "Invalid value for field 'resource.name': 'A'.",
         lambda: cloud.addresses.insert_unary(address_resource=compute_v1.Address(name="A"), **where),
     )
-    certified(CLIENT, "addresses.insert", "operation with target; labels and tier; 409 for a second, 400 for a bad name")
+    certified(CLIENT, "addresses.insert", "operation with target; labels, tier; 409 for an existing name, 400 for a bad one")
 
     address = cloud.address("a1")
     same((address.kind, address.name, address.status), ("compute#address", "a1", "RESERVED"))
@@ -364,7 +367,7 @@ def addresses(cloud):
         lambda: cloud.address("none"),
     )
     same(error.errors[0]["domain"], "global")
-    certified(CLIENT, "addresses.get", "every field; 404 for an unknown one with the real message")
+    certified(CLIENT, "addresses.get", "every field; 404 with the real message for an unknown one")
 
     listed = list(cloud.addresses.list(**where))
     same([address.name for address in listed], ["a1", "a2", "a3"])
@@ -387,7 +390,7 @@ def addresses(cloud):
         exceptions.NotFound, "notFound", f"The resource 'projects/{PROJECT}/regions/nowhere1' was not found",
         lambda: cloud.addresses.list(project=PROJECT, region="nowhere1"),
     )
-    certified(CLIENT, "addresses.list", "pages of the pager, filter, order; 400 and 404 for what can't be")
+    certified(CLIENT, "addresses.list", "pages, filter, order; 400 and 404 for invalid requests")
     aggregated_addresses(cloud)
 
     def relabel(fingerprint):
@@ -432,7 +435,7 @@ def aggregated_addresses(cloud):
     same(sorted(item.name for _, scope in filtered for item in scope.addresses), ["a1", "a2", "e1"])
     certified(
         CLIENT, "addresses.aggregatedList",
-        "scopes with warnings, pages of the pager, filter by label, unreachable regions named or 503",
+        "scopes with warnings, pages, filter by label, unreachable regions listed or 503",
     )
 
 
@@ -459,7 +462,7 @@ def instances(cloud):
     same([[item.name for item in page.items] for page in pages], [["vm-1"], ["vm-2"]])
     same([item.id for item in cloud.instances.list(request={"filter": "name=vm-1", **where})], [one.id])
     same(list(cloud.instances.list(project=PROJECT, zone="us-central1-b")), [])
-    certified(CLIENT, "instances.list", "pages of the pager, filter, a zone without any")
+    certified(CLIENT, "instances.list", "pages, filter, a zone without instances")
 
     request = {"project": PROJECT, "return_partial_success": True}
     scopes = dict(cloud.instances.aggregated_list(request=request))
@@ -473,11 +476,11 @@ def instances(cloud):
         for item in scope.instances
     ]
     same(names, ["vm-1", "vm-2", "vm-3"])
-    certified(CLIENT, "instances.aggregatedList", "scopes with warnings, pages of the pager, unreachable zones named")
+    certified(CLIENT, "instances.aggregatedList", "scopes with warnings, pages, unreachable zones listed")
 
 
 def access_configs(cloud):
-    """Moves a1 from vm-2 to vm-1 the way the API wants it, and tries everything that it refuses."""
+    """Moves a1 from vm-2 to vm-1 as the API requires it, and tries all requests that the API rejects."""
     ip, standard, far = cloud.address("a1").address, cloud.address("a3").address, cloud.address("e1", "us-east1").address
     for reason, message, call in [
         ("badRequest", "At most one access config currently supported.", lambda: cloud.attach("vm-1", nat_i_p=ip)),
@@ -499,7 +502,7 @@ def access_configs(cloud):
     address = cloud.address("a1")
     same((address.status, list(address.users)), ("IN_USE", [accepted.target_link]))
 
-    # vm-1 has an ephemeral address to lose first, and a1 is not free yet.
+    # vm-1 must first lose its ephemeral address, and a1 is still attached to vm-2.
     ephemeral = cloud.access_of("vm-1")[0][1]
     detached = cloud.succeeded(cloud.detach("vm-1"))
     same(detached.operation_type, "deleteAccessConfig")
@@ -526,7 +529,7 @@ def access_configs(cloud):
         CLIENT, "instances.addAccessConfig",
         "reserved and ephemeral, requestId; 400 for a second config, region, tier, type; error in a DONE operation",
     )
-    certified(CLIENT, "instances.deleteAccessConfig", "reserved and ephemeral; no effect under another name")
+    certified(CLIENT, "instances.deleteAccessConfig", "reserved and ephemeral; no effect with another name")
 
     where = {"project": PROJECT, "region": REGION}
     refusal(
@@ -536,11 +539,11 @@ def access_configs(cloud):
     )
     same(cloud.succeeded(cloud.addresses.delete_unary(address="a2", **where)).operation_type, "delete")
     refusal(exceptions.NotFound, "notFound", "addresses/a2' was not found", lambda: cloud.address("a2"))
-    certified(CLIENT, "addresses.delete", "gone when the operation is done; 400 while in use")
+    certified(CLIENT, "addresses.delete", "deleted when the operation is done; 400 while in use")
 
 
 def interfaces_and_ptr(cloud):
-    """Puts a1 on the second interface of vm-3 with a name for its PTR record, and takes it off again."""
+    """Attaches a1 to the second interface of vm-3 with a PTR record, and detaches it again."""
     there = {"zone": "us-central1-c", "interface": "nic1"}
     cloud.succeeded(cloud.detach("vm-1", "external-nat"))
     ip, ptr = cloud.address("a1").address, "mail.example.com."
@@ -563,14 +566,14 @@ def interfaces_and_ptr(cloud):
     same(first.access_configs[0].nat_i_p, own)
     config = second.access_configs[0]
     same((config.nat_i_p, config.public_ptr_domain_name, config.set_public_ptr), (ip, ptr, True))
-    certified(CLIENT, "instances.addAccessConfig", "on a second interface; a PTR record's name; 400 for one of another's domain")
-    certified(CLIENT, "instances.get", "several interfaces, and the name in an access config's PTR record")
+    certified(CLIENT, "instances.addAccessConfig", "on a second interface; PTR record; 400 for a foreign domain")
+    certified(CLIENT, "instances.get", "several interfaces; PTR record of an access config")
 
     cloud.succeeded(cloud.detach("vm-3", zone=there["zone"], interface="nic1"))
     first, second = cloud.interfaces("vm-3", there["zone"])
     same((first.access_configs[0].nat_i_p, len(second.access_configs)), (own, 0))
     same(cloud.address("a1").status, "RESERVED")
-    certified(CLIENT, "instances.deleteAccessConfig", "from a second interface, and the first keeps its own")
+    certified(CLIENT, "instances.deleteAccessConfig", "from a second interface; the first one keeps its address")
 
     filtered = cloud.addresses.aggregated_list(
         request={
@@ -578,7 +581,7 @@ def interfaces_and_ptr(cloud):
         }
     )
     same([item.name for _, scope in filtered for item in scope.addresses], ["a1"])
-    certified(CLIENT, "addresses.aggregatedList", "filter by a choice of addresses")
+    certified(CLIENT, "addresses.aggregatedList", "filter by several addresses")
     cloud.succeeded(cloud.attach("vm-1", nat_i_p=ip, name="external-nat"))
 
 
@@ -598,7 +601,7 @@ def operations(cloud):
         request={"project": PROJECT, "zone": ZONE, "filter": f'name eq "{"|".join(chosen)}|none"'}
     )
     same({operation.name for operation in found}, chosen)
-    certified(CLIENT, "zoneOperations.list", "pages of the pager, newest first, filter, a choice of names")
+    certified(CLIENT, "zoneOperations.list", "pages, newest first, filter, several names")
 
     name = {"project": PROJECT, "zone": ZONE, "operation": zonal[0].name}
     same(cloud.zone_operations.get(**name), zonal[0])
@@ -607,12 +610,12 @@ def operations(cloud):
         exceptions.NotFound, "notFound", f"zones/{ZONE}/operations/none' was not found",
         lambda: cloud.zone_operations.get(project=PROJECT, zone=ZONE, operation="none"),
     )
-    certified(CLIENT, "zoneOperations.get", "by name and by number, the same as listed; 404 for an unknown one")
+    certified(CLIENT, "zoneOperations.get", "by name and by ID, the same as listed; 404 for an unknown one")
     same(cloud.zone_operations.wait(**name), zonal[0])
-    undone = cloud.detach("vm-2", "no such config")
-    same(cloud.zone_operations.wait(project=PROJECT, zone=ZONE, operation=undone.name).id, undone.id)
-    certified(CLIENT, "zoneOperations.wait", "a done one as it is; an undone one, again until it is done")
-    cloud.succeeded(undone)
+    unfinished = cloud.detach("vm-2", "no such config")
+    same(cloud.zone_operations.wait(project=PROJECT, zone=ZONE, operation=unfinished.name).id, unfinished.id)
+    certified(CLIENT, "zoneOperations.wait", "done operations; unfinished ones, repeated until done")
+    cloud.succeeded(unfinished)
 
     request = {"project": PROJECT, "return_partial_success": True}
     scopes = dict(cloud.global_operations.aggregated_list(request=request))
@@ -628,14 +631,14 @@ def operations(cloud):
         exceptions.NotFound, "notFound", f"regions/{REGION}/operations/{zonal[0].name}' was not found",
         lambda: cloud.region_operations.get(project=PROJECT, region=REGION, operation=zonal[0].name),
     )
-    certified(CLIENT, "regionOperations.get", "the same as listed; 404 for one of a zone")
+    certified(CLIENT, "regionOperations.get", "the same as listed; 404 for a zone's operation")
     same(cloud.region_operations.wait(**name), regional[0])
-    certified(CLIENT, "regionOperations.wait", "a done one as it is; undone ones, again until they are done")
+    certified(CLIENT, "regionOperations.wait", "done operations; unfinished ones, repeated until done")
 
 
 def refusals(cloud):
-    """What is refused whatever the call: wrong credentials, a foreign project and too many requests."""
-    # The client answers a 401 by getting another token and asking again.
+    """Checks errors that any call can return: for wrong credentials, another project and too many requests."""
+    # After a 401 the client gets a new token and retries.
     credentials, before = cloud.addresses.transport._credentials, len(cloud.seen)
     good, credentials.token = credentials.token, "stale"
     same(cloud.address("a1").name, "a1")
@@ -646,10 +649,10 @@ def refusals(cloud):
         exceptions.NotFound, "notFound", "The resource 'projects/another' was not found",
         lambda: cloud.addresses.list(project="another", region=REGION),
     )
-    certified(CLIENT, "addresses.get", "401 for a wrong token, on which the client gets another one")
+    certified(CLIENT, "addresses.get", "401 for a wrong token; the client then gets a new one")
     certified(CLIENT, "addresses.list", "404 for another project")
 
-    # The limit is counted by the minute, so at most two windows of requests are needed to exceed one.
+    # The limit is per minute, so the requests of at most two windows exceed it.
     session = requests.Session()
     session.headers["Authorization"] = f"Bearer {credentials.token}"
     url = f"{BASE}/compute/v1/projects/{PROJECT}/regions/{REGION}/addresses/a1"
@@ -658,11 +661,11 @@ def refusals(cloud):
             break
     error = refusal(exceptions.Forbidden, "rateLimitExceeded", "Quota exceeded", lambda: cloud.address("a1"))
     same(error.errors[0]["domain"], "usageLimits")
-    certified(CLIENT, "addresses.get", "403 rateLimitExceeded beyond the limit")
+    certified(CLIENT, "addresses.get", "403 rateLimitExceeded above the rate limit")
 
 
 def restricted(credentials):
-    """Without permissions every call is refused, and the answer names the permission and the resource."""
+    """Without permissions every call fails, and the error names the permission and the resource."""
     cloud = Cloud(RESTRICTED, credentials)
     project, region, zone = {"project": PROJECT}, {"project": PROJECT, "region": REGION}, {"project": PROJECT, "zone": ZONE}
     in_region, in_zone = f"projects/{PROJECT}/regions/{REGION}", f"projects/{PROJECT}/zones/{ZONE}"

@@ -1,19 +1,19 @@
-"""Drives every call of the fake DigitalOcean with the vendor's own client, and fails where the two disagree.
+"""Makes every call of the fake DigitalOcean with the vendor's own client, and fails if the two disagree.
 
 Usage: digitalocean.py BASE_URL TOKEN
 
-The account must be fresh, with the real limits in force and actions that take between 0.2 s and 2 s. It holds:
-- two droplets in one region and one in another, none of which has a reserved address;
-- one reserved address that the account's owner brought along, 192.0.2.77, unassigned, in the region of the two;
-- no domain, and no project but the default one.
+The account must be new and must enforce the real rate limits. Its actions must take between 0.2 s and 2 s. It has:
+- two droplets in one region and one in another, all without a reserved address
+- one unassigned BYOIP address (bring your own IP), 192.0.2.77, in the region of the two droplets
+- no domain, and only the default project
 
-Out: one line for each call, "pydo", the call's name and what was checked, separated by tabs. The first disagreement
-ends the program with a traceback and a status other than zero.
+Out: one line for each call: "pydo", the call's name and what was checked, separated by tabs. The program stops at the
+first disagreement, with a traceback and a nonzero exit status.
 
-Where the client's documentation holds a template of the answer, the answer is compared with it: no key that the
-template does not have, every key that it calls required, and every value of the template's JSON type. The client has no
-methods for the old floating_ips calls; those go through its `send_request`, and are held against the reserved_ips
-templates with the names exchanged, because the vendor documents the two as the same but for the names.
+If the client's documentation has a template of the response, the response must match it: it has no other keys, has all
+required keys, and every value has the template's JSON type. The client has no methods for the old floating_ips calls.
+This script sends them with `send_request`, and compares them with the reserved_ips templates after replacing the names.
+The vendor documents the two APIs as equal except for the names.
 """
 
 import ast
@@ -32,13 +32,13 @@ from azure.core.exceptions import (
 from azure.core.rest import HttpRequest
 from pydo import Client
 
-# What the vendor's published examples show as null although the templates have room for a type only.
+# Keys that are null in the vendor's published examples, although the templates only show a type.
 NULLABLE = {
-    "completed_at",  # while the action is under way
-    "droplet",  # while the address is on none
+    "completed_at",  # while the action is in progress
+    "droplet",  # while the address is unassigned
     "kernel",
     "next_backup_window",
-    "zone_file",  # in the answer to the domain's creation
+    "zone_file",  # in the response to the domain's creation
     "priority",
     "port",
     "weight",
@@ -47,12 +47,12 @@ NULLABLE = {
 }
 ACTION_SECONDS_MAX = 5.0
 CREATES_PER_MINUTE_MAX = 12
-BROUGHT = "192.0.2.77"
+BYOIP = "192.0.2.77"
 VENDOR_URL = re.compile(r"https?://[^/]+/v2/")
 
 
 class Template:
-    """The shape of an answer, read from a docstring of the client."""
+    """The shape of a response, parsed from a docstring of the client."""
 
     def __init__(self, lines):
         indent = len(lines[0]) - len(lines[0].lstrip())
@@ -70,7 +70,7 @@ class Template:
         self.comments = comments
 
     def check(self, answer):
-        self._check(answer, self.root, "answer")
+        self._check(answer, self.root, "response")
 
     def _check(self, value, node, path):
         if isinstance(node, ast.Dict):
@@ -91,7 +91,7 @@ class Template:
         for key, child in zip(node.keys, node.values):
             known[key.value] = child
             is_required = "Required." in self.comments[key.lineno - 1]
-            assert key.value in value or not is_required, f"{path} lacks the required {key.value}"
+            assert key.value in value or not is_required, f"{path} lacks the required key {key.value}"
         for key, item in value.items():
             assert key in known, f"{path} has {key}, which the vendor does not document"
             if item is None:
@@ -111,11 +111,11 @@ def check_scalar(value, example, path):
         good = isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
     else:
         good = isinstance(value, str)
-    assert good, f"{path} is {value!r}, and the vendor's example is {example!r}"
+    assert good, f"{path} is {value!r}, but the vendor's example is {example!r}"
 
 
 def templates_of(operation, renamed=("", "")):
-    """The templates in an operation's documentation, by status."""
+    """The templates in an operation's documentation, by HTTP status."""
     found, statuses, block = {}, [], None
     for line in inspect.getdoc(operation).replace(*renamed).splitlines():
         heading = re.match(r"\s*# response body for status code\(s\): ([\d, ]+)", line)
@@ -132,10 +132,10 @@ def templates_of(operation, renamed=("", "")):
 
 
 class Certification:
-    """The client, and the table of what it agreed with."""
+    """The vendor's client. Prints one line for each call that it agreed with."""
 
     def __init__(self, base_url, token):
-        # Retries would hide the refusals that are to be seen.
+        # Retries would hide the errors that this script expects.
         self.client = Client(token, endpoint=base_url, retry_total=0)
 
     def line(self, route, what):
@@ -152,7 +152,7 @@ class Certification:
         return body
 
     def old_call(self, route, what, method, path, status=200, **kwargs):
-        """Makes a call that the client has no method for, and checks it like the one that took its place."""
+        """Makes a floating_ips call, for which the client has no method, and checks it like the reserved_ips call."""
         operation = self.operation(route.replace("floating", "reserved"))
         request = HttpRequest(method, f"/v2/floating_ips{path}", **kwargs)
         answer = self.client.send_request(request, enforce_https=False)
@@ -166,7 +166,7 @@ class Certification:
 
     def check_shape(self, route, what, templates, status, body):
         if status == 204:
-            assert body is None, f"{route}: a body with a 204: {body!r}"
+            assert body is None, f"{route}: 204 with a body: {body!r}"
             shape = "no body"
         else:
             templates[status].check(body)
@@ -174,7 +174,7 @@ class Certification:
         self.line(route, f"{status}, {shape}, {what}")
 
     def refused(self, route, what, status, error_id, error_type, call):
-        """Makes a call that must be refused, and checks the exception that the client raises."""
+        """Makes a call that must fail, and checks the exception that the client raises."""
         try:
             call()
         except HttpResponseError as error:
@@ -185,7 +185,7 @@ class Certification:
             assert isinstance(body["message"], str) and body["message"], f"{route}: {body}"
             self.line(route, f"{status}, {error_type.__name__} with id {error_id}, {what}")
             return error
-        raise AssertionError(f"{route}: {what} was not refused")
+        raise AssertionError(f"{route}: {what} did not fail")
 
     def operation(self, route):
         group, name = route.split(".")
@@ -198,12 +198,12 @@ class Certification:
         return self.refused(route, what, status, error_id, error_type, call)
 
     def missing(self, route, what, *args, **kwargs):
-        """A 404 that the client documents comes back as a body, not as an exception."""
+        """Makes a call that must return 404. A documented 404 comes as a body, not as an exception."""
         body = self.call(route, what, *args, status=404, **kwargs)
         assert body["id"] == "not_found", f"{route}: {body}"
 
     def when_unlocked(self, ip, ask):
-        """Asks until an address is no longer locked."""
+        """Waits until an address is no longer locked, then calls `ask` and returns its result."""
         give_up = time.monotonic() + ACTION_SECONDS_MAX
         while time.monotonic() < give_up:
             reserved = self.client.reserved_ips.get(ip, enforce_https=False)["reserved_ip"]
@@ -220,7 +220,7 @@ def check_rate_headers(headers):
 
 
 def check_pages(body, path, per_page, page, last):
-    """The links of one page lead to its neighbours and to the ends, and nowhere else."""
+    """Checks that a page links to its neighbours, to the first and to the last page, and to no other."""
     pages = body["links"].get("pages", {})
     expected = {}
     if page > 1:
@@ -242,7 +242,7 @@ def public_addresses(droplet):
 
 
 def certify_droplets(cert):
-    body = cert.call("droplets.list", "three droplets with region, status and both kinds of networks")
+    body = cert.call("droplets.list", "three droplets with region, status, and public and private networks")
     droplets = body["droplets"]
     assert body["meta"]["total"] == len(droplets) == 3 and body["links"] == {}, body
     assert all(droplet["status"] == "active" for droplet in droplets)
@@ -255,28 +255,28 @@ def certify_droplets(cert):
     body = cert.call("droplets.list", "page 2 of 3 and its links", per_page=1, page=2)
     assert [droplet["id"] for droplet in body["droplets"]] == [droplets[1]["id"]] and body["meta"]["total"] == 3
     check_pages(body, "droplets", per_page=1, page=2, last=3)
-    body = cert.call("droplets.get", "the droplet of the listing", first["id"])
+    body = cert.call("droplets.get", "the same as in the list", first["id"])
     assert body["droplet"] == first
     cert.missing("droplets.get", "unknown droplet", 999_999)
     return here, first["id"], second["id"], stranger["id"]
 
 
 def certify_projects(cert):
-    body = cert.call("projects.list", "the default project alone")
+    body = cert.call("projects.list", "only the default project")
     [default] = body["projects"]
     assert default["is_default"] is True and body["meta"]["total"] == 1
-    assert cert.call("projects.get_default", "the same as in the listing")["project"] == default
-    wish = {"name": "pool", "purpose": "Service or API", "description": "addresses", "environment": "Production"}
-    project = cert.call("projects.create", "what was asked for came back", body=wish, status=201)["project"]
-    assert {key: project[key] for key in wish} == wish and project["is_default"] is False
+    assert cert.call("projects.get_default", "the same as in the list")["project"] == default
+    wanted = {"name": "pool", "purpose": "Service or API", "description": "addresses", "environment": "Production"}
+    project = cert.call("projects.create", "returns the requested fields", body=wanted, status=201)["project"]
+    assert {key: project[key] for key in wanted} == wanted and project["is_default"] is False
     assert cert.call("projects.get", "the same as at creation", project["id"])["project"] == project
     listed = cert.call("projects.list", "both projects")["projects"]
     assert {entry["id"] for entry in listed} == {default["id"], project["id"]}
-    cert.refused_call("projects.create", "a name that is taken", 409, "conflict", ResourceExistsError, body=wish)
+    cert.refused_call("projects.create", "an existing name", 409, "conflict", ResourceExistsError, body=wanted)
     args = ("projects.create", "no purpose", 422, "unprocessable_entity", HttpResponseError)
     cert.refused_call(*args, body={"name": "x"})
     cert.missing("projects.get", "unknown project", "00000000-0000-4000-8000-ffffffffffff")
-    body = cert.call("projects.list_resources", "a new project has nothing", project["id"])
+    body = cert.call("projects.list_resources", "a new project is empty", project["id"])
     assert body["resources"] == [] and body["meta"]["total"] == 0
     cert.missing("projects.list_resources", "unknown project", "00000000-0000-4000-8000-ffffffffffff")
     return default["id"], project["id"]
@@ -286,12 +286,12 @@ def certify_addresses(cert, here, droplets, projects):
     first, second, stranger = droplets
     default, project = projects
 
-    body = cert.call("reserved_ips.create", "reserved to a region, default project", body={"region": here}, status=202)
+    body = cert.call("reserved_ips.create", "in a region and the default project", body={"region": here}, status=202)
     plain = body["reserved_ip"]
     assert plain["droplet"] is None and plain["locked"] is False and plain["region"]["slug"] == here
     assert plain["project_id"] == default and body["links"] == {}
-    wish = {"region": here, "project_id": project}
-    marked = cert.call("reserved_ips.create", "in a project", body=wish, status=202)["reserved_ip"]
+    wanted = {"region": here, "project_id": project}
+    marked = cert.call("reserved_ips.create", "in a project", body=wanted, status=202)["reserved_ip"]
     assert marked["project_id"] == project and marked["ip"] != plain["ip"]
 
     body = cert.call("reserved_ips.create", "for a droplet, with an action", body={"droplet_id": first}, status=202)
@@ -301,24 +301,24 @@ def certify_addresses(cert, here, droplets, projects):
     assert link["rel"] == "assign_ip" and link["href"].endswith(f"/v2/actions/{link['id']}")
     assert [link["id"] for link in body["links"]["droplets"]] == [first]
 
-    for what, wish, status, error_id in [
+    for what, wanted, status, error_id in [
         ("unknown droplet", {"droplet_id": 999_999}, 404, "not_found"),
         ("unknown project", {"region": here, "project_id": "nowhere"}, 404, "not_found"),
-        ("a droplet that is being given one", {"droplet_id": first}, 422, "unprocessable_entity"),
+        ("a droplet with a pending assignment", {"droplet_id": first}, 422, "unprocessable_entity"),
         ("neither region nor droplet", {}, 422, "unprocessable_entity"),
     ]:
         error_type = ResourceNotFoundError if status == 404 else HttpResponseError
-        cert.refused_call("reserved_ips.create", what, status, error_id, error_type, body=wish)
+        cert.refused_call("reserved_ips.create", what, status, error_id, error_type, body=wanted)
 
     def get_held():
-        body = cert.call("reserved_ips.get", "unlocked and on the droplet once the action ended", held["ip"])
+        body = cert.call("reserved_ips.get", "unlocked and on the droplet after the action", held["ip"])
         return body["reserved_ip"]
 
     settled = cert.when_unlocked(held["ip"], get_held)
     template = templates_of(cert.client.droplets.get)[200]
     template.check({"droplet": settled["droplet"]})
     assert settled["droplet"]["id"] == first
-    droplet = cert.call("droplets.get", "its reserved address is its last public one", first)["droplet"]
+    droplet = cert.call("droplets.get", "its reserved address is the last public one", first)["droplet"]
     assert public_addresses(droplet)[-1] == held["ip"] and len(public_addresses(droplet)) == 2
     assert settled["droplet"] == droplet
     action = cert.call("actions.get", "completed", link["id"])["action"]
@@ -326,7 +326,7 @@ def certify_addresses(cert, here, droplets, projects):
     cert.missing("actions.get", "unknown action", 999_999_999)
     cert.missing("reserved_ips.get", "unknown address", "192.0.2.250")
 
-    resources = cert.call("projects.list_resources", "the address under its old name", project)["resources"]
+    resources = cert.call("projects.list_resources", "the address, as a floating IP", project)["resources"]
     assert [resource["urn"] for resource in resources] == [f"do:floatingip:{marked['ip']}"]
     assert resources[0]["status"] == "ok" and resources[0]["links"]["self"].endswith(f"/{marked['ip']}")
     body = cert.call("projects.list_resources", "page 1 of the default project", default, per_page=2)
@@ -343,15 +343,15 @@ def certify_addresses(cert, here, droplets, projects):
         check_pages(body, "reserved_ips", per_page=2, page=page, last=2)
         seen += [entry["ip"] for entry in body["reserved_ips"]]
     assert sorted(seen) == sorted(by_ip)
-    assert BROUGHT not in by_ip
-    brought = cert.call("reserved_ips.get", "brought along, and in no listing", BROUGHT)["reserved_ip"]
-    assert brought["ip"] == BROUGHT and brought["droplet"] is None and brought["region"]["slug"] == here
-    return plain["ip"], marked["ip"], held["ip"], BROUGHT
+    assert BYOIP not in by_ip
+    byoip = cert.call("reserved_ips.get", "a BYOIP address, which no list contains", BYOIP)["reserved_ip"]
+    assert byoip["ip"] == BYOIP and byoip["droplet"] is None and byoip["region"]["slug"] == here
+    return plain["ip"], marked["ip"], held["ip"], BYOIP
 
 
 def certify_actions(cert, here, droplets, addresses):
     first, second, stranger = droplets
-    plain, marked, held, brought = addresses
+    plain, marked, held, byoip = addresses
 
     def assign(ip, droplet, what):
         body = {"type": "assign", "droplet_id": droplet}
@@ -364,7 +364,7 @@ def certify_actions(cert, here, droplets, addresses):
     def get_action(ip, action, what):
         return cert.call("reserved_ips_actions.get", what, ip, action["id"])["action"]
 
-    refused(held, {"type": "assign", "droplet_id": first}, "its own address again")
+    refused(held, {"type": "assign", "droplet_id": first}, "the droplet that already holds it")
     refused(plain, {"type": "assign", "droplet_id": first}, "a droplet that has an address")
     refused(plain, {"type": "assign", "droplet_id": stranger}, "a droplet in another region")
     refused(plain, {"type": "unassign"}, "an address that is on no droplet")
@@ -373,23 +373,23 @@ def certify_actions(cert, here, droplets, addresses):
     cert.missing("reserved_ips_actions.post", "unknown droplet", plain, body=unknown)
     cert.missing("reserved_ips_actions.post", "unknown address", "192.0.2.250", body=unknown)
 
-    move = assign(held, second, "a move from a live holder is one action, in progress")
+    move = assign(held, second, "a move from a live holder is one action; in progress")
     assert move["status"] == "in-progress" and move["completed_at"] is None and move["type"] == "assign_ip"
     assert move["resource_type"] == "reserved_ip" and move["region"]["slug"] == here
     refused(held, {"type": "unassign"}, "an action while another is pending")
     refused(plain, {"type": "assign", "droplet_id": second}, "a droplet with a pending event")
-    busy = cert.call("reserved_ips.get", "locked and still with the old holder", held)["reserved_ip"]
+    busy = cert.call("reserved_ips.get", "locked and still on the old holder", held)["reserved_ip"]
     assert busy["locked"] is True and busy["droplet"]["id"] == first
     args = ("reserved_ips.delete", "a locked address", 422, "unprocessable_entity", HttpResponseError, held)
     cert.refused_call(*args)
     assert get_action(held, move, "in progress")["status"] == "in-progress"
 
-    ended = cert.when_unlocked(held, lambda: get_action(held, move, "completed, with its time"))
+    ended = cert.when_unlocked(held, lambda: get_action(held, move, "completed, with its end time"))
     assert ended["status"] == "completed" and ended["id"] == move["id"]
     assert datetime.fromisoformat(ended["completed_at"]) >= datetime.fromisoformat(ended["started_at"])
     moved = cert.call("reserved_ips.get", "on the new holder", held)["reserved_ip"]
     assert moved["droplet"]["id"] == second
-    freed = cert.call("droplets.get", "the old holder has its own address only", first)["droplet"]
+    freed = cert.call("droplets.get", "the old holder has only its own public address", first)["droplet"]
     assert len(public_addresses(freed)) == 1
 
     leave = cert.call("reserved_ips_actions.post", "unassign", held, body={"type": "unassign"}, status=201)["action"]
@@ -400,25 +400,25 @@ def certify_actions(cert, here, droplets, addresses):
     body = cert.call("reserved_ips_actions.list", "all three actions, the newest first", held)
     assert [action["id"] for action in body["actions"]][:2] == [leave["id"], move["id"]]
     assert body["meta"]["total"] == 3
-    # The method has no parameters for pages, so they go in as the query that it passes on.
+    # The method has no parameters for pages, so the test passes them as query parameters.
     body = cert.call("reserved_ips_actions.list", "page 2 of 2", held, params={"per_page": "2", "page": "2"})
     assert len(body["actions"]) == 1
     check_pages(body, f"reserved_ips/{held}/actions", per_page=2, page=2, last=2)
     cert.missing("reserved_ips_actions.list", "unknown address", "192.0.2.250")
     cert.missing("reserved_ips_actions.get", "unknown action", held, 999_999_999)
-    cert.missing("reserved_ips_actions.get", "another address's action", plain, move["id"])
+    cert.missing("reserved_ips_actions.get", "the action of another address", plain, move["id"])
 
-    alone = assign(brought, first, "an address that was brought along")
-    cert.missing("reserved_ips_actions.get", "the action of an address that was brought along", brought, alone["id"])
-    cert.missing("actions.get", "the action of an address that was brought along", alone["id"])
+    alone = assign(byoip, first, "a BYOIP address")
+    cert.missing("reserved_ips_actions.get", "the action of a BYOIP address", byoip, alone["id"])
+    cert.missing("actions.get", "the action of a BYOIP address", alone["id"])
 
-    def get_brought():
-        return cert.call("reserved_ips.get", "brought along, on its droplet all the same", brought)["reserved_ip"]
+    def get_byoip():
+        return cert.call("reserved_ips.get", "a BYOIP address, assigned nevertheless", byoip)["reserved_ip"]
 
-    assert cert.when_unlocked(brought, get_brought)["droplet"]["id"] == first
+    assert cert.when_unlocked(byoip, get_byoip)["droplet"]["id"] == first
 
     cert.call("reserved_ips.delete", "an unassigned address", marked, status=204)
-    cert.missing("reserved_ips.delete", "one that is gone", marked)
+    cert.missing("reserved_ips.delete", "already deleted", marked)
 
 
 def certify_old_names(cert, here, droplets, addresses):
@@ -426,7 +426,7 @@ def certify_old_names(cert, here, droplets, addresses):
     plain = addresses[0]
     total = cert.client.reserved_ips.list(enforce_https=False)["meta"]["total"]
 
-    body = cert.old_call("floating_ips.create", "reserved to a region", "POST", "", 202, json={"region": here})
+    body = cert.old_call("floating_ips.create", "reserved in a region", "POST", "", 202, json={"region": here})
     created = body["floating_ip"]
     assert created["locked"] is False and created["droplet"] is None and body["links"] == {}
     body = cert.old_call("floating_ips.list", "the same addresses under the old names", "GET", "?page=1&per_page=200")
@@ -436,53 +436,53 @@ def certify_old_names(cert, here, droplets, addresses):
     body = cert.old_call("floating_ips.get", "the same as at creation", "GET", f"/{created['ip']}")
     assert body["floating_ip"] == created
 
-    wish = {"type": "assign", "droplet_id": second}
+    wanted = {"type": "assign", "droplet_id": second}
     path = f"/{created['ip']}/actions"
-    action = cert.old_call("floating_ips_actions.post", "assign, in progress", "POST", path, 201, json=wish)["action"]
+    action = cert.old_call("floating_ips_actions.post", "assign, in progress", "POST", path, 201, json=wanted)["action"]
     assert action["status"] == "in-progress" and action["resource_type"] == "floating_ip"
 
     def get_action():
         return cert.old_call("floating_ips_actions.get", "completed", "GET", f"{path}/{action['id']}")["action"]
 
     assert cert.when_unlocked(created["ip"], get_action)["status"] == "completed"
-    body = cert.old_call("floating_ips_actions.list", "the one action", "GET", path)
+    body = cert.old_call("floating_ips_actions.list", "only this action", "GET", path)
     assert [entry["id"] for entry in body["actions"]] == [action["id"]] and body["meta"]["total"] == 1
-    held = cert.call("reserved_ips.get", "what the old names did shows under the new ones", created["ip"])
+    held = cert.call("reserved_ips.get", "a change with the old API is visible in the new API", created["ip"])
     assert held["reserved_ip"]["droplet"]["id"] == second
 
-    for route, what, method, path, wish, status in [
+    for route, what, method, path, wanted, status in [
         ("floating_ips.get", "unknown address", "GET", "/192.0.2.250", None, 404),
-        ("floating_ips_actions.post", "a droplet that has an address", "POST", f"/{plain}/actions", wish, 422),
+        ("floating_ips_actions.post", "a droplet that has an address", "POST", f"/{plain}/actions", wanted, 422),
     ]:
         error_id = "not_found" if status == 404 else "unprocessable_entity"
-        request = HttpRequest(method, f"/v2/floating_ips{path}", json=wish)
+        request = HttpRequest(method, f"/v2/floating_ips{path}", json=wanted)
         answer = cert.client.send_request(request, enforce_https=False)
         cert.refused(route, what, status, error_id, HttpResponseError, answer.raise_for_status)
-    cert.old_call("floating_ips.delete", "one that a droplet holds", "DELETE", f"/{created['ip']}", 204)
-    cert.missing("reserved_ips.get", "released under its old name", created["ip"])
+    cert.old_call("floating_ips.delete", "an assigned address", "DELETE", f"/{created['ip']}", 204)
+    cert.missing("reserved_ips.get", "an address released with the old API", created["ip"])
 
 
 def certify_domains(cert):
     assert cert.call("domains.list", "none yet")["domains"] == []
-    wish = {"name": "example.com", "ip_address": "203.0.113.200"}
-    domain = cert.call("domains.create", "with an address for the domain itself", body=wish, status=201)["domain"]
+    wanted = {"name": "example.com", "ip_address": "203.0.113.200"}
+    domain = cert.call("domains.create", "with an address for the apex", body=wanted, status=201)["domain"]
     assert domain == {"name": "example.com", "ttl": 1800, "zone_file": None}
-    again = ("domains.create", "a name that is taken", 422, "unprocessable_entity", HttpResponseError)
-    cert.refused_call(*again, body=wish)
+    again = ("domains.create", "an existing name", 422, "unprocessable_entity", HttpResponseError)
+    cert.refused_call(*again, body=wanted)
     domain = cert.call("domains.get", "with its zone file", "example.com")["domain"]
     assert domain["name"] == "example.com" and "203.0.113.200" in domain["zone_file"]
-    assert cert.call("domains.list", "the one domain")["domains"] == [domain]
+    assert cert.call("domains.list", "only this domain")["domains"] == [domain]
     cert.missing("domains.get", "unknown domain", "example.net")
 
-    body = cert.call("domains.list_records", "what a new domain begins with", "example.com")
+    body = cert.call("domains.list_records", "the initial records of a domain", "example.com")
     assert sorted(record["type"] for record in body["domain_records"]) == ["A", "NS", "NS", "NS", "SOA"]
 
-    wish = {"type": "A", "name": "www", "data": "203.0.113.1", "ttl": 60}
-    record = cert.call("domains.create_record", "type A", "example.com", body=wish, status=201)["domain_record"]
-    assert {key: record[key] for key in wish} == wish and record["priority"] is record["port"] is None
-    wish = {"type": "SRV", "name": "_sip._tcp", "data": "www", "priority": 10, "port": 5060, "weight": 5}
-    service = cert.call("domains.create_record", "type SRV", "example.com", body=wish, status=201)["domain_record"]
-    assert {key: service[key] for key in wish} == wish and service["ttl"] == 1800
+    wanted = {"type": "A", "name": "www", "data": "203.0.113.1", "ttl": 60}
+    record = cert.call("domains.create_record", "type A", "example.com", body=wanted, status=201)["domain_record"]
+    assert {key: record[key] for key in wanted} == wanted and record["priority"] is record["port"] is None
+    wanted = {"type": "SRV", "name": "_sip._tcp", "data": "www", "priority": 10, "port": 5060, "weight": 5}
+    service = cert.call("domains.create_record", "type SRV", "example.com", body=wanted, status=201)["domain_record"]
+    assert {key: service[key] for key in wanted} == wanted and service["ttl"] == 1800
     bad = {"type": "A", "name": "www", "data": "not an address"}
     args = ("domains.create_record", "bad data", 422, "unprocessable_entity", HttpResponseError, "example.com")
     cert.refused_call(*args, body=bad)
@@ -491,48 +491,48 @@ def certify_domains(cert):
     assert body["domain_record"] == record
     cert.missing("domains.get_record", "unknown record", "example.com", 1)
 
-    # Twenty-one of one name, so that the default page of twenty is not enough.
+    # 21 records of one name need two pages, because the default page size is 20.
     for host in range(2, 22):
-        wish = {"type": "A", "name": "www", "data": f"203.0.113.{host}", "ttl": 60}
-        cert.client.domains.create_record("example.com", body=wish, enforce_https=False)
-    wish = {"name": "www.example.com", "type": "A"}
-    body = cert.call("domains.list_records", "by full name and type, page 1 of 2 by default", "example.com", **wish)
+        wanted = {"type": "A", "name": "www", "data": f"203.0.113.{host}", "ttl": 60}
+        cert.client.domains.create_record("example.com", body=wanted, enforce_https=False)
+    wanted = {"name": "www.example.com", "type": "A"}
+    body = cert.call("domains.list_records", "by full name and type, page 1 of 2 by default", "example.com", **wanted)
     assert len(body["domain_records"]) == 20 and body["meta"]["total"] == 21 and "next" in body["links"]["pages"]
-    rest = cert.call("domains.list_records", "by full name and type, page 2 of 2", "example.com", page=2, **wish)
+    rest = cert.call("domains.list_records", "by full name and type, page 2 of 2", "example.com", page=2, **wanted)
     values = [record["data"] for record in body["domain_records"] + rest["domain_records"]]
     assert sorted(values) == sorted(f"203.0.113.{host}" for host in range(1, 22))
     assert rest["links"]["pages"].keys() == {"first", "prev"}
     body = cert.call("domains.list_records", "relative names match nothing", "example.com", name="www")
     assert body["domain_records"] == []
-    body = cert.call("domains.list_records", "by type alone", "example.com", type="SRV")
+    body = cert.call("domains.list_records", "only by type", "example.com", type="SRV")
     assert body["domain_records"] == [service]
     body = cert.call("domains.list_records", "page 2 of 4 and its links", "example.com", per_page=7, page=2)
     check_pages(body, "domains/example.com/records", per_page=7, page=2, last=4)
     cert.missing("domains.list_records", "unknown domain", "example.net")
 
-    wish = {"type": "A", "name": "www", "data": "203.0.113.99", "ttl": 90}
-    body = cert.call("domains.update_record", "another address and time", "example.com", record["id"], body=wish)
-    assert body["domain_record"] == record | wish
+    wanted = {"type": "A", "name": "www", "data": "203.0.113.99", "ttl": 90}
+    body = cert.call("domains.update_record", "a new address and TTL", "example.com", record["id"], body=wanted)
+    assert body["domain_record"] == record | wanted
     part = {"type": "A", "name": "web"}
-    body = cert.call("domains.patch_record", "the name alone", "example.com", record["id"], body=part)
-    assert body["domain_record"] == record | wish | {"name": "web"}
+    body = cert.call("domains.patch_record", "only the name", "example.com", record["id"], body=part)
+    assert body["domain_record"] == record | wanted | {"name": "web"}
     assert cert.call("domains.get_record", "as changed", "example.com", record["id"]) == body
-    cert.missing("domains.update_record", "unknown record", "example.com", 1, body=wish)
-    cert.missing("domains.patch_record", "unknown record", "example.com", 1, body=wish)
+    cert.missing("domains.update_record", "unknown record", "example.com", 1, body=wanted)
+    cert.missing("domains.patch_record", "unknown record", "example.com", 1, body=wanted)
     cert.call("domains.delete_record", "an existing record", "example.com", record["id"], status=204)
-    cert.missing("domains.delete_record", "one that is gone", "example.com", record["id"])
-    cert.missing("domains.get_record", "one that is gone", "example.com", record["id"])
+    cert.missing("domains.delete_record", "already deleted", "example.com", record["id"])
+    cert.missing("domains.get_record", "already deleted", "example.com", record["id"])
 
 
 def certify_project_deletion(cert, here, projects):
     default, project = projects
-    wish = {"region": here, "project_id": project}
-    marked = cert.client.reserved_ips.create(body=wish, enforce_https=False)["reserved_ip"]
-    body = cert.call("projects.delete", "one that is not empty", project, status=412)
+    wanted = {"region": here, "project_id": project}
+    marked = cert.client.reserved_ips.create(body=wanted, enforce_https=False)["reserved_ip"]
+    body = cert.call("projects.delete", "a project that is not empty", project, status=412)
     assert body["id"] == "precondition_failed"
     cert.client.reserved_ips.delete(marked["ip"], enforce_https=False)
     cert.call("projects.delete", "an empty project", project, status=204)
-    cert.missing("projects.delete", "one that is gone", project)
+    cert.missing("projects.delete", "already deleted", project)
     assert cert.call("projects.delete", "the default project", default, status=412)["id"] == "precondition_failed"
 
 
@@ -545,12 +545,12 @@ def certify_refusals(cert, base_url, here):
         for _ in range(CREATES_PER_MINUTE_MAX + 1):
             cert.client.reserved_ips.create(body={"region": here}, enforce_https=False)
 
-    args = ("reserved_ips.create", "one more than a minute allows", 429, "too_many_requests", HttpResponseError)
+    args = ("reserved_ips.create", "above the limit per minute", 429, "too_many_requests", HttpResponseError)
     error = cert.refused(*args, create_too_many)
     headers = error.response.headers
     assert 0 < int(headers["retry-after"]) <= 60 and headers["ratelimit-limit"] == "5000", headers
     assert headers["ratelimit-remaining"] == "0" and int(headers["ratelimit-reset"]) > 0, headers
-    cert.call("reserved_ips.list", "other calls go on while creating is refused", per_page=1)
+    cert.call("reserved_ips.list", "other calls succeed while creates are throttled", per_page=1)
 
 
 def main():

@@ -1,17 +1,18 @@
-//! What the controller did with its rights, by the apiserver's own audit log.
+//! Collects which permissions the controller uses, from the apiserver's audit log.
 //!
-//! Where the variable [`FOLDER`] names a folder, every control plane leaves there, when it ends, what the controller's
-//! ServiceAccount asked of it. `tests/rights.rs` of the controller holds all that against what is granted.
+//! In: the audit log of each control plane. Out: if the environment variable [`FOLDER`] names a folder, one file in it
+//! for each control plane, written when the control plane stops. It lists the kinds of requests that the controller's
+//! ServiceAccounts sent. `tests/rights.rs` of the controller compares all files with the permissions that RBAC grants.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
 
-/// The variable that names the folder.
+/// The environment variable that names the folder.
 pub const FOLDER: &str = "AUDIT_FOLDER";
 
-/// Requests of the controller alone are logged, each once.
+/// The audit policy: logs each request of the controller's ServiceAccounts once, and no others.
 pub(crate) const POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -23,22 +24,22 @@ rules:
   - level: None
 ";
 
-/// A kind of request, as rules name it, and whether it was allowed.
+/// A kind of request, in the terms of RBAC rules, and whether the apiserver allowed it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Use {
     /// The ServiceAccount's name.
     pub account: String,
-    /// Such as `apps`; empty for the core.
+    /// The API group, such as `apps`. Empty for the core group.
     pub group: String,
-    /// Such as `pods` or `pods/eviction`.
+    /// The resource, such as `pods` or `pods/eviction`.
     pub resource: String,
-    /// Such as `list`.
+    /// The verb, such as `list`.
     pub verb: String,
-    /// Whether the apiserver let it through.
+    /// Whether the apiserver allowed it.
     pub is_allowed: bool,
 }
 
-/// Every kind of request in the log of a control plane.
+/// Every kind of request in a control plane's audit log.
 pub(crate) fn used(log: &Path) -> BTreeSet<Use> {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     text.lines().filter_map(|line| read(&serde_json::from_str(line).ok()?)).collect()
@@ -58,7 +59,8 @@ fn read(entry: &Value) -> Option<Use> {
     })
 }
 
-/// Leaves what a control plane was asked in the folder, where there is one. What can't be left is missed by whoever looks.
+/// Writes the requests in a control plane's audit log into the folder, if [`FOLDER`] is set. Ignores write errors:
+/// `tests/rights.rs` then reports permissions as unused.
 pub(crate) fn leave(log: &Path, name: &str) {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let lines: Vec<_> = used(log)
@@ -70,7 +72,7 @@ pub(crate) fn leave(log: &Path, name: &str) {
     let _ = std::fs::write(Path::new(&folder).join(name), lines.join("\n"));
 }
 
-/// What all control planes left in a folder.
+/// Reads the requests that all control planes wrote into a folder.
 pub fn left(folder: &Path) -> std::io::Result<BTreeSet<Use>> {
     let mut all = BTreeSet::new();
     for entry in std::fs::read_dir(folder)? {

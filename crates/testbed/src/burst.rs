@@ -1,8 +1,9 @@
-//! A thousand addresses that fail over at once, under a cloud's real limits: what the simulator and the tests on the real
-//! control plane share.
+//! The benchmark of 1,000 addresses that fail over at once, under the real rate limits of a cloud. The simulator and
+//! the tests on the real control plane share it.
 //!
-//! In: a cloud, and what it did before and after. Out: how long it took, what was asked for it, and the floor: how long the calls
-//! that the steps require take at the cloud's limits, whoever makes them.
+//! In: a fake cloud, and its ledger before and after the failover. Out: how long the failover took, which calls the
+//! controller made, and the floor. The floor is the time that the required calls need at the cloud's rate limits. No
+//! controller can be faster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,17 +14,17 @@ use crate::fake::azure::Azure;
 use crate::fake::compute::Compute;
 use crate::fake::digitalocean::DigitalOcean;
 use crate::fake::ec2::Ec2;
-use crate::fake::ledger::{Deed, Ledger};
+use crate::fake::ledger::{CloudChange, Ledger};
 use crate::fake::limits::{Limit, Limits};
 use crate::fake::{Fake, Machine, Route};
 
 /// How many addresses fail over.
 pub const ADDRESSES: u64 = 1_000;
 
-/// The clouds that addresses are in.
+/// The fake clouds that hold the addresses.
 #[derive(Clone, Copy)]
 pub struct Accounts<'a> {
-    /// The project at Compute Engine.
+    /// The Compute Engine project.
     pub project: &'a str,
     /// Compute Engine.
     pub compute: &'a Fake<Compute>,
@@ -35,36 +36,36 @@ pub struct Accounts<'a> {
     pub ec2: &'a Fake<Ec2>,
 }
 
-/// What becomes of the holders.
+/// What happens to the holders of the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holders {
-    /// Their machines and nodes are gone.
+    /// Their VMs and nodes are deleted.
     Dead,
-    /// They are well, and stop matching.
+    /// They stay healthy, but no longer match the node selector.
     Alive,
-    /// One half is gone, and the other half stops matching.
+    /// One half is deleted, and the other half no longer matches.
     Mixed,
 }
 
-/// A cloud that addresses fail over in.
+/// A cloud in which addresses fail over.
 #[derive(Clone, Copy)]
 pub struct Place {
-    /// The provider, as users write it.
+    /// The provider's name in the API, such as `gcp`.
     pub provider: &'static str,
-    /// Where its machines and addresses are.
+    /// The region of its VMs and addresses.
     pub region: &'static str,
-    /// Adds a machine, and tells its id as a node does.
+    /// Adds a VM, and returns its `providerID`.
     pub add_machine: fn(&Accounts<'_>, u64) -> String,
-    /// Destroys a machine.
+    /// Deletes a VM.
     pub remove_machine: fn(&Accounts<'_>, u64),
-    /// Adds an address that a machine holds.
+    /// Adds an address that is attached to a VM.
     pub add_address: fn(&Accounts<'_>, &str, u64),
-    /// What happened there.
+    /// The log of calls and changes in the cloud.
     pub ledger: fn(&Accounts<'_>) -> Ledger,
     limits: fn() -> Vec<Limit>,
-    /// The calls that one move takes, off a dead holder and off a live one.
+    /// The calls that one move requires, from a dead holder and from a live one.
     calls: [&'static [&'static str]; 2],
-    /// A page of a listing, and how many addresses it tells of at the most.
+    /// The call that lists addresses, and the maximum number of addresses on a page.
     page: (&'static str, u64),
 }
 
@@ -186,28 +187,29 @@ pub const PLACES: &[Place] = &[
     },
 ];
 
-/// What a failover came to.
+/// The result of a failover.
 pub struct Burst {
-    /// From the first call to the last address on its new machine.
+    /// The time from the first call until the last address is on its new VM.
     pub took: Duration,
-    /// How long the calls that the steps require take at the cloud's limits.
+    /// The time that the required calls need at the cloud's rate limits.
     pub floor: Duration,
-    /// What was asked, by call.
+    /// The number of calls, by name.
     pub calls: BTreeMap<&'static str, usize>,
-    /// How often the cloud said that it was too much.
+    /// How many calls the cloud throttled.
     pub throttled: usize,
-    /// How many addresses arrived.
+    /// How many addresses were attached to a new VM.
     pub arrived: u64,
-    /// Of a mixed one, how many of live holders' addresses were ordered before the last of a dead one's.
+    /// With [`Holders::Mixed`]: how many attaches for addresses of live holders came before the last one for a dead
+    /// holder.
     pub overtaken: usize,
-    /// The longest that an address was on no machine though its holder lived.
+    /// The longest time for which an address of a live holder was on no VM.
     pub dark: Duration,
-    /// Moments at which an address was told to two machines.
+    /// Moments at which an address was assigned to two VMs.
     pub doubled: Vec<String>,
 }
 
 impl Holders {
-    /// Whose machines are gone, by number.
+    /// The numbers of the holders that are deleted.
     pub fn dead(self) -> std::ops::Range<u64> {
         match self {
             Self::Dead => 0..ADDRESSES,
@@ -218,20 +220,21 @@ impl Holders {
 }
 
 impl Place {
-    /// How many addresses have arrived since the cloud had done this.
+    /// How many addresses were attached since `before`.
     pub fn arrived(&self, accounts: &Accounts<'_>, before: &Ledger) -> u64 {
         let done = (self.ledger)(accounts).done;
-        let is_arrival = |deed: &Deed| matches!(deed, Deed::Attached { .. });
-        done.iter().skip(before.done.len()).filter(|done| is_arrival(&done.deed)).count() as u64
+        let is_arrival = |change: &CloudChange| matches!(change, CloudChange::Attached { .. });
+        done.iter().skip(before.done.len()).filter(|done| is_arrival(&done.change)).count() as u64
     }
 
-    /// What a failover came to, given what the cloud had done before it.
+    /// The result of the failover that happened since `before`.
     pub fn judge(&self, accounts: &Accounts<'_>, before: &Ledger, holders: Holders) -> Option<Burst> {
         let ledger = (self.ledger)(accounts);
         let asked = &ledger.asked[before.asked.len()..];
         let mut calls = BTreeMap::new();
         asked.iter().for_each(|asked| *calls.entry(asked.call).or_default() += 1);
-        let last = ledger.done.iter().rev().find(|done| matches!(done.deed, Deed::Attached { .. }))?;
+        let last =
+            ledger.done.iter().rev().find(|done| matches!(done.change, CloudChange::Attached { .. }))?;
         let dead = holders.dead();
         Some(Burst {
             took: last.at.saturating_sub(asked.first()?.at),
@@ -247,11 +250,11 @@ impl Place {
 }
 
 impl Burst {
-    /// The head of the table that rows are of.
+    /// The header of the table of results.
     pub const HEAD: &'static str = "| cloud | holders | arrived | took | floor | ratio | throttled | live before dead | longest on none | calls |\n\
                                     |---|---|---:|---:|---:|---:|---:|---:|---:|---|";
 
-    /// A row of a table.
+    /// The row of this result in the table.
     pub fn row(&self, place: &Place, holders: Holders) -> String {
         let (took, floor) = (self.took.as_secs_f64(), self.floor.as_secs_f64());
         let calls: Vec<_> = self.calls.iter().map(|(call, count)| format!("{count} {call}")).collect();
@@ -267,7 +270,7 @@ impl Burst {
         )
     }
 
-    /// The same for programs.
+    /// The result as JSON.
     pub fn to_json(&self, place: &Place, holders: Holders) -> Value {
         json!({
             "cloud": place.provider, "holders": format!("{holders:?}"), "arrived": self.arrived,
@@ -277,14 +280,16 @@ impl Burst {
     }
 }
 
-/// The longest that an address of a live holder was on no machine.
+/// The longest time for which an address of a live holder was on no VM.
 fn dark(ledger: &Ledger, began: usize, dead: u64) -> Duration {
     let living: BTreeSet<String> = (dead..ADDRESSES).map(ip).collect();
     let (mut since, mut longest) = (BTreeMap::new(), Duration::ZERO);
     for done in &ledger.done[began..] {
-        match &done.deed {
-            Deed::Detached { address, .. } if living.contains(address) => _ = since.insert(address, done.at),
-            Deed::Attached { address, .. } => {
+        match &done.change {
+            CloudChange::Detached { address, .. } if living.contains(address) => {
+                _ = since.insert(address, done.at)
+            }
+            CloudChange::Attached { address, .. } => {
                 let dark = since.remove(address).map(|left| done.at.saturating_sub(left));
                 longest = longest.max(dark.unwrap_or_default());
             }
@@ -294,13 +299,13 @@ fn dark(ledger: &Ledger, began: usize, dead: u64) -> Duration {
     longest
 }
 
-/// How many orders for addresses of live holders came before the last one for an address of a dead holder.
+/// How many attaches for addresses of live holders came before the last attach for an address of a dead holder.
 fn overtaken(ledger: &Ledger, began: usize, dead: u64) -> usize {
     let is_dead = |address: &str| (0..dead).any(|number| ip(number) == address);
     let orders: Vec<bool> = ledger.done[began..]
         .iter()
-        .filter_map(|done| match &done.deed {
-            Deed::Told { address, .. } => Some(is_dead(address)),
+        .filter_map(|done| match &done.change {
+            CloudChange::Accepted { address, .. } => Some(is_dead(address)),
             _ => None,
         })
         .collect();
@@ -308,8 +313,8 @@ fn overtaken(ledger: &Ledger, began: usize, dead: u64) -> usize {
     orders[..last].iter().filter(|is_dead| !**is_dead).count()
 }
 
-/// How long the calls that the steps require take at the cloud's limits, each made as soon as all of them allow it: two
-/// listings, one before the moves are journalled and one after, and each move's own calls.
+/// The time that the required calls need at the cloud's rate limits, if each is made as soon as all limits allow it.
+/// Required are the calls of each move and two listings: one before the moves are journalled and one after.
 fn floor(place: &Place, dead: u64) -> Duration {
     const TICK: Duration = Duration::from_millis(50);
     let [off_dead, off_live] = place.calls;
@@ -334,7 +339,7 @@ fn floor(place: &Place, dead: u64) -> Duration {
     }
 }
 
-/// The address with a number.
+/// The address that has this number.
 pub fn ip(number: u64) -> String {
     format!("198.18.{}.{}", number / 250, number % 250 + 1)
 }

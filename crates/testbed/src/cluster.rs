@@ -1,4 +1,4 @@
-//! Nodes, pods and manifests for tests, in the words a test wants to use.
+//! Builders for nodes and pods, and helpers to apply manifests and to wait for conditions in tests.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,16 +14,16 @@ use crate::control_plane::ControlPlane;
 
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
-/// A node that kwok keeps alive, such as `node("edge-1").label("role", "edge")`.
+/// A node that kwok keeps Ready, such as `node("edge-1").label("role", "edge")`.
 pub fn node(name: &str) -> NodeFixture {
     let annotations = BTreeMap::from([("kwok.x-k8s.io/node".to_owned(), "fake".to_owned())]);
     let metadata =
         ObjectMeta { name: Some(name.to_owned()), annotations: Some(annotations), ..ObjectMeta::default() };
-    // A kubelet labels its node so.
+    // The kubelet sets this label on its node.
     NodeFixture { node: Node { metadata, ..Node::default() } }.label("kubernetes.io/hostname", name)
 }
 
-/// A node that does not exist yet.
+/// A node to be created.
 #[derive(Clone, Debug)]
 pub struct NodeFixture {
     node: Node,
@@ -37,20 +37,20 @@ impl NodeFixture {
         self
     }
 
-    /// Says which machine the node is on.
+    /// Sets `spec.providerID`, which identifies the node's VM.
     pub fn provider_id(mut self, id: &str) -> Self {
         self.spec().provider_id = Some(id.to_owned());
         self
     }
 
-    /// Adds a taint of effect NoSchedule.
+    /// Adds a taint with the effect NoSchedule.
     pub fn taint(mut self, key: &str) -> Self {
         let taint = Taint { key: key.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
         self.spec().taints.get_or_insert_default().push(taint);
         self
     }
 
-    /// Adds an address to the node's status, such as `ExternalIP`.
+    /// Adds an address of a type such as `ExternalIP` to the node's status.
     pub fn address(mut self, kind: &str, address: &str) -> Self {
         let address = NodeAddress { type_: kind.to_owned(), address: address.to_owned() };
         self.node.status.get_or_insert_default().addresses.get_or_insert_default().push(address);
@@ -83,7 +83,7 @@ pub fn pod(namespace: &str, name: &str) -> PodFixture {
     PodFixture { pod: Pod { metadata, spec: Some(spec), ..Pod::default() } }
 }
 
-/// A pod that does not exist yet.
+/// A pod to be created.
 #[derive(Clone, Debug)]
 pub struct PodFixture {
     pod: Pod,
@@ -97,7 +97,7 @@ impl PodFixture {
         self
     }
 
-    /// Places the pod without asking the scheduler.
+    /// Sets `spec.nodeName`, which bypasses the scheduler.
     pub fn on(mut self, node: &str) -> Self {
         self.pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
         self
@@ -111,7 +111,7 @@ impl PodFixture {
 }
 
 impl ControlPlane {
-    /// Installs our custom resource definitions and waits until they are served.
+    /// Installs the controller's CRDs and waits until the apiserver serves them.
     pub async fn install_crds(&self) -> Result<()> {
         for (name, crd) in api::crds::all() {
             self.apply(&serde_json::to_string(&crd)?).with_context(|| format!("installing {name}"))?;
@@ -121,7 +121,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Installs a Lease that a leader gave up in order, so that the first controller need not wait for one that may be gone.
+    /// Creates a Lease that a leader has released. The first controller then leads at once and does not wait for
+    /// expiry.
     pub fn install_released_lease(&self) -> Result<()> {
         self.apply(
             "apiVersion: coordination.k8s.io/v1
@@ -134,7 +135,7 @@ metadata:
         )
     }
 
-    /// `kubectl apply -f -` with this text. The error is what kubectl said.
+    /// Runs `kubectl apply -f -` with this text. The error is kubectl's output.
     pub fn apply(&self, manifest: &str) -> Result<()> {
         let mut command = self.kubectl();
         command.args(["apply", "--server-side", "-f", "-"]);
@@ -147,7 +148,8 @@ metadata:
     }
 }
 
-/// Asks again and again until the answer is yes, for at most so long. What it was waiting for is said where it never is.
+/// Polls until `is_so` returns true, and returns how long that took. After `longest` it fails with an error that
+/// contains `what`.
 pub async fn eventually(
     what: &str,
     longest: Duration,
@@ -161,8 +163,10 @@ pub async fn eventually(
         }
         if started.elapsed() > longest {
             match last {
-                Err(error) => return Err(error.context(format!("not within {longest:?}: {what}"))),
-                Ok(_) => bail!("not within {longest:?}: {what}"),
+                Err(error) => {
+                    return Err(error.context(format!("timed out after {longest:?} waiting for: {what}")));
+                }
+                Ok(_) => bail!("timed out after {longest:?} waiting for: {what}"),
             }
         }
         tokio::time::sleep(POLL_EVERY).await;

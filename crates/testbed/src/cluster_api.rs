@@ -1,12 +1,13 @@
-//! The real Cluster API and its in-cluster IPAM provider, on a control plane of ours.
+//! Runs the real Cluster API and its in-cluster IPAM provider on a control plane of the testbed.
 //!
-//! In: a control plane, and the managers and manifests that `just tools` built. Out: Cluster API's kinds, served in all of
-//! their versions; the core manager, with ClusterClasses and the runtime extensions; pools whose addresses can be claimed;
-//! and the tests' own provider of infrastructures and control planes. Everything but the machines is real. It ends with this
-//! value and with this process, and leaves its kinds behind in the control plane.
+//! In: a control plane, and the managers and manifests that `just tools` built. Out: all kinds of Cluster API in all
+//! their versions; the core manager, with ClusterClasses and runtime extensions; the IPAM provider; and a test provider
+//! for infrastructures and control planes. Only the machines are missing. The managers stop when this value is dropped
+//! or this process ends. The CRDs stay in the control plane.
 //!
-//! What a release runs in pods, with a Service and a certificate in front, are processes here, which the apiserver calls on
-//! loopback. Their webhooks listen on every address nevertheless: neither manager can be told otherwise.
+//! A release runs the managers in pods, behind a Service with a certificate. Here they are processes, and the apiserver
+//! calls their webhooks on loopback. The webhooks listen on all interfaces, because neither manager has a flag for
+//! that.
 
 use std::path::Path;
 use std::process::Command;
@@ -32,11 +33,11 @@ pub mod clusterctl;
 pub mod fixtures;
 pub mod provider;
 
-/// What of a release is installed; the rest of it is there to run the manager in a pod.
+/// The kinds of a release's objects that the testbed installs. The other objects only run the manager in a pod.
 const KINDS_INSTALLED: [&str; 3] =
     ["CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
 
-/// How long a kind may take until it is served, and a class until it is known.
+/// How long to wait until the apiserver serves a kind, and until Cluster API has processed a ClusterClass.
 const SERVED_WITHIN: Duration = Duration::from_secs(30);
 
 const CORE: Manager = Manager {
@@ -66,7 +67,7 @@ pub struct ClusterApi {
 }
 
 impl ClusterApi {
-    /// Installs all kinds, starts the managers and the provider, and waits until they can be used.
+    /// Installs all kinds, starts the managers and the provider, and waits until they are ready.
     pub async fn start(control_plane: &ControlPlane) -> Result<Self> {
         let client = control_plane.client().await?;
         let certificate = Certificate::generate()?;
@@ -84,22 +85,22 @@ impl ClusterApi {
         Ok(Self { _provider: Provider::start(client), ipam, core })
     }
 
-    /// Installs all kinds as Cluster API before 1.11 serves them: its own in v1beta1 alone. No manager runs, because those of this
-    /// release need v1beta2.
+    /// Installs all kinds as Cluster API before 1.11 has them, without the version v1beta2. Starts no manager, because
+    /// the managers of this release need v1beta2.
     pub async fn install_v1beta1(control_plane: &ControlPlane) -> Result<()> {
         let client = control_plane.client().await?;
-        let nobody = Certificate::generate()?;
-        let objects = [CORE.objects(0, &nobody)?, IPAM.objects(0, &nobody)?].concat();
+        let unused = Certificate::generate()?;
+        let objects = [CORE.objects(0, &unused)?, IPAM.objects(0, &unused)?].concat();
         let old = objects.into_iter().filter_map(only_served_in_old_versions);
         try_join_all(old.map(|object| install(&client, object))).await?;
         Ok(())
     }
 
-    /// Makes the ClusterClass of [`fixtures::class`], and waits until Cluster API knows it: until a new Cluster of it would get
-    /// its variable's default.
+    /// Creates the ClusterClass of [`fixtures::class`], and waits until Cluster API has processed it: until a dry run
+    /// shows that a new Cluster gets the default of the class's variable.
     ///
-    /// Where a Cluster is created earlier than that, Cluster API fills in the default later, and overwrites what anyone else
-    /// wrote into the variable meanwhile.
+    /// For a Cluster that is created earlier, Cluster API sets the default later and overwrites any value that was
+    /// written into the variable in the meantime.
     pub async fn install_class(
         &self,
         client: &Client,
@@ -109,10 +110,11 @@ impl ClusterApi {
         for object in fixtures::class(version, namespace) {
             install(client, serde_json::from_value(object)?).await?;
         }
-        let cluster: DynamicObject = serde_json::from_value(fixtures::cluster(version, namespace, "nobody"))?;
+        let cluster: DynamicObject =
+            serde_json::from_value(fixtures::cluster(version, namespace, "dry-run"))?;
         let clusters = api_of(client, &cluster)?;
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-        eventually("Cluster API knows the class", SERVED_WITHIN, async || {
+        eventually("Cluster API has processed the ClusterClass", SERVED_WITHIN, async || {
             let defaulted = clusters.create(&dry_run, &cluster).await?;
             Ok(defaulted.data["spec"]["topology"]["variables"][0]["name"] == "clusterVip")
         })
@@ -127,21 +129,21 @@ impl ClusterApi {
     }
 }
 
-/// A self-signed certificate for loopback, which vouches for itself.
+/// A self-signed certificate for loopback, which is also its own CA.
 pub struct Certificate {
-    /// What others are shown, in PEM.
+    /// The certificate, in PEM.
     pub public: String,
     private: String,
 }
 
 impl Certificate {
-    /// A new one.
+    /// Generates a new key and certificate.
     pub fn generate() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
         Ok(Self { public: made.cert.pem(), private: made.signing_key.serialize_pem() })
     }
 
-    /// Writes the files that a manager expects, under the names that it expects.
+    /// Writes certificate and key under the file names that a manager expects.
     pub fn write(&self, folder: &Path) -> Result<()> {
         std::fs::create_dir_all(folder)?;
         std::fs::write(folder.join("tls.crt"), &self.public)?;
@@ -150,7 +152,7 @@ impl Certificate {
     }
 }
 
-/// A manager with webhooks: Cluster API's own, or the IPAM provider's.
+/// A manager with webhooks: that of Cluster API, or that of the IPAM provider.
 struct Manager {
     module: &'static str,
     program: &'static str,
@@ -158,15 +160,16 @@ struct Manager {
 }
 
 impl Manager {
-    /// What of the manager's release is installed, with the apiserver sent to loopback instead of to a Service.
+    /// The release's objects to install. Their webhooks point to loopback instead of a Service.
     fn objects(&self, port: u16, certificate: &Certificate) -> Result<Vec<DynamicObject>> {
         let path = tools::shared_file(self.module, "components.yaml")?;
         let mut objects: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(path)?)?;
         objects.retain(|object| object["kind"].as_str().is_some_and(|kind| KINDS_INSTALLED.contains(&kind)));
-        for caller in objects.iter_mut().flat_map(callers) {
-            let path = caller["service"]["path"].as_str().context("a webhook without a path")?;
+        for client_config in objects.iter_mut().flat_map(client_configs) {
+            let path = client_config["service"]["path"].as_str().context("a webhook has no path")?;
             let url = format!("https://127.0.0.1:{port}{path}");
-            *caller = json!({"url": url, "caBundle": ByteString(certificate.public.clone().into_bytes())});
+            *client_config =
+                json!({"url": url, "caBundle": ByteString(certificate.public.clone().into_bytes())});
         }
         Ok(serde_json::from_value(Value::Array(objects))?)
     }
@@ -186,8 +189,8 @@ impl Manager {
     }
 }
 
-/// A definition without the version v1beta2, stored in the best one that is left, so that nothing has to be converted; none where
-/// none is left, or where the object is no definition.
+/// Removes the version v1beta2 from a CRD and keeps only the newest of the other served versions, so that the apiserver
+/// calls no conversion webhook. None if no version is left, or if the object is not a CRD.
 fn only_served_in_old_versions(mut object: DynamicObject) -> Option<DynamicObject> {
     let spec = object.data.get_mut("spec")?.as_object_mut()?;
     let versions = spec.get_mut("versions")?.as_array_mut()?;
@@ -198,7 +201,7 @@ fn only_served_in_old_versions(mut object: DynamicObject) -> Option<DynamicObjec
     Some(object)
 }
 
-/// Creates an object, and waits until it is served where it defines a kind.
+/// Applies an object. If it is a CRD, waits until the apiserver serves its kind.
 async fn install(client: &Client, object: DynamicObject) -> Result<()> {
     let name = object.name_any();
     let ours = PatchParams::apply("testbed").force();
@@ -209,14 +212,15 @@ async fn install(client: &Client, object: DynamicObject) -> Result<()> {
         let established = await_condition(definitions, &name, conditions::is_crd_established());
         tokio::time::timeout(SERVED_WITHIN, established)
             .await
-            .with_context(|| format!("{name} is still not served"))??;
+            .with_context(|| format!("the apiserver does not serve {name} after {SERVED_WITHIN:?}"))??;
     }
     Ok(())
 }
 
 /// The API of an object's kind and namespace.
 fn api_of(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObject>> {
-    let types = object.types.as_ref().with_context(|| format!("{} is of no kind", object.name_any()))?;
+    let types =
+        object.types.as_ref().with_context(|| format!("{} has no apiVersion and kind", object.name_any()))?;
     let resource = ApiResource::from_gvk(&types.try_into()?);
     Ok(match object.namespace() {
         Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
@@ -224,8 +228,8 @@ fn api_of(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObject>>
     })
 }
 
-/// Where an object says whom the apiserver is to call: to convert between versions, to fill in defaults, to judge.
-fn callers(object: &mut Value) -> Vec<&mut Value> {
+/// The `clientConfig` of each webhook in an object: conversion, mutating or validating.
+fn client_configs(object: &mut Value) -> Vec<&mut Value> {
     if object["kind"] == "CustomResourceDefinition" {
         return object.pointer_mut("/spec/conversion/webhook/clientConfig").into_iter().collect();
     }

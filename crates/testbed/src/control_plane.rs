@@ -1,7 +1,8 @@
-//! A real Kubernetes control plane on free loopback ports.
+//! Runs a real Kubernetes control plane on free loopback ports.
 //!
-//! In: the servers that `just tools` built. Out: an apiserver with RBAC, etcd, and, where asked for, the
-//! controller-manager, the scheduler and kwok, which plays the kubelet. They end with this value and with this process.
+//! In: the servers that `just tools` built. Out: an apiserver with RBAC, etcd, and optionally the controller-manager,
+//! the scheduler and kwok, which simulates the kubelet. All of them stop when this value is dropped or this process
+//! ends.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
@@ -20,36 +21,36 @@ use tempfile::TempDir;
 use crate::process::Process;
 use crate::{audit, tools};
 
-/// How long each server may take until it answers.
+/// How long to wait until each server is ready.
 const READY_SECONDS_MAX: u64 = 60;
 
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// Ports that no kernel gives to outgoing connections: Linux does so from 32768, others from 49152.
+/// Ports below the range for outgoing connections, which begins at 32768 on Linux and at 49152 elsewhere.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 const AUDIT_LOG: &str = "audit.log";
 
-/// Which servers run beside the apiserver and etcd.
+/// Which servers run in addition to the apiserver and etcd.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The controller-manager: garbage collection, ReplicaSets, ServiceAccounts.
     pub controller_manager: bool,
-    /// The controller-manager's `nodelifecycle`, which owns nodes' conditions. A test that sets them itself leaves it out.
+    /// The node lifecycle controller, which sets conditions of nodes. A test that sets them itself disables it.
     pub node_lifecycle: bool,
     /// The scheduler.
     pub scheduler: bool,
-    /// kwok: nodes and pods without machines.
+    /// kwok, which simulates nodes and pods without VMs.
     pub kwok: bool,
 }
 
 impl Options {
-    /// Everything.
+    /// All servers.
     pub const fn everything() -> Self {
         Self { controller_manager: true, node_lifecycle: true, scheduler: true, kwok: true }
     }
 
-    /// The apiserver and etcd, for tests of resources alone.
+    /// Only the apiserver and etcd, for tests that need nothing but the API.
     pub const fn api_only() -> Self {
         Self { controller_manager: false, node_lifecycle: false, scheduler: false, kwok: false }
     }
@@ -68,7 +69,7 @@ pub struct ControlPlane {
     folder: TempDir,
 }
 
-/// All that is needed to start a server again as it was.
+/// The configuration that a server needs to start, and to start again.
 #[derive(Debug)]
 struct Launch {
     etcd_port: u16,
@@ -79,13 +80,13 @@ struct Launch {
 }
 
 impl ControlPlane {
-    /// Starts a control plane and waits until it can be used.
+    /// Starts a control plane and waits until it is ready.
     pub async fn start(options: Options) -> Result<Self> {
-        // It holds an administrator's token, so nobody else may look.
-        let only_us = std::fs::Permissions::from_mode(0o700);
+        // The folder contains an administrator's token, so only this user may read it.
+        let only_owner = std::fs::Permissions::from_mode(0o700);
         let folder = tempfile::Builder::new()
             .prefix("ip-address-controller-testbed-")
-            .permissions(only_us)
+            .permissions(only_owner)
             .tempdir()?;
         let ports = free_ports(3)?;
         let plan = Launch {
@@ -99,7 +100,7 @@ impl ControlPlane {
         let mut etcd = plan.etcd(folder.path())?;
         wait_until("etcd", &mut etcd, async || is_listening(plan.etcd_port)).await?;
         let mut apiserver = plan.apiserver(folder.path())?;
-        // It listens only once its certificate, which every client reads, is a whole file.
+        // Clients read the apiserver's certificate, which is complete when the apiserver listens.
         wait_until("kube-apiserver", &mut apiserver, async || is_listening(plan.apiserver_port)).await?;
         let mut this =
             Self { kwok: None, scheduler: None, controller_manager: None, apiserver, etcd, plan, folder };
@@ -115,7 +116,7 @@ impl ControlPlane {
             this.kwok = Some(this.plan.kwok(this.folder.path())?);
         }
         if let Some(controller_manager) = &mut this.controller_manager {
-            // Pods are refused until the controller-manager has made the namespace's ServiceAccount.
+            // The apiserver rejects pods until the controller-manager has created the namespace's ServiceAccount.
             let client = client_of(&this.folder.path().join("admin.kubeconfig")).await?;
             let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
             let exists = async || accounts.get_opt("default").await.is_ok_and(|account| account.is_some());
@@ -134,24 +135,28 @@ impl ControlPlane {
         self.plan.apiserver_port
     }
 
-    /// A folder that goes with the control plane, for logs and files of the test.
+    /// A folder for logs and files of the test. It is removed with the control plane.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// A client with all rights.
+    /// A client with the permissions of a cluster administrator.
     pub async fn client(&self) -> Result<Client> {
         client_of(&self.kubeconfig()).await
     }
 
-    /// A kubeconfig for a ServiceAccount, with a token that the apiserver issued for it.
+    /// Writes a kubeconfig for a ServiceAccount, with a token from the apiserver.
     pub fn kubeconfig_for(&self, namespace: &str, service_account: &str) -> Result<PathBuf> {
         let output = self.kubectl().args(["create", "token", "-n", namespace, service_account]).output()?;
-        ensure!(output.status.success(), "no token: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "failed to create a token for {namespace}/{service_account}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         self.write_kubeconfig(service_account, String::from_utf8(output.stdout)?.trim())
     }
 
-    /// kubectl, as an administrator.
+    /// A kubectl command that runs as cluster administrator.
     pub fn kubectl(&self) -> Command {
         let program = tools::binary("kubectl").unwrap_or_else(|_| PathBuf::from("kubectl"));
         let mut command = Command::new(program);
@@ -167,12 +172,12 @@ impl ControlPlane {
         self.wait_until_ready().await
     }
 
-    /// Stops the apiserver where it is, with all connections open, or lets it go on.
+    /// Suspends the apiserver with all connections open (SIGSTOP), or resumes it (SIGCONT).
     pub fn pause_apiserver(&self, is_paused: bool) -> Result<()> {
         self.apiserver.signal(if is_paused { Signal::STOP } else { Signal::CONT })
     }
 
-    /// Kills etcd and starts it again on its data.
+    /// Kills etcd and starts it again with the same data.
     pub async fn restart_etcd(&mut self) -> Result<()> {
         self.etcd.signal(Signal::KILL)?;
         self.etcd.wait(Duration::from_secs(READY_SECONDS_MAX))?;
@@ -182,7 +187,7 @@ impl ControlPlane {
         self.wait_until_ready().await
     }
 
-    /// The process ids of all servers.
+    /// The process IDs of all servers.
     pub fn process_ids(&self) -> Vec<i32> {
         let Self { kwok, scheduler, controller_manager, apiserver, etcd, plan: _, folder: _ } = self;
         let optional = [kwok, scheduler, controller_manager].into_iter().flatten();
@@ -238,7 +243,7 @@ impl Launch {
                 .arg(format!("--initial-advertise-peer-urls={peer}"))
                 .arg(format!("--initial-cluster=default={peer}"))
                 .arg("--log-level=warn")
-                // A test outlives no power cut, so its data need not reach the disk before a write is answered.
+                // Tests need not survive a power failure, so etcd need not sync its writes to disk.
                 .arg("--unsafe-no-fsync");
         };
         Process::start("etcd", &tools::binary("etcd")?, configure, folder)
@@ -311,7 +316,7 @@ impl Launch {
                 .arg(format!("--kubeconfig={}", kubeconfig.display()))
                 .arg("--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake")
                 .arg("--node-lease-duration-seconds=40")
-                // kwok reads and writes a folder in the user's home otherwise.
+                // Otherwise kwok uses a folder in the user's home.
                 .env("HOME", folder);
             for stage in stages {
                 command.arg(format!("--config={}", stage.display()));
@@ -331,7 +336,7 @@ fn write_secrets(folder: &Path, plan: &Launch) -> Result<()> {
     Ok(())
 }
 
-/// A client for a kubeconfig file.
+/// Creates a client from a kubeconfig file.
 pub async fn client_of(kubeconfig: &Path) -> Result<Client> {
     use_one_tls_provider();
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
@@ -339,12 +344,12 @@ pub async fn client_of(kubeconfig: &Path) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-/// rustls refuses to guess between two linked providers, so the first caller chooses for the process.
+/// rustls panics if two crypto providers are linked and none is chosen, so the first call chooses one for the process.
 fn use_one_tls_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Waits until a server is ready. The error is the end of its log, where it ended or took too long.
+/// Waits until a server is ready. Fails with the end of its log if it exits or is not ready in time.
 pub(crate) async fn wait_until(
     name: &str,
     server: &mut Process,
@@ -358,25 +363,25 @@ pub(crate) async fn wait_until(
         }
         ensure!(
             Instant::now() < deadline,
-            "{name} was not ready in time; its log ends in:\n{}",
+            "{name} was not ready after {READY_SECONDS_MAX} s; its log ends with:\n{}",
             server.log_tail()
         );
         tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
-/// Whether a server listens on this port of loopback.
+/// Whether a server listens on this loopback port.
 pub(crate) fn is_listening(port: u16) -> bool {
     std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 
-/// Free loopback ports, none of which this process is ever given again before all others were.
+/// Returns free loopback ports. Within this process, a port is not returned again before all others were.
 ///
-/// Between this and the server that listens there, nobody else comes by one: an outgoing connection that the kernel put on such a
-/// port would keep the server from listening, and one that was put on the very port it calls would answer itself.
+/// The kernel never uses these ports for outgoing connections, so a port stays free until its server listens there.
+/// Otherwise a connection could occupy the port, or could connect to itself if its own port is the one that it calls.
 pub fn free_ports(count: usize) -> Result<Vec<u16>> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    // Processes beside each other start far from each other.
+    // Test processes that run in parallel start at distant ports.
     let first = usize::try_from(std::process::id())?.wrapping_mul(997);
     let next = |_| PORTS.clone().nth((first + NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS.len());
     let ports: Vec<u16> = (0..PORTS.len())
@@ -384,15 +389,15 @@ pub fn free_ports(count: usize) -> Result<Vec<u16>> {
         .filter(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok())
         .take(count)
         .collect();
-    ensure!(ports.len() == count, "fewer than {count} ports of loopback are free in {PORTS:?}");
+    ensure!(ports.len() == count, "fewer than {count} loopback ports are free in {PORTS:?}");
     Ok(ports)
 }
 
-/// Sixteen random bytes in hexadecimal.
+/// 16 random bytes, in hexadecimal.
 pub(crate) fn random_token() -> Result<String> {
     use std::io::Read;
     let mut bytes = [0; 16];
-    std::fs::File::open("/dev/urandom").context("no source of randomness")?.read_exact(&mut bytes)?;
+    std::fs::File::open("/dev/urandom").context("opening /dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -401,11 +406,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_given_to_one_server_alone_and_never_to_a_connection() {
+    fn free_ports_returns_no_port_twice_and_none_in_use() {
         let (first, second) = (free_ports(40).unwrap(), free_ports(40).unwrap());
         assert!(first.iter().all(|port| !second.contains(port) && PORTS.contains(port)));
         let next = free_ports(1).unwrap()[0] + 1;
         let _listener = TcpListener::bind(("127.0.0.1", next));
-        assert!(!free_ports(3).unwrap().contains(&next), "somebody listens there");
+        assert!(!free_ports(3).unwrap().contains(&next), "port {next} is in use");
     }
 }

@@ -1,4 +1,4 @@
-//! The nodes of `just testbed up` and the clouds of `just fakes` that match them.
+//! The nodes that `just testbed up` creates, and the fake clouds with their VMs that `just fakes` serves.
 
 use std::net::SocketAddr;
 
@@ -10,44 +10,44 @@ use crate::fake::digitalocean::DigitalOcean;
 use crate::fake::ec2::Ec2;
 use crate::fake::entra::Entra;
 use crate::fake::http::{Server, serve};
-use crate::fake::ledger::Deed;
+use crate::fake::ledger::CloudChange;
 use crate::fake::metadata::Metadata;
 use crate::fake::{Fake, Machine};
 use tokio::time::Instant;
 
-/// The token that all fake clouds of the demonstration accept.
+/// The token that all fake clouds of the demo accept.
 pub const TOKEN: &str = "demo-token";
 
-/// The project of the demonstration's Compute Engine.
+/// The Compute Engine project of the demo.
 pub const PROJECT: &str = "demo";
 
-/// The subscription of the demonstration's Azure, and the resource group that everything is in.
+/// The Azure subscription of the demo, and the resource group that contains all its resources.
 pub const SUBSCRIPTION: (&str, &str) = ("demo", "Demo");
 
-/// Names of the machines at Azure.
+/// Names of the Azure VMs.
 pub const AZURE_MACHINES: [&str; 3] = ["azure-1", "azure-2", "azure-3"];
 
-/// Names of machines at AWS; the instances are called `i-` and the name.
+/// Names of the AWS VMs. The instance ID is `i-` followed by the name.
 pub const AWS_MACHINES: [&str; 3] = ["aws-1", "aws-2", "aws-3"];
 
-/// The DNS zone of the demonstration's Cloudflare.
+/// The Cloudflare zone of the demo.
 pub const ZONE: &str = "example.com";
 
-/// Names and zones of the nodes at Compute Engine.
+/// Names and zones of the Compute Engine nodes.
 pub const EDGE_NODES: [(&str, &str); 3] =
     [("edge-1", "us-west1-a"), ("edge-2", "us-west1-b"), ("edge-3", "us-west1-a")];
 
-/// Names and droplets of the nodes at DigitalOcean.
+/// Names and droplet IDs of the DigitalOcean nodes.
 pub const WORKER_NODES: [(&str, u64); 3] = [("worker-1", 1001), ("worker-2", 1002), ("worker-3", 1003)];
 
-/// The demonstration's nodes.
+/// The nodes that the demo creates.
 pub fn nodes() -> Vec<NodeFixture> {
     let edges = EDGE_NODES.into_iter().map(|(name, zone)| edge_node(name, zone));
     let workers = WORKER_NODES.into_iter().map(|(name, droplet)| worker_node(name, droplet));
     edges.chain(workers).collect()
 }
 
-/// A node at Compute Engine, labelled `role=external-ip-node`.
+/// A Compute Engine node with the label `role=external-ip-node`.
 pub fn edge_node(name: &str, zone: &str) -> NodeFixture {
     node(name)
         .provider_id(&format!("gce://{PROJECT}/{zone}/{name}"))
@@ -56,7 +56,7 @@ pub fn edge_node(name: &str, zone: &str) -> NodeFixture {
         .label("topology.kubernetes.io/zone", zone)
 }
 
-/// A node at DigitalOcean, labelled `doks.digitalocean.com/node-pool=work`.
+/// A DigitalOcean node with the label `doks.digitalocean.com/node-pool=work`.
 pub fn worker_node(name: &str, droplet: u64) -> NodeFixture {
     node(name)
         .provider_id(&format!("digitalocean://{droplet}"))
@@ -64,7 +64,7 @@ pub fn worker_node(name: &str, droplet: u64) -> NodeFixture {
         .label("topology.kubernetes.io/region", "nyc3")
 }
 
-/// A node at AWS, labelled `role=aws`, on the instance `i-name`. None of them is among the demonstration's.
+/// An AWS node with the label `role=aws`, on the instance `i-NAME`. The demo itself creates no such node.
 pub fn aws_node(name: &str) -> NodeFixture {
     node(name)
         .provider_id(&format!("aws:///us-east-1a/i-{name}"))
@@ -72,7 +72,7 @@ pub fn aws_node(name: &str) -> NodeFixture {
         .label("topology.kubernetes.io/region", "us-east-1")
 }
 
-/// A node at Azure, labelled `role=azure`. None of them is among the demonstration's.
+/// An Azure node with the label `role=azure`. The demo itself creates no such node.
 pub fn azure_node(name: &str) -> NodeFixture {
     let (subscription, group) = SUBSCRIPTION;
     let group = format!("azure:///subscriptions/{subscription}/resourceGroups/{group}");
@@ -82,21 +82,21 @@ pub fn azure_node(name: &str) -> NodeFixture {
         .label("topology.kubernetes.io/region", "westeurope")
 }
 
-/// The fake clouds that the demonstration's nodes live in.
+/// The fake clouds that the demo's nodes run in.
 pub struct Clouds {
     /// Compute Engine, with two reserved addresses in us-west1.
     pub compute: Fake<Compute>,
-    /// The metadata server that hands out Compute Engine's tokens.
+    /// The metadata server that issues tokens for Compute Engine.
     pub metadata: Fake<Metadata>,
     /// DigitalOcean, with two reserved addresses in nyc3.
     pub digitalocean: Fake<DigitalOcean>,
-    /// Cloudflare, with the zone [`ZONE`] and no records in it.
+    /// Cloudflare, with the empty zone [`ZONE`].
     pub cloudflare: Fake<Cloudflare>,
     /// EC2, with two addresses in us-east-1.
     pub ec2: Fake<Ec2>,
     /// Azure, with two addresses in westeurope.
     pub azure: Fake<Azure>,
-    /// The identity that hands out Azure's tokens.
+    /// Entra ID, which issues tokens for Azure.
     pub entra: Fake<Entra>,
 }
 
@@ -126,7 +126,7 @@ impl Default for Clouds {
         AZURE_MACHINES.iter().for_each(|name| azure.add_machine(name, "westeurope"));
         azure.add_address("azure-address-1", "westeurope", "203.0.113.30");
         azure.add_address("azure-address-2", "westeurope", "203.0.113.31");
-        // Azure asks for ten, and nobody who tries things out wants to wait so long.
+        // Azure asks clients to poll every 10 s. That is too long for manual experiments.
         azure.poll_seconds = 1;
         Self {
             compute: Fake::new(compute),
@@ -141,7 +141,7 @@ impl Default for Clouds {
 }
 
 impl Clouds {
-    /// Serves all of them on loopback, from this port on; 0 chooses free ones.
+    /// Serves all of them on loopback, on consecutive ports from `first_port`, or on free ports if it is 0.
     pub async fn serve(&self, first_port: u16) -> std::io::Result<Servers> {
         let port = |offset| if first_port == 0 { 0 } else { first_port + offset };
         Ok(Servers {
@@ -155,13 +155,13 @@ impl Clouds {
         })
     }
 
-    /// Every change so far in any of the clouds, in words and in order.
-    pub fn deeds(&self) -> Vec<String> {
+    /// Every change so far in any of the clouds, as text, in order of time.
+    pub fn changes(&self) -> Vec<String> {
         fn of<M: Machine>(name: &str, fake: &Fake<M>) -> Vec<(Instant, String)> {
-            let in_words = |(at, deed): (Instant, Deed)| (at, format!("{name}: {deed}"));
-            fake.deeds().into_iter().map(in_words).collect()
+            let in_words = |(at, change): (Instant, CloudChange)| (at, format!("{name}: {change}"));
+            fake.changes().into_iter().map(in_words).collect()
         }
-        let mut deeds = [
+        let mut changes = [
             of("compute", &self.compute),
             of("digitalocean", &self.digitalocean),
             of("cloudflare", &self.cloudflare),
@@ -169,8 +169,8 @@ impl Clouds {
             of("ec2", &self.ec2),
         ]
         .concat();
-        deeds.sort_by_key(|(at, _)| *at);
-        deeds.into_iter().map(|(_, deed)| deed).collect()
+        changes.sort_by_key(|(at, _)| *at);
+        changes.into_iter().map(|(_, change)| change).collect()
     }
 }
 
@@ -202,7 +202,7 @@ impl Servers {
             ("AWS_SECRET_ACCESS_KEY", TOKEN.to_owned()),
             ("AZURE_RESOURCE_MANAGER_ENDPOINT", self.azure.url()),
             ("AZURE_RESOURCE_GROUP", SUBSCRIPTION.1.to_owned()),
-            // The way of a managed identity that lets the place be chosen that tokens come from.
+            // Of the managed identity variants, this one allows another token endpoint.
             ("IDENTITY_ENDPOINT", format!("{}/metadata/identity/oauth2/token", self.entra.url())),
             ("IDENTITY_HEADER", TOKEN.to_owned()),
         ]

@@ -1,8 +1,8 @@
-//! The real external-dns, which turns `DNSEndpoint` objects of a control plane into records of a name server.
+//! Runs the real external-dns, which creates records in a name server from `DNSEndpoint` objects of a control plane.
 //!
-//! In: a control plane and a name server. Out: a running external-dns that looks every second, or nothing where it was not
-//! built: that takes long, so `tools/build external-dns` does it on request. It writes marks of its own into the zone, and
-//! takes no whole name away.
+//! In: a control plane and a name server. Out: a running external-dns that synchronizes every second, or none if it is
+//! not built. `just tools` does not build it, because that takes long; `tools/build external-dns` does. It also writes
+//! its own ownership records into the zone, and never deletes a name.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ use crate::nameserver::Nameserver;
 use crate::process::Process;
 use crate::tools;
 
-/// The definition of `DNSEndpoint`, as far as a test needs it.
+/// The CRD of `DNSEndpoint`, with the fields that the tests use.
 const DEFINITION: &str = include_str!("external_dns/dnsendpoint.yaml");
 
 /// A running external-dns.
@@ -23,7 +23,7 @@ pub struct ExternalDns {
 }
 
 impl ExternalDns {
-    /// Installs `DNSEndpoint` and starts external-dns, or does nothing where that is not built.
+    /// Installs `DNSEndpoint` and starts external-dns. Does nothing and returns none if external-dns is not built.
     pub fn start(control_plane: &ControlPlane, nameserver: &Nameserver) -> Result<Option<Self>> {
         let Some(program) = tools::binary_on_request("external-dns")? else { return Ok(None) };
         Self::install_crd(control_plane)?;
@@ -47,7 +47,7 @@ impl ExternalDns {
         Ok(Some(Self { process }))
     }
 
-    /// Installs `DNSEndpoint` alone.
+    /// Installs only the CRD of `DNSEndpoint`.
     pub fn install_crd(control_plane: &ControlPlane) -> Result<()> {
         control_plane.apply(DEFINITION)?;
         let definition = "crd/dnsendpoints.externaldns.k8s.io";
@@ -57,7 +57,7 @@ impl ExternalDns {
         Ok(())
     }
 
-    /// The end of its log, for error messages.
+    /// The end of external-dns' log, for error messages.
     pub fn log_tail(&self) -> String {
         self.process.log_tail()
     }

@@ -1,15 +1,15 @@
-//! Fake clouds: state machines behind a tower service, with a ledger that judges every safety test.
+//! Fake clouds: each is a state machine behind a tower service, with a ledger that safety tests check.
 //!
-//! In: HTTP requests, either straight from a driver in the same process or over loopback through [`http::serve`].
-//! Out: the answers the real cloud would give, at the times it would give them. A fake never helps the caller: it does
-//! what it is told, refuses what the real cloud refuses, and writes down every change in its [`Ledger`](ledger::Ledger).
+//! In: HTTP requests, either from a driver in the same process or over loopback through [`http::serve`]. Out: the
+//! answers that the real cloud would give, with the same delays. A fake never helps the caller: it does exactly what
+//! the request says, refuses what the real cloud refuses, and records every change in its [`Ledger`](ledger::Ledger).
 //!
 //! ```text
 //! driver ──▶ FakeService ──▶ Fault? ──▶ Limit? ──▶ Machine::handle ──▶ answer (perhaps late, cut or lost)
 //!                                                        └─▶ Ledger
 //! ```
 //!
-//! Time is tokio's, so a test that pauses the clock gets the same answers in virtual time.
+//! The fakes use tokio's clock. A test that pauses the clock gets the same answers in virtual time.
 
 mod call;
 pub mod faults;

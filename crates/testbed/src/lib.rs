@@ -1,10 +1,11 @@
-//! The real control plane and name server on loopback, and the fake clouds: everything a test needs that is not the
-//! controller.
+//! Everything that a test needs besides the controller: a real control plane and name server on loopback, and fake
+//! clouds.
 //!
-//! In: the servers that `just tools` built. Out: a Kubernetes API on free ports that ends with the test, Cluster API on it, a
-//! DNS zone that takes signed updates, and clouds that behave as the vendors' own clients expect. Nothing here is part of
-//! the product, and nothing here stands in for Kubernetes: the apiserver, etcd, the scheduler and the controller-manager are
-//! the real ones.
+//! In: the servers that `just tools` built. Out: a Kubernetes API on free ports, Cluster API on it, a DNS zone that
+//! accepts signed updates, and fake clouds that the vendors' own clients can use. All of them stop when the test ends.
+//!
+//! Nothing here is part of the product. Nothing here replaces Kubernetes: apiserver, etcd, scheduler and
+//! controller-manager are the real ones.
 
 pub mod audit;
 pub mod burst;

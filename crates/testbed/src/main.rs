@@ -1,5 +1,5 @@
-//! `testbed`: a control plane and fake clouds for a person to try things on.
-#![allow(clippy::print_stdout, reason = "this program exists to tell a person what to type next")]
+//! `testbed`: runs a control plane and fake clouds for manual experiments.
+#![allow(clippy::print_stdout, reason = "this program prints the next commands for its user")]
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ const UP_SECONDS_MAX: u64 = 120;
 const DOWN_SECONDS_MAX: u64 = 30;
 
 #[derive(Parser)]
-#[command(about = "A control plane and fake clouds on loopback, for trying things")]
+#[command(about = "Runs a control plane and fake clouds on loopback, for manual experiments")]
 struct Arguments {
-    /// Where a running control plane is found again; by default in the user's cache
+    /// Directory with the state of the running control plane; by default in the user's cache
     #[arg(long, global = true)]
     folder: Option<PathBuf>,
 
@@ -30,15 +30,15 @@ struct Arguments {
 enum Action {
     /// Starts a control plane in the background
     Up,
-    /// Ends it and removes its files
+    /// Stops the control plane and removes its files
     Down,
-    /// Runs the fake clouds that the control plane's nodes live in, and prints what changes in them
+    /// Runs the fake clouds of the control plane's nodes, and prints each change in them
     Fakes {
-        /// The first of seven ports
+        /// The first of seven consecutive ports
         #[arg(long, default_value_t = 7801)]
         port: u16,
     },
-    /// Runs the control plane until told to stop; `up` starts this
+    /// Runs the control plane in the foreground until SIGTERM or SIGINT; `up` starts this
     #[command(hide = true)]
     Serve,
 }
@@ -55,7 +55,7 @@ async fn main() -> Result<()> {
     }
 }
 
-/// The folder in which a running testbed is found again.
+/// The folder with the pid file, the kubeconfig and the log of the running testbed.
 struct Home(PathBuf);
 
 impl Home {
@@ -74,7 +74,7 @@ impl Home {
         self.0.join("log")
     }
 
-    /// The process that runs the testbed, where one does.
+    /// The process that runs the testbed, if it is alive.
     fn server(&self) -> Option<Pid> {
         let text = std::fs::read_to_string(self.0.join("pid")).ok()?;
         text.trim().parse().ok().and_then(Pid::from_raw).filter(|pid| test_kill_process(*pid).is_ok())
@@ -95,30 +95,34 @@ fn up(home: &Home) -> Result<()> {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        // A group of its own lets the testbed live on when the terminal that started it is closed or interrupted.
+        // With its own process group the testbed survives when the user closes or interrupts the terminal.
         let mut server = server.process_group(0).spawn()?;
         std::fs::write(home.0.join("pid"), server.id().to_string())?;
         while !home.kubeconfig().exists() {
             if let Some(status) = server.try_wait()? {
-                bail!("the testbed did not start ({status}):\n{}", std::fs::read_to_string(home.log())?);
+                bail!(
+                    "the testbed exited during startup ({status}):\n{}",
+                    std::fs::read_to_string(home.log())?
+                );
             }
             ensure!(
                 started.elapsed() < Duration::from_secs(UP_SECONDS_MAX),
-                "the testbed did not start in time"
+                "the testbed was not ready after {UP_SECONDS_MAX} s; see {}",
+                home.log().display()
             );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
     println!("A Kubernetes control plane is running, ready after {:.1} s.", started.elapsed().as_secs_f64());
-    println!("Its nodes have no machines; kwok keeps them Ready. Our CRDs are installed.");
+    println!("Its nodes have no VMs; kwok keeps them Ready. The CRDs of the controller are installed.");
     println!();
-    println!("Type next:");
+    println!("Run next:");
     println!("  export KUBECONFIG={}", home.kubeconfig().display());
     println!(
-        "  kubectl get nodes              ({} has a kubectl)",
+        "  kubectl get nodes              (if you have no kubectl, use {})",
         testbed::tools::binary("kubectl")?.display()
     );
-    println!("  just fakes                     in another terminal: the clouds that these nodes live in");
+    println!("  just fakes                     in another terminal: the fake clouds of these nodes");
     println!("  just testbed down              when you are done");
     println!();
     println!("KUBECONFIG={}", home.kubeconfig().display());
@@ -132,11 +136,11 @@ fn down(home: &Home) -> Result<()> {
         while home.server().is_some() {
             ensure!(
                 started.elapsed() < Duration::from_secs(DOWN_SECONDS_MAX),
-                "the testbed did not end in time"
+                "the testbed did not stop within {DOWN_SECONDS_MAX} s"
             );
             std::thread::sleep(Duration::from_millis(20));
         }
-        println!("The control plane has ended.");
+        println!("Stopped the control plane.");
     } else {
         println!("No control plane was running.");
     }
@@ -149,18 +153,18 @@ fn down(home: &Home) -> Result<()> {
 async fn fakes(port: u16) -> Result<()> {
     let clouds = testbed::demo::Clouds::default();
     let servers = clouds.serve(port).await.context("serving the fake clouds")?;
-    println!("Fake clouds are running until you press Ctrl-C. Type in another terminal:");
+    println!("The fake clouds run until you press Ctrl-C. Run in another terminal:");
     for (name, value) in servers.environment() {
         println!("  export {name}={value}");
     }
-    println!("What changes in them:");
+    println!("Changes in the fake clouds:");
     let mut shown = 0;
     loop {
-        let deeds = clouds.deeds();
-        for deed in &deeds[shown.min(deeds.len())..] {
-            println!("  {deed}");
+        let changes = clouds.changes();
+        for change in &changes[shown.min(changes.len())..] {
+            println!("  {change}");
         }
-        shown = deeds.len();
+        shown = changes.len();
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(200)) => {}
             result = tokio::signal::ctrl_c() => return Ok(result?),
@@ -178,7 +182,7 @@ async fn serve(home: &Home) -> Result<()> {
     for demo in testbed::demo::nodes() {
         demo.create(&client).await?;
     }
-    // `up` waits for this file, so it appears whole and last.
+    // `up` waits for this file. The rename makes it appear complete, and after everything else is ready.
     let partial = home.0.join("kubeconfig.partial");
     std::fs::copy(control_plane.kubeconfig(), &partial)?;
     std::fs::rename(partial, home.kubeconfig())?;

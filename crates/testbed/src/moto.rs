@@ -1,26 +1,25 @@
-//! Moto, a server that stands in for Amazon's services, behind a proxy of ours.
+//! Runs moto, a server that emulates AWS, behind a proxy that corrects and disturbs it.
 //!
-//! In: requests of a driver, and a service that carries them to a port on loopback. Out: moto's answers. The proxy can lose
-//! requests and answers, delay and cut them, throttle and refuse in Amazon's words. And it restores what Amazon does and moto
-//! does not:
+//! In: requests of a driver, and a service that sends them to a port on loopback. Out: moto's responses. The proxy can
+//! drop requests and responses, delay and truncate responses, and return the errors with which AWS throttles or denies
+//! a request. It also corrects where moto differs from AWS:
 //!
 //! ```text
-//! at Amazon                                                   at moto
-//! an address that a machine got when it started belongs to    it belongs to the account
-//!   `amazon`
-//! an address on an interface names the interface's instance   it does not
-//! an interface that gets an address drops the one it had      it has both
-//! an address that is in use is not released                   it is taken off and released
-//! an instance that ends loses its address                     it keeps it
-//! an association can be ended twice                           the second time is an error
-//! DELETE of a record needs what is there now                  what was there at any time will do
-//! CREATE of a record that is there is refused                 it is there twice
-//! what was deleted in a batch can be made again in it         not where it is the same
-//! there are limits and permissions                            there are none
+//! AWS                                                        moto
+//! an ephemeral address belongs to `amazon`                   it belongs to the account
+//! an address on an interface names the instance              it does not
+//! an interface that gets a second address loses the first    it has both
+//! releasing an attached address fails                        it is detached and released
+//! a terminated instance loses its address                    it keeps it
+//! disassociating twice succeeds                              the second time is an error
+//! DELETE of a record must match its current value            it may match any earlier value
+//! CREATE of an existing record fails                         it then exists twice
+//! a batch may delete a record and create the same one again  that fails if it has the same value
+//! there are rate limits and permissions                      there are none
 //! ```
 //!
-//! Not restored: reads are never late, an address of a machine's own can't be asked for, and signatures are not checked. The
-//! default of `AllowReassociation` is another too, which does not matter to who sends it always.
+//! Not corrected: reads are never stale, an ephemeral address can't be requested, and signatures are not checked. The
+//! default of `AllowReassociation` differs too. That does not matter, because the driver always sends it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -42,18 +41,18 @@ use crate::fake::{Answer, Machine, Refusal, Route, ec2, pairs_of, route53, xml};
 use crate::process::Process;
 use crate::python;
 
-/// How long the server may take until it answers.
+/// How long to wait until the server accepts connections.
 const READY_SECONDS_MAX: u64 = 60;
 
 const POLL_EVERY: Duration = Duration::from_millis(100);
 
-/// The key that everybody is believed to have.
+/// The access key ID of every request that the tests send.
 pub const KEY: &str = "AKIDEXAMPLE";
 
-/// What carries a request to a port on loopback.
+/// A service that sends a request to a port on loopback.
 pub type Upstream = BoxCloneSyncService<Request<Bytes>, Response<Bytes>, BoxError>;
 
-/// A running server, and the proxy before it. Clones share it.
+/// A running moto server and the proxy in front of it. Clones share both.
 #[derive(Clone)]
 pub struct Moto {
     shared: Arc<Shared>,
@@ -71,18 +70,18 @@ struct Shared {
 #[derive(Default)]
 struct Seen {
     faults: Faults,
-    /// Permissions that are taken away.
+    /// Denied permissions, such as `ec2:AssociateAddress`.
     denied: BTreeSet<String>,
-    /// Associations that have ended.
+    /// Associations that a request has ended.
     ended: BTreeSet<String>,
-    /// Associations that would have taken an address from whoever has it.
+    /// Requests that allowed AWS to take an address from its current holder.
     taking: Vec<String>,
-    /// How often each call got through to the server.
+    /// How often the proxy forwarded each call to the server.
     calls: BTreeMap<&'static str, usize>,
 }
 
 impl Moto {
-    /// Starts a server and waits until it answers.
+    /// Starts a server and waits until it accepts connections.
     pub async fn start(upstream: Upstream) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("ip-address-controller-moto-").tempdir()?;
         let python = python::with_packages("moto")?;
@@ -95,14 +94,18 @@ impl Moto {
         let deadline = Instant::now() + Duration::from_secs(READY_SECONDS_MAX);
         while tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_err() {
             process.ensure_running()?;
-            ensure!(Instant::now() < deadline, "moto was not ready in time:\n{}", process.log_tail());
+            ensure!(
+                Instant::now() < deadline,
+                "moto was not ready after {READY_SECONDS_MAX} s; its log ends with:\n{}",
+                process.log_tail()
+            );
             tokio::time::sleep(POLL_EVERY).await;
         }
         let seen = Mutex::default();
         Ok(Self { shared: Arc::new(Shared { _process: process, port, upstream, seen, _folder: folder }) })
     }
 
-    /// The service that a driver speaks to.
+    /// The proxy, as the service that a driver sends its requests to.
     pub fn service(&self) -> Upstream {
         let moto = self.clone();
         Upstream::new(tower::service_fn(move |request| {
@@ -111,39 +114,40 @@ impl Moto {
         }))
     }
 
-    /// Forgets everything that was ever done here.
+    /// Resets the server and the proxy to their initial state.
     pub async fn reset(&self) -> Result<(), BoxError> {
         *self.seen() = Seen::default();
         let request = Request::post(self.url("/moto-api/reset")).body(Bytes::new())?;
         self.shared.upstream.clone().oneshot(request).await.map(drop)
     }
 
-    /// Arranges for something to go wrong.
+    /// Adds a fault to inject.
     pub fn inject(&self, rule: Rule) {
         self.seen().faults.add(rule);
     }
 
-    /// Takes a permission away, such as `ec2:AssociateAddress`.
+    /// Denies a permission, such as `ec2:AssociateAddress`.
     pub fn deny(&self, permission: &str) {
         self.seen().denied.insert(permission.to_owned());
     }
 
-    /// The calls that would have taken an address from whoever has it. None is the only good answer.
+    /// The requests that allowed AWS to take an address from its current holder. There must be none.
     pub fn taking(&self) -> Vec<String> {
         self.seen().taking.clone()
     }
 
-    /// How often calls of a driver got through.
+    /// How often the proxy forwarded each call of a driver.
     pub fn calls(&self) -> BTreeMap<&'static str, usize> {
         self.seen().calls.clone()
     }
 
-    /// Asks EC2 as a person would, with what a form has after the version, and gives the answer's body.
+    /// Sends a request to EC2 directly, past the proxy. `form` is the request's form without the version. Returns the
+    /// body of the response.
     pub async fn ec2(&self, region: &str, form: &str) -> Result<String, BoxError> {
         self.ask(&signed(region, "ec2")?, form).await
     }
 
-    /// Makes a hosted zone.
+    /// Creates a hosted zone.
     pub async fn add_zone(&self, name: &str) -> Result<(), BoxError> {
         let body = xml::element(
             "CreateHostedZoneRequest",
@@ -155,17 +159,17 @@ impl Moto {
         if answer.status().is_success() { Ok(()) } else { Err(text_of(&answer).into()) }
     }
 
-    /// Starts an instance, with or without an address of its own, and gives its id.
-    pub async fn add_instance(&self, region: &str, has_own: bool) -> Result<String, BoxError> {
+    /// Starts an instance, with or without an ephemeral address, and returns its ID.
+    pub async fn add_instance(&self, region: &str, has_ephemeral: bool) -> Result<String, BoxError> {
         let form = format!(
             "Action=RunInstances&ImageId=ami-12c6146b&MinCount=1&MaxCount=1&NetworkInterface.1.DeviceIndex=0\
-             &NetworkInterface.1.AssociatePublicIpAddress={has_own}"
+             &NetworkInterface.1.AssociatePublicIpAddress={has_ephemeral}"
         );
         let body = self.ec2(region, &form).await?;
         xml::first("instanceId", &body).ok_or_else(|| format!("no instance: {body}").into())
     }
 
-    /// Ends an instance, and takes its address off it as Amazon does.
+    /// Terminates an instance, and detaches its address as AWS does.
     pub async fn terminate_instance(&self, region: &str, id: &str) -> Result<(), BoxError> {
         for item in xml::items("addressesSet", &self.ec2(region, "Action=DescribeAddresses").await?) {
             let association = xml::first("associationId", item).filter(|association| !association.is_empty());
@@ -178,7 +182,7 @@ impl Moto {
         self.ec2(region, &format!("Action=TerminateInstances&InstanceId.1={id}")).await.map(drop)
     }
 
-    /// Who holds an address: `region/instance`.
+    /// The holder of an address, as `region/instance`.
     pub async fn holder(&self, region: &str, ip: &str) -> Result<Option<String>, BoxError> {
         let form = format!("Action=DescribeAddresses&Filter.1.Name=public-ip&Filter.1.Value.1={ip}");
         let instance = xml::first("instanceId", &self.ec2(region, &form).await?);
@@ -193,7 +197,7 @@ impl Moto {
         format!("http://127.0.0.1:{}{path}", self.shared.port)
     }
 
-    /// Asks EC2 in the name of whoever has signed these headers.
+    /// Sends a request to EC2 with the credentials of these headers.
     async fn ask(&self, headers: &HeaderMap, form: &str) -> Result<String, BoxError> {
         let body = Bytes::from(format!("{form}&Version=2016-11-15"));
         let mut request = Request::post(self.url("/")).body(body)?;
@@ -238,7 +242,7 @@ impl Moto {
         }
     }
 
-    /// Moto's answer, made to be what Amazon's would be.
+    /// Moto's response, corrected to match AWS.
     async fn as_amazon_does(
         &self,
         route: &Route,
@@ -294,7 +298,7 @@ impl Moto {
         }
     }
 
-    /// Associates as Amazon does: an interface loses the address that it has for another one.
+    /// Associates an address as AWS does: the interface loses the address that it had before.
     async fn associate(
         &self,
         headers: &HeaderMap,
@@ -312,7 +316,8 @@ impl Moto {
             .into_iter()
             .find(has_it)
             .and_then(|found| xml::first("instanceId", found));
-        // Moto forgets the instance of an interface that it is told, and finds the interface of an instance.
+        // Moto does not record the instance if a request names an interface, but finds the interface if it names an
+        // instance.
         let Some(instance) = found else {
             return self.forward(request).await;
         };
@@ -335,7 +340,7 @@ impl Moto {
         self.forward(Request::from_parts(head, Bytes::from(form))).await
     }
 
-    /// What a batch comes to by what is there now, or Route 53's refusal of it.
+    /// The net changes of a batch, given the current records, or Route 53's error for the batch.
     async fn net_batch(&self, request: &Request<Bytes>) -> Result<Result<String, Answer>, BoxError> {
         let mut listing = Request::get(self.url(request.uri().path())).body(Bytes::new())?;
         listing.headers_mut().extend(

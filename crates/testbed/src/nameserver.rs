@@ -1,9 +1,11 @@
-//! A real name server on loopback: BIND with one zone that takes dynamic updates (RFC 2136) signed with TSIG.
+//! A real name server on loopback: BIND with one zone that accepts dynamic updates (RFC 2136) signed with TSIG.
 //!
-//! In: the zone's name, and `named`, `nsupdate` and `dig` that `just tools` provided. Out: a server with a few records
-//! that belong to nobody under test, and with one key for each of two controllers and for a person. Every key may change
-//! the whole zone, so it is up to the controllers to leave alone what is not theirs. It resolves nothing else, tells no
-//! other server of changes, and ends with this value and with this process.
+//! In: the zone's name, and the `named`, `nsupdate` and `dig` that `just tools` provided. Out: a server whose zone has
+//! a few records that no controller owns, and three TSIG keys: one for each of two controllers and one for a person.
+//! Every key may change the whole zone, so a test shows whether a controller leaves foreign records alone.
+//!
+//! The server answers only for this zone and never notifies other servers. It stops when this value is dropped or this
+//! process ends.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -18,10 +20,10 @@ use crate::control_plane::{free_ports, random_token};
 use crate::process::Process;
 use crate::tools;
 
-/// How long the server may take until it answers.
+/// How long to wait for the server's first answer.
 const READY_SECONDS_MAX: u64 = 20;
 
-/// How long a question waits for its answer before it is asked again.
+/// How long a query waits for its response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 const POLL_EVERY: Duration = Duration::from_millis(20);
@@ -48,13 +50,13 @@ struct Key {
 
 impl Key {
     fn new(name: &'static str) -> Result<Self> {
-        // Hexadecimal digits are Base64 too, and so many of them need no padding.
+        // 32 hexadecimal digits are also valid Base64 and need no padding.
         Ok(Self { name, secret: random_token()? })
     }
 }
 
 impl Nameserver {
-    /// Starts a server for a zone, such as `example.com`, and waits until it answers.
+    /// Starts a server for a zone, such as `example.com`, and waits until it responds.
     pub fn start(zone: &str) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("ip-address-controller-nameserver-").tempdir()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_ports(1)?[0]));
@@ -65,7 +67,7 @@ impl Nameserver {
         let configuration = folder.path().join("named.conf");
         std::fs::write(&configuration, configuration_of(folder.path(), address, zone, keys))?;
         let configure = |command: &mut Command| {
-            // In the foreground with its log on standard error; one thread is plenty for a test.
+            // Run in the foreground, log to standard error, use one thread.
             command.args(["-g", "-4", "-n", "1", "-c"]).arg(&configuration);
         };
         let process = Process::start("named", &tools::binary("named")?, configure, folder.path())?;
@@ -87,13 +89,17 @@ impl Nameserver {
         let name = format!("ns.{}", self.zone);
         while !self.query(&name, "A").is_ok_and(|found| !found.is_empty()) {
             self.process.ensure_running()?;
-            ensure!(Instant::now() < deadline, "named was not ready in time:\n{}", self.process.log_tail());
+            ensure!(
+                Instant::now() < deadline,
+                "named was not ready after {READY_SECONDS_MAX} s; its log ends with:\n{}",
+                self.process.log_tail()
+            );
             std::thread::sleep(POLL_EVERY);
         }
         Ok(())
     }
 
-    /// Where the server listens, over UDP and TCP.
+    /// The address on which the server listens, for UDP and TCP.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -103,22 +109,22 @@ impl Nameserver {
         &self.zone
     }
 
-    /// The name of the controller's key.
+    /// The name of the controller's TSIG key.
     pub fn key_name(&self) -> &str {
         self.controller.name
     }
 
-    /// The secret of the controller's key, in Base64.
+    /// The secret of the controller's TSIG key, in Base64.
     pub fn secret(&self) -> &str {
         &self.controller.secret
     }
 
-    /// The environment variables that point a controller at this server.
+    /// The environment variables that make a controller use this server.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         self.environment_with(&self.controller)
     }
 
-    /// The same for a second controller, which has a key of its own.
+    /// The same for a second controller, which has its own key.
     pub fn other_environment(&self) -> Vec<(&'static str, String)> {
         self.environment_with(&self.other_controller)
     }
@@ -131,8 +137,8 @@ impl Nameserver {
         ]
     }
 
-    /// Changes the zone as a person would, with lines such as `update add www.example.com 60 A 192.0.2.1`. They take effect
-    /// all at once or, where a `prereq` does not hold, not at all.
+    /// Updates the zone with the person's key and nsupdate lines such as `update add www.example.com 60 A 192.0.2.1`.
+    /// The update is atomic: if a `prereq` does not hold, nothing changes.
     pub fn nsupdate(&self, script: &str) -> Result<()> {
         let Key { name, secret } = &self.person;
         let (host, port) = (self.address.ip(), self.address.port());
@@ -149,42 +155,42 @@ impl Nameserver {
         Ok(())
     }
 
-    /// The values of a name, sorted; none where the name has no such record. The kind is `A`, `AAAA` or `TXT`.
+    /// The values of a name, sorted. Empty if the name has no such record. The kind is `A`, `AAAA` or `TXT`.
     pub fn query(&self, name: &str, kind: &str) -> Result<Vec<String>> {
         let mut values = Resolver::new(self.address)?.ask(name, kind)?;
         values.sort();
         Ok(values)
     }
 
-    /// Every record of the zone as one line each, sorted, without the SOA record, whose serial counts changes.
+    /// Every record of the zone as one line each, sorted. Leaves out the SOA record, because its serial changes.
     pub fn records(&self) -> Result<Vec<String>> {
         let transfer = self.dig(&["+noall", "+answer", &self.zone, "AXFR"])?;
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut records: Vec<_> = transfer.lines().map(words).collect();
-        ensure!(records.len() > 2, "the zone {} could not be read: {transfer}", self.zone);
+        ensure!(records.len() > 2, "the transfer of zone {} returned no records: {transfer}", self.zone);
         records.retain(|record| !record.contains(" IN SOA "));
         records.sort();
         Ok(records)
     }
 
-    /// The zone's serial, which grows with every change.
+    /// The zone's serial. It grows with every update.
     pub fn serial(&self) -> Result<u32> {
         let record = self.dig(&["+short", &self.zone, "SOA"])?;
         let serial = record.split_whitespace().nth(2).and_then(|serial| serial.parse().ok());
-        serial.with_context(|| format!("the zone {} has no serial: {record}", self.zone))
+        serial.with_context(|| format!("no serial in the SOA record of zone {}: {record}", self.zone))
     }
 
     fn dig(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(tools::binary("dig")?);
         command.arg(format!("@{}", self.address.ip())).args(["-p", &self.address.port().to_string()]);
         let output = command.args(arguments).output()?;
-        let said = String::from_utf8(output.stdout)?;
-        ensure!(output.status.success(), "dig {arguments:?}: {said}");
-        Ok(said)
+        let printed = String::from_utf8(output.stdout)?;
+        ensure!(output.status.success(), "dig {arguments:?} failed: {printed}");
+        Ok(printed)
     }
 }
 
-/// The zone's records before anyone changed it. The short last number bounds how long "no such name" is remembered.
+/// The zone's initial records. The last number of the SOA record is the TTL of negative answers, which is short.
 fn zone_file(zone: &str) -> String {
     format!(
         "$ORIGIN {zone}.
@@ -228,11 +234,11 @@ controls {{ }};
     )
 }
 
-/// Asks one server over UDP, without a cache, as fast as it answers.
+/// Queries one server over UDP, without a cache.
 #[derive(Debug)]
 pub struct Resolver {
     socket: UdpSocket,
-    asked: u16,
+    last_id: u16,
 }
 
 impl Resolver {
@@ -241,21 +247,21 @@ impl Resolver {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect(server)?;
         socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-        Ok(Self { socket, asked: 0 })
+        Ok(Self { socket, last_id: 0 })
     }
 
-    /// The values of a name in the order of the answer; none where the name has no such record. The kind is `A`, `AAAA` or
-    /// `TXT`.
+    /// The values of a name in the order of the response. Empty if the name has no such record. The kind is `A`, `AAAA`
+    /// or `TXT`.
     pub fn ask(&mut self, name: &str, kind: &str) -> Result<Vec<String>> {
-        self.asked = self.asked.wrapping_add(1);
-        self.socket.send(&question(self.asked, name, kind)?)?;
+        self.last_id = self.last_id.wrapping_add(1);
+        self.socket.send(&question(self.last_id, name, kind)?)?;
         let mut buffer = [0; 512];
         loop {
             let length =
-                self.socket.recv(&mut buffer).with_context(|| format!("asking for {kind} of {name}"))?;
-            // An answer to an earlier question may have come late.
-            if buffer[..2] == self.asked.to_be_bytes() {
-                return values(&buffer[..length]).with_context(|| format!("asking for {kind} of {name}"));
+                self.socket.recv(&mut buffer).with_context(|| format!("querying {kind} of {name}"))?;
+            // Skip late responses to earlier queries.
+            if buffer[..2] == self.last_id.to_be_bytes() {
+                return values(&buffer[..length]).with_context(|| format!("querying {kind} of {name}"));
             }
         }
     }
@@ -265,41 +271,43 @@ const KINDS: [(&str, u16); 3] = [("A", 1), ("AAAA", 28), ("TXT", 16)];
 const HEADER_LENGTH: usize = 12;
 const NO_SUCH_NAME: u8 = 3;
 
-/// A message with one question, as RFC 1035 (4.1) lays it out.
+/// A DNS message with one question, in the format of RFC 1035, section 4.1.
 fn question(id: u16, name: &str, kind: &str) -> Result<Vec<u8>> {
-    let kind =
-        KINDS.iter().find(|(name, _)| *name == kind).with_context(|| format!("no such kind: {kind}"))?;
+    let kind = KINDS
+        .iter()
+        .find(|(name, _)| *name == kind)
+        .with_context(|| format!("unsupported record type {kind}: use A, AAAA or TXT"))?;
     let mut message = Vec::new();
-    // The id, no flags, one question, and no records.
+    // ID, no flags, one question, no records.
     for number in [id, 0, 1, 0, 0, 0] {
         message.extend(number.to_be_bytes());
     }
     for label in name.trim_end_matches('.').split('.') {
-        ensure!((1..64).contains(&label.len()), "{name} is not a name");
+        ensure!((1..64).contains(&label.len()), "{name} is not a valid DNS name");
         message.push(u8::try_from(label.len())?);
         message.extend(label.as_bytes());
     }
     message.push(0);
-    // The kind, in the Internet's class.
+    // Record type, and class IN.
     for number in [kind.1, 1] {
         message.extend(number.to_be_bytes());
     }
     Ok(message)
 }
 
-/// The values in an answer to one question.
+/// The values in a response to one question.
 fn values(message: &[u8]) -> Result<Vec<String>> {
     let (is_truncated, code) = (byte(message, 2)? & 2 != 0, byte(message, 3)? & 15);
-    ensure!(!is_truncated, "the answer does not fit into one message");
-    ensure!(code == 0 || code == NO_SUCH_NAME, "the server refused with code {code}");
+    ensure!(!is_truncated, "the response is truncated");
+    ensure!(code == 0 || code == NO_SUCH_NAME, "the server returned response code {code}");
     let answers = number(message, 6)?;
-    // Behind the question's name are its kind and class.
+    // Skip the question: its name, type and class.
     let mut at = behind_name(message, HEADER_LENGTH)? + 4;
     let mut values = Vec::new();
     for _ in 0..answers {
         at = behind_name(message, at)?;
         let (kind, length) = (number(message, at)?, usize::from(number(message, at + 8)?));
-        let data = message.get(at + 10..at + 10 + length).context("the answer is cut")?;
+        let data = message.get(at + 10..at + 10 + length).context("the response ends too early")?;
         values.push(value(kind, data)?);
         at += 10 + length;
     }
@@ -310,22 +318,22 @@ fn value(kind: u16, data: &[u8]) -> Result<String> {
     match kind {
         1 => Ok(Ipv4Addr::from(<[u8; 4]>::try_from(data)?).to_string()),
         28 => Ok(Ipv6Addr::from(<[u8; 16]>::try_from(data)?).to_string()),
-        // A text comes in pieces, each behind its length.
+        // A TXT record consists of strings, each preceded by its length.
         16 => {
             let (mut text, mut rest) = (Vec::new(), data);
             while let Some((length, behind)) = rest.split_first() {
                 let (piece, behind) =
-                    behind.split_at_checked(usize::from(*length)).context("a text is cut")?;
+                    behind.split_at_checked(usize::from(*length)).context("a TXT string ends too early")?;
                 text.extend(piece);
                 rest = behind;
             }
             Ok(String::from_utf8(text)?)
         }
-        _ => bail!("the answer has a record of kind {kind}"),
+        _ => bail!("unexpected record of type {kind} in the response"),
     }
 }
 
-/// Where a name ends: at an empty label, or at a pointer to where the rest of it is.
+/// The position after a name. A name ends with an empty label, or with a pointer to the rest of it.
 fn behind_name(message: &[u8], mut at: usize) -> Result<usize> {
     loop {
         match byte(message, at)? {
@@ -337,7 +345,7 @@ fn behind_name(message: &[u8], mut at: usize) -> Result<usize> {
 }
 
 fn byte(message: &[u8], at: usize) -> Result<u8> {
-    message.get(at).copied().context("the answer is cut")
+    message.get(at).copied().context("the response ends too early")
 }
 
 fn number(message: &[u8], at: usize) -> Result<u16> {

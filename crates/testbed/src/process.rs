@@ -1,8 +1,9 @@
-//! Servers as child processes that never outlive whoever started them.
+//! Runs servers as child processes that never outlive this process.
 //!
-//! Each server runs under a small supervising shell whose standard input is a pipe from here. The kernel closes that
-//! pipe when this process ends, in whatever way: a finished test, a panic, SIGKILL. The supervisor then kills the server.
-//! This needs no unsafe code and, unlike a parent-death signal, does not depend on which thread started the server.
+//! Each server runs under a small supervisor, a shell whose standard input is a pipe from this process. The kernel
+//! closes that pipe however this process ends: after the last test, by a panic or by SIGKILL. The supervisor then kills
+//! the server. This needs no unsafe code. Unlike a parent-death signal, it does not depend on the thread that started
+//! the server.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -28,10 +29,10 @@ kill "$watcher" 2>/dev/null
 exit "$status"
 "#;
 
-/// How much of a server's log an error message shows.
+/// How many lines of a server's log an error message shows.
 const LOG_LINES_SHOWN: usize = 15;
 
-/// A running server. Dropping it kills the server and waits for its end.
+/// A running server. Dropping this value kills the server and waits until it has exited.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -54,7 +55,7 @@ impl Process {
         let output = OpenOptions::new().create(true).append(true).open(&log)?;
 
         let mut supervisor = Command::new("bash");
-        // Descriptor 4 carries the server's process id; the shell's own output is the server's log.
+        // The shell writes the server's process ID to descriptor 4. Its own output goes to the server's log.
         supervisor.args(["-c", &format!("exec 4>&1 >>\"$0\" 2>&1\n{SUPERVISOR}")]);
         supervisor.arg(&log).arg(server.get_program()).args(server.get_args());
         for (name, value) in server.get_envs() {
@@ -64,7 +65,7 @@ impl Process {
             };
         }
         supervisor.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(output);
-        // A group of its own keeps a terminal's Ctrl-C from the servers, so that they end after what uses them.
+        // With its own process group the server does not get the terminal's Ctrl-C, and stops after its clients.
         supervisor.process_group(0);
         let mut supervisor = supervisor.spawn().with_context(|| format!("starting {name}"))?;
 
@@ -76,27 +77,27 @@ impl Process {
         Ok(Self { name: name.to_owned(), supervisor, server, log })
     }
 
-    /// The server's process id.
+    /// The server's process ID.
     pub fn id(&self) -> i32 {
         self.server.as_raw_nonzero().get()
     }
 
-    /// Where the server's output is.
+    /// The path of the server's log.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
     /// Sends the server a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        kill_process(self.server, signal).with_context(|| format!("signalling {}", self.name))
+        kill_process(self.server, signal).with_context(|| format!("sending a signal to {}", self.name))
     }
 
-    /// Whether and how the server ended.
+    /// The server's exit status, or none while it runs.
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.supervisor.try_wait()?)
     }
 
-    /// Waits until the server has ended, for at most so long.
+    /// Waits for at most `longest` until the server has exited.
     pub fn wait(&mut self, longest: Duration) -> Result<ExitStatus> {
         let deadline = Instant::now() + longest;
         loop {
@@ -104,16 +105,16 @@ impl Process {
                 return Ok(status);
             }
             if Instant::now() > deadline {
-                bail!("{} did not end within {longest:?}", self.name);
+                bail!("{} did not exit within {longest:?}", self.name);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Fails, with the end of the server's log, where the server is not running any more.
+    /// Fails if the server has exited. The error contains the end of its log.
     pub fn ensure_running(&mut self) -> Result<()> {
         if let Some(status) = self.try_wait()? {
-            bail!("{} ended early ({status}); its log ends in:\n{}", self.name, tail(&self.log)?);
+            bail!("{} exited early ({status}); its log ends with:\n{}", self.name, tail(&self.log)?);
         }
         Ok(())
     }
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_server_is_gone_at_once() {
+    fn dropping_a_process_kills_its_server() {
         let folder = tempfile::tempdir().unwrap();
         let server = Process::start(
             "sleeper",
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_by_itself_is_noticed_and_its_log_shown() {
+    fn an_early_exit_is_reported_with_the_end_of_the_log() {
         let folder = tempfile::tempdir().unwrap();
         let script = |command: &mut Command| {
             command.args(["-c", "echo out of luck; exit 3"]);

@@ -1,4 +1,4 @@
-//! A TCP proxy on loopback whose connections can be made to die without a word.
+//! A TCP proxy on loopback that can freeze its connections: they stay open, but carry no more data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// A proxy to a port on loopback. It ends when this is dropped.
+/// A proxy to a loopback port. It stops accepting connections when this value is dropped.
 #[derive(Debug)]
 pub struct Proxy {
-    /// Where it listens.
+    /// The port on which the proxy listens.
     pub port: u16,
     frozen_before: Arc<AtomicU64>,
     connections: Arc<AtomicU64>,
@@ -24,7 +24,7 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Starts to forward to a port.
+    /// Starts a proxy that forwards to the port `to`.
     pub async fn start(to: u16) -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let port = listener.local_addr()?.port();
@@ -44,7 +44,7 @@ impl Proxy {
         Ok(Self { port, frozen_before, connections, task })
     }
 
-    /// Lets nothing through any more on the connections that exist now, and closes none of them.
+    /// Freezes all current connections. It closes none of them. New connections work.
     pub fn freeze(&self) {
         self.frozen_before.store(self.connections.load(Ordering::SeqCst), Ordering::SeqCst);
     }
@@ -59,7 +59,7 @@ async fn forward(
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(count) = from.read(&mut buffer).await {
         if number <= frozen_before.load(Ordering::SeqCst) {
-            // Both ends stay open and hear nothing.
+            // Keep both ends open, and forward nothing.
             std::future::pending::<()>().await;
         }
         if count == 0 || to.write_all(&buffer[..count]).await.is_err() {

@@ -1,5 +1,5 @@
-//! Python with pinned packages, in a folder of the user's cache that is named by the hash of what is pinned, so that it is
-//! filled once.
+//! Python environments with pinned packages, in the user's cache. The folder's name contains a hash of the pinned
+//! versions, so each environment is installed once.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The folder with the lists of packages and the scripts that use them.
+/// The folder with the package lists and the certification scripts.
 pub fn certify_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("certify")
 }
 
-/// A Python with the packages in `requirements-<name>.txt`.
+/// The path of a Python that has the packages in `requirements-<name>.txt`. Installs them if they are missing.
 pub fn with_packages(name: &str) -> Result<PathBuf> {
     let requirements = certify_folder().join(format!("requirements-{name}.txt"));
     let pinned = std::fs::read_to_string(&requirements)?;
@@ -32,7 +32,7 @@ pub fn with_packages(name: &str) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// What a command prints.
+/// Runs a command and returns its standard output. Fails if the command fails.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("starting {command:?}"))?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

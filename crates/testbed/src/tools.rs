@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The path of a server, such as `kube-apiserver`. `KUBEBUILDER_ASSETS` wins where it holds one of that name.
+/// The path of a server, such as `kube-apiserver`. A binary in the folder `KUBEBUILDER_ASSETS` takes precedence.
 pub fn binary(name: &str) -> Result<PathBuf> {
     if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
         let path = Path::new(&assets).join(name);
@@ -19,13 +19,13 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The path of a server that is built on request only, where it was.
+/// The path of a server that `just tools` does not build by default. None if it is not built.
 pub fn binary_on_request(name: &str) -> Result<Option<PathBuf>> {
     let path = folder()?.join(name);
     Ok(path.is_file().then_some(path))
 }
 
-/// The files that came with a tool, such as kwok's stages.
+/// All files that a tool ships besides its binary, such as kwok's stages.
 pub fn shared_files(tool: &str) -> Result<Vec<PathBuf>> {
     let folder = folder()?.join("../share").join(tool);
     let entries =
@@ -35,14 +35,14 @@ pub fn shared_files(tool: &str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The path of one file that came with a tool.
+/// The path of one file that a tool ships besides its binary.
 pub fn shared_file(tool: &str, name: &str) -> Result<PathBuf> {
     let path = folder()?.join("../share").join(tool).join(name);
     ensure!(path.is_file(), "{tool} is not built: run `just tools` first");
     Ok(path)
 }
 
-/// The controller of release 0.1.0.
+/// The controller binary of release 0.1.0.
 pub fn baseline() -> Result<PathBuf> {
     let path = printed_by("baseline")?;
     ensure!(path.is_file(), "release 0.1.0 is not built: run `tools/baseline` first");
@@ -58,7 +58,7 @@ fn folder() -> Result<&'static Path> {
     Ok(FOLDER.get_or_init(|| path))
 }
 
-/// Where a script in `tools/` puts what it builds.
+/// The path that a script in `tools/` builds to, which it prints with `--where`.
 fn printed_by(script: &str) -> Result<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools").join(script);
     let output = Command::new(&path).arg("--where").output();

@@ -1,7 +1,7 @@
-//! Journal and status, both directions: what the controller remembers in objects, and how the next leader reads it.
+//! Reads and writes the journal and what else the controller stores in the status for the next leader.
 //!
-//! In: a status as it was read, or a pool as it stands. Out: the journal and the facts that a pool remembers, or the journal as a status
-//! holds it. A field that is written here is read here.
+//! In: a status, or a pool. Out: the journal and the stored facts of the pool, or the journal in the form of the
+//! status. Each field that this file writes, it also reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,15 +9,17 @@ use std::sync::Arc;
 use api::status::{AddressState, AddressStatus, Holder, MOVES_VERSION, Move as Entry, Moves};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use plan::{Address, Creation, Epoch, Journal, Move, NodeName, PENDING, Pool, Target, Tick, Timestamp, VmId};
+use plan::{
+    Address, Creation, Epoch, Journal, Move, NodeName, PENDING, Pool, Reason, Target, Tick, Timestamp, VmId,
+};
 
-/// The annotation with which a person confirms that lost holders are really lost, up to the time that is its value.
+/// The annotation with which a person confirms that all holders lost up to this time are really lost.
 pub const CONFIRM_LOSS_ANNOTATION: &str = "netinfra.darkbrains.com/confirm-loss";
 
-/// The annotation with which a person says which addresses, separated by commas, were not created for an object.
+/// The annotation that lists addresses, separated by commas, that the controller did not create for the object.
 pub const NOT_CREATED_ANNOTATION: &str = "netinfra.darkbrains.com/not-created";
 
-/// An entry for addresses that are being created. Whoever wrote it may have asked the cloud since, unless that was us.
+/// Reads a `Create` entry. If another process wrote it, that process may have sent a request since.
 fn decode_creation(entry: &Entry, known: Option<&Creation>, learnt: Tick) -> Creation {
     let epoch = Epoch(entry.epoch);
     let known = known.filter(|known| known.epoch == epoch);
@@ -31,89 +33,141 @@ fn decode_creation(entry: &Entry, known: Option<&Creation>, learnt: Tick) -> Cre
     }
 }
 
-/// The `kind` of a journal entry for addresses that are being created.
+/// The `kind` of a journal entry for addresses that the controller creates.
 pub const CREATE: &str = "Create";
 
-/// The `kind` of a journal entry for an address that is given back to the cloud.
+/// The `kind` of a journal entry for an address that the controller releases at the provider.
 pub const RELEASE: &str = "Release";
 
-/// The `step` of a journal entry whose holder was alive when the move began.
+/// The `step` of a journal entry whose holder was alive when the move started.
 pub const VOLUNTARY: &str = "Voluntary";
 
-/// The `step` of a journal entry whose holder was dead or gone, or that nobody held.
+/// The `step` of a journal entry whose address had no holder, or whose holder had failed or was deleted.
 pub const URGENT: &str = "Urgent";
 
-/// The machines that unfinished moves name.
+/// The VMs that unfinished moves name.
 pub(crate) fn machines_of(moves: Option<&Moves>) -> impl Iterator<Item = VmId> {
     let entries = moves.into_iter().flat_map(|moves| &moves.entries);
     entries.flat_map(|entry| [&entry.from, &entry.to]).flatten().map(|holder| VmId::from(holder.vm.as_str()))
 }
 
-/// Puts what an object's status remembers of its addresses into its pool.
+/// What the status stores about one address for the next leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) state: AddressState,
+    pub(crate) last_holder: Option<Holder>,
+    pub(crate) previous_holders: Vec<VmId>,
+    pub(crate) ptr_name: Option<Arc<str>>,
+    pub(crate) lost_since: Option<Timestamp>,
+    pub(crate) created: Option<bool>,
+}
+
+/// What the status says about one address for people. The controller never reads it again, except the time of the state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Description {
+    pub(crate) node_name: Option<String>,
+    pub(crate) reason: Reason,
+    pub(crate) message: Option<String>,
+    pub(crate) since: Time,
+}
+
+/// The status of one address.
+pub(crate) fn encode_address(address: Address, memory: Memory, description: Description) -> AddressStatus {
+    let Memory { state, last_holder, previous_holders, ptr_name, lost_since, created } = memory;
+    let Description { node_name, reason, message, since } = description;
+    AddressStatus {
+        address: address.to_string(),
+        state,
+        node_name,
+        last_holder,
+        previous_holders: previous_holders.iter().map(ToString::to_string).collect(),
+        ptr_name: ptr_name.as_deref().map(Into::into),
+        reason: Some(reason.name().to_owned()),
+        message,
+        since: Some(since),
+        lost_since: lost_since.map(whole_seconds),
+        created,
+    }
+}
+
+/// What the status of one address stores. None if the address can't be read.
+fn decode_address(status: &AddressStatus) -> Option<(Address, Memory)> {
+    // This lists every field, so it does not compile if somebody adds a field and does not read it here. Fields with `_`
+    // only describe the address.
+    let AddressStatus {
+        address,
+        state,
+        last_holder,
+        previous_holders,
+        ptr_name,
+        lost_since,
+        created,
+        node_name: _,
+        reason: _,
+        message: _,
+        since: _,
+    } = status;
+    let memory = Memory {
+        state: *state,
+        last_holder: last_holder.clone(),
+        previous_holders: previous_holders.iter().map(|vm| VmId::from(vm.as_str())).collect(),
+        ptr_name: ptr_name.as_deref().map(Arc::from),
+        lost_since: lost_since.as_ref().map(|time| time.0),
+        created: *created,
+    };
+    Some((address.parse().ok()?, memory))
+}
+
+/// Copies what the status stores about the addresses into the pool.
 pub(crate) fn remember(pool: &mut Pool, status: &[AddressStatus]) {
-    for status in status {
-        // Named one by one, so that a field that is written and not read here fails to compile. Those without a value only describe,
-        // and `losses_of` reads the time of a loss.
-        let AddressStatus {
-            address,
-            state,
-            last_holder,
-            previous_holders,
-            ptr_name,
-            created,
-            node_name: _,
-            reason: _,
-            message: _,
-            since: _,
-            lost_since: _,
-        } = status;
-        let Ok(address) = address.parse::<Address>() else { continue };
-        if *state == AddressState::Attached {
+    for (address, memory) in status.iter().filter_map(decode_address) {
+        // `losses_of` reads the time of a loss.
+        let Memory { state, last_holder, previous_holders, ptr_name, created, lost_since: _ } = memory;
+        if state == AddressState::Attached {
             pool.held.insert(address);
         }
         if let Some(Holder { vm, had_ephemeral, node_name: _ }) = last_holder {
             pool.last_holders.insert(address, VmId::from(vm.as_str()));
-            if *had_ephemeral == Some(true) {
-                pool.lent.insert(address);
+            if had_ephemeral == Some(true) {
+                pool.replaced_ephemeral.insert(address);
             }
         }
         if !previous_holders.is_empty() {
-            let holders = previous_holders.iter().map(|vm| VmId::from(vm.as_str()));
-            pool.returned.insert(address, holders.collect());
+            pool.returned.insert(address, previous_holders.into_iter().collect());
         }
-        pool.ptrs.extend(ptr_name.as_deref().map(|name| (address, Arc::from(name))));
-        // Only a kind that creates addresses can have created one.
-        if *created == Some(true) && pool.creates.is_some() {
+        pool.ptrs.extend(ptr_name.map(|name| (address, name)));
+        // Only kinds that create addresses use this field.
+        if created == Some(true) && pool.creates.is_some() {
             pool.created_here.insert(address);
         }
     }
 }
 
-/// When the holders of an object's addresses were lost, by its own status.
+/// When the holders of an object's addresses were lost, according to its status.
 pub(crate) fn losses_of(status: &[AddressStatus]) -> impl Iterator<Item = (Address, Timestamp)> {
-    let told = status.iter().filter(|_| !plan::sabotaged!(LossesForgotten));
-    told.filter_map(|status| Some((status.address.parse().ok()?, status.lost_since.as_ref()?.0)))
+    let stored = status.iter().filter(|_| !plan::sabotaged!(LossesForgotten));
+    stored.filter_map(decode_address).filter_map(|(address, memory)| Some((address, memory.lost_since?)))
 }
 
-/// Since when addresses are on their way, by the object's own journal. One that failed is still on its way.
+/// When the unfinished moves started, according to the journal. A move that failed is unfinished.
 pub(crate) fn moving_since(journal: &[Entry]) -> BTreeMap<Address, Timestamp> {
     let began = |entry: &Entry| Some((entry.address.as_ref()?.parse().ok()?, entry.started_at.as_ref()?.0));
     journal.iter().filter_map(began).collect()
 }
 
-/// The addresses of which a person has said that they were not created for an object.
+/// The addresses in the annotation `not-created`.
 pub(crate) fn disowned(object: &impl ResourceExt) -> BTreeSet<Address> {
     let texts = object.annotations().get(NOT_CREATED_ANNOTATION).map(String::as_str).unwrap_or_default();
     texts.split(',').filter_map(|text| text.trim().parse().ok()).collect()
 }
 
-/// The time up to which a person has confirmed losses.
+/// The time in the annotation `confirm-loss`.
 pub(crate) fn losses_confirmed(object: &impl ResourceExt) -> Option<Timestamp> {
     object.annotations().get(CONFIRM_LOSS_ANNOTATION)?.parse().ok()
 }
 
-/// The journal that an object's status holds, given the pool as it is known. An entry that we knew keeps the moment at which it was
-/// written.
+/// Reads the journal from the status. `pool` is the pool in memory: an entry that it already has keeps its `written`
+/// tick, a new entry gets `learnt`.
 pub(crate) fn journal(
     pool: Option<&Pool>,
     moves: Option<&Moves>,
@@ -150,10 +204,10 @@ pub(crate) fn journal(
         let from = entry.from.as_ref().map(|from| VmId::from(from.vm.as_str()));
         let is_voluntary = entry.step == VOLUNTARY;
         let epoch = Epoch(entry.epoch);
-        let had_own = |holder: &&Holder| holder.had_ephemeral == Some(true);
-        let owed = [&entry.from, &entry.to].into_iter().flatten().filter(had_own);
-        let owed = owed.map(|holder| VmId::from(holder.vm.as_str())).collect();
-        let mut read = Move { from, to, owed, releases, is_voluntary, epoch, written: learnt };
+        let had_ephemeral_before = |holder: &&Holder| holder.had_ephemeral == Some(true);
+        let to_restore = [&entry.from, &entry.to].into_iter().flatten().filter(had_ephemeral_before);
+        let to_restore = to_restore.map(|holder| VmId::from(holder.vm.as_str())).collect();
+        let mut read = Move { from, to, to_restore, releases, is_voluntary, epoch, written: learnt };
         if let Some(before) = known.get(&address).filter(|before| before.written != PENDING) {
             let is_same = Move { written: before.written, ..read.clone() } == *before;
             read.written = if is_same { before.written } else { learnt };
@@ -163,8 +217,8 @@ pub(crate) fn journal(
     (Journal::Known(journal), creation)
 }
 
-/// A pool's journal as a status holds it, given the one that it holds now and the candidates of an ambiguous creation. One that can't be
-/// read stays as it is.
+/// The pool's journal in the form of the status. `present` is the journal that the status has now, `candidates` are the
+/// addresses of an ambiguous creation. A journal that can't be read stays unchanged.
 pub(crate) fn moves(
     pool: &Pool,
     present: Option<&Moves>,
@@ -184,7 +238,7 @@ pub(crate) fn moves(
         let holder = |vm: &VmId, node: Option<&NodeName>| Holder {
             vm: vm.to_string(),
             node_name: node.map(ToString::to_string),
-            had_ephemeral: entry.owed.contains(vm).then_some(true),
+            had_ephemeral: entry.to_restore.contains(vm).then_some(true),
         };
         Entry {
             kind: entry.releases.then(|| RELEASE.into()),
@@ -211,7 +265,7 @@ pub(crate) fn moves(
     Some(Moves { version: MOVES_VERSION, epoch: epoch.0, entries })
 }
 
-/// The journal's entry for addresses that are being created.
+/// Writes a `Create` entry.
 fn encode_creation(
     entry: &Creation,
     candidates: Option<&BTreeSet<Address>>,
@@ -236,10 +290,10 @@ fn encode_creation(
     }
 }
 
-/// The most candidates that an ambiguous creation names in the journal.
+/// The maximum number of candidates in the journal entry of an ambiguous creation.
 const CANDIDATES_MAX: usize = 50;
 
-/// A time as a status holds it.
+/// A time in the form of the status, which has no fractions of a second.
 pub(crate) fn whole_seconds(time: Timestamp) -> Time {
     Time(plan::whole_seconds(time))
 }
@@ -275,9 +329,9 @@ mod tests {
             epoch in any::<i64>(),
         ) -> Move {
             let machines = [from.clone(), to.as_ref().map(|to| to.vm.clone())];
-            let owed = machines.into_iter().zip(owes).filter(|(_, owes)| *owes);
-            let owed = owed.filter_map(|(machine, _)| machine).collect();
-            Move { from, to, owed, releases, is_voluntary, epoch: Epoch(epoch), written: Tick(7) }
+            let to_restore = machines.into_iter().zip(owes).filter(|(_, owes)| *owes);
+            let to_restore = to_restore.filter_map(|(machine, _)| machine).collect();
+            Move { from, to, to_restore, releases, is_voluntary, epoch: Epoch(epoch), written: Tick(7) }
         }
     }
 
@@ -287,10 +341,47 @@ mod tests {
             before in btree_set(address(), 0..4),
             epoch in any::<i64>(),
         ) -> Creation {
-            // Whoever reads an entry of another process does not know whether that has asked.
+            // The entry of another process does not say whether that process has sent a request.
             let tag = tag.map(|number| format!("tag-{number}").into());
             let may_have_asked = true;
             Creation { tag, before, may_have_asked, epoch: Epoch(epoch), written: Tick(7) }
+        }
+    }
+
+    fn state() -> impl Strategy<Value = AddressState> {
+        prop_oneof![
+            Just(AddressState::Attached),
+            Just(AddressState::Moving),
+            Just(AddressState::Unattached),
+            Just(AddressState::Foreign),
+            Just(AddressState::Conflict),
+            Just(AddressState::Missing),
+            Just(AddressState::Disabled),
+            Just(AddressState::Unknown),
+        ]
+    }
+
+    prop_compose! {
+        fn memory()(
+            state in state(),
+            last_holder in proptest::option::of((vm(), proptest::option::of(any::<u8>()), proptest::option::of(any::<bool>()))),
+            previous_holders in proptest::collection::vec(vm(), 0..4),
+            ptr in proptest::option::of(any::<u8>()),
+            lost_since in proptest::option::of(0_i64..4_000_000_000),
+            created in proptest::option::of(any::<bool>()),
+        ) -> Memory {
+            Memory {
+                state,
+                last_holder: last_holder.map(|(vm, node, had_ephemeral)| Holder {
+                    vm: vm.to_string(),
+                    node_name: node.map(|number| format!("node-{number}")),
+                    had_ephemeral,
+                }),
+                previous_holders,
+                ptr_name: ptr.map(|number| format!("host-{number}.example.com.").into()),
+                lost_since: lost_since.map(|second| Timestamp::from_second(second).unwrap()),
+                created,
+            }
         }
     }
 
@@ -318,6 +409,19 @@ mod tests {
             let (read, creation) = journal(None, stored.as_ref(), Tick(7));
             prop_assert_eq!(read, pool.journal);
             prop_assert_eq!(creation, pool.creation);
+        }
+
+        #[test]
+        fn the_status_of_an_address_is_read_as_it_was_written(address in address(), memory in memory()) {
+            let description = Description {
+                node_name: None,
+                reason: Reason::Settled,
+                message: None,
+                since: whole_seconds(Timestamp::UNIX_EPOCH),
+            };
+            let stored = encode_address(address, memory.clone(), description);
+            let stored = serde_json::from_value(serde_json::to_value(stored).unwrap()).unwrap();
+            prop_assert_eq!(decode_address(&stored), Some((address, memory)));
         }
     }
 }

@@ -1,14 +1,15 @@
-//! A request for a new address.
+//! A request to create an address.
 
 use std::sync::Arc;
 
-/// A request for a new address.
+/// A request to create an address.
 #[derive(Clone, Debug)]
 pub struct CreateRequest {
-    /// The object that it is for: another may have got its name by the time the answer comes.
+    /// The UID of the object. Until the provider answers, somebody may replace the object by another one of the same
+    /// name.
     pub uid: Option<String>,
-    /// Where it can be used.
+    /// The region of the new address.
     pub region: Arc<str>,
-    /// What it carries.
+    /// The tag of the new address, if the provider supports tags.
     pub tag: Option<Arc<str>>,
 }

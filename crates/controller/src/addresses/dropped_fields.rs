@@ -1,40 +1,41 @@
-//! What the CRD in the cluster does not keep of a status.
+//! Status fields that the CRD in the cluster drops.
 //!
-//! The apiserver prunes fields that a CRD does not define. After an upgrade the CRD may be older than the controller. In: the
-//! status that was sent and the one that was stored. Out: the fields that differ. The controller cannot work without its journal,
-//! `lastHolder` and `created`; every other field is reported and otherwise ignored.
+//! The apiserver prunes fields that a CRD does not define. After an upgrade the CRD may be older than the controller.
+//! In: the status that the controller sent, and the status that the apiserver stored. Out: the fields that differ. The
+//! controller can't work without its journal, `lastHolder` and `created`. It reports every other field and ignores that
+//! it is missing.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde_json::Value;
 
-/// Names at most this many fields in a message.
+/// The maximum number of fields in a message.
 const NAMED_MAX: usize = 5;
 
-/// Fields of a status, such as `addresses.since`, that the CRD does not keep.
+/// Fields of a status, such as `addresses.since`, that the CRD drops.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DroppedFields(BTreeSet<String>);
 
 impl DroppedFields {
-    /// The fields in which two statuses differ. An element of a list has the path of the list.
+    /// The fields in which two statuses differ. The path of a list element has no index.
     pub fn between(sent: &Value, stored: &Value) -> Self {
         let mut dropped = Self::default();
         dropped.compare("", sent, stored);
         dropped
     }
 
-    /// Whether the CRD keeps everything.
+    /// Whether the CRD keeps all fields.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the CRD does not keep a field.
+    /// Whether the CRD drops this field.
     pub fn contain(&self, field: &str) -> bool {
         self.0.contains(field)
     }
 
-    /// Whether two statuses differ in nothing but these fields.
+    /// Whether two statuses differ in these fields only.
     pub fn explain(&self, wanted: &Value, stored: &Value) -> bool {
         Self::between(wanted, stored).0.is_subset(&self.0)
     }
@@ -44,7 +45,7 @@ impl DroppedFields {
             (Value::Object(sent), Value::Object(stored)) => {
                 let names: BTreeSet<_> = sent.keys().chain(stored.keys()).collect();
                 for name in names {
-                    // An address as a key does not name a field.
+                    // A key that is an address is not a field name.
                     let field = if name.parse::<IpAddr>().is_ok() { "*" } else { name.as_str() };
                     let path = if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
                     match (sent.get(name), stored.get(name)) {
@@ -79,7 +80,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fields_that_the_crd_drops_are_named_without_keys_and_indices() {
+    fn dropped_fields_are_named_without_map_keys_and_indices() {
         let sent = json!({
             "error": "no", "ips": {"203.0.113.1": {"state": "active", "error": "no"}},
             "addresses": [{"address": "a", "since": 1}, {"address": "b", "since": 2}],
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_difference_in_dropped_fields_is_explained_by_them() {
+    fn a_difference_in_any_other_field_is_not_explained() {
         let stored = json!({"addresses": [{"address": "a"}]});
         let dropped = DroppedFields::between(&json!({"addresses": [{"address": "a", "since": 1}]}), &stored);
         assert!(dropped.explain(&json!({"addresses": [{"address": "a", "since": 2}]}), &stored));

@@ -1,9 +1,10 @@
-//! Carries out calls to the clouds, and tells what became of each.
+//! Makes the calls to the providers, and returns the result of each.
 //!
-//! In: steps that the planner allows now. Out: an [`Outcome`] for each, which nothing else can make, so a report can't
-//! claim what never happened. At most one step per address and per machine is under way. It never decides, and it never
-//! takes silence for an end: an operation is polled until the cloud says that it has ended, and after a call without an
-//! answer nothing is done with its address and machines until it can't take effect any more.
+//! In: steps that the planner allows now. Out: an [`Outcome`] for each step. Only this file can create an `Outcome`, so
+//! the reporter can't report a call that was never made. At most one step per address and per VM is in flight. The
+//! executor never decides what to do. It never treats a missing response as a result: it polls an operation until the
+//! provider reports that it has ended. After a call without a response it keeps the address and its VMs in flight until
+//! the call can't take effect any more.
 
 pub mod evict;
 mod gate;
@@ -35,33 +36,34 @@ use crate::providers::build::Drivers;
 use crate::providers::metered::for_object;
 use crate::tasks::Tasks;
 
-/// The pause between two looks at a few operations.
+/// The polling interval for up to [`POLL_FEW`] operations.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
-/// With every so many operations the pause grows by as much again: a look at many takes calls that the moves themselves need.
+/// The polling interval grows by [`POLL_EVERY`] for each further group of this many operations, because polling uses
+/// the same rate limit as the moves.
 const POLL_FEW: u32 = 16;
 
-/// The longest pause between two looks, at however many.
+/// The longest polling interval.
 const POLL_EVERY_MAX: Duration = Duration::from_secs(2);
 
-/// The pause after a look at operations that failed.
+/// The pause after polling has failed.
 const POLL_RETRY: Duration = Duration::from_secs(1);
 
-/// A change that needs more operations than this does not converge.
+/// The maximum number of operations of one step. A step that needs more does not converge.
 const OPERATIONS_MAX: usize = 8;
 
-/// What a step has done.
+/// The effect of a successful step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The address is there now.
+    /// The new holder of the address, if any.
     Holds(Holding),
-    /// The machine has an address of its own: it got one, or it was in the way and still is.
-    HasOwn,
-    /// The address is still where it was, and has this name in its PTR record.
+    /// The VM has an ephemeral address. The step restored it, or found it and did not attach the address.
+    HasEphemeral,
+    /// The step changed nothing, because the address has a PTR record with this name, which has to be journalled first.
     HasPtr(Arc<str>),
 }
 
-/// What became of a step.
+/// The result of a step.
 #[derive(Debug)]
 pub struct Outcome {
     step: Step,
@@ -69,32 +71,32 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The step, and what it has done, or why that is not what it should be.
+    /// The step, and its effect or error.
     pub fn into_parts(self) -> (Step, Result<Effect, DriverError>) {
         (self.step, self.result)
     }
 }
 
-/// What became of a request for a new address.
+/// The result of a request for a new address.
 #[derive(Debug)]
 pub struct Created {
-    /// For whom it was.
+    /// The object.
     pub pool: PoolKey,
-    /// Where.
+    /// The account.
     pub scope: Scope,
-    /// What was asked for.
+    /// The request.
     pub request: CreateRequest,
     result: Result<Address, DriverError>,
 }
 
 impl Created {
-    /// The new address, or why there is none.
+    /// The new address, or the error.
     pub fn into_result(self) -> Result<Address, DriverError> {
         self.result
     }
 }
 
-/// Something that was begun has ended.
+/// A result of the executor.
 #[derive(Debug)]
 pub enum Ended {
     /// A step.
@@ -103,68 +105,68 @@ pub enum Ended {
     Creation(Created),
     /// An eviction.
     Eviction(Evicted),
-    /// A set of records was read or written.
+    /// A read or write of DNS records.
     Record(Recorded),
-    /// The cluster was asked for its id.
+    /// A read of the UID of the namespace kube-system.
     ClusterId(Result<String, kube::Error>),
 }
 
-/// What became of reading or writing a set of records.
+/// The result of a read or write of DNS records.
 #[derive(Debug)]
 pub struct Recorded {
-    /// What was to be done.
+    /// The step.
     pub step: RecordStep,
     result: Result<RecordSet, DriverError>,
 }
 
 impl Recorded {
-    /// What the set holds now, or why that is not known.
+    /// The current values, or the error.
     pub fn into_result(self) -> Result<RecordSet, DriverError> {
         self.result
     }
 }
 
-/// What became of an eviction.
+/// The result of an eviction.
 #[derive(Debug)]
 pub struct Evicted {
-    /// For whom.
+    /// The object.
     pub pool: PoolKey,
-    /// From where.
+    /// The node of the pod.
     pub node: NodeName,
-    /// Which pod.
+    /// The pod.
     pub pod: Evictee,
     result: Result<(), NotEvicted>,
 }
 
 impl Evicted {
-    /// Why it is still there, if so.
+    /// `Ok`, or why the pod was not evicted.
     pub fn into_result(self) -> Result<(), NotEvicted> {
         self.result
     }
 }
 
-/// Takes operations to be polled, and whom to tell of their end.
+/// The channel to the polling task of a provider. Each operation comes with the channel for its result.
 type Poller = mpsc::UnboundedSender<(Operation, oneshot::Sender<Result<(), DriverError>>)>;
 
-/// The drivers, and what they are doing.
+/// The drivers, and the calls in flight.
 pub struct Executor {
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
     record_drivers: BTreeMap<DnsProvider, Arc<dyn RecordDriver>>,
     pollers: BTreeMap<Provider, Poller>,
     gates: BTreeMap<Scope, Arc<Gate>>,
     under_way: Tasks<Ended>,
-    /// For evictions.
+    /// For evictions, and to read the UID of the namespace kube-system.
     client: Client,
     fence: Arc<Fence>,
-    /// What is under way, for the planner.
+    /// What is in flight, for the planner.
     pub in_flight: InFlight,
-    /// How long a request without an answer may still take effect.
+    /// How long a request without a response may still take effect.
     echo: Duration,
     _polling: Tasks<()>,
 }
 
 impl Executor {
-    /// Nothing is under way. A request without an answer may take effect for as long as `echo`.
+    /// Starts the polling tasks. A request without a response may take effect for as long as `echo`.
     pub fn new(drivers: Drivers, echo: Duration, client: Client, fence: Arc<Fence>) -> Self {
         let Drivers { addresses: drivers, records: record_drivers } = drivers;
         let mut polling = Tasks::default();
@@ -190,28 +192,28 @@ impl Executor {
         }
     }
 
-    /// The clouds that may show what was before somebody else's change, and for how long.
+    /// The providers whose reads may be stale, and for how long.
     pub fn late_reads(&self) -> BTreeMap<Provider, Duration> {
         let late = |(provider, driver): (&Provider, &Arc<dyn AddressDriver>)| {
-            let late_max = driver.traits().late_max;
-            (!late_max.is_zero()).then_some((*provider, late_max))
+            let staleness_max = driver.traits().staleness_max;
+            (!staleness_max.is_zero()).then_some((*provider, staleness_max))
         };
         self.drivers.iter().filter_map(late).collect()
     }
 
-    /// The clouds that move an address in one call from holder to holder.
+    /// The providers that move an address between two VMs in one call.
     pub fn moves_in_one_call(&self) -> impl Iterator<Item = Provider> {
         let one_call = |(_, driver): &(&Provider, &Arc<dyn AddressDriver>)| driver.traits().moves_in_one_call;
         self.drivers.iter().filter(one_call).map(|(provider, _)| *provider)
     }
 
-    /// Begins a step. The planner does not give one for what is under way.
+    /// Starts a step. The planner plans no step for an address or VM that is in flight.
     pub fn begin(&mut self, step: Step) {
         let provider = step.scope.provider;
         let (Some(driver), Some(poller)) =
             (self.drivers.get(&provider).cloned(), self.pollers.get(&provider).cloned())
         else {
-            tracing::warn!(%provider, "no credentials, so nothing can be done: {step}");
+            tracing::warn!(object = %step.pool, %provider, %step, "no credentials for this provider; step skipped");
             return;
         };
         self.in_flight.addresses.insert(step.address);
@@ -226,14 +228,15 @@ impl Executor {
         });
     }
 
-    /// Asks for new addresses, each in a request of its own. The planner asks for none while some are under way.
+    /// Creates addresses, each with a separate request. The planner plans no creation while one is in flight for the
+    /// pool.
     pub fn ask(&mut self, pool: &PoolKey, scope: &Scope, request: &CreateRequest, count: usize) {
         let Some(driver) = self.drivers.get(&scope.provider) else {
             let provider = scope.provider;
-            return tracing::warn!(%provider, %pool, "no credentials, so no address can be created");
+            return tracing::warn!(object = %pool, %provider, "no credentials for this provider; no address created");
         };
         *self.in_flight.creations.entry(pool.clone()).or_default() += count;
-        tracing::info!(%pool, count, "asking for new addresses");
+        tracing::info!(object = %pool, count, "creating addresses");
         for _ in 0..count {
             let (driver, echo) = (Arc::clone(driver), self.echo);
             let (pool, scope, request) = (pool.clone(), scope.clone(), request.clone());
@@ -247,7 +250,7 @@ impl Executor {
         }
     }
 
-    /// Evicts a pod. The planner asks for no other of the pool's while one is under way.
+    /// Evicts a pod. The planner plans no other eviction for the pool while one is in flight.
     pub fn evict(&mut self, pool: PoolKey, node: NodeName, pod: Evictee) {
         self.in_flight.evictions.insert(pool.clone());
         let (client, fence) = (self.client.clone(), Arc::clone(&self.fence));
@@ -257,7 +260,7 @@ impl Executor {
         });
     }
 
-    /// Reads or writes a set of records. The planner does not give a step for one that is under way.
+    /// Reads or writes DNS records. The planner plans no step for records that are in flight.
     pub fn publish(&mut self, step: RecordStep) {
         let what = match step.action {
             RecordAction::Read => InFlightRecord::Read,
@@ -274,13 +277,13 @@ impl Executor {
         });
     }
 
-    /// Asks for the id of the cluster.
+    /// Reads the UID of the namespace kube-system.
     pub fn ask_cluster_id(&mut self) {
         let client = self.client.clone();
         self.under_way.spawn(async move { Ended::ClusterId(records::cluster_id(client).await) });
     }
 
-    /// The next end. Waits for ever while nothing is under way.
+    /// The next result. Waits forever if nothing is in flight.
     pub async fn ended(&mut self) -> Ended {
         loop {
             match self.under_way.next().await {
@@ -288,7 +291,9 @@ impl Executor {
                     self.forget(&ended);
                     return ended;
                 }
-                Some(Err(error)) => tracing::error!(%error, "a step was cut off; its address stays as it is"),
+                Some(Err(error)) => {
+                    tracing::error!(%error, "a step task failed; its address stays as it is until a restart")
+                }
                 None => std::future::pending().await,
             }
         }
@@ -314,20 +319,20 @@ impl Executor {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is in flight.
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }
 }
 
-/// What has no answer may have been heard: only when it can't take effect any more is what the cloud says the truth.
+/// Waits after a call without a response, until it can't take effect any more. Only then is a listing reliable.
 async fn outlast<T>(echo: Duration, result: &Result<T, DriverError>) {
     if matches!(result, Err(DriverError::Unavailable(_))) && !plan::sabotaged!(NoWaitAfterSilence) {
         tokio::time::sleep(echo).await;
     }
 }
 
-/// Takes one step to its end.
+/// Executes one step.
 async fn take(
     driver: &dyn AddressDriver,
     gate: &Gate,
@@ -348,15 +353,15 @@ async fn take(
             Action::Restore(vm) => driver.restore(scope, *address, vm),
             Action::Detach(from) => driver.detach(scope, *address, from),
             Action::Release(mark) => driver.release(scope, *address, mark),
-            other => return Err(DriverError::Invalid(format!("{other:?} is no call"))),
+            other => return Err(DriverError::Invalid(format!("{other:?} is not a call"))),
         };
-        // What has begun may have left a machine with no address at all.
+        // A step that has started may have left a VM without any address, so it counts as urgent.
         gate.pass(*is_urgent || has_begun, with_priority(Priority { haste, has_begun }, calls)).await
     };
     for operation in 0..OPERATIONS_MAX {
         let progress = loop {
             match advance(operation > 0).await {
-                // What has begun is gone on with, whenever its turn comes; what has not is decided on again by then.
+                // A step that has started continues after the wait. Any other step ends, and the planner decides again.
                 Err(DriverError::NotSent(NotSent { wait })) if operation > 0 => {
                     tokio::time::sleep(wait).await;
                 }
@@ -365,37 +370,38 @@ async fn take(
         };
         let is_done = match progress {
             Progress::Done => true,
-            Progress::Occupied => return Ok(Effect::HasOwn),
+            Progress::Occupied => return Ok(Effect::HasEphemeral),
             Progress::Named(name) => return Ok(Effect::HasPtr(name)),
             Progress::Underway(operation) => {
                 let completes = operation.completes;
                 let (to, ended) = oneshot::channel();
-                let unheard = || DriverError::Unavailable("nobody polls operations any more".into());
-                poller.send((operation, to)).map_err(|_| unheard())?;
-                ended.await.map_err(|_| unheard())??;
+                let stopped = || DriverError::Unavailable("the polling of operations has stopped".into());
+                poller.send((operation, to)).map_err(|_| stopped())?;
+                ended.await.map_err(|_| stopped())??;
                 completes
             }
         };
         if is_done {
             return Ok(match action {
                 Action::Attach(to) | Action::Replace(to) => Effect::Holds(Holding::By(to.vm.clone())),
-                Action::Restore(_) => Effect::HasOwn,
+                Action::Restore(_) => Effect::HasEphemeral,
                 Action::Release(_) => Effect::Holds(Holding::Missing),
                 _ => Effect::Holds(Holding::Free),
             });
         }
     }
     Err(DriverError::Invalid(format!(
-        "{address} was not where it should be after {OPERATIONS_MAX} operations"
+        "{address} has not reached its target after {OPERATIONS_MAX} operations"
     )))
 }
 
-/// Polls all operations of a cloud together, until each has ended. An error of the poll is not an end, and holds up no other.
+/// Polls all operations of a provider together, until each has ended. If polling one operation fails, that operation
+/// counts as in flight, and does not delay the others.
 async fn poll(
     driver: Arc<dyn AddressDriver>,
     mut from: mpsc::UnboundedReceiver<(Operation, oneshot::Sender<Result<(), DriverError>>)>,
 ) {
-    // Each with the moment from which on it is looked at.
+    // Each operation with the time of its next poll.
     let mut waiting = Vec::new();
     loop {
         if waiting.is_empty() {
@@ -426,7 +432,7 @@ async fn poll(
                     continue;
                 }
                 Err(error) => {
-                    tracing::warn!(operation = operation.id, %error, "polling failed; the operation may still be under way");
+                    tracing::warn!(operation = operation.id, %error, "failed to poll an operation; it may still be in flight");
                     let wait = match error {
                         DriverError::RateLimited { retry_after: wait, .. }
                         | DriverError::NotSent(NotSent { wait }) => wait,
@@ -436,7 +442,7 @@ async fn poll(
                     continue;
                 }
             };
-            // Whoever waited may be gone with its process's leadership.
+            // The step may have been cancelled because the process has lost the lease.
             let _ = to.send(ended);
         }
         waiting = still;

@@ -1,8 +1,8 @@
-//! The metrics that FLIPOP's users know: its names, its labels, and what it means by them.
+//! Metrics about FloatingIPPools and NodeDNSRecordSets, with the names, labels and meaning of FLIPOP's metrics.
 //!
-//! In: pools with what their statuses say, what became of assignments, and calls to providers. Out: the metrics. `dns` is
-//! the full name of the DNS record that follows the addresses, or empty; `provider` is where the addresses are, and for
-//! records where those are. What belongs to an object goes when the object does.
+//! In: the objects with their statuses, and the outcomes of assignments. Out: the metrics. The label `dns` is the full
+//! name of the DNS record of the object, or empty. The label `provider` is the provider of the addresses; for a
+//! NodeDNSRecordSet, the DNS provider. When an object is deleted, its series are removed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -23,11 +23,11 @@ pub(super) struct Flipop {
     ip_state: IntGaugeVec,
     unfulfilled: IntGaugeVec,
     records: IntGaugeVec,
-    /// What became of the assignments of each pool's addresses.
+    /// Numbers of successful and failed assignments, by pool and address.
     tallies: Mutex<BTreeMap<PoolKey, BTreeMap<Address, Tally>>>,
 }
 
-/// How often an address was assigned, and how often that failed.
+/// Numbers of successful and failed assignments of an address.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     done: u64,
@@ -40,51 +40,51 @@ impl Flipop {
         Ok(Self {
             node_status: new.gauges(
                 "flipop_floatingippoolcontroller_node_status",
-                "Nodes of a pool that could get an address, and those that have one",
+                "Nodes that could get an address (available), and nodes that have or get one (assigned)",
                 &["namespace", "name", "provider", "dns", "status"],
             )?,
             assignments: new.counters(
                 "flipop_floatingippoolcontroller_ip_assignments",
-                "Assignments of an address to a node",
+                "Successful assignments of the address to a node",
                 &of_address,
             )?,
             assignment_errors: new.counters(
                 "flipop_floatingippoolcontroller_ip_assignment_errors",
-                "Assignments of an address that failed",
+                "Failed assignments of the address to a node",
                 &of_address,
             )?,
             ip_node: new.gauges(
                 "flipop_floatingippoolcontroller_ip_node",
-                "The node that an address is on, or is on its way to",
+                "1 for an address and the node that holds it or is about to get it",
                 &["namespace", "name", "ip", "provider", "dns", "provider_id", "node"],
             )?,
             ip_state: new.gauges(
                 "flipop_floatingippoolcontroller_ip_state",
-                "The state that the pool's status tells of an address",
+                "1 for an address and its state in the status of the pool",
                 &["namespace", "name", "ip", "provider", "dns", "state"],
             )?,
             unfulfilled: new.gauges(
                 "flipop_floatingippoolcontroller_unfulfilled_ips",
-                "Addresses that a pool wants and does not have",
+                "Number of addresses by which desiredIPs exceeds the length of ips",
                 &["namespace", "name", "provider", "dns"],
             )?,
             records: new.gauges(
                 "flipop_nodednsrecordset_records",
-                "Records of a DNS name",
+                "Number of records of the DNS name",
                 &["namespace", "name", "provider", "dns"],
             )?,
             tallies: Mutex::default(),
         })
     }
 
-    /// An address of a pool was assigned to a node, or was not.
+    /// Counts an attempt to assign an address of a pool to a node.
     pub(super) fn assigned(&self, key: &PoolKey, address: Address, is_done: bool) {
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         let tally = tallies.entry(key.clone()).or_default().entry(address).or_default();
         *(if is_done { &mut tally.done } else { &mut tally.failed }) += 1;
     }
 
-    /// Sets all that is about pools anew. The counters are kept by address, because a pool's labels may change.
+    /// Rewrites all series. The counts are kept by pool and address, because the values of a pool's labels can change.
     pub(super) fn describe(&self, index: &Index) {
         for gauges in [&self.node_status, &self.ip_node, &self.ip_state, &self.unfulfilled, &self.records] {
             gauges.reset();
@@ -120,14 +120,16 @@ impl Flipop {
         let (namespace, name, provider) = (&*key.namespace, &*key.name, object.spec.provider.as_str());
         let dns = name_of(index, key);
         let mut assigned = 0;
-        for (ip, said) in object.status.iter().flat_map(|status| &status.ips) {
+        for (ip, ip_status) in object.status.iter().flat_map(|status| &status.ips) {
             let labels = [namespace, name, ip.as_str(), provider, &dns];
             let tally =
                 ip.parse().ok().and_then(|address| tallies.get(&address)).copied().unwrap_or_default();
             self.assignments.with_label_values(&labels).inc_by(tally.done);
             self.assignment_errors.with_label_values(&labels).inc_by(tally.failed);
-            self.ip_state.with_label_values(&[namespace, name, ip, provider, &dns, said.state.name()]).set(1);
-            if let Some(node) = said.node_name.as_deref() {
+            self.ip_state
+                .with_label_values(&[namespace, name, ip, provider, &dns, ip_status.state.name()])
+                .set(1);
+            if let Some(node) = ip_status.node_name.as_deref() {
                 assigned += 1;
                 let known = index.nodes.get(&NodeName::from(node));
                 let id = known.and_then(|node| node.spec.provider_id.as_deref()).unwrap_or_default();
@@ -154,7 +156,7 @@ impl Flipop {
     }
 }
 
-/// The full name of the DNS record that follows an object, or nothing.
+/// The full name of the DNS record of an object, or an empty string.
 fn name_of(index: &Index, key: &PoolKey) -> String {
     let publication = index.world.pool(key).and_then(|pool| pool.publication.as_ref());
     publication.map(|publication| publication.name.to_string()).unwrap_or_default()
@@ -182,13 +184,13 @@ mod tests {
         PoolKey { kind: floating_ip_pool::KIND, namespace: "web".into(), name: "pool".into() }
     }
 
-    /// What is told, without what Prometheus is told about it.
-    fn told(metrics: &AddressMetrics) -> Vec<String> {
+    /// The series of FLIPOP's metrics, without the lines `# HELP` and `# TYPE`.
+    fn series(metrics: &AddressMetrics) -> Vec<String> {
         let text = metrics.process.text().unwrap();
         text.lines().filter(|line| line.starts_with("flipop_")).map(ToOwned::to_owned).collect()
     }
 
-    /// Three Ready nodes, and a pool that wants three addresses and has two, of which one is on the first node.
+    /// Three Ready nodes, and a pool with `desiredIPs: 3` and two addresses, one of them on the first node.
     fn index() -> Index {
         let mut index = Index::default();
         let node = |number| {
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn f12_a_pool_is_told_under_flipops_names_and_labels_and_goes_with_its_object() {
+    fn f12_metrics_of_a_pool_have_flipops_names_and_labels() {
         let (metrics, mut index) = (metrics(), index());
         let (first, second) = ("203.0.113.1".parse().unwrap(), "203.0.113.2".parse().unwrap());
         for (address, is_done) in [(first, true), (first, true), (second, false)] {
@@ -238,43 +240,43 @@ mod tests {
             r#"flipop_floatingippoolcontroller_node_status{dns="hello.example.com",name="pool",namespace="web",provider="digitalocean",status="available"} 2"#,
             r#"flipop_floatingippoolcontroller_unfulfilled_ips{dns="hello.example.com",name="pool",namespace="web",provider="digitalocean"} 1"#,
         ];
-        assert_eq!(told(&metrics), expected);
+        assert_eq!(series(&metrics), expected);
         let text = metrics.process.text().unwrap();
         assert!(text.contains("# TYPE flipop_floatingippoolcontroller_ip_assignments counter"), "{text}");
         metrics.describe(&index);
-        assert_eq!(told(&metrics), expected, "what is told again is not counted again");
+        assert_eq!(series(&metrics), expected, "describing the pool again counts nothing twice");
         index.see(Seen::Pools(Change::All(Vec::new())));
         metrics.describe(&index);
-        assert_eq!(told(&metrics), Vec::<String>::new());
+        assert_eq!(series(&metrics), Vec::<String>::new());
     }
 
     #[test]
-    fn f12_calls_are_told_for_their_object_and_go_with_it() {
+    fn f12_calls_have_the_labels_of_their_object() {
         let (metrics, mut index) = (metrics(), index());
         metrics.providers.called("digitalocean", "AssignIP", Some(&key()), true, Duration::from_millis(20));
         metrics.providers.called("digitalocean", "AssignIP", Some(&key()), false, Duration::from_millis(20));
         metrics.providers.called("digitalocean", "ListIPs", None, true, Duration::from_millis(20));
         metrics.describe(&index);
         let of_list = r#"flipop_providers_calls_total{call="ListIPs",kind="",name="",namespace="",outcome="success",provider="digitalocean"} 1"#;
-        let calls = |told: Vec<String>| -> Vec<String> {
-            told.into_iter().filter(|line| line.contains("calls_total")).collect()
+        let calls = |series: Vec<String>| -> Vec<String> {
+            series.into_iter().filter(|line| line.contains("calls_total")).collect()
         };
         let expected = [
             r#"flipop_providers_calls_total{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",outcome="error",provider="digitalocean"} 1"#,
             r#"flipop_providers_calls_total{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",outcome="success",provider="digitalocean"} 1"#,
             of_list,
         ];
-        assert_eq!(calls(told(&metrics)), expected);
+        assert_eq!(calls(series(&metrics)), expected);
         let count = r#"flipop_providers_call_duration_seconds_count{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",provider="digitalocean"} 2"#;
-        assert!(told(&metrics).contains(&count.to_owned()), "{:#?}", told(&metrics));
+        assert!(series(&metrics).contains(&count.to_owned()), "{:#?}", series(&metrics));
         index.see(Seen::Pools(Change::All(Vec::new())));
         metrics.describe(&index);
-        assert_eq!(calls(told(&metrics)), [of_list]);
-        assert!(told(&metrics).iter().all(|line| !line.contains("AssignIP")), "{:#?}", told(&metrics));
+        assert_eq!(calls(series(&metrics)), [of_list]);
+        assert!(series(&metrics).iter().all(|line| !line.contains("AssignIP")), "{:#?}", series(&metrics));
     }
 
     #[test]
-    fn f12_a_record_set_tells_how_many_records_it_has_until_it_is_gone() {
+    fn f12_a_record_set_reports_its_number_of_records() {
         let (metrics, mut index) = (metrics(), Index::default());
         let records = json!({
             "metadata": {"name": "nodes", "namespace": "web", "uid": "1", "resourceVersion": "1"},
@@ -284,9 +286,9 @@ mod tests {
         index.see(Seen::RecordSets(Change::All(vec![serde_json::from_value(records).unwrap()])));
         metrics.describe(&index);
         let expected = r#"flipop_nodednsrecordset_records{dns="nodes.example.com",name="nodes",namespace="web",provider="cloudflare"} 2"#;
-        assert_eq!(told(&metrics), [expected]);
+        assert_eq!(series(&metrics), [expected]);
         index.see(Seen::RecordSets(Change::All(Vec::new())));
         metrics.describe(&index);
-        assert_eq!(told(&metrics), Vec::<String>::new());
+        assert_eq!(series(&metrics), Vec::<String>::new());
     }
 }

@@ -1,9 +1,8 @@
-//! Turns what was seen into a `World`, event by event.
+//! Keeps everything that the controller observes as a `World`.
 //!
-//! In: what the watches and the clouds tell. Out: the planner's world, and beside it the objects themselves, for the
-//! report. The two resource kinds differ only in their front ends; the planner sees pools. Nothing here decides anything,
-//! and nothing is guessed: what is not known is told as unknown, and an object that can't become a pool is kept as one
-//! that is refused, because it still owns its addresses.
+//! In: events of the watches, and listings of the providers. Out: the planner's `World`, and the objects for the
+//! reporter. The index never decides and never guesses: a fact that it does not have is *unknown*. An object that can't
+//! become a pool stays in the world as a refused pool, because it still owns its addresses.
 
 mod listings;
 mod nodes;
@@ -30,48 +29,49 @@ use super::watch::{Kind, Seen, SlimNode, SlimPod};
 use crate::kubernetes::decode::Register;
 use crate::providers::listings::ListRequest;
 
-/// Everything known, kept up to date.
+/// Everything that the controller has observed.
 #[derive(Default)]
 pub struct Index {
-    /// What the planner sees.
+    /// The input of the planner.
     pub world: World,
-    /// The objects.
+    /// Our objects.
     pub objects: BTreeMap<PoolKey, Tracked>,
-    /// Nodes, as far as marks and selectors need them.
+    /// Nodes, with the fields that marks and selectors need.
     pub nodes: BTreeMap<NodeName, SlimNode>,
     pods: BTreeMap<(String, String), SlimPod>,
     owners: Owners,
-    /// Permissions without which a cloud tells less than it could.
+    /// Scopes in which the permission to list addresses is missing, with the name of the permission.
     pub without: BTreeMap<Scope, String>,
-    /// Nodes whose machines can't get an address, and why.
+    /// Nodes whose VMs can't get an address, and why.
     unsupported: BTreeMap<NodeName, &'static str>,
     /// Objects that can't be decoded.
     pub undecodable: Register<Kind>,
     known: BTreeSet<Kind>,
-    /// Until when a cloud may show what was before the last leader's changes.
-    late_until: BTreeMap<Provider, Instant>,
+    /// Until when reads from a provider may not show the previous leader's changes.
+    stale_until: BTreeMap<Provider, Instant>,
     tick: u64,
 }
 
 impl Index {
-    /// The next moment in the order of listings and writes.
+    /// The next number in the order of listings and writes.
     pub fn tick(&mut self) -> Tick {
         self.tick += 1;
         Tick(self.tick)
     }
 
-    /// Whether everything is known on which addresses depend: an object that was not read may own one, and a node that was
-    /// not read may hold one. Whoever only publishes names holds up nothing.
+    /// Whether the caches of all kinds that addresses depend on are filled. An object that is not in the cache may own
+    /// an address, and a node that is not in the cache may hold one. NodeDNSRecordSets have no addresses, so this
+    /// ignores them.
     pub fn is_complete(&self) -> bool {
         Kind::ALL.iter().all(|kind| self.known.contains(kind) || *kind == Kind::NodeDNSRecordSets)
     }
 
-    /// Whether every object is known that may own a name.
+    /// Whether all objects that may own a DNS name are in the cache.
     pub fn knows_names(&self) -> bool {
         self.known.contains(&Kind::NodeDNSRecordSets)
     }
 
-    /// Takes in what was seen.
+    /// Processes an event of a watch.
     pub fn see(&mut self, seen: Seen) {
         match seen {
             Seen::Nodes(change) => self.see_nodes(change),
@@ -89,42 +89,43 @@ impl Index {
                 self.see_objects(Kind::NodeDNSRecordSets, change, |object| Object::Records(Arc::new(object)));
             }
             Seen::Unsure(kind) => _ = self.known.remove(&kind),
-            // What a kind had may still be there, or be meant to come back. Where nothing is left of it, there is nothing to know.
+            // If the CRD was deleted, its objects may still exist or be restored. Without objects nothing is missing.
             Seen::Absent(kind) if self.has_some(kind) => _ = self.known.remove(&kind),
             Seen::Absent(kind) => _ = self.known.insert(kind),
         }
     }
 
-    /// Whether an object of a kind is known.
+    /// Whether the cache has an object of this kind.
     fn has_some(&self, kind: Kind) -> bool {
         self.objects.keys().any(|key| key.kind == kind_name(kind))
     }
 
-    /// After a relist everything of a kind is known. What a watch tells before it has relisted proves nothing.
+    /// Marks the cache of a kind as complete after a relist. Other events don't prove that it is complete.
     fn believe(&mut self, kind: Kind, is_relist: bool) {
         if is_relist {
             self.known.insert(kind);
         }
     }
 
-    /// What tells an object from another of the same name.
+    /// The UID of an object.
     pub fn uid(&self, key: &PoolKey) -> Option<String> {
         self.objects.get(key).and_then(|tracked| tracked.object.metadata().uid.clone())
     }
 
-    /// The scopes that pools need, and how old their facts may get.
+    /// The scopes that pools need, each with the maximum age of its facts.
     pub fn scopes(&self) -> BTreeMap<Scope, Duration> {
         let mut scopes = BTreeMap::new();
         for (key, tracked) in &self.objects {
-            let is_asked = tracked.refusal.is_none() && !matches!(tracked.object, Object::Records(_));
-            let Some(pool) = self.world.pool(key).filter(|_| is_asked) else { continue };
+            let is_needed = tracked.refusal.is_none() && !matches!(tracked.object, Object::Records(_));
+            let Some(pool) = self.world.pool(key).filter(|_| is_needed) else { continue };
             let age = scopes.entry(pool.scope.clone()).or_insert(tracked.age_max);
             *age = tracked.age_max.min(*age);
         }
         scopes
     }
 
-    /// The addresses of a scope that pools want or have moves of, and where they are asked for, the machines that they may be on.
+    /// The addresses of a scope that pools list or that have unfinished moves. `with_machines` adds the VMs that may
+    /// hold them.
     pub fn named(&self, scope: &Scope, with_machines: bool) -> ListRequest {
         let addresses = self.asked_for(scope);
         let machines = with_machines.then(|| {
@@ -143,7 +144,7 @@ impl Index {
         ListRequest { addresses, machines }
     }
 
-    /// The addresses of a scope that pools want or have moves of.
+    /// The addresses of a scope that pools list or that have unfinished moves.
     fn asked_for(&self, scope: &Scope) -> BTreeSet<Address> {
         let mut addresses = BTreeSet::new();
         for pool in self.world.pools().filter(|pool| pool.scope == *scope) {
@@ -155,7 +156,8 @@ impl Index {
         addresses
     }
 
-    /// When holders were lost, by the objects' statuses. Where two objects tell of one address, the later time counts.
+    /// When holders were lost, according to the status of the objects. If two objects have the address, the later time
+    /// counts.
     pub fn remembered_losses(&self) -> BTreeMap<Address, Timestamp> {
         let mut losses = BTreeMap::new();
         for (address, since) in

@@ -1,7 +1,7 @@
 //! Metrics about NetIPAllocations, their addresses and their nodes.
 //!
-//! In: what the reconciler sees and does. Out: the metrics. Gauges about objects repeat what the objects' statuses say, so the two never
-//! contradict each other, and only the leader has any.
+//! In: the index of the reconciler, and its calls and their outcomes. Out: the metrics. The gauges about an object
+//! repeat its status, so the two never contradict each other. Only the leader reports metrics about objects.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,23 +22,23 @@ use super::watch::Kind;
 use crate::metrics::{ERROR, Metrics, SUCCESS};
 use crate::providers::metrics::ProviderMetrics;
 
-/// A round takes milliseconds; the alert on slow ones begins at half a minute.
-const ROUND_SECONDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
+/// Buckets for reconciliations. One takes milliseconds; the alert on slow ones fires at 30 seconds.
+const RECONCILE_SECONDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
 
-/// A move takes as long as the cloud's operations do.
+/// Buckets for moves. A move takes as long as the operations of the provider.
 const MOVE_SECONDS: [f64; 10] = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0];
 
-/// The metrics about addresses. Copies share what they count.
+/// The metrics about addresses. Clones share the same metrics.
 #[derive(Clone)]
 pub struct AddressMetrics {
-    /// Those of the process.
+    /// The metrics of the process.
     pub process: Metrics,
     pub(super) providers: ProviderMetrics,
     of: Arc<Inner>,
 }
 
 struct Inner {
-    /// The objects that have series.
+    /// Names of the objects that have series.
     known: Mutex<BTreeSet<String>>,
     status: IntGaugeVec,
     reserved: IntGaugeVec,
@@ -57,14 +57,18 @@ struct Inner {
 }
 
 impl AddressMetrics {
-    /// Nothing has happened yet.
+    /// Registers the metrics.
     pub fn new(process: Metrics, providers: ProviderMetrics) -> Result<Self, prometheus::Error> {
         let new = process.registration();
         let of_object = ["crd_name"];
         let by_status = ["crd_name", "status"];
         let of = Inner {
             known: Mutex::default(),
-            status: new.gauges("netipallocation_crd_status", "Whether the object is Ready", &of_object)?,
+            status: new.gauges(
+                "netipallocation_crd_status",
+                "1 while the object is Ready, otherwise 0",
+                &of_object,
+            )?,
             reserved: new.gauges(
                 "netipallocation_reserved_ips_total",
                 "Addresses that the object lists",
@@ -77,53 +81,53 @@ impl AddressMetrics {
             )?,
             unattached: new.gauges(
                 "netipallocation_unattached_ips_total",
-                "Addresses that are on no node",
+                "Addresses that are not on a node",
                 &of_object,
             )?,
             address: new.gauges(
                 "netipallocation_ip_attached",
-                "Whether an address is on a node, and on which",
+                "1 for an address and the node that holds it, 0 with node=\"none\" for an address on no node",
                 &["crd_name", "ip", "node"],
             )?,
             cordoned: new.gauges(
                 "netipallocation_node_cordoned",
-                "Whether a node that an object means is cordoned",
+                "1 while the node is cordoned, otherwise 0; for nodes that match an object or hold an address",
                 &["node"],
             )?,
             node_ready: new.gauges(
                 "netipallocation_node_ip_ready",
-                "1 if the node has the label ip.ready for the object, otherwise 0, for nodes that match it or hold its addresses",
+                "1 while the node has the label ip.ready=true for the object, otherwise 0; for nodes that match the object or hold an address of it",
                 &["node", "crd_name"],
             )?,
             reconciled: new.counters(
                 "netipallocation_reconcile_total",
-                "Evaluations of an object",
+                "Reconciliations of the object, by status success or error",
                 &by_status,
             )?,
             reconcile_seconds: new.histograms(
                 "netipallocation_reconcile_duration_seconds",
-                "How long an evaluation took",
+                "Duration of reconciliations of the object in seconds",
                 &of_object,
-                &ROUND_SECONDS,
+                &RECONCILE_SECONDS,
             )?,
             attaches: new.counters(
                 "netipallocation_ip_attach_total",
-                "Calls that put an address on a node",
+                "Attachments of addresses to VMs, by status success or error",
                 &by_status,
             )?,
             detaches: new.counters(
                 "netipallocation_ip_detach_total",
-                "Calls that took an address off a node",
+                "Detachments of addresses from VMs, by status success or error",
                 &by_status,
             )?,
             evictions: new.counters(
                 "ip_address_controller_pod_evictions_total",
-                "Evictions from nodes without an address",
+                "Evictions of pods from nodes without an address, by status evicted, refused or error",
                 &by_status,
             )?,
             move_seconds: new.histograms(
                 "ip_address_controller_move_duration_seconds",
-                "From a move's entry in the journal to its end",
+                "Time from the journal entry of a move until the provider has reported its end, in seconds",
                 &["kind", "provider"],
                 &MOVE_SECONDS,
             )?,
@@ -132,7 +136,7 @@ impl AddressMetrics {
         Ok(Self { process, providers, of: Arc::new(of) })
     }
 
-    /// An object was looked at, together with all others.
+    /// Counts a reconciliation of an object. All objects are reconciled together.
     pub fn evaluated(&self, key: &PoolKey, is_error: bool, took: Duration) {
         count(&self.of.reconciled, key, !is_error);
         if key.kind == net_ip_allocation::KIND {
@@ -140,12 +144,12 @@ impl AddressMetrics {
         }
     }
 
-    /// What was found out about an object could not be written.
+    /// Counts a failed write of an object's status as a failed reconciliation.
     pub fn not_written(&self, key: &PoolKey) {
         count(&self.of.reconciled, key, false);
     }
 
-    /// An address was put on a node, or was not.
+    /// Counts an attempt to attach an address to a node.
     pub fn attached(&self, key: &PoolKey, address: Address, is_done: bool) {
         count(&self.of.attaches, key, is_done);
         if key.kind == floating_ip_pool::KIND {
@@ -153,23 +157,23 @@ impl AddressMetrics {
         }
     }
 
-    /// An address was taken off a node, or was not.
+    /// Counts an attempt to detach an address from a node.
     pub fn detached(&self, key: &PoolKey, is_done: bool) {
         count(&self.of.detaches, key, is_done);
     }
 
-    /// A move came to its end.
+    /// Records the duration of a finished move.
     pub fn moved(&self, key: &PoolKey, provider: Provider, took: Duration) {
         let labels = [key.kind, &provider.to_string()];
         self.of.move_seconds.with_label_values(&labels).observe(took.as_secs_f64());
     }
 
-    /// A pod was evicted, or was not.
+    /// Counts an attempt to evict a pod.
     pub fn evicted(&self, key: &PoolKey, status: &str) {
         self.of.evictions.with_label_values(&[&*key.name, status]).inc();
     }
 
-    /// Sets the gauges about objects and nodes anew.
+    /// Rewrites the gauges about objects and nodes, and removes the series of deleted objects.
     pub fn describe(&self, index: &Index) {
         let _whole = self.process.describing();
         let mut known = self.of.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,8 +189,8 @@ impl AddressMetrics {
                 self.describe_nodes(index, key, object);
             }
         }
-        for gone in known.difference(&present) {
-            self.forget(gone);
+        for deleted in known.difference(&present) {
+            self.forget(deleted);
         }
         *known = present;
         for kind in Kind::ALL {
@@ -199,7 +203,7 @@ impl AddressMetrics {
         }
     }
 
-    /// Sets the gauge about the label `ip.ready` for each node that matches an object or holds an address of it.
+    /// Sets the gauge for the label `ip.ready` of each node that matches the object or holds an address of it.
     fn describe_nodes(&self, index: &Index, key: &PoolKey, object: &NetIPAllocation) {
         let label = allocation_label(&key.name);
         let addresses = object.status.iter().flat_map(|status| &status.addresses);
@@ -208,7 +212,7 @@ impl AddressMetrics {
             attached.filter_map(|address| address.node_name.as_deref().map(Into::into)).collect();
         for name in index.world.matching(key).chain(&holders) {
             let Some(node) = index.nodes.get(name) else { continue };
-            // The label `ip.ready` is of the node, which may hold an address of another object.
+            // A node has one label `ip.ready` for all objects, so the address may be that of another object.
             let is_of_object = holders.contains(name) || node.labels().contains_key(&label);
             let is_ready = node.is_ip_ready() && is_of_object;
             self.of.node_ready.with_label_values(&[name.as_str(), &*key.name]).set(is_ready.into());
@@ -217,11 +221,11 @@ impl AddressMetrics {
 
     fn describe_object(&self, object: &NetIPAllocation) {
         let name = object.name_any();
-        let said = object.status.as_ref();
+        let status = object.status.as_ref();
         let is_ready = |kind: &str, value: &str| kind == "Ready" && value == "True";
-        let conditions = said.map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
         let is_ready = conditions.iter().any(|condition| is_ready(&condition.type_, &condition.status));
-        let addresses = said.map(|status| status.addresses.as_slice()).unwrap_or_default();
+        let addresses = status.map(|status| status.addresses.as_slice()).unwrap_or_default();
         let mut attached = 0;
         for status in addresses {
             let node = status.node_name.as_deref().filter(|_| status.state == AddressState::Attached);
@@ -238,7 +242,7 @@ impl AddressMetrics {
         ] {
             gauges.with_label_values(&[&name]).set(value);
         }
-        // A counter that begins at its first event has no rate for it.
+        // Start the counters at 0: `rate` does not see the first event of a series.
         for counters in [&self.of.reconciled, &self.of.attaches, &self.of.detaches] {
             for status in [SUCCESS, ERROR] {
                 let _ = counters.with_label_values(&[name.as_str(), status]);
@@ -246,7 +250,7 @@ impl AddressMetrics {
         }
     }
 
-    /// Takes the counters of an object that is gone away. Those that it never had are not missed.
+    /// Removes the counters of a deleted object. Some of them may not exist.
     fn forget(&self, name: &str) {
         for counters in [&self.of.reconciled, &self.of.attaches, &self.of.detaches] {
             for status in [SUCCESS, ERROR] {
@@ -290,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn n12_gauges_say_what_the_status_says_and_go_with_their_object() {
+    fn n12_gauges_repeat_the_status_and_disappear_with_the_object() {
         let metrics = metrics();
         let mut index = Index::default();
         let labels = json!({"ip.ready": "true", "allocation.netinfra.darkbrains.com/edge": "true"});
@@ -317,17 +321,18 @@ mod tests {
             r#"netipallocation_reserved_ips_total{crd_name="edge"} 2"#,
             r#"netipallocation_unattached_ips_total{crd_name="edge"} 1"#,
         ];
-        let told = lines(&metrics, "netipallocation_");
-        let missing: Vec<_> = expected.iter().filter(|line| !told.iter().any(|told| told == *line)).collect();
-        assert!(missing.is_empty(), "{missing:?} is not in {told:#?}");
+        let found = lines(&metrics, "netipallocation_");
+        let missing: Vec<_> =
+            expected.iter().filter(|line| !found.iter().any(|found| found == *line)).collect();
+        assert!(missing.is_empty(), "{missing:?} is not in {found:#?}");
         index.see(Seen::Allocations(Change::All(Vec::new())));
         metrics.describe(&index);
-        let told = lines(&metrics, "netipallocation_");
-        let of_object = told.iter().filter(|line| line.contains("edge"));
+        let found = lines(&metrics, "netipallocation_");
+        let of_object = found.iter().filter(|line| line.contains("edge"));
         assert_eq!(of_object.collect::<Vec<_>>(), Vec::<&String>::new());
     }
 
-    /// The series of `node_ip_ready`, as pairs of node and value, of the object with this name.
+    /// The series of `node_ip_ready` for the object with this name, as pairs of node and value.
     fn node_ip_ready(name: &str, labels: Value, holder: &str) -> Vec<String> {
         let metrics = metrics();
         let mut index = Index::default();
@@ -340,12 +345,12 @@ mod tests {
         see(&mut index, node, object);
         metrics.describe(&index);
         let beginning = format!("netipallocation_node_ip_ready{{crd_name=\"{name}\",node=");
-        let told = lines(&metrics, "netipallocation_node_ip_ready{");
-        told.iter().map(|line| line.strip_prefix(&beginning).unwrap_or(line).to_owned()).collect()
+        let found = lines(&metrics, "netipallocation_node_ip_ready{");
+        found.iter().map(|line| line.strip_prefix(&beginning).unwrap_or(line).to_owned()).collect()
     }
 
     #[test]
-    fn n12_node_ip_ready_has_the_objects_real_name_as_other_series_do() {
+    fn n12_node_ip_ready_has_the_full_name_of_the_object() {
         let long = "a".repeat(80);
         let labels = json!({"role": "edge", "ip.ready": "true", allocation_label(&long): "true"});
         assert_eq!(node_ip_ready(&long, labels, "n1"), [r#""n1"} 1"#]);
@@ -353,10 +358,14 @@ mod tests {
 
     #[test]
     fn n12_node_ip_ready_is_zero_for_a_node_without_the_label() {
-        assert_eq!(node_ip_ready("edge", json!({"role": "edge"}), "n9"), [r#""n1"} 0"#], "it matches");
-        assert_eq!(node_ip_ready("edge", json!({}), "n1"), [r#""n1"} 0"#], "it holds an address");
-        assert_eq!(node_ip_ready("edge", json!({}), "n9"), Vec::<String>::new(), "it is none of its nodes");
+        assert_eq!(node_ip_ready("edge", json!({"role": "edge"}), "n9"), [r#""n1"} 0"#], "matches");
+        assert_eq!(node_ip_ready("edge", json!({}), "n1"), [r#""n1"} 0"#], "holds an address");
+        assert_eq!(
+            node_ip_ready("edge", json!({}), "n9"),
+            Vec::<String>::new(),
+            "neither matches nor holds one"
+        );
         let of_other = json!({"role": "edge", "ip.ready": "true", allocation_label("other"): "true"});
-        assert_eq!(node_ip_ready("edge", of_other, "n9"), [r#""n1"} 0"#], "it is another object's node");
+        assert_eq!(node_ip_ready("edge", of_other, "n9"), [r#""n1"} 0"#], "holds an address of another");
     }
 }

@@ -1,4 +1,4 @@
-//! One of our objects, of whatever kind.
+//! An object of one of our three kinds.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::kubernetes::watch::version;
 
-/// One of our objects.
+/// An object of one of our three kinds.
 #[derive(Clone)]
 pub enum Object {
     /// A NetIPAllocation.
@@ -21,12 +21,12 @@ pub enum Object {
 }
 
 impl Object {
-    /// Its metadata's version, as a number.
+    /// The `resourceVersion` as a number.
     pub fn version(&self) -> u64 {
         version(self.metadata())
     }
 
-    /// Its metadata.
+    /// The metadata of the object.
     pub fn metadata(&self) -> &kube::api::ObjectMeta {
         match self {
             Self::Allocation(object) => &object.metadata,
@@ -35,7 +35,7 @@ impl Object {
         }
     }
 
-    /// What tells one spec from another: an object of the same name may be another object.
+    /// UID and generation. They differ if the spec changed or if another object has the name now.
     pub(crate) fn identity(&self) -> (Option<&str>, Option<i64>) {
         (self.metadata().uid.as_deref(), self.metadata().generation)
     }
@@ -50,18 +50,18 @@ impl Object {
         }
     }
 
-    /// Whether two versions of an object remember the same: the journal, and of each address its last holder and whether it was
-    /// created.
+    /// Whether two versions of an object have the same journal, and for each address the same `lastHolder` and
+    /// `created`.
     pub fn keeps_journal_and_holders(&self, other: &Self) -> bool {
         fn of(status: &AddressStatus) -> (&String, Option<&Holder>, Option<bool>) {
             (&status.address, status.last_holder.as_ref(), status.created)
         }
-        let is_known = |status: &&AddressStatus| status.last_holder.is_some() || status.created.is_some();
+        let is_stored = |status: &&AddressStatus| status.last_holder.is_some() || status.created.is_some();
         let (one, two) = (self.addresses().iter(), other.addresses().iter());
-        self.moves() == other.moves() && one.filter(is_known).map(of).eq(two.filter(is_known).map(of))
+        self.moves() == other.moves() && one.filter(is_stored).map(of).eq(two.filter(is_stored).map(of))
     }
 
-    /// Its status as the apiserver stores it.
+    /// The status as JSON.
     pub fn status(&self) -> Value {
         let status = match self {
             Self::Allocation(object) => serde_json::to_value(&object.status),
@@ -71,14 +71,14 @@ impl Object {
         status.unwrap_or_default()
     }
 
-    /// Whether two versions of an object say the same but for their spec.
-    pub(crate) fn has_same_news(&self, other: &Self) -> bool {
+    /// Whether two versions of an object have the same annotations, deletion timestamp and status.
+    pub(crate) fn has_same_state(&self, other: &Self) -> bool {
         let (one, two) = (self.metadata(), other.metadata());
         let is_same = one.annotations == two.annotations && one.deletion_timestamp == two.deletion_timestamp;
         is_same && self.has_same_status(other)
     }
 
-    /// What its status says of it as a whole.
+    /// The conditions in the status.
     pub fn conditions(&self) -> &[Condition] {
         let conditions = match self {
             Self::Allocation(object) => object.status.as_ref().map(|status| &status.conditions),
@@ -88,7 +88,7 @@ impl Object {
         conditions.map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// What its status says of its name in DNS.
+    /// The DNS name in the status.
     pub fn dns(&self) -> Option<&RecordStatus> {
         match self {
             Self::Allocation(_) => None,
@@ -97,7 +97,7 @@ impl Object {
         }
     }
 
-    /// What its status says of its addresses.
+    /// The addresses in the status.
     pub(crate) fn addresses(&self) -> &[AddressStatus] {
         match self {
             Self::Allocation(object) => object.status.as_ref().map_or(&[], |status| &status.addresses),

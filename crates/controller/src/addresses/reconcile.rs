@@ -1,14 +1,17 @@
-//! The loop: takes in what happened, plans, and lets the rest follow.
+//! The reconcile loop: it processes events, plans, acts and reports.
 //!
 //! ```text
 //! watches ─┐                                       ┌─▶ report (journal and status, marks)
 //! clouds ──┼─▶ observe ──▶ plan ──▶ journal ───────┤
-//! outcomes ┘                                       └─▶ act (what the journal holds and the cloud has confirmed)
+//! outcomes ┘                                       └─▶ act (on entries in the journal that a later listing confirms)
 //! ```
 //!
-//! A plan's new moves go into the journal in memory at once, as pending, so that no other move is planned against them.
-//! Only when the apiserver has answered that it is written does an entry get its place in the order of things, and only
-//! a listing that begins after that lets the planner call for it.
+//! In: events of the watches, listings of the providers, and outcomes. Out: calls of the executor and writes of the
+//! reporter.
+//!
+//! The loop adds new moves to the journal in memory at once, as pending, so the next plan takes them into account. An
+//! entry gets its `written` tick when the apiserver has stored it. The planner allows the first call only after a
+//! listing that started later than that.
 
 mod events;
 mod outcomes;
@@ -37,30 +40,30 @@ use crate::backoff::Retry;
 use crate::kubernetes::events::NewEvent;
 use crate::kubernetes::write::is_refused;
 use crate::leadership::clock::Clock;
-use crate::providers::listings::{Clouds, Told, What};
+use crate::providers::listings::{Clouds, Response, ResponseKind};
 
-/// Changes in the cluster that come together are looked at together.
+/// How long the loop waits for further events of the watches before it plans.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// The longest pause between two rounds.
+/// The longest pause between two plans.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// What a cloud said of its machines is believed for so long.
+/// The maximum age of a VM's state.
 const MACHINES_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Two clocks that are read one after the other differ by so much though neither was set.
+/// The difference between two clocks, read one after the other, that does not mean that somebody set a clock.
 const CLOCKS_AGREE: Duration = Duration::from_millis(10);
 
 /// The pause between two evictions for an object.
 const EVICTION_PAUSE: Duration = Duration::from_secs(5);
 
-/// Evictions count for so long after the last one.
+/// How long after the last eviction the number of evictions is reset.
 const EVICTIONS_FORGOTTEN: Duration = Duration::from_secs(1_800);
 
-/// Metrics about objects and nodes are set so often at the most: there may be many nodes, and few who read.
+/// The shortest interval between two updates of the metrics about objects and nodes, of which there may be many.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 
-/// Everything that takes part in a round.
+/// The reconciler of addresses and DNS names.
 pub struct Reconciler {
     index: Index,
     seen: mpsc::UnboundedReceiver<Seen>,
@@ -68,43 +71,43 @@ pub struct Reconciler {
     executor: Executor,
     reporter: Reporter,
     clock: Arc<dyn Clock>,
-    /// How far the time of day was ahead of the time that only moves forward when we last looked.
+    /// The last difference between the wall clock and the time since boot.
     wall_ahead: Option<SignedDuration>,
     metrics: AddressMetrics,
     retry: Retry,
-    /// How often an address was refused since it last arrived anywhere, and what was said last.
+    /// For each address, the number of failures since it was last attached, and the last error.
     failures: BTreeMap<plan::Address, (u32, Arc<str>)>,
-    /// How often a machine could not be given an address of its own back, one time after the other.
+    /// For each VM, the number of consecutive failures to restore its ephemeral address.
     failed_restores: BTreeMap<plan::VmId, u32>,
     failed_creations: BTreeMap<plan::PoolKey, u32>,
-    /// How many pods were evicted for a pool lately, and when the last one was.
+    /// For each pool, the number of recent evictions, and the time of the last one.
     evictions: BTreeMap<plan::PoolKey, (u32, Instant)>,
-    /// How often a set of records could not be read or written, one time after the other.
+    /// For each DNS name, the number of consecutive failures to read or write its records.
     failed_records: BTreeMap<plan::RecordName, u32>,
-    /// When the cluster is to be asked for its id; none while it is.
+    /// When to read the UID of the namespace kube-system. `None` while the request is in flight.
     cluster_due: Option<Instant>,
-    /// Pools that were told last that a pod was not evicted.
+    /// Pools whose last eviction failed and was reported.
     not_evicted: BTreeSet<plan::PoolKey>,
     next_round: Instant,
-    /// When a cloud last told what became of a machine.
+    /// When the provider last reported the state of a VM.
     machines_told: BTreeMap<VmId, Instant>,
-    /// When the moves under way began.
+    /// When the unfinished moves started.
     begun: BTreeMap<plan::Address, Instant>,
-    /// When the metrics about objects and nodes were last set.
+    /// When the metrics about objects and nodes were last updated.
     described: Option<Instant>,
 }
 
-/// What happened.
+/// An event that wakes up the loop.
 enum Happened {
     Seen(Seen),
-    Told(Told),
+    Responded(Response),
     Ended(Ended),
     Written(Written),
     TimeWentBy,
 }
 
 impl Reconciler {
-    /// Nothing has happened yet.
+    /// A reconciler that has not processed any event.
     pub fn new(
         seen: mpsc::UnboundedReceiver<Seen>,
         clouds: Clouds,
@@ -140,14 +143,14 @@ impl Reconciler {
         }
     }
 
-    /// Watches without acting, as a standby does.
+    /// Watches without acting.
     pub async fn stand_by(&mut self) {
         loop {
             self.see_next().await;
         }
     }
 
-    /// Watches without acting until everything is known.
+    /// Watches without acting until all caches are filled.
     pub async fn until_complete(&mut self) {
         while !self.index.is_complete() {
             self.see_next().await;
@@ -162,7 +165,7 @@ impl Reconciler {
         self.metrics.process.set_ready(self.index.is_complete());
     }
 
-    /// The highest epoch in any journal that is known.
+    /// The highest epoch in any journal.
     pub fn last_epoch(&self) -> Epoch {
         let epochs = self.index.world.pools().flat_map(|pool| match &pool.journal {
             Journal::Known(moves) => {
@@ -174,22 +177,22 @@ impl Reconciler {
         epochs.max().unwrap_or_default()
     }
 
-    /// Does not cut off this node, where there is one, but lets somebody else do that.
+    /// Sets the node whose address this process does not detach. It hands over instead, and the next leader does it.
     pub fn spare(&mut self, node: Option<plan::NodeName>) {
-        self.index.world.spared = node;
+        self.index.world.own_node = node;
     }
 
-    /// Marks DNS records with this, or with the cluster's id.
+    /// Sets the owner ID in the mark on DNS records. `None`: the UID of the namespace kube-system.
     pub fn sign_records_as(&mut self, owner: Option<Arc<str>>) {
         self.index.world.dns_owner = owner;
     }
 
-    /// Creates no more addresses than this.
+    /// Sets the maximum number of created addresses.
     pub fn limit_creations(&mut self, max: usize) {
         self.index.world.created_max = Some(max);
     }
 
-    /// Acts, as the leader of the given epoch, until somebody else should.
+    /// Leads with the given epoch. Returns when another process should take over.
     pub async fn lead(&mut self, epoch: Epoch) {
         self.index.world.epoch = epoch;
         self.index.world.losses = self.index.remembered_losses();
@@ -198,7 +201,7 @@ impl Reconciler {
         self.next_round = Instant::now();
         loop {
             let happened = self.next().await;
-            // What we began ends when it ends: nothing else is waited for, and what follows is not held up.
+            // The loop waits for further events only after watch events. It reacts to its own results at once.
             let is_ours = !matches!(happened, Happened::Seen(_) | Happened::TimeWentBy);
             let pause = if is_ours { Duration::ZERO } else { SETTLE };
             self.take_in(happened);
@@ -216,7 +219,7 @@ impl Reconciler {
         }
     }
 
-    /// Begins nothing new, waits until nothing is under way, and writes down what has become of it.
+    /// Starts nothing new, waits until no call is in flight, and writes the results into the status.
     pub async fn finish(&mut self) {
         loop {
             let now = self.clock.wall();
@@ -248,12 +251,12 @@ impl Reconciler {
     }
 
     async fn next_now(&mut self) -> Happened {
-        // What has ended comes first: what we note_outcome of it corrects the facts.
+        // Results of the executor come first, because they correct the facts.
         tokio::select! {
             biased;
             ended = self.executor.ended() => Happened::Ended(ended),
             written = self.reporter.written() => Happened::Written(written),
-            told = self.clouds.told() => Happened::Told(told),
+            response = self.clouds.next_response() => Happened::Responded(response),
             seen = self.seen.recv() => match seen {
                 Some(seen) => Happened::Seen(seen),
                 None => std::future::pending().await,
@@ -261,7 +264,7 @@ impl Reconciler {
         }
     }
 
-    /// Pauses last as long as they were meant to, though they end at a time of day and that may be set at any moment.
+    /// Moves the ends of all pauses if somebody has set the wall clock, so each pause keeps its length.
     fn follow_clock(&mut self) {
         let since_boot = SignedDuration::try_from(self.clock.since_boot()).unwrap_or_default();
         let ahead = self.clock.wall().as_duration().saturating_sub(since_boot);
@@ -276,15 +279,15 @@ impl Reconciler {
         self.follow_clock();
         match happened {
             Happened::Seen(seen) => self.index.see(seen),
-            Happened::Told(Told { scope, what: What::Addresses(as_of, listing) }) => {
+            Happened::Responded(Response { scope, what: ResponseKind::Addresses(as_of, listing) }) => {
                 self.index.see_listing(&scope, listing, as_of);
             }
-            Happened::Told(Told { what: What::Machines(asked, Ok(machines)), .. }) => {
+            Happened::Responded(Response { what: ResponseKind::Machines(asked, Ok(machines)), .. }) => {
                 self.index.see_machines(&asked, &machines);
                 self.machines_told.extend(asked.into_iter().map(|vm| (vm, Instant::now())));
             }
-            Happened::Told(Told { scope, what: What::Machines(_, Err(error)) }) => {
-                tracing::warn!(%scope, %error, "listing machines failed");
+            Happened::Responded(Response { scope, what: ResponseKind::Machines(_, Err(error)) }) => {
+                tracing::warn!(%scope, %error, "failed to list VMs");
             }
             Happened::Ended(Ended::Step(outcome)) => self.note_outcome(outcome),
             Happened::Ended(Ended::Creation(created)) => self.note_created(created),
@@ -295,7 +298,7 @@ impl Reconciler {
                 self.index.see_object_written(&key, answered)
             }
             Happened::Written(Written::Object(key, _, Err(error))) => {
-                tracing::warn!(object = %key, %error, "writing an object failed");
+                tracing::warn!(object = %key, %error, "failed to update object");
             }
             Happened::Written(Written::Status(key, sent, Ok(answered))) => {
                 if let Some(note) = self.index.see_written(&key, &sent, answered) {
@@ -303,28 +306,30 @@ impl Reconciler {
                 }
                 self.reporter.tell_of_written(&key, self.clock.wall());
             }
-            Happened::Written(Written::Event(Err(error))) => tracing::debug!(%error, "an Event was not told"),
+            Happened::Written(Written::Event(Err(error))) => {
+                tracing::debug!(%error, "failed to publish event")
+            }
             Happened::Written(Written::Event(Ok(()))) => {}
             Happened::Written(Written::Status(key, _, Err(error))) => {
-                tracing::warn!(object = %key, %error, "writing a status failed");
+                tracing::warn!(object = %key, %error, "failed to update status");
                 if !matches!(&error, kube::Error::Api(status) if status.is_conflict()) {
                     self.metrics.not_written(&key);
                 }
-                // What was refused is not written: back to what stands. What has no answer may be, so it is what we go by, and
-                // is written again.
+                // A refused write has no effect, so the pool goes back to the stored status. A write without a response
+                // may have taken effect, so the pool stays as it is, and the reporter writes it again.
                 if is_refused(&error) {
                     self.index.refresh(&key);
                 }
             }
             Happened::Written(Written::Marks(node, _, Err(error))) => {
-                tracing::warn!(%node, %error, "marking failed")
+                tracing::warn!(%node, %error, "failed to update node labels and annotations")
             }
             Happened::Written(Written::Marks(..)) => {}
             Happened::TimeWentBy => self.next_round = Instant::now() + IDLE_MAX,
         }
     }
 
-    /// Plans, and begins all that follows from it. Tells whether somebody else should lead.
+    /// Plans, and starts the resulting calls and writes. Returns whether another process should lead.
     fn round(&mut self) -> bool {
         self.follow_clock();
         let (now, began) = (self.clock.wall(), Instant::now());
@@ -359,9 +364,9 @@ impl Reconciler {
         }
         for step in plan.steps.iter().filter(|step| step.action.is_call()) {
             if !self.reporter.is_writing(&step.pool) {
-                tracing::info!(pool = %step.pool, id = self.move_id(step.address), "{step}");
-                // Whether a machine has an address of its own is about to change.
-                step.action.machine().iter().for_each(|vm| _ = self.index.world.has_own.remove(*vm));
+                tracing::info!(object = %step.pool, address = %step.address, "move" = self.move_id(step.address), %step, "starting step");
+                // This step may add or remove the ephemeral address of the VM.
+                step.action.machine().iter().for_each(|vm| _ = self.index.world.has_ephemeral.remove(*vm));
                 self.executor.begin(step.clone());
             }
         }
@@ -370,7 +375,7 @@ impl Reconciler {
         self.publish_names(&plan);
         self.journal(&plan, now);
         let (ask_again, hands_over) = (plan.ask_again, plan.hands_over);
-        // What was begun and ended changes what is to be said; most rounds change nothing, and their plan still stands.
+        // If the plan has steps, the status has to show them, so plan again. Most plans have none and stay valid.
         let after = if plan.steps.is_empty() && plan.creations.is_empty() && plan.records.is_empty() {
             plan
         } else {
@@ -388,7 +393,7 @@ impl Reconciler {
         self.clouds.ask(&scopes, &after.read_again, &after.unsettled, begin);
         let ask_again = ask_again.map(|at| later(Instant::now(), until(at, now)));
         for (key, verdicts) in &after.verdicts {
-            let is_error = verdicts.iter().any(|(_, said)| is_error(said));
+            let is_error = verdicts.iter().any(|(_, verdict)| is_error(verdict));
             self.metrics.evaluated(key, is_error, began.elapsed());
         }
         let describe = self.describe();
@@ -397,7 +402,8 @@ impl Reconciler {
         hands_over
     }
 
-    /// Plans, and keeps what the next plan builds on. Each plan may reach a status, so each counts.
+    /// Plans, and stores the losses and unmatched addresses for the next plan. Each plan may reach a status, so each
+    /// counts.
     fn plan(&mut self, now: Timestamp) -> Plan {
         let plan = plan::plan(&self.index.world, now);
         self.index.world.losses = plan.losses.clone();
@@ -405,13 +411,13 @@ impl Reconciler {
         plan
     }
 
-    /// The time of day at a moment to come.
+    /// The wall clock time of a future instant.
     fn clock_at(&self, moment: Instant) -> Timestamp {
         let now = self.clock.wall();
         now.checked_add(moment.saturating_duration_since(Instant::now())).unwrap_or(now)
     }
 
-    /// Sets the metrics about objects and nodes, or tells when that is due.
+    /// Updates the metrics about objects and nodes, or returns when that is due.
     fn describe(&mut self) -> Option<Instant> {
         let due = self.described.map(|last| later(last, DESCRIBE_EVERY)).filter(|due| *due > Instant::now());
         if due.is_none() {
@@ -426,7 +432,7 @@ impl Reconciler {
         !self.reporter.is_writing(key) && !self.index.world.unwritable.contains_key(key)
     }
 
-    /// Puts what the plan begins and ends into the journals in memory. The report writes them out.
+    /// Adds and removes journal entries in memory. The reporter writes them.
     fn journal(&mut self, plan: &Plan, now: Timestamp) {
         let mut changed: BTreeMap<plan::PoolKey, Vec<&Step>> = BTreeMap::new();
         for step in plan.steps.iter().filter(|step| !step.action.is_call()) {
@@ -437,15 +443,15 @@ impl Reconciler {
         for (key, steps) in changed {
             let Some(mut pool) = self.index.world.pool(&key).cloned() else { continue };
             for step in steps {
-                tracing::info!(object = %key, id = self.move_id(step.address), "{step}");
+                tracing::info!(object = %key, address = %step.address, "move" = self.move_id(step.address), %step, "updating journal");
                 self.publish_move(&pool, step);
-                let asks_again = pool.entry(step.address).is_some_and(Move::asks_again);
+                let repeats_attach = pool.entry(step.address).is_some_and(Move::repeats_attach);
                 if let (Action::Finish | Action::Abandon, Some(entry)) =
                     (&step.action, pool.entry(step.address))
                 {
                     self.index.world.inherited.remove(&step.address);
-                    // What was learnt of its machines was learnt for this move.
-                    entry.machines().for_each(|vm| _ = self.index.world.has_own.remove(vm));
+                    // Facts about ephemeral addresses are only valid during a move.
+                    entry.machines().for_each(|vm| _ = self.index.world.has_ephemeral.remove(vm));
                 }
                 if step.action == Action::Claim {
                     self.index.world.inherited.insert(step.address);
@@ -463,7 +469,7 @@ impl Reconciler {
                     }
                     Action::Abandon | Action::Drop => {
                         self.begun.remove(&step.address);
-                        if !asks_again {
+                        if !repeats_attach {
                             self.rest(step.address, now);
                         }
                     }
@@ -477,12 +483,12 @@ impl Reconciler {
         }
     }
 
-    /// Lets pods go from nodes without an address.
+    /// Evicts pods from nodes without an address.
     fn evict(&mut self, plan: &Plan) {
         self.evictions.retain(|_, (_, last)| last.elapsed() < EVICTIONS_FORGOTTEN);
         for Eviction { pool, node } in &plan.evictions {
             let Some(pod) = self.index.pod_to_evict(pool, node) else {
-                // The others have not settled down yet: a later look is enough.
+                // No pod can be evicted yet, so try again later.
                 let until = plan::later(self.clock.wall(), EVICTION_PAUSE);
                 self.index.world.avoid_evictions.insert(pool.clone(), until);
                 continue;
@@ -497,12 +503,12 @@ impl Reconciler {
         }
     }
 
-    /// What names a move in logs and in the journal.
+    /// The ID of a move in logs and in the journal.
     fn move_id(&self, address: plan::Address) -> String {
         format!("{address}-{}", self.index.world.epoch.0)
     }
 
-    /// Reads and writes sets of records, and forgets those that nobody names any more.
+    /// Reads and writes DNS records, and forgets names that no object publishes any more.
     fn publish_names(&mut self, plan: &Plan) {
         let mut names = plan.published.values().flatten().map(|(name, _)| name).peekable();
         let world = &mut self.index.world;
@@ -513,29 +519,29 @@ impl Reconciler {
         }
         let names: BTreeSet<_> = names.collect();
         world.records.retain(|name, _| names.contains(name));
-        let well: BTreeSet<_> = plan
+        let published: BTreeSet<_> = plan
             .published
             .values()
             .flatten()
-            .filter_map(|(name, said)| matches!(said, Published::Yes(_)).then_some(name))
+            .filter_map(|(name, state)| matches!(state, Published::Yes(_)).then_some(name))
             .collect();
-        self.failed_records.retain(|name, _| names.contains(name) && !well.contains(name));
-        // An object that is not known may own a name.
+        self.failed_records.retain(|name, _| names.contains(name) && !published.contains(name));
+        // An object that is not in the cache may own a name.
         for step in plan.records.iter().filter(|_| self.index.knows_names()) {
             if !self.reporter.is_writing(&step.pool) {
-                tracing::info!(object = %step.pool, "{step}");
+                tracing::info!(object = %step.pool, %step, "starting DNS step");
                 self.executor.publish(step.clone());
             }
         }
     }
 
-    /// Does what the plan says for pools that lack addresses.
+    /// Starts the creation steps of the plan.
     fn create(&mut self, plan: &Plan) {
         for step @ CreationStep { pool: key, scope, action } in &plan.creations {
             if !self.may_journal(key) {
                 continue;
             }
-            tracing::info!(object = %key, "{step}");
+            tracing::info!(object = %key, %step, "starting creation step");
             let entry = match action {
                 CreationAction::Ask { count, region, tag } => {
                     let uid = self.index.uid(key);
@@ -566,12 +572,12 @@ impl Reconciler {
     }
 }
 
-/// Whether something about an address could not be learnt or done.
-fn is_error(said: &Verdict) -> bool {
+/// Whether a verdict counts as an error in the metrics.
+fn is_error(verdict: &Verdict) -> bool {
     let waits = |waits: &Waits| {
         matches!(waits, Waits::ForRetry(_) | Waits::ForNewerController | Waits::ForCorrection)
     };
-    matches!(said, Verdict::Unknown(_)) || matches!(said, Verdict::Waits(why) if waits(why))
+    matches!(verdict, Verdict::Unknown(_)) || matches!(verdict, Verdict::Waits(why) if waits(why))
 }
 
 fn until(at: Timestamp, now: Timestamp) -> Duration {

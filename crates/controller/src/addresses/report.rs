@@ -1,9 +1,10 @@
-//! Writes what happened, and nothing that did not.
+//! Writes status, finalizers, labels and annotations of nodes, and Events.
 //!
-//! In: the plan, and what is known. Out: status writes, each with the version of the object that was planned for, and
-//! marks on nodes. Before something is journalled the object gets a finalizer, so that it can't go while something of it is
-//! under way, and created addresses are written into the spec. It compares before it writes, so a settled world costs no write. Each object has one write under way
-//! at the most, and the journal and all that is to be said of its addresses go out in that one.
+//! In: the plan and the index. Out: status writes with the `resourceVersion` that the plan is based on, patches of
+//! objects and nodes, and Events. An object gets the finalizer before its first journal entry, so it can't disappear
+//! during a move. Created addresses go into its spec. The reporter compares before it writes, so a settled cluster
+//! costs no write. At most one write per object is in flight; journal and status are in the same write. It never
+//! reports what did not happen.
 
 mod events;
 mod finalizers;
@@ -25,68 +26,70 @@ use super::index::Index;
 use super::index::tracked::Tracked;
 use super::object::Object;
 use crate::backoff::{ANY_VERSION, Backoff};
-use crate::kubernetes::events::{NewEvent, tell};
+use crate::kubernetes::events::{NewEvent, publish};
 use crate::kubernetes::write::{REFUSALS_REPORTED, REFUSED_RETRY, UNANSWERED_RETRY, is_conflict, is_refused};
 use crate::leadership::fence::Fence;
 use crate::tasks::Tasks;
 
-/// What became of a write.
+/// The result of a write.
 pub enum Written {
-    /// An object's status: what was sent, and what the apiserver has now.
+    /// A write of a status: the object that was sent, and the object that the apiserver stored.
     Status(PoolKey, Object, Result<Object, kube::Error>),
-    /// An object's finalizers or spec in this version, and what the apiserver has now.
+    /// A patch of finalizers or spec, based on this version, and the object that the apiserver stored.
     Object(PoolKey, u64, Result<Object, kube::Error>),
-    /// A node's marks, in this version.
+    /// A patch of a node's labels and annotations, based on this version.
     Marks(NodeName, u64, Result<(), kube::Error>),
     /// An Event.
     Event(Result<(), kube::Error>),
 }
 
-/// Writes, and what is being written.
+/// The reporter, and its writes in flight.
 pub struct Reporter {
     client: Client,
     fence: Arc<Fence>,
     writing: Tasks<Written>,
     objects: BTreeSet<PoolKey>,
-    /// Objects of which the apiserver has a newer version than this: nothing is decided for them before that is seen.
+    /// Objects of which the apiserver has a newer version than this one. The controller waits for it before it does
+    /// anything.
     outdated: BTreeMap<PoolKey, u64>,
     nodes: BTreeSet<NodeName>,
-    /// The version of a node that was last patched or found outdated: until the watch shows another, it is not patched
-    /// again.
+    /// The version of a node that was patched last or was found outdated. The reporter patches the node again when the
+    /// watch shows another version.
     patched: BTreeMap<NodeName, String>,
-    /// Writes that the apiserver did not answer, or was not able to. One slow admission webhook delays only what it is asked about.
+    /// Writes without a response, or with a server error. A slow admission webhook delays only the objects that it
+    /// validates.
     unanswered: Backoff<Target>,
     /// Writes that the apiserver refused.
     refused: Backoff<Target>,
-    /// Who tells Events.
+    /// The name of this process in Events.
     identity: String,
-    /// How many Events were told, and how many of them are under way.
-    told: u64,
-    telling: usize,
-    /// Writes that were refused several times and are to be reported.
+    /// The number of Events so far, and how many of them are in flight.
+    events: u64,
+    events_in_flight: usize,
+    /// Writes that were refused several times and are not reported yet.
     refusals: Vec<(Target, String)>,
-    /// What is to be told of an object once its status is written.
-    news: BTreeMap<PoolKey, NewEvent>,
-    /// The objects whose use of something deprecated was told.
+    /// The Event of an object that the reporter publishes when the status is written.
+    after_write: BTreeMap<PoolKey, NewEvent>,
+    /// The UIDs of objects whose deprecated fields were reported.
     deprecations: BTreeSet<String>,
 }
 
-/// The most Events under way. When everything happens at once, the log has it all, and the apiserver has better to do.
-const TELLING_MAX: usize = 100;
+/// The maximum number of Events in flight. The reporter drops further Events; the log contains the same information.
+const EVENTS_IN_FLIGHT_MAX: usize = 100;
 
-/// What is written.
+/// The target of a write.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
-    /// An object's status.
+    /// The status of an object.
     Status(PoolKey),
-    /// An object's finalizers or spec.
+    /// Finalizers or spec of an object.
     Object(PoolKey),
-    /// A node's marks.
+    /// Labels and annotations of a node.
     Marks(NodeName),
 }
 
 impl Reporter {
-    /// Nothing is being written.
+    /// A reporter without writes in flight.
     pub fn new(client: Client, fence: Arc<Fence>, identity: &str) -> Self {
         Self {
             client,
@@ -99,21 +102,21 @@ impl Reporter {
             unanswered: Backoff::new(UNANSWERED_RETRY),
             refused: Backoff::new(REFUSED_RETRY),
             identity: identity.to_owned(),
-            told: 0,
-            telling: 0,
+            events: 0,
+            events_in_flight: 0,
             refusals: Vec::new(),
-            news: BTreeMap::new(),
+            after_write: BTreeMap::new(),
             deprecations: BTreeSet::new(),
         }
     }
 
-    /// Whether a write of this object is under way, or a newer version of it has to be seen first, so that nothing else may be
-    /// decided for it: its journal may not hold any more what it held.
+    /// Whether a write of this object is in flight, or the watch has to show a newer version first. Until then its
+    /// journal may differ from the one in memory, so the controller does nothing else for it.
     pub fn is_writing(&self, key: &PoolKey) -> bool {
         self.objects.contains(key) || self.outdated.contains_key(key)
     }
 
-    /// The objects whose journal can't be written for now because the apiserver refuses it, each with when it is tried again.
+    /// The objects whose journal the apiserver refuses, each with the time of the next attempt.
     pub fn unwritable(&self, index: &Index) -> BTreeMap<PoolKey, Instant> {
         let until = |(key, tracked): (&PoolKey, &Tracked)| {
             let version = tracked.object.version();
@@ -127,7 +130,7 @@ impl Reporter {
         }
     }
 
-    /// Forgets which objects had to be seen anew and have been, and what was refused of those that are gone.
+    /// Forgets outdated versions that the watch has replaced, and failures of objects that are gone.
     pub fn catch_up(&mut self, index: &Index) {
         let is_there = |target: &Target| match target {
             Target::Status(key) | Target::Object(key) => index.objects.contains_key(key),
@@ -140,7 +143,7 @@ impl Reporter {
         });
     }
 
-    /// Begins to write everything that differs from what is to be said.
+    /// Starts a write for each object and node that differs from the plan.
     pub fn publish(&mut self, index: &Index, plan: &Plan, now: Timestamp) {
         if self.fence.remaining().is_none() {
             return;
@@ -168,27 +171,28 @@ impl Reporter {
                 continue;
             }
             let version = tracked.object.version();
-            let owed = finalizers::owed(index, plan, key).filter(|_| !plan::sabotaged!(FinalizerForgotten));
-            let is_first = owed.as_ref().is_some_and(|owed| !owed.is_last);
+            let patch = finalizers::patch(index, plan, key).filter(|_| !plan::sabotaged!(FinalizerForgotten));
+            let is_first = patch.as_ref().is_some_and(|patch| !patch.is_last);
             let changed = (!is_first).then(|| status::changed(index, plan, key, now)).flatten();
             if let Some(changed) = changed {
                 if self.waits(Target::Status(key.clone()), version) {
                     continue;
                 }
                 self.objects.insert(key.clone());
-                self.news.remove(key);
-                self.news.extend(of_status(&tracked.object, &changed).map(|news| (key.clone(), news)));
+                self.after_write.remove(key);
+                let event = of_status(&tracked.object, &changed).map(|event| (key.clone(), event));
+                self.after_write.extend(event);
                 let (client, key) = (self.client.clone(), key.clone());
                 self.writing.spawn(async move {
                     let written = write(client, changed.clone()).await;
                     Written::Status(key, changed, written)
                 });
-            } else if let Some(finalizers::Owed { patch, .. }) = owed {
+            } else if let Some(finalizers::ObjectPatch { patch, .. }) = patch {
                 if self.waits(Target::Object(key.clone()), version) {
                     continue;
                 }
                 self.objects.insert(key.clone());
-                tracing::info!(object = %key, %patch, "amending");
+                tracing::info!(object = %key, %patch, "updating finalizers or spec");
                 let (client, key, present) = (self.client.clone(), key.clone(), tracked.object.clone());
                 self.writing.spawn(async move {
                     let written = amend(client, present, patch).await;
@@ -198,21 +202,21 @@ impl Reporter {
         }
     }
 
-    /// Whether a write is not tried again yet because it failed.
+    /// Whether a failed write is in its backoff.
     fn waits(&self, target: Target, version: u64) -> bool {
         let is_refused = self.refused.waits_until(&target, version).is_some();
         (is_refused && !plan::sabotaged!(RefusedWriteRetriedAtOnce))
             || self.unanswered.waits_until(&target, ANY_VERSION).is_some()
     }
 
-    /// Takes note of what became of a write of an object or a node in a version.
+    /// Processes the result of a write that was based on this version.
     fn note(&mut self, target: Target, version: u64, error: Option<&kube::Error>) {
         match error {
             None => {
                 self.refused.succeeded(&target);
                 self.unanswered.succeeded(&target);
             }
-            // The watch tells of the version that is there now.
+            // The watch will show the current version.
             Some(error) if is_conflict(error) && !matches!(target, Target::Object(_)) => {}
             Some(error) if is_refused(error) => {
                 if self.refused.failed(target.clone(), version) == REFUSALS_REPORTED {
@@ -223,13 +227,13 @@ impl Reporter {
         }
     }
 
-    /// Reports writes that the apiserver has refused several times: their objects can't say so themselves.
+    /// Publishes an Event for each write that the apiserver refused several times. The object's status can't report it.
     fn report_refused_writes(&mut self, index: &Index, now: Timestamp) {
         for (target, error) in std::mem::take(&mut self.refusals) {
             let note = format!(
                 "the apiserver refused an update by the controller, which retries with backoff: {error}"
             );
-            let news = match &target {
+            let event = match &target {
                 Target::Status(key) | Target::Object(key) => {
                     let Some(tracked) = index.objects.get(key) else { continue };
                     NewEvent::of_object(&tracked.object, EventReason::WriteRefused, "Write", note)
@@ -238,43 +242,44 @@ impl Reporter {
                     NewEvent::of_node(name, index.nodes.get(name), EventReason::WriteRefused, note)
                 }
             };
-            self.tell(news, now);
+            self.tell(event, now);
         }
     }
 
-    /// Tells of something that happened. Nobody waits for it.
-    pub fn tell(&mut self, news: NewEvent, now: Timestamp) {
-        if self.telling >= TELLING_MAX {
-            return tracing::debug!(note = news.note, "dropped an Event: too many are being sent");
+    /// Publishes an Event. Nothing waits for it.
+    pub fn tell(&mut self, event: NewEvent, now: Timestamp) {
+        if self.events_in_flight >= EVENTS_IN_FLIGHT_MAX {
+            return tracing::debug!(note = event.note, "dropped an Event: too many are in flight");
         }
-        self.telling += 1;
-        self.told += 1;
-        let (client, number, identity) = (self.client.clone(), self.told, self.identity.clone());
-        self.writing.spawn(async move { Written::Event(tell(client, news, number, &identity, now).await) });
+        self.events_in_flight += 1;
+        self.events += 1;
+        let (client, number, identity) = (self.client.clone(), self.events, self.identity.clone());
+        self.writing
+            .spawn(async move { Written::Event(publish(client, event, number, &identity, now).await) });
     }
 
-    /// Tells of what a written status said for the first time.
+    /// Publishes the Event of a status that was written.
     pub fn tell_of_written(&mut self, key: &PoolKey, now: Timestamp) {
-        if let Some(news) = self.news.remove(key) {
-            self.tell(news, now);
+        if let Some(event) = self.after_write.remove(key) {
+            self.tell(event, now);
         }
     }
 
-    /// Tells once of each object that uses what is deprecated.
+    /// Publishes one Event for each object that uses a deprecated field.
     fn tell_of_deprecations(&mut self, index: &Index, now: Timestamp) {
         for tracked in index.objects.values() {
             let uid = tracked.object.metadata().uid.as_deref().unwrap_or_default();
             if self.deprecations.contains(uid) {
                 continue;
             }
-            if let Some(news) = of_deprecation(&tracked.object) {
+            if let Some(event) = of_deprecation(&tracked.object) {
                 self.deprecations.insert(uid.to_owned());
-                self.tell(news, now);
+                self.tell(event, now);
             }
         }
     }
 
-    /// The next write that has ended. Waits for ever while none is under way.
+    /// The result of the next write. Waits forever if no write is in flight.
     pub async fn written(&mut self) -> Written {
         loop {
             match self.writing.next().await {
@@ -291,7 +296,7 @@ impl Reporter {
                             self.objects.remove(key);
                             self.note(Target::Object(key.clone()), *version, result.as_ref().err());
                         }
-                        Written::Event(_) => self.telling -= 1,
+                        Written::Event(_) => self.events_in_flight -= 1,
                         Written::Marks(name, version, result) => {
                             self.nodes.remove(name);
                             if result.as_ref().is_err_and(|error| !is_conflict(error)) {
@@ -302,24 +307,24 @@ impl Reporter {
                     }
                     return written;
                 }
-                Some(Err(error)) => tracing::error!(%error, "a write was cut off"),
+                Some(Err(error)) => tracing::error!(%error, "a write task failed"),
                 None => std::future::pending().await,
             }
         }
     }
 
-    /// When writing may go on after a failure.
+    /// The end of the backoff that ends first.
     pub fn next_due(&self) -> Option<Instant> {
         [self.unanswered.next_due(), self.refused.next_due()].into_iter().flatten().min()
     }
 
-    /// Whether nothing is being written.
+    /// Whether no write is in flight.
     pub fn is_idle(&self) -> bool {
         self.writing.is_empty()
     }
 }
 
-/// Changes an object's finalizers or spec. `present` is the object as it is known.
+/// Patches finalizers or spec of an object. `present` is the object in the cache.
 async fn amend(client: Client, present: Object, patch: Value) -> Result<Object, kube::Error> {
     let name = present.metadata().name.clone().unwrap_or_default();
     let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
@@ -360,7 +365,7 @@ async fn write(client: Client, changed: Object) -> Result<Object, kube::Error> {
     }
 }
 
-/// An answer without what nobody reads.
+/// Removes the managed fields, which the controller does not read.
 fn slim<K: ResourceExt>(mut written: K) -> Arc<K> {
     written.meta_mut().managed_fields = None;
     Arc::new(written)

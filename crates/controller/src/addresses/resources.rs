@@ -1,7 +1,7 @@
-//! Our resources: one file for each kind, which parses an object into a `Pool` for the planner.
+//! Parses our objects into pools for the planner, with one file for each kind.
 //!
-//! In: an object as it was read. Out: [`parsed::Parsed`]: the pool, which nodes and pods it selects, and why it is refused, if so.
-//! Nothing here knows of other objects, and nothing here decides what happens to an address.
+//! In: an object. Out: [`parsed::Parsed`]: the pool, which nodes and pods it selects, and why it is refused. These
+//! files never look at other objects, and never decide what happens to an address.
 
 pub mod floating_ip_pool;
 pub mod net_ip_allocation;
@@ -19,7 +19,7 @@ use self::parsed::Parsed;
 use super::object::Object;
 use super::watch::Kind;
 
-/// Parses an object. One that is being deleted only finishes what it has begun.
+/// Parses an object. For an object that is being deleted, the controller only finishes moves that have started.
 pub(crate) fn parse(object: &Object) -> Parsed {
     let mut parsed = match object {
         Object::Allocation(object) => net_ip_allocation::parse(object),
@@ -28,14 +28,14 @@ pub(crate) fn parse(object: &Object) -> Parsed {
     };
     let policy = &mut parsed.pool.policy;
     if object.metadata().deletion_timestamp.is_some() && policy.mode != Mode::Refused {
-        // What was begun before a person set it to be observed only is still finished, but nothing else is done.
+        // In the mode Observe the controller still finishes moves that have started, but detaches nothing.
         policy.detaches_on_delete &= policy.mode == Mode::Active;
         policy.mode = Mode::Leaving;
     }
     parsed
 }
 
-/// The name that an object of a kind has in keys.
+/// The name of a kind in a `PoolKey`.
 pub(crate) fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::FloatingIPPools => floating_ip_pool::KIND,
@@ -44,7 +44,7 @@ pub(crate) fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// The pool that an object is.
+/// The key of an object's pool.
 pub fn key_of(object: &Object) -> PoolKey {
     match object {
         Object::Allocation(object) => net_ip_allocation::key(object),

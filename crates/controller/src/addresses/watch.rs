@@ -1,7 +1,8 @@
-//! What the reconciler of addresses watches.
+//! The watches of the address reconciler.
 //!
-//! In: the apiserver's watches. Out: [`Seen`] events on a channel, and for each kind whether it can be believed. Types here hold only the
-//! fields that decisions need, because what grows with the cluster is what is watched. Nothing here decides.
+//! In: the apiserver's watches. Out: [`Seen`] events on a channel, also if a watch fails. The types have only the
+//! fields that decisions need, because the memory of the controller grows with the watched objects. This file never
+//! decides anything.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,28 +18,28 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use crate::kubernetes::decode::{Change, Decoded, Undecodable};
-use crate::kubernetes::watch::{Heard, WATCH_RETRY, follow, is_not_found};
+use crate::kubernetes::watch::{WATCH_RETRY, WatchEvent, follow, is_not_found};
 use crate::tasks::Tasks;
 
-/// A node, as far as decisions need it.
+/// A node, with the fields that decisions need.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = "Node")]
 pub struct SlimNode {
     /// Name, labels, annotations.
     pub metadata: ObjectMeta,
-    /// Machine, taints, cordon.
+    /// providerID, taints, cordon.
     #[serde(default)]
     pub spec: SlimNodeSpec,
     /// Conditions.
     #[serde(default)]
     pub status: SlimStatus,
-    /// Whether this only stands in for a node that can't be decoded.
+    /// Whether this is a substitute for an undecodable node.
     #[serde(skip)]
     pub is_stand_in: bool,
 }
 
 impl SlimNode {
-    /// What stands in for a node that can't be decoded: the last version that could be, or else what can be told of it.
+    /// The substitute for an undecodable node: the last decoded version, or else the fields that can be read.
     pub(crate) fn stand_in(undecodable: &Undecodable, last: Option<&Self>) -> Self {
         let is_same = |last: &&Self| last.metadata.uid == undecodable.metadata.uid;
         let is_machine = |text: &&str| drivers::machine_of(text).is_some();
@@ -46,12 +47,12 @@ impl SlimNode {
         let provider_id =
             provider_id.or_else(|| undecodable.strings().find(is_machine).map(ToOwned::to_owned));
         if let Some(last) = last.filter(is_same) {
-            // A machine is given to a node once, and never changes.
+            // The providerID of a node is set once and never changes.
             let provider_id = last.spec.provider_id.clone().or(provider_id);
             let spec = SlimNodeSpec { provider_id, ..last.spec.clone() };
             return Self { is_stand_in: true, spec, ..last.clone() };
         }
-        // Nobody can tell of which type the addresses are, and none of them is published anew.
+        // The type of an address is unknown here, so each has both types. The controller publishes none of them anew.
         let of_any_type = |address: std::net::IpAddr| {
             let kinds = ["ExternalIP", "InternalIP"].into_iter();
             kinds.map(move |kind| SlimAddress { kind: kind.to_owned(), address: address.to_string() })
@@ -67,47 +68,47 @@ impl SlimNode {
         }
     }
 
-    /// Whether it carries the label that says that it holds an address.
+    /// Whether the node has the label `ip.ready=true`.
     pub fn is_ip_ready(&self) -> bool {
         let labels = self.metadata.labels.as_ref();
         labels.and_then(|labels| labels.get(IP_READY_LABEL)).is_some_and(|value| value == "true")
     }
 }
 
-/// What a node's spec says.
+/// The spec of a node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimNodeSpec {
-    /// The machine.
+    /// The providerID of the node's VM.
     #[serde(rename = "providerID")]
     pub provider_id: Option<String>,
     /// The taints.
     #[serde(default)]
     pub taints: Vec<Taint>,
-    /// Whether it is cordoned.
+    /// Whether the node is cordoned.
     #[serde(default)]
     pub unschedulable: bool,
 }
 
-/// A pod, as far as decisions need it.
+/// A pod, with the fields that decisions need.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = "Pod")]
 pub struct SlimPod {
     /// Name, labels, owner.
     pub metadata: ObjectMeta,
-    /// Where it runs.
+    /// The node of the pod.
     #[serde(default)]
     pub spec: SlimPodSpec,
     /// Phase and conditions.
     #[serde(default)]
     pub status: SlimStatus,
-    /// Whether this only stands in for a pod that can't be decoded.
+    /// Whether this is a substitute for an undecodable pod.
     #[serde(skip)]
     pub is_stand_in: bool,
 }
 
 impl SlimPod {
-    /// What stands in for a pod that can't be decoded: the last version that could be, or else what can be told of it.
+    /// The substitute for an undecodable pod: the last decoded version, or else the fields that can be read.
     pub(crate) fn stand_in(undecodable: &Undecodable, last: Option<&Self>) -> Self {
         let is_same = |last: &&Self| last.metadata.uid == undecodable.metadata.uid;
         let node_name = undecodable.at(&["spec", "nodeName"]);
@@ -125,31 +126,31 @@ impl SlimPod {
     }
 }
 
-/// What a pod's spec says.
+/// The spec of a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimPodSpec {
-    /// The node it runs on.
+    /// The node of the pod.
     pub node_name: Option<String>,
 }
 
-/// What a node's or pod's status says.
+/// The status of a node or a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct SlimStatus {
-    /// A pod's phase.
+    /// The phase of a pod.
     pub phase: Option<String>,
     /// The conditions.
     #[serde(default)]
     pub conditions: Vec<SlimCondition>,
-    /// A node's addresses.
+    /// The addresses of a node.
     #[serde(default)]
     pub addresses: Vec<SlimAddress>,
 }
 
-/// One of a node's addresses.
+/// An address of a node.
 #[derive(Clone, Debug, Deserialize)]
 pub struct SlimAddress {
-    /// `ExternalIP`, `InternalIP` or another.
+    /// `ExternalIP`, `InternalIP` or another type.
     #[serde(rename = "type")]
     pub kind: String,
     /// The address, or a name.
@@ -160,12 +161,12 @@ pub struct SlimAddress {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimCondition {
-    /// Its type.
+    /// The type of the condition.
     #[serde(rename = "type")]
     pub kind: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// Since when.
+    /// When the status last changed.
     pub last_transition_time: Option<Time>,
 }
 
@@ -207,7 +208,7 @@ impl Kind {
 }
 
 impl Kind {
-    /// Its name in the API, and its group and version.
+    /// The name of the kind, and its group and version.
     pub fn named(self) -> (Cow<'static, str>, Cow<'static, str>) {
         fn of<K: Resource<DynamicType = ()>>() -> (Cow<'static, str>, Cow<'static, str>) {
             (K::kind(&()).into_owned().into(), K::api_version(&()).into_owned().into())
@@ -225,34 +226,34 @@ impl Kind {
         }
     }
 
-    /// Whether a cluster need not have it: those of Kubernetes itself are always there, whatever somebody on the way answers.
+    /// Whether the cluster may lack this kind. Kinds of Kubernetes itself always exist, even if a proxy answers 404.
     fn may_be_absent(self) -> bool {
         matches!(self, Self::NetIPAllocations | Self::FloatingIPPools | Self::NodeDNSRecordSets)
     }
 }
 
-/// What was seen.
+/// An event of a watch.
 #[derive(Debug)]
 pub enum Seen {
     /// Nodes.
     Nodes(Change<SlimNode>),
     /// Pods.
     Pods(Change<SlimPod>),
-    /// What owns pods, of one of its four kinds.
+    /// Owners of pods, of one of four kinds.
     Owners(Kind, Change<ObjectMeta>),
-    /// Allocations.
+    /// NetIPAllocations.
     Allocations(Change<NetIPAllocation>),
-    /// Pools.
+    /// FloatingIPPools.
     Pools(Change<FloatingIPPool>),
-    /// Names that hold nodes' addresses.
+    /// NodeDNSRecordSets.
     RecordSets(Change<NodeDNSRecordSet>),
-    /// A watch has failed; until it tells of something again, its kind is not known.
+    /// A watch has failed. The cache of this kind is incomplete until the next relist.
     Unsure(Kind),
     /// The cluster does not have this kind.
     Absent(Kind),
 }
 
-/// Starts watching. The watches end when the set is dropped.
+/// Starts the watches. They stop when the returned `Tasks` are dropped.
 pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> Tasks<()> {
     let mut tasks = Tasks::default();
     spawn(&mut tasks, client, to, Kind::Nodes, Seen::Nodes);
@@ -267,7 +268,7 @@ pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> Tasks<()> {
     tasks
 }
 
-/// What owns pods is asked for its metadata alone.
+/// Of owners of pods, only the metadata is read.
 fn owners<K>(kind: Kind) -> impl Fn(Change<PartialObjectMeta<K>>) -> Seen + Copy {
     move |change| Seen::Owners(kind, change.map(|owner| owner.metadata))
 }
@@ -285,25 +286,26 @@ fn spawn<K>(
     let (api, to) = (Api::<Decoded<K>>::all(client.clone()), to.clone());
     let was_absent = AtomicBool::new(false);
     let tell = move |heard| {
-        let is_absent = kind.may_be_absent() && matches!(&heard, Heard::Lost(error) if is_not_found(error));
+        let is_absent =
+            kind.may_be_absent() && matches!(&heard, WatchEvent::Lost(error) if is_not_found(error));
         let is_new = !was_absent.swap(is_absent, Ordering::Relaxed);
         match heard {
-            Heard::Changed(change) => seen(change),
-            Heard::Lost(_) if plan::sabotaged!(FailedWatchReadAsEmpty) => seen(Change::All(Vec::new())),
-            Heard::Lost(_) if is_absent => {
+            WatchEvent::Changed(change) => seen(change),
+            WatchEvent::Lost(_) if plan::sabotaged!(FailedWatchReadAsEmpty) => seen(Change::All(Vec::new())),
+            WatchEvent::Lost(_) if is_absent => {
                 if is_new {
                     tracing::warn!(?kind, "the cluster does not have this kind");
                 }
                 Seen::Absent(kind)
             }
-            Heard::Lost(error) => {
+            WatchEvent::Lost(error) => {
                 tracing::warn!(?kind, %error, "a watch failed");
                 Seen::Unsure(kind)
             }
         }
     };
-    // A watcher that resumes after an error says nothing until something changes, so one that failed is begun anew: its
-    // relist says that all is known again.
+    // A watcher that resumes after an error sends nothing until something changes. So a failed watcher is replaced by a
+    // new one, whose relist shows that the cache is complete again.
     tasks.spawn(async move {
         while follow(api.clone(), &to, &tell).await {
             tokio::time::sleep(WATCH_RETRY).await;

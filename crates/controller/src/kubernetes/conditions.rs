@@ -1,4 +1,4 @@
-//! Conditions that kstatus and people understand.
+//! The conditions of an object, in the form that kstatus expects.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -6,7 +6,8 @@ use plan::{ConditionType, Reason};
 
 use super::limits::{MESSAGE_MAX, cut};
 
-/// The conditions of an object, given those it has: what did not change keeps its time.
+/// Builds the conditions of an object. A condition keeps its `lastTransitionTime` if its status is the same as in
+/// `present`.
 pub(crate) fn conditions(
     present: &[Condition],
     reason: Reason,

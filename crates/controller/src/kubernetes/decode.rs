@@ -1,8 +1,8 @@
-//! Decodes the objects of a watch or list one by one, so that one which can't be decoded never fails all others of its kind.
+//! Decodes the objects of a watch or list one by one, so that an undecodable object never fails the others of its kind.
 //!
-//! In: the JSON of each object, which `kube` hands over unread. Out: the object, or an [`Undecodable`] with its metadata
-//! and its JSON. "Can't be decoded" is not "absent": the last version that could be decoded stays, and without one the
-//! addresses and machines that the JSON names are reserved.
+//! In: the JSON of each object, which `kube` passes on unparsed. Out: the object, or an [`Undecodable`] with its
+//! metadata and its JSON. An undecodable object is not absent: the controller keeps its last decoded version. If there
+//! is none, it reserves the addresses and VMs that the JSON names.
 //!
 //! The JSON is scanned without recursion, so no depth of nesting can fail the scan or exhaust the stack.
 
@@ -19,21 +19,21 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-/// An object, or what is left of one that can't be decoded.
+/// An object, or the parts of an object that can't be decoded.
 #[derive(Clone, Debug)]
 pub enum Decoded<K> {
-    /// The object.
+    /// The decoded object.
     Object(K),
-    /// It can't be decoded.
+    /// The object can't be decoded.
     Undecodable(Box<Undecodable>),
 }
 
 /// An object that can't be decoded.
 #[derive(Clone, Debug)]
 pub struct Undecodable {
-    /// Its metadata, or at least its name, namespace, UID, version and age.
+    /// Its metadata, or at least its name, namespace, UID, version and creation time.
     pub metadata: ObjectMeta,
-    /// Why it can't be decoded.
+    /// The field that can't be decoded, and why.
     pub error: Arc<str>,
     json: Arc<str>,
 }
@@ -77,7 +77,7 @@ impl<K> From<K> for Decoded<K> {
 }
 
 impl<K> Decoded<K> {
-    /// The same of something else.
+    /// Converts the decoded object.
     pub fn map<L>(self, change: impl FnOnce(K) -> L) -> Decoded<L> {
         match self {
             Self::Object(object) => Decoded::Object(change(object)),
@@ -125,15 +125,15 @@ impl<K: Resource> Resource for Decoded<K> {
     }
 }
 
-/// The most characters of an error: it repeats the value that it is about, which can be as large as the object.
+/// The most characters of an error, which can contain a value as large as the object.
 const ERROR_MAX: usize = 500;
 
-/// The most names in the path of a field.
+/// The most names in a field path.
 const PATH_MAX: usize = 12;
 
-/// The path of the field at an offset of an object, so that a person finds it.
+/// The path of the field at this offset of the JSON, for error messages.
 fn path_at(json: &str, offset: usize) -> String {
-    /// An object with the name of its present field, or a list with the number of its present item.
+    /// An object with the name of the current field, or a list with the index of the current item.
     enum Within {
         Object(Option<String>),
         List(usize),
@@ -168,10 +168,11 @@ fn path_at(json: &str, offset: usize) -> String {
     names.collect::<Vec<_>>().join(".")
 }
 
-/// The fields of a JSON object, each as it is.
+/// The unparsed fields of a JSON object.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
-/// As much of an object's metadata as can be decoded. Field ownership follows the nesting of the object, and nobody needs it.
+/// Decodes as much of the metadata as possible, without `managedFields`: they are nested as deeply as the object and
+/// not needed.
 fn metadata(json: &str) -> Result<ObjectMeta, serde_json::Error> {
     let fields: Fields<'_> = serde_json::from_str(json)?;
     let metadata = fields.get("metadata").map_or("{}", |metadata| metadata.get());
@@ -194,7 +195,7 @@ fn metadata(json: &str) -> Result<ObjectMeta, serde_json::Error> {
 }
 
 impl Undecodable {
-    /// A part of the object, where that part can be decoded.
+    /// Decodes the part of the object at a path. None if that part can't be decoded.
     pub fn at<T: DeserializeOwned>(&self, path: &[&str]) -> Option<T> {
         let mut json = &*self.json;
         for name in path {
@@ -204,7 +205,7 @@ impl Undecodable {
         serde_json::from_str(json).ok()
     }
 
-    /// The object as another one that has this spec and no status, where that can be decoded.
+    /// Decodes the object with its metadata, this spec or else its own, and without a status. None if that fails.
     pub fn with_spec<K: DeserializeOwned>(&self, spec: Option<serde_json::Value>) -> Option<K> {
         let spec = match spec {
             Some(spec) => spec,
@@ -214,17 +215,17 @@ impl Undecodable {
         serde_json::from_value(serde_json::json!({"metadata": metadata, "spec": spec})).ok()
     }
 
-    /// Every string in the object, also those inside of strings that hold JSON, and what is between them.
+    /// Every string in the object, including strings in embedded JSON, and also the text between strings.
     pub fn strings(&self) -> impl Iterator<Item = &str> {
         self.json.split('"').map(|text| text.trim_end_matches('\\'))
     }
 
-    /// Every address in the object, wherever it is.
+    /// Every IP address anywhere in the object.
     pub fn addresses(&self) -> BTreeSet<IpAddr> {
         let is_part = |byte: char| byte.is_ascii_hexdigit() || matches!(byte, '.' | ':');
         let runs = self.json.split(|byte| !is_part(byte)).map(|run| run.trim_end_matches('.'));
         let parsed = runs.filter(|run| run.len() > 2).flat_map(|run| {
-            // An address may have a port.
+            // A port may follow the address.
             let host = run.rsplit_once(':').map(|(host, _)| host);
             run.parse().ok().or_else(|| host.and_then(|host| host.parse().ok()))
         });
@@ -232,19 +233,19 @@ impl Undecodable {
     }
 }
 
-/// What changed of a kind.
+/// A change of the objects of a kind.
 #[derive(Debug)]
 pub enum Change<K> {
-    /// These are all there are.
+    /// All objects, after a relist.
     All(Vec<Decoded<K>>),
-    /// One appeared or changed.
+    /// An object was created or updated.
     Applied(Box<Decoded<K>>),
-    /// One is gone.
+    /// An object was deleted.
     Deleted(Box<ObjectMeta>),
 }
 
 impl<K> Change<K> {
-    /// The same of something else.
+    /// Converts the decoded objects.
     pub fn map<L>(self, change: impl Fn(K) -> L) -> Change<L> {
         match self {
             Self::All(all) => Change::All(all.into_iter().map(|one| one.map(&change)).collect()),
@@ -253,8 +254,8 @@ impl<K> Change<K> {
         }
     }
 
-    /// The same with a stand-in for each object that can't be decoded. None where nothing is left of it: an object that
-    /// can't be decoded and has no stand-in has changed nothing.
+    /// Replaces each undecodable object by a stand-in. Objects without a stand-in are left out. Returns none if the
+    /// only changed object has no stand-in.
     pub fn with_stand_ins(self, stand_in: impl Fn(Undecodable) -> Option<K>) -> Option<Settled<K>> {
         let settle = |one| match one {
             Decoded::Object(object) => Some(object),
@@ -268,18 +269,18 @@ impl<K> Change<K> {
     }
 }
 
-/// What changed of a kind of which every object was decoded or has a stand-in.
+/// A change of a kind in which every object is decoded or a stand-in.
 #[derive(Debug)]
 pub enum Settled<K> {
-    /// These are all there are.
+    /// All objects, after a relist.
     All(Vec<K>),
-    /// One appeared or changed.
+    /// An object was created or updated.
     Applied(K),
-    /// One is gone.
+    /// An object was deleted.
     Deleted(Box<ObjectMeta>),
 }
 
-/// The objects that can't be decoded, as far as they are reported.
+/// The undecodable objects, and when each was reported.
 #[derive(Debug)]
 pub struct Register<T> {
     entries: BTreeMap<(T, String, String), Entry>,
@@ -292,16 +293,16 @@ struct Entry {
     error: Arc<str>,
     /// Whether this version was reported.
     is_reported: bool,
-    /// When the object was last reported, in whatever version.
+    /// When any version of the object was last reported.
     last_report: Option<Instant>,
 }
 
-/// An object that can't be decoded, to be reported.
+/// A report about an undecodable object.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Report<T> {
     /// Its kind.
     pub kind: T,
-    /// Its namespace; empty where it has none.
+    /// Its namespace. Empty if it is cluster-scoped.
     pub namespace: String,
     /// Its name.
     pub name: String,
@@ -311,10 +312,10 @@ pub struct Report<T> {
     pub error: Arc<str>,
 }
 
-/// An object is reported once in each version, and not more often than this.
+/// The shortest pause between two reports about one object. Each version is reported at most once.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// The most objects that are reported at once.
+/// The most reports at once.
 const REPORTS_MAX: usize = 20;
 
 impl<T> Default for Register<T> {
@@ -324,7 +325,7 @@ impl<T> Default for Register<T> {
 }
 
 impl<T: Copy + Ord> Register<T> {
-    /// Takes in what changed of a kind.
+    /// Applies a change of a kind.
     pub fn see<K>(&mut self, kind: T, change: &Change<K>, metadata: impl Fn(&K) -> &ObjectMeta) {
         let key_of = |one: &Decoded<K>| match one {
             Decoded::Object(object) => key(kind, metadata(object)),
@@ -361,13 +362,13 @@ impl<T: Copy + Ord> Register<T> {
         self.entries.insert(key, entry);
     }
 
-    /// The objects of a kind, by namespace and name.
+    /// The namespaces and names of the undecodable objects of a kind.
     pub fn of(&self, kind: T) -> impl Iterator<Item = (&str, &str)> {
         let of_kind = self.entries.keys().filter(move |(of, ..)| *of == kind);
         of_kind.map(|(_, namespace, name)| (&**namespace, &**name))
     }
 
-    /// Those that are to be reported now. They count as reported then.
+    /// Returns the reports that are due, logs them, and marks them as reported.
     pub fn due(&mut self, now: Instant) -> Vec<Report<T>> {
         let is_due = |entry: &Entry| {
             let was_reported = |at: Instant| now.saturating_duration_since(at) < REPORT_EVERY;
@@ -419,7 +420,7 @@ mod tests {
         })
     }
 
-    /// A Cluster with a variable that is nested so deep.
+    /// A Cluster with a variable of this nesting depth.
     fn nested(depth: usize) -> String {
         let value = format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth));
         let variables = format!("[{{\"name\":\"v\",\"value\":{value}}}]");
@@ -453,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn no_depth_of_nesting_fails_a_watch() {
+    fn deeply_nested_objects_do_not_fail_a_watch() {
         for depth in [130, 100_000] {
             let line = format!("{{\"type\":\"ADDED\",\"object\":{}}}", nested(depth));
             let event: WatchEvent<Decoded<Cluster>> = serde_json::from_str(&line).unwrap();
@@ -470,14 +471,14 @@ mod tests {
     }
 
     #[test]
-    fn the_field_that_cannot_be_decoded_is_named() {
+    fn the_error_names_the_undecodable_field() {
         let json = r#"{"a":{"b,\"}":[1,{"c":"d"},{"e":7}]},"f":1}"#;
         let path = |of: &str| path_at(json, json.find(of).unwrap() + 1);
         assert_eq!([path("7"), path("1,"), path("1}")], ["a.b,\\\"}.2.e", "a.b,\\\"}.0", "f"]);
     }
 
     #[test]
-    fn an_object_whose_metadata_is_broken_keeps_its_identity() {
+    fn an_object_with_invalid_metadata_keeps_its_identity() {
         let metadata = json!({
             "name": "n1", "uid": "u", "resourceVersion": "7", "labels": ["no", "map"],
             "creationTimestamp": "2026-01-10T02:14:07Z",
@@ -518,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_register_follows_what_is_decoded_again_and_what_is_gone() {
+    fn the_register_forgets_fixed_and_deleted_objects() {
         let mut register = Register::default();
         let mut see = |kind, change| {
             register.see(kind, &change, NetIPAllocation::meta);

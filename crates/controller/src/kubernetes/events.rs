@@ -1,7 +1,8 @@
-//! Events: what happened, for whoever runs `kubectl describe`.
+//! Publishes Events, for example for `kubectl describe`.
 //!
-//! The controller publishes an Event once, when something has happened, and never waits for it. It does not use kube's recorder, which
-//! merges Events of one reason under the first note: ours differ by address.
+//! In: what happened, and to which object. Out: one `events.k8s.io/v1` Event. The controller never waits for the
+//! response and never retries. It does not use kube's recorder, which merges Events with the same reason and keeps only
+//! the first note. The notes of this controller differ by address.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -13,18 +14,18 @@ use plan::{ConditionType, EventReason, Reason, Timestamp};
 use super::decode::Report;
 use super::limits::{NOTE_MAX, cut};
 
-/// The most characters of an object's name in that of an Event about it.
+/// The most characters of an object's name in the name of an Event.
 const NAME_MAX: usize = 180;
 
-/// Where Events about what has no namespace are.
+/// The namespace of Events about cluster-scoped objects.
 const NAMESPACE_OF_CLUSTER: &str = "default";
 
 /// The reason of an Event, and whether its type is Warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventKind {
-    /// The reason.
+    /// The reason, in UpperCamelCase.
     pub reason: &'static str,
-    /// Whether a person should look at it.
+    /// Whether its type is Warning: a person should look at it.
     pub is_warning: bool,
 }
 
@@ -40,21 +41,21 @@ impl From<Reason> for EventKind {
     }
 }
 
-/// Something that happened to an object or a node.
+/// An Event to publish.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewEvent {
-    /// To whom.
+    /// The object or node that it is about.
     pub regarding: ObjectReference,
-    /// Its reason, and whether a person should look at it.
+    /// Its reason and type.
     pub kind: EventKind,
-    /// What was being done.
+    /// What the controller did or tried, in UpperCamelCase.
     pub action: &'static str,
-    /// A sentence.
+    /// A sentence for people.
     pub note: String,
 }
 
 impl NewEvent {
-    /// An object can't be decoded.
+    /// The Event for an object that can't be decoded.
     pub fn of_undecodable<T>(report: &Report<T>, kind: &str, api_version: &str) -> Self {
         let regarding = ObjectReference {
             api_version: Some(api_version.to_owned()),
@@ -72,30 +73,30 @@ impl NewEvent {
     }
 }
 
-pub(crate) async fn tell(
+pub(crate) async fn publish(
     client: Client,
-    news: NewEvent,
+    new: NewEvent,
     number: u64,
-    who: &str,
+    instance: &str,
     now: Timestamp,
 ) -> Result<(), kube::Error> {
-    let namespace = news.regarding.namespace.clone().unwrap_or_else(|| NAMESPACE_OF_CLUSTER.into());
-    let name: String = news.regarding.name.iter().flat_map(|name| name.chars()).take(NAME_MAX).collect();
+    let namespace = new.regarding.namespace.clone().unwrap_or_else(|| NAMESPACE_OF_CLUSTER.into());
+    let name: String = new.regarding.name.iter().flat_map(|name| name.chars()).take(NAME_MAX).collect();
     let event = Event {
         metadata: ObjectMeta {
-            // Two may happen in the same moment.
+            // The number keeps the names of two Events at the same time apart.
             name: Some(format!("{name}.{:x}.{number:x}", now.as_nanosecond())),
             namespace: Some(namespace.clone()),
             ..ObjectMeta::default()
         },
-        action: Some(news.action.into()),
+        action: Some(new.action.into()),
         event_time: Some(MicroTime(now)),
-        note: Some(cut(&news.note, NOTE_MAX)),
-        reason: Some(news.kind.reason.into()),
-        regarding: Some(news.regarding),
+        note: Some(cut(&new.note, NOTE_MAX)),
+        reason: Some(new.kind.reason.into()),
+        regarding: Some(new.regarding),
         reporting_controller: Some("ip-address-controller".into()),
-        reporting_instance: Some(who.to_owned()),
-        type_: Some(if news.kind.is_warning { "Warning" } else { "Normal" }.into()),
+        reporting_instance: Some(instance.to_owned()),
+        type_: Some(if new.kind.is_warning { "Warning" } else { "Normal" }.into()),
         ..Event::default()
     };
     Api::namespaced(client, &namespace).create(&PostParams::default(), &event).await.map(drop)

@@ -1,13 +1,13 @@
-//! Cuts what only describes to what an object may hold. The journal and what is remembered of machines are never cut: the
-//! planner begins nothing that would not fit.
+//! Shortens descriptive texts to the limits of an object. The journal and the data about VMs are never shortened: the
+//! planner starts nothing that would not fit.
 //!
-//! | what | the most | why |
+//! | what | limit | why |
 //! |---|---|---|
-//! | an object | 1.5 MiB | etcd takes no more |
-//! | addresses, journal entries, values of a name | 1,000 | the schema |
-//! | a condition's message | 8 kB | four copies of it are in a status; the convention is 32 kB |
-//! | the message of an address | 100 kB for all of them | two copies of each are in a status |
-//! | an Event's note | 1 kB | the apiserver takes no more |
+//! | an object | 1.5 MiB | limit of etcd |
+//! | addresses, journal entries, values of a DNS name | 1,000 | limit of the schema |
+//! | a condition's message | 8 kB | a status has four copies of it; the convention is 32 kB |
+//! | the messages of all addresses | 100 kB | a status has two copies of each |
+//! | an Event's note | 1 kB | limit of the apiserver |
 
 /// The most bytes of a condition's message.
 pub(crate) const MESSAGE_MAX: usize = 8_192;
@@ -15,29 +15,29 @@ pub(crate) const MESSAGE_MAX: usize = 8_192;
 /// The most bytes of an Event's note.
 pub(crate) const NOTE_MAX: usize = 1_024;
 
-/// The most bytes of a step that would be taken.
+/// The most bytes of a proposed step.
 pub(crate) const PROPOSED_MAX: usize = 1_024;
 
-/// The most values of a name in DNS that a status holds.
+/// The most values of a DNS name in a status.
 pub(crate) const VALUES_MAX: usize = 1_000;
 
 /// The most bytes of the messages of all addresses together, and of one of them.
 const ADDRESS_MESSAGES_MAX: usize = 100_000;
 const ADDRESS_MESSAGE_MAX: usize = 1_024;
 
-/// The most bytes of the message of an address where there are so many.
+/// The most bytes of the message of one address, given the number of addresses.
 pub(crate) fn address_message_max(addresses: usize) -> usize {
     (ADDRESS_MESSAGES_MAX / addresses.max(1))
         .clamp(ADDRESS_MESSAGES_MAX / plan::ADDRESSES_MAX, ADDRESS_MESSAGE_MAX)
 }
 
-/// A text of at most so many bytes, which says how much is missing.
+/// Shortens a text to this number of bytes. A shortened text ends with the number of removed characters.
 pub(crate) fn cut(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();
     }
     let rest = |from: usize| format!("… and {} more characters", text[from..].chars().count());
-    // What says how much is missing is longest where all is.
+    // The longest possible suffix.
     let room = bytes_max.saturating_sub(rest(0).len());
     let end = text.floor_char_boundary(room);
     format!("{}{}", &text[..end], rest(end))
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_between_characters_and_says_how_much_is_missing() {
+    fn a_long_text_is_cut_between_characters_and_says_so() {
         assert_eq!(cut("short", 5), "short");
         assert_eq!(cut(&"a".repeat(100), 40), format!("{}… and 87 more characters", "a".repeat(13)));
         for max in [30, 33, 64, 1_024] {

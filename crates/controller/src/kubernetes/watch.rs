@@ -1,7 +1,8 @@
-//! One watch: from the apiserver to a channel.
+//! Forwards one watch from the apiserver to a channel.
 //!
-//! In: the apiserver's watch of a kind. Out: what changed. Objects are decoded one by one: one that can't be decoded comes out as such and
-//! fails no other. A relist comes out as one event with all objects, so that what is missing from it is known to be gone.
+//! In: the apiserver's watch of a kind. Out: its changes. Objects are decoded one by one, so an undecodable object is
+//! forwarded as such and never fails the watch. A relist becomes one event with all objects, so the receiver knows
+//! which objects are gone.
 
 use std::time::Duration;
 
@@ -14,29 +15,29 @@ use tokio::sync::mpsc;
 
 use super::decode::{Change, Decoded};
 
-/// The pause after a watch failed, so that an absent resource costs a request now and then and is found when it comes.
+/// The pause after a failed watch. It limits the requests for a kind that the apiserver does not serve.
 pub const WATCH_RETRY: Duration = Duration::from_secs(2);
 
-/// The apiserver ends each watch after so long, so that something comes over a living connection at least as often.
+/// The timeout after which the apiserver ends each watch, so that a live connection is never silent for longer.
 const WATCH_SECONDS: u32 = 4;
 
-/// A connection over which nothing has come for so long is dead. With the pause before the next try, a watch that died
-/// without a word is noticed and replaced within ten seconds.
+/// A connection counts as dead if it is silent for this long. Together with the pause before the retry, a dead watch is
+/// replaced within ten seconds.
 pub const SILENCE_SECONDS_MAX: u64 = 6;
 
-/// What a watch tells.
-pub enum Heard<K> {
-    /// Something changed.
+/// An event of a watch.
+pub enum WatchEvent<K> {
+    /// Objects changed.
     Changed(Change<K>),
-    /// It has failed, and is over.
+    /// The watch failed and has ended.
     Lost(watcher::Error),
 }
 
-/// Tells of everything until the watch fails; the answer is whether somebody still listens.
+/// Forwards the changes until the watch fails. Returns whether the receiver still exists.
 pub async fn follow<K, S>(
     api: Api<Decoded<K>>,
     to: &mpsc::UnboundedSender<S>,
-    tell: impl Fn(Heard<K>) -> S,
+    tell: impl Fn(WatchEvent<K>) -> S,
 ) -> bool
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
@@ -61,27 +62,27 @@ where
             }
             Ok(Event::Apply(object)) => Change::Applied(Box::new(slimmed(object))),
             Ok(Event::Delete(object)) => Change::Deleted(Box::new(object.meta().clone())),
-            Err(error) => return to.send(tell(Heard::Lost(error))).is_ok(),
+            Err(error) => return to.send(tell(WatchEvent::Lost(error))).is_ok(),
         };
-        if to.send(tell(Heard::Changed(change))).is_err() {
+        if to.send(tell(WatchEvent::Changed(change))).is_err() {
             return false;
         }
     }
     true
 }
 
-/// A broken behaviour for the simulator: an undecodable object counts as absent.
+/// A deliberate defect for the simulator: an undecodable object counts as absent.
 fn is_ignored<K>(object: &Decoded<K>) -> bool {
     matches!(object, Decoded::Undecodable(_)) && plan::sabotaged!(UndecodableReadAsAbsent)
 }
 
-/// Who wrote which field is the largest part of most objects, and nobody here asks.
+/// Removes `managedFields`, which is the largest part of most objects and which the controller does not use.
 fn slimmed<K: Resource>(mut object: K) -> K {
     object.meta_mut().managed_fields = None;
     object
 }
 
-/// Whether the cluster does not have what is watched.
+/// Whether the apiserver does not serve the watched kind.
 pub fn is_not_found(error: &watcher::Error) -> bool {
     let status = match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
@@ -91,7 +92,7 @@ pub fn is_not_found(error: &watcher::Error) -> bool {
     status.code == 404
 }
 
-/// An object's version as a number, by which a later one is told from an earlier one.
+/// The `resourceVersion` of an object as a number, to compare versions. 0 if it is not a number.
 pub fn version(metadata: &ObjectMeta) -> u64 {
     metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }

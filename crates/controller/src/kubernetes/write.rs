@@ -1,25 +1,26 @@
-//! What a failed write means, and how long to wait before the next.
+//! Classifies failed writes, and sets the backoff after them.
 
 use std::time::Duration;
 
 use crate::backoff::Retry;
 
-/// Pauses after a write had no answer, or one that says that the apiserver can't answer now.
+/// The backoff after a write without a response, or with one that says that the apiserver is not available.
 pub(crate) const UNANSWERED_RETRY: Retry = Retry { shortest: WRITE_RETRY, longest: Duration::from_secs(2) };
 
-/// Pauses after a write was refused.
+/// The backoff after a refused write.
 pub(crate) const REFUSED_RETRY: Retry = Retry { shortest: WRITE_RETRY, longest: Duration::from_secs(60) };
 
-/// The first pause after a write failed.
+/// The first pause after a failed write.
 const WRITE_RETRY: Duration = Duration::from_millis(500);
 
-/// A write that was refused so often is reported.
+/// After this number of refusals in a row, the controller publishes an Event.
 pub(crate) const REFUSALS_REPORTED: u32 = 3;
 
-/// Whether the apiserver has answered that it does not take a write. Somebody has to change something before it does.
+/// Whether the apiserver refused a write. A retry succeeds only after a person or another controller has changed
+/// something.
 pub(crate) fn is_refused(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };
-    // What is too large for etcd is answered like a fault of the server.
+    // For an object that is too large for etcd, the apiserver responds with a server error.
     let is_too_large = status.message.contains("request is too large");
     is_too_large || ((400..500).contains(&status.code) && status.code != 429)
 }

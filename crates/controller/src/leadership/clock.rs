@@ -1,20 +1,21 @@
-//! Time, from outside. The loop never asks the operating system itself, so a simulation can put its own clock here.
+//! The clock of leader election and the reconcilers. They never read the system time themselves, so a simulation can
+//! use its own clock.
 
 use std::time::Duration;
 
 use plan::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 
-/// What time it is.
+/// A source of time.
 pub trait Clock: Send + Sync {
-    /// The time of day, for what is written into objects and read from them.
+    /// The wall clock time, for timestamps in objects.
     fn wall(&self) -> Timestamp;
 
-    /// Time that only moves forward, also while the machine is suspended: a lease runs out while we sleep.
+    /// A monotonic time that includes suspends of the machine, because the lease also expires during a suspend.
     fn since_boot(&self) -> Duration;
 }
 
-/// The operating system's clocks.
+/// The clocks of the operating system.
 pub struct SystemClock;
 
 impl Clock for SystemClock {

@@ -1,12 +1,11 @@
-//! The fence: nothing is changed anywhere by a process that is not the leader, or may not be the leader any more when the
-//! change takes effect.
+//! The fence blocks changes if this process is not the leader, or may lose the lease before the change takes effect.
 //!
-//! In: the lease's extensions. Out: for every change, whether it may be made and how long it may take. It is asked before
-//! a call begins, and again by `drivers::network` right before each write to the socket, so a process that was stopped
-//! anywhere before that and goes on later does not send it. What is left is the moment between that last answer and the
-//! system call it allows, which no process can close from its own side.
+//! In: the renewals of the lease. Out: for every change, whether it may start and how long it may take. The controller
+//! checks the fence before a call, and `drivers::network` checks it again right before each write to the socket. So a
+//! process that is suspended before that write does not send it after the lease has expired. The time between that last
+//! check and the system call remains: no process can close this gap on its own.
 //!
-//! Changes of Kubernetes objects name the version that they were planned for, so there the apiserver is the fence.
+//! Updates of Kubernetes objects name the version that they were planned for, so the apiserver rejects outdated ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,30 +17,30 @@ use tower::{BoxError, Service, ServiceExt};
 
 use super::clock::Clock;
 
-/// Whether we may change anything, and until when.
+/// Whether this process may make changes, and until when.
 pub struct Fence {
     clock: Arc<dyn Clock>,
-    /// When our lease ends, in milliseconds since boot; 0 while we have none.
+    /// When the lease of this process expires, in milliseconds since boot. 0 without a lease.
     ends: AtomicU64,
 }
 
 impl Fence {
-    /// Closed.
+    /// Creates a closed fence.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self { clock, ends: AtomicU64::new(0) })
     }
 
-    /// Our lease ends then.
+    /// Opens the fence until the lease expires at `end`, as time since boot.
     pub fn open_until(&self, end: Duration) {
         self.ends.store(u64::try_from(end.as_millis()).unwrap_or(0), Ordering::SeqCst);
     }
 
-    /// We have no lease.
+    /// Closes the fence: this process has no lease.
     pub fn close(&self) {
         self.ends.store(0, Ordering::SeqCst);
     }
 
-    /// How long a change that begins now may take, or nothing where none may begin.
+    /// How long a change that starts now may take. None if no change may start.
     pub fn remaining(&self) -> Option<Duration> {
         if plan::sabotaged!(NoFence) {
             return Some(Duration::from_secs(10));
@@ -51,7 +50,7 @@ impl Fence {
     }
 }
 
-/// Lets reads through, and changes only while the fence is open, cutting them off when it closes.
+/// A service that passes reads, and changes only while the fence is open. It cancels a change when the time is over.
 pub fn fenced(service: HttpService, fence: Arc<Fence>) -> HttpService {
     let send = move |request: http::Request<bytes::Bytes>| {
         let (mut service, fence) = (service.clone(), Arc::clone(&fence));
@@ -60,10 +59,10 @@ pub fn fenced(service: HttpService, fence: Arc<Fence>) -> HttpService {
                 return service.ready().await?.call(request).await;
             }
             let service = service.ready().await?;
-            let left = fence.remaining().ok_or("not sent: we are not the leader, or not for long enough")?;
+            let left = fence.remaining().ok_or("not sent: the lease is no longer valid")?;
             match tokio::time::timeout(left, service.call(request)).await {
                 Ok(answer) => answer,
-                Err(_) => Err(BoxError::from("cut off because our lease is about to end")),
+                Err(_) => Err(BoxError::from("canceled: the lease is about to expire")),
             }
         }
     };
@@ -89,20 +88,20 @@ mod tests {
     }
 
     #[test]
-    fn a_change_may_take_what_is_left_of_the_lease_less_the_margin() {
+    fn a_change_may_take_the_rest_of_the_lease_minus_the_margin() {
         let clock = Arc::new(Stopped(Mutex::new(Duration::from_secs(100))));
         let fence = Fence::new(Arc::clone(&clock) as Arc<dyn Clock>);
-        assert_eq!(fence.remaining(), None, "closed at first");
+        assert_eq!(fence.remaining(), None, "a new fence is closed");
         fence.open_until(Duration::from_secs(115));
         assert_eq!(fence.remaining(), Some(Duration::from_secs(14)));
         *clock.0.lock().unwrap() = Duration::from_secs(114);
         assert_eq!(fence.remaining(), None, "within the margin");
         *clock.0.lock().unwrap() = Duration::from_secs(200);
-        assert_eq!(fence.remaining(), None, "over");
+        assert_eq!(fence.remaining(), None, "expired");
     }
 
     #[tokio::test]
-    async fn a_closed_fence_lets_reads_through_and_no_change() {
+    async fn a_closed_fence_passes_reads_and_blocks_changes() {
         let clock = Arc::new(Stopped(Mutex::new(Duration::from_secs(100))));
         let fence = Fence::new(clock);
         let answer = |_| async { Ok::<_, BoxError>(http::Response::new(bytes::Bytes::new())) };

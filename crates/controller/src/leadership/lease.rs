@@ -1,17 +1,20 @@
-//! Leadership, by a Lease with client-go's semantics.
+//! Leader election by a Lease, with client-go's semantics.
 //!
-//! In: a client of its own, with hard timeouts and no silent retries. Out: the moment at which we lead, our epoch, and a
-//! fence that is open exactly while we do. Expiry of another's lease is judged by when we saw it change, on our own clock;
-//! clocks of two machines are never compared. Every write carries the version that was read.
+//! In: a separate client with hard timeouts and no silent retries. Out: whether this process leads, its epoch, and a
+//! fence that is open while it leads. A candidate measures the expiry of another leader's Lease with its own clock,
+//! from when it saw the Lease change. It never compares the clocks of two machines. Every write names the version that
+//! was read.
 //!
-//! A leader that could not renew in time is not the leader any more and says so by ending: its process must end too.
+//! A leader that could not renew the Lease in time has lost it. [`Candidate::keep`] then returns, and the process must
+//! end.
 //!
-//! Who may take the lease, and how long a new leader keeps still, is decided by `plan::leadership`. While a FLIPOP in our
-//! namespace leads we stand by: it moves the same addresses, and does not look at our lease.
+//! `plan::leadership` decides whether a candidate may take the Lease, and how long a new leader waits. While a FLIPOP
+//! in the same namespace leads, the candidate stands by, because FLIPOP moves the same addresses and ignores this
+//! Lease.
 //!
-//! The epoch is one more than the highest of the Lease's and every journal's, and is written into the Lease. If people change
-//! that or how long it lasts, a leader's next renewal puts its own back, and only a Lease whose leader says so itself was given
-//! up in order.
+//! The epoch of a new leader is one more than the highest epoch in the Lease and all journals. The leader writes it
+//! into the Lease. If a person changes the epoch or the duration, the next renewal restores them. A Lease counts as
+//! released only if its leader annotated it so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,61 +32,63 @@ use plan::{Epoch, NodeName};
 use super::clock::Clock;
 use super::fence::Fence;
 
-/// The pause between two looks at the lease, or two renewals.
+/// The pause between two attempts to acquire or renew the lease.
 pub const RETRY: Duration = Duration::from_secs(2);
 
-/// The lease by which FLIPOP's leader is told from its standbys.
+/// The lease of FLIPOP's leader.
 pub const FLIPOP_LEASE: &str = "floating-ip-pool-controller-leader-election";
 
-/// The annotation that holds the leader's epoch.
+/// The annotation with the leader's epoch.
 pub const EPOCH_ANNOTATION: &str = "netinfra.darkbrains.com/epoch";
 
-/// The annotation by which a leader says that it gave the lease up in order, after so many transitions. Whoever takes it counts one
-/// more, and whoever of us does takes the annotation off.
+/// The annotation of a leader that released the lease, with the number of transitions at that time. The next leader of
+/// any program increases `leaseTransitions`, which makes the annotation invalid. The next leader of this program also
+/// removes it.
 pub const RELEASED_ANNOTATION: &str = "netinfra.darkbrains.com/released";
 
-/// The annotation that names the node whose pod gave the lease up for somebody else to do what would have cut it off.
+/// The annotation with the node whose pod handed the lease over, because the next step would have cut off that node.
 pub const HANDED_OVER_ANNOTATION: &str = "netinfra.darkbrains.com/handed-over-from";
 
 /// Options of a candidate.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its name among the candidates.
+    /// Its unique holder identity.
     pub identity: String,
     /// The Lease that all candidates share, as namespace and name.
     pub lease: (String, String),
     /// Lease duration.
     pub duration: Duration,
-    /// The namespace in which the candidate stands by while a FLIPOP leads; none where it does nothing that FLIPOP does.
+    /// The namespace in which a leading FLIPOP makes the candidate stand by. None if the controller does not do
+    /// FLIPOP's work.
     pub flipop_namespace: Option<String>,
 }
 
 /// A candidate for leadership.
 pub struct Candidate {
     api: Api<Lease>,
-    /// The leases of our own namespace, where a FLIPOP that we replace has its own; none where we do nothing that it does.
-    beside: Option<Api<Lease>>,
+    /// The Leases in FLIPOP's namespace. None if the controller does not do FLIPOP's work.
+    flipop_api: Option<Api<Lease>>,
     name: String,
     identity: String,
     duration: Duration,
     clock: Arc<dyn Clock>,
     fence: Arc<Fence>,
-    /// Our epoch, once we lead.
+    /// The epoch of this process, once it leads.
     epoch: Option<Epoch>,
-    /// The lease as last seen, and when we saw it change.
+    /// The lease as last seen, and when this process saw it change.
     seen: Option<(Lease, Duration)>,
-    /// FLIPOP's lease, likewise.
+    /// FLIPOP's lease as last seen, and when this process saw it change.
     flipop: Option<(Lease, Duration)>,
-    /// Whether FLIPOP was ever seen to lead: its last request may still be under way.
+    /// Whether FLIPOP has led since the start of this process. Its last request may still be in flight.
     has_stood_by: bool,
 }
 
 impl Candidate {
-    /// A candidate for the lease that the options name.
+    /// Creates a candidate for the lease in the options.
     pub fn new(client: Client, options: Options, clock: Arc<dyn Clock>, fence: Arc<Fence>) -> Self {
         let Options { identity, lease: (namespace, name), duration, flipop_namespace } = options;
         Self {
-            beside: flipop_namespace.map(|namespace| Api::namespaced(client.clone(), &namespace)),
+            flipop_api: flipop_namespace.map(|namespace| Api::namespaced(client.clone(), &namespace)),
             api: Api::namespaced(client, &namespace),
             name,
             identity,
@@ -97,7 +102,7 @@ impl Candidate {
         }
     }
 
-    /// Waits until we lead.
+    /// Waits until this process has the lease.
     pub async fn win(&mut self) -> Gained {
         let config = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
         let changes = watcher(self.api.clone(), config);
@@ -106,9 +111,9 @@ impl Candidate {
             match self.try_win().await {
                 Ok(Some(gained)) => return gained,
                 Ok(None) => {}
-                Err(error) => tracing::warn!(%error, "looking at the lease failed"),
+                Err(error) => tracing::warn!(%error, "failed to acquire the lease"),
             }
-            // A release is seen at once, so that nobody waits for the next look.
+            // The watch shows a release at once, without waiting for the next attempt.
             let changed = async {
                 if !matches!(changes.next().await, Some(Ok(_))) {
                     tokio::time::sleep(RETRY).await;
@@ -122,10 +127,10 @@ impl Candidate {
         }
     }
 
-    /// Whether a FLIPOP in our namespace leads.
+    /// Whether a FLIPOP in the same namespace leads.
     async fn flipop_leads(&mut self) -> Result<bool> {
-        let Some(beside) = &self.beside else { return Ok(false) };
-        let Some(lease) = beside.get_opt(FLIPOP_LEASE).await? else {
+        let Some(flipop_api) = &self.flipop_api else { return Ok(false) };
+        let Some(lease) = flipop_api.get_opt(FLIPOP_LEASE).await? else {
             self.flipop = None;
             return Ok(false);
         };
@@ -138,7 +143,7 @@ impl Candidate {
             tracing::warn!(
                 lease = FLIPOP_LEASE,
                 holder = holder(&lease),
-                "standing by while FLIPOP leads: scale it to zero"
+                "standing by while FLIPOP leads: scale FLIPOP to zero"
             );
         }
         Ok(leads)
@@ -169,7 +174,7 @@ impl Candidate {
         Ok(Some(if is_after_flipop { Gained::TakenOver } else { gained }))
     }
 
-    /// Our claim, on top of the lease as it was read.
+    /// The lease as it was read, with this process as its holder.
     fn record(&self, lease: Lease, transitions: i32) -> Lease {
         let now = MicroTime(self.clock.wall());
         let mut metadata = ObjectMeta { name: Some(self.name.clone()), ..lease.metadata };
@@ -189,31 +194,31 @@ impl Candidate {
         i32::try_from(self.duration.as_secs()).unwrap_or(i32::MAX)
     }
 
-    /// The lease is ours until its duration has passed since the request that the apiserver granted began.
+    /// Records a successful write. The lease is valid for its duration, counted from the start of that request.
     fn renewed(&mut self, lease: Lease, began: Duration) {
         self.fence.open_until(began.saturating_add(self.duration));
         self.seen = Some((lease, began));
     }
 
-    /// The highest epoch that the lease knows of.
+    /// The epoch in the lease.
     pub fn last_epoch(&self) -> Epoch {
         self.seen.as_ref().and_then(|(lease, _)| epoch(lease)).unwrap_or_default()
     }
 
-    /// Whether a pod on this node handed the lease over, and nobody on another has led since.
+    /// Whether a pod on this node handed the lease over, and no pod has led since.
     pub fn was_handed_over_from(&self, node: &NodeName) -> bool {
         let annotations = self.seen.as_ref().and_then(|(lease, _)| lease.metadata.annotations.as_ref());
         annotations.and_then(|all| all.get(HANDED_OVER_ANNOTATION)).is_some_and(|from| from == node.as_str())
     }
 
-    /// Writes our epoch into the lease.
+    /// Writes the epoch into the lease. Retries until the lease is lost.
     pub async fn set_epoch(&mut self, epoch: Epoch) -> Result<()> {
         self.epoch = Some(epoch);
         loop {
             match self.renew().await {
                 Err(error) if self.fence.remaining().is_none() || self.is_lost().await => return Err(error),
                 Err(error) => {
-                    tracing::warn!(%error, "writing our epoch into the lease failed");
+                    tracing::warn!(%error, "failed to write the epoch into the lease");
                     tokio::time::sleep(self.pause()).await;
                 }
                 Ok(()) => return Ok(()),
@@ -221,24 +226,28 @@ impl Candidate {
         }
     }
 
-    /// Renews the lease until that fails for too long; then we lead no more.
+    /// Renews the lease. Returns when this process no longer leads.
     pub async fn keep(&mut self) {
-        // As client-go does: two thirds of the duration.
+        // Two thirds of the duration, as in client-go.
         let deadline = self.duration.saturating_mul(2) / 3;
         let mut last = self.clock.since_boot();
         while self.clock.since_boot() < last.saturating_add(deadline) {
-            // It was renewed right before; a renewal that is cut off leaves us not knowing its version.
+            // The pause is first, because the lease was written just before this call. A canceled renewal would leave
+            // its version unknown.
             tokio::time::sleep(self.pause()).await;
             match self.renew().await {
                 Ok(()) => {
                     last = self.clock.since_boot();
                     if matches!(self.flipop_leads().await, Ok(true)) {
-                        tracing::error!(lease = FLIPOP_LEASE, "FLIPOP leads beside us: giving way to it");
+                        tracing::error!(
+                            lease = FLIPOP_LEASE,
+                            "stopping because FLIPOP leads too: scale FLIPOP to zero"
+                        );
                         break;
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "renewing the lease failed");
+                    tracing::warn!(%error, "failed to renew the lease");
                     if self.is_lost().await {
                         break;
                     }
@@ -253,8 +262,9 @@ impl Candidate {
         RETRY.min(self.duration / 4)
     }
 
-    /// Reads the lease again after a failure: an answer may have been lost, or somebody may have annotated it. One that is
-    /// still ours is gone on with; whether ours has been extended is only known from an answered write.
+    /// Reads the lease after a failed write, because the response may be lost, or a person may have annotated the
+    /// lease. Returns whether another process has taken it. The read does not extend the lease: only a successful write
+    /// does.
     async fn is_lost(&mut self) -> bool {
         let Ok(Some(found)) = self.api.get_opt(&self.name).await else { return false };
         let claim = |lease: &Lease| {
@@ -271,7 +281,7 @@ impl Candidate {
     }
 
     async fn renew(&mut self) -> Result<()> {
-        let (lease, _) = self.seen.as_ref().context("there is no lease to renew")?;
+        let (lease, _) = self.seen.as_ref().context("no lease to renew")?;
         let began = self.clock.since_boot();
         let mut renewed = lease.clone();
         if let Some(spec) = &mut renewed.spec {
@@ -292,14 +302,14 @@ impl Candidate {
         Ok(())
     }
 
-    /// Gives the lease up in order: nothing of ours is under way any more. Who hands it over names its node.
+    /// Releases the lease. The caller has no requests in flight. For a hand-over, it passes its node.
     pub async fn release(&mut self, handed_over_from: Option<&NodeName>) -> Result<()> {
         self.fence.close();
-        // The last renewal may have been cut off before its answer came.
+        // The last renewal may have been canceled before its response arrived.
         if self.is_lost().await {
             return Ok(());
         }
-        let (lease, _) = self.seen.as_ref().context("there is no lease to release")?;
+        let (lease, _) = self.seen.as_ref().context("no lease to release")?;
         let mut released = lease.clone();
         let annotations = released.metadata.annotations.get_or_insert_default();
         annotations.extend(handed_over_from.map(|node| (HANDED_OVER_ANNOTATION.into(), node.to_string())));
@@ -319,7 +329,7 @@ fn sighting(lease: &Lease, since: Duration) -> Sighting<'_> {
     Sighting { holder: holder(lease), is_released, lasts: lasts(lease), since }
 }
 
-/// Takes note of a lease as it is now, and tells when we saw it change.
+/// Records a lease, and returns when this process saw its last change.
 fn note(seen: &mut Option<(Lease, Duration)>, lease: &Lease, now: Duration) -> Duration {
     match seen {
         Some((known, at)) if known.metadata.resource_version == lease.metadata.resource_version => *at,
@@ -330,27 +340,27 @@ fn note(seen: &mut Option<(Lease, Duration)>, lease: &Lease, now: Duration) -> D
     }
 }
 
-/// The epoch of the last who led by a lease.
+/// The epoch of the last leader.
 fn epoch(lease: &Lease) -> Option<Epoch> {
     annotation(lease, EPOCH_ANNOTATION).map(|epoch| Epoch(epoch.into()))
 }
 
-/// A number that a lease is annotated with. One that nobody can have counted to is none.
+/// The number in an annotation of a lease. None if it is out of range.
 fn annotation(lease: &Lease, name: &str) -> Option<i32> {
     lease.metadata.annotations.as_ref()?.get(name)?.parse().ok()
 }
 
-/// How often a lease was taken by another than before.
+/// The number of transitions of a lease.
 fn transitions(lease: &Lease) -> i32 {
     lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0)
 }
 
-/// Who holds a lease; empty where nobody does.
+/// The holder of a lease. Empty if it has none.
 fn holder(lease: &Lease) -> &str {
     lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
 
-/// How long a lease lasts that is not renewed.
+/// The duration of a lease.
 fn lasts(lease: &Lease) -> Duration {
     let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
     Duration::from_secs(u64::from(seconds.unsigned_abs()))

@@ -1,4 +1,6 @@
-//! Drivers for everything that has credentials, from the settings.
+//! Creates the drivers of all providers with credentials.
+//!
+//! In: the settings, and the HTTP services. Out: one driver per provider. It sends no requests.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +21,7 @@ use drivers::digitalocean::addresses::DigitalOcean;
 use drivers::digitalocean::records::Records;
 use drivers::google::addresses::Compute;
 use drivers::http::HttpService;
-use drivers::network::MayLeave;
+use drivers::network::MaySend;
 use drivers::record::RecordDriver;
 use drivers::rfc2136::records::{self as rfc2136, Key, Rfc2136};
 use drivers::tokens::{self, Tokens};
@@ -28,22 +30,22 @@ use plan::{DnsProvider, Provider};
 
 use crate::settings::{Secret, Settings};
 
-/// What moves addresses and what publishes names.
+/// The drivers of all configured providers.
 #[derive(Clone, Default)]
 pub struct Drivers {
-    /// The clouds.
+    /// Drivers for addresses.
     pub addresses: BTreeMap<Provider, Arc<dyn AddressDriver>>,
-    /// The DNS providers.
+    /// Drivers for DNS records.
     pub records: BTreeMap<DnsProvider, Arc<dyn RecordDriver>>,
 }
 
-/// Drivers for everything that has credentials, over the given service. What changes nothing, such as the exchange of a
-/// token, goes over `open`, which is not fenced. Messages to a name server ask `may_leave` themselves.
+/// Creates the drivers. They send their requests with the fenced `service`. Token requests change nothing and use the
+/// unfenced `open`. Messages to a name server check `may_leave` instead.
 pub fn drivers(
     settings: &Settings,
     service: &HttpService,
     open: &HttpService,
-    may_leave: MayLeave,
+    may_leave: MaySend,
 ) -> Drivers {
     let mut drivers = Drivers::default();
     match tokens::google() {
@@ -52,7 +54,7 @@ pub fn drivers(
             let driver = Compute::new(service, &settings.google_compute_custom_endpoint, tokens);
             drivers.addresses.insert(Provider::Gcp, Arc::new(driver));
         }
-        Err(error) => tracing::warn!(%error, "Google Cloud is not available"),
+        Err(error) => tracing::warn!(%error, "failed to load credentials, Google Cloud is not available"),
     }
     drivers.addresses.insert(Provider::Azure, Arc::new(azure(settings, service, open)));
     let token = secret(&settings.digitalocean_access_token_file, &settings.digitalocean_access_token);
@@ -75,17 +77,18 @@ pub fn drivers(
     }
     #[cfg(feature = "aws")]
     {
-        // Whether there are credentials is known only when somebody asks for them.
+        // The AWS SDK looks for credentials only at the first request, so this driver always exists.
         let aws = Aws::new(service.clone(), aws::Identity::Found, &settings.aws_region, wall_seconds());
         let aws = Arc::new(aws.at(settings.aws_endpoint_url.as_deref()));
         let names = Route53::new(Arc::clone(&aws), ::drivers::aws::records::limits());
-        let ec2 = Ec2::new(aws, ::drivers::aws::addresses::limits(), ::drivers::aws::addresses::LATE_MAX);
+        let ec2 =
+            Ec2::new(aws, ::drivers::aws::addresses::limits(), ::drivers::aws::addresses::STALENESS_MAX);
         drivers.addresses.insert(Provider::Aws, Arc::new(ec2));
         drivers.records.insert(DnsProvider::Route53, Arc::new(names));
     }
     if let Some(server) = &settings.rfc2136_server {
         let secret = secret(&settings.rfc2136_tsig_secret_file, &settings.rfc2136_tsig_secret);
-        // A key without its secret is told as an error of each message, and nothing goes out unsigned.
+        // With a key name but no secret, every message fails, so the controller never sends unsigned messages.
         let missing = || tokens::missing("RFC2136_TSIG_SECRET");
         let key = settings.rfc2136_tsig_key_name.clone().filter(|name| !name.is_empty()).map(|name| Key {
             name,
@@ -99,7 +102,8 @@ pub fn drivers(
     drivers
 }
 
-/// Azure's driver. A machine's own identity needs no setting, so whether there is one is known when it is asked for.
+/// Creates the driver for Azure. It always exists, because a managed identity needs no setting and is found only at the
+/// first request.
 fn azure(settings: &Settings, service: &HttpService, open: &HttpService) -> Azure {
     let given = |setting: &Option<String>| setting.clone().filter(|text| !text.is_empty());
     let identity = Identity {
@@ -118,14 +122,14 @@ fn azure(settings: &Settings, service: &HttpService, open: &HttpService) -> Azur
     Azure::new(service, url, tokens, given(&settings.azure_resource_group))
 }
 
-/// A secret in a file that may change, or else in a variable.
+/// A secret from a file, which may change, or else from a variable.
 fn secret(file: &Option<PathBuf>, variable: &Option<Secret>) -> Option<Arc<dyn Tokens>> {
     let text = || variable.as_ref().map(Secret::text).filter(|text| !text.is_empty());
     let fixed = || text().map(|text| tokens::fixed(text.trim()));
     file.as_ref().map(tokens::in_file).or_else(fixed)
 }
 
-/// The time that signatures carry.
+/// The time for signatures, in seconds since the epoch.
 fn wall_seconds() -> Seconds {
     Arc::new(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
@@ -143,7 +147,7 @@ mod tests {
     use std::collections::BTreeSet;
     use testbed::fake::{Fake, azure, digitalocean, entra};
 
-    /// DigitalOcean's driver as these settings make it, at an account that accepts the given token alone.
+    /// DigitalOcean's driver with these settings, for an account that accepts only this token.
     fn digitalocean(arguments: &[&str], accepted: &str) -> Arc<dyn AddressDriver> {
         let settings = Settings::try_parse_from([&["controller"], arguments].concat()).unwrap();
         let account = Fake::new(digitalocean::DigitalOcean::new(accepted));
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_for_azure_is_asked_for_outside_of_the_fence() {
+    async fn token_requests_to_azure_are_not_fenced() {
         let arguments =
             ["--azure-tenant-id=tenant", "--azure-client-id=client", "--azure-client-secret=secret"];
         let arguments =
@@ -173,14 +177,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn f13_a_token_in_a_file_is_read_again_for_every_call_and_goes_before_the_variable() {
+    async fn f13_a_token_file_overrides_the_variable_and_is_reread() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("DIGITALOCEAN_ACCESS_TOKEN");
         std::fs::write(&file, "old\n").unwrap();
         let argument = format!("--digitalocean-access-token-file={}", file.display());
         let driver = digitalocean(&[&argument, "--digitalocean-access-token=older"], "new");
         assert!(matches!(driver.list(&scope()).await, Err(DriverError::Denied { .. })));
-        // A kubelet puts another file in the place of the one that was there.
+        // The kubelet replaces the file in the same way.
         let rotated = folder.path().join("rotated");
         std::fs::write(&rotated, "new\n").unwrap();
         std::fs::rename(rotated, &file).unwrap();
@@ -189,12 +193,12 @@ mod tests {
         let error = driver.list(&scope()).await.unwrap_err().to_string();
         assert!(
             error.contains(&file.display().to_string()),
-            "it does not say which file is missing: {error}"
+            "the error does not name the missing file: {error}"
         );
     }
 
     #[tokio::test]
-    async fn f13_a_token_comes_from_the_variable_that_users_have_set() {
+    async fn f13_tokens_come_from_the_documented_variables() {
         let command = Settings::command();
         let names: BTreeSet<_> =
             command.get_arguments().filter_map(|setting| setting.get_env()?.to_str()).collect();

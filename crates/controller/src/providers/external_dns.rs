@@ -1,8 +1,8 @@
-//! Names that external-dns publishes: we write a `DNSEndpoint`, and it does the rest.
+//! The DNS driver for external-dns: the controller writes a `DNSEndpoint`, and external-dns publishes it.
 //!
-//! In: a set of records. Out: one `DNSEndpoint` for it in the namespace of the object that names it. external-dns keeps its
-//! own account of what is whose in the zone; what is whose in the cluster is said by a label and an annotation. It never
-//! writes an endpoint without targets, for which external-dns would put others.
+//! In: a set of records. Out: one `DNSEndpoint` in the namespace of the object that lists the DNS name. external-dns
+//! records the ownership in the zone. A label and an annotation record the ownership in the cluster. This driver never
+//! writes an endpoint without targets, because external-dns would add others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,8 @@ const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const US: &str = "ip-address-controller";
 const OWNER: &str = "netinfra.darkbrains.com/owner";
 
-/// Whose an endpoint is that does not carry our mark: it is left alone, because it may say more than we can read.
+/// The owner of an endpoint without the controller's mark. The controller leaves it alone, because it may have more
+/// data than this driver reads.
 const SOMEBODY: &str = "somebody";
 
 /// Writes `DNSEndpoint`s.
@@ -33,7 +34,7 @@ pub struct ExternalDns {
 }
 
 impl ExternalDns {
-    /// In the cluster that the client speaks to.
+    /// Creates a driver for the client's cluster.
     pub fn new(client: Client, fence: Arc<Fence>) -> Self {
         Self { client, fence }
     }
@@ -52,7 +53,7 @@ impl ExternalDns {
         let found = self.get(name, object).await?;
         change.check(&found.as_ref().map(|found| set(found, name)).unwrap_or_default())?;
         if self.fence.remaining().is_none() {
-            return Err(DriverError::Unavailable("not sent: we may not lead any more".into()));
+            return Err(DriverError::Unavailable("not sent: the lease is no longer valid".into()));
         }
         match (found, &new.owner) {
             (Some(found), None) => {
@@ -103,7 +104,7 @@ fn resource() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("externaldns.k8s.io", "v1alpha1", "DNSEndpoint"))
 }
 
-/// A name that no other object of ours has: kinds may share theirs.
+/// The name of the `DNSEndpoint`. It includes the kind, because objects of two kinds may have the same name.
 fn endpoint_name(name: &RecordName, object: &PoolKey) -> String {
     format!("{}-{}-{}", object.kind, object.name, name.kind.name()).to_ascii_lowercase()
 }
@@ -117,7 +118,7 @@ fn spec(name: &RecordName, set: &RecordSet) -> Value {
     json!({"endpoints": [endpoint]})
 }
 
-/// What a `DNSEndpoint` says of a name. One for another name has no values.
+/// The record set of a name in a `DNSEndpoint`. It has no values if the endpoint is for another name.
 fn set(found: &DynamicObject, name: &RecordName) -> RecordSet {
     let endpoint = &found.data["spec"]["endpoints"][0];
     let is_meant = endpoint["dnsName"] == *name.name;
@@ -135,7 +136,9 @@ fn explain(error: kube::Error) -> DriverError {
     let kube::Error::Api(status) = &error else { return DriverError::Unavailable(error.to_string()) };
     let message = status.message.clone();
     match status.code {
-        404 => DriverError::NotFound(format!("{message}: is the CRD of external-dns installed?")),
+        404 => DriverError::NotFound(format!(
+            "{message}: check that the DNSEndpoint CRD of external-dns is installed"
+        )),
         409 | 412 => DriverError::Conflict(message),
         403 => DriverError::Denied { permission: "dnsendpoints.externaldns.k8s.io".into(), message },
         429 => DriverError::RateLimited { retry_after: Duration::from_secs(1), message },
@@ -152,7 +155,7 @@ mod tests {
     use plan::{DnsProvider, RecordKind};
     use std::sync::Mutex;
 
-    /// A cluster without endpoints, and what it was asked.
+    /// A driver for a cluster without endpoints, and the requests that the cluster got.
     fn cluster() -> (ExternalDns, Arc<Mutex<Vec<String>>>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let to = Arc::clone(&asked);
@@ -179,9 +182,9 @@ mod tests {
         (ExternalDns::new(Client::new(service, "default"), fence), asked)
     }
 
-    /// The zone and the name are only in the object's body, so none of their characters matters to the path.
+    /// The zone and the name are only in the body of a request, so no character in them can change the path.
     #[tokio::test]
-    async fn no_name_leads_a_request_to_another_object() {
+    async fn no_dns_name_changes_the_path_of_a_request() {
         let object = PoolKey { kind: "FloatingIPPool", namespace: "web".into(), name: "pool".into() };
         let long = "a".repeat(100_000);
         for text in

@@ -1,7 +1,7 @@
-//! Asks the clouds, each scope on its own, and tells what they said.
+//! Schedules listings of the clouds, one per scope.
 //!
-//! In: which scopes are wanted and how old their facts may get. Out: [`Told`] events. A cloud that is slow or down holds up
-//! nobody else. A listing is numbered when it begins, so that what it says can't undo what was learnt later.
+//! In: the wanted scopes, and the maximum age of their facts. Out: [`Response`] events. A slow or unavailable cloud never
+//! delays the others. Each listing gets a number when it starts, so that an old listing can't replace newer facts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,67 +15,67 @@ use tokio::time::Instant;
 
 use crate::tasks::Tasks;
 
-/// The pause before a listing that failed is tried again.
+/// The pause after a failed listing.
 const LISTING_RETRY: Duration = Duration::from_secs(5);
 
-/// How old the facts may get of a scope in which something is changing that we don't do ourselves.
+/// The maximum age of the facts of a scope in which somebody else is changing something.
 const UNSETTLED_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// No cloud's word makes us wait longer than this before we ask again.
+/// The longest pause after a failed request, even if the cloud asks for a longer one.
 const LISTING_RETRY_MAX: Duration = Duration::from_secs(600);
 
-/// What a cloud said.
-pub struct Told {
-    /// Which scope.
+/// The response of a cloud.
+pub struct Response {
+    /// The scope of the request.
     pub scope: Scope,
-    /// What it said.
-    pub what: What,
+    /// The result.
+    pub what: ResponseKind,
 }
 
-/// What a cloud was asked.
-pub enum What {
-    /// Its addresses, asked at this moment.
+/// The result of a request to a cloud.
+pub enum ResponseKind {
+    /// The addresses, and the number of the listing.
     Addresses(Tick, Result<Listing, DriverError>),
-    /// What became of these machines, by those that it has.
+    /// The VMs in question, and the states of the existing VMs.
     Machines(BTreeSet<VmId>, Result<BTreeMap<VmId, MachineState>, DriverError>),
 }
 
-/// Who is asked, and when they answered last.
+/// Requests to all clouds, and when each scope is due.
 pub struct Clouds {
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
-    asking: Tasks<Told>,
-    scopes: BTreeMap<Scope, Asked>,
-    /// When the machines of a scope may be asked for again; never while they are.
+    requests: Tasks<Response>,
+    scopes: BTreeMap<Scope, ScopeState>,
+    /// When the VMs of a scope may be requested again. None while a request is in flight.
     machines_due: BTreeMap<Scope, Option<Instant>>,
 }
 
-/// How asking a scope stands.
+/// The state of a scope's listings.
 #[derive(Default)]
-struct Asked {
-    /// It is being asked now.
-    is_under_way: bool,
-    /// What is being read may have been asked too early, so it must be read again.
+struct ScopeState {
+    /// A listing is in flight.
+    is_in_flight: bool,
+    /// The listing in flight may have started too early, so another one must follow.
     is_too_early: bool,
-    /// When it last answered.
-    told: Option<Instant>,
-    /// When its facts are too old; never asked is too old now.
+    /// When the last listing ended.
+    answered: Option<Instant>,
+    /// When the next listing is due. None is due now.
     due: Option<Instant>,
-    /// The credentials don't allow to list its addresses.
+    /// The credentials do not allow listing addresses.
     is_denied: bool,
-    /// It failed, and is left alone until it is due, however much it is wanted.
-    is_resting: bool,
+    /// The last listing failed. No listing starts before it is due, even if it is requested.
+    is_backing_off: bool,
     age_max: Duration,
 }
 
 impl Clouds {
-    /// Nobody has been asked yet.
+    /// Creates the scheduler without any requests.
     pub fn new(drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>) -> Self {
-        Self { drivers, asking: Tasks::default(), scopes: BTreeMap::new(), machines_due: BTreeMap::new() }
+        Self { drivers, requests: Tasks::default(), scopes: BTreeMap::new(), machines_due: BTreeMap::new() }
     }
 
-    /// Asks every scope whose facts are too old, that must be read again, or in which something changes that is not ours.
-    /// `begin` numbers a listing and names the addresses that objects list, and where the credentials don't allow to list, also the
-    /// machines that are asked instead.
+    /// Starts a listing of every scope whose facts are too old or that is in `read_again`. Facts of `unsettled` scopes,
+    /// in which somebody else is changing something, age faster. `begin` returns the number of a listing and the
+    /// addresses that objects list. If the credentials do not allow listing, it also returns the VMs to read instead.
     pub fn ask(
         &mut self,
         wanted: &BTreeMap<Scope, Duration>,
@@ -84,45 +84,45 @@ impl Clouds {
         mut begin: impl FnMut(&Scope, bool) -> (Tick, ListRequest),
     ) {
         let now = Instant::now();
-        self.scopes.retain(|scope, asked| wanted.contains_key(scope) || asked.is_under_way);
+        self.scopes.retain(|scope, asked| wanted.contains_key(scope) || asked.is_in_flight);
         for (scope, age_max) in wanted {
             let asked = self.scopes.entry(scope.clone()).or_default();
             asked.age_max =
                 if unsettled.contains(scope) { UNSETTLED_AGE_MAX.min(*age_max) } else { *age_max };
-            if let (Some(told), false) = (asked.told, asked.is_resting) {
-                asked.due = asked.due.map(|due| due.min(later(told, asked.age_max)));
+            if let (Some(answered), false) = (asked.answered, asked.is_backing_off) {
+                asked.due = asked.due.map(|due| due.min(later(answered, asked.age_max)));
             }
-            if asked.is_under_way {
+            if asked.is_in_flight {
                 asked.is_too_early |= read_again.contains(scope);
                 continue;
             }
             let is_due = asked.due.is_none_or(|due| due <= now);
-            if is_due || (read_again.contains(scope) && !asked.is_resting) {
-                asked.is_under_way = true;
+            if is_due || (read_again.contains(scope) && !asked.is_backing_off) {
+                asked.is_in_flight = true;
                 let (driver, scope) = (self.drivers.get(&scope.provider).cloned(), scope.clone());
                 let (tick, named) = begin(&scope, asked.is_denied);
-                self.asking.spawn(async move {
+                self.requests.spawn(async move {
                     let listing = match driver {
                         Some(driver) => with_haste(Haste::Reading, list(&*driver, &scope, named)).await,
                         None => Err(no_credentials(&scope)),
                     };
-                    Told { scope, what: What::Addresses(tick, listing) }
+                    Response { scope, what: ResponseKind::Addresses(tick, listing) }
                 });
             }
         }
     }
 
-    /// Believes nothing of a scope any more: it is asked again as soon as it can be.
+    /// Makes a listing of a scope due now, or after its pause if the last one failed.
     pub fn forget(&mut self, scope: &Scope) {
         if let Some(asked) = self.scopes.get_mut(scope) {
-            asked.is_too_early |= asked.is_under_way;
-            if !asked.is_resting {
+            asked.is_too_early |= asked.is_in_flight;
+            if !asked.is_backing_off {
                 asked.due = None;
             }
         }
     }
 
-    /// Asks what became of machines of a scope, once at a time, and not again right after that failed.
+    /// Requests the states of VMs of a scope, unless such a request is in flight or failed a short while ago.
     pub fn ask_machines(&mut self, scope: &Scope, machines: &BTreeSet<VmId>) {
         let is_too_early = |due: &Option<Instant>| due.is_none_or(|due| due > Instant::now());
         if self.machines_due.get(scope).is_some_and(is_too_early) {
@@ -131,75 +131,75 @@ impl Clouds {
         self.machines_due.insert(scope.clone(), None);
         let (driver, scope, asked) =
             (self.drivers.get(&scope.provider).cloned(), scope.clone(), machines.clone());
-        self.asking.spawn(async move {
+        self.requests.spawn(async move {
             let machines = match driver {
                 Some(driver) => with_haste(Haste::Reading, driver.machines(&scope)).await,
                 None => Err(no_credentials(&scope)),
             };
-            Told { scope, what: What::Machines(asked, machines) }
+            Response { scope, what: ResponseKind::Machines(asked, machines) }
         });
     }
 
-    /// The next answer. Waits for ever while nobody is asked.
-    pub async fn told(&mut self) -> Told {
+    /// Waits for the next response. Never returns if no request is in flight.
+    pub async fn next_response(&mut self) -> Response {
         loop {
-            match self.asking.next().await {
-                Some(Ok(told)) => {
-                    self.note(&told);
-                    return told;
+            match self.requests.next().await {
+                Some(Ok(response)) => {
+                    self.note(&response);
+                    return response;
                 }
-                Some(Err(error)) => tracing::error!(%error, "asking a cloud was cut off"),
+                Some(Err(error)) => tracing::error!(%error, "a listing task failed"),
                 None => std::future::pending().await,
             }
         }
     }
 
-    fn note(&mut self, told: &Told) {
-        let listing = match &told.what {
-            What::Addresses(_, listing) => listing,
-            What::Machines(_, machines) => {
+    fn note(&mut self, response: &Response) {
+        let listing = match &response.what {
+            ResponseKind::Addresses(_, listing) => listing,
+            ResponseKind::Machines(_, machines) => {
                 match machines {
-                    Ok(_) => self.machines_due.remove(&told.scope),
+                    Ok(_) => self.machines_due.remove(&response.scope),
                     Err(error) => {
                         let due = later(Instant::now(), pause_after(error));
-                        self.machines_due.insert(told.scope.clone(), Some(due))
+                        self.machines_due.insert(response.scope.clone(), Some(due))
                     }
                 };
                 return;
             }
         };
-        let Some(asked) = self.scopes.get_mut(&told.scope) else { return };
+        let Some(asked) = self.scopes.get_mut(&response.scope) else { return };
         let pause = match listing {
-            // What was missing is asked for again after a pause, or a part that fails would use up the whole budget.
-            Ok(listing) if listing.tags == Tags::Untold => LISTING_RETRY.min(asked.age_max),
+            // The listing is incomplete. The retry waits, or a part that keeps failing would use up the rate limit.
+            Ok(listing) if listing.tags == Tags::Incomplete => LISTING_RETRY.min(asked.age_max),
             Ok(_) if asked.is_too_early => Duration::ZERO,
             Ok(_) => asked.age_max,
             Err(error) => pause_after(error),
         };
         if let Err(error) = listing {
-            tracing::warn!(scope = %told.scope, %error, "listing addresses failed");
+            tracing::warn!(scope = %response.scope, %error, "failed to list addresses");
         }
         asked.is_denied = match listing {
             Ok(listing) => listing.without.is_some(),
             Err(error) => matches!(error, DriverError::Denied { .. }) || asked.is_denied,
         };
-        asked.is_under_way = false;
+        asked.is_in_flight = false;
         asked.is_too_early = false;
-        asked.is_resting = !matches!(listing, Ok(listing) if listing.tags != Tags::Untold);
-        asked.told = Some(Instant::now());
+        asked.is_backing_off = !matches!(listing, Ok(listing) if listing.tags != Tags::Incomplete);
+        asked.answered = Some(Instant::now());
         asked.due = Some(later(Instant::now(), pause));
     }
 
-    /// When the next scope is due.
+    /// When the next request is due.
     pub fn next_due(&self) -> Option<Instant> {
-        let listings = self.scopes.values().filter(|asked| !asked.is_under_way).filter_map(|asked| asked.due);
-        // Whether anybody still wants to know what became of machines, the next round tells.
+        let listings = self.scopes.values().filter(|asked| !asked.is_in_flight).filter_map(|asked| asked.due);
+        // The next reconciliation decides whether the states of VMs are still needed.
         let machines = self.machines_due.values().flatten().filter(|due| **due > Instant::now());
         listings.chain(machines.copied()).min()
     }
 }
 
-/// How long a cloud is left alone that did not tell what it was asked for.
+/// The pause after a failed request.
 fn pause_after(error: &DriverError) -> Duration {
     match error {
         DriverError::RateLimited { retry_after: wait, .. } | DriverError::NotSent(NotSent { wait }) => {
@@ -209,16 +209,17 @@ fn pause_after(error: &DriverError) -> Duration {
     }
 }
 
-/// Addresses and the machines that they may be on.
+/// ResponseKind to read if listing is not allowed.
 #[derive(Debug, Default)]
 pub struct ListRequest {
-    /// The addresses.
+    /// The addresses that objects list.
     pub addresses: BTreeSet<Address>,
-    /// The machines, where they are to be asked.
+    /// The VMs that may hold them. None if they are not needed.
     pub machines: Option<BTreeSet<VmId>>,
 }
 
-/// Lists a scope; where that is not allowed, asks for what is named. Each time it is tried first whether it is allowed now.
+/// Lists a scope. If the credentials do not allow that, reads the requested addresses and VMs one by one. It always
+/// tries the listing first, because the permissions may have changed.
 async fn list(
     driver: &dyn AddressDriver,
     scope: &Scope,
@@ -245,18 +246,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn machines_are_not_asked_for_again_right_after_that_failed() {
+    async fn a_failed_request_for_vms_is_not_repeated_at_once() {
         let mut clouds = Clouds::new(BTreeMap::new());
         let asked = BTreeSet::from([VmId::from("1")]);
         for seconds in [0, 1, LISTING_RETRY.as_secs() + 1] {
             tokio::time::advance(Duration::from_secs(seconds)).await;
             clouds.ask_machines(&scope(), &asked);
             clouds.ask_machines(&scope(), &asked);
-            let told = tokio::time::timeout(Duration::from_millis(1), clouds.told()).await;
-            assert_eq!(told.is_ok(), seconds != 1, "after {seconds} s");
-            if let Ok(Told { what: What::Machines(about, told), .. }) = told {
-                assert!(about == asked && told.is_err());
-                assert!(clouds.next_due().is_some(), "somebody has to come back to it");
+            let response = tokio::time::timeout(Duration::from_millis(1), clouds.next_response()).await;
+            assert_eq!(response.is_ok(), seconds != 1, "after {seconds} s");
+            if let Ok(Response { what: ResponseKind::Machines(about, response), .. }) = response {
+                assert!(about == asked && response.is_err());
+                assert!(clouds.next_due().is_some(), "the retry has a due time");
             }
         }
     }
@@ -270,7 +271,10 @@ mod tests {
                 clouds.ask(&wanted, &BTreeSet::new(), &BTreeSet::new(), |_, _| {
                     (Tick(1), ListRequest::default())
                 });
-                clouds.note(&Told { scope: scope(), what: What::Addresses(Tick(1), Ok(Listing::default())) });
+                clouds.note(&Response {
+                    scope: scope(),
+                    what: ResponseKind::Addresses(Tick(1), Ok(Listing::default())),
+                });
             }
             assert!(clouds.next_due().is_some_and(|due| due > Instant::now() + LISTING_RETRY_MAX));
         }

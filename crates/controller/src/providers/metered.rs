@@ -1,7 +1,7 @@
-//! A driver whose calls are counted and timed. It changes nothing else.
+//! Wraps drivers to count and time their calls. It changes nothing else.
 //!
-//! A call is for the object that [`for_object`] names around it. A listing serves a whole account, and so does a look at
-//! operations: they are for nobody.
+//! In: calls to drivers. Out: the same calls, counted for the object that [`for_object`] sets around them. Listings and
+//! polls of operations serve a whole account, so they count for no object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,12 +20,12 @@ tokio::task_local! {
     static OBJECT: PoolKey;
 }
 
-/// Names the object for which a future calls drivers.
+/// Runs a future whose calls to drivers count for this object.
 pub async fn for_object<F: Future>(object: PoolKey, calls: F) -> F::Output {
     OBJECT.scope(object, calls).await
 }
 
-/// Counts the calls of all drivers.
+/// Wraps all drivers.
 pub fn metered(drivers: Drivers, metrics: &ProviderMetrics) -> Drivers {
     let addresses = drivers.addresses.into_iter().map(|(provider, driver)| {
         let metered = Metered { driver, provider, metrics: metrics.clone() };
@@ -38,12 +38,12 @@ pub fn metered(drivers: Drivers, metrics: &ProviderMetrics) -> Drivers {
     Drivers { addresses: addresses.collect(), records: records.collect() }
 }
 
-/// Something that a driver is asked.
+/// A kind of call, by its names in metrics.
 #[derive(Clone, Copy)]
 struct Call {
-    /// Our word for it.
+    /// The value of the label `operation`.
     operation: &'static str,
-    /// The name that FLIPOP has for it, or would have.
+    /// FLIPOP's name for the call, or a name in its style if FLIPOP does not have the call.
     known_as: &'static str,
 }
 
@@ -71,7 +71,7 @@ impl Metered {
         async move {
             let began = Instant::now();
             let answer = answer.await;
-            // What was not sent was no call.
+            // A request that was not sent is no call.
             if !matches!(answer, Err(DriverError::NotSent(_))) {
                 self.count(call, answer.as_ref().err());
                 self.called(call, answer.is_ok(), began);
@@ -182,7 +182,7 @@ impl AddressDriver for Metered {
                 };
                 self.count(POLL, error);
             }
-            // That an operation failed is an answer, and the call did well.
+            // The response that an operation failed is a successful call.
             self.called(POLL, answers.iter().all(Result::is_ok), began);
             answers
         }
@@ -245,7 +245,7 @@ mod tests {
     use testbed::fake::{Fake, digitalocean};
 
     #[tokio::test]
-    async fn f12_a_change_is_counted_for_its_object_and_a_listing_for_nobody() {
+    async fn f12_a_change_counts_for_its_object_and_a_listing_for_none() {
         let mut account = digitalocean::DigitalOcean::new("token");
         account.add_droplet(1, "one", "nyc3");
         account.add_reserved_ip("203.0.113.1", "nyc3");
@@ -264,7 +264,7 @@ mod tests {
         };
         driver.list(&scope).await.unwrap();
         assign("2").await.unwrap_err();
-        assert!(matches!(assign("1").await, Ok(Progress::Underway(_))), "the cloud takes its time");
+        assert!(matches!(assign("1").await, Ok(Progress::Underway(_))), "the operation is in flight");
         let text = process.text().unwrap();
         let told: Vec<_> =
             text.lines().filter(|line| line.starts_with("flipop_providers_calls_total")).collect();

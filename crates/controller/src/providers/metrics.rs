@@ -1,6 +1,7 @@
-//! Metrics about calls to providers, under the names that users of the Python original and of FLIPOP know.
+//! Metrics about calls to providers, with the names of the Python controller's and FLIPOP's metrics.
 //!
-//! In: every call, with the object that it was for. Out: the metrics. What belongs to an object goes when the object does.
+//! In: every call, and the object for which the controller made it. Out: the metrics. When an object is deleted, its
+//! series are removed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use prometheus::{DEFAULT_BUCKETS, HistogramVec, IntCounterVec};
 
 use crate::metrics::{ERROR, Metrics, SUCCESS};
 
-/// The metrics about calls. Copies share what they count.
+/// The metrics about calls. Clones share the same metrics.
 #[derive(Clone)]
 pub struct ProviderMetrics(Arc<Inner>);
 
@@ -21,33 +22,33 @@ struct Inner {
     cloud_errors: IntCounterVec,
     calls: IntCounterVec,
     call_seconds: HistogramVec,
-    /// Who has called whom for what, so that it can go with its object.
+    /// Objects, providers and calls that have series, so that the series can be removed together with the object.
     callers: Mutex<BTreeSet<(PoolKey, String, &'static str)>>,
 }
 
 impl ProviderMetrics {
-    /// Nobody was called yet.
+    /// Registers the metrics.
     pub fn new(process: &Metrics) -> Result<Self, prometheus::Error> {
         let new = process.registration();
         Ok(Self(Arc::new(Inner {
             gcp_errors: new.counters(
                 "netipallocation_gcp_api_errors_total",
-                "Calls to Google Cloud that failed",
+                "Failed calls to Google Cloud",
                 &["operation", "error_type"],
             )?,
             cloud_errors: new.counters(
                 "ip_address_controller_cloud_api_errors_total",
-                "Calls to any cloud that failed",
+                "Failed calls to every cloud, including Google Cloud",
                 &["provider", "operation", "error_type"],
             )?,
             calls: new.counters(
                 "flipop_providers_calls_total",
-                "Calls to providers",
+                "Calls to providers, by outcome success or error",
                 &["provider", "call", "outcome", "kind", "namespace", "name"],
             )?,
             call_seconds: new.histograms(
                 "flipop_providers_call_duration_seconds",
-                "How long calls to providers took",
+                "Duration of calls to providers in seconds",
                 &["provider", "call", "kind", "namespace", "name"],
                 DEFAULT_BUCKETS,
             )?,
@@ -55,7 +56,7 @@ impl ProviderMetrics {
         })))
     }
 
-    /// A cloud did not do or tell what it was asked.
+    /// Counts a failed call to a cloud.
     pub fn failed(&self, provider: Provider, operation: &str, error: &DriverError) {
         self.0.cloud_errors.with_label_values(&[&*provider.to_string(), operation, error.kind()]).inc();
         if provider == Provider::Gcp {
@@ -63,7 +64,8 @@ impl ProviderMetrics {
         }
     }
 
-    /// A provider was called, for this object where it was for one. The call's name is in the words of FLIPOP.
+    /// Counts a call to a provider. `call` is FLIPOP's name for it. `object` is absent if the call serves a whole
+    /// account.
     pub fn called(
         &self,
         provider: &str,
@@ -76,18 +78,18 @@ impl ProviderMetrics {
             let mut callers = self.0.callers.lock().unwrap_or_else(PoisonError::into_inner);
             callers.insert((key.clone(), provider.to_owned(), call));
         }
-        let [kind, namespace, name] = words(object);
+        let [kind, namespace, name] = object_labels(object);
         let outcome = if is_done { SUCCESS } else { ERROR };
         self.0.calls.with_label_values(&[provider, call, outcome, kind, namespace, name]).inc();
         let labels = [provider, call, kind, namespace, name];
         self.0.call_seconds.with_label_values(&labels).observe(took.as_secs_f64());
     }
 
-    /// Takes the calls for objects that are gone away. Those that it never had are not missed.
-    pub(crate) fn forget_objects(&self, is_gone: impl Fn(&PoolKey) -> bool) {
+    /// Removes the series of calls for deleted objects. Some of them may not exist.
+    pub(crate) fn forget_objects(&self, is_deleted: impl Fn(&PoolKey) -> bool) {
         let mut callers = self.0.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        for (key, provider, call) in callers.extract_if(.., |(key, ..)| is_gone(key)) {
-            let [kind, namespace, name] = words(Some(&key));
+        for (key, provider, call) in callers.extract_if(.., |(key, ..)| is_deleted(key)) {
+            let [kind, namespace, name] = object_labels(Some(&key));
             for outcome in [SUCCESS, ERROR] {
                 let _ = self.0.calls.remove_label_values(&[&*provider, call, outcome, kind, namespace, name]);
             }
@@ -96,8 +98,8 @@ impl ProviderMetrics {
     }
 }
 
-/// What labels say of an object.
-fn words(object: Option<&PoolKey>) -> [&str; 3] {
+/// The values of the labels `kind`, `namespace` and `name`. They are empty without an object.
+fn object_labels(object: Option<&PoolKey>) -> [&str; 3] {
     object.map_or([""; 3], |key| [key.kind, &*key.namespace, &*key.name])
 }
 
@@ -107,7 +109,7 @@ mod tests {
     use crate::metrics::Identity;
 
     #[test]
-    fn n12_errors_of_google_cloud_are_counted_under_the_old_name_and_with_those_of_all_clouds() {
+    fn n12_google_cloud_errors_count_under_the_old_and_the_new_name() {
         let process = Metrics::new(&Identity::default()).unwrap();
         let metrics = ProviderMetrics::new(&process).unwrap();
         metrics.failed(Provider::Gcp, "attach", &DriverError::Conflict("held".into()));

@@ -1,26 +1,28 @@
-//! The flags that capi-vip-allocator has from controller-runtime, with the meaning that they have there.
+//! The flags that capi-vip-allocator has from controller-runtime. They have the same meaning here; only the defaults
+//! differ.
 
 use clap::{Args, ValueEnum};
 
 use super::values::{LogFormat, boolean};
 use crate::bind_address::BindAddress;
 
-/// controller-runtime's own default for metrics, which an empty value means.
+/// Default metrics address of controller-runtime. It also applies if the flag is empty.
 const METRICS_ADDRESS: &str = ":8080";
 
-/// Flags of a manager that controller-runtime builds.
+/// The flags of a controller-runtime manager and of its logger, zap.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Flags of capi-vip-allocator")]
 pub struct ManagerFlags {
-    /// Address of /metrics, such as :8080. 0 turns metrics off, also at the probes' address. Overrides METRICS_PORT
+    /// Bind address of /metrics, such as :8080. 0 turns metrics off, also at the address of the probes. Overrides
+    /// METRICS_PORT
     #[arg(long, value_name = "ADDRESS", value_parser = metrics_address)]
     pub metrics_bind_address: Option<BindAddress>,
 
-    /// Address of /healthz and /readyz, such as :8081. 0 turns them off. Overrides HEALTH_PORT
+    /// Bind address of /healthz and /readyz, such as :8081. 0 turns them off. Overrides HEALTH_PORT
     #[arg(long, value_name = "ADDRESS", value_parser = probe_address)]
     pub health_probe_bind_address: Option<BindAddress>,
 
-    /// Log defaults: console and debug if true, json and info if false. Overrides LOG_FORMAT
+    /// Defaults for logging. true: format console and level debug. false: json and info. Overrides LOG_FORMAT
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", value_parser = boolean)]
     pub zap_devel: Option<bool>,
 
@@ -28,7 +30,7 @@ pub struct ManagerFlags {
     #[arg(long, value_name = "ENCODER", value_enum, ignore_case = true)]
     pub zap_encoder: Option<Encoder>,
 
-    /// Log level: debug, info, error, panic, or a number above 0 for more than info. RUST_LOG overrides it
+    /// Log level: debug, info, error, panic, or a number: 1 is debug, more is trace. RUST_LOG overrides it
     #[arg(long, value_name = "LEVEL", value_parser = log_level)]
     pub zap_log_level: Option<LogLevel>,
 
@@ -42,7 +44,7 @@ pub struct ManagerFlags {
 }
 
 impl ManagerFlags {
-    /// The format of log lines that the flags ask for.
+    /// The log format that the flags set, if any.
     pub fn log_format(&self) -> Option<LogFormat> {
         let encoder = self.zap_encoder.or(self.zap_devel.map(|is_devel| match is_devel {
             true => Encoder::Console,
@@ -54,7 +56,7 @@ impl ManagerFlags {
         })
     }
 
-    /// The log level that the flags ask for.
+    /// The log level that the flags set, if any.
     pub fn log_level(&self) -> Option<LogLevel> {
         self.zap_log_level.or(self.zap_devel.map(|is_devel| match is_devel {
             true => LogLevel::Debug,
@@ -63,16 +65,16 @@ impl ManagerFlags {
     }
 }
 
-/// Names that zap has for formats of log lines.
+/// Log formats of zap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Encoder {
-    /// For people.
+    /// Human-readable text.
     Console,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// How much the controller logs about its own work.
+/// Log level of the crates of this project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum LogLevel {
@@ -83,7 +85,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// The name that `RUST_LOG` has for it.
+    /// The name of the level in `RUST_LOG`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -94,7 +96,7 @@ impl LogLevel {
     }
 }
 
-/// zap counts upwards from info: 1 is debug, and more has no name of its own there.
+/// Parses a log level of zap. In zap, 1 is debug, and higher numbers have no name; they become trace.
 fn log_level(text: &str) -> Result<LogLevel, String> {
     match text.to_lowercase().as_str() {
         "debug" => Ok(LogLevel::Debug),
@@ -112,7 +114,7 @@ fn metrics_address(text: &str) -> Result<BindAddress, String> {
     if text.is_empty() { METRICS_ADDRESS } else { text }.parse()
 }
 
-/// For controller-runtime an empty address turns probes off.
+/// An empty address turns probes off, as in controller-runtime.
 fn probe_address(text: &str) -> Result<BindAddress, String> {
     if text.is_empty() { "0" } else { text }.parse()
 }

@@ -1,17 +1,17 @@
-//! Values that several flags take.
+//! Types of values that several flags share.
 
 use clap::ValueEnum;
 
-/// How log lines are written.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// For machines: one JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Reads a bool in any form that Go takes.
+/// Parses a bool in every form that Go's flags accept.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

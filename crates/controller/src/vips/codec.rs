@@ -1,19 +1,19 @@
-//! The annotation on a Cluster that reports how its VIPs stand, both directions.
+//! The annotation on a Cluster with the state of its VIPs: its type, and how to read it.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What is said of one VIP.
+/// The state of one VIP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Words {
-    /// One word.
+    /// The name of a `VipReason`.
     pub reason: String,
-    /// A sentence.
+    /// A sentence for people.
     pub message: String,
 }
 
-/// What an annotation says; nothing where it can't be read.
+/// Parses the annotation, which maps roles to states. An unreadable annotation counts as empty.
 pub fn words(text: Option<&str>) -> BTreeMap<String, Words> {
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! Conditions of a Cluster about its VIPs, for `kubectl wait` and for Cluster API's availability gates.
 //!
-//! In: a Cluster, with the annotation that reports its VIPs. Out: its list of conditions, with ours brought in line with the
-//! annotation; none where they are. Conditions of others keep every field, and their order.
+//! In: a Cluster with the annotation about its VIPs. Out: the Cluster's list of conditions, in which the controller's
+//! conditions repeat the annotation, or none if they already do. It never changes or reorders conditions of others.
 
 use kube::ResourceExt;
 use plan::vips::Role;
@@ -12,16 +12,16 @@ use super::codec::{Words, words};
 use super::names::STATUS;
 use super::watch::Cluster;
 
-/// The most conditions that Cluster API's definition allows on a Cluster.
+/// The limit of Cluster API's CRD for conditions of a Cluster.
 const CONDITIONS_MAX: usize = 32;
 
-/// The most characters of a message. Cluster API's definitions allow 10,240 in one version and 32,768 in the other.
+/// The most characters of a message. Cluster API's CRD allows 10,240 in one version and 32,768 in the other.
 const MESSAGE_MAX: usize = 4_096;
 
-/// The version whose conditions have a severity.
+/// The API version whose conditions have a severity.
 const WITH_SEVERITY: &str = "v1beta1";
 
-/// The type of the condition about a VIP.
+/// The condition type for a role.
 pub fn type_of(role: Role) -> &'static str {
     match role {
         Role::ControlPlane => VipConditionType::ControlPlane.name(),
@@ -29,18 +29,18 @@ pub fn type_of(role: Role) -> &'static str {
     }
 }
 
-/// Whether the conditions of a Cluster say what its annotation says.
+/// Whether the conditions of a Cluster repeat its annotation.
 pub fn are_current(cluster: &Cluster) -> bool {
     updated(cluster, WITH_SEVERITY, Timestamp::UNIX_EPOCH).is_none()
 }
 
-/// The conditions that a Cluster should have, in the form of the given API version; none where it has them.
+/// The conditions that a Cluster should have, in the format of the API version. Returns none if it already has them.
 pub fn updated(cluster: &Cluster, version: &str, now: Timestamp) -> Option<Vec<Value>> {
     let present = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let said = words(cluster.annotations().get(STATUS).map(String::as_str));
+    let states = words(cluster.annotations().get(STATUS).map(String::as_str));
     let mut conditions = present.to_vec();
     for role in Role::ALL {
-        let (kind, wanted) = (type_of(role), said.get(role.name()));
+        let (kind, wanted) = (type_of(role), states.get(role.name()));
         let place = conditions.iter().position(|condition| condition["type"] == kind);
         match (wanted, place) {
             (None, None) => {}
@@ -48,10 +48,10 @@ pub fn updated(cluster: &Cluster, version: &str, now: Timestamp) -> Option<Vec<V
             (Some(words), None) if conditions.len() < CONDITIONS_MAX => {
                 conditions.push(condition(kind, words, None, version, now));
             }
-            // There is no room for it, and the annotation says it too.
+            // The list is full. The annotation has the same content.
             (Some(_), None) => {}
             (Some(words), Some(place)) => {
-                if !says(&conditions[place], words) {
+                if !has_state(&conditions[place], words) {
                     conditions[place] = condition(kind, words, Some(&conditions[place]), version, now);
                 }
             }
@@ -60,7 +60,7 @@ pub fn updated(cluster: &Cluster, version: &str, now: Timestamp) -> Option<Vec<V
     (conditions != present).then_some(conditions)
 }
 
-/// A condition that says this. The time of its last transition stays while its status does.
+/// Builds a condition. It keeps `lastTransitionTime` while its status does not change.
 fn condition(kind: &str, words: &Words, before: Option<&Value>, version: &str, now: Timestamp) -> Value {
     let status = status(words);
     let since =
@@ -74,14 +74,14 @@ fn condition(kind: &str, words: &Words, before: Option<&Value>, version: &str, n
         "lastTransitionTime": since.cloned().unwrap_or_else(|| now.into()),
     });
     if version == WITH_SEVERITY && status == "False" {
-        let is_on_its_way =
+        let is_in_progress =
             [VipReason::Allocating, VipReason::Releasing].iter().any(|reason| words.reason == reason.name());
-        condition["severity"] = if is_on_its_way { "Info" } else { "Warning" }.into();
+        condition["severity"] = if is_in_progress { "Info" } else { "Warning" }.into();
     }
     condition
 }
 
-fn says(condition: &Value, words: &Words) -> bool {
+fn has_state(condition: &Value, words: &Words) -> bool {
     condition["status"] == status(words)
         && condition["reason"] == *words.reason
         && condition["message"] == message(words)
@@ -103,8 +103,8 @@ mod tests {
         "2026-11-18T02:00:00.5Z".parse().unwrap()
     }
 
-    fn cluster(said: Value, conditions: Value) -> Cluster {
-        let metadata = json!({"name": "c", "annotations": {STATUS: said.to_string()}});
+    fn cluster(states: Value, conditions: Value) -> Cluster {
+        let metadata = json!({"name": "c", "annotations": {STATUS: states.to_string()}});
         serde_json::from_value(json!({"metadata": metadata, "status": {"conditions": conditions}})).unwrap()
     }
 
@@ -117,9 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn v8_a_vip_that_is_assigned_is_a_true_condition() {
-        let of_others = json!({"type": "Available", "status": "False", "anything": "else"});
-        let updated = updated(&cluster(assigned(), json!([of_others])), "v1beta2", now()).unwrap();
+    fn v8_an_assigned_vip_has_a_true_condition() {
+        let foreign = json!({"type": "Available", "status": "False", "anything": "else"});
+        let updated = updated(&cluster(assigned(), json!([foreign])), "v1beta2", now()).unwrap();
         let ours = json!({
             "type": "vip.capi.gorizond.io/ControlPlaneVIPReady",
             "status": "True",
@@ -127,15 +127,15 @@ mod tests {
             "message": "10.0.0.1 from pool p",
             "lastTransitionTime": "2026-11-18T02:00:00Z",
         });
-        assert_eq!(updated, [of_others, ours]);
+        assert_eq!(updated, [foreign, ours]);
         let settled = cluster(assigned(), updated.into());
-        assert!(are_current(&settled), "it costs no further write");
+        assert!(are_current(&settled), "no further write is needed");
     }
 
     #[test]
-    fn v8_conditions_of_v1beta1_have_a_severity_unless_they_are_true() {
-        let severity = |said: Value, version: &str| {
-            updated(&cluster(said, json!([])), version, now()).unwrap()[0]["severity"].clone()
+    fn v8_false_conditions_of_v1beta1_have_a_severity() {
+        let severity = |states: Value, version: &str| {
+            updated(&cluster(states, json!([])), version, now()).unwrap()[0]["severity"].clone()
         };
         assert_eq!(severity(exhausted(), "v1beta1"), "Warning");
         let waiting = json!({"ingress": {"reason": "Allocating", "message": "waiting"}});
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn v8_a_condition_keeps_its_time_while_its_status_stays() {
+    fn v8_a_condition_keeps_its_transition_time_with_its_status() {
         let first = updated(&cluster(exhausted(), json!([])), "v1beta2", Timestamp::UNIX_EPOCH).unwrap();
         let no_pool = json!({"control-plane": {"reason": "NoPool", "message": "no pool"}});
         let second = updated(&cluster(no_pool, first.into()), "v1beta2", now()).unwrap();
@@ -156,17 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn v8_a_condition_goes_with_the_annotation_that_it_repeats() {
+    fn v8_a_condition_is_removed_with_its_annotation() {
         let conditions = updated(&cluster(assigned(), json!([])), "v1beta2", now()).unwrap();
         assert_eq!(updated(&cluster(json!({}), conditions.into()), "v1beta2", now()), Some(Vec::new()));
-        let of_others = json!([{"type": "Available", "status": "True"}]);
-        assert!(are_current(&cluster(json!({}), of_others)));
+        let foreign = json!([{"type": "Available", "status": "True"}]);
+        assert!(are_current(&cluster(json!({}), foreign)));
     }
 
     #[test]
-    fn conditions_stay_within_the_limits_of_their_definition() {
+    fn conditions_stay_within_the_limits_of_the_crd() {
         let full: Vec<_> = (0..CONDITIONS_MAX).map(|number| json!({"type": number.to_string()})).collect();
-        assert!(are_current(&cluster(assigned(), full.into())), "no room is no reason to try again");
+        assert!(are_current(&cluster(assigned(), full.into())), "a full list must not cause retries");
         let long = json!({"control-plane": {"reason": "Failed", "message": "ä".repeat(20_000)}});
         let conditions = updated(&cluster(long.clone(), json!([])), "v1beta1", now()).unwrap();
         assert_eq!(conditions[0]["message"].as_str().unwrap().chars().count(), MESSAGE_MAX);

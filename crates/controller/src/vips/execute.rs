@@ -1,8 +1,9 @@
-//! Carries out what is planned for VIPs: makes and gives up claims, and writes on Clusters.
+//! Carries out the planned steps for VIPs: creates and deletes claims, and updates Clusters.
 //!
-//! In: a step for a Cluster as it was planned for. Out: an [`Ended`] for each. Nothing here decides, and nothing is tried twice.
-//! Every change is a compare-and-swap: a claim is made under a name that only one can have, given up only as the one that was
-//! seen, and a Cluster is changed only in the version that was planned for.
+//! In: a step, and the Cluster or claim that it was planned for. Out: one [`Ended`] for each step. This module never
+//! decides and never retries. Every change is a compare-and-swap: the name of a claim depends only on its Cluster and
+//! role, a claim is deleted only with the UID and version that the controller saw, and a Cluster is updated only in the
+//! version of the plan.
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, DynamicObject, ObjectMeta};
@@ -12,54 +13,56 @@ use plan::vips::{Key, PoolRef, Role};
 use serde_json::{Value, json};
 
 use super::names::ROLE;
-use super::report::Amendment;
+use super::report::ClusterUpdate;
 use super::watch::{Cluster, IPAM, Kind};
 use super::{conditions, index};
 use crate::leadership::fence::Fence;
 
-/// The label by which others find what belongs to a Cluster.
+/// Cluster API's label with the name of the Cluster that an object belongs to.
 const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
 
-/// The longest name that the field `clusterName` takes.
+/// The longest value of the field `clusterName`.
 const CLUSTER_NAME_MAX: usize = 63;
 
-/// Who changed a field.
+/// The field manager of the controller's updates.
 const MANAGER: &str = "ip-address-controller";
 
-/// What became of something.
+/// The outcome of a step.
 pub enum Ended {
-    /// A claim was made, or was not.
+    /// The creation of a claim.
     Claimed(Key, Role, Result<(), kube::Error>),
-    /// A claim was given up as it was seen, or was not.
+    /// The deletion of a claim, with the metadata that the controller saw before.
     GivenUp(Key, Role, Box<ObjectMeta>, Result<(), kube::Error>),
-    /// A Cluster was changed, or was not.
-    Amended(Key, Amendment, Result<Box<Cluster>, kube::Error>),
-    /// A Cluster was not changed, because it has become another one. This is what it is now, where that could be read.
-    Outdated(Key, Amendment, Option<Box<Cluster>>),
-    /// The conditions of a Cluster were written, or were not. This is what it is now, where it is still there.
+    /// An update of a Cluster.
+    Amended(Key, ClusterUpdate, Result<Box<Cluster>, kube::Error>),
+    /// The apiserver rejected an update because the Cluster has changed or is gone. Has the current Cluster if it could
+    /// be read.
+    Outdated(Key, ClusterUpdate, Option<Box<Cluster>>),
+    /// An update of a Cluster's conditions. Has the current Cluster if it still exists.
     Reported(Key, Result<Option<Box<Cluster>>, kube::Error>),
-    /// An Event was told, or was not.
-    Told(Result<(), kube::Error>),
+    /// The publication of an Event.
+    EventPublished(Result<(), kube::Error>),
 }
 
-/// Makes a change if we still lead. A process that was stopped after it had begun does not send it when it goes on as no leader. What is
-/// sent is not cut off: a slow apiserver would be asked the same again and again, and a second try ends as if it were the first.
+/// Sends a change if the lease is still valid, so a process that was suspended before this point does not send it after
+/// it has lost the lease. A change in flight is not canceled when the lease expires: a slow apiserver would only get
+/// the same request again, and every change is safe to repeat.
 pub async fn while_leading<T>(
     fence: &Fence,
     change: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, kube::Error> {
     match fence.remaining() {
         Some(_) => change.await,
-        None => Err(kube::Error::Service("not sent: we may not be the leader by then".into())),
+        None => Err(kube::Error::Service("not sent: the lease is no longer valid".into())),
     }
 }
 
-/// A claim from a pool, owned by its Cluster.
+/// Builds a claim for an address of a pool, owned by its Cluster.
 pub fn claim(cluster: &ObjectMeta, served: &ApiResource, key: &Key, role: Role, pool: &PoolRef) -> Value {
     let kind = if pool.namespace.is_some() { Kind::NamespacedPools } else { Kind::GlobalPools };
     let mut labels = json!({ROLE: role.name()});
     let mut spec = json!({"poolRef": {"apiGroup": IPAM, "kind": kind.name(), "name": &*pool.name}});
-    // By these the provider finds the Cluster, and leaves the claim alone while it is paused.
+    // The IPAM provider finds the Cluster by these fields, and ignores the claim while the Cluster is paused.
     if key.name.len() <= CLUSTER_NAME_MAX {
         labels[CLUSTER_NAME] = (*key.name).into();
         spec["clusterName"] = (*key.name).into();
@@ -82,7 +85,7 @@ pub fn claim(cluster: &ObjectMeta, served: &ApiResource, key: &Key, role: Role, 
     json!({"metadata": metadata, "spec": spec})
 }
 
-/// Makes a claim.
+/// Creates a claim.
 pub async fn create(client: Client, served: ApiResource, claim: Value) -> Result<(), kube::Error> {
     let metadata: ObjectMeta =
         serde_json::from_value(claim["metadata"].clone()).map_err(kube::Error::SerdeError)?;
@@ -93,7 +96,7 @@ pub async fn create(client: Client, served: ApiResource, claim: Value) -> Result
     api.create(&PostParams::default(), &object).await.map(|_| ())
 }
 
-/// Gives a claim up, if it still is the one that was seen.
+/// Deletes a claim if it still has the UID and version that the controller saw.
 pub async fn delete(
     client: Client,
     served: ApiResource,
@@ -108,7 +111,7 @@ pub async fn delete(
     api.delete(&claim.name, &params).await.map(|_| ())
 }
 
-/// Changes a Cluster.
+/// Patches a Cluster.
 pub async fn amend(
     client: Client,
     served: ApiResource,
@@ -120,8 +123,8 @@ pub async fn amend(
     api.patch(&key.name, &params, &Patch::Merge(patch)).await
 }
 
-/// Brings the conditions of a Cluster in line with its annotation, in the version that is read for it. The result is the Cluster as
-/// it is then; none where it is gone.
+/// Reads a Cluster and updates its conditions to repeat its annotation. Returns the updated Cluster, or none if it is
+/// gone.
 pub async fn report_conditions(
     client: Client,
     served: ApiResource,
@@ -138,7 +141,7 @@ pub async fn report_conditions(
     };
     let api = Api::<Cluster>::namespaced_with(client, &key.namespace, &served);
     let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-    // A merge patch replaces the whole list, so it names the version in which the list was read.
+    // A merge patch replaces the whole list, so it has to name the version that the list is from.
     let patch = json!({
         "metadata": {"resourceVersion": cluster.metadata.resource_version},
         "status": {"conditions": conditions},
@@ -146,10 +149,10 @@ pub async fn report_conditions(
     while_leading(fence, api.patch_status(&key.name, &params, &Patch::Merge(patch))).await.map(Some)
 }
 
-/// A Cluster as it is now; none where it is gone. The watch will tell of it too, but may be late when many Clusters are built.
+/// Reads a Cluster, or none if it is gone. The watch delivers it too, but may lag when many Clusters are created.
 pub async fn read(client: Client, served: ApiResource, key: &Key) -> Result<Option<Cluster>, kube::Error> {
     let api = Api::<Cluster>::namespaced_with(client, &key.namespace, &served);
-    // Whoever may watch may list, too.
+    // A list, because the ClusterRole of 0.1.0 does not allow `get`.
     let one = ListParams::default().fields(&format!("metadata.name={}", key.name));
     let found = api.list(&one).await?.items;
     Ok(found.into_iter().find(|cluster| cluster.metadata.name.as_deref() == Some(&*key.name)))

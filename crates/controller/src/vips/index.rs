@@ -1,7 +1,7 @@
-//! Keeps what was seen of Clusters, pools and claims as a `World`: plain data.
+//! Keeps the observed Clusters, ClusterClasses, pools, claims and addresses as a `World`: plain data.
 //!
-//! In: [`Seen`] events, and the answers to our own writes. Out: the world that is planned for, and what is needed beside it to
-//! write. What the user says in labels and annotations is read here and nowhere else.
+//! In: [`Seen`] events, and the responses to the controller's own writes. Out: the world for the planner, and the
+//! metadata that writes need. Only this module reads the labels and annotations that users set.
 
 #[cfg(test)]
 mod tests;
@@ -22,59 +22,59 @@ use super::watch::{
 use crate::kubernetes::decode::{Change, Decoded, Register, Settled, Undecodable};
 use crate::kubernetes::watch::version;
 
-/// What is known of a Cluster beside what decisions need.
+/// The data of a Cluster that writes need and the planner does not.
 #[derive(Clone, Debug)]
 pub struct Tracked {
-    /// Its name, UID and version.
+    /// Its name, namespace, UID, version and creation time.
     pub metadata: ObjectMeta,
     /// The port of its endpoint.
     pub port: Option<u16>,
-    /// Its variables as they are; none where it has no topology.
+    /// Its variables, unchanged. None if it has no topology.
     pub variables: Option<Vec<Value>>,
-    /// What we last said of it.
-    pub said: Option<String>,
-    /// Whether its conditions say the same.
+    /// The annotation with the state of its VIPs.
+    pub state_annotation: Option<String>,
+    /// Whether its conditions repeat the annotation.
     pub are_conditions_current: bool,
 }
 
-/// Everything that was seen.
+/// All observed objects.
 #[derive(Default)]
 pub struct Index {
-    /// What decisions need.
+    /// The input of the planner.
     pub world: World,
-    /// What else is known of each Cluster.
+    /// What writes need of each Cluster.
     pub clusters: BTreeMap<Key, Tracked>,
-    /// What is needed to give a claim up: its UID and version.
+    /// The UID and version of each claim, as preconditions of its deletion.
     pub claims: BTreeMap<Key, ObjectMeta>,
     /// Objects that can't be decoded.
     pub undecodable: Register<Kind>,
-    /// The version in which each kind is served.
+    /// The API version in which the apiserver serves each kind.
     pub served: BTreeMap<Kind, ApiResource>,
-    /// Kinds that are not known, and why; nobody is told the same twice.
-    unsure: BTreeMap<Kind, String>,
+    /// Kinds without complete data, and the error of their watch. The index logs the same error only once.
+    incomplete: BTreeMap<Kind, String>,
     absent: BTreeSet<Kind>,
-    /// Kinds that were there at some time.
+    /// Kinds that the apiserver has served at some time.
     ever_served: BTreeSet<Kind>,
 }
 
 impl Index {
-    /// Whether each kind is known, or known to be absent.
+    /// Whether the index has all objects of each kind that the apiserver serves.
     pub fn is_complete(&self) -> bool {
-        let is_known = |kind| self.served.contains_key(&kind) && !self.unsure.contains_key(&kind);
+        let is_known = |kind| self.served.contains_key(&kind) && !self.incomplete.contains_key(&kind);
         Kind::ALL.into_iter().all(|kind| self.absent.contains(&kind) || is_known(kind))
     }
 
-    /// Takes in what was seen. Questions are not for here.
+    /// Applies an event. Ignores queries, which the reconciler answers.
     pub fn see(&mut self, seen: Seen) {
         match seen {
             Seen::Clusters(change) => self.see_clusters(change),
             Seen::Classes(change) => {
-                self.sure(Kind::Classes);
+                self.set_complete(Kind::Classes);
                 self.world.undecodable.classes = self.note(Kind::Classes, &change);
                 apply(&mut self.world.classes, change, key, |class| Some(defines(class)), |_, last| last);
             }
             Seen::Pools(kind, change) => {
-                self.sure(kind);
+                self.set_complete(kind);
                 self.note(kind, &change);
                 let pools = match kind {
                     Kind::NamespacedPools => &mut self.world.namespaced_pools,
@@ -90,7 +90,7 @@ impl Index {
             }
             Seen::Claims(change) => self.see_claims(change),
             Seen::Addresses(change) => {
-                self.sure(Kind::Addresses);
+                self.set_complete(Kind::Addresses);
                 self.world.undecodable.addresses = self.note(Kind::Addresses, &change);
                 apply(&mut self.world.addresses, change, key, address, |_, last| last);
             }
@@ -102,15 +102,15 @@ impl Index {
                 self.absent.remove(&kind);
                 self.ever_served.insert(kind);
                 self.served.insert(kind, resource);
-                // It is known as soon as it has told of all.
-                self.unsure.entry(kind).or_default();
+                // The data is complete after the watch's first list.
+                self.incomplete.entry(kind).or_default();
                 self.forget(kind);
             }
             Seen::Unsure(kind, error) => {
-                if self.unsure.get(&kind) != Some(&error) {
+                if self.incomplete.get(&kind) != Some(&error) {
                     tracing::warn!(kind = kind.name(), error, "a watch failed");
                 }
-                self.unsure.insert(kind, error);
+                self.incomplete.insert(kind, error);
                 self.forget(kind);
             }
             Seen::Absent(kind) => self.see_absent(kind),
@@ -118,11 +118,11 @@ impl Index {
         }
     }
 
-    /// A kind that never was there has no objects; one that was and is not any more is not known.
+    /// A kind that was never served has no objects. The objects of a kind that is no longer served are unknown.
     fn see_absent(&mut self, kind: Kind) {
         self.absent.insert(kind);
         if self.served.remove(&kind).is_some() {
-            tracing::warn!(kind = kind.name(), "the cluster does not serve this kind any more");
+            tracing::warn!(kind = kind.name(), "the apiserver no longer serves this kind");
         }
         if self.ever_served.contains(&kind) {
             return self.forget(kind);
@@ -134,8 +134,8 @@ impl Index {
         }
     }
 
-    fn sure(&mut self, kind: Kind) {
-        self.unsure.remove(&kind);
+    fn set_complete(&mut self, kind: Kind) {
+        self.incomplete.remove(&kind);
     }
 
     fn forget(&mut self, kind: Kind) {
@@ -149,7 +149,7 @@ impl Index {
         }
     }
 
-    /// Takes note of the objects of a kind that can't be decoded, and tells which these are.
+    /// Records the objects of a kind that can't be decoded, and returns all of them.
     fn note<K: Resource>(&mut self, kind: Kind, change: &Change<K>) -> BTreeSet<Key> {
         self.undecodable.see(kind, change, K::meta);
         let of_kind = self.undecodable.of(kind);
@@ -157,7 +157,7 @@ impl Index {
     }
 
     fn see_clusters(&mut self, change: Change<Cluster>) {
-        self.sure(Kind::Clusters);
+        self.set_complete(Kind::Clusters);
         self.note(Kind::Clusters, &change);
         match change {
             Change::All(all) => {
@@ -176,8 +176,8 @@ impl Index {
         }
     }
 
-    /// Takes in a Cluster, or that it can't be decoded. Then what it was last stays, every address in it counts as a VIP of
-    /// it, and nothing is done for it.
+    /// Applies a version of a Cluster. If this version can't be decoded, the index keeps the last one, reserves every
+    /// address in the JSON as a VIP of this Cluster, and the planner does nothing for it.
     fn see_decoded_cluster(&mut self, cluster: Decoded<Cluster>) {
         let undecodable = match cluster {
             Decoded::Object(cluster) => return self.see_cluster(cluster),
@@ -195,11 +195,11 @@ impl Index {
             return;
         };
         cluster.undecodable = Some(undecodable.addresses());
-        // The answer to an earlier write must not replace this version.
+        // The response to an earlier write must not replace this version.
         tracked.metadata.resource_version = undecodable.metadata.resource_version;
     }
 
-    /// Takes in the answer to a write. One that comes late may be of a Cluster that is gone by now.
+    /// Applies the response to a write. A late response may be about a Cluster that is gone.
     pub fn see_answer(&mut self, cluster: Cluster) {
         let known = self.clusters.get(&key(&cluster.metadata));
         if known.is_some_and(|known| known.metadata.uid == cluster.metadata.uid) {
@@ -207,7 +207,7 @@ impl Index {
         }
     }
 
-    /// Takes in a Cluster, unless a newer version of it is known: the answer to a write can come before the watch does.
+    /// Applies a Cluster, unless a newer version is known: the response to a write can arrive before the watch event.
     fn see_cluster(&mut self, cluster: Cluster) {
         let key = key(&cluster.metadata);
         let known = self.clusters.get(&key).filter(|known| known.metadata.uid == cluster.metadata.uid);
@@ -218,7 +218,7 @@ impl Index {
         let tracked = Tracked {
             port: spec.control_plane_endpoint.as_ref().and_then(port),
             variables: spec.topology.as_ref().map(|topology| topology.variables.clone()),
-            said: annotations.get(STATUS).cloned(),
+            state_annotation: annotations.get(STATUS).cloned(),
             are_conditions_current: conditions::are_current(&cluster),
             metadata: ObjectMeta {
                 name: cluster.metadata.name.clone(),
@@ -234,9 +234,9 @@ impl Index {
     }
 
     fn see_claims(&mut self, change: Change<Claim>) {
-        self.sure(Kind::Claims);
+        self.set_complete(Kind::Claims);
         self.world.undecodable.claims = self.note(Kind::Claims, &change);
-        // What was known of a claim that can't be decoded may not be so any more, and nothing is done with it.
+        // The last known version of an undecodable claim may be outdated, so the planner does not use it.
         let Some(change) = change.with_stand_ins(|_| None) else { return };
         match change {
             Settled::All(all) => {
@@ -256,7 +256,7 @@ impl Index {
         }
     }
 
-    /// Takes in a claim under a name that is ours, unless a newer version of it is known.
+    /// Applies a claim, unless its name is not the name of a VIP's claim, or a newer version is known.
     fn see_claim(&mut self, claim: Claim) {
         let key = key(&claim.metadata);
         if role_of_claim(&key).is_none() {
@@ -294,13 +294,13 @@ impl Index {
     }
 }
 
-/// What a claim is for, by its name.
+/// The role of a claim, derived from its name. None if it is not a claim for a VIP.
 pub fn role_of_claim(key: &Key) -> Option<Role> {
     Role::ALL.into_iter().find(|role| key.name.starts_with(role.claim_prefix()))
 }
 
-/// Takes in what changed, given the facts that an object tells, and what is left of one that can't be decoded and of what was
-/// known of it.
+/// Applies a change to the known values. `facts` makes a value of an object. `left` makes a value of an undecodable
+/// object and its last value.
 fn apply<O: Resource, K: Ord, V>(
     known: &mut Option<BTreeMap<K, V>>,
     change: Change<O>,
@@ -322,7 +322,7 @@ fn apply<O: Resource, K: Ord, V>(
             });
             *known = Some(all.collect());
         }
-        // What changes of something that is not known comes with the rest.
+        // The next list will have it.
         (_, None) => {}
         (Change::Applied(one), Some(known)) => {
             let key = key(one.meta());
@@ -335,12 +335,12 @@ fn apply<O: Resource, K: Ord, V>(
     }
 }
 
-/// A pool of which only the metadata is known.
+/// A pool with this metadata and nothing else.
 fn stand_in(metadata: &ObjectMeta) -> Pool {
     Pool { types: None, metadata: metadata.clone(), spec: Lenient::default(), status: None }
 }
 
-/// A Cluster of which only the metadata and the endpoint are known, as far as they can be decoded.
+/// A Cluster with the metadata and, if it can be decoded, the endpoint.
 fn stand_in_cluster(undecodable: &Undecodable) -> Cluster {
     let spec = ClusterSpec {
         control_plane_endpoint: undecodable.at(&["spec", "controlPlaneEndpoint"]),
@@ -360,7 +360,7 @@ fn pool_ref(metadata: &ObjectMeta) -> PoolRef {
     PoolRef { name, namespace: Some(namespace).filter(|namespace| !namespace.is_empty()) }
 }
 
-/// An address, and the claim that it was given to, which the provider names as its controller.
+/// An address and its claim, which is its controller owner. None if the address is not an IP.
 fn address(found: &Address) -> Option<vips::Address> {
     let owner = found.owner_references().iter().find(|owner| owner.controller == Some(true));
     Some(vips::Address {
@@ -373,7 +373,7 @@ fn port(endpoint: &Endpoint) -> Option<u16> {
     u16::try_from(endpoint.port).ok().filter(|port| *port != 0)
 }
 
-/// A Cluster, as decisions see it.
+/// The planner's view of a Cluster.
 pub fn facts(cluster: &Cluster) -> vips::Cluster {
     let Lenient(spec) = &cluster.spec;
     let text = |text: &str| (!text.is_empty()).then(|| Arc::<str>::from(text));
@@ -429,7 +429,7 @@ fn defines(class: &Class) -> bool {
 
 fn pool(found: &Pool) -> vips::Pool {
     let label = |name: &str| found.labels().get(name).map(String::as_str).unwrap_or_default();
-    // A label's value can't be long and can't hold a comma; then an annotation says it.
+    // The value of a label is short and can't contain a comma, so several classes are in an annotation.
     let classes = match label(CLASS) {
         "true" => found.annotations().get(CLASS).map(String::as_str).unwrap_or_default(),
         class => class,
@@ -441,7 +441,7 @@ fn pool(found: &Pool) -> vips::Pool {
         role: label(ROLE).into(),
         priority: label(PRIORITY).parse().unwrap_or(0),
         count: count.map(|Addresses { total, used, free, out_of_range }| {
-            // Addresses in use that its range does not have any more are taken off what is free as if it had them.
+            // The provider subtracts used addresses from `free` even if they are no longer in the pool's range.
             Count { total, used, free: free + out_of_range }
         }),
         is_leaving: found.metadata.deletion_timestamp.is_some(),

@@ -1,6 +1,7 @@
-//! The metrics that capi-vip-allocator's users know: its names, its labels, and what it means by them.
+//! Metrics about VIPs of Cluster API, with the names, labels and meaning of capi-vip-allocator's metrics.
 //!
-//! In: what is known of pools and claims, and what became of VIPs. Out: the metrics. A pool for one namespace is named with it.
+//! In: the pools and claims in the index, and the outcomes of allocations. Out: the metrics. The name of a pool for one
+//! namespace is `NAMESPACE/NAME`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::index::Index;
 use super::watch::Kind;
 use crate::metrics::Metrics;
 
-/// The metrics about VIPs. Copies share what they count.
+/// The metrics about VIPs. Clones share the same metrics.
 #[derive(Clone)]
 pub struct VipMetrics {
     process: Metrics,
@@ -36,7 +37,7 @@ struct Inner {
 }
 
 impl VipMetrics {
-    /// Nothing has happened yet.
+    /// Registers the metrics.
     pub fn new(process: Metrics) -> Result<Self, prometheus::Error> {
         let new = process.registration();
         let of_pool = ["pool_name"];
@@ -44,34 +45,38 @@ impl VipMetrics {
         let of = Inner {
             allocations: new.counters(
                 "capi_vip_allocator_allocations_total",
-                "VIPs that were written on Clusters",
+                "VIPs that the controller wrote into Clusters",
                 &["role", "cluster_class"],
             )?,
             errors: new.counters(
                 "capi_vip_allocator_allocation_errors_total",
-                "Steps towards a VIP that failed",
+                "Failed steps of VIP allocations",
                 &["role", "cluster_class", "reason"],
             )?,
             allocation_seconds: new.histograms(
                 "capi_vip_allocator_allocation_duration_seconds",
-                "From the first look at a Cluster without a VIP to the VIP on it",
+                "Time from first seeing a Cluster without a VIP until the VIP is written, in seconds",
                 &["role", "cluster_class"],
                 DEFAULT_BUCKETS,
             )?,
             pools: new.gauges(
                 "capi_vip_allocator_pools_available",
-                "Pools for a class and role",
+                "Pools for the ClusterClass and role",
                 &["cluster_class", "role"],
             )?,
-            total: new.gauges("capi_vip_allocator_pool_addresses_total", "Addresses of a pool", &of_pool)?,
+            total: new.gauges(
+                "capi_vip_allocator_pool_addresses_total",
+                "Addresses of the pool",
+                &of_pool,
+            )?,
             free: new.gauges(
                 "capi_vip_allocator_pool_addresses_free",
-                "Addresses left in a pool",
+                "Free addresses of the pool",
                 &of_pool,
             )?,
             used: new.gauges(
                 "capi_vip_allocator_pool_addresses_used",
-                "Addresses of a pool that are in use",
+                "Used addresses of the pool",
                 &of_pool,
             )?,
             claims: new.gauges("capi_vip_allocator_claims_total", "Claims for VIPs", &of_claims)?,
@@ -87,12 +92,12 @@ impl VipMetrics {
             )?,
             reconciled: new.counters(
                 "capi_vip_allocator_reconcile_total",
-                "Evaluations of a Cluster",
+                "Reconciliations of Clusters, by result success, requeued, skipped or error",
                 &["cluster_class", "result"],
             )?,
             reconcile_seconds: new.histograms(
                 "capi_vip_allocator_reconcile_duration_seconds",
-                "How long an evaluation of a Cluster took",
+                "Duration of reconciliations of Clusters in seconds",
                 &["cluster_class"],
                 DEFAULT_BUCKETS,
             )?,
@@ -100,7 +105,8 @@ impl VipMetrics {
         Ok(Self { process, of: Arc::new(of) })
     }
 
-    /// A VIP was written on a Cluster.
+    /// Counts a VIP that the controller wrote into a Cluster. `took` is the time since it first saw the Cluster without
+    /// a VIP.
     pub fn assigned(&self, role: Role, class: &str, took: Option<Duration>) {
         self.of.allocations.with_label_values(&[role.name(), class]).inc();
         if let Some(took) = took {
@@ -109,23 +115,23 @@ impl VipMetrics {
         }
     }
 
-    /// A step towards a VIP failed.
+    /// Counts a failed step of an allocation.
     pub fn failed(&self, role: Role, class: &str, reason: &str) {
         self.of.errors.with_label_values(&[role.name(), class, reason]).inc();
     }
 
-    /// A Cluster was looked at, and this is to be said of its VIPs.
+    /// Counts a reconciliation of a Cluster, given the verdicts about its VIPs.
     pub fn considered<'a>(
         &self,
         class: &str,
-        mut said: impl Iterator<Item = &'a Verdict> + Clone,
+        mut verdicts: impl Iterator<Item = &'a Verdict> + Clone,
         took: Duration,
     ) {
-        let result = if said.clone().any(Verdict::is_stuck) {
+        let result = if verdicts.clone().any(Verdict::is_stuck) {
             "error"
-        } else if said.clone().any(Verdict::is_on_its_way) {
+        } else if verdicts.clone().any(Verdict::is_on_its_way) {
             "requeued"
-        } else if said.any(|said| matches!(said, Verdict::Assigned { .. })) {
+        } else if verdicts.any(|verdict| matches!(verdict, Verdict::Assigned { .. })) {
             "success"
         } else {
             "skipped"
@@ -134,7 +140,7 @@ impl VipMetrics {
         self.of.reconcile_seconds.with_label_values(&[class]).observe(took.as_secs_f64());
     }
 
-    /// Sets the gauges anew.
+    /// Rewrites the gauges.
     pub fn describe(&self, index: &Index) {
         let _whole = self.process.describing();
         for kind in Kind::ALL {
@@ -145,7 +151,7 @@ impl VipMetrics {
         for gauges in [pools, total, free, used, claims, claims_ready, claims_pending] {
             gauges.reset();
         }
-        // A class that is in use and has no pool is what an alert is about.
+        // Report 0 for a class that is in use and has no pool, so that an alert can select it.
         let mut available: BTreeMap<(&str, &str), i64> = BTreeMap::new();
         for class in world.clusters.values().filter_map(|cluster| cluster.class.as_deref()) {
             available.insert((class, Role::ControlPlane.name()), 0);

@@ -1,26 +1,26 @@
-//! Labels and annotations by which users and this part talk to each other on Clusters and pools.
+//! The labels and annotations on Clusters and pools that users set or read.
 
-/// On a pool, the class that it is for, or `true` where an annotation of this name lists them; on a Cluster without a topology,
-/// an annotation with the class that pools are chosen by.
+/// On a pool: the label with the ClusterClass that it serves, or `true` if an annotation of the same name lists
+/// several. On a Cluster without a topology: the annotation with the class by which the controller selects pools.
 pub const CLASS: &str = "vip.capi.gorizond.io/cluster-class";
 
-/// The label on a pool or claim that says what its addresses are for.
+/// The label on a pool or claim with the role of its addresses.
 pub const ROLE: &str = "vip.capi.gorizond.io/role";
 
-/// The label on a pool by which it comes before others.
+/// The label on a pool with its priority. The controller uses pools with a higher number first.
 pub const PRIORITY: &str = "vip.capi.gorizond.io/priority";
 
-/// The annotation on a Cluster that asks for an ingress VIP, or for none.
+/// The annotation on a Cluster that requests (`true`) or declines (`false`) an ingress VIP.
 pub const INGRESS_ENABLED: &str = "vip.capi.gorizond.io/ingress-enabled";
 
-/// The annotation and label on a Cluster that hold its ingress VIP.
+/// The annotation and label on a Cluster with its ingress VIP.
 pub const INGRESS_VIP: &str = "vip.capi.gorizond.io/ingress-vip";
 
-/// The annotation on a Cluster that says how its VIPs stand.
+/// The annotation on a Cluster with the state of its VIPs.
 pub const STATUS: &str = "vip.capi.gorizond.io/status";
 
-/// The annotation on a Cluster that nobody is to touch.
+/// Cluster API's annotation on a paused Cluster.
 pub(crate) const PAUSED: &str = "cluster.x-k8s.io/paused";
 
-/// The variable of a class that holds the control plane's VIP.
+/// The ClusterClass variable for the control plane's VIP.
 pub(crate) const VARIABLE: &str = "clusterVip";

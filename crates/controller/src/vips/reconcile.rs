@@ -1,17 +1,17 @@
-//! VIPs for Cluster API: the loop of this part, beside that of addresses and under the same leadership.
+//! The reconciler of VIPs. It runs next to the reconciler of addresses, with the same lease.
 //!
 //! ```text
 //! watches ──▶ observe ──▶ plan ──▶ act (claims) and report (Clusters, Events)
 //!    ▲                                          │
-//!    └──────────── what has ended ◀─────────────┘
+//!    └──────────────── outcomes ◀───────────────┘
 //! ```
 //!
-//! In: Clusters, classes, pools, claims and addresses. Out: claims, endpoints and what is said of them. There is no journal but
-//! the claims themselves, and every change is a compare-and-swap in one store, so a change that was cut off, or that two copies
-//! make, ends as if it had been made once.
+//! In: Clusters, ClusterClasses, pools, claims and addresses. Out: claims, and on Clusters the VIPs, their state,
+//! conditions and Events. The claims are the only journal. Every change is a compare-and-swap in one store, so an
+//! interrupted change, or the same change by two replicas, has the effect of one change.
 //!
-//! The file is long because the loop, its bookkeeping and the answers of every write share one state. It becomes shorter when both
-//! reconcilers share one loop.
+//! The file is long because the loop, its bookkeeping and the outcomes of writes share one state. It becomes shorter
+//! when both reconcilers share one loop.
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use super::execute::Ended;
 use super::index::Index;
 use super::metrics::VipMetrics;
-use super::report::{Amendment, Manner, Written};
+use super::report::{ClusterUpdate, Verbosity, Written};
 use super::watch::{Cluster, Kind, Seen};
 use super::{execute, index, report};
 use crate::backoff::{ANY_VERSION, Backoff, Retry};
@@ -43,37 +43,37 @@ use crate::leadership::fence::Fence;
 use crate::settings::VipOptions;
 use crate::tasks::Tasks;
 
-/// Changes that come together are looked at together.
+/// How long the reconciler collects further events before it plans.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// The longest pause between two rounds.
+/// The longest pause between two reconciliations.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// The most requests under way at once, so that others are served too.
-const UNDER_WAY_MAX: usize = 64;
+/// The most requests in flight, so that the apiserver can serve other clients too.
+const IN_FLIGHT_MAX: usize = 64;
 
-/// What mostly is over in a moment is worth a word only when it takes longer than this.
+/// How long an allocation may take before its progress is reported on the Cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A watch tells of a change much sooner than this, or has missed that there was one.
+/// How long to wait for the watch event of a change. A watch is usually much faster.
 const WATCH_MAX: Duration = Duration::from_secs(10);
 
-/// A pool that was applied together with a Cluster is seen much sooner than this after the Cluster's creation.
+/// The age up to which a Cluster waits for a pool that was applied together with it.
 const POOL_SEEN_MAX: Duration = Duration::from_secs(30);
 
-/// Metrics about objects are set so often at the most.
-const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
+/// The shortest pause between two updates of the metrics about objects.
+const METRICS_EVERY: Duration = Duration::from_secs(1);
 
-/// The most Clusters whose conditions are written at once: VIPs never wait for conditions.
+/// The most concurrent writes of conditions, so that VIPs never wait for conditions.
 const REPORTING_MAX: usize = 8;
 
-/// The pause after the apiserver denied the right to write conditions, which the manifest of 0.1.0 lacks.
+/// The pause after the apiserver denied a write of conditions, which the ClusterRole of 0.1.0 does not allow.
 const DENIED_PAUSE: Duration = Duration::from_secs(300);
 
-/// The most Events under way at once.
-const TELLING_MAX: usize = 32;
+/// The most requests for Events in flight.
+const EVENTS_IN_FLIGHT_MAX: usize = 32;
 
-/// What is under way for a Cluster.
+/// A request in flight for a Cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
     Claim(Role),
@@ -81,7 +81,7 @@ enum Work {
     Conditions,
 }
 
-/// Everything that takes part.
+/// Allocates VIPs for Clusters.
 pub struct VipReconciler {
     index: Index,
     seen: mpsc::UnboundedReceiver<Seen>,
@@ -89,44 +89,45 @@ pub struct VipReconciler {
     fence: Arc<Fence>,
     clock: Arc<dyn Clock>,
     metrics: VipMetrics,
-    /// Who tells Events.
+    /// The reporting instance of Events.
     identity: String,
     options: VipOptions,
     tasks: Tasks<Ended>,
-    under_way: BTreeSet<(Key, Work)>,
-    /// Clusters of which the apiserver has a newer version than this: nothing is written on them before that is seen.
+    in_flight: BTreeSet<(Key, Work)>,
+    /// Clusters of which the apiserver has a newer version than this one. The controller does not update them before it
+    /// sees that version.
     outdated: BTreeMap<Key, u64>,
-    /// Claims that the apiserver has otherwise than they were seen, or not seen, here: nothing is done with them before the watch
-    /// tells how, or has had the time to.
+    /// Claims whose state in the apiserver differs from the index, with the last seen metadata. The controller leaves
+    /// them alone until the watch delivers the change, or until this time.
     outdated_claims: BTreeMap<Key, (Option<ObjectMeta>, Instant)>,
-    /// What failed for a VIP of a Cluster, or for what is said of it. Cluster API changes Clusters all the time, so a failure
-    /// outlasts their versions.
+    /// Failed writes, for each VIP of a Cluster, or without a role for its annotation. A new version of the Cluster
+    /// does not reset the backoff, because Cluster API changes Clusters all the time.
     failures: Backoff<(Key, Option<Role>)>,
-    /// The Clusters whose conditions could not be written.
+    /// Failed writes of conditions.
     unreported: Backoff<Key>,
-    /// Until when no conditions are written, because the controller may not.
+    /// The end of the pause after a denied write of conditions.
     denied_until: Option<Instant>,
-    /// When each VIP was first missed.
+    /// When the controller first saw that a VIP is missing.
     missed: BTreeMap<(Key, Role), Instant>,
-    /// Since when an address has been on its way for a VIP, and nothing else in between.
+    /// Since when each VIP has been allocating without interruption.
     allocating: BTreeMap<(Key, Role), Instant>,
-    told: u64,
-    telling: usize,
+    events_published: u64,
+    events_in_flight: usize,
     described: Option<Instant>,
 }
 
-/// What happened.
+/// What the loop reacts to.
 enum Happened {
     Seen(Seen),
     Ended(Box<Ended>),
-    TimeWentBy,
+    TimerFired,
 }
 
-/// How a [`VipReconciler`] hears of what happens: watches tell it, and others may ask.
+/// The channel to a [`VipReconciler`], for events of watches and queries of the runtime extension.
 pub struct Line {
-    /// To tell or ask it something.
+    /// Sends events and queries.
     pub to: mpsc::UnboundedSender<Seen>,
-    /// What it was told and asked.
+    /// Receives events and queries.
     pub seen: mpsc::UnboundedReceiver<Seen>,
 }
 
@@ -137,18 +138,18 @@ impl Default for Line {
     }
 }
 
-/// Where a [`VipReconciler`] touches the world.
+/// The external interfaces of a [`VipReconciler`].
 pub struct Edges {
     /// A client for writes.
     pub client: Client,
-    /// What keeps changes in when we don't lead.
+    /// Blocks changes without a valid lease.
     pub fence: Arc<Fence>,
-    /// Time.
+    /// Clock for timestamps and ages.
     pub clock: Arc<dyn Clock>,
 }
 
 impl VipReconciler {
-    /// Nothing has happened yet.
+    /// Creates a reconciler with an empty index.
     pub fn new(
         seen: mpsc::UnboundedReceiver<Seen>,
         edges: Edges,
@@ -168,7 +169,7 @@ impl VipReconciler {
             identity: identity.to_owned(),
             options,
             tasks: Tasks::default(),
-            under_way: BTreeSet::new(),
+            in_flight: BTreeSet::new(),
             outdated: BTreeMap::new(),
             outdated_claims: BTreeMap::new(),
             failures: Backoff::new(retry),
@@ -176,59 +177,59 @@ impl VipReconciler {
             denied_until: None,
             missed: BTreeMap::new(),
             allocating: BTreeMap::new(),
-            told: 0,
-            telling: 0,
+            events_published: 0,
+            events_in_flight: 0,
             described: None,
         }
     }
 
-    /// Watches without acting, as a standby does.
+    /// Updates the index without acting, as a standby does. Never returns.
     pub async fn stand_by(&mut self) {
         loop {
-            self.see_next().await;
+            self.observe_next().await;
         }
     }
 
-    /// Watches without acting until each kind is known, or known to be absent.
+    /// Updates the index without acting until it is complete.
     pub async fn until_complete(&mut self) {
         while !self.index.is_complete() {
-            self.see_next().await;
+            self.observe_next().await;
         }
     }
 
-    async fn see_next(&mut self) {
+    async fn observe_next(&mut self) {
         match self.seen.recv().await {
-            Some(seen) => self.see(seen),
+            Some(seen) => self.observe(seen),
             None => std::future::pending().await,
         }
     }
 
-    /// Acts, for as long as we lead.
+    /// Reconciles until the caller drops the future, because the lease is lost or the process stops.
     pub async fn lead(&mut self) {
         if !self.options.allocates {
             return self.stand_by().await;
         }
-        self.round();
+        self.reconcile();
         loop {
             let happened = self.next().await;
             let pause = if matches!(happened, Happened::Ended(_)) { Duration::ZERO } else { SETTLE };
-            self.take_in(happened);
+            self.handle(happened);
             let settled = Instant::now() + pause;
             while let Ok(more) = tokio::time::timeout_at(settled, self.next_now()).await {
-                self.take_in(more);
+                self.handle(more);
                 if Instant::now() >= settled {
                     break;
                 }
             }
-            self.round();
+            self.reconcile();
         }
     }
 
-    /// Begins nothing new, and waits until nothing is under way.
+    /// Waits for the requests in flight without starting new ones.
     pub async fn finish(&mut self) {
         while !self.tasks.is_empty() {
             let happened = self.next_now().await;
-            self.take_in(happened);
+            self.handle(happened);
         }
     }
 
@@ -249,7 +250,7 @@ impl VipReconciler {
         tokio::select! {
             biased;
             happened = self.next_now() => happened,
-            () = tokio::time::sleep_until(due) => Happened::TimeWentBy,
+            () = tokio::time::sleep_until(due) => Happened::TimerFired,
         }
     }
 
@@ -260,8 +261,8 @@ impl VipReconciler {
             Some(ended) = self.tasks.next(), if !is_idle => match ended {
                 Ok(ended) => Happened::Ended(Box::new(ended)),
                 Err(error) => {
-                    tracing::error!(%error, "a write was cut off");
-                    Happened::TimeWentBy
+                    tracing::error!(%error, "a write task failed");
+                    Happened::TimerFired
                 }
             },
             seen = self.seen.recv() => match seen {
@@ -271,16 +272,16 @@ impl VipReconciler {
         }
     }
 
-    fn take_in(&mut self, happened: Happened) {
+    fn handle(&mut self, happened: Happened) {
         match happened {
-            Happened::Seen(seen) => self.see(seen),
-            Happened::Ended(ended) => self.learn(*ended),
-            Happened::TimeWentBy => {}
+            Happened::Seen(seen) => self.observe(seen),
+            Happened::Ended(ended) => self.handle_outcome(*ended),
+            Happened::TimerFired => {}
         }
     }
 
-    /// Takes in what was seen, and answers who asks. Somebody who asks may be gone by then.
-    fn see(&mut self, seen: Seen) {
+    /// Applies an event to the index, or answers a query. The sender of a query may be gone.
+    fn observe(&mut self, seen: Seen) {
         match seen {
             Seen::Asked(cluster, answer) => {
                 let key = index::key(&cluster.metadata);
@@ -293,11 +294,12 @@ impl VipReconciler {
         }
     }
 
-    /// The endpoint of a Cluster, or none where it may be built without one; otherwise what is waited for.
+    /// The endpoint of a Cluster, or none if Cluster API may create it without one. Otherwise an error with the reason
+    /// to wait.
     fn endpoint(&self, key: &Key) -> Result<Option<(String, u16)>, String> {
         let world = &self.index.world;
         let cluster = world.clusters.get(key).filter(|_| world.are_clusters_known);
-        let cluster = cluster.ok_or_else(|| format!("the Cluster {key} is not known yet"))?;
+        let cluster = cluster.ok_or_else(|| format!("the controller has not seen the Cluster {key} yet"))?;
         let tracked = self.index.clusters.get(key);
         let Some(host) = &cluster.endpoint else {
             let created = tracked.and_then(|tracked| tracked.metadata.creation_timestamp.as_ref());
@@ -308,16 +310,16 @@ impl VipReconciler {
         Ok(Some((host.to_string(), port.unwrap_or(self.options.default_port))))
     }
 
-    /// Plans for each Cluster, and begins what follows from it.
-    fn round(&mut self) {
+    /// Plans for each Cluster, and starts the planned requests.
+    fn reconcile(&mut self) {
         let began = Instant::now();
         let (clusters, claims) = (&self.index.clusters, &self.index.claims);
         self.unreported.retain(|key| clusters.contains_key(key));
         self.failures.retain(|(key, _)| clusters.contains_key(key));
         let failures = &self.failures;
-        let is_resting =
+        let is_backing_off =
             |key: &Key, role: Role| failures.waits_until(&(key.clone(), Some(role)), ANY_VERSION).is_some();
-        self.index.world.failed.retain(|(key, role), _| is_resting(key, *role));
+        self.index.world.failed.retain(|(key, role), _| is_backing_off(key, *role));
         self.outdated_claims
             .retain(|claim, (seen, until)| claims.get(claim) == seen.as_ref() && *until > began);
         self.missed.retain(|(key, _), _| clusters.contains_key(key));
@@ -329,51 +331,51 @@ impl VipReconciler {
         self.index.world.speak_for_claims();
         let keys: Vec<_> = self.index.world.clusters.keys().cloned().collect();
         for key in keys {
-            self.consider(&key);
+            self.reconcile_cluster(&key);
         }
         for report in self.index.undecodable.due(began) {
             let Some(served) = self.index.served.get(&report.kind) else { continue };
-            let news = NewEvent::of_undecodable(&report, report.kind.name(), &served.api_version);
-            self.tell(news);
+            let event = NewEvent::of_undecodable(&report, report.kind.name(), &served.api_version);
+            self.publish(event);
         }
-        if self.described.is_none_or(|last| last.elapsed() >= DESCRIBE_EVERY) {
+        if self.described.is_none_or(|last| last.elapsed() >= METRICS_EVERY) {
             self.metrics.describe(&self.index);
             self.described = Some(Instant::now());
         }
     }
 
-    fn consider(&mut self, key: &Key) {
+    fn reconcile_cluster(&mut self, key: &Key) {
         let began = Instant::now();
         let Some(cluster) = self.index.world.clusters.get(key) else { return };
         let class = cluster.class.clone();
         let planned = plan::vips::plan(&self.index.world, key, cluster);
         for (role, next) in &planned {
-            if next.said.is_on_its_way() || matches!(next.said, Verdict::Exhausted(_)) {
-                self.miss(key, *role);
+            if next.verdict.is_on_its_way() || matches!(next.verdict, Verdict::Exhausted(_)) {
+                self.note_missing(key, *role);
             }
-            if next.said.is_on_its_way() {
+            if next.verdict.is_on_its_way() {
                 self.allocating.entry((key.clone(), *role)).or_insert(began);
             } else {
                 self.allocating.remove(&(key.clone(), *role));
             }
             match &next.step {
-                Some(Step::Create(pool)) => self.claim(key, *role, pool),
-                Some(Step::Delete) => self.give_up(key, *role),
+                Some(Step::Create(pool)) => self.create_claim(key, *role, pool),
+                Some(Step::Delete) => self.delete_claim(key, *role),
                 Some(Step::Write { .. }) | None => {}
             }
         }
-        if self.amend(key) {
+        if self.update_cluster(key) {
             self.report_conditions(key, &planned);
         }
-        self.index.world.speak_for(&planned);
+        self.index.world.reserve(&planned);
         if let Some(class) = class {
-            let said = planned.iter().map(|(_, next)| &next.said);
-            self.metrics.considered(&class, said, began.elapsed());
+            let verdict = planned.iter().map(|(_, next)| &next.verdict);
+            self.metrics.considered(&class, verdict, began.elapsed());
         }
     }
 
-    /// Takes note of when a VIP was first missed.
-    fn miss(&mut self, key: &Key, role: Role) {
+    /// Records when a VIP was first missing.
+    fn note_missing(&mut self, key: &Key, role: Role) {
         let missed = (key.clone(), role);
         if self.missed.contains_key(&missed) {
             return;
@@ -388,14 +390,15 @@ impl VipReconciler {
         }
     }
 
-    /// Whether something may be begun for a Cluster, of which it is the only one then.
+    /// Reserves a request for a Cluster. Returns false if the same request is in flight, too many are, or the lease is
+    /// not valid.
     fn begin(&mut self, key: &Key, work: Work) -> bool {
-        self.under_way.len() < UNDER_WAY_MAX
+        self.in_flight.len() < IN_FLIGHT_MAX
             && self.fence.remaining().is_some()
-            && self.under_way.insert((key.clone(), work))
+            && self.in_flight.insert((key.clone(), work))
     }
 
-    fn claim(&mut self, key: &Key, role: Role, pool: &plan::vips::PoolRef) {
+    fn create_claim(&mut self, key: &Key, role: Role, pool: &plan::vips::PoolRef) {
         let (Some(tracked), Some(clusters), Some(claims)) = (
             self.index.clusters.get(key),
             self.index.served.get(&Kind::Clusters),
@@ -407,7 +410,7 @@ impl VipReconciler {
         if self.outdated_claims.contains_key(&role.claim(key)) || !self.begin(key, Work::Claim(role)) {
             return;
         }
-        tracing::info!(cluster = %key, %role, %pool, "claiming an address");
+        tracing::info!(cluster = %key, %role, %pool, "creating an IPAddressClaim");
         let (client, fence, key) = (self.client.clone(), Arc::clone(&self.fence), key.clone());
         self.tasks.spawn(async move {
             let created = execute::while_leading(&fence, execute::create(client, claims, claim)).await;
@@ -415,7 +418,7 @@ impl VipReconciler {
         });
     }
 
-    fn give_up(&mut self, key: &Key, role: Role) {
+    fn delete_claim(&mut self, key: &Key, role: Role) {
         let claim = role.claim(key);
         let (Some(seen), Some(served)) =
             (self.index.claims.get(&claim).cloned(), self.index.served.get(&Kind::Claims).cloned())
@@ -425,7 +428,7 @@ impl VipReconciler {
         if self.outdated_claims.contains_key(&claim) || !self.begin(key, Work::Claim(role)) {
             return;
         }
-        tracing::info!(cluster = %key, %role, %claim, "giving a claim up that got no address");
+        tracing::info!(cluster = %key, %role, %claim, "deleting an IPAddressClaim that got no address");
         let (client, fence, key) = (self.client.clone(), Arc::clone(&self.fence), key.clone());
         self.tasks.spawn(async move {
             let deleted = execute::while_leading(&fence, execute::delete(client, served, claim, &seen)).await;
@@ -433,11 +436,11 @@ impl VipReconciler {
         });
     }
 
-    /// Begins to change a Cluster where something is to be changed. The result is whether it is known that nothing is.
-    fn amend(&mut self, key: &Key) -> bool {
-        let rests = self.failures.waits_until(&(key.clone(), None), ANY_VERSION).is_some();
-        let is_busy = self.under_way.contains(&(key.clone(), Work::Cluster));
-        if rests || is_busy || self.outdated.contains_key(key) {
+    /// Starts an update of a Cluster if it needs one. Returns whether the Cluster is known to be up to date.
+    fn update_cluster(&mut self, key: &Key) -> bool {
+        let is_backing_off = self.failures.waits_until(&(key.clone(), None), ANY_VERSION).is_some();
+        let is_busy = self.in_flight.contains(&(key.clone(), Work::Cluster));
+        if is_backing_off || is_busy || self.outdated.contains_key(key) {
             return false;
         }
         let (Some(tracked), Some(served)) =
@@ -448,39 +451,41 @@ impl VipReconciler {
         let manner = |role| {
             let waits = self.allocating.get(&(key.clone(), role)).map(|since| since.elapsed());
             match waits {
-                _ if self.under_way.contains(&(key.clone(), Work::Claim(role))) => Manner::Silent,
-                Some(waits) if waits >= PATIENCE => Manner::Plain,
-                _ => Manner::Patient,
+                _ if self.in_flight.contains(&(key.clone(), Work::Claim(role))) => Verbosity::Silent,
+                Some(waits) if waits >= PATIENCE => Verbosity::Plain,
+                _ => Verbosity::Patient,
             }
         };
         let port = self.options.default_port;
-        let amendment = report::amendment(&self.index.world, key, tracked, &served, port, manner);
-        let Some(amendment) = amendment else { return true };
+        let cluster_update = report::cluster_update(&self.index.world, key, tracked, &served, port, manner);
+        let Some(cluster_update) = cluster_update else { return true };
         if !self.begin(key, Work::Cluster) {
             return false;
         }
         let (client, fence, key) = (self.client.clone(), Arc::clone(&self.fence), key.clone());
         self.tasks.spawn(async move {
-            let change = execute::amend(client.clone(), served.clone(), key.clone(), amendment.patch.clone());
+            let change =
+                execute::amend(client.clone(), served.clone(), key.clone(), cluster_update.patch.clone());
             match execute::while_leading(&fence, change).await {
-                // It has changed, or is gone.
+                // The Cluster has changed, or is gone.
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                     let now = execute::read(client, served, &key).await.ok().flatten();
-                    Ended::Outdated(key, amendment, now.map(Box::new))
+                    Ended::Outdated(key, cluster_update, now.map(Box::new))
                 }
-                amended => Ended::Amended(key, amendment, amended.map(Box::new)),
+                amended => Ended::Amended(key, cluster_update, amended.map(Box::new)),
             }
         });
         false
     }
 
-    /// Begins to bring the conditions of a Cluster in line with its annotation, where they are not. What is not known changes none.
+    /// Starts an update of a Cluster's conditions if they do not repeat its annotation. Unknown VIPs change no
+    /// condition.
     fn report_conditions(&mut self, key: &Key, planned: &[(Role, Decision); 2]) {
         let now = Instant::now();
         let is_unsure = |(_, next): &(Role, Decision)| {
-            matches!(next.said, Verdict::Unknown(_) | Verdict::Paused | Verdict::Leaving)
+            matches!(next.verdict, Verdict::Unknown(_) | Verdict::Paused | Verdict::Leaving)
         };
-        let rests = self.unreported.waits_until(key, ANY_VERSION).max(self.denied_until);
+        let paused_until = self.unreported.waits_until(key, ANY_VERSION).max(self.denied_until);
         let (Some(tracked), Some(served)) =
             (self.index.clusters.get(key), self.index.served.get(&Kind::Clusters).cloned())
         else {
@@ -488,8 +493,8 @@ impl VipReconciler {
         };
         if tracked.are_conditions_current
             || planned.iter().any(is_unsure)
-            || rests.is_some_and(|until| until > now)
-            || self.under_way.iter().filter(|(_, work)| *work == Work::Conditions).count() >= REPORTING_MAX
+            || paused_until.is_some_and(|until| until > now)
+            || self.in_flight.iter().filter(|(_, work)| *work == Work::Conditions).count() >= REPORTING_MAX
             || !self.begin(key, Work::Conditions)
         {
             return;
@@ -502,7 +507,7 @@ impl VipReconciler {
         });
     }
 
-    /// Takes note of what became of the conditions of a Cluster.
+    /// Handles the outcome of an update of conditions.
     fn reported(&mut self, key: Key, result: Result<Option<Box<Cluster>>, kube::Error>) {
         match result {
             Ok(Some(cluster)) => {
@@ -510,7 +515,7 @@ impl VipReconciler {
                 self.denied_until = None;
                 self.index.see_answer(*cluster);
             }
-            // The watch tells when it is gone.
+            // The watch will deliver the deletion.
             Ok(None) => {
                 if let Some(known) = self.index.clusters.get(&key) {
                     let version = version(&known.metadata);
@@ -520,7 +525,7 @@ impl VipReconciler {
             Err(error) => {
                 self.unreported.failed(key.clone(), ANY_VERSION);
                 match &error {
-                    // Others change a Cluster while it is built.
+                    // Other controllers change a new Cluster often.
                     kube::Error::Api(status) if status.code == 409 => {}
                     kube::Error::Api(status) if status.code == 403 => {
                         if self.denied_until.is_none_or(|until| until <= Instant::now()) {
@@ -534,17 +539,17 @@ impl VipReconciler {
         }
     }
 
-    /// Takes note of what became of something.
-    fn learn(&mut self, ended: Ended) {
+    /// Handles the outcome of a request.
+    fn handle_outcome(&mut self, ended: Ended) {
         match ended {
             Ended::Claimed(key, role, result) => {
-                self.under_way.remove(&(key.clone(), Work::Claim(role)));
+                self.in_flight.remove(&(key.clone(), Work::Claim(role)));
                 match result {
                     Ok(()) => {
                         self.failures.succeeded(&(key.clone(), Some(role)));
                         self.await_claim(role.claim(&key), None);
                     }
-                    // It is there already.
+                    // The claim already exists.
                     Err(kube::Error::Api(status)) if status.code == 409 => {
                         self.await_claim(role.claim(&key), None);
                     }
@@ -552,40 +557,40 @@ impl VipReconciler {
                 }
             }
             Ended::GivenUp(key, role, seen, result) => {
-                self.under_way.remove(&(key.clone(), Work::Claim(role)));
+                self.in_flight.remove(&(key.clone(), Work::Claim(role)));
                 match result {
                     Ok(()) if plan::sabotaged!(AnswerRepeated) => {}
                     Ok(()) => self.await_claim(role.claim(&key), Some(*seen)),
-                    // It is gone, or has changed.
+                    // The claim is gone, or has changed.
                     Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                         self.await_claim(role.claim(&key), Some(*seen));
                     }
                     Err(error) => self.failed(&key, Some(role), "claim_deletion_failed", &error),
                 }
             }
-            Ended::Amended(key, amendment, result) => {
-                self.under_way.remove(&(key.clone(), Work::Cluster));
+            Ended::Amended(key, cluster_update, result) => {
+                self.in_flight.remove(&(key.clone(), Work::Cluster));
                 match result {
-                    Ok(cluster) => self.amended(&key, amendment, *cluster),
-                    Err(error) if amendment.vips.is_empty() => {
+                    Ok(cluster) => self.cluster_updated(&key, cluster_update, *cluster),
+                    Err(error) if cluster_update.vips.is_empty() => {
                         self.failed(&key, None, CLUSTER_PATCH_FAILED, &error);
                     }
                     Err(error) => {
-                        for Written { role, .. } in &amendment.vips {
+                        for Written { role, .. } in &cluster_update.vips {
                             self.failed(&key, Some(*role), CLUSTER_PATCH_FAILED, &error);
                         }
                     }
                 }
             }
-            Ended::Outdated(key, amendment, now) => {
-                self.under_way.remove(&(key.clone(), Work::Cluster));
+            Ended::Outdated(key, cluster_update, now) => {
+                self.in_flight.remove(&(key.clone(), Work::Cluster));
                 if let Some(now) = now {
                     self.index.see_answer(*now);
                 }
                 let known = self.index.clusters.get(&key).map(|known| version(&known.metadata));
-                let refused = &amendment.patch["metadata"]["resourceVersion"];
+                let refused = &cluster_update.patch["metadata"]["resourceVersion"];
                 let refused = refused.as_str().and_then(|version| version.parse().ok());
-                // Until a newer one is seen, the same would be refused again.
+                // Until the watch delivers a newer version, the apiserver would reject the same update again.
                 if let (Some(refused), Some(known)) = (refused, known)
                     && known <= refused
                 {
@@ -593,29 +598,29 @@ impl VipReconciler {
                 }
             }
             Ended::Reported(key, result) => {
-                self.under_way.remove(&(key.clone(), Work::Conditions));
+                self.in_flight.remove(&(key.clone(), Work::Conditions));
                 self.reported(key, result);
             }
-            Ended::Told(result) => {
-                self.telling -= 1;
+            Ended::EventPublished(result) => {
+                self.events_in_flight -= 1;
                 if let Err(error) = result {
-                    tracing::debug!(%error, "an Event was not told");
+                    tracing::debug!(%error, "failed to publish event");
                 }
             }
         }
     }
 
-    /// Waits for the watch to tell of a claim that is not as it was seen any more.
+    /// Leaves a claim alone until the watch delivers its change.
     fn await_claim(&mut self, claim: Key, seen: Option<ObjectMeta>) {
         self.outdated_claims.insert(claim, (seen, Instant::now() + WATCH_MAX));
     }
 
-    fn amended(&mut self, key: &Key, amendment: Amendment, cluster: Cluster) {
+    fn cluster_updated(&mut self, key: &Key, cluster_update: ClusterUpdate, cluster: Cluster) {
         self.failures.succeeded(&(key.clone(), None));
         let created = cluster.creation_timestamp().map(|created| created.0);
         self.index.see_answer(cluster);
         let class = self.index.world.clusters.get(key).and_then(|cluster| cluster.class.clone());
-        for Written { role, vip, is_new } in &amendment.vips {
+        for Written { role, vip, is_new } in &cluster_update.vips {
             self.failures.succeeded(&(key.clone(), Some(*role)));
             let missed = self.missed.remove(&(key.clone(), *role));
             if !is_new {
@@ -643,15 +648,16 @@ impl VipReconciler {
                 self.metrics.assigned(*role, class, took);
             }
         }
-        for news in amendment.news {
-            if news.kind.is_warning {
-                tracing::warn!(target: LOG, cluster = %key, reason = news.kind.reason, "{}", news.note);
+        for event in cluster_update.events {
+            if event.kind.is_warning {
+                tracing::warn!(target: LOG, cluster = %key, reason = event.kind.reason, "{}", event.note);
             }
-            self.tell(news);
+            self.publish(event);
         }
     }
 
-    /// Reports that the apiserver refuses what is written on a Cluster, which can't say so itself.
+    /// Publishes an Event about a refused update. The Cluster's annotation can't have it, because it is part of the
+    /// update.
     fn report_refused_write(&mut self, key: &Key, error: &kube::Error) {
         let (Some(tracked), Some(served)) =
             (self.index.clusters.get(key), self.index.served.get(&Kind::Clusters))
@@ -660,29 +666,30 @@ impl VipReconciler {
         };
         let note =
             format!("the apiserver refused an update by the controller, which retries with backoff: {error}");
-        self.tell(report::refusal(&tracked.metadata, served, note));
+        self.publish(report::refusal(&tracked.metadata, served, note));
     }
 
-    /// Publishes an Event. Nobody waits for it.
-    fn tell(&mut self, news: NewEvent) {
-        if self.telling >= TELLING_MAX {
-            return tracing::debug!(note = news.note, "dropped an Event: too many are being sent");
+    /// Publishes an Event without waiting for the response.
+    fn publish(&mut self, event: NewEvent) {
+        if self.events_in_flight >= EVENTS_IN_FLIGHT_MAX {
+            return tracing::debug!(note = event.note, "dropped an Event: too many are being sent");
         }
-        self.telling += 1;
-        self.told += 1;
-        let (client, number, identity) = (self.client.clone(), self.told, self.identity.clone());
+        self.events_in_flight += 1;
+        self.events_published += 1;
+        let (client, number, identity) = (self.client.clone(), self.events_published, self.identity.clone());
         let now = self.clock.wall();
-        self.tasks
-            .spawn(async move { Ended::Told(events::tell(client, news, number, &identity, now).await) });
+        self.tasks.spawn(async move {
+            Ended::EventPublished(events::publish(client, event, number, &identity, now).await)
+        });
     }
 
-    /// Takes note of what failed for a VIP, or for what is said of a Cluster.
+    /// Records a failed write for a VIP, or without a role for the annotation of a Cluster.
     fn failed(&mut self, key: &Key, role: Option<Role>, reason: &'static str, error: &kube::Error) {
         let failures = self.failures.failed((key.clone(), role), ANY_VERSION);
         if reason == CLUSTER_PATCH_FAILED && failures == REFUSALS_REPORTED && is_refused(error) {
             self.report_refused_write(key, error);
         }
-        tracing::warn!(target: LOG, cluster = %key, %error, reason, "trying again later");
+        tracing::warn!(target: LOG, cluster = %key, %error, reason, "write failed, retrying with backoff");
         let Some(role) = role else { return };
         let what = match error {
             kube::Error::Api(status) => status.message.clone(),
@@ -696,26 +703,27 @@ impl VipReconciler {
     }
 }
 
-/// Why a VIP is not there yet: its Cluster could not be changed.
+/// The label value for a failed update of a Cluster.
 const CLUSTER_PATCH_FAILED: &str = "cluster_patch_failed";
 
-/// Where log lines are from that scripts look for.
+/// The target of the log lines that scripts look for.
 const LOG: &str = "controllers.Cluster";
 
-/// How old a Cluster is, where it says when it was created.
+/// The age of a Cluster, if its creation time is known.
 pub fn age(created: Option<&Time>, now: Timestamp) -> Option<Duration> {
     created.map(|created| now.duration_since(created.0).unsigned_abs())
 }
 
-/// Whether a Cluster may be built with what is known of its VIP: it has one, or none is meant for it. The answer is otherwise what
-/// is waited for: also a pool that may only not have been seen yet, because it came with the Cluster or somebody has claimed from it.
+/// Checks whether Cluster API may create the objects of a Cluster: the Cluster has its VIP, or is not meant to have
+/// one. Otherwise returns the reason to wait. A new Cluster, or one with a claim, also waits if no pool matches: the
+/// watch may not have delivered the pool yet.
 pub fn may_be_built(planned: &[(Role, Decision); 2], age: Option<Duration>) -> Result<(), String> {
     let [(_, control_plane), _] = planned;
     let is_new = age.is_some_and(|age| age < POOL_SEEN_MAX);
-    match (&control_plane.said, &control_plane.step) {
+    match (&control_plane.verdict, &control_plane.step) {
         (Verdict::Assigned { .. } | Verdict::Manual(_), None)
         | (Verdict::NotWanted | Verdict::Leaving | Verdict::Paused, _) => Ok(()),
         (Verdict::NoPool { claimed_from: None, .. }, _) if !is_new => Ok(()),
-        (said, _) => Err(said.to_string()),
+        (verdict, _) => Err(verdict.to_string()),
     }
 }

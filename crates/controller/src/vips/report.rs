@@ -1,8 +1,9 @@
-//! What is written on a Cluster: its VIPs, and what is to be said of them.
+//! Builds the update of a Cluster: its VIPs, and the annotation with their state.
 //!
-//! In: a Cluster, and what is planned for it. Out: one change of it, or none where it says all that already. The words are in an
-//! annotation of ours, because a status can't be written in one change with a VIP; conditions repeat it afterwards. An Event is told
-//! for each new reason. What is written in one change with a VIP is what is so from that moment on.
+//! In: a Cluster, and the plan for it. Out: one patch with its Events, or none if the Cluster is up to date. The state
+//! is in an annotation because one request can't change the spec and the status together. Conditions repeat the
+//! annotation later. Each new reason causes one Event. A patch that writes a VIP also has the state after this write.
+//! This module never sends a request.
 
 use std::sync::Arc;
 
@@ -18,46 +19,46 @@ use super::names::{INGRESS_VIP, STATUS, VARIABLE};
 use super::watch::Kind;
 use crate::kubernetes::events::{EventKind, NewEvent};
 
-/// A change of a Cluster.
-pub struct Amendment {
-    /// The change.
+/// An update of a Cluster.
+pub struct ClusterUpdate {
+    /// The merge patch.
     pub patch: Value,
-    /// The VIPs that it writes.
+    /// The VIPs that the patch writes.
     pub vips: Vec<Written>,
-    /// What is to be told once it is written.
-    pub news: Vec<NewEvent>,
+    /// The Events to publish after the patch succeeded.
+    pub events: Vec<NewEvent>,
 }
 
-/// A VIP that is written on a Cluster.
+/// A VIP that a patch writes into a Cluster.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Written {
-    /// What it is for.
+    /// Its role.
     pub role: Role,
     /// The VIP.
     pub vip: Arc<str>,
-    /// Whether the Cluster had none, and does not only get it in one more place.
+    /// Whether the Cluster had no VIP of this role before. False if the patch only adds a missing copy.
     pub is_new: bool,
 }
 
-/// How a VIP is spoken of.
-pub enum Manner {
-    /// Not at all: something is being changed, and what has become of it is told then.
+/// How much to report about a VIP.
+pub enum Verbosity {
+    /// Nothing: a request for its claim is in flight, and its outcome is reported instead.
     Silent,
-    /// An address on its way is no news: mostly it is there in a moment.
+    /// Everything but an allocation in progress, which usually completes soon.
     Patient,
-    /// Everything is told.
+    /// Everything.
     Plain,
 }
 
-/// What to change of a Cluster; none where nothing is.
-pub fn amendment(
+/// Builds the update of a Cluster. Returns none if nothing changes.
+pub fn cluster_update(
     world: &World,
     key: &Key,
     tracked: &Tracked,
     served: &ApiResource,
     default_port: u16,
-    manner: impl Fn(Role) -> Manner,
-) -> Option<Amendment> {
+    manner: impl Fn(Role) -> Verbosity,
+) -> Option<ClusterUpdate> {
     let cluster = world.clusters.get(key)?;
     let mut after = cluster.clone();
     let mut vips = Vec::new();
@@ -70,30 +71,30 @@ pub fn amendment(
         after = after.with(role, &vip, with_copy);
         let is_new = match role {
             Role::ControlPlane => cluster.endpoint.is_none(),
-            // Cluster API may take all annotations off a Cluster that is new, and leaves its labels.
+            // Cluster API may remove all annotations of a new Cluster, but leaves its labels.
             Role::Ingress => cluster.ingress.is_none() && cluster.ingress_label.as_ref() != Some(&vip),
         };
         vips.push(Written { role, vip, is_new });
     }
-    let said = vips::plan(world, key, &after);
-    let before = words(tracked.said.as_deref());
+    let planned = vips::plan(world, key, &after);
+    let before = words(tracked.state_annotation.as_deref());
     let mut now = before.clone();
-    for (role, next) in &said {
+    for (role, next) in &planned {
         let name = role.name().to_owned();
         let is_written = vips.iter().any(|written: &Written| written.role == *role);
-        match (&next.said, manner(*role)) {
+        match (&next.verdict, manner(*role)) {
             (Verdict::Unknown(_) | Verdict::Paused | Verdict::Leaving, _) => {}
-            // The watch may have told of a claim and its address before the claim's creation was answered.
-            (_, Manner::Silent) if !is_written => {}
+            // The watch may deliver a claim with its address before the response to the claim's creation arrives.
+            (_, Verbosity::Silent) if !is_written => {}
             (Verdict::Manual(_) | Verdict::NotWanted, _) => _ = now.remove(&name),
-            // Another copy may have been waiting for longer, and have said so. A full pool may have an address for a moment, which
-            // one of those gets that wait for it: the others need not hear of it.
-            (said, Manner::Patient) if said.is_on_its_way() => {
+            // A previous leader may have reported a longer wait. A full pool may have a free address for a moment, but
+            // only one of the waiting Clusters gets it. In both cases the reported state stays.
+            (verdict, Verbosity::Patient) if verdict.is_on_its_way() => {
                 let waiting = [VipReason::Allocating, VipReason::Releasing, VipReason::PoolExhausted];
                 let waits = |words: &Words| waiting.iter().any(|reason| words.reason == reason.name());
-                now.retain(|told, words| *told != name || waits(words));
+                now.retain(|role, words| *role != name || waits(words));
             }
-            (said, _) => _ = now.insert(name, speak(said)),
+            (verdict, _) => _ = now.insert(name, state_of(verdict)),
         }
     }
     if now != before {
@@ -107,9 +108,9 @@ pub fn amendment(
         let name = role.name();
         now.get(name).is_some_and(|words| before.get(name).is_none_or(|old| old.reason != words.reason))
     };
-    let told = said.iter().filter(|(role, _)| is_new(*role));
-    let news = told.map(|(role, next)| news(&tracked.metadata, served, *role, &next.said)).collect();
-    Some(Amendment { patch, vips, news })
+    let changed = planned.iter().filter(|(role, _)| is_new(*role));
+    let events = changed.map(|(role, next)| event(&tracked.metadata, served, *role, &next.verdict)).collect();
+    Some(ClusterUpdate { patch, vips, events })
 }
 
 fn write(
@@ -123,7 +124,7 @@ fn write(
 ) {
     match role {
         Role::ControlPlane => {
-            // An endpoint that somebody set is not touched.
+            // The controller never changes an endpoint that is set.
             if cluster.endpoint.is_none() || plan::sabotaged!(VipReplaced) {
                 let port = tracked.port.unwrap_or(default_port);
                 patch["spec"]["controlPlaneEndpoint"] = json!({"host": vip, "port": port});
@@ -146,8 +147,8 @@ fn write(
     }
 }
 
-fn speak(said: &Verdict) -> Words {
-    Words { reason: said.reason().name().to_owned(), message: said.to_string() }
+fn state_of(verdict: &Verdict) -> Words {
+    Words { reason: verdict.reason().name().to_owned(), message: verdict.to_string() }
 }
 
 fn reference(metadata: &ObjectMeta, served: &ApiResource) -> ObjectReference {
@@ -161,17 +162,17 @@ fn reference(metadata: &ObjectMeta, served: &ApiResource) -> ObjectReference {
     }
 }
 
-/// That a Cluster can't be changed.
+/// The Event for a Cluster whose update the apiserver refuses.
 pub fn refusal(metadata: &ObjectMeta, served: &ApiResource, note: String) -> NewEvent {
     let regarding = reference(metadata, served);
     NewEvent { regarding, kind: EventReason::WriteRefused.into(), action: "AllocateVIP", note }
 }
 
-fn news(metadata: &ObjectMeta, served: &ApiResource, role: Role, said: &Verdict) -> NewEvent {
+fn event(metadata: &ObjectMeta, served: &ApiResource, role: Role, verdict: &Verdict) -> NewEvent {
     let regarding = reference(metadata, served);
-    let is_warning = said.is_stuck() || matches!(said, Verdict::Assigned { undefined_in: Some(_), .. });
-    let note = format!("{role} VIP: {said}");
-    let kind = EventKind { reason: said.reason().name(), is_warning };
+    let is_warning = verdict.is_stuck() || matches!(verdict, Verdict::Assigned { undefined_in: Some(_), .. });
+    let note = format!("{role} VIP: {verdict}");
+    let kind = EventKind { reason: verdict.reason().name(), is_warning };
     NewEvent { regarding, kind, action: "AllocateVIP", note }
 }
 
@@ -185,12 +186,12 @@ mod tests {
     use kube::core::GroupVersionKind;
     use std::collections::BTreeMap;
 
-    /// A Cluster whose control plane's claim has an address, with what else there is in its spec and annotations.
+    /// A Cluster with this spec and annotations, whose control plane claim has an address.
     fn index(spec: Value, annotations: Value) -> Index {
         claimed("vip-cp-c", spec, annotations, json!({}))
     }
 
-    /// A Cluster of which a claim has an address, with what else there is in its spec, annotations and labels.
+    /// A Cluster with this spec, annotations and labels, and a claim with this name that has an address.
     fn claimed(name: &str, spec: Value, annotations: Value, labels: Value) -> Index {
         let mut index = Index::default();
         let object = |name: &str, rest: Value| {
@@ -222,96 +223,100 @@ mod tests {
         index
     }
 
-    fn amended(index: &Index, manner: impl Fn(Role) -> Manner) -> Option<Amendment> {
+    fn amended(index: &Index, manner: impl Fn(Role) -> Verbosity) -> Option<ClusterUpdate> {
         let (key, tracked) = index.clusters.iter().next().unwrap();
         let served = ApiResource::from_gvk(&GroupVersionKind::gvk("cluster.x-k8s.io", "v1beta2", "Cluster"));
-        amendment(&index.world, key, tracked, &served, 6443, manner)
+        cluster_update(&index.world, key, tracked, &served, 6443, manner)
     }
 
-    const SAID: &str = r#"{"control-plane":{"reason":"Assigned","message":"10.0.0.1 from pool p"}}"#;
+    const ASSIGNED: &str = r#"{"control-plane":{"reason":"Assigned","message":"10.0.0.1 from pool p"}}"#;
 
     #[test]
-    fn v3_one_change_writes_endpoint_variable_and_words_on_the_version_that_was_planned_for() {
+    fn v3_one_patch_has_endpoint_variable_state_and_version() {
         let variables = json!([{"name": "cni", "value": "calico"}, {"name": VARIABLE, "value": ""}]);
         let index = index(json!({"topology": {"class": "k", "variables": variables}}), json!({}));
-        let Amendment { patch, vips, news } = amended(&index, |_| Manner::Patient).unwrap();
+        let ClusterUpdate { patch, vips, events } = amended(&index, |_| Verbosity::Patient).unwrap();
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
         assert_eq!(patch["spec"]["controlPlaneEndpoint"], json!({"host": "10.0.0.1", "port": 6443}));
         let variables = json!([{"name": "cni", "value": "calico"}, {"name": VARIABLE, "value": "10.0.0.1"}]);
         assert_eq!(patch["spec"]["topology"], json!({"variables": variables}));
-        assert_eq!(patch["metadata"]["annotations"][STATUS], SAID);
+        assert_eq!(patch["metadata"]["annotations"][STATUS], ASSIGNED);
         assert_eq!(vips, [Written { role: Role::ControlPlane, vip: "10.0.0.1".into(), is_new: true }]);
-        assert_eq!(news[0].note, "control-plane VIP: 10.0.0.1 from pool p");
+        assert_eq!(events[0].note, "control-plane VIP: 10.0.0.1 from pool p");
     }
 
     #[test]
-    fn words_come_with_their_vip_also_where_the_claim_seems_to_be_under_way_still() {
+    fn a_patch_with_a_vip_has_the_state_even_if_manner_is_silent() {
         let index = index(json!({"topology": {"class": "k"}}), json!({}));
-        let patch = amended(&index, |_| Manner::Silent).unwrap().patch;
-        assert_eq!(patch["metadata"]["annotations"][STATUS], SAID);
+        let patch = amended(&index, |_| Verbosity::Silent).unwrap().patch;
+        assert_eq!(patch["metadata"]["annotations"][STATUS], ASSIGNED);
     }
 
     #[test]
-    fn v3_a_port_that_the_cluster_names_stays() {
+    fn v3_a_port_that_the_cluster_sets_stays() {
         let endpoint = json!({"host": "", "port": 8443});
         let index = index(json!({"controlPlaneEndpoint": endpoint, "topology": {"class": "k"}}), json!({}));
-        let patch = amended(&index, |_| Manner::Patient).unwrap().patch;
+        let patch = amended(&index, |_| Verbosity::Patient).unwrap().patch;
         assert_eq!(patch["spec"]["controlPlaneEndpoint"], json!({"host": "10.0.0.1", "port": 8443}));
     }
 
     #[test]
-    fn v4_an_endpoint_that_somebody_set_is_not_in_the_change() {
+    fn v4_an_endpoint_that_a_user_set_is_not_in_the_patch() {
         let endpoint = json!({"host": "10.9.9.9", "port": 1});
         let index = index(json!({"controlPlaneEndpoint": endpoint, "topology": {"class": "k"}}), json!({}));
-        let Amendment { patch, vips, .. } = amended(&index, |_| Manner::Patient).unwrap();
-        assert!(!vips[0].is_new, "which is no VIP that was assigned");
+        let ClusterUpdate { patch, vips, .. } = amended(&index, |_| Verbosity::Patient).unwrap();
+        assert!(!vips[0].is_new, "only the variable is new");
         let filled = json!({"topology": {"variables": [{"name": VARIABLE, "value": "10.9.9.9"}]}});
         assert_eq!(patch["spec"], filled);
     }
 
     #[test]
-    fn v8_an_ingress_vip_whose_annotation_was_taken_off_is_written_again_and_is_no_new_one() {
+    fn v8_a_removed_ingress_annotation_is_restored_as_no_new_vip() {
         let ingress = |labels: Value| {
             let (spec, asked) = (json!({"topology": {"class": "k"}}), json!({INGRESS_ENABLED: "true"}));
-            let Amendment { patch, vips, .. } =
-                amended(&claimed("vip-ingress-c", spec, asked, labels), |_| Manner::Patient).unwrap();
+            let ClusterUpdate { patch, vips, .. } =
+                amended(&claimed("vip-ingress-c", spec, asked, labels), |_| Verbosity::Patient).unwrap();
             assert_eq!(patch["metadata"]["annotations"][INGRESS_VIP], "10.0.0.1");
             vips.into_iter().map(|written| (written.role, written.is_new)).collect::<Vec<_>>()
         };
         assert_eq!(ingress(json!({})), [(Role::Ingress, true)]);
         assert_eq!(ingress(json!({INGRESS_VIP: "10.0.0.1"})), [(Role::Ingress, false)]);
-        assert_eq!(ingress(json!({INGRESS_VIP: "10.0.0.9"})), [(Role::Ingress, true)], "it was another one");
+        assert_eq!(
+            ingress(json!({INGRESS_VIP: "10.0.0.9"})),
+            [(Role::Ingress, true)],
+            "the label has another VIP"
+        );
     }
 
     #[test]
-    fn a_cluster_that_says_it_all_already_is_not_changed() {
+    fn a_cluster_that_is_up_to_date_is_not_patched() {
         let spec = json!({
             "controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443},
             "topology": {"class": "k", "variables": [{"name": VARIABLE, "value": "10.0.0.1"}]},
         });
-        assert!(amended(&index(spec.clone(), json!({STATUS: SAID})), |_| Manner::Plain).is_none());
-        assert!(amended(&index(spec, json!({})), |_| Manner::Silent).is_none());
+        assert!(amended(&index(spec.clone(), json!({STATUS: ASSIGNED})), |_| Verbosity::Plain).is_none());
+        assert!(amended(&index(spec, json!({})), |_| Verbosity::Silent).is_none());
     }
 
     #[test]
-    fn a_copy_that_has_just_begun_to_wait_leaves_what_another_said_of_it() {
-        let said = |reason: &str| {
+    fn a_new_leader_keeps_the_reported_wait() {
+        let patched = |reason: &str| {
             let words = json!({"control-plane": {"reason": reason, "message": "waiting"}}).to_string();
             let mut index = index(json!({"topology": {"class": "k"}}), json!({STATUS: words}));
             index.world.addresses = Some(BTreeMap::new());
-            amended(&index, |_| Manner::Patient)
-                .map(|amendment| amendment.patch["metadata"]["annotations"].clone())
+            amended(&index, |_| Verbosity::Patient)
+                .map(|cluster_update| cluster_update.patch["metadata"]["annotations"].clone())
         };
-        assert_eq!(said("Allocating"), None);
-        assert_eq!(said("PoolExhausted"), None);
-        assert_eq!(said("Failed"), Some(json!({STATUS: null})));
+        assert_eq!(patched("Allocating"), None);
+        assert_eq!(patched("PoolExhausted"), None);
+        assert_eq!(patched("Failed"), Some(json!({STATUS: null})));
     }
 
     #[test]
-    fn what_is_not_so_any_more_is_taken_away() {
+    fn an_outdated_state_is_removed() {
         let spec = json!({"controlPlaneEndpoint": {"host": "10.9.9.9", "port": 1}});
-        let annotations = json!({STATUS: SAID, "vip.capi.gorizond.io/cluster-class": "k"});
-        let patch = amended(&index(spec, annotations), |_| Manner::Patient).unwrap().patch;
+        let annotations = json!({STATUS: ASSIGNED, "vip.capi.gorizond.io/cluster-class": "k"});
+        let patch = amended(&index(spec, annotations), |_| Verbosity::Patient).unwrap().patch;
         assert_eq!(patch["metadata"]["annotations"], json!({STATUS: null}));
     }
 }

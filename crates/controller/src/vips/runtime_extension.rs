@@ -1,11 +1,12 @@
-//! Answers Cluster API's runtime hooks, so that nothing of a Cluster is built before it has its VIP.
+//! Answers Cluster API's runtime hooks, so that Cluster API creates no objects of a Cluster before the Cluster has its
+//! VIP.
 //!
-//! In: requests of Cluster API's manager over TLS, and what the part for VIPs knows. Out: whether the building of a Cluster has to
-//! wait, and the endpoint for its infrastructure where a class asks for that. It only reads, so every copy answers, also those
-//! that don't lead. It never allocates: a hook that allocates has to be right about a Cluster that may never come to be.
+//! In: requests of Cluster API's manager over TLS, and the data of the VIP reconciler. Out: whether the creation of a
+//! Cluster has to wait, and the endpoint for the infrastructure template if the class uses that hook. It only reads, so
+//! standby replicas answer too. It never allocates a VIP: the Cluster of a hook request may never be created.
 //!
-//! The certificate is read again when its files change, as those of a mounted Secret do. Whoever can reach the port may ask, so each
-//! request is bounded in size and time, and so is what is held for all of them.
+//! The certificate is reloaded when its files change, for example in a mounted Secret. The port has no client
+//! authentication, so each request is limited in size and time, and so are the number of requests and connections.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,38 +46,38 @@ use crate::leadership::clock::{Clock, SystemClock};
 
 const HOOKS: &str = "hooks.runtime.cluster.x-k8s.io/v1alpha1";
 
-/// The most that a request may hold: all templates of a Cluster.
+/// The largest request, which has all templates of a Cluster.
 const REQUEST_BYTES_MAX: usize = 8 << 20;
 
-/// The most requests that are held at once, which is a quarter of the memory that a copy may have.
+/// The most concurrent requests. Together they need at most a quarter of the memory limit.
 const REQUESTS_MAX: usize = 8;
 
-/// The longest that a request may take, its turn included; Cluster API gives up after ten seconds.
+/// The timeout of a request, including its wait in the queue. Cluster API's own timeout is ten seconds.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
 
-/// The longest that a client may take to agree on a connection.
+/// The timeout of a TLS handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// The longest that a client may take to begin a request.
+/// The timeout for the headers of a request.
 const HEADERS_MAX: Duration = Duration::from_secs(30);
 
-/// The most connections at once.
+/// The most concurrent connections.
 const CONNECTIONS_MAX: usize = 100;
 
-/// The pause before a certificate that can't be read is looked for again.
+/// The pause after a failed attempt to read the certificate.
 const CERTIFICATE_RETRY: Duration = Duration::from_secs(5);
 
-/// The longest that the part for VIPs may take to answer.
+/// The timeout of a query to the VIP reconciler.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// When Cluster API shall ask again for a VIP that is on its way: not sooner than this, and after half of the time that the
-/// Cluster has waited already. Many that wait would otherwise take the time of those whom they wait for.
+/// The shortest time after which Cluster API retries for a VIP that is being allocated. The time is half of the
+/// Cluster's age, so that many waiting Clusters do not slow down the controllers that they wait for.
 const RETRY_SOON_SECONDS: i32 = 1;
 
-/// When it shall ask again at the latest, and for one that a person has to see to.
+/// The longest time after which Cluster API retries, also if a person has to act first.
 const RETRY_LATER_SECONDS: i32 = 10;
 
-/// Answers hooks, for ever.
+/// Serves the hooks. Returns only with an error.
 pub async fn serve(
     port: u16,
     name: String,
@@ -88,10 +89,10 @@ pub async fn serve(
         rustls::ServerConfig::builder().with_no_client_auth().with_cert_resolver(Arc::new(certificates));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let mut tcp =
-        listen(port).await.with_context(|| format!("listening for runtime hooks at port {port}"))?;
+        listen(port).await.with_context(|| format!("listening for runtime hooks on port {port}"))?;
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let routes = routes(&name, to, REQUEST_MAX);
-    tracing::info!(port, name, "answering runtime hooks");
+    tracing::info!(port, name, "serving runtime hooks");
     let mut connections = JoinSet::new();
     loop {
         let has_room = connections.len() < CONNECTIONS_MAX;
@@ -99,21 +100,21 @@ pub async fn serve(
             biased;
             Some(ended) = connections.join_next() => match ended {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(error, "a client of the runtime hooks went away"),
-                Err(error) => tracing::error!(%error, "a connection was cut off"),
+                Ok(Err(error)) => tracing::debug!(error, "a runtime hook connection failed"),
+                Err(error) => tracing::error!(%error, "a runtime hook connection task failed"),
             },
             (stream, _) = Listener::accept(&mut tcp), if has_room => {
                 let (acceptor, routes) = (acceptor.clone(), routes.clone());
                 connections.spawn(async move {
-                    talk(acceptor, stream, routes).await.map_err(|error| error.to_string())
+                    serve_connection(acceptor, stream, routes).await.map_err(|error| error.to_string())
                 });
             }
         }
     }
 }
 
-/// Answers a client until it goes away, or takes too long.
-async fn talk(acceptor: TlsAcceptor, stream: TcpStream, routes: Router) -> Result<(), BoxError> {
+/// Serves a connection until the client closes it or a timeout expires.
+async fn serve_connection(acceptor: TlsAcceptor, stream: TcpStream, routes: Router) -> Result<(), BoxError> {
     let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await??;
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADERS_MAX);
@@ -123,13 +124,13 @@ async fn talk(acceptor: TlsAcceptor, stream: TcpStream, routes: Router) -> Resul
 fn routes(name: &str, to: mpsc::UnboundedSender<Seen>, longest: Duration) -> Router {
     let (creating, patching) = (format!("{name}-before-create"), format!("{name}-generate-patches"));
     let discovered = discovered(&creating, &patching);
-    let of_creating = to.clone();
+    let to_create = to.clone();
     let turns = Arc::new(Semaphore::new(REQUESTS_MAX));
     Router::new()
         .route(&format!("/{HOOKS}/discovery"), post(async move || answer(&discovered)))
         .route(
             &format!("/{HOOKS}/beforeclustercreate/{creating}"),
-            post(async move |body: Bytes| answer(&before_create(&body, &of_creating).await)),
+            post(async move |body: Bytes| answer(&before_create(&body, &to_create).await)),
         )
         .route(
             &format!("/{HOOKS}/generatepatches/{patching}"),
@@ -139,7 +140,7 @@ fn routes(name: &str, to: mpsc::UnboundedSender<Seen>, longest: Duration) -> Rou
         .layer(from_fn(move |request, handler| in_turn(Arc::clone(&turns), longest, request, handler)))
 }
 
-/// Reads and answers a request when it is its turn.
+/// Handles a request when one of the concurrent slots is free. Responds with 503 after the timeout.
 async fn in_turn(turns: Arc<Semaphore>, longest: Duration, request: Request, handler: Handler) -> Response {
     let answered = async {
         let _turn = turns.acquire().await;
@@ -161,7 +162,8 @@ fn response(kind: &str, rest: Value) -> Value {
     response
 }
 
-/// Our handlers. Cluster API waits where they can't be reached: going on without them is what they are there to prevent.
+/// The response to discovery. With the failure policy `Fail`, Cluster API waits if the extension is unreachable: it
+/// must not create a Cluster without asking.
 fn discovered(creating: &str, patching: &str) -> Value {
     let handler = |name: &str, hook: &str| {
         json!({
@@ -175,13 +177,13 @@ fn discovered(creating: &str, patching: &str) -> Value {
     response("DiscoveryResponse", json!({"handlers": handlers}))
 }
 
-/// What is asked before a Cluster is built, as far as the answer needs it.
+/// The fields of a BeforeClusterCreate request that the response needs.
 #[derive(Deserialize)]
 struct BeforeCreate {
     cluster: Cluster,
 }
 
-/// What is asked when templates are filled, as far as the answer needs it.
+/// The fields of a GeneratePatches request that the response needs.
 #[derive(Deserialize)]
 struct GeneratePatches {
     items: Vec<Template>,
@@ -195,7 +197,7 @@ struct Template {
     holder_reference: HookHolder,
 }
 
-/// Who refers to a template, and in which field.
+/// The object that refers to a template, and the field with the reference.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct HookHolder {
@@ -213,13 +215,13 @@ async fn before_create(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
     let BeforeCreate { cluster } = match serde_json::from_slice(body) {
         Ok(request) => request,
         Err(error) => {
-            let message = format!("the Cluster can't be read: {error}");
+            let message = format!("can't decode the Cluster in the request: {error}");
             return response(kind, json!({"status": "Failure", "message": message, "retryAfterSeconds": 0}));
         }
     };
     let age = age(cluster.creation_timestamp().as_ref(), SystemClock.wall());
-    let (tell, told) = oneshot::channel();
-    match ask(to, Seen::Asked(Box::new(cluster), tell), told).await {
+    let (sender, receiver) = oneshot::channel();
+    match ask(to, Seen::Asked(Box::new(cluster), sender), receiver).await {
         Ok(planned) => match may_be_built(&planned, age) {
             Ok(()) => wait(0, String::new()),
             Err(message) => {
@@ -232,10 +234,10 @@ async fn before_create(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
 
 fn retry_after(planned: &[(Role, Decision); 2], age: Duration) -> i32 {
     let [(_, control_plane), _] = planned;
-    // What failed is tried again by itself, and a pool that came with the Cluster is seen soon.
+    // The controller retries a failed write itself, and soon sees a pool that was applied together with the Cluster.
     let is_soon =
-        matches!(control_plane.said, Verdict::Failed(_) | Verdict::NoPool { claimed_from: None, .. });
-    match control_plane.said.is_stuck() && !is_soon {
+        matches!(control_plane.verdict, Verdict::Failed(_) | Verdict::NoPool { claimed_from: None, .. });
+    match control_plane.verdict.is_stuck() && !is_soon {
         true => RETRY_LATER_SECONDS,
         false => {
             let half = i32::try_from(age.as_secs() / 2).unwrap_or(i32::MAX);
@@ -244,14 +246,14 @@ fn retry_after(planned: &[(Role, Decision); 2], age: Duration) -> i32 {
     }
 }
 
-/// The endpoint of each Cluster for the template of its infrastructure. One that may be built without an endpoint gets no patch, and
-/// where that is not known, Cluster API has to ask again.
+/// Returns a patch with the endpoint for each infrastructure template of a Cluster. A Cluster that needs no endpoint
+/// gets no patch. If the endpoint is not known yet, the response is a failure, and Cluster API retries.
 async fn generate_patches(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
     let kind = "GeneratePatchesResponse";
     let fail = |message: String| response(kind, json!({"status": "Failure", "message": message}));
     let request: GeneratePatches = match serde_json::from_slice(body) {
         Ok(request) => request,
-        Err(error) => return fail(format!("the request can't be read: {error}")),
+        Err(error) => return fail(format!("can't decode the request: {error}")),
     };
     let mut items = Vec::new();
     for Template { uid, holder_reference: holder } in request.items {
@@ -259,8 +261,8 @@ async fn generate_patches(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Valu
             continue;
         }
         let key = Key { namespace: holder.namespace.into(), name: holder.name.into() };
-        let (tell, told) = oneshot::channel();
-        match ask(to, Seen::AskedEndpoint(key, tell), told).await {
+        let (sender, receiver) = oneshot::channel();
+        match ask(to, Seen::AskedEndpoint(key, sender), receiver).await {
             Ok(Ok(Some((host, port)))) => {
                 let endpoint = json!({"host": host, "port": port});
                 let patch = json!({"spec": {"template": {"spec": {"controlPlaneEndpoint": endpoint}}}});
@@ -276,12 +278,12 @@ async fn generate_patches(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Valu
 }
 
 async fn ask<T>(to: &mpsc::UnboundedSender<Seen>, question: Seen, answer: oneshot::Receiver<T>) -> Result<T> {
-    to.send(question).map_err(|_| anyhow!("the part for VIPs has ended"))?;
+    to.send(question).map_err(|_| anyhow!("the VIP reconciler has stopped"))?;
     let answered = tokio::time::timeout(ANSWER_MAX, answer).await;
-    answered.context("the part for VIPs does not answer")?.context("the part for VIPs has ended")
+    answered.context("the VIP reconciler did not answer in time")?.context("the VIP reconciler has stopped")
 }
 
-/// A certificate in files that may change.
+/// A certificate in files, reloaded when they change.
 #[derive(Debug)]
 struct Certificates {
     folder: PathBuf,
@@ -289,12 +291,12 @@ struct Certificates {
 }
 
 impl Certificates {
-    /// The certificate as soon as it can be read: addresses and VIPs must not wait for a Secret that only hooks need.
+    /// Waits until the certificate can be read. Addresses and VIPs must not wait for a Secret that only the hooks need.
     async fn once_readable(folder: &Path) -> Self {
         loop {
             match Self::read(folder) {
                 Ok(certificates) => return certificates,
-                Err(error) => tracing::error!("no runtime hook is answered: {error:#}"),
+                Err(error) => tracing::error!(error = %format!("{error:#}"), "not serving runtime hooks"),
             }
             tokio::time::sleep(CERTIFICATE_RETRY).await;
         }
@@ -315,15 +317,17 @@ impl ResolvesServerCert for Certificates {
         if changed != known.0 {
             match load(&self.folder) {
                 Ok(certificate) => *known = (changed, certificate),
-                // Half of a change may have been read; the old one does until the other half is there.
-                Err(error) => tracing::warn!(%error, "the certificate for runtime hooks can't be read"),
+                // Only one of the two files may have been replaced yet, so the previous certificate stays in use.
+                Err(error) => {
+                    tracing::warn!(%error, "failed to reload the runtime hook certificate, using the previous one")
+                }
             }
         }
         Some(Arc::clone(&known.1))
     }
 }
 
-/// When either file was last changed.
+/// The later of the two modification times.
 fn changed(folder: &Path) -> Option<SystemTime> {
     let of = |name: &str| std::fs::metadata(folder.join(name)).and_then(|file| file.modified()).ok();
     of("tls.crt").max(of("tls.key"))
@@ -344,7 +348,7 @@ mod tests {
     use axum::body::Body;
     use tower::ServiceExt;
 
-    /// Answers one question as the part for VIPs would, with this plan.
+    /// A fake VIP reconciler that answers one query with this plan.
     fn with(planned: [(Role, Decision); 2]) -> mpsc::UnboundedSender<Seen> {
         let (to, mut seen) = mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -355,68 +359,68 @@ mod tests {
         to
     }
 
-    fn planned(said: Verdict, step: Option<plan::vips::Step>) -> [(Role, Decision); 2] {
-        let ingress = Decision { step: None, said: Verdict::NotWanted };
-        [(Role::ControlPlane, Decision { step, said }), (Role::Ingress, ingress)]
+    fn planned(verdict: Verdict, step: Option<plan::vips::Step>) -> [(Role, Decision); 2] {
+        let ingress = Decision { step: None, verdict: Verdict::NotWanted };
+        [(Role::ControlPlane, Decision { step, verdict }), (Role::Ingress, ingress)]
     }
 
     fn pool() -> plan::vips::PoolRef {
         plan::vips::PoolRef { name: "p".into(), namespace: None }
     }
 
-    async fn asked(said: Verdict, step: Option<plan::vips::Step>) -> Value {
-        asked_after(3_600, said, step).await
+    async fn asked(verdict: Verdict, step: Option<plan::vips::Step>) -> Value {
+        asked_after(3_600, verdict, step).await
     }
 
-    /// The answer so many seconds after the Cluster was created.
-    async fn asked_after(seconds: u64, said: Verdict, step: Option<plan::vips::Step>) -> Value {
+    /// The `retryAfterSeconds` of the response for a Cluster with this age in seconds.
+    async fn asked_after(seconds: u64, verdict: Verdict, step: Option<plan::vips::Step>) -> Value {
         let created = SystemClock.wall() - Duration::from_secs(seconds);
         let metadata = json!({"name": "c", "namespace": "ns", "creationTimestamp": created.to_string()});
         let cluster = json!({"metadata": metadata, "spec": {}});
         let request = json!({"cluster": cluster}).to_string();
-        before_create(request.as_bytes(), &with(planned(said, step))).await["retryAfterSeconds"].clone()
+        before_create(request.as_bytes(), &with(planned(verdict, step))).await["retryAfterSeconds"].clone()
     }
 
     #[tokio::test]
-    async fn v5_a_cluster_is_built_when_it_has_its_vip_and_not_before() {
+    async fn v5_cluster_creation_waits_for_the_vip() {
         let step = Some(plan::vips::Step::Create(pool()));
         assert_eq!(asked_after(0, Verdict::Allocating(pool()), step).await, 1);
         assert_eq!(asked_after(0, Verdict::Exhausted(vec![pool()]), None).await, 10);
-        assert_eq!(
-            asked_after(0, Verdict::Unknown("pools"), None).await,
-            1,
-            "what is not known is waited for"
-        );
+        assert_eq!(asked_after(0, Verdict::Unknown("pools"), None).await, 1, "an unknown state has to wait");
         let (vip, pool) = ("10.0.0.1".into(), pool());
         assert_eq!(asked(Verdict::Assigned { vip, pool, undefined_in: None }, None).await, 0);
     }
 
     #[tokio::test]
-    async fn v5_a_cluster_that_has_waited_for_long_asks_less_often() {
+    async fn v5_the_retry_interval_grows_with_the_age_of_a_cluster() {
         for (age, pause) in [(0, 1), (2, 1), (4, 2), (12, 6), (60, 10), (3_600, 10)] {
             assert_eq!(asked_after(age, Verdict::Allocating(pool()), None).await, pause, "after {age} s");
         }
     }
 
     #[tokio::test]
-    async fn v5_an_endpoint_without_its_variable_is_waited_for_too() {
+    async fn v5_cluster_creation_waits_for_the_variable_too() {
         let step = plan::vips::Step::Write { vip: "10.0.0.1".into(), with_copy: true };
         assert_eq!(asked_after(0, Verdict::Manual("10.0.0.1".into()), Some(step)).await, 1);
         assert_eq!(asked(Verdict::Manual("10.0.0.1".into()), None).await, 0);
     }
 
     #[tokio::test]
-    async fn v5_a_cluster_that_no_pool_is_meant_for_is_not_held_up_for_long() {
+    async fn v5_a_cluster_without_a_matching_pool_waits_only_briefly() {
         let no_pool = |claimed_from| Verdict::NoPool { class: "k".into(), claimed_from };
         assert_eq!(asked(no_pool(None), None).await, 0);
         assert_eq!(asked(Verdict::NotWanted, None).await, 0);
-        assert_eq!(asked_after(3, no_pool(None), None).await, 1, "its pool may not have been seen yet");
-        assert_eq!(asked(no_pool(Some(pool())), None).await, 10, "who claimed has seen a pool");
+        assert_eq!(
+            asked_after(3, no_pool(None), None).await,
+            1,
+            "the watch may not have delivered its pool yet"
+        );
+        assert_eq!(asked(no_pool(Some(pool())), None).await, 10, "a claim means that there was a pool");
         assert_eq!(asked_after(5, Verdict::NotWanted, None).await, 0);
     }
 
     #[tokio::test]
-    async fn v5_the_patch_hook_tells_the_endpoint_that_is_there_and_nothing_else() {
+    async fn v5_the_patch_hook_returns_only_known_endpoints() {
         let (to, mut seen) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Some(seen) = seen.recv().await {
@@ -445,12 +449,12 @@ mod tests {
         assert_eq!(answered["items"], json!([{"uid": "1", "patchType": "JSONMergePatch", "patch": patch}]));
         let request = json!({"items": [item("4", "unknown", "spec.infrastructureRef")]});
         let answered = generate_patches(request.to_string().as_bytes(), &to).await;
-        assert_eq!(answered["status"], "Failure", "Cluster API asks again");
+        assert_eq!(answered["status"], "Failure", "so that Cluster API retries");
         assert_eq!(answered["message"], "control-plane VIP: not known yet");
     }
 
     #[tokio::test]
-    async fn what_is_no_request_is_refused_with_a_word() {
+    async fn an_invalid_request_gets_a_failure_response() {
         let (to, _seen) = mpsc::unbounded_channel();
         for request in ["", "[]", "1", "\"x\"", "null", "{\"cluster\": 1, \"items\": 1}"] {
             let request = request.as_bytes();
@@ -461,7 +465,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_never_ends_gives_way_to_others() {
+    async fn an_endless_request_does_not_block_others() {
         let (to, _seen) = mpsc::unbounded_channel();
         let routes = routes("vips", to, Duration::from_millis(20));
         let endless = || {
@@ -478,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_of_either_version_can_be_read() {
+    fn clusters_of_both_api_versions_are_decoded() {
         let read = |topology: Value| {
             let cluster = json!({"metadata": {"name": "c"}, "spec": {"topology": topology}});
             serde_json::from_value::<Cluster>(cluster).unwrap().spec.0.topology.unwrap()

@@ -1,7 +1,8 @@
-//! Watches Cluster API and its IPAM provider, in whatever versions the cluster serves them, from whenever it does.
+//! Watches the kinds of Cluster API and its IPAM provider, in the API versions that the apiserver serves.
 //!
-//! In: the apiserver's discovery and watches. Out: [`Seen`] events on a channel. Types here hold only the fields that decisions
-//! need. A cluster without Cluster API costs one request for its list of API groups now and then, and no word.
+//! In: the apiserver's discovery and watches. Out: [`Seen`] events on a channel. The types here have only the fields
+//! that the controller needs. Without Cluster API, this module requests the list of API groups every few seconds and
+//! logs nothing. It starts the watches when the CRDs are installed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,22 +16,22 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::kubernetes::decode::{Change, Decoded};
-use crate::kubernetes::watch::{Heard, WATCH_RETRY, follow, is_not_found};
+use crate::kubernetes::watch::{WATCH_RETRY, WatchEvent, follow, is_not_found};
 use crate::tasks::Tasks;
 
-/// So often a cluster is asked whether it has by now what it did not have.
+/// The pause between two discoveries while the apiserver does not serve all kinds.
 const DISCOVER_EVERY: Duration = Duration::from_secs(5);
 
-/// The group of Clusters and classes.
+/// The API group of Clusters and ClusterClasses.
 pub const CORE: &str = "cluster.x-k8s.io";
 
-/// The group of pools, claims and addresses.
+/// The API group of pools, claims and addresses.
 pub const IPAM: &str = "ipam.cluster.x-k8s.io";
 
-/// The versions whose fields are known here, the best one first.
+/// The supported API versions, the preferred one first.
 const VERSIONS: [&str; 4] = ["v1beta2", "v1beta1", "v1alpha2", "v1alpha1"];
 
-/// A kind that is watched.
+/// A watched kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -53,7 +54,7 @@ impl Kind {
         Self::Addresses,
     ];
 
-    /// Its name in the API.
+    /// The name of the kind.
     pub fn name(self) -> &'static str {
         match self {
             Self::Clusters => "Cluster",
@@ -73,7 +74,7 @@ impl Kind {
     }
 }
 
-/// What an object may lack. One that lacks it must not keep all others from being read.
+/// A field that may be missing or null, which then decodes to its default value.
 #[derive(Clone, Debug, Default)]
 pub struct Lenient<T>(pub T);
 
@@ -83,75 +84,75 @@ impl<'de, T: Deserialize<'de> + Default> Deserialize<'de> for Lenient<T> {
     }
 }
 
-/// A Cluster, as far as decisions need it.
+/// A Cluster, with the fields that the controller needs.
 pub type Cluster = Object<Lenient<ClusterSpec>, ClusterStatus>;
 
-/// What a Cluster's status says.
+/// The status of a Cluster.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ClusterStatus {
-    /// Conditions as they are, of whoever set them.
+    /// The unchanged conditions of all controllers.
     pub conditions: Vec<Value>,
 }
 
-/// What a Cluster's spec says.
+/// The spec of a Cluster.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterSpec {
-    /// Whether nobody is to touch it.
+    /// Whether controllers must ignore the Cluster.
     pub paused: Option<bool>,
-    /// Where its API server is.
+    /// The endpoint of its API server.
     pub control_plane_endpoint: Option<Endpoint>,
-    /// Its class, and what it tells the class.
+    /// Its ClusterClass and variables.
     pub topology: Option<Topology>,
 }
 
-/// Where an API server is.
+/// The endpoint of an API server.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Endpoint {
-    /// Empty counts as none.
+    /// Unset if empty.
     pub host: String,
-    /// What is no port counts as none: the API takes more than there are.
+    /// Unset if it is not a valid port: the API accepts any number.
     pub port: i64,
 }
 
-/// A Cluster's class, in the words of both versions, and its variables as they are.
+/// A Cluster's class, with the field names of both API versions, and its unchanged variables.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Topology {
-    /// In v1beta1.
+    /// The name of the class in v1beta1.
     pub class: String,
-    /// In v1beta1.
+    /// The namespace of the class in v1beta1.
     pub class_namespace: String,
-    /// In v1beta2.
+    /// The class in v1beta2.
     pub class_ref: ClassRef,
-    /// Each with a name and a value.
+    /// Variables, each with a name and a value.
     pub variables: Vec<Value>,
 }
 
-/// A reference to a class.
+/// A reference to a ClusterClass.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ClassRef {
     /// Its name.
     pub name: String,
-    /// Its namespace; empty where it is the Cluster's.
+    /// Its namespace. If empty, the namespace of the Cluster.
     pub namespace: String,
 }
 
-/// A class, as far as decisions need it.
+/// A ClusterClass, with the fields that the controller needs.
 pub type Class = Object<Lenient<Variables>, Variables>;
 
-/// The variables that a class defines, by its spec or, those of extensions included, by its status.
+/// The variables of a class. The status also has those that runtime extensions define.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Variables {
-    /// All of them.
+    /// The definitions.
     pub variables: Vec<Named>,
 }
 
-/// A reference, or a definition, as far as it has a name.
+/// The name of a reference or definition.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Named {
@@ -159,18 +160,18 @@ pub struct Named {
     pub name: String,
 }
 
-/// A pool, as far as decisions need it.
+/// A pool, with the fields that the controller needs.
 pub type Pool = Object<Lenient<NotUsed>, PoolStatus>;
 
-/// What a pool's status says.
+/// The status of a pool.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PoolStatus {
-    /// How many addresses there are.
+    /// The numbers of addresses.
     pub ip_addresses: Option<Addresses>,
 }
 
-/// How many addresses there are.
+/// The numbers of addresses of a pool.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]
@@ -178,19 +179,19 @@ pub struct Addresses {
     pub total: i64,
     pub used: i64,
     pub free: i64,
-    /// Those in use that the pool's range does not have.
+    /// Used addresses outside of the pool's range.
     #[serde(default)]
     pub out_of_range: i64,
 }
 
-/// A claim, as far as decisions need it.
+/// A claim, with the fields that the controller needs.
 pub type Claim = Object<ClaimSpec, ClaimStatus>;
 
-/// What a claim's spec says.
+/// The spec of a claim.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimSpec {
-    /// Where it claims from.
+    /// The pool that it claims an address from.
     pub pool_ref: PoolReference,
 }
 
@@ -204,56 +205,57 @@ pub struct PoolReference {
     pub name: String,
 }
 
-/// What a claim's status says.
+/// The status of a claim.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimStatus {
-    /// The address that it was given; an empty name counts as none.
+    /// The IPAddress of the claim. Unset if the name is empty.
     pub address_ref: Named,
 }
 
-/// An address, as far as decisions need it.
+/// An IPAddress, with the fields that the controller needs.
 pub type Address = Object<AddressSpec, NotUsed>;
 
-/// What an address says.
+/// The spec of an IPAddress.
 #[derive(Clone, Debug, Deserialize)]
 pub struct AddressSpec {
-    /// The address itself.
+    /// The IP address.
     pub address: String,
 }
 
-/// What was seen.
+/// An event of a watch, or a query of the runtime extension.
 pub enum Seen {
-    /// Clusters.
+    /// A change of Clusters.
     Clusters(Change<Cluster>),
-    /// Classes.
+    /// A change of ClusterClasses.
     Classes(Change<Class>),
-    /// Pools of either kind.
+    /// A change of pools of this kind.
     Pools(Kind, Change<Pool>),
-    /// Claims.
+    /// A change of claims.
     Claims(Change<Claim>),
-    /// Addresses.
+    /// A change of addresses.
     Addresses(Change<Address>),
-    /// The cluster has this kind, in this version.
+    /// The apiserver serves this kind in this version.
     Served(Kind, ApiResource),
-    /// A watch has failed with these words; until it tells of something again, its kind is not known.
+    /// The watch of a kind failed with this error. Its objects are unknown until the next list.
     Unsure(Kind, String),
-    /// The cluster does not have this kind.
+    /// The apiserver does not serve this kind.
     Absent(Kind),
-    /// Somebody asks what is planned for a Cluster as they know it.
+    /// A query for the plan of a Cluster, which the caller provides.
     Asked(Box<Cluster>, oneshot::Sender<[(Role, Decision); 2]>),
-    /// Somebody asks for the endpoint of a Cluster. Where that is not known yet, the answer is what is waited for.
+    /// A query for the endpoint of a Cluster. The response is an error with the reason if the Cluster has to wait for
+    /// it.
     AskedEndpoint(Key, oneshot::Sender<Result<Option<(String, u16)>, String>>),
 }
 
-/// Starts watching. The watches end when the set is dropped.
+/// Starts the watches. They end when the set is dropped.
 pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> Tasks<()> {
     let mut tasks = Tasks::default();
     tasks.spawn(watch(client.clone(), to.clone()));
     tasks
 }
 
-/// Follows each kind from when the cluster has it, for as long as somebody listens.
+/// Watches each kind while the apiserver serves it, until the receiver is dropped.
 async fn watch(client: Client, to: mpsc::UnboundedSender<Seen>) {
     let mut following: Tasks<(Kind, bool)> = Tasks::default();
     let mut waiting = BTreeSet::from(Kind::ALL);
@@ -267,7 +269,7 @@ async fn watch(client: Client, to: mpsc::UnboundedSender<Seen>) {
                     Ok(None) => Seen::Absent(kind),
                     Err(error) => Seen::Unsure(kind, error.to_string()),
                 };
-                // Told before anything of its kind is, which would otherwise be forgotten again.
+                // Sent before the watch starts, because this event clears the objects of its kind.
                 if to.send(seen).is_err() {
                     return;
                 }
@@ -295,7 +297,7 @@ async fn watch(client: Client, to: mpsc::UnboundedSender<Seen>) {
     }
 }
 
-/// Which of these kinds the cluster has, each in the best version that it serves.
+/// The kinds that the apiserver serves, each in the preferred version.
 async fn served(client: &Client, kinds: &BTreeSet<Kind>) -> Result<Vec<(Kind, ApiResource)>, kube::Error> {
     let mut found: Vec<(Kind, ApiResource)> = Vec::new();
     for group in client.list_api_groups().await?.groups {
@@ -310,7 +312,7 @@ async fn served(client: &Client, kinds: &BTreeSet<Kind>) -> Result<Vec<(Kind, Ap
             let listed = client.list_api_group_resources(&format!("{}/{version}", group.name)).await?;
             for kind in &wanted {
                 let is_new = !found.iter().any(|(found, _)| found == kind);
-                // Subresources have the kind of their resource, and a slash in their name.
+                // A subresource has the kind of its resource, and a slash in its name.
                 let is_meant = |name: &str, served: &str| served == kind.name() && !name.contains('/');
                 let resource =
                     listed.resources.iter().find(|resource| is_meant(&resource.name, &resource.kind));
@@ -324,7 +326,7 @@ async fn served(client: &Client, kinds: &BTreeSet<Kind>) -> Result<Vec<(Kind, Ap
     Ok(found)
 }
 
-/// Follows a kind until its watch fails; the answer is whether somebody still listens.
+/// Watches a kind until the watch fails. Returns the kind, and whether the receiver still exists.
 async fn follow_kind(
     client: Client,
     to: mpsc::UnboundedSender<Seen>,
@@ -357,10 +359,10 @@ where
 {
     let api = Api::<Decoded<Object<P, U>>>::all_with(client.clone(), resource);
     follow(api, to, |heard| match heard {
-        Heard::Changed(change) => seen(change),
-        Heard::Lost(_) if plan::sabotaged!(UnknownVipsReadAsEmpty) => seen(Change::All(Vec::new())),
-        Heard::Lost(error) if is_not_found(&error) => Seen::Absent(kind),
-        Heard::Lost(error) => Seen::Unsure(kind, error.to_string()),
+        WatchEvent::Changed(change) => seen(change),
+        WatchEvent::Lost(_) if plan::sabotaged!(UnknownVipsReadAsEmpty) => seen(Change::All(Vec::new())),
+        WatchEvent::Lost(error) if is_not_found(&error) => Seen::Absent(kind),
+        WatchEvent::Lost(error) => Seen::Unsure(kind, error.to_string()),
     })
     .await
 }
@@ -371,7 +373,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_object_without_a_spec_can_be_read() {
+    fn an_object_without_a_spec_is_decoded() {
         let bare = json!({"metadata": {"name": "c"}});
         assert!(serde_json::from_value::<Cluster>(bare.clone()).unwrap().spec.0.topology.is_none());
         assert!(serde_json::from_value::<Class>(bare.clone()).unwrap().spec.0.variables.is_empty());

@@ -1,4 +1,4 @@
-//! The binary as it is started: without any variable, and with the flags of capi-vip-allocator.
+//! Starts the binary without any environment variable, and with the flags of capi-vip-allocator.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use crate::rig::Rig;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Another run on the same machine may have the default ports for so long.
+/// Another test run on the same machine may use the default ports for this long.
 const PORTS_FREE_WITHIN: Duration = Duration::from_secs(120);
 
-/// Starts the binary with these arguments, and with no variable but those that any process needs.
+/// Starts the binary with these arguments and only the environment variables that every process needs.
 fn start(rig: &Rig, name: &str, arguments: &[&str]) -> Process {
     let configure = |command: &mut Command| {
         let needed = ["PATH", "HOME"];
@@ -30,7 +30,7 @@ fn start(rig: &Rig, name: &str, arguments: &[&str]) -> Process {
     Process::start(name, &program, configure, rig.control_plane.folder()).unwrap()
 }
 
-/// The status of a page, where something answers there.
+/// The HTTP status of a page, or `None` if nothing listens on the port.
 async fn status(port: u16, path: &str) -> Option<u16> {
     let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}")).await.ok()?;
     Some(answer.status().as_u16())
@@ -38,13 +38,13 @@ async fn status(port: u16, path: &str) -> Option<u16> {
 
 async fn leads(process: &Process) {
     let log = || std::fs::read_to_string(process.log()).unwrap();
-    eventually("it leads", SOON, async || Ok(log().contains("leading")))
+    eventually("the controller has the lease", SOON, async || Ok(log().contains("acquired the lease")))
         .await
         .unwrap_or_else(|error| panic!("{error}\n{}", log()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn n11_v6_the_binary_has_its_defaults_and_takes_the_flags_of_its_predecessor() {
+async fn n11_v6_defaults_and_flags_of_capi_vip_allocator_work() {
     let rig = Rig::with(Options::api_only()).await;
     eventually("the default ports are free", PORTS_FREE_WITHIN, async || {
         Ok([9999, 8080].into_iter().all(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()))
@@ -92,7 +92,7 @@ async fn n11_v6_the_binary_has_its_defaults_and_takes_the_flags_of_its_predecess
     for (port, path, expected) in pages {
         assert_eq!(status(port, path).await, Some(expected), "{port}{path}");
     }
-    assert_eq!(status(9999, "/metrics").await, None, "nothing listens at the default");
+    assert_eq!(status(9999, "/metrics").await, None, "nothing may listen on the default port");
     let log = std::fs::read_to_string(with_flags.log()).unwrap();
     assert!(log.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{log}");
     with_flags.signal(Signal::TERM).unwrap();
@@ -103,5 +103,5 @@ async fn n11_v6_the_binary_has_its_defaults_and_takes_the_flags_of_its_predecess
     eventually("probes are answered", SOON, async || Ok(status(ports[2], "/healthz").await == Some(200)))
         .await
         .unwrap();
-    assert_eq!(status(ports[2], "/metrics").await, Some(404), "metrics are off beside the probes, too");
+    assert_eq!(status(ports[2], "/metrics").await, Some(404), "metrics must be off on the probe port too");
 }

@@ -1,4 +1,5 @@
-//! VIPs on the real Cluster API and its real in-cluster IPAM provider, with the rights of `capi-vip-allocator.yaml`.
+//! VIPs on the real Cluster API and its real in-cluster IPAM provider, with the permissions of
+//! `capi-vip-allocator.yaml`.
 
 mod conditions;
 mod crashes;
@@ -21,7 +22,8 @@ pub use self::rig::for_class;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A Cluster of a class in one of the versions gets all that it is promised.
+/// Creates a Cluster from a class in one of the API versions, and checks its claim, endpoint, variable, infrastructure,
+/// log lines and Event.
 async fn a_cluster_gets_its_vip(version: Version) {
     let capi = Capi::start().await;
     let controller = capi.controller("vips", &[], &[]);
@@ -46,21 +48,21 @@ async fn a_cluster_gets_its_vip(version: Version) {
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
 
-    let said = capi.until_said("a", "control-plane", "Assigned").await;
-    assert_eq!(said, json!({"reason": "Assigned", "message": "10.0.1.10 from pool pool"}));
+    let status = capi.until_vip_reason("a", "control-plane", "Assigned").await;
+    assert_eq!(status, json!({"reason": "Assigned", "message": "10.0.1.10 from pool pool"}));
     let log = std::fs::read_to_string(controller.process.log()).unwrap();
     for line in ["controlPlaneEndpoint not set, controller will allocate VIP", "control-plane VIP assigned"] {
         let found = log.lines().find(|found| found.contains(line)).unwrap_or_else(|| panic!("{log}"));
         assert!(found.contains("INFO controllers.Cluster"), "{found}");
     }
     assert!(log.contains("control-plane VIP assigned ip=10.0.1.10"), "{log}");
-    eventually("an Event tells of it", SOON, async || {
+    eventually("an Event reports the VIP", SOON, async || {
         Ok(capi.kubectl(&["get", "events"]).contains("control-plane VIP: 10.0.1.10 from pool pool"))
     })
     .await
     .unwrap();
 
-    // A settled Cluster is not written.
+    // The controller does not write a settled Cluster.
     let version = || async { capi.cluster("a").await["metadata"]["generation"].clone() };
     let before = version().await;
     capi.kubectl(&["label", "globalinclusterippool/pool", "example.com/anything=else"]);
@@ -70,17 +72,17 @@ async fn a_cluster_gets_its_vip(version: Version) {
 
 // V1 V2 V7
 #[tokio::test(flavor = "multi_thread")]
-async fn v3_a_cluster_gets_endpoint_variable_and_infrastructure_in_v1beta2() {
+async fn v3_endpoint_variable_and_infrastructure_get_the_vip_v1beta2() {
     a_cluster_gets_its_vip(Version::V1Beta2).await;
 }
 
 // V1 V2 V7
 #[tokio::test(flavor = "multi_thread")]
-async fn v3_a_cluster_gets_endpoint_variable_and_infrastructure_in_v1beta1() {
+async fn v3_endpoint_variable_and_infrastructure_get_the_vip_v1beta1() {
     a_cluster_gets_its_vip(Version::V1Beta1).await;
 }
 
-/// A control plane with the class of the fixtures, and a controller.
+/// Starts a control plane with the class of the fixtures, and a controller.
 async fn with_class() -> (Capi, crate::rig::Controller) {
     let capi = Capi::start().await;
     let controller = capi.controller("vips", &[], &[]);
@@ -88,7 +90,7 @@ async fn with_class() -> (Capi, crate::rig::Controller) {
     (capi, controller)
 }
 
-/// A Cluster without a topology, which names a class for its VIP.
+/// A Cluster without a topology. An annotation names the class for its VIP.
 fn plain(name: &str) -> Value {
     json!({
         "apiVersion": "cluster.x-k8s.io/v1beta2",
@@ -103,7 +105,7 @@ fn plain(name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn v4_what_somebody_set_is_left_alone_and_who_is_paused_too() {
+async fn v4_existing_endpoints_and_paused_clusters_are_not_changed() {
     let (capi, _controller) = with_class().await;
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10-10.0.1.19"]));
     let mut manual = fixtures::cluster(Version::V1Beta2, "default", "manual");
@@ -115,7 +117,7 @@ async fn v4_what_somebody_set_is_left_alone_and_who_is_paused_too() {
     capi.apply(&plain("plain"));
 
     assert_eq!(capi.endpoint("plain").await, "10.0.1.10");
-    eventually("the variable of the manual one is filled", SOON, async || {
+    eventually("the variable of the Cluster `manual` is set", SOON, async || {
         let variables = &capi.cluster("manual").await["spec"]["topology"]["variables"];
         Ok(*variables == json!([{"name": "clusterVip", "value": "10.9.9.9"}]))
     })
@@ -132,19 +134,19 @@ async fn v4_what_somebody_set_is_left_alone_and_who_is_paused_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn v8_an_ingress_vip_comes_from_a_namespaced_pool_and_neither_vip_waits_for_the_other() {
+async fn v8_ingress_and_control_plane_vips_do_not_wait_for_each_other() {
     let (capi, controller) = with_class().await;
     let ingress = fixtures::namespaced_pool("default", "ingress", &["10.0.2.10"]);
     capi.apply(&for_class(ingress, "ingress"));
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
-    eventually("a has an ingress VIP", SOON, async || {
+    eventually("Cluster a has an ingress VIP", SOON, async || {
         let metadata = capi.cluster("a").await["metadata"].clone();
         let of = |place: &str| metadata[place]["vip.capi.gorizond.io/ingress-vip"].clone();
         Ok(of("annotations") == "10.0.2.10" && of("labels") == "10.0.2.10")
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
-    capi.until_said("a", "control-plane", "NoPool").await;
+    capi.until_vip_reason("a", "control-plane", "NoPool").await;
 
     let mut pool = capi.pool("pool", "control-plane", &["10.0.1.10"]);
     pool["metadata"]["labels"]["vip.capi.gorizond.io/cluster-class"] = json!("true");
@@ -152,11 +154,11 @@ async fn v8_an_ingress_vip_comes_from_a_namespaced_pool_and_neither_vip_waits_fo
     pool["metadata"]["annotations"] = json!({"vip.capi.gorizond.io/cluster-class": classes});
     capi.apply(&pool);
     assert_eq!(capi.endpoint("a").await, "10.0.1.10");
-    capi.until_said("a", "control-plane", "Assigned").await;
+    capi.until_vip_reason("a", "control-plane", "Assigned").await;
 
-    // As Cluster API itself may do with a new Cluster, among all of its annotations.
+    // Cluster API itself may remove the annotations of a new Cluster.
     capi.kubectl(&["annotate", "cluster/a", "vip.capi.gorizond.io/ingress-vip-"]);
-    eventually("a has its ingress VIP again", SOON, async || {
+    eventually("Cluster a has its ingress VIP again", SOON, async || {
         let annotations = &capi.cluster("a").await["metadata"]["annotations"];
         Ok(annotations["vip.capi.gorizond.io/ingress-vip"] == "10.0.2.10")
     })
@@ -166,7 +168,7 @@ async fn v8_an_ingress_vip_comes_from_a_namespaced_pool_and_neither_vip_waits_fo
     let mut unwanted = fixtures::cluster(Version::V1Beta2, "default", "b");
     unwanted["metadata"]["annotations"] = json!({"vip.capi.gorizond.io/ingress-enabled": "false"});
     capi.apply(&unwanted);
-    capi.until_said("b", "control-plane", "PoolExhausted").await;
+    capi.until_vip_reason("b", "control-plane", "PoolExhausted").await;
     assert!(!capi.kubectl(&["get", "ipaddressclaims", "-o", "name"]).contains("vip-ingress-b"));
 
     let expected = [
@@ -182,7 +184,7 @@ async fn v8_an_ingress_vip_comes_from_a_namespaced_pool_and_neither_vip_waits_fo
         r#"capi_vip_allocator_allocation_duration_seconds_count{cluster_class="edge",role="ingress"} 1"#,
     ];
     let url = format!("http://127.0.0.1:{}/metrics", controller.metrics_port);
-    eventually("the metrics tell all that", SOON, async || {
+    eventually("the metrics have all lines", SOON, async || {
         let text = reqwest::get(&url).await?.text().await?;
         let missing: Vec<_> = expected.iter().filter(|line| !text.contains(**line)).collect();
         anyhow::ensure!(missing.is_empty(), "{missing:?} is not in\n{text}");
@@ -193,7 +195,7 @@ async fn v8_an_ingress_vip_comes_from_a_namespaced_pool_and_neither_vip_waits_fo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn v3_a_class_without_the_variable_still_gives_an_endpoint_and_an_event_says_what_is_missing() {
+async fn v3_the_endpoint_is_set_and_a_missing_variable_is_reported() {
     let capi = Capi::start().await;
     let _controller = capi.controller("vips", &[], &[]);
     let mut class = fixtures::class(Version::V1Beta2, "default");
@@ -203,40 +205,40 @@ async fn v3_a_class_without_the_variable_still_gives_an_endpoint_and_an_event_sa
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10"]));
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
     assert_eq!(capi.endpoint("a").await, "10.0.1.10");
-    eventually("an Event says what is missing", SOON, async || {
-        let told = capi.kubectl(&["get", "events", "--field-selector", "type=Warning"]);
-        Ok(told.contains("ClusterClass variable 'clusterVip' not found"))
+    eventually("an Event names the missing variable", SOON, async || {
+        let events = capi.kubectl(&["get", "events", "--field-selector", "type=Warning"]);
+        Ok(events.contains("ClusterClass variable 'clusterVip' not found"))
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exhausted_pool_is_reported_and_heals_by_itself_and_the_next_pool_is_used() {
+async fn an_exhausted_pool_is_reported_and_the_next_one_is_used() {
     let (capi, _controller) = with_class().await;
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10"]));
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
     assert_eq!(capi.endpoint("a").await, "10.0.1.10");
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "b"));
-    let said = capi.until_said("b", "control-plane", "PoolExhausted").await;
-    assert_eq!(said["message"], "no address is free in pool: add addresses, or another pool");
+    let status = capi.until_vip_reason("b", "control-plane", "PoolExhausted").await;
+    assert_eq!(status["message"], "no address is free in pool: add addresses, or another pool");
 
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10", "10.0.1.20"]));
     assert_eq!(capi.endpoint("b").await, "10.0.1.20");
-    capi.until_said("b", "control-plane", "Assigned").await;
+    capi.until_vip_reason("b", "control-plane", "Assigned").await;
 
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "c"));
-    capi.until_said("c", "control-plane", "PoolExhausted").await;
+    capi.until_vip_reason("c", "control-plane", "PoolExhausted").await;
     capi.apply(&capi.pool("spare", "control-plane", &["10.0.3.10"]));
     assert_eq!(capi.endpoint("c").await, "10.0.3.10");
     assert_eq!(capi.get("ipaddressclaim/vip-cp-c")["spec"]["poolRef"]["name"], "spare");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn v2_a_cluster_waits_for_the_claim_of_its_predecessor_and_never_takes_it_over() {
+async fn v2_a_recreated_cluster_waits_until_the_old_claim_is_gone() {
     let (capi, _controller) = with_class().await;
     let mut pool = capi.pool("pool", "control-plane", &["10.0.1.10-10.0.1.19"]);
-    // So long an address is kept back after its claim was deleted.
+    // The pool keeps an address for this long after its claim was deleted.
     pool["spec"]["addressReuseGracePeriodSeconds"] = json!(8);
     capi.apply(&pool);
     capi.apply(&plain("a"));
@@ -244,8 +246,8 @@ async fn v2_a_cluster_waits_for_the_claim_of_its_predecessor_and_never_takes_it_
     let first = capi.get("ipaddressclaim/vip-cp-a")["metadata"]["uid"].clone();
     capi.kubectl(&["delete", "cluster/a"]);
     capi.apply(&plain("a"));
-    let said = capi.until_said("a", "control-plane", "ClaimNotOurs").await;
-    println!("{said}");
+    let status = capi.until_vip_reason("a", "control-plane", "ClaimNotOurs").await;
+    println!("{status}");
     capi.endpoint("a").await;
     let second = capi.get("ipaddressclaim/vip-cp-a")["metadata"].clone();
     assert_ne!(second["uid"], first);
@@ -253,14 +255,14 @@ async fn v2_a_cluster_waits_for_the_claim_of_its_predecessor_and_never_takes_it_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_without_cluster_api_never_notices_and_one_that_gets_it_later_needs_no_restart() {
+async fn cluster_api_can_be_installed_later_without_a_restart() {
     let mut capi = Capi::without_cluster_api().await;
     let mut controller = capi.controller("vips", &[], &[]);
     let url = format!("http://127.0.0.1:{}/readyz", controller.health_port);
     let is_ready = async || Ok(reqwest::get(&url).await?.status().is_success());
     eventually("the controller is ready", SOON, is_ready).await.unwrap();
     let log = || std::fs::read_to_string(controller.process.log()).unwrap();
-    eventually("it leads", SOON, async || Ok(log().contains("leading epoch"))).await.unwrap();
+    eventually("the controller leads", SOON, async || Ok(log().contains("leading epoch"))).await.unwrap();
     tokio::time::sleep(Duration::from_secs(8)).await;
     let complaints: Vec<_> = log()
         .lines()

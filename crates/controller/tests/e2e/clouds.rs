@@ -1,4 +1,4 @@
-//! Both kinds of objects on each of the four clouds: `just e2e clouds`.
+//! NetIPAllocations and FloatingIPPools on each of the four clouds: `just e2e clouds`.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ struct Cloud {
     provider: &'static str,
     region: &'static str,
     addresses: [&'static str; 2],
-    /// The label that its nodes have.
+    /// The label of its nodes.
     label: (&'static str, &'static str),
     nodes: fn() -> Vec<NodeFixture>,
-    /// The node whose machine has an address.
+    /// The node that holds an address.
     holder: fn(&Rig, &str) -> Option<String>,
-    /// Destroys the machine of a node.
+    /// Destroys the VM of a node.
     destroy: fn(&Rig, &str),
     ledger: fn(&Rig) -> Ledger,
 }
@@ -100,7 +100,7 @@ impl Cloud {
         rig
     }
 
-    /// Waits until an address is on another node than this one, and all is settled.
+    /// Waits until the first address is on a node other than this one and the object is settled.
     async fn leaves(&self, rig: &Rig, node: &str, object: &str) {
         let address = self.addresses[0];
         let has_left = async || Ok((self.holder)(rig, address).is_some_and(|holder| holder != node));
@@ -112,8 +112,8 @@ impl Cloud {
         assert_eq!((self.ledger)(rig).double_holders(), Vec::<String>::new());
     }
 
-    /// A cordoned node without pods of the workload gives its address to another.
-    async fn an_allocation_follows_its_nodes(&self) {
+    /// The controller moves the address off a cordoned node that runs no pods of the workload.
+    async fn an_allocation_leaves_a_cordoned_node(&self) {
         let rig = self.rig().await;
         let _controller = rig.controller("ip-address-controller", &[]);
         let object: Value = json!({
@@ -132,8 +132,8 @@ impl Cloud {
         assert!(!rig.ready_nodes().contains(&node));
     }
 
-    /// A pool creates what it lacks, and an address leaves a machine that is gone.
-    async fn a_pool_creates_what_it_lacks_and_survives_a_node(&self) {
+    /// The controller creates the missing address of a pool, and moves an address off a VM that is gone.
+    async fn a_pool_creates_addresses_and_leaves_a_lost_node(&self) {
         let rig = self.rig().await;
         let _controller = rig.controller("ip-address-controller", &[]);
         let object: Value = json!({
@@ -150,7 +150,7 @@ impl Cloud {
             let is_active = |ip: &Value| ip["state"] == "active";
             Ok(ips.as_object().is_some_and(|ips| ips.len() == 2 && ips.values().all(is_active)))
         };
-        eventually("one more is there, and both are on nodes", SOON, two_active)
+        eventually("an address was created and both are on nodes", SOON, two_active)
             .await
             .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get("floatingippool/pool"), rig.logs()));
         let node = (self.holder)(&rig, self.addresses[0]).unwrap();
@@ -160,18 +160,18 @@ impl Cloud {
     }
 }
 
-/// Tests of a cloud.
+/// The tests that run on each cloud.
 macro_rules! on {
     ($name:ident, $cloud:ident) => {
         mod $name {
             #[tokio::test(flavor = "multi_thread")]
-            async fn an_allocation_follows_its_nodes() {
-                super::$cloud.an_allocation_follows_its_nodes().await;
+            async fn an_allocation_leaves_a_cordoned_node() {
+                super::$cloud.an_allocation_leaves_a_cordoned_node().await;
             }
 
             #[tokio::test(flavor = "multi_thread")]
-            async fn a_pool_creates_what_it_lacks_and_survives_a_node() {
-                super::$cloud.a_pool_creates_what_it_lacks_and_survives_a_node().await;
+            async fn a_pool_creates_addresses_and_leaves_a_lost_node() {
+                super::$cloud.a_pool_creates_addresses_and_leaves_a_lost_node().await;
             }
         }
     };
@@ -182,9 +182,9 @@ on!(aws, AWS);
 on!(azure, AZURE);
 on!(digitalocean, DIGITALOCEAN);
 
-/// The SDK finds credentials in every way that pods and machines at Amazon have them.
+/// The SDK finds credentials in every way that AWS provides them to pods and instances.
 #[tokio::test(flavor = "multi_thread")]
-async fn credentials_for_aws_come_from_a_service_account_from_pod_identity_and_from_the_machine() {
+async fn aws_credentials_come_from_irsa_pod_identity_or_the_instance() {
     let rig = AWS.rig().await;
     let object = json!({
         "apiVersion": "netinfra.darkbrains.com/v1alpha1", "kind": "NetIPAllocation", "metadata": {"name": "edge"},
@@ -225,9 +225,9 @@ async fn credentials_for_aws_come_from_a_service_account_from_pod_identity_and_f
     }
 }
 
-/// Only addresses were changed in any interface at Azure, where each change sends the whole interface.
+/// At Azure a change sends the whole interface. The fake records a change of anything but its addresses.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_else_of_an_interface_changes_at_azure() {
+async fn azure_interfaces_change_only_in_their_addresses() {
     let rig = AZURE.rig().await;
     let _controller = rig.controller("ip-address-controller", &[]);
     let object = json!({
@@ -237,5 +237,5 @@ async fn nothing_else_of_an_interface_changes_at_azure() {
     rig.control_plane.apply(&object.to_string()).unwrap();
     rig.settled("nia/edge").await;
     let ledger = rig.clouds.azure.ledger();
-    assert!(ledger.done.iter().all(|done| !done.deed.to_string().contains("something else")), "{ledger:?}");
+    assert!(ledger.done.iter().all(|done| !done.change.to_string().contains("something else")), "{ledger:?}");
 }

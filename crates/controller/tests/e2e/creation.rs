@@ -1,4 +1,4 @@
-//! Addresses that are asked of the cloud, and what a crash leaves of them.
+//! Pools that create and release addresses, also across crashes, lost responses and missing permissions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use testbed::cluster::eventually;
 use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
-use testbed::fake::ledger::Deed;
+use testbed::fake::ledger::CloudChange;
 
 use crate::rig::{Rig, SUCCESSOR};
 
 const SOON: Duration = Duration::from_secs(20);
 const POOL: &str = "floatingippool/made";
 
-/// A pool that creates its addresses, for nodes with this label.
+/// A pool that creates its addresses for nodes with this label.
 fn pool(desired: usize, node_label: &str, policy: &str) -> String {
     format!(
         "apiVersion: flipop.digitalocean.com/v1alpha1
@@ -41,7 +41,7 @@ fn list(rig: &Rig, ips: &[String]) {
     rig.kubectl(&["patch", POOL, "--type=merge", "-p", &patch]);
 }
 
-/// The condition that says what a person has to do.
+/// The condition `Stalled` if it is true: it says what a person has to do.
 fn stalled(rig: &Rig) -> Option<Value> {
     let conditions = rig.get(POOL)["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let is_stalled = |condition: &Value| condition["type"] == "Stalled" && condition["status"] == "True";
@@ -53,40 +53,40 @@ pub fn in_account(rig: &Rig) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f1_addresses_are_created_up_to_the_desired_number_and_given_back_when_that_is_asked_for() {
+async fn f1_addresses_are_created_and_released_to_match_desired_ips() {
     let (rig, _controller) = Rig::start().await;
     let before = in_account(&rig);
     rig.control_plane.apply(&pool(5, "doks.digitalocean.com/node-pool=work", "")).unwrap();
-    eventually("the spec lists five", SOON, async || Ok(listed(&rig).len() == 5)).await.unwrap();
-    eventually("all nodes have one", SOON, async || {
+    eventually("the spec lists five addresses", SOON, async || Ok(listed(&rig).len() == 5)).await.unwrap();
+    eventually("each node has an address", SOON, async || {
         let status = rig.get(POOL)["status"].clone();
         Ok(status["summary"]["attached"] == 3 && status["moves"].is_null())
     })
     .await
     .unwrap();
     let ours: BTreeSet<_> = listed(&rig).into_iter().collect();
-    assert_eq!(&in_account(&rig) - &before, ours, "exactly those that the spec lists were created");
+    assert_eq!(&in_account(&rig) - &before, ours, "the account must have exactly the addresses in the spec");
     let object = rig.get(POOL);
     for status in object["status"]["addresses"].as_array().unwrap() {
         assert_eq!(status["created"], true, "{status:#}");
     }
-    assert!(object["metadata"]["finalizers"].is_null(), "nothing is under way, so it may go at any time");
+    assert!(object["metadata"]["finalizers"].is_null(), "no move is open, so no finalizer is needed");
 
     rig.control_plane
         .apply(&pool(3, "doks.digitalocean.com/node-pool=work", "releaseCreated: WhenUnneeded"))
         .unwrap();
-    eventually("the two that nobody holds are given back", SOON, async || {
+    eventually("the two unattached addresses are released", SOON, async || {
         Ok(listed(&rig).len() == 3 && rig.get(POOL)["status"]["moves"].is_null())
     })
     .await
     .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
     let kept: BTreeSet<_> = listed(&rig).into_iter().collect();
     assert_eq!(&in_account(&rig) - &before, kept);
-    assert!(before.is_subset(&in_account(&rig)), "what we did not create is never released");
+    assert!(before.is_subset(&in_account(&rig)), "released an address that the pool did not create");
 }
 
-/// Creates a pool that creates one address and releases those beyond, lists another one in it, and forges its status: whoever can write
-/// that says that the pool created both. Returns the pool's own address.
+/// Creates a pool that creates one address and releases surplus ones. Then adds the address `victim` to its spec, and
+/// forges its status so that the pool seems to have created both. Returns the address that the pool did create.
 pub async fn forge_created(rig: &Rig, victim: &str) -> String {
     rig.control_plane.apply(&pool(1, "nobody=has-this", "releaseCreated: WhenUnneeded")).unwrap();
     eventually("the pool creates its address", SOON, async || {
@@ -116,37 +116,37 @@ async fn a_forged_status_releases_no_address() {
     cloud.with(|account| account.add_reserved_ip("198.51.100.200", "nyc3"));
     let victim = "198.51.100.200".to_owned();
     let own = forge_created(&rig, &victim).await;
-    eventually("it is reported", SOON, async || Ok(stalled(&rig).is_some()))
+    eventually("the condition Stalled is true", SOON, async || Ok(stalled(&rig).is_some()))
         .await
         .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
     let condition = stalled(&rig).unwrap();
     assert_eq!(condition["reason"], "NotReleased", "{condition:#}");
     assert!(condition["message"].as_str().unwrap().contains(&victim), "{condition:#}");
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let released: Vec<_> = cloud.ledger().done.into_iter().filter(|done| is_release(&done.deed)).collect();
+    let released: Vec<_> = cloud.ledger().done.into_iter().filter(|done| is_release(&done.change)).collect();
     assert!(released.is_empty() && in_account(&rig).contains(&victim), "{released:?}");
 
-    // The pool's own address goes once it is beyond the number, because the provider shows the pool's mark on it.
+    // The pool releases its own address when it is surplus, because the provider reports the pool's mark on it.
     list(&rig, &[victim.clone(), own.clone()]);
-    eventually("its own is released", SOON, async || Ok(!in_account(&rig).contains(&own)))
+    eventually("the pool's own address is released", SOON, async || Ok(!in_account(&rig).contains(&own)))
         .await
         .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
     assert!(in_account(&rig).contains(&victim));
 }
 
-pub fn is_release(deed: &Deed) -> bool {
-    matches!(deed, Deed::Released { .. })
+pub fn is_release(change: &CloudChange) -> bool {
+    matches!(change, CloudChange::Released { .. })
 }
 
-/// Wants one address more of a controller that dies at the given request; tells whether it did.
-async fn dies_at(rig: &Rig, failpoint: &str, desired: usize) -> bool {
+/// Raises the desired number while a controller runs that dies at the given request. Returns whether it died.
+async fn creates_when_killed_at(rig: &Rig, failpoint: &str, desired: usize) -> bool {
     let provoke = || rig.control_plane.apply(&pool(desired, "nobody=has-this", "")).unwrap();
     let is_done = || listed(rig).len() == desired && rig.get(POOL)["status"]["moves"].is_null();
-    rig.outlives(failpoint, POOL, provoke, is_done).await
+    rig.survives_kill(failpoint, POOL, provoke, is_done).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_creation_survives_sigkill_before_and_after_every_request_beside_a_foreign_creator() {
+async fn a_creation_survives_sigkill_before_and_after_every_request() {
     let rig = Rig::prepare().await;
     let mut foreign = in_account(&rig);
     let (mut requests, mut desired) = (0, 0);
@@ -157,7 +157,7 @@ async fn a_creation_survives_sigkill_before_and_after_every_request_beside_a_for
             let stranger = format!("198.51.100.{desired}");
             rig.clouds.digitalocean.with(|account| account.add_reserved_ip(&stranger, "nyc3"));
             foreign.insert(stranger);
-            died |= dies_at(&rig, &format!("kill-{when}:{number}"), desired).await;
+            died |= creates_when_killed_at(&rig, &format!("kill-{when}:{number}"), desired).await;
             let ours: BTreeSet<_> = listed(&rig).into_iter().collect();
             assert_eq!(&in_account(&rig) - &foreign, ours, "kill-{when}:{number} leaked or lost an address");
             assert!(foreign.is_subset(&in_account(&rig)), "a foreign address was released");
@@ -168,16 +168,16 @@ async fn a_creation_survives_sigkill_before_and_after_every_request_beside_a_for
         requests = number;
     }
     println!(
-        "killed before and after each of {requests} requests of a creation: {desired} asked for, 0 leaked, 0 lost"
+        "killed before and after each of {requests} requests of a creation: {desired} desired, 0 leaked, 0 lost"
     );
     assert!(requests >= 5, "a creation takes more requests than {requests}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_eight_times_while_creating_twenty_addresses_beside_a_foreign_creator_none_is_leaked() {
+async fn eight_kills_while_creating_twenty_addresses_leak_none() {
     let rig = Rig::prepare().await;
     let cloud = &rig.clouds.digitalocean;
-    // Otherwise a minute goes by for every twelve of them.
+    // With the rate limit, each twelve creations would take a minute.
     cloud.enforce_limits(false);
     let mut foreign = in_account(&rig);
     rig.control_plane.apply(&pool(20, "nobody=has-this", "")).unwrap();
@@ -188,7 +188,7 @@ async fn killed_eight_times_while_creating_twenty_addresses_beside_a_foreign_cre
         let stranger = format!("198.51.100.{}", kill + 1);
         cloud.with(|account| account.add_reserved_ip(&stranger, "nyc3"));
         foreign.insert(stranger);
-        // It dies at another moment each time, once it has begun to create or has nothing left to do.
+        // Kill it at a different moment each time, after it has begun to create or when it has nothing left to do.
         let begun = eventually("a creation has begun", SOON, async || {
             Ok(in_account(&rig).len() > before + 1 || listed(&rig).len() == 20)
         });
@@ -198,7 +198,7 @@ async fn killed_eight_times_while_creating_twenty_addresses_beside_a_foreign_cre
         doomed.process.wait(Duration::from_secs(5)).unwrap();
     }
     let _survivor = rig.controller("ip-address-controller", &SUCCESSOR);
-    eventually("all are listed", Duration::from_secs(60), async || {
+    eventually("the spec lists all addresses", Duration::from_secs(60), async || {
         Ok(listed(&rig).len() == 20 && rig.get(POOL)["status"]["moves"].is_null())
     })
     .await
@@ -211,43 +211,47 @@ async fn killed_eight_times_while_creating_twenty_addresses_beside_a_foreign_cre
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tool_that_takes_the_list_back_makes_nobody_buy_addresses_and_is_told_of() {
+async fn unlisted_addresses_are_reported_and_not_replaced() {
     let rig = Rig::prepare().await;
     let _controller = rig.controller("ip-address-controller", &[("TAKEOVER_SECONDS", "1")]);
     rig.control_plane.apply(&pool(3, "nobody=has-this", "")).unwrap();
-    eventually("all are listed, and that is over", SOON, async || {
+    eventually("the spec lists all addresses and no move is open", SOON, async || {
         Ok(listed(&rig).len() == 3 && rig.get(POOL)["status"]["moves"].is_null())
     })
     .await
     .unwrap();
     let (made, bought) = (listed(&rig), in_account(&rig));
     rig.kubectl(&["patch", POOL, "--type=merge", "-p", "{\"spec\":{\"ips\":null}}"]);
-    eventually("it is reported", SOON, async || Ok(stalled(&rig).is_some()))
+    eventually("the condition Stalled is true", SOON, async || Ok(stalled(&rig).is_some()))
         .await
         .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
-    let told = stalled(&rig).unwrap();
-    assert_eq!(told["reason"], "UnlistedAddresses");
-    assert!(made.iter().all(|ip| told["message"].as_str().unwrap().contains(ip)), "{told:#}");
+    let condition = stalled(&rig).unwrap();
+    assert_eq!(condition["reason"], "UnlistedAddresses");
+    assert!(made.iter().all(|ip| condition["message"].as_str().unwrap().contains(ip)), "{condition:#}");
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!((in_account(&rig), listed(&rig)), (bought.clone(), Vec::new()), "it was not replaced");
+    assert_eq!(
+        (in_account(&rig), listed(&rig)),
+        (bought.clone(), Vec::new()),
+        "the controller replaced an address or its list"
+    );
 
-    // Two are put back as the condition says, and one is to be replaced.
-    let [kept @ .., given_up] = made.as_slice() else { panic!("none was made") };
+    // The user lists two addresses again, as the condition says, and gives up the third.
+    let [kept @ .., given_up] = made.as_slice() else { panic!("no address was created") };
     let annotation = format!("netinfra.darkbrains.com/not-created={given_up}");
     rig.kubectl(&["annotate", POOL, &annotation]);
     list(&rig, kept);
-    eventually("a third is created", SOON, async || Ok(listed(&rig).len() == 3)).await.unwrap();
+    eventually("a third address is created", SOON, async || Ok(listed(&rig).len() == 3)).await.unwrap();
     assert!(!listed(&rig).contains(given_up));
     assert_eq!(in_account(&rig).len(), bought.len() + 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_may_not_see_projects_any_more_makes_nobody_buy_addresses() {
+async fn without_access_to_projects_no_address_is_created() {
     let rig = Rig::prepare().await;
     let short = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1")];
     let first = rig.controller("ip-address-controller", &short);
     rig.control_plane.apply(&pool(2, "nobody=has-this", "")).unwrap();
-    eventually("both are listed, and that is over", SOON, async || {
+    eventually("the spec lists both addresses and no move is open", SOON, async || {
         Ok(listed(&rig).len() == 2 && rig.get(POOL)["status"]["moves"].is_null())
     })
     .await
@@ -257,21 +261,21 @@ async fn a_token_that_may_not_see_projects_any_more_makes_nobody_buy_addresses()
     let tag = format!("ip-address-controller-{}", rig.get(POOL)["metadata"]["uid"].as_str().unwrap());
     assert_eq!(rig.get(POOL)["status"]["creationTag"], tag.as_str());
 
-    // Whoever leads next can't see that the two are this pool's, which a tool has taken off its list meanwhile.
+    // A tool removes the two addresses from the spec, and the next leader can't see that they belong to this pool.
     let forbidden = Fault::Refuse(Refusal::Forbidden("this token may not use projects".into()));
     rig.clouds.digitalocean.inject(Rule { times: usize::MAX, ..Rule::next("projects.list", forbidden) });
     rig.kubectl(&["patch", POOL, "--type=merge", "-p", "{\"spec\":{\"ips\":null}}"]);
     let _second = rig.controller("ip-address-controller", &SUCCESSOR);
-    eventually("it is reported", SOON, async || Ok(stalled(&rig).is_some()))
+    eventually("the condition Stalled is true", SOON, async || Ok(stalled(&rig).is_some()))
         .await
         .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
     assert_eq!(stalled(&rig).unwrap()["reason"], "NoTags");
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(in_account(&rig), bought, "nothing was bought");
+    assert_eq!(in_account(&rig), bought, "the controller created an address");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_tags_a_lost_answer_is_reported_with_its_candidates_and_resolved_by_a_person() {
+async fn without_tags_a_person_resolves_a_lost_create_response() {
     let rig = Rig::prepare().await;
     let cloud = &rig.clouds.digitalocean;
     let forbidden = Fault::Refuse(Refusal::Forbidden("this token may not use projects".into()));
@@ -280,23 +284,23 @@ async fn without_tags_a_lost_answer_is_reported_with_its_candidates_and_resolved
     let before = in_account(&rig);
     let _controller = rig.controller("ip-address-controller", &[("TAKEOVER_SECONDS", "1")]);
     rig.control_plane.apply(&pool(3, "nobody=has-this", "")).unwrap();
-    eventually("it is reported", SOON, async || Ok(stalled(&rig).is_some()))
+    eventually("the condition Stalled is true", SOON, async || Ok(stalled(&rig).is_some()))
         .await
         .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get(POOL), rig.logs()));
-    let told = stalled(&rig).unwrap();
-    assert_eq!(told["reason"], "AmbiguousCreation");
+    let condition = stalled(&rig).unwrap();
+    assert_eq!(condition["reason"], "AmbiguousCreation");
     let made = &in_account(&rig) - &before;
     let known: BTreeSet<_> = listed(&rig).into_iter().collect();
-    assert_eq!((made.len(), known.len()), (2, 1), "the first answer came, the second was lost");
+    assert_eq!((made.len(), known.len()), (2, 1), "only the second response was lost");
     let candidate = (&made - &known).into_iter().next().unwrap();
-    assert!(told["message"].as_str().unwrap().contains(&candidate), "{told:#}");
+    assert!(condition["message"].as_str().unwrap().contains(&candidate), "{condition:#}");
     let entry = rig.get(POOL)["status"]["moves"]["entries"][0].clone();
     assert_eq!(entry["candidates"][0], candidate.as_str(), "{entry:#}");
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(&in_account(&rig) - &before, made, "nothing was created, adopted or released by guess");
+    assert_eq!(&in_account(&rig) - &before, made, "the controller must not guess");
 
     list(&rig, &known.into_iter().chain([candidate]).collect::<Vec<_>>());
-    eventually("the third is created", SOON, async || Ok(listed(&rig).len() == 3)).await.unwrap();
+    eventually("the third address is created", SOON, async || Ok(listed(&rig).len() == 3)).await.unwrap();
     let ours: BTreeSet<_> = listed(&rig).into_iter().collect();
     assert_eq!(&in_account(&rig) - &before, ours);
 }

@@ -1,4 +1,4 @@
-//! Objects that are deleted, and what they leave behind.
+//! Deletion of objects: what the controller finishes, detaches and removes before they are gone.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ fn is_gone(rig: &Rig) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_object_that_is_deleted_in_mid_move_goes_when_the_move_is_finished() {
+async fn an_object_deleted_during_a_move_stays_until_it_finishes() {
     let (rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.settled("nia/edge").await;
-    assert!(rig.get("nia/edge")["metadata"]["finalizers"].is_null(), "a settled object may go at any time");
+    assert!(rig.get("nia/edge")["metadata"]["finalizers"].is_null(), "a settled object needs no finalizer");
     rig.clouds.compute.with(|compute| compute.operation_time = Duration::from_secs(2));
     let holder = rig.holder("34.123.45.67").unwrap();
     rig.kubectl(&["delete", "node", holder.rsplit('/').next().unwrap()]);
@@ -26,21 +26,23 @@ async fn an_object_that_is_deleted_in_mid_move_goes_when_the_move_is_finished() 
         .await
         .unwrap();
     rig.kubectl(&["delete", "nia/edge", "--wait=false"]);
-    assert!(!is_gone(&rig), "the object went in mid-move");
+    assert!(!is_gone(&rig), "the object was deleted during the move");
     eventually("the object is gone", SOON, async || Ok(is_gone(&rig))).await.unwrap();
     let now = rig.holder("34.123.45.67");
     assert!(now.is_some() && now.as_ref() != Some(&holder), "the move was not finished: {now:?}");
-    eventually("no node is marked any more", SOON, async || Ok(rig.ready_nodes().is_empty())).await.unwrap();
+    eventually("no node is labelled any more", SOON, async || Ok(rig.ready_nodes().is_empty()))
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_delete_detach_takes_the_addresses_off_before_the_object_goes() {
+async fn on_delete_detach_detaches_before_the_object_is_deleted() {
     let (rig, _controller) = Rig::start().await;
     let object = read("examples/netipallocation.yaml");
     rig.control_plane.apply(&object).unwrap();
     rig.settled("nia/edge").await;
     rig.kubectl(&["patch", "nia/edge", "--type=merge", "-p", r#"{"spec":{"policy":{"onDelete":"Detach"}}}"#]);
-    eventually("it has a finalizer", SOON, async || {
+    eventually("the object has a finalizer", SOON, async || {
         Ok(!rig.get("nia/edge")["metadata"]["finalizers"].is_null())
     })
     .await
@@ -56,7 +58,7 @@ async fn on_delete_detach_takes_the_addresses_off_before_the_object_goes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f16_a_deleted_pools_annotations_go_and_its_addresses_stay_where_they_are() {
+async fn f16_deleting_a_pool_removes_annotations_and_keeps_addresses() {
     let (rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&pools::pool()).unwrap();
     rig.settled("floatingippool/pool").await;
@@ -75,5 +77,9 @@ async fn f16_a_deleted_pools_annotations_go_and_its_addresses_stay_where_they_ar
         .await
         .unwrap_or_else(|error| panic!("{error}: {:?}\n{}", annotated(), rig.logs()));
     assert_eq!(held(), [Some(1001), Some(1002)]);
-    assert_eq!(rig.clouds.digitalocean.ledger().done.len(), changes, "something was changed in the cloud");
+    assert_eq!(
+        rig.clouds.digitalocean.ledger().done.len(),
+        changes,
+        "the controller changed something in the cloud"
+    );
 }

@@ -1,16 +1,16 @@
-//! The differential test: what FLIPOP's own binary makes of a cluster, and what ours makes of the same one.
+//! The differential test compares the behaviour of FLIPOP's binary with that of ours.
 //!
-//! Both controllers go through the scenarios of [`scenarios`] in step, each on a control plane of its own and on an
-//! account that is fresh for every scenario. After each step both are waited for until nothing changes any more, and
-//! what they settled on is compared: where each address is, what the pool's status and the nodes' annotations say of it,
-//! and whether the pool's name resolves to it.
+//! Both controllers run the scenarios of [`scenarios`] in parallel, each on its own control plane and with a new
+//! account for every scenario. After each group of steps the test waits until nothing changes any more. Then it
+//! compares where each address is, what the pool's status and the nodes' annotations report, and whether the pool's DNS
+//! name has the address.
 //!
-//! Addresses of a pool are interchangeable, and which of them goes to which node is nowhere promised: FLIPOP begins at the
-//! end of the list, ours at its beginning. So each address has a story, from where it was at first to where it was
-//! last, and the stories of all addresses are compared without the addresses' names.
+//! Addresses of a pool are interchangeable, and neither controller promises which of them goes to which node: FLIPOP
+//! starts at the end of the list, ours at its beginning. So the test records a story for each address, from its first
+//! state to its last, and compares the sorted stories without the addresses.
 //!
-//! A scenario that ends differently is listed with the reason; a listed difference that is gone fails the test as well.
-//! `SCENARIO` runs only those whose name contains it.
+//! A scenario with a known difference has the reason in its outcome. The test also fails if a known difference no
+//! longer occurs. `SCENARIO` runs only the scenarios whose name contains it.
 
 mod scenarios;
 
@@ -22,37 +22,38 @@ use futures::future::join_all;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use testbed::fake::ledger::Deed;
+use testbed::fake::ledger::CloudChange;
 
 use crate::side::{Side, Who, ZONE, annotation};
 
-/// Nothing has changed for so long: FLIPOP asks for an action's end once a second.
+/// Both controllers are settled if nothing has changed for this long. FLIPOP polls an action once a second.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// How long two that should be equal may still differ once they are quiet: the machine may be slow.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long the test waits at most for both to settle: the machine may be slow.
+const SETTLED_WITHIN: Duration = Duration::from_secs(15);
 
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Short, because what is compared is where an action ends and not when.
+/// Short, because the test compares the results of actions and not their times.
 const ACTION_TIME: Duration = Duration::from_millis(100);
 
-/// What a cluster and an account go through. Nodes and addresses are numbers; droplet and node of a number belong together.
+/// A change to the cluster or to the account. Nodes and addresses are numbers. A node runs on the droplet with its
+/// number.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// A node with the labels `pool=<this>` and `name=n<number>`.
+    /// Creates a node with the labels `pool=<this>` and `name=n<number>`.
     Node(u64, &'static str),
-    /// A droplet of the account that is no node of the cluster.
+    /// Creates a droplet that is no node of the cluster.
     Droplet(u64),
-    /// The node is deleted, the droplet stays.
+    /// Deletes the node. Its droplet stays.
     NodeGone(u64),
-    /// The node is deleted, and its droplet destroyed.
+    /// Deletes the node and its droplet.
     NodeDestroyed(u64),
     NodeReady(u64, bool),
     NodeLabel(u64, &'static str),
-    /// The node has exactly these taints.
+    /// Replaces the taints of the node.
     Taints(u64, Value),
-    /// A pod on a node, in a namespace, with the label `app=<this>`; it is Ready or not.
+    /// Creates a pod on a node, with the label `app=<this>`.
     Pod {
         name: &'static str,
         namespace: &'static str,
@@ -62,38 +63,38 @@ pub enum Step {
     },
     PodReady(&'static str, bool),
     PodGone(&'static str),
-    /// The account has the address.
+    /// Adds the address to the account.
     Address(u64),
-    /// The account has the address, and it is on the droplet.
+    /// Adds the address to the account and assigns it to the droplet.
     Held(u64, u64),
-    /// A pool of this name and spec; `ips` are numbers.
+    /// Creates a pool with this name and spec. `ips` are numbers.
     Pool(&'static str, Value),
-    /// A change of a pool's spec.
+    /// Changes a pool's spec.
     Edit(&'static str, Value),
     PoolGone(&'static str),
 }
 
-/// A name, a setup, steps, and whether both settle on the same.
+/// A setup, groups of steps, and the expected comparison.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub name: &'static str,
     pub given: Vec<Step>,
-    /// Each group is done at once; then both are waited for.
+    /// After each group of steps the test waits until both controllers have settled.
     pub when: Vec<Vec<Step>>,
     pub outcome: Outcome,
 }
 
-/// How the two should compare.
+/// Whether both controllers must settle on the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Same,
-    /// Ours is different on purpose; why.
+    /// Ours differs on purpose, for this reason.
     Differs(&'static str),
 }
 
-/// What is seen of all addresses and pools at one moment, in words.
+/// The state of all addresses and pools at one moment, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Sight {
+struct Snapshot {
     addresses: BTreeMap<String, String>,
     pools: Vec<String>,
 }
@@ -102,7 +103,7 @@ struct Sight {
 struct Stage<'a> {
     side: &'a Side,
     number: u64,
-    seen: Vec<Sight>,
+    seen: Vec<Snapshot>,
 }
 
 impl Stage<'_> {
@@ -110,12 +111,12 @@ impl Stage<'_> {
         format!("198.18.{}.{number}", self.number)
     }
 
-    /// Unique over all scenarios, so that nothing that a controller remembers of a droplet is true of another.
+    /// Unique over all scenarios, so that a controller can't confuse a droplet with one that it remembers.
     fn droplet(&self, number: u64) -> u64 {
         self.number * 1_000 + number
     }
 
-    /// The name that a pool's addresses are published under.
+    /// The DNS record name of a pool.
     fn record_name(&self, pool: &str) -> String {
         format!("{pool}-{}", self.number)
     }
@@ -175,7 +176,7 @@ impl Stage<'_> {
         spec
     }
 
-    async fn look(&self) -> Sight {
+    async fn observe(&self) -> Snapshot {
         let everything = ListParams::default();
         let pools = self.side.pools().list(&everything).await.unwrap().items;
         let nodes = self.side.nodes().list(&everything).await.unwrap().items;
@@ -195,7 +196,7 @@ impl Stage<'_> {
         let published = self.published(pools.iter().map(ResourceExt::name_any)).into_iter();
         let published: BTreeSet<String> = published.collect();
 
-        let mut sight = Sight::default();
+        let mut snapshot = Snapshot::default();
         for name in names {
             let mut story = match self.side.cloud().with(|account| account.holder(&name)) {
                 Some(droplet) => backs(droplet).map_or_else(
@@ -205,11 +206,11 @@ impl Stage<'_> {
                 None => "on nothing".to_owned(),
             };
             for pool in &pools {
-                let Some(said) = pool.status.as_ref().and_then(|status| status.ips.get(&name)) else {
+                let Some(reported) = pool.status.as_ref().and_then(|status| status.ips.get(&name)) else {
                     continue;
                 };
-                let state = serde_json::to_value(said.state).unwrap();
-                let node = said.node_name.as_deref().filter(|node| !node.is_empty()).unwrap_or("-");
+                let state = serde_json::to_value(reported.state).unwrap();
+                let node = reported.node_name.as_deref().filter(|node| !node.is_empty()).unwrap_or("-");
                 write!(story, ", {} says {} {node}", pool.name_any(), state.as_str().unwrap()).unwrap();
             }
             for node in nodes.iter().filter(|node| annotation(node) == Some(&name)) {
@@ -218,95 +219,103 @@ impl Stage<'_> {
             if published.contains(&name) {
                 story.push_str(", published");
             }
-            sight.addresses.insert(name, story);
+            snapshot.addresses.insert(name, story);
         }
         for pool in pools {
             let listed = pool.spec.ips.as_ref().map_or(0, Vec::len);
             let error = pool.status.as_ref().and_then(|status| status.error.as_deref()).unwrap_or_default();
             let is_wrong = if error.is_empty() { "" } else { ", and says what is wrong" };
-            sight.pools.push(format!("{} lists {listed}{is_wrong}", pool.name_any()));
+            snapshot.pools.push(format!("{} lists {listed}{is_wrong}", pool.name_any()));
         }
-        sight
+        snapshot
     }
 
-    /// The addresses that the names of these pools resolve to.
+    /// The addresses in the DNS records of these pools.
     fn published(&self, pools: impl Iterator<Item = String>) -> BTreeSet<String> {
         let names: Vec<_> = pools.map(|pool| format!("{}.{ZONE}", self.record_name(&pool))).collect();
         let mut published = BTreeSet::new();
         for done in self.side.cloud().ledger().done {
-            match done.deed {
-                Deed::RecordSet { name, value } if names.contains(&name) => _ = published.insert(value),
-                Deed::RecordRemoved { name, value } if names.contains(&name) => _ = published.remove(&value),
+            match done.change {
+                CloudChange::RecordSet { name, value } if names.contains(&name) => {
+                    _ = published.insert(value)
+                }
+                CloudChange::RecordRemoved { name, value } if names.contains(&name) => {
+                    _ = published.remove(&value)
+                }
                 _ => {}
             }
         }
         published
     }
 
-    /// The stories of all addresses and pools up to now, in an order that does not depend on their names.
-    fn stories(&self, now: &Sight) -> Vec<String> {
-        let moments: Vec<&Sight> = self.seen.iter().chain([now]).collect();
-        let names: BTreeSet<&String> = moments.iter().flat_map(|sight| sight.addresses.keys()).collect();
+    /// The stories of all addresses and pools up to now. Their order does not depend on the addresses.
+    fn stories(&self, now: &Snapshot) -> Vec<String> {
+        let moments: Vec<&Snapshot> = self.seen.iter().chain([now]).collect();
+        let names: BTreeSet<&String> =
+            moments.iter().flat_map(|snapshot| snapshot.addresses.keys()).collect();
         let story = |name: &String| {
-            let told =
-                moments.iter().map(|sight| sight.addresses.get(name).map_or("not there", String::as_str));
-            told.collect::<Vec<_>>().join(" -> ")
+            let states = moments
+                .iter()
+                .map(|snapshot| snapshot.addresses.get(name).map_or("not there", String::as_str));
+            states.collect::<Vec<_>>().join(" -> ")
         };
         let mut stories: Vec<_> = names.into_iter().map(story).collect();
         stories.sort();
-        stories.extend(moments.iter().map(|sight| sight.pools.join("; ")).filter(|pools| !pools.is_empty()));
+        stories.extend(
+            moments.iter().map(|snapshot| snapshot.pools.join("; ")).filter(|pools| !pools.is_empty()),
+        );
         stories
     }
 
-    /// Whether all assignments keep a distance, where the pool asks for one.
-    fn keeps_cool(&self, scenario: &Scenario) -> Option<String> {
+    /// If a pool of the scenario has a cool-off: the number of assignments, and whether the cool-off was kept.
+    fn cool_off_kept(&self, scenario: &Scenario) -> Option<String> {
         let wanted = scenario.when.iter().flatten().find_map(|step| match step {
             Step::Pool(_, spec) => spec["assignmentCoolOffSeconds"].as_f64(),
             _ => None,
         })?;
         let prefix = format!("198.18.{}.", self.number);
-        let told: Vec<_> = self
+        let assigned: Vec<_> = self
             .side
             .cloud()
             .ledger()
             .done
             .into_iter()
-            .filter(|done| matches!(&done.deed, Deed::Told { address, .. } if address.starts_with(&prefix)))
+            .filter(|done| matches!(&done.change, CloudChange::Accepted { address, .. } if address.starts_with(&prefix)))
             .map(|done| done.at)
             .collect();
         let closest =
-            told.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).fold(f64::INFINITY, f64::min);
+            assigned.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).fold(f64::INFINITY, f64::min);
         let is_kept = closest >= wanted;
         let closest = if is_kept { "well apart".to_owned() } else { format!("only {closest:.3} s apart") };
-        Some(format!("{} assignments, {closest}", told.len()))
+        Some(format!("{} assignments, {closest}", assigned.len()))
     }
 }
 
-/// Waits until both are quiet, and longer where they should be equal and are not. Tells what both have settled on.
+/// Waits until nothing changes any more, and longer if both must be equal and are not yet. Records the state of both.
 async fn settled(flipop: &mut Stage<'_>, ours: &mut Stage<'_>, outcome: Outcome) {
     let began = Instant::now();
-    let mut last = (Sight::default(), Sight::default());
+    let mut last = (Snapshot::default(), Snapshot::default());
     let mut since = Instant::now();
     loop {
-        let seen = tokio::join!(flipop.look(), ours.look());
+        let seen = tokio::join!(flipop.observe(), ours.observe());
         if seen != last {
             (last, since) = (seen, Instant::now());
         }
         let is_busy = [&last.0, &last.1]
             .iter()
-            .any(|sight| sight.addresses.values().any(|story| story.contains("in-progress")));
+            .any(|snapshot| snapshot.addresses.values().any(|story| story.contains("in-progress")));
         let is_quiet = since.elapsed() >= QUIET && !is_busy;
         let is_as_listed = outcome != Outcome::Same || flipop.stories(&last.0) == ours.stories(&last.1);
-        if (is_quiet && is_as_listed) || began.elapsed() > PATIENCE {
+        if (is_quiet && is_as_listed) || began.elapsed() > SETTLED_WITHIN {
             break;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     flipop.seen.push(last.0);
     ours.seen.push(last.1);
 }
 
-/// Takes both controllers through one scenario, and gives the stories of both.
+/// Runs one scenario with both controllers. Returns the stories of FLIPOP and of ours.
 async fn compare(scenario: &Scenario, number: u64, flipop: &Side, ours: &Side) -> (Vec<String>, Vec<String>) {
     let mut stages = [flipop, ours].map(|side| Stage { side, number, seen: Vec::new() });
     for stage in &mut stages {
@@ -319,26 +328,26 @@ async fn compare(scenario: &Scenario, number: u64, flipop: &Side, ours: &Side) -
     };
     all(&stages, &scenario.given).await;
     for stage in &mut stages {
-        let sight = stage.look().await;
-        stage.seen.push(sight);
+        let snapshot = stage.observe().await;
+        stage.seen.push(snapshot);
     }
     for steps in &scenario.when {
         all(&stages, steps).await;
         let [flipop, ours] = &mut stages;
         settled(flipop, ours, scenario.outcome).await;
     }
-    let told = stages.each_mut().map(|stage| {
+    let stories = stages.each_mut().map(|stage| {
         let last = stage.seen.pop().unwrap();
         let mut stories = stage.stories(&last);
-        stories.extend(stage.keeps_cool(scenario));
+        stories.extend(stage.cool_off_kept(scenario));
         stories
     });
     tokio::join!(flipop.clear(), ours.clear());
-    told.into()
+    stories.into()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn differential_both_controllers_settle_on_the_same_in_every_scenario_but_for_listed_differences() {
+async fn both_controllers_agree_except_for_listed_differences() {
     let (mut flipop, mut ours) = tokio::join!(Side::start(Who::Flipop, &[]), Side::start(Who::Ours, &[]));
     for side in [&flipop, &ours] {
         side.cloud().enforce_limits(false);
@@ -352,13 +361,13 @@ async fn differential_both_controllers_settle_on_the_same_in_every_scenario_but_
         let (theirs, our) = compare(scenario, number as u64 + 1, &flipop, &ours).await;
         flipop.process.ensure_running().unwrap();
         ours.process.ensure_running().unwrap();
-        let (said, is_listed) = match (scenario.outcome, theirs == our) {
+        let (result, is_listed) = match (scenario.outcome, theirs == our) {
             (Outcome::Same, true) => ("same".to_owned(), true),
             (Outcome::Differs(why), false) => (format!("differs: {why}"), true),
-            (Outcome::Differs(_), true) => ("WRONG: the listed difference is gone".to_owned(), false),
-            (Outcome::Same, false) => ("WRONG: not the same".to_owned(), false),
+            (Outcome::Differs(_), true) => ("WRONG: the known difference no longer occurs".to_owned(), false),
+            (Outcome::Same, false) => ("WRONG: unexpected difference".to_owned(), false),
         };
-        println!("{:<82} {said}", scenario.name);
+        println!("{:<82} {result}", scenario.name);
         if !is_listed {
             wrong.push(scenario.name);
         }

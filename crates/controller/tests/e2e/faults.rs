@@ -1,4 +1,4 @@
-//! Clouds and control planes on their bad days.
+//! Failures of clouds and of the control plane, and conflicts between objects.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use testbed::cluster::{eventually, pod};
 use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
-use testbed::fake::ledger::Deed;
+use testbed::fake::ledger::CloudChange;
 use testbed::proxy::Proxy;
 
 use crate::rig::{Rig, read};
@@ -15,7 +15,7 @@ use crate::rig::{Rig, read};
 const SOON: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn marks_stay_while_the_cloud_cannot_be_asked() {
+async fn node_marks_stay_while_the_cloud_is_unavailable() {
     let rig = Rig::prepare().await;
     rig.kubectl(&["label", "node", "edge-1", "ip.ready=true"]);
     rig.kubectl(&["annotate", "node", "worker-1", "flipop.digitalocean.com/ipv4-reserved-ip=203.0.113.10"]);
@@ -25,7 +25,7 @@ async fn marks_stay_while_the_cloud_cannot_be_asked() {
         rig.control_plane.apply(&read(example)).unwrap();
     }
     let _controller = rig.controller("ip-address-controller", &[]);
-    eventually("the object says why nothing happens", SOON, async || {
+    eventually("the object reports why nothing happens", SOON, async || {
         let conditions = rig.get("nia/edge")["status"]["conditions"].clone();
         Ok(conditions[0]["reason"] == "Unknown"
             && conditions[0]["message"].as_str().unwrap_or_default().contains("503"))
@@ -39,7 +39,7 @@ async fn marks_stay_while_the_cloud_cannot_be_asked() {
     rig.clouds.compute.heal();
     rig.clouds.digitalocean.heal();
     rig.settled("nia/edge").await;
-    eventually("worker-1, which holds nothing, is not marked any more", SOON, async || {
+    eventually("worker-1 holds no address and loses its annotation", SOON, async || {
         Ok(rig.annotation("worker-1").is_none())
     })
     .await
@@ -47,7 +47,7 @@ async fn marks_stay_while_the_cloud_cannot_be_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_cloud_that_only_errs_holds_up_no_other() {
+async fn errors_of_one_cloud_do_not_delay_another() {
     let (rig, _controller) = Rig::start().await;
     rig.clouds.compute.inject(Rule::always(Fault::Refuse(Refusal::Unavailable(500))));
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
@@ -64,7 +64,7 @@ async fn one_cloud_that_only_errs_holds_up_no_other() {
     assert!(rig.clouds.compute.ledger().done.is_empty());
 }
 
-/// Lets the apiserver refuse every status of the allocation `refused`.
+/// Makes the apiserver refuse every status update of the allocation `refused`.
 async fn refuse_status(rig: &Rig) {
     let rule = json!({
         "apiGroups": ["netinfra.darkbrains.com"], "apiVersions": ["*"], "operations": ["UPDATE"],
@@ -107,16 +107,16 @@ async fn a_refused_write_is_retried_with_backoff_for_its_object_alone() {
     let controller = rig.controller("ip-address-controller", &[]);
     rig.control_plane.apply(&example.replace("    - 34.123.45.68\n", "")).unwrap();
     rig.settled("nia/edge").await;
-    eventually("an Event says that a write is refused", SOON, async || {
+    eventually("an Event reports the refused write", SOON, async || {
         Ok(rig.kubectl(&["get", "events", "--field-selector", "reason=WriteRefused"]).contains("refused"))
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
     tokio::time::sleep(Duration::from_secs(15)).await;
     let log = std::fs::read_to_string(controller.process.log()).unwrap();
-    let refusals = log.lines().filter(|line| line.contains("writing a status failed")).count();
+    let refusals = log.lines().filter(|line| line.contains("failed to update status")).count();
     assert!((3..=8).contains(&refusals), "{refusals} writes were refused\n{log}");
-    assert_eq!(rig.holder("34.123.45.68"), None, "nothing is begun that can't be journalled");
+    assert_eq!(rig.holder("34.123.45.68"), None, "no move may start without a journal entry");
 
     rig.kubectl(&["delete", "validatingadmissionpolicybinding", "refuse-status"]);
     rig.kubectl(&["annotate", "nia", "refused", "example.com/try=again"]);
@@ -124,21 +124,21 @@ async fn a_refused_write_is_retried_with_backoff_for_its_object_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_object_that_lists_an_address_gets_conflict_and_nothing_moves() {
+async fn a_second_object_with_the_same_address_gets_conflict() {
     let (rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.settled("nia/edge").await;
-    // Kubernetes keeps ages by the second.
+    // Creation timestamps have a resolution of one second, and the older object wins.
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     let moved = rig.clouds.compute.ledger().done.len();
     let second = read("examples/netipallocation.yaml").replace("name: edge", "name: second");
     rig.control_plane.apply(&second).unwrap();
-    eventually("the second object says Conflict", SOON, async || {
+    eventually("the second object reports Conflict", SOON, async || {
         Ok(rig.get("nia/second")["status"]["conditions"][2]["reason"] == "Conflict")
     })
     .await
     .unwrap();
-    // An older object that can't be acted on any more still owns its addresses.
+    // The older object keeps its addresses even if no node matches it any more.
     rig.kubectl(&[
         "patch",
         "nia",
@@ -153,15 +153,15 @@ async fn a_second_object_that_lists_an_address_gets_conflict_and_nothing_moves()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_move_survives_the_end_of_the_apiserver_and_of_etcd() {
+async fn a_move_survives_a_restart_of_apiserver_and_etcd() {
     let (mut rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.settled("nia/edge").await;
     rig.clouds.compute.with(|compute| compute.operation_time = Duration::from_secs(3));
     rig.kubectl(&["delete", "node", "edge-1"]);
-    let told = rig.clouds.compute.ledger().done.len();
-    eventually("the address has left its node", SOON, async || {
-        Ok(rig.clouds.compute.ledger().done.len() > told)
+    let changes = rig.clouds.compute.ledger().done.len();
+    eventually("the address is detached from its node", SOON, async || {
+        Ok(rig.clouds.compute.ledger().done.len() > changes)
     })
     .await
     .unwrap();
@@ -177,7 +177,7 @@ async fn a_move_survives_the_end_of_the_apiserver_and_of_etcd() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_died_without_a_word_is_noticed_within_ten_seconds() {
+async fn a_silently_dead_watch_is_noticed_within_ten_seconds() {
     let mut rig = Rig::prepare().await;
     let proxy = Proxy::start(rig.control_plane.port()).await.unwrap();
     let through = std::fs::read_to_string(&rig.kubeconfig).unwrap();
@@ -188,27 +188,25 @@ async fn a_watch_that_died_without_a_word_is_noticed_within_ten_seconds() {
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.settled("nia/edge").await;
 
-    // Nothing is closed and nothing arrives any more, as when a firewall forgets a connection.
+    // The connections stay open but carry no data, as if a firewall had dropped its connection table.
     proxy.freeze();
-    let told = rig.clouds.compute.ledger().done.len();
+    let changes = rig.clouds.compute.ledger().done.len();
     rig.kubectl(&["delete", "node", "edge-1"]);
     let log = controller.process.log().to_owned();
     let has_begun =
         async || Ok(std::fs::read_to_string(&log)?.contains("begin 34.123.45.67 demo/us-west1-a/edge-1"));
     let noticed = eventually("the deletion is noticed", SOON, has_begun);
     let noticed = noticed.await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
-    let left = eventually("the address leaves the deleted node", SOON, async || {
-        Ok(rig.clouds.compute.ledger().done.len() > told)
+    let left = eventually("the address is detached from the deleted node", SOON, async || {
+        Ok(rig.clouds.compute.ledger().done.len() > changes)
     });
     let left = left.await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
-    println!(
-        "all connections to the apiserver dead -> noticed after {noticed:?}, the address left {left:?} later"
-    );
+    println!("all connections to the apiserver dead -> noticed after {noticed:?}, detached {left:?} later");
     assert!(noticed < Duration::from_secs(10), "{}", rig.logs());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quiet_cluster_is_known_again_after_the_apiserver_was_gone_for_a_while() {
+async fn failover_works_again_after_the_apiserver_was_paused() {
     let (rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.settled("nia/edge").await;
@@ -224,7 +222,7 @@ async fn a_quiet_cluster_is_known_again_after_the_apiserver_was_gone_for_a_while
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f5_the_cool_off_between_assignments_survives_a_change_of_leader() {
+async fn f5_the_cool_off_survives_a_change_of_leader() {
     const COOL_OFF: Duration = Duration::from_secs(10);
     let rig = Rig::prepare().await;
     let mut first = rig.controller("ip-address-controller-1", &[]);
@@ -240,15 +238,17 @@ async fn f5_the_cool_off_between_assignments_survives_a_change_of_leader() {
     rig.control_plane.apply(&pool.to_string()).unwrap();
     let assigned = || {
         let done = rig.clouds.digitalocean.ledger().done;
-        let is_told = done.iter().filter(|done| matches!(done.deed, Deed::Told { .. }));
-        is_told.map(|done| done.at).collect::<Vec<_>>()
+        let accepted = done.iter().filter(|done| matches!(done.change, CloudChange::Accepted { .. }));
+        accepted.map(|done| done.at).collect::<Vec<_>>()
     };
     eventually("the first address is assigned", SOON, async || Ok(assigned().len() == 1)).await.unwrap();
     first.process.signal(Signal::TERM).unwrap();
-    assert!(first.process.wait(SOON).unwrap().success(), "it hands over in order");
+    assert!(first.process.wait(SOON).unwrap().success(), "the first leader must exit without an error");
     let second = rig.controller("ip-address-controller-2", &[]);
     let log = || std::fs::read_to_string(second.process.log()).unwrap();
-    eventually("the second one leads", SOON, async || Ok(log().contains("leading epoch"))).await.unwrap();
+    eventually("the second controller leads", SOON, async || Ok(log().contains("leading epoch")))
+        .await
+        .unwrap();
     rig.settled("floatingippool/slow").await;
     let apart = assigned()[1] - assigned()[0];
     println!("assigned {apart:?} apart, by two leaders, with a cool-off of {COOL_OFF:?}");
@@ -256,7 +256,7 @@ async fn f5_the_cool_off_between_assignments_survives_a_change_of_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_definition_that_drops_the_journal_lets_nothing_begin() {
+async fn no_move_starts_when_the_crd_drops_the_journal() {
     let rig = Rig::prepare().await;
     let mut crd: serde_json::Value =
         serde_json::to_value(<api::NetIPAllocation as kube::CustomResourceExt>::crd()).unwrap();
@@ -275,11 +275,11 @@ async fn a_definition_that_drops_the_journal_lets_nothing_begin() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let before = version();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(version(), before, "it goes on writing");
-    assert!(rig.clouds.compute.ledger().done.is_empty(), "something was begun that can't be remembered");
+    assert_eq!(version(), before, "the controller keeps writing the object");
+    assert!(rig.clouds.compute.ledger().done.is_empty(), "a move started without a journal");
 }
 
-/// How many times the apiserver was asked to replace the status of an allocation.
+/// How many requests to replace the status of an allocation the apiserver has received.
 fn status_writes(rig: &Rig) -> u64 {
     let metrics = rig.kubectl(&["get", "--raw", "/metrics"]);
     let is_write = |line: &&str| {
@@ -308,7 +308,7 @@ async fn a_crd_that_drops_optional_status_fields_stops_nothing() {
     let _controller = rig.controller("ip-address-controller", &[]);
     rig.settled("nia/edge").await;
     rig.kubectl(&["delete", "node", "edge-1"]);
-    eventually("the address has moved on", SOON, async || {
+    eventually("the address has moved", SOON, async || {
         Ok(rig.ready_nodes() == ["edge-2", "edge-3"] && rig.get("nia/edge")["status"]["moves"].is_null())
     })
     .await
@@ -318,28 +318,28 @@ async fn a_crd_that_drops_optional_status_fields_stops_nothing() {
     let before = status_writes(&rig);
     tokio::time::sleep(Duration::from_secs(5)).await;
     let written = status_writes(&rig) - before;
-    assert!(before > 0 && written <= 1, "it was written {written} times more\n{}", rig.logs());
+    assert!(before > 0 && written <= 1, "{written} further writes of the status\n{}", rig.logs());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_only_observed_is_not_changed() {
+async fn observe_mode_changes_nothing() {
     let rig = Rig::prepare().await;
     rig.kubectl(&["label", "node", "edge-3", "ip.ready=true"]);
     let observed =
         read("examples/netipallocation.yaml").replace("spec:\n", "spec:\n  policy:\n    mode: Observe\n");
     rig.control_plane.apply(&observed).unwrap();
     let _controller = rig.controller("ip-address-controller", &[]);
-    eventually("the object says what would be done", SOON, async || {
+    eventually("the status proposes the move", SOON, async || {
         Ok(rig.get("nia/edge")["status"]["proposed"][0] == "begin 34.123.45.67 -> edge-1")
     })
     .await
     .unwrap_or_else(|error| panic!("{error}: {:#}", rig.get("nia/edge")["status"]));
-    assert_eq!(rig.ready_nodes(), ["edge-3"], "marks were touched");
+    assert_eq!(rig.ready_nodes(), ["edge-3"], "the controller changed node labels");
     assert!(rig.clouds.compute.ledger().done.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pods_end_moves_its_nodes_address_to_the_node_that_has_one() {
+async fn when_a_pod_ends_the_address_moves_to_the_next_pods_node() {
     let (rig, _controller) = Rig::start().await;
     let nginx = |name: &str| pod("default", name).label("app", "nginx").label("component", "controller");
     nginx("one").on("worker-1").create(&rig.client).await.unwrap();

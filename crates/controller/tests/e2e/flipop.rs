@@ -1,4 +1,4 @@
-//! A user can roll back: FLIPOP's own binary runs its happy path on our CRDs.
+//! Rollback to FLIPOP: its binary works on our CRDs.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -13,7 +13,7 @@ use testbed::tools;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// The paths of all leaves of an object.
+/// Collects the paths of all leaves of an object.
 fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
@@ -27,7 +27,7 @@ fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flipop_runs_its_happy_path_on_our_crds_and_what_its_writes_drop_is_listed() {
+async fn flipop_runs_on_our_crds_and_dropped_fields_are_listed() {
     let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
     control_plane.install_crds().await.unwrap();
     let client = control_plane.client().await.unwrap();
@@ -41,8 +41,8 @@ async fn flipop_runs_its_happy_path_on_our_crds_and_what_its_writes_drop_is_list
     clouds.digitalocean.with(|digitalocean| digitalocean.add_domain("example.com"));
     let servers = clouds.serve(0).await.unwrap();
 
-    // A pool as ours leaves it behind: with our fields in spec and status. One address is missing, so FLIPOP creates it
-    // and writes the spec.
+    // A pool as our controller leaves it, with our fields in spec and status. One address is missing, so FLIPOP creates
+    // it and writes the spec.
     let mut pool = json!({
         "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
         "metadata": {"name": "ingress-pool", "namespace": "default"},
@@ -110,7 +110,7 @@ async fn flipop_runs_its_happy_path_on_our_crds_and_what_its_writes_drop_is_list
             })
         })
         .collect();
-    assert_eq!(held.iter().sum::<usize>(), 2, "both listed addresses are on droplets");
+    assert_eq!(held.iter().sum::<usize>(), 2, "both listed addresses must be on droplets");
 
     let mut after = BTreeSet::new();
     for part in ["spec", "status"] {
@@ -138,5 +138,5 @@ async fn flipop_runs_its_happy_path_on_our_crds_and_what_its_writes_drop_is_list
         "status.summary.attached",
         "status.summary.desired",
     ];
-    assert_eq!(dropped, expected, "only additions of ours may be dropped, and all that are must be listed");
+    assert_eq!(dropped, expected, "FLIPOP may drop only fields that we added; list each of them here");
 }

@@ -1,4 +1,4 @@
-//! Two replicas and one lease: who acts, from when on, and who never does.
+//! Leader election with two replicas: which one acts, from when on, and what a former leader never does.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const RETRY_SECONDS: u64 = 2;
 const TAKEOVER_SECONDS: u64 = 2;
 const ENVIRONMENT: [(&str, &str); 2] = [("LEASE_DURATION", "5"), ("TAKEOVER_SECONDS", "2")];
 
-/// Two replicas of which the first leads, and a settled allocation.
+/// Starts two replicas, of which the first leads, and a settled allocation.
 async fn two_replicas() -> (Rig, crate::rig::Controller, crate::rig::Controller) {
     let rig = Rig::prepare().await;
     let first = rig.controller("ip-address-controller-1", &ENVIRONMENT);
@@ -25,17 +25,15 @@ async fn two_replicas() -> (Rig, crate::rig::Controller, crate::rig::Controller)
     let second = rig.controller("ip-address-controller-2", &ENVIRONMENT);
     let url = format!("http://127.0.0.1:{}/readyz", second.health_port);
     let is_ready = async || Ok(reqwest::get(&url).await?.status().is_success());
-    eventually("a standby that has read everything is ready", Duration::from_secs(20), is_ready)
-        .await
-        .unwrap();
+    eventually("the standby is ready", Duration::from_secs(20), is_ready).await.unwrap();
     (rig, first, second)
 }
 
-/// When the cloud is next told something.
+/// Waits for the next request to the cloud that changes something. Returns the time since `since`.
 async fn next_mutation(rig: &Rig, since: Instant) -> Duration {
     let before =
         rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count();
-    let happened = eventually("the cloud is told something", Duration::from_secs(60), async || {
+    let happened = eventually("the cloud gets a request for a change", Duration::from_secs(60), async || {
         Ok(rig.clouds.compute.ledger().asked.iter().filter(|asked| asked.line.starts_with("POST")).count()
             > before)
     });
@@ -44,7 +42,7 @@ async fn next_mutation(rig: &Rig, since: Instant) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_leader_is_replaced_when_its_lease_and_d_are_over() {
+async fn a_killed_leader_is_replaced_after_its_lease_and_d() {
     let (rig, first, _second) = two_replicas().await;
     let killed = Instant::now();
     first.process.signal(Signal::KILL).unwrap();
@@ -60,20 +58,21 @@ async fn a_killed_leader_is_replaced_when_its_lease_and_d_are_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_asked_to_stop_hands_over_within_a_second() {
+async fn a_leader_hands_over_within_a_second_of_sigterm() {
     let (rig, mut first, _second) = two_replicas().await;
     rig.clouds.compute.with(|compute| compute.remove_instance("us-west1-a", "nobody"));
     let asked = Instant::now();
     first.process.signal(Signal::TERM).unwrap();
     rig.kubectl(&["delete", "node", "edge-1"]);
     let took = next_mutation(&rig, asked).await;
-    println!("SIGTERM -> the other's first mutation: {took:?}");
+    println!("SIGTERM -> first mutation of the other replica: {took:?}");
     assert!(first.process.wait(Duration::from_secs(5)).unwrap().success());
     assert!(took < Duration::from_secs(1));
     rig.settled("nia/edge").await;
 }
 
-/// The condition that says that many holders were lost, and the time that it asks to confirm.
+/// The time that the condition `Stalled` with reason `HoldersLost` asks a person to confirm, if there is such a
+/// condition.
 fn to_confirm(rig: &Rig) -> Option<String> {
     let conditions = rig.get("floatingippool/many")["status"]["conditions"].as_array().cloned()?;
     let is_it = |condition: &&Value| condition["type"] == "Stalled" && condition["reason"] == "HoldersLost";
@@ -83,7 +82,7 @@ fn to_confirm(rig: &Rig) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_leader_knows_when_holders_were_lost() {
+async fn a_tripped_breaker_survives_a_change_of_leader() {
     let rig = Rig::prepare().await;
     let ips: Vec<_> = (21..27).map(|number| format!("198.51.100.{number}")).collect();
     for ip in &ips {
@@ -112,7 +111,7 @@ spec:
     let holders: Vec<_> =
         addresses().iter().map(|status| status["nodeName"].as_str().unwrap().to_owned()).collect();
     let lost: Vec<_> = holders.iter().take(5).map(String::as_str).collect();
-    // The machines run on: this looks like a broken network.
+    // The VMs keep running, so this looks like a broken network.
     rig.kubectl(&[&["delete", "node"], lost.as_slice()].concat());
     let tripped = eventually("the loss is reported", SOON, async || Ok(to_confirm(&rig).is_some()));
     tripped.await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
@@ -125,19 +124,19 @@ spec:
     first.process.wait(Duration::from_secs(5)).unwrap();
     let second = rig.controller("ip-address-controller-2", &ENVIRONMENT);
     let log = second.process.log().to_owned();
-    let is_leading = async || Ok(std::fs::read_to_string(&log)?.contains("leading"));
-    eventually("the second one has taken over", SOON, is_leading).await.unwrap();
+    let has_lease = async || Ok(std::fs::read_to_string(&log)?.contains("acquired the lease"));
+    eventually("the second controller has taken over", SOON, has_lease).await.unwrap();
     tokio::time::sleep(Duration::from_secs(TAKEOVER_SECONDS + 4)).await;
-    assert_eq!(to_confirm(&rig), Some(reported.clone()), "the same losses, as old as they are");
-    assert_eq!(moved(), before, "a tripped breaker stays tripped");
+    assert_eq!(to_confirm(&rig), Some(reported.clone()), "the next leader must report the same time of loss");
+    assert_eq!(moved(), before, "the breaker must stay tripped");
 
-    // What a person read before the change of leader still counts.
+    // A person may confirm with the time that the previous leader reported.
     rig.kubectl(&[
         "annotate",
         "floatingippool/many",
         &format!("netinfra.darkbrains.com/confirm-loss={reported}"),
     ]);
-    let attached = eventually("the addresses go to the nodes that are left", SOON, async || {
+    let attached = eventually("the addresses are on the remaining nodes", SOON, async || {
         let is_there = |ip: &&String| {
             let holder = rig.clouds.digitalocean.with(|account| account.holder(ip));
             holder.is_some_and(|droplet| !lost.contains(&format!("worker-{}", droplet - 1000).as_str()))
@@ -148,7 +147,7 @@ spec:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_stops_while_it_waits_out_d_leaves_the_waiting_to_the_next_one() {
+async fn if_a_leader_stops_during_d_the_next_one_waits_again() {
     let rig = Rig::prepare().await;
     let patient = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "6")];
     let first = rig.controller("ip-address-controller-1", &patient);
@@ -157,24 +156,24 @@ async fn a_leader_that_stops_while_it_waits_out_d_leaves_the_waiting_to_the_next
     first.process.signal(Signal::KILL).unwrap();
     let mut second = rig.controller("ip-address-controller-2", &patient);
     let log = second.process.log().to_owned();
-    let is_leading = async || Ok(std::fs::read_to_string(&log)?.contains("leading"));
-    eventually("the second one has taken over", Duration::from_secs(20), is_leading).await.unwrap();
+    let has_lease = async || Ok(std::fs::read_to_string(&log)?.contains("acquired the lease"));
+    eventually("the second controller has taken over", Duration::from_secs(20), has_lease).await.unwrap();
     rig.kubectl(&["delete", "node", "edge-1"]);
     let stopped = Instant::now();
     second.process.signal(Signal::TERM).unwrap();
     second.process.wait(Duration::from_secs(5)).unwrap();
     let _third = rig.controller("ip-address-controller-3", &patient);
     let took = next_mutation(&rig, stopped).await;
-    println!("SIGTERM within D of 6 s -> the next one's first mutation: {took:?}");
-    assert!(took > Duration::from_secs(6), "the wait was skipped");
+    println!("SIGTERM within D of 6 s -> first mutation of the next leader: {took:?}");
+    assert!(took > Duration::from_secs(6), "the next leader skipped the wait");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_was_stopped_right_before_a_call_does_not_make_it_after_its_lease_is_over() {
+async fn a_leader_paused_before_a_call_skips_it_after_lease_expiry() {
     let rig = Rig::prepare().await;
     let stopping = [ENVIRONMENT.as_slice(), &[("FAILPOINT", "stop-before:addAccessConfig")]].concat();
     let mut first = rig.controller("ip-address-controller-1", &stopping);
-    // Two addresses, and so two calls in the same moment: the other one may be anywhere on its way when the stop comes.
+    // Two addresses mean two concurrent calls: the other one may be at any point when the process stops.
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     let log = first.process.log().to_owned();
     let is_stopped = async || Ok(std::fs::read_to_string(&log)?.contains("stopping at a failpoint"));
@@ -188,14 +187,14 @@ async fn a_leader_that_was_stopped_right_before_a_call_does_not_make_it_after_it
     let before = asked();
     first.process.signal(Signal::CONT).unwrap();
     let status = first.process.wait(Duration::from_secs(20)).unwrap();
-    assert!(!status.success(), "a leader that lost its lease ends with an error");
+    assert!(!status.success(), "a leader that lost its lease must exit with an error");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(asked(), before, "the stopped leader's call was made after all\n{}", rig.logs());
+    assert_eq!(asked(), before, "the resumed leader made a call\n{}", rig.logs());
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
 }
 
-/// Fails an address over under a controller that dies at the given request; tells whether it did.
-async fn dies_at(rig: &Rig, failpoint: &str) -> bool {
+/// Deletes the node of an address while a controller runs that dies at the given request. Returns whether it died.
+async fn fails_over_when_killed_at(rig: &Rig, failpoint: &str) -> bool {
     let (node, zone) = node_of(rig, "34.123.45.67");
     let provoke = || _ = rig.kubectl(&["delete", "node", &node]);
     let is_done = || {
@@ -203,13 +202,13 @@ async fn dies_at(rig: &Rig, failpoint: &str) -> bool {
         let is_elsewhere = !now.is_empty() && now != node;
         is_elsewhere && rig.get("nia/edge")["status"]["moves"].is_null() && rig.ready_nodes().contains(&now)
     };
-    let died = rig.outlives(failpoint, "nia/edge", provoke, is_done).await;
+    let died = rig.survives_kill(failpoint, "nia/edge", provoke, is_done).await;
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new(), "{failpoint}");
     testbed::demo::edge_node(&node, &zone).create(&rig.client).await.unwrap();
     died
 }
 
-/// The node whose machine holds an address, and its zone; empty where nobody does.
+/// The node that holds an address, and its zone. Both are empty if no VM holds it.
 fn node_of(rig: &Rig, address: &str) -> (String, String) {
     let holder = rig.holder(address).unwrap_or_default();
     let mut parts = holder.split('/').skip(1);
@@ -230,21 +229,21 @@ async fn a_move_survives_sigkill_before_and_after_every_request() {
     }
     let mut requests = 0;
     for number in 1.. {
-        let before = dies_at(&rig, &format!("kill-before:{number}")).await;
-        let after = dies_at(&rig, &format!("kill-after:{number}")).await;
+        let before = fails_over_when_killed_at(&rig, &format!("kill-before:{number}")).await;
+        let after = fails_over_when_killed_at(&rig, &format!("kill-after:{number}")).await;
         if !before && !after {
             break;
         }
         requests = number;
     }
     println!(
-        "killed before and after each of {requests} requests; settled each time, nothing lost, nothing doubled"
+        "killed before and after each of {requests} requests; settled each time, no address lost or on two VMs"
     );
     assert!(requests >= 8, "a move takes more requests than {requests}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn we_stand_by_while_flipop_leads_in_our_namespace_and_say_so() {
+async fn the_controller_stands_by_while_flipop_leads() {
     let rig = Rig::prepare().await;
     let lease = |renewal: u32| {
         format!(
@@ -262,14 +261,14 @@ spec: {{holderIdentity: flipop-1, leaseDurationSeconds: 4, leaseTransitions: {re
         tokio::time::sleep(Duration::from_secs(2)).await;
         rig.control_plane.apply(&lease(renewal)).unwrap();
     }
-    assert_eq!(rig.holder("34.123.45.67"), None, "we acted while FLIPOP led");
+    assert_eq!(rig.holder("34.123.45.67"), None, "the controller acted while FLIPOP led");
     let log = std::fs::read_to_string(controller.process.log()).unwrap();
     assert!(log.contains("standing by while FLIPOP leads"), "{log}");
     rig.settled("nia/edge").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_hands_over_before_it_would_cut_off_its_own_node_and_does_it_only_where_it_is_alone() {
+async fn a_leader_hands_over_before_it_cuts_off_its_own_node() {
     let rig = Rig::prepare().await;
     let is_on = |node: &str| rig.holder("34.123.45.67").is_some_and(|holder| holder.ends_with(node));
     let mut one = rig.controller("ip-address-controller-one", &[("NODE_NAME", "edge-3")]);
@@ -278,11 +277,11 @@ async fn a_leader_hands_over_before_it_would_cut_off_its_own_node_and_does_it_on
     assert!(is_on("edge-1"));
     let mut two = rig.controller("ip-address-controller-two", &[("NODE_NAME", "worker-1")]);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    // The address has to go to the node of the leader, whose own has to go before.
+    // The address moves to the leader's node. The leader must first remove the ephemeral address of that node.
     rig.kubectl(&["cordon", "edge-1"]);
     let took = eventually("the address is on edge-3", SOON, async || Ok(is_on("edge-3"))).await;
-    println!("cordoned -> on the leader's own node, by another leader: {:?}", took.unwrap());
-    assert!(one.process.wait(SOON).unwrap().success(), "it ended in order");
+    println!("cordoned -> attached to the former leader's node by the next leader: {:?}", took.unwrap());
+    assert!(one.process.wait(SOON).unwrap().success(), "the leader must exit without an error");
     rig.settled("nia/edge").await;
     two.process.signal(Signal::TERM).unwrap();
     two.process.wait(SOON).unwrap();
@@ -290,7 +289,7 @@ async fn a_leader_hands_over_before_it_would_cut_off_its_own_node_and_does_it_on
     rig.kubectl(&["uncordon", "edge-1"]);
     let mut lonely = rig.controller("ip-address-controller-lonely", &[("NODE_NAME", "edge-1")]);
     rig.kubectl(&["cordon", "edge-3"]);
-    assert!(lonely.process.wait(SOON).unwrap().success(), "nobody knows that it is alone");
+    assert!(lonely.process.wait(SOON).unwrap().success(), "a leader without a standby must hand over too");
     assert!(!is_on("edge-1"));
     let _again = rig.controller("ip-address-controller-lonely", &[("NODE_NAME", "edge-1")]);
     eventually("the address is on edge-1", SOON, async || Ok(is_on("edge-1"))).await.unwrap();
@@ -298,8 +297,7 @@ async fn a_leader_hands_over_before_it_would_cut_off_its_own_node_and_does_it_on
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_controller_of_a_cluster_makes_the_lease_and_keeps_still_for_as_long_as_another_could_act()
-{
+async fn a_leader_that_creates_the_lease_waits_before_it_acts() {
     let rig = Rig::prepare().await;
     rig.kubectl(&["delete", "lease", "ip-address-controller-leader", "-n", "kube-system"]);
     let started = Instant::now();
@@ -307,24 +305,25 @@ async fn the_first_controller_of_a_cluster_makes_the_lease_and_keeps_still_for_a
         rig.controller("ip-address-controller", &[("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1")]);
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     let took = next_mutation(&rig, started).await;
-    println!(
-        "the first start of all -> first mutation: {took:?} (a lease of 3 s and D of 1 s are waited out)"
-    );
+    println!("start without a Lease -> first mutation: {took:?} (it waits for a lease of 3 s and D of 1 s)");
     assert!(took >= Duration::from_secs(4));
     rig.settled("nia/edge").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_somebody_empties_is_waited_out_like_one_that_is_gone() {
+async fn a_lease_emptied_by_hand_must_still_expire() {
     let (rig, mut first, _second) = two_replicas().await;
     let emptied = Instant::now();
     let patch = r#"{"spec":{"holderIdentity":""}}"#;
     let lease = ["lease", "ip-address-controller-leader", "-n", "kube-system"];
     rig.kubectl(&[&["patch"], lease.as_slice(), &["--type=merge", "-p", patch]].concat());
-    assert!(!first.process.wait(SOON).unwrap().success(), "whoever led notices, and ends with an error");
+    assert!(!first.process.wait(SOON).unwrap().success(), "the leader must notice, and exit with an error");
     rig.kubectl(&["delete", "node", "edge-1"]);
     let took = next_mutation(&rig, emptied).await;
-    println!("emptied -> the other's first mutation: {took:?}");
-    assert!(took > Duration::from_secs(LEASE_SECONDS + TAKEOVER_SECONDS), "nobody had given it up");
+    println!("lease emptied -> first mutation of the other replica: {took:?}");
+    assert!(
+        took > Duration::from_secs(LEASE_SECONDS + TAKEOVER_SECONDS),
+        "the leader had not released the lease"
+    );
     rig.settled("nia/edge").await;
 }

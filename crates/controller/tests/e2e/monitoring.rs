@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes the controller through a failover, and every query of the dashboard, the alerts and the
-//! documentation is put to it.
+//! A real Prometheus scrapes the controller during a failover. The test runs every query of the dashboard and the
+//! documentation.
 
 use std::process::Command;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use crate::rig::{Rig, read};
 const SOON: Duration = Duration::from_secs(30);
 const LATER: Duration = Duration::from_secs(120);
 
-/// Queries that tell of what goes wrong, or did not happen here. They must be understood, and may find nothing.
+/// Metrics of errors, and of events that this test does not cause. Queries for them must be valid, but may find
+/// nothing.
 const MAY_BE_EMPTY: [&str; 2] = ["errors_total", "evictions_total"];
 
 struct Prometheus {
@@ -25,7 +26,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// A server that reads these ports every second.
+    /// Starts a server that scrapes these ports every second.
     fn start(rig: &Rig, targets: &[u16]) -> Self {
         let folder = rig.control_plane.folder();
         let targets: Vec<_> = targets.iter().map(|port| format!("127.0.0.1:{port}")).collect();
@@ -46,7 +47,7 @@ impl Prometheus {
         Self { _process: process, url: format!("http://127.0.0.1:{port}") }
     }
 
-    /// What a query finds now.
+    /// The current result of a query.
     async fn ask(&self, query: &str) -> Result<Vec<Value>, String> {
         let request =
             reqwest::Client::new().post(format!("{}/api/v1/query", self.url)).form(&[("query", query)]);
@@ -60,7 +61,7 @@ impl Prometheus {
 }
 
 impl Prometheus {
-    /// What a query found in the last minute, second by second.
+    /// The results of a query over the last minute, one for each second.
     async fn history(&self, query: &str) -> Vec<Value> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         let times = [("start", (now - 60).to_string()), ("end", now.to_string()), ("step", "1".to_owned())];
@@ -70,7 +71,7 @@ impl Prometheus {
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
     }
 
-    /// What every panel of the dashboard shows.
+    /// Every panel of the dashboard with the results of its queries.
     async fn panels(&self) -> Vec<Panel> {
         let dashboard: Value = serde_json::from_str(&read("monitoring/grafana-dashboard.json")).unwrap();
         let mut panels = Vec::new();
@@ -95,19 +96,19 @@ impl Prometheus {
     }
 }
 
-/// What is found now, in the form of what was found over time.
+/// Converts a result of [`Prometheus::ask`] into the form of [`Prometheus::history`].
 fn as_history(mut series: Value) -> Value {
     series["values"] = json!([series["value"].take()]);
     series
 }
 
-/// A query of the dashboard with its variables filled in, over more time than a test takes on a slow machine.
+/// Replaces the variables in a query of the dashboard. The range is longer than the test takes on a slow machine.
 fn filled(query: &str) -> String {
     query.replace("$cluster", ".*").replace("$__rate_interval", "5m").replace("$__range", "5m")
 }
 
-/// The queries of the dashboard, by panel.
-fn of_dashboard() -> Vec<(String, String)> {
+/// The queries of the dashboard, each with the title of its panel.
+fn dashboard_queries() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(&read("monitoring/grafana-dashboard.json")).unwrap();
     let mut queries = Vec::new();
     for panel in dashboard["panels"].as_array().unwrap() {
@@ -119,8 +120,8 @@ fn of_dashboard() -> Vec<(String, String)> {
     queries
 }
 
-/// The queries of the documentation: the fenced blocks that say what they are in.
-fn of_documentation() -> Vec<(String, String)> {
+/// The queries of the documentation, each with its title: the fenced blocks with the language `promql`.
+fn documented_queries() -> Vec<(String, String)> {
     let text = read("docs/monitoring.md");
     let blocks = text.split("```promql\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let parts = |block: &str| {
@@ -131,7 +132,7 @@ fn of_documentation() -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn n14_n15_every_query_of_dashboard_and_documentation_finds_data_through_a_failover() {
+async fn n14_n15_every_documented_and_dashboard_query_finds_data() {
     let rig = Rig::prepare().await;
     let named = [("CLUSTER_NAME", "testbed")];
     let controllers = [
@@ -146,25 +147,25 @@ async fn n14_n15_every_query_of_dashboard_and_documentation_finds_data_through_a
     let pods = ["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}"];
     let has_pods = |node: &String| rig.kubectl(&pods).split(' ').any(|used| used == node);
     let holders = || rig.ready_nodes();
-    // Pods of a deleted node go after a while only, so the one with the fewest is deleted.
+    // Pods of a deleted node stay for a while, so delete a node without pods if there is one.
     let victim = holders().into_iter().min_by_key(|node| has_pods(node)).unwrap();
     rig.kubectl(&["delete", "node", &victim]);
-    eventually("the address is elsewhere", SOON, async || {
+    eventually("the address is on another node", SOON, async || {
         let ready = holders();
         Ok(ready.len() == 2 && !ready.contains(&victim))
     })
     .await
     .unwrap();
     rig.settled("nia/web").await;
-    // A cordoned node keeps its address while pods of the workload are on it, and people look for that.
+    // A cordoned node keeps its address while pods of the workload run there. Some queries look for that.
     let used = || holders().into_iter().find(has_pods);
     eventually("pods run on a node with an address", LATER, async || Ok(used().is_some())).await.unwrap();
     rig.kubectl(&["cordon", &used().unwrap()]);
     tokio::time::sleep(Duration::from_secs(8)).await;
 
     let (mut empty, mut wrong, mut drawn) = (Vec::new(), Vec::new(), Vec::new());
-    for (title, query) in of_dashboard().into_iter().chain(of_documentation()) {
-        assert!(!query.contains("vector("), "{title} hides that it finds nothing: {query}");
+    for (title, query) in dashboard_queries().into_iter().chain(documented_queries()) {
+        assert!(!query.contains("vector("), "{title} would hide an empty result: {query}");
         match prometheus.ask(&query).await {
             Err(error) => wrong.push(format!("{title}: {query}: {error}")),
             Ok(found) if found.is_empty() && !MAY_BE_EMPTY.iter().any(|part| query.contains(part)) => {

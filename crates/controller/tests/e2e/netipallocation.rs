@@ -1,4 +1,4 @@
-//! The reallocation flow with a real scheduler and a real Deployment.
+//! NetIPAllocations with a real scheduler and real workloads: drains, evictions, labels, metrics and cloud errors.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,16 @@ use testbed::demo;
 use testbed::fake::Refusal;
 use testbed::fake::compute::permissions;
 use testbed::fake::faults::{Fault, Rule};
-use testbed::fake::ledger::{Asked, Deed};
+use testbed::fake::ledger::{Asked, CloudChange};
 
 use crate::rig::{Rig, read, resident_megabytes};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// From the last pod's end to the cloud's acceptance of the first call, at most.
+/// The longest time from the deletion of the last pod until the cloud accepts the first call.
 const REACTION_MAX: Duration = Duration::from_secs(1);
 
-/// The nodes that the workload's pods are on.
+/// The nodes that run pods of the workload, once for each pod.
 fn nodes_of_pods(rig: &Rig) -> Vec<String> {
     let path = "jsonpath={range .items[*]}{.spec.nodeName} {end}";
     let names = rig.kubectl(&["get", "pods", "-l", "app=web", "-o", path]);
@@ -42,7 +42,7 @@ async fn running(rig: &Rig) {
     });
 }
 
-/// When the last pod of the workload on a node is gone.
+/// Waits until the last pod of the workload on a node is deleted. Returns when that happened.
 async fn last_pod_gone(rig: &Rig, node: &str, started: tokio::sync::oneshot::Sender<()>) -> Instant {
     let pods: Api<Pod> = Api::default_namespaced(rig.client.clone());
     let events = watcher(pods, watcher::Config::default().labels("app=web")).default_backoff();
@@ -64,19 +64,19 @@ async fn last_pod_gone(rig: &Rig, node: &str, started: tokio::sync::oneshot::Sen
 
 /// When Compute Engine last accepted a call to this path.
 fn accepted(rig: &Rig, path: &str) -> Instant {
-    let (ledger, deeds) = (rig.clouds.compute.ledger(), rig.clouds.compute.deeds());
-    let started = deeds[0].0.into_std() - ledger.done[0].at;
+    let (ledger, changes) = (rig.clouds.compute.ledger(), rig.clouds.compute.changes());
+    let started = changes[0].0.into_std() - ledger.done[0].at;
     let is_it = |asked: &&Asked| asked.line.contains(path) && asked.status == 200;
     started + ledger.asked.iter().rev().find(is_it).unwrap().at
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn n5_n8_n9_a_drained_nodes_address_moves_when_its_last_pod_is_gone_and_the_pods_follow() {
+async fn n5_n8_n9_after_a_drain_the_address_moves_and_the_pods_follow() {
     let (rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&read("examples/netipallocation-with-deployment.yaml")).unwrap();
     rig.settled("nia/web").await;
     running(&rig).await;
-    // The scheduler may have put all of them on the node that had its address first.
+    // The scheduler may have put all pods on the node that got its address first.
     let node = nodes_of_pods(&rig).remove(0);
     let address = ["34.123.45.67", "34.123.45.68"]
         .into_iter()
@@ -85,7 +85,7 @@ async fn n5_n8_n9_a_drained_nodes_address_moves_when_its_last_pod_is_gone_and_th
 
     rig.kubectl(&["cordon", &node]);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert!(rig.holder(address).unwrap().ends_with(&node), "its pods still use it");
+    assert!(rig.holder(address).unwrap().ends_with(&node), "the address must stay while its pods run");
 
     let (started, has_started) = tokio::sync::oneshot::channel();
     let gone = last_pod_gone(&rig, &node, started);
@@ -104,20 +104,23 @@ async fn n5_n8_n9_a_drained_nodes_address_moves_when_its_last_pod_is_gone_and_th
     .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", rig.get("nia/web")["status"], rig.logs()));
     let took =
         accepted(&rig, &format!("/instances/{node}/deleteAccessConfig")).saturating_duration_since(gone);
-    println!("from the last pod's end to the cloud's acceptance of the first call: {took:?}");
+    println!("last pod deleted -> cloud accepted the first call: {took:?}");
     assert!(took <= REACTION_MAX, "it took {took:?}");
     rig.settled("nia/web").await;
-    assert!(!rig.ready_nodes().contains(&node), "the drained node is not labelled any more");
+    assert!(!rig.ready_nodes().contains(&node), "the drained node must lose its label");
     running(&rig).await;
     let (_, zone) = demo::EDGE_NODES.into_iter().find(|(name, _)| *name == node).unwrap();
-    assert!(rig.clouds.compute.with(|compute| compute.has_own(zone, &node)), "it has its own address back");
+    assert!(
+        rig.clouds.compute.with(|compute| compute.has_ephemeral(zone, &node)),
+        "the node must get an ephemeral address back"
+    );
     let events = rig.kubectl(&["get", "events", "-A"]);
-    for told in ["AddressDetached", "AddressAttached", "Moving", "Attached"] {
-        assert!(events.contains(told), "{told} is not in\n{events}");
+    for reason in ["AddressDetached", "AddressAttached", "Moving", "Attached"] {
+        assert!(events.contains(reason), "{reason} is not in\n{events}");
     }
 }
 
-/// A StatefulSet or DaemonSet whose pods ask for nodes of the allocation of the same name.
+/// A StatefulSet or DaemonSet whose pods select the nodes of the allocation of the same name.
 fn workload(kind: &str, name: &str) -> Value {
     let mut workload = deployment(name, 2, &format!("allocation.netinfra.darkbrains.com/{name}"));
     workload["kind"] = json!(kind);
@@ -129,11 +132,11 @@ fn workload(kind: &str, name: &str) -> Value {
     workload
 }
 
-/// The seven steps of the reallocation flow for the two kinds that the Deployment's test above does not have. Each has an allocation of
-/// one address and two nodes of its own, so that both go through the flow on one control plane.
+/// The seven steps of the documented reallocation flow for the two kinds of workload that the test above does not
+/// cover. Each workload has its own two nodes and an allocation with one address, so both can share a control plane.
 // N7 N8 N9
 #[tokio::test(flavor = "multi_thread")]
-async fn n5_a_stateful_set_and_a_daemon_set_go_through_the_whole_flow() {
+async fn n5_a_drain_works_for_stateful_sets_and_daemon_sets() {
     let (rig, _controller) = Rig::start().await;
     grow(&rig, 4, 2).await;
     let pods_on = |name: &str, node: &str| {
@@ -178,23 +181,26 @@ async fn n5_a_stateful_set_and_a_daemon_set_go_through_the_whole_flow() {
         rig.settled(&format!("nia/{name}")).await;
         assert_eq!(labelled(name), [nodes[0]]);
         let runs = async || Ok(pods_on(name, nodes[0]) == if name == "db" { 2 } else { 1 });
-        eventually("its pods run where its address is", SOON, runs).await.unwrap();
+        eventually("the pods run on the node with the address", SOON, runs).await.unwrap();
         // Step 1: the node is cordoned.
         rig.kubectl(&["cordon", nodes[0]]);
         assert!(rig.holder(&address(at)).unwrap().ends_with(nodes[0]));
     }
-    // What a drain evicts keeps the DaemonSet's node in use, because the DaemonSet's own pod never leaves it.
+    // The pod of a DaemonSet never leaves its node, so this evictable pod is what keeps the address there.
     pod("default", "other").on("edge-2").create(&rig.client).await.unwrap();
-    // Step 2: pods of the workload are still there, so the address stays.
+    // Step 2: pods of the workload still run, so the address stays.
     tokio::time::sleep(Duration::from_secs(3)).await;
     for (_, name, at, nodes) in workloads {
-        assert!(rig.holder(&address(at)).unwrap().ends_with(nodes[0]), "{name}: its pods still use it");
+        assert!(
+            rig.holder(&address(at)).unwrap().ends_with(nodes[0]),
+            "{name}: the address must stay while its pods run"
+        );
         assert_eq!(labelled(name), [nodes[0]]);
     }
     for (_, name, at, nodes) in workloads {
-        // Step 3: no pod that matters is left on the node.
+        // Step 3: no evictable pod is left on the node.
         rig.kubectl(&["drain", nodes[0], "--ignore-daemonsets", "--force", "--timeout=60s"]);
-        // Steps 4 to 6: the address leaves for a healthy node, which gets the label.
+        // Steps 4 to 6: the address moves to a healthy node, which gets the label.
         let moved = async || Ok(rig.holder(&address(at)).is_some_and(|holder| holder.ends_with(nodes[1])));
         let what = format!("{name}: the address is on {}", nodes[1]);
         eventually(&what, SOON, moved).await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
@@ -202,14 +208,14 @@ async fn n5_a_stateful_set_and_a_daemon_set_go_through_the_whole_flow() {
         assert_eq!(labelled(name), [nodes[1]], "{name}");
         // Step 7: the pods follow.
         let follow = async || Ok(pods_on(name, nodes[1]) == if name == "db" { 2 } else { 1 });
-        eventually("its pods follow", SOON, follow)
+        eventually("the pods follow", SOON, follow)
             .await
             .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
     }
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
 }
 
-/// More nodes at Compute Engine, up to so many in all, each with a machine; and addresses, up to so many.
+/// Adds nodes with VMs at Compute Engine and addresses, until there are this many of each.
 pub async fn grow(rig: &Rig, nodes: usize, addresses: usize) {
     rig.clouds.compute.with(|compute| {
         (4..=nodes).for_each(|at| compute.add_instance(zone(at), &format!("edge-{at}")));
@@ -224,7 +230,7 @@ pub async fn grow(rig: &Rig, nodes: usize, addresses: usize) {
     created.try_collect::<Vec<_>>().await.unwrap();
 }
 
-/// The zone of a node beyond the demonstration's.
+/// The zone of a node that [`grow`] adds.
 pub fn zone(at: usize) -> &'static str {
     ["us-west1-a", "us-west1-b"][at % 2]
 }
@@ -237,7 +243,7 @@ pub fn address(at: usize) -> String {
     }
 }
 
-/// An allocation of these addresses for the Deployment of the same name.
+/// An allocation with these addresses for the Deployment of the same name.
 pub fn allocation(name: &str, addresses: std::ops::RangeInclusive<usize>, interval: u64) -> Value {
     let addresses: Vec<_> = addresses.map(address).collect();
     json!({
@@ -249,7 +255,7 @@ pub fn allocation(name: &str, addresses: std::ops::RangeInclusive<usize>, interv
     })
 }
 
-/// A Deployment whose pods ask for nodes with this label.
+/// A Deployment whose pods select nodes with this label.
 fn deployment(name: &str, replicas: u64, label: &str) -> Value {
     let labels = json!({"app": name});
     let term = json!({"matchExpressions": [{"key": label, "operator": "In", "values": ["true"]}]});
@@ -266,8 +272,8 @@ fn deployment(name: &str, replicas: u64, label: &str) -> Value {
     })
 }
 
-/// How often nodes' labels change and pods go, for so long.
-async fn commotion(rig: &Rig, lasts: Duration) -> (usize, usize) {
+/// Counts the label changes of nodes and the deleted pods during a period.
+async fn count_changes(rig: &Rig, lasts: Duration) -> (usize, usize) {
     let watch = watcher::Config::default;
     let mut nodes = Box::pin(watcher(Api::<Node>::all(rig.client.clone()), watch()).default_backoff());
     let mut pods = Box::pin(watcher(Api::<Pod>::all(rig.client.clone()), watch()).default_backoff());
@@ -286,7 +292,7 @@ async fn commotion(rig: &Rig, lasts: Duration) -> (usize, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn n9_two_allocations_with_two_workloads_share_six_nodes_and_once_settled_nothing_happens() {
+async fn n9_two_allocations_share_six_nodes_and_stay_settled() {
     let (rig, _controller) = Rig::start().await;
     grow(&rig, 6, 4).await;
     for (name, addresses) in [("one", 1..=2), ("two", 3..=4)] {
@@ -302,15 +308,15 @@ async fn n9_two_allocations_with_two_workloads_share_six_nodes_and_once_settled_
     })
     .await
     .unwrap();
-    let (labelled, gone) = commotion(&rig, Duration::from_secs(90)).await;
+    let (labelled, gone) = count_changes(&rig, Duration::from_secs(90)).await;
     println!(
-        "in the 90 s after: {labelled} label changes, {gone} pods gone (original: 55 label changes, never settled)"
+        "in the next 90 s: {labelled} label changes, {gone} pods deleted (original: 55 label changes, never settled)"
     );
     assert_eq!((labelled, gone), (0, 0), "{}", rig.logs());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn n9_pods_on_a_node_without_an_address_are_evicted_as_far_as_their_budget_allows() {
+async fn n9_pods_without_an_address_are_evicted_within_their_budget() {
     let (rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&allocation("web", 1..=1, 5).to_string()).unwrap();
     rig.settled("nia/web").await;
@@ -321,19 +327,21 @@ async fn n9_pods_on_a_node_without_an_address_are_evicted_as_far_as_their_budget
         "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
     });
     rig.control_plane.apply(&budget.to_string()).unwrap();
-    // The pods may go to one node alone, and the address is on another.
+    // The pods can run only on one node, and the address is on another.
     rig.kubectl(&["label", "node", other, "only=true"]);
     rig.control_plane.apply(&deployment("web", 2, "only").to_string()).unwrap();
     let on_other = || nodes_of_pods(&rig).iter().filter(|node| *node == other).count();
-    eventually("the pods are elsewhere", SOON, async || Ok(on_other() == 2)).await.unwrap();
+    eventually("the pods run on the node without an address", SOON, async || Ok(on_other() == 2))
+        .await
+        .unwrap();
     let pods = || rig.kubectl(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.uid}"]);
     let before = pods();
-    eventually("a budget is in the way, and is told", SOON, async || {
+    eventually("an Event reports the PodDisruptionBudget", SOON, async || {
         Ok(rig.kubectl(&["get", "events", "-A"]).contains("PodDisruptionBudget does not allow it"))
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}\n{}", rig.get("nia/web")["status"], rig.logs()));
-    assert_eq!(pods(), before, "nobody was evicted against the budget");
+    assert_eq!(pods(), before, "the controller evicted a pod against the budget");
     let message =
         rig.get("nia/web")["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned();
     assert!(message.contains("which holds no address"), "{message}");
@@ -341,7 +349,7 @@ async fn n9_pods_on_a_node_without_an_address_are_evicted_as_far_as_their_budget
     rig.kubectl(&["label", "node", &holder, "only=true"]);
     rig.kubectl(&["label", "node", other, "only-"]);
     rig.kubectl(&["delete", "pdb", "web"]);
-    eventually("they are evicted, and come back where the address is", Duration::from_secs(90), async || {
+    eventually("the evicted pods run on the node with the address", Duration::from_secs(90), async || {
         let nodes = nodes_of_pods(&rig);
         Ok(nodes.len() == 2 && nodes.iter().all(|node| *node == holder))
     })
@@ -350,7 +358,7 @@ async fn n9_pods_on_a_node_without_an_address_are_evicted_as_far_as_their_budget
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn n3_a_deprecated_field_still_works_and_an_event_says_what_to_write_instead() {
+async fn n3_deployment_ref_still_works_and_is_reported_as_deprecated() {
     let (rig, _controller) = Rig::start().await;
     let mut object = allocation("old", 1..=1, 5);
     object["spec"]["workloadRef"].take();
@@ -358,7 +366,7 @@ async fn n3_a_deprecated_field_still_works_and_an_event_says_what_to_write_inste
     object["spec"]["deploymentRef"] = json!({"name": "web"});
     rig.control_plane.apply(&object.to_string()).unwrap();
     rig.settled("nia/old").await;
-    eventually("it is told", SOON, async || {
+    eventually("an Event reports the deprecated field", SOON, async || {
         Ok(rig
             .kubectl(&["events", "--for", "netipallocation/old"])
             .contains("spec.deploymentRef is deprecated"))
@@ -368,7 +376,7 @@ async fn n3_a_deprecated_field_still_works_and_an_event_says_what_to_write_inste
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn n12_a_settled_controller_tells_all_metrics_asks_the_cloud_seldom_and_is_small() {
+async fn n12_a_settled_controller_reports_metrics_and_makes_few_calls() {
     let (rig, controller) = Rig::start().await;
     grow(&rig, 20, 5).await;
     rig.control_plane.apply(&allocation("edge", 1..=5, 5).to_string()).unwrap();
@@ -403,15 +411,15 @@ async fn n12_a_settled_controller_tells_all_metrics_asks_the_cloud_seldom_and_is
         "ip_detach_total",
         "reconcile_duration_seconds_count",
     ] {
-        let is_told = text.lines().any(|line| line.starts_with(&format!("netipallocation_{name}{{")));
-        assert!(is_told, "{name} is not in\n{text}");
+        let is_exposed = text.lines().any(|line| line.starts_with(&format!("netipallocation_{name}{{")));
+        assert!(is_exposed, "{name} is not in\n{text}");
     }
     assert!(text.contains("netipallocation_attached_ips_total{crd_name=\"edge\"} 5"), "{text}");
     assert!(text.contains("netipallocation_node_cordoned{node=\"edge-20\"} 0"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_a_person_took_off_is_back_within_the_interval_and_two_seconds() {
+async fn an_address_detached_by_hand_is_soon_attached_again() {
     let (rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&allocation("edge", 1..=2, 5).to_string()).unwrap();
     rig.settled("nia/edge").await;
@@ -422,27 +430,31 @@ async fn an_address_that_a_person_took_off_is_back_within_the_interval_and_two_s
             (holder.split('/').nth(1).unwrap().to_owned(), holder.split('/').nth(2).unwrap().to_owned());
         rig.clouds.compute.with(|compute| compute.detach_now(&zone, &name));
         let took =
-            eventually("it is back", SOON, async || Ok(rig.holder(&address(1)).is_some())).await.unwrap();
+            eventually("the address is attached again", SOON, async || Ok(rig.holder(&address(1)).is_some()))
+                .await
+                .unwrap();
         worst = worst.max(took);
         rig.settled("nia/edge").await;
     }
-    println!("taken off by hand -> on a node again, the longest of 3: {worst:?} (interval 5 s)");
+    println!("detached by hand -> attached again, the longest of 3: {worst:?} (interval 5 s)");
     assert!(worst <= Duration::from_secs(7), "{worst:?}\n{}", rig.logs());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_minutes_of_errors_move_nothing_unlabel_nothing_evict_nobody_and_pass_by_themselves() {
+async fn two_minutes_of_cloud_errors_change_nothing() {
     let (rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&read("examples/netipallocation-with-deployment.yaml")).unwrap();
     rig.settled("nia/web").await;
     running(&rig).await;
     let changed = || {
-        let is_move = |deed: &&Deed| matches!(deed, Deed::Attached { .. } | Deed::Detached { .. });
-        rig.clouds.compute.ledger().done.iter().map(|done| &done.deed).filter(is_move).count()
+        let is_move = |change: &&CloudChange| {
+            matches!(change, CloudChange::Attached { .. } | CloudChange::Detached { .. })
+        };
+        rig.clouds.compute.ledger().done.iter().map(|done| &done.change).filter(is_move).count()
     };
     let before = changed();
     rig.clouds.compute.inject(Rule::always(Fault::Refuse(Refusal::Unavailable(500))));
-    let (labelled, gone) = commotion(&rig, Duration::from_secs(120)).await;
+    let (labelled, gone) = count_changes(&rig, Duration::from_secs(120)).await;
     let ready = rig.get("nia/web")["status"]["conditions"][0].clone();
     assert_eq!((labelled, gone, changed() - before), (0, 0, 0), "{}", rig.logs());
     assert_eq!(
@@ -452,14 +464,14 @@ async fn two_minutes_of_errors_move_nothing_unlabel_nothing_evict_nobody_and_pas
     );
     rig.clouds.compute.heal();
     let recovered = rig.settled("nia/web").await;
-    println!("two minutes of errors: nothing changed; Ready again {recovered:?} after the last one");
+    println!("two minutes of cloud errors: nothing changed; Ready again {recovered:?} after the last error");
     assert_eq!(changed(), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn n19_with_the_fewest_permissions_it_works_and_says_what_is_missing() {
+async fn n19_the_fewest_permissions_work_and_missing_ones_are_named() {
     let rig = Rig::prepare().await;
-    // The three that the Python controller documents, and the two that Google asks for beside them.
+    // The three permissions that the Python controller documents, and two more that Google requires.
     let allowed = [
         "compute.instances.get",
         "compute.instances.addAccessConfig",
@@ -478,23 +490,23 @@ async fn n19_with_the_fewest_permissions_it_works_and_says_what_is_missing() {
     let message = rig.get("nia/edge")["status"]["conditions"][0]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("permission compute.addresses.list is missing"), "{message}");
     let status = || rig.get("nia/edge")["status"].clone();
-    // The third node is public: without the list nobody can tell whether its own address is reserved.
+    // The third node has a public address. Without the list the controller can't know whether that address is reserved.
     rig.kubectl(&["delete", "node", "edge-1"]);
-    eventually("the permission is named", SOON, async || {
+    eventually("the status names the missing permission", SOON, async || {
         Ok(status()["addresses"].to_string().contains("without compute.addresses.list"))
     })
     .await
     .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", status(), rig.logs()));
-    let has_own = || rig.clouds.compute.with(|compute| compute.has_own("us-west1-a", "edge-3"));
-    assert!(has_own(), "{:#}", status());
+    let has_ephemeral = || rig.clouds.compute.with(|compute| compute.has_ephemeral("us-west1-a", "edge-3"));
+    assert!(has_ephemeral(), "{:#}", status());
     rig.clouds.compute.with(|compute| compute.denied.clear());
-    // The node has refused twice, and rests for a minute.
-    eventually("the address follows", 4 * SOON, async || {
+    // Two attempts on the node failed, so the controller waits for a minute before the next one.
+    eventually("the address is on edge-3", 4 * SOON, async || {
         Ok(rig.holder(&address(1)).as_deref() == Some("demo/us-west1-a/edge-3"))
     })
     .await
     .unwrap_or_else(|error| panic!("{error}: {:#}\n{}", status(), rig.logs()));
-    eventually("nothing is missing any more", SOON, async || {
+    eventually("no condition names a missing permission", SOON, async || {
         let conditions = rig.get("nia/edge")["status"]["conditions"].clone();
         Ok(!conditions.to_string().contains("is missing"))
     })

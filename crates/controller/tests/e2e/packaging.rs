@@ -1,8 +1,8 @@
-//! What users install: the chart, the plain manifests and the kustomize base that are rendered from it. That these are up
-//! to date is seen to by `tools/render --check`.
+//! What users install: the chart, and the plain manifests and the kustomize base that are rendered from it.
+//! `tools/render --check` ensures that these are up to date.
 //!
-//! kwok plays the kubelet, so pods run without a program in them. What the controller does with the rights that it gets
-//! here is tested everywhere else.
+//! kwok simulates the kubelet, so no container runs. All other tests check what the controller does with these
+//! permissions.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,12 +22,12 @@ const SOON: Duration = Duration::from_secs(30);
 const DEFINITION: &str = "netipallocations.netinfra.darkbrains.com";
 const INTERVAL: &str = "/openAPIV3Schema/properties/spec/properties/reconcileInterval";
 
-/// The predecessor's documented commands, in its order, and a part of what each prints. Its placeholders stand for
-/// kube-system and the only node.
+/// The commands that the Python controller documents, in its order, and a part of what each prints. Its placeholders
+/// are replaced by kube-system and the only node.
 const COMMANDS: [(&str, &str); 12] = [
     ("kubectl apply -f crds/", "netipallocations.netinfra.darkbrains.com created"),
     ("kubectl apply -f k8s/", "deployment.apps/ip-address-controller created"),
-    // Between the documented ones: people are slower than this test.
+    // Not documented: this test is faster than a person and has to wait.
     ("kubectl rollout status deployment/ip-address-controller --timeout=60s", "successfully rolled out"),
     (
         "kubectl apply -f - <crates/controller/tests/fixtures/seeds/netipallocation-quick-start.yaml",
@@ -46,15 +46,15 @@ const COMMANDS: [(&str, &str); 12] = [
     ),
 ];
 
-/// Those that can't run here, and why.
+/// Documented commands that can't run here, and why.
 const NOT_RUN: [(&str, &str); 4] = [
     ("kubectl logs -l app=ip-address-controller", "needs a kubelet"),
     ("kubectl port-forward -n kube-system pod/… 9999:9999", "needs a kubelet"),
-    ("kubectl get podmonitor -n monitoring", "needs the Prometheus operator's definitions"),
+    ("kubectl get podmonitor -n monitoring", "needs the CRDs of the Prometheus operator"),
     ("kubectl get configmap ip-address-controller-dashboard -n monitoring", "needs Grafana"),
 ];
 
-/// How FLIPOP's users install, and a part of what each command prints. The guide shows the same lines.
+/// The commands that FLIPOP's users install with, and a part of what each prints. The guide shows the same commands.
 const COMMANDS_OF_FLIPOP: [(&str, &str); 4] = [
     ("kubectl create namespace flipop", "namespace/flipop created"),
     (
@@ -68,7 +68,7 @@ const COMMANDS_OF_FLIPOP: [(&str, &str); 4] = [
     ),
 ];
 
-/// A control plane with one node, and none of what the packages bring.
+/// A control plane with one node, without our CRDs and manifests.
 async fn cluster() -> ControlPlane {
     let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
     let client = control_plane.client().await.unwrap();
@@ -76,15 +76,15 @@ async fn cluster() -> ControlPlane {
     control_plane
 }
 
-/// What a command prints that is run at the repository's root, or panics with what it complains of.
-fn said(command: &mut Command) -> String {
+/// Runs a command in the repository's root and returns what it prints. Panics with its output if it fails.
+fn output_of(command: &mut Command) -> String {
     let output = command.current_dir(root()).output().unwrap();
-    let (out, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {out}{complaint}");
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {out}{error}");
     out.into_owned()
 }
 
-/// Runs commands as a user types them, and sees that each prints what belongs to it.
+/// Runs commands in a shell and checks that each prints the expected text.
 fn run(control_plane: &ControlPlane, commands: &[(&str, &str)]) {
     let kubectl = tools::binary("kubectl").unwrap();
     let path = format!("{}:{}", kubectl.parent().unwrap().display(), std::env::var("PATH").unwrap());
@@ -92,7 +92,7 @@ fn run(control_plane: &ControlPlane, commands: &[(&str, &str)]) {
         let mut bash = Command::new("bash");
         bash.args(["-o", "pipefail", "-c", command]).env("PATH", &path);
         bash.env("KUBECONFIG", control_plane.kubeconfig()).env("HOME", control_plane.folder());
-        let printed = said(&mut bash);
+        let printed = output_of(&mut bash);
         assert!(printed.contains(expected), "{command}: {printed}");
         println!("ran: {command}");
     }
@@ -104,23 +104,28 @@ fn helm(control_plane: &ControlPlane) -> Command {
     helm
 }
 
-/// The chart's objects without the definitions, rendered with these values set.
+/// The chart's objects without the CRDs, rendered with these values.
 fn rendered(values: &str) -> String {
     let mut helm = Command::new(tools::binary("helm").unwrap());
-    said(helm.args(["template", "any", "chart", "--set", "crds.install=false", "--set", values]))
+    output_of(helm.args(["template", "any", "chart", "--set", "crds.install=false", "--set", values]))
 }
 
 #[tokio::test]
-async fn n10_n17_n18_the_plain_manifests_are_applied_and_every_documented_command_runs() {
+async fn n10_n17_n18_plain_manifests_and_documented_commands_work() {
     let control_plane = cluster().await;
-    // Nobody leads without a program in the pods; this is what one that led before left behind.
+    // No container runs, so nothing creates the Lease. Install one as a former leader leaves it.
     control_plane.install_released_lease().unwrap();
-    said(control_plane.kubectl().args(["config", "set-context", "--current", "--namespace=kube-system"]));
+    output_of(control_plane.kubectl().args([
+        "config",
+        "set-context",
+        "--current",
+        "--namespace=kube-system",
+    ]));
     run(&control_plane, &COMMANDS);
     for (command, reason) in NOT_RUN {
         println!("not run: {command}: {reason}");
     }
-    let kubectl = |arguments: &[&str]| said(control_plane.kubectl().args(arguments));
+    let kubectl = |arguments: &[&str]| output_of(control_plane.kubectl().args(arguments));
     kubectl(&["get", "serviceaccount/ip-address-controller", "clusterrole/ip-address-controller"]);
     let ports = "jsonpath={range .spec.template.spec.containers[0].ports[*]}{.name}={.containerPort} {end}";
     let ports = kubectl(&["get", "deployment", "ip-address-controller", "-o", ports]);
@@ -128,14 +133,14 @@ async fn n10_n17_n18_the_plain_manifests_are_applied_and_every_documented_comman
 }
 
 #[tokio::test]
-async fn f15_flipops_way_to_install_brings_definitions_and_rights_and_takes_tokens_from_its_secret() {
+async fn f15_the_flipop_install_has_crds_rbac_and_its_token_secret() {
     let guide = read("docs/guides/migrate-from-flipop.md");
     for (command, _) in COMMANDS_OF_FLIPOP {
         assert!(guide.contains(command), "the guide does not show: {command}");
     }
     let control_plane = cluster().await;
     run(&control_plane, &COMMANDS_OF_FLIPOP);
-    let kubectl = |arguments: &[&str]| said(control_plane.kubectl().args(arguments));
+    let kubectl = |arguments: &[&str]| output_of(control_plane.kubectl().args(arguments));
     for documented in ["floatingippool", "nodednsrecordset"] {
         control_plane
             .apply(&read(&format!("crates/controller/tests/fixtures/seeds/{documented}.yaml")))
@@ -143,7 +148,7 @@ async fn f15_flipops_way_to_install_brings_definitions_and_rights_and_takes_toke
     }
 
     let who = "--as=system:serviceaccount:flipop:ip-address-controller";
-    // All copies in a cluster share one Lease, and wait for a FLIPOP beside them.
+    // All replicas in a cluster share one Lease, and stand by while FLIPOP leads in their namespace.
     let ours = "leases.coordination.k8s.io/ip-address-controller-leader";
     let flipops = "leases.coordination.k8s.io/floating-ip-pool-controller-leader-election";
     kubectl(&["auth", "can-i", "update", ours, "--namespace=kube-system", who]);
@@ -188,33 +193,33 @@ fn f13_each_token_is_a_variable_from_a_secret_or_a_mounted_file() {
 }
 
 #[test]
-fn the_network_policy_lets_updates_through_to_the_port_of_the_dns_server() {
+fn the_network_policy_allows_updates_to_the_dns_server_port() {
     let port = "- port: 5353\n";
     assert!(!rendered("settings.RFC2136_SERVER=").contains(port));
     assert!(rendered("settings.RFC2136_SERVER=ns1.example.com:5353").contains(port));
 }
 
 #[tokio::test]
-async fn the_chart_is_installed_where_pods_are_restricted_and_upgrades_its_definitions() {
+async fn the_chart_runs_restricted_and_upgrades_its_crds() {
     let control_plane = cluster().await;
-    let kubectl = |arguments: &[&str]| said(control_plane.kubectl().args(arguments));
+    let kubectl = |arguments: &[&str]| output_of(control_plane.kubectl().args(arguments));
     let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
     let metadata = json!({"name": "edge", "labels": labels});
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
     control_plane.apply(&namespace.to_string()).unwrap();
     let client = control_plane.client().await.unwrap();
-    eventually("a pod that asks for more than it needs is refused", SOON, async || {
+    eventually("the namespace refuses an unrestricted pod", SOON, async || {
         let created = pod("edge", "unrestricted").create(&client).await;
         Ok(created.is_err_and(|error| error.to_string().contains("violates PodSecurity")))
     })
     .await
     .unwrap();
 
-    println!("{}", said(helm(&control_plane).args(["lint", "--strict", "chart"])));
+    println!("{}", output_of(helm(&control_plane).args(["lint", "--strict", "chart"])));
     let old = control_plane.folder().join("old-chart");
     copy_with_an_older_definition(&old);
     let install = ["install", "addresses", "--namespace", "edge", "--wait", "--timeout", "60s"];
-    said(helm(&control_plane).args(install).arg(&old));
+    output_of(helm(&control_plane).args(install).arg(&old));
     let interval = || {
         let crd: Value = serde_json::from_str(&kubectl(&["get", "crd", DEFINITION, "-o", "json"])).unwrap();
         crd["spec"]["versions"][0]["schema"].pointer(INTERVAL).cloned()
@@ -223,17 +228,17 @@ async fn the_chart_is_installed_where_pods_are_restricted_and_upgrades_its_defin
     let pods = kubectl(&["get", "pods", "-n", "edge", "-l", "app=ip-address-controller", "-o", "name"]);
     assert_eq!(pods.lines().count(), 2, "{pods}");
 
-    said(helm(&control_plane).args(["upgrade", "addresses", "chart", "--namespace", "edge"]));
-    assert!(interval().is_some(), "an upgrade leaves the definitions as they were");
+    output_of(helm(&control_plane).args(["upgrade", "addresses", "chart", "--namespace", "edge"]));
+    assert!(interval().is_some(), "the upgrade did not update the CRDs");
     control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
-    said(helm(&control_plane).args(["uninstall", "addresses", "--namespace", "edge"]));
-    assert!(kubectl(&["get", "nia"]).contains("edge"), "the objects went with the chart");
-    said(helm(&control_plane).args(["install", "addresses", "chart", "--namespace", "edge"]));
+    output_of(helm(&control_plane).args(["uninstall", "addresses", "--namespace", "edge"]));
+    assert!(kubectl(&["get", "nia"]).contains("edge"), "uninstalling the chart deleted the objects");
+    output_of(helm(&control_plane).args(["install", "addresses", "chart", "--namespace", "edge"]));
 }
 
-/// The chart as it would have been before a field was added to a resource.
+/// Copies the chart with a CRD that lacks a field, like the chart of an older release.
 fn copy_with_an_older_definition(into: &Path) {
-    said(Command::new("cp").args(["--recursive", "--dereference", "chart"]).arg(into));
+    output_of(Command::new("cp").args(["--recursive", "--dereference", "chart"]).arg(into));
     let file = into.join("definitions/netipallocation.yaml");
     let mut crd: Value = serde_saphyr::from_str(&read("crds/netipallocation.yaml")).unwrap();
     let (properties, field) = INTERVAL.rsplit_once('/').unwrap();
@@ -243,7 +248,7 @@ fn copy_with_an_older_definition(into: &Path) {
 }
 
 #[tokio::test]
-async fn n20_an_overlay_of_the_kustomize_base_chooses_the_image_and_the_namespace() {
+async fn n20_a_kustomize_overlay_sets_image_and_namespace() {
     let control_plane = cluster().await;
     let overlay = control_plane.folder().join("overlay");
     std::fs::create_dir(&overlay).unwrap();
@@ -252,12 +257,13 @@ async fn n20_an_overlay_of_the_kustomize_base_chooses_the_image_and_the_namespac
     let kustomization = json!({"resources": ["../base"], "namespace": "edge", "images": [image]});
     std::fs::write(overlay.join("kustomization.yaml"), kustomization.to_string()).unwrap();
 
-    let manifests = said(control_plane.kubectl().arg("kustomize").arg(&overlay));
+    let manifests = output_of(control_plane.kubectl().arg("kustomize").arg(&overlay));
     assert!(!manifests.contains("namespace: kube-system"), "{manifests}");
-    said(control_plane.kubectl().args(["create", "namespace", "edge"]));
+    output_of(control_plane.kubectl().args(["create", "namespace", "edge"]));
     control_plane.apply(&manifests).unwrap();
     let deployment = ["get", "deployment", "ip-address-controller", "-n", "edge", "-o", "json"];
-    let deployment: Value = serde_json::from_str(&said(control_plane.kubectl().args(deployment))).unwrap();
+    let deployment: Value =
+        serde_json::from_str(&output_of(control_plane.kubectl().args(deployment))).unwrap();
     assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "registry.invalid/ours:7");
 }
 
@@ -270,7 +276,7 @@ fn n20_the_image_repository_is_one_value() {
 
 #[test]
 fn n11_every_setting_has_a_value_in_the_chart() {
-    // These come from the pod itself or from a Secret.
+    // These come from the pod's own fields or from a Secret.
     let not_values = [
         "POD_NAME",
         "POD_NAMESPACE",
@@ -301,14 +307,17 @@ fn n11_every_setting_has_a_value_in_the_chart() {
 }
 
 #[test]
-fn the_chart_and_the_image_are_of_the_workspaces_version() {
+fn chart_and_image_have_the_version_of_the_workspace() {
     let chart: Value = serde_saphyr::from_str(&read("chart/Chart.yaml")).unwrap();
     assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
     let toolchain = read("rust-toolchain.toml");
     let channel =
         toolchain.lines().find_map(|line| line.strip_prefix("channel = ")).unwrap().trim_matches('"');
-    assert!(read("Dockerfile").contains(&format!("FROM rust:{channel}-")), "another compiler than ours");
+    assert!(
+        read("Dockerfile").contains(&format!("FROM rust:{channel}-")),
+        "the Dockerfile must use the compiler in rust-toolchain.toml"
+    );
 }
 
 #[test]
@@ -316,7 +325,7 @@ fn n20_the_image_has_three_files_and_the_user_of_the_manifests() {
     let dockerfile = read("Dockerfile");
     let (_, stage) = dockerfile.rsplit_once("\nFROM ").unwrap();
     let lines: Vec<Vec<&str>> = stage.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(lines[0], ["scratch"], "nothing else is in it");
+    assert_eq!(lines[0], ["scratch"], "the image must contain only the copied files");
     let of = |instruction: &str| -> Vec<&[&str]> {
         let is_it = |line: &&Vec<&str>| line.first() == Some(&instruction);
         lines.iter().filter(is_it).map(|line| &line[1..]).collect()
@@ -331,15 +340,15 @@ fn n20_the_image_has_three_files_and_the_user_of_the_manifests() {
     for manifest in
         ["k8s/deployment.yaml", "k8s/flipop/deployment.yaml", "k8s/cluster-api/capi-vip-allocator.yaml"]
     {
-        assert!(read(manifest).contains(&context), "{manifest} has another user than the image, {user}");
+        assert!(read(manifest).contains(&context), "{manifest} does not set the user of the image, {user}");
     }
     println!(
-        "the image is not built here, which takes a release build and buildah: `just image` builds it and looks into it"
+        "this test does not build the image, which needs a release build and buildah: `just image` builds and checks it"
     );
 }
 
 #[test]
-fn n16_the_files_for_prometheus_and_grafana_are_where_and_what_they_were() {
+fn n16_monitoring_files_keep_their_paths_and_names() {
     let object = |path: &str| serde_saphyr::from_str::<Value>(&read(path)).unwrap();
     let named = |object: &Value| {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -1,5 +1,4 @@
-//! Draws what the dashboard's panels show, from the answers of a real Prometheus. Grafana itself is not asked: this is a
-//! picture of the data, in the panels' places.
+//! Draws the panels of the dashboard as an SVG, from the answers of a real Prometheus and without Grafana.
 
 use std::fmt::Write;
 
@@ -9,7 +8,7 @@ const COLUMN: f64 = 50.0;
 const ROW: f64 = 26.0;
 const COLOURS: [&str; 6] = ["#2f7ed8", "#8bbc21", "#d9534f", "#f0ad4e", "#6f42c1", "#20b2aa"];
 
-/// A panel and what each of its queries found: series with labels and values over time.
+/// A panel and the series that its queries found, with labels and values over time.
 pub struct Panel {
     pub kind: String,
     pub title: String,
@@ -17,7 +16,7 @@ pub struct Panel {
     pub found: Vec<Value>,
 }
 
-/// All panels as one picture.
+/// Draws all panels into one SVG.
 pub fn draw(panels: &[Panel], caption: &str) -> String {
     let bottom = panels.iter().map(|panel| number(&panel.place["y"]) + number(&panel.place["h"]));
     let (width, height) = (24.0 * COLUMN, bottom.fold(0.0, f64::max) * ROW + 30.0);
@@ -133,11 +132,12 @@ fn short(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value}") } else { format!("{value:.3}") }
 }
 
-/// What tells a series from others; all are of one cluster here.
+/// The label values that distinguish a series from the others. All series are of one cluster, so that label is left
+/// out.
 fn labels(series: &Value) -> String {
     let of = series["metric"].as_object().into_iter().flatten();
-    let told = of.filter(|(name, _)| !matches!(name.as_str(), "__name__" | "cluster" | "instance" | "job"));
-    told.map(|(_, value)| value.as_str().unwrap_or_default()).collect::<Vec<_>>().join(" ")
+    let shown = of.filter(|(name, _)| !matches!(name.as_str(), "__name__" | "cluster" | "instance" | "job"));
+    shown.map(|(_, value)| value.as_str().unwrap_or_default()).collect::<Vec<_>>().join(" ")
 }
 
 fn escaped(text: &str) -> String {

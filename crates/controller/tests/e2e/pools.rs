@@ -1,4 +1,4 @@
-//! What users of FLIPOP read: the status of a pool, and the metrics.
+//! A pool's status and metrics in the format that users of FLIPOP rely on.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::rig::{Controller, Rig};
 const SOON: Duration = Duration::from_secs(30);
 const POOL: &str = "floatingippool/pool";
 
-/// A pool of both addresses at DigitalOcean for the three workers, whatever runs there.
+/// A pool of both addresses at DigitalOcean for the three worker nodes, with or without pods.
 pub fn pool() -> String {
     json!({
         "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
@@ -23,27 +23,33 @@ pub fn pool() -> String {
     .to_string()
 }
 
-/// The lines of FLIPOP's metrics.
-async fn told(controller: &Controller) -> Vec<String> {
+/// The lines of the metrics that begin with `flipop_`.
+async fn flipop_metrics(controller: &Controller) -> Vec<String> {
     let url = format!("http://127.0.0.1:{}/metrics", controller.metrics_port);
     let text = reqwest::get(url).await.unwrap().text().await.unwrap();
     text.lines().filter(|line| line.starts_with("flipop_")).map(ToOwned::to_owned).collect()
 }
 
 /// Waits until the metrics have all of these lines.
-async fn tells(rig: &Rig, controller: &Controller, lines: &[&str]) {
+async fn until_metrics(rig: &Rig, controller: &Controller, lines: &[&str]) {
     let lacking = async || {
-        let told = told(controller).await;
-        lines.iter().filter(|line| !told.iter().any(|told| told == *line)).copied().collect::<Vec<_>>()
+        let found = flipop_metrics(controller).await;
+        lines.iter().filter(|line| !found.iter().any(|found| found == *line)).copied().collect::<Vec<_>>()
     };
-    let complete = eventually("all is told", SOON, async || Ok(lacking().await.is_empty())).await;
+    let complete =
+        eventually("the metrics have all lines", SOON, async || Ok(lacking().await.is_empty())).await;
     if let Err(error) = complete {
-        panic!("{error}: {:#?} lacks {:#?}\n{}", told(controller).await, lacking().await, rig.logs());
+        panic!(
+            "{error}: {:#?} lacks {:#?}\n{}",
+            flipop_metrics(controller).await,
+            lacking().await,
+            rig.logs()
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f11_f12_status_and_metrics_tell_of_a_pool_as_flipop_would_through_a_refused_assignment() {
+async fn f11_f12_status_and_metrics_of_a_pool_match_those_of_flipop() {
     let (rig, controller) = Rig::start().await;
     rig.control_plane.apply(&pool()).unwrap();
     rig.settled(POOL).await;
@@ -54,7 +60,7 @@ async fn f11_f12_status_and_metrics_tell_of_a_pool_as_flipop_would_through_a_ref
     assert_eq!(status["ips"], ips);
     assert_eq!(status["assignableNodes"], json!(["worker-3"]));
     assert!(status["nodeErrors"].is_null() && status["error"].is_null(), "{status:#}");
-    tells(
+    until_metrics(
         &rig,
         &controller,
         &[
@@ -73,12 +79,12 @@ async fn f11_f12_status_and_metrics_tell_of_a_pool_as_flipop_would_through_a_ref
     let version = || rig.get(POOL)["metadata"]["resourceVersion"].clone();
     let before = version();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(version(), before, "a settled pool was written");
+    assert_eq!(version(), before, "the controller wrote a settled pool");
 
-    // The only node that is left has no droplet behind it any more, so the cloud refuses it the address.
+    // The droplet of the only free node is gone, so the cloud refuses the assignment.
     rig.clouds.digitalocean.with(|digitalocean| digitalocean.remove_droplet(1003));
     rig.kubectl(&["delete", "node", "worker-1"]);
-    eventually("the refusal is told", SOON, async || {
+    eventually("the status reports the refusal", SOON, async || {
         Ok(rig.get(POOL)["status"]["nodeErrors"] == json!(["worker-3"]))
     })
     .await
@@ -89,14 +95,16 @@ async fn f11_f12_status_and_metrics_tell_of_a_pool_as_flipop_would_through_a_ref
     let errors = |line: &String| {
         line.contains("ip_assignment_errors") && line.contains("203.0.113.10") && !line.ends_with(" 0")
     };
-    eventually("the failure is counted", SOON, async || Ok(told(&controller).await.iter().any(errors)))
-        .await
-        .unwrap();
+    eventually("the failure is counted", SOON, async || {
+        Ok(flipop_metrics(&controller).await.iter().any(errors))
+    })
+    .await
+    .unwrap();
 
     rig.kubectl(&["delete", POOL]);
     let of_pool = |line: &String| line.contains(r#"name="pool""#);
-    eventually("nothing is told of it any more", SOON, async || {
-        Ok(!told(&controller).await.iter().any(of_pool))
+    eventually("the pool's metrics are gone", SOON, async || {
+        Ok(!flipop_metrics(&controller).await.iter().any(of_pool))
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));

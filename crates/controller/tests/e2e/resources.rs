@@ -1,4 +1,5 @@
-//! The custom resources on the real apiserver: what users have is accepted whole, what can't work is refused.
+//! The custom resources on the real apiserver: it keeps every field of the manifests that users have, and refuses specs
+//! that can't work.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use testbed::control_plane::{ControlPlane, Options};
 use testbed::tools;
 
-/// etcd refuses larger requests unless told otherwise.
+/// The default limit of etcd for a request.
 const OBJECT_BYTES_MAX: usize = 1_500_000;
 
 async fn apiserver() -> ControlPlane {
@@ -32,7 +33,7 @@ fn kubectl_get(control_plane: &ControlPlane, manifest: &Value) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Every field of `written` that `read` lacks or has otherwise.
+/// Collects every field of `written` that is missing or different in `read`.
 fn lost(path: &str, written: &Value, read: &Value, losses: &mut Vec<String>) {
     match (written, read) {
         (Value::Object(written), Value::Object(read)) => {
@@ -57,7 +58,7 @@ fn assert_round_trip(control_plane: &ControlPlane, file: &Path) {
     let mut losses = Vec::new();
     lost("", &manifest, &kubectl_get(control_plane, &manifest), &mut losses);
     assert_eq!(losses, Vec::<String>::new(), "{} lost fields", file.display());
-    println!("accepted whole: {}", file.file_name().unwrap().display());
+    println!("accepted without loss: {}", file.file_name().unwrap().display());
 }
 
 #[tokio::test]
@@ -73,7 +74,7 @@ async fn n1_f1_every_documented_manifest_is_accepted_and_loses_no_field() {
 }
 
 #[tokio::test]
-async fn f1_every_example_inside_flipops_module_is_accepted_and_loses_no_field() {
+async fn f1_every_example_in_flipops_module_loses_no_field() {
     let control_plane = apiserver().await;
     control_plane
         .apply(r#"{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "flipop"}}"#)
@@ -94,7 +95,7 @@ async fn n21_every_example_of_the_docs_is_accepted() {
     let control_plane = apiserver().await;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    // Those for Cluster API need its definitions, and have a folder and a test of their own.
+    // The examples for Cluster API need its CRDs. They have their own folder and test.
     for file in entries.filter(|path| path.is_file()) {
         let text = std::fs::read_to_string(&file).unwrap();
         control_plane.apply(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -123,7 +124,7 @@ fn record_set(spec: Value) -> Value {
     })
 }
 
-/// What is tested, an object that is accepted, one that is refused, and a part of the refusal.
+/// The name of a rule, an object that it accepts, an object that it refuses, and a part of the error.
 fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
     let many =
         |count: usize| (0..count).map(|at| format!("10.0.{}.{}", at / 256, at % 256)).collect::<Vec<_>>();
@@ -142,7 +143,7 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
         |zone: &str, name: &str| record_set(json!({"dnsRecordSet": {"zone": zone, "recordName": name}}));
     vec![
         (
-            "an allocation's addresses are addresses",
+            "an allocation's addresses are IP addresses",
             nia(json!(["203.0.113.7", "2001:db8::7"]), gcp.clone()),
             nia(json!(["host.example.com"]), gcp.clone()),
             "must be an IPv4 or IPv6 address",
@@ -166,13 +167,13 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
             "provider: Required value",
         ),
         (
-            "zones lie in their region",
+            "zones are in the region",
             nia(json!([]), json!({"provider": "gcp", "region": "us-west1", "zones": ["us-west1-a"]})),
             nia(json!([]), json!({"provider": "gcp", "region": "us-west1", "zones": ["us-east1-b"]})),
-            "a zone outside of the region can never be used",
+            "every zone must be in the region",
         ),
         (
-            "an empty region or zone list is no region and no zones",
+            "an empty region or zone list means no restriction",
             nia(json!([]), json!({"provider": "gcp", "region": null, "zones": null})),
             nia(json!([]), json!({"provider": "gcp", "region": 7})),
             "must be of type string",
@@ -190,7 +191,7 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
             "supported values",
         ),
         (
-            "a grace is not negative",
+            "a grace period is not negative",
             policy("failoverGraceSeconds", json!(0)),
             policy("failoverGraceSeconds", json!(-1)),
             "greater than or equal to 0",
@@ -250,7 +251,7 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
             "must be of type boolean",
         ),
         (
-            "a pool's addresses are addresses",
+            "a pool's addresses are IP addresses",
             digitalocean(json!({"ips": ["203.0.113.7"]})),
             digitalocean(json!({"ips": ["203.0.113.777"]})),
             "must be an IPv4 or IPv6 address",
@@ -268,13 +269,13 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
             "needs a region",
         ),
         (
-            "as many addresses as desired need no region",
+            "a pool that lists all desired addresses needs no region",
             digitalocean(json!({"desiredIPs": 1, "ips": ["203.0.113.7"]})),
             digitalocean(json!({"desiredIPs": 1, "ips": null})),
             "needs a region",
         ),
         (
-            "F1: the cool-off may be a fraction and not negative",
+            "F1: the cool-off may be a fraction but not negative",
             digitalocean(json!({"assignmentCoolOffSeconds": 0.5})),
             digitalocean(json!({"assignmentCoolOffSeconds": -0.5})),
             "greater than or equal to 0",
@@ -286,7 +287,7 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
             "less than or equal to 1000",
         ),
         (
-            "F10: a pool at a DNS-only provider is accepted, for a condition to explain",
+            "F10: a pool at a DNS-only provider is accepted; a condition reports it",
             pool(json!({"provider": "cloudflare"})),
             pool(json!({})),
             "provider: Required value",
@@ -297,7 +298,7 @@ fn rules() -> Vec<(&'static str, Value, Value, &'static str)> {
 }
 
 #[tokio::test]
-async fn each_rule_accepts_what_works_and_refuses_what_never_could() {
+async fn each_crd_rule_accepts_valid_and_refuses_invalid_specs() {
     let control_plane = apiserver().await;
     let client = control_plane.client().await.unwrap();
     for (what, accepted, refused, message) in rules() {
@@ -319,7 +320,7 @@ async fn each_rule_accepts_what_works_and_refuses_what_never_could() {
     }
 }
 
-/// Names and ids as long as the clouds make them: a subscription, a resource group and a name at Azure are the longest.
+/// A VM with the longest names and IDs of any cloud: a subscription, a resource group and a name at Azure.
 fn machine(at: usize) -> Holder {
     let group = "MC_a-resource-group_of-a-managed-cluster_westeurope";
     let vm = format!("00000000-0000-0000-0000-000000000000/{group}/aks-nodepool1-12345678-vmss{at:06}");
@@ -336,9 +337,9 @@ fn full_status() -> (Vec<String>, Vec<AddressStatus>, Moves) {
         state: AddressState::Moving,
         node_name: None,
         last_holder: Some(machine(at)),
-        // Only Amazon has them, whose ids are short.
+        // Only AWS has them, and its IDs are short.
         previous_holders: vec![format!("ap-southeast-10/i-{at:017x}"); 4],
-        // Only Google Cloud has them.
+        // Only Google Cloud has PTR names.
         ptr_name: Some(format!("mail-{at:04}.a-subdomain-with-a-long-name.example.com.")),
         reason: Some("NodeNotReady".into()),
         message: None,
@@ -365,7 +366,7 @@ fn full_status() -> (Vec<String>, Vec<AddressStatus>, Moves) {
 }
 
 #[tokio::test]
-async fn an_object_with_every_address_moving_still_fits() {
+async fn an_object_with_every_address_moving_fits_into_etcd() {
     let control_plane = apiserver().await;
     let client = control_plane.client().await.unwrap();
     let (addresses, statuses, moves) = full_status();
@@ -378,7 +379,7 @@ async fn an_object_with_every_address_moving_still_fits() {
     status.addresses = statuses.clone();
     status.moves = Some(moves.clone());
     let written = allocations.replace_status("full", &PostParams::default(), &object).await.unwrap();
-    assert!(written.status == object.status, "something of the status was pruned");
+    assert!(written.status == object.status, "the apiserver pruned a part of the status");
     let bytes = serde_json::to_string(&written).unwrap().len();
     println!("a NetIPAllocation with 1,000 addresses moving: {bytes} bytes");
     assert!(bytes < OBJECT_BYTES_MAX);
@@ -397,7 +398,7 @@ async fn an_object_with_every_address_moving_still_fits() {
     status.addresses = statuses;
     status.moves = Some(moves);
     let written = pools.replace_status("full", &PostParams::default(), &object).await.unwrap();
-    assert!(written.status == object.status, "something of the status was pruned");
+    assert!(written.status == object.status, "the apiserver pruned a part of the status");
     let bytes = serde_json::to_string(&written).unwrap().len();
     println!("a FloatingIPPool with 1,000 addresses moving: {bytes} bytes");
     assert!(bytes < OBJECT_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! The controller's own binary on a real control plane, with the demonstration's nodes and fake clouds.
+//! The controller's binary on a real control plane, with the nodes of the demo and fake clouds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,11 +13,11 @@ use testbed::demo::{self, Clouds, Servers};
 use testbed::process::Process;
 use testbed::tools;
 
-/// What a controller is told that follows one which died with a shorter lease. It waits for its own if that is longer, so it is as
-/// short as a machine at its limits does not make it lose.
+/// Settings of a controller that succeeds one that was killed. It waits for its own lease duration if that is longer
+/// than the predecessor's, so the duration is short. A busy machine must still be able to renew the lease in time.
 pub const SUCCESSOR: [(&str, &str); 2] = [("LEASE_DURATION", "5"), ("TAKEOVER_SECONDS", "1")];
 
-/// Everything but the controller.
+/// A control plane and fake clouds, without a controller.
 pub struct Rig {
     pub client: Client,
     pub clouds: Clouds,
@@ -34,7 +34,7 @@ pub struct Controller {
 }
 
 impl Rig {
-    /// A control plane with nodes, CRDs and RBAC, and clouds.
+    /// Starts a control plane with nodes, CRDs and RBAC, and fake clouds.
     pub async fn prepare() -> Self {
         let rig = Self::with(Options::everything()).await;
         for node in demo::nodes() {
@@ -43,7 +43,7 @@ impl Rig {
         rig
     }
 
-    /// A control plane of these servers with CRDs and RBAC, clouds, and no nodes.
+    /// Starts a control plane of these servers with CRDs and RBAC, and fake clouds. It has no nodes.
     pub async fn with(options: Options) -> Self {
         let control_plane = ControlPlane::start(options).await.unwrap();
         control_plane.install_crds().await.unwrap();
@@ -56,7 +56,7 @@ impl Rig {
         Self { client, clouds, servers, kubeconfig, control_plane }
     }
 
-    /// The same with a controller.
+    /// Like [`Self::prepare`], and starts a controller.
     pub async fn start() -> (Self, Controller) {
         let rig = Self::prepare().await;
         let controller = rig.controller("ip-address-controller", &[]);
@@ -65,13 +65,13 @@ impl Rig {
 
     /// Starts a controller under a name, with these environment variables.
     pub fn controller(&self, name: &str, environment: &[(&str, &str)]) -> Controller {
-        // A measurement is about the binary that users run.
+        // Measurements use the release binary.
         let measured = std::env::var_os("CONTROLLER_BINARY").map(PathBuf::from);
         let program = measured.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_ip-address-controller")));
         self.controller_of(&program, name, environment)
     }
 
-    /// Starts a controller of any release.
+    /// Starts the binary of any release.
     pub fn controller_of(&self, program: &Path, name: &str, environment: &[(&str, &str)]) -> Controller {
         let ports = free_ports(2).unwrap();
         let configure = |command: &mut Command| {
@@ -83,7 +83,7 @@ impl Rig {
         Controller { process, health_port: ports[0], metrics_port: ports[1] }
     }
 
-    /// Starts FLIPOP's own binary, with all rights: its manifests don't let it annotate nodes.
+    /// Starts FLIPOP's binary with all permissions, because its manifests don't allow it to annotate nodes.
     pub fn flipop(&self) -> Process {
         let configure = |command: &mut Command| {
             command.arg("--kubeconfig").arg(self.control_plane.kubeconfig()).arg("--metrics-bind-addr=");
@@ -93,9 +93,10 @@ impl Rig {
         Process::start("flipop", &program, configure, self.control_plane.folder()).unwrap()
     }
 
-    /// Gives work to a controller that dies at the given request of its own, and sees that the next one ends it. Tells
-    /// whether the first one died: it does not where the work takes fewer requests.
-    pub async fn outlives(
+    /// Starts a controller that kills itself at the given request, gives it work with `provoke`, and waits until a
+    /// second controller has finished the work. Returns whether the first one died: it does not if the work takes fewer
+    /// requests.
+    pub async fn survives_kill(
         &self,
         failpoint: &str,
         object: &str,
@@ -111,7 +112,7 @@ impl Rig {
             died = doomed.process.try_wait().unwrap().is_some();
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        // It may die at a write after the last that is looked for.
+        // It may die at a write after the last one that `is_done` checks.
         tokio::time::sleep(Duration::from_millis(300)).await;
         died |= doomed.process.try_wait().unwrap().is_some();
         drop(doomed);
@@ -122,21 +123,21 @@ impl Rig {
         })
         .await
         .unwrap_or_else(|error| panic!("{failpoint}: {error:#}\n{}\n{:#}", self.logs(), self.get(object)));
-        // It gives its lease up in order, so that the next one need not wait for it.
+        // SIGTERM releases the lease, so the next controller does not have to wait for it.
         healthy.process.signal(Signal::TERM).unwrap();
         healthy.process.wait(Duration::from_secs(10)).unwrap();
         died
     }
 
-    /// What kubectl prints, or panics with what it complains of.
+    /// Runs kubectl and returns what it prints. Panics with its error output if it fails.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         let output = self.control_plane.kubectl().args(arguments).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "kubectl {arguments:?}: {said}\n{}", self.logs());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kubectl {arguments:?}: {error}\n{}", self.logs());
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The ends of all controllers' logs.
+    /// The last lines of every controller's log.
     pub fn logs(&self) -> String {
         let files =
             std::fs::read_dir(self.control_plane.folder()).unwrap().map(|entry| entry.unwrap().path());
@@ -154,24 +155,24 @@ impl Rig {
         serde_json::from_str(&self.kubectl(&["get", what, "-o", "json"])).unwrap()
     }
 
-    /// The names of nodes that carry the label `ip.ready=true`.
+    /// The names of the nodes with the label `ip.ready=true`.
     pub fn ready_nodes(&self) -> Vec<String> {
         let names = self.kubectl(&["get", "nodes", "-l", "ip.ready=true", "-o", "name"]);
         names.lines().map(|line| line.trim_start_matches("node/").to_owned()).collect()
     }
 
-    /// The address that a node's annotation tells.
+    /// The address in a node's annotation.
     pub fn annotation(&self, node: &str) -> Option<String> {
         let node = self.get(&format!("node/{node}"));
         node["metadata"]["annotations"][api::RESERVED_IP_ANNOTATION].as_str().map(ToOwned::to_owned)
     }
 
-    /// The machine that holds an address at Compute Engine.
+    /// The VM that holds an address at Compute Engine.
     pub fn holder(&self, address: &str) -> Option<String> {
         self.clouds.compute.with(|compute| compute.holder(address))
     }
 
-    /// Waits until the object's status speaks of its present spec and says Ready.
+    /// Waits until the object is Ready, its status is about its current generation, and its journal is empty.
     pub async fn settled(&self, what: &str) -> Duration {
         let settled = eventually("the object is settled", Duration::from_secs(60), async || {
             let object = self.get(what);
@@ -188,7 +189,7 @@ impl Rig {
     }
 }
 
-/// How much memory a process has, in MB.
+/// The resident memory of a process in MB.
 pub fn resident_megabytes(process: &Process) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
@@ -200,7 +201,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A file of the repository.
+/// The content of a file in the repository.
 pub fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap()
 }

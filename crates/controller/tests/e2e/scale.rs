@@ -29,7 +29,7 @@ async fn a_thousand_addresses_of_one_pool_fail_over_at_once() {
     let rig = Rig::prepare().await;
     rig.clouds.digitalocean.enforce_limits(false);
     let place = place("digitalocean");
-    crowd(&rig, place).await;
+    create_fleet(&rig, place).await;
 
     let pools: Api<FloatingIPPool> = Api::namespaced(rig.client.clone(), "default");
     pools.create(&PostParams::default(), &pool(place)).await.unwrap();
@@ -38,7 +38,7 @@ async fn a_thousand_addresses_of_one_pool_fail_over_at_once() {
     let _controller = rig.controller("ip-address-controller", &unlimited);
     rig.settled("floatingippool/big").await;
 
-    // The watch is under way before anything happens, so that it sees every write.
+    // The watch starts before the change, so it sees every write.
     let config = watcher::Config::default().fields("metadata.name=big");
     let mut changes = Box::pin(watcher(pools.clone(), config).applied_objects());
     changes.try_next().await.unwrap().unwrap();
@@ -83,8 +83,8 @@ async fn a_thousand_addresses_of_one_pool_fail_over_at_once() {
     );
 }
 
-/// Two thousand nodes on machines of a cloud, and addresses on the first thousand.
-async fn crowd(rig: &Rig, place: &Place) {
+/// Creates two thousand nodes with VMs, and a thousand addresses.
+async fn create_fleet(rig: &Rig, place: &Place) {
     let accounts = accounts(rig);
     let fixture = |number: u64| {
         let batch = if number < ADDRESSES { "old" } else { "new" };
@@ -128,7 +128,7 @@ fn accounts(rig: &Rig) -> Accounts<'_> {
     }
 }
 
-/// All addresses of the crowd, on its old nodes.
+/// A pool with all addresses, for the nodes of the old batch.
 fn pool(place: &Place) -> FloatingIPPool {
     let ips: Vec<_> = (0..ADDRESSES).map(ip).collect();
     let spec = json!({
@@ -137,16 +137,17 @@ fn pool(place: &Place) -> FloatingIPPool {
     FloatingIPPool::new("big", serde_json::from_value(spec).unwrap())
 }
 
-/// A thousand addresses of one pool, one half of them on machines that die and the other on ones that don't match any more.
+/// Measures how a thousand addresses of one pool move. One half is on VMs that are deleted, the other half on nodes
+/// that stop matching.
 async fn half_dead_and_half_alive(provider: &str) {
     let place = place(provider);
     let rig = Rig::with(testbed::control_plane::Options::everything()).await;
-    crowd(&rig, place).await;
+    create_fleet(&rig, place).await;
     let pools: Api<FloatingIPPool> = Api::namespaced(rig.client.clone(), "default");
     pools.create(&PostParams::default(), &pool(place)).await.unwrap();
     let _controller = rig.controller("ip-address-controller", &[]);
     rig.settled("floatingippool/big").await;
-    // The account has what a minute allows, and more.
+    // Wait until the rate limit of the account has recovered.
     tokio::time::sleep(Duration::from_secs(120)).await;
 
     let before = (place.ledger)(&accounts(&rig));
@@ -157,7 +158,7 @@ async fn half_dead_and_half_alive(provider: &str) {
     let edit = json!({"spec": {"match": {"nodeLabel": "batch=new"}}});
     pools.patch("big", &PatchParams::default(), &Patch::Merge(edit)).await.unwrap();
     let arrived = async || Ok(place.arrived(&accounts(&rig), &before) >= ADDRESSES);
-    // One that never ends shows in how many have arrived.
+    // If not all addresses arrive in time, the table shows how many did.
     _ = eventually("all addresses have arrived", 3 * LONG, arrived).await;
     let burst = place.judge(&accounts(&rig), &before, Holders::Mixed).unwrap();
     println!("{}\n{}", Burst::HEAD, burst.row(place, Holders::Mixed));
@@ -166,31 +167,31 @@ async fn half_dead_and_half_alive(provider: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes: just bench clouds"]
-async fn a_crowd_fails_over_under_the_real_limits_of_digitalocean() {
+async fn mass_failover_within_the_rate_limits_of_digitalocean() {
     half_dead_and_half_alive("digitalocean").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes: just bench clouds"]
-async fn a_crowd_fails_over_under_the_real_limits_of_google_cloud() {
+async fn mass_failover_within_the_rate_limits_of_google_cloud() {
     half_dead_and_half_alive("gcp").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes: just bench clouds"]
-async fn a_crowd_fails_over_under_the_real_limits_of_aws() {
+async fn mass_failover_within_the_rate_limits_of_aws() {
     half_dead_and_half_alive("aws").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes: just bench clouds"]
-async fn a_crowd_fails_over_under_the_real_limits_of_azure() {
+async fn mass_failover_within_the_rate_limits_of_azure() {
     half_dead_and_half_alive("azure").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes: just bench idle"]
-async fn five_hundred_addresses_on_two_thousand_nodes_are_one_page() {
+async fn five_hundred_addresses_on_two_thousand_nodes_cost_few_calls() {
     const MINUTE: Duration = Duration::from_secs(60);
     let rig = Rig::prepare().await;
     grow(&rig, 2_003, 500).await;

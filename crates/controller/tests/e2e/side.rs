@@ -1,7 +1,8 @@
-//! One of two controllers, FLIPOP's own binary or ours, on a control plane and clouds of its own.
+//! One of two controllers, FLIPOP's binary or ours, on its own control plane and fake clouds.
 //!
-//! In: what a cluster and an account go through, in words. Out: both ask the same of either controller, so that what comes
-//! of it can be compared. Nodes and pods have no kubelet: their conditions are what the test says, and stay so.
+//! In: changes to a cluster and to a DigitalOcean account, as method calls. Out: the same changes for either
+//! controller, so that a test can compare the results. There is no kubelet: nodes and pods keep the conditions that the
+//! test sets.
 
 use std::time::Duration;
 
@@ -19,30 +20,29 @@ use testbed::process::Process;
 
 use crate::rig::Rig;
 
-/// The second namespace beside `default`.
+/// A namespace besides `default`.
 pub const INGRESS: &str = "ingress";
 
-/// The zone of all records.
+/// The DNS zone of all records.
 pub const ZONE: &str = "example.com";
 
 const REGION: &str = "nyc3";
 const SOON: Duration = Duration::from_secs(30);
 
-/// Which controller it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     Flipop,
     Ours,
 }
 
-/// A controller that runs, and all that it runs on.
+/// A running controller with its control plane and clouds.
 pub struct Side {
     pub process: Process,
     pub rig: Rig,
 }
 
 impl Side {
-    /// Starts a controller where there is nothing yet.
+    /// Starts a controller on an empty control plane and an empty account.
     pub async fn start(who: Who, environment: &[(&str, &str)]) -> Self {
         let options =
             Options { controller_manager: true, node_lifecycle: false, scheduler: false, kwok: false };
@@ -54,7 +54,7 @@ impl Side {
         };
         namespaces.create(&PostParams::default(), &ingress).await.unwrap();
         let accounts: Api<ServiceAccount> = Api::namespaced(rig.client.clone(), INGRESS);
-        eventually("the namespace takes pods", SOON, async || {
+        eventually("the namespace accepts pods", SOON, async || {
             Ok(accounts.get_opt("default").await?.is_some())
         })
         .await
@@ -68,12 +68,12 @@ impl Side {
         side
     }
 
-    /// The account that the controller works on.
+    /// The account that the controller uses.
     pub fn cloud(&self) -> &Fake<DigitalOcean> {
         &self.rig.clouds.digitalocean
     }
 
-    /// Puts an account with nothing but a zone in the old one's place.
+    /// Replaces the account by a new one that has only a DNS zone.
     pub fn fresh_account(&self, action_time: Duration) {
         let mut account = DigitalOcean::new(demo::TOKEN);
         account.action_time = action_time;
@@ -81,7 +81,7 @@ impl Side {
         self.cloud().with(|old| *old = account);
     }
 
-    /// A node that is Ready, on a droplet of its own. A cloud provider's controller would have taken the first taint away.
+    /// Creates a Ready node and its droplet. Removes the taints of a new node, as a cloud controller manager would.
     pub async fn node(&self, name: &str, droplet: u64, labels: &[(&str, &str)]) {
         self.cloud().with(|account| account.add_droplet(droplet, name, REGION));
         let fixture = node(name).provider_id(&format!("digitalocean://{droplet}"));
@@ -91,59 +91,55 @@ impl Side {
         self.edit_node(name, &json!({"spec": {"taints": null}})).await;
     }
 
-    /// Sets a node's condition.
+    /// Sets the Ready condition of a node.
     pub async fn node_is_ready(&self, name: &str, is_ready: bool) {
         let status = json!({"status": {"conditions": [ready(is_ready)]}});
         self.nodes().patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
     }
 
-    /// Changes a node.
     pub async fn edit_node(&self, name: &str, patch: &Value) {
         self.nodes().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
-    /// Deletes a node; its droplet stays.
+    /// Deletes a node. Its droplet stays.
     pub async fn delete_node(&self, name: &str) {
         self.nodes().delete(name, &DeleteParams::default()).await.unwrap();
     }
 
-    /// A pod that runs on a node.
+    /// Creates a pod that runs on a node.
     pub async fn pod(&self, namespace: &str, name: &str, app: &str, node: &str, is_ready: bool) {
         pod(namespace, name).label("app", app).on(node).create(&self.rig.client).await.unwrap();
         self.pod_is_ready(namespace, name, is_ready).await;
     }
 
-    /// Sets a pod's condition.
+    /// Sets the Ready condition of a pod.
     pub async fn pod_is_ready(&self, namespace: &str, name: &str, is_ready: bool) {
         let status = json!({"status": {"phase": "Running", "conditions": [ready(is_ready)]}});
         let pods: Api<Pod> = Api::namespaced(self.rig.client.clone(), namespace);
         pods.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
     }
 
-    /// Deletes a pod at once.
+    /// Deletes a pod without a grace period.
     pub async fn delete_pod(&self, namespace: &str, name: &str) {
         let pods: Api<Pod> = Api::namespaced(self.rig.client.clone(), namespace);
         pods.delete(name, &at_once()).await.unwrap();
     }
 
-    /// Creates a pool.
     pub async fn pool(&self, name: &str, spec: Value) {
         let pool = FloatingIPPool::new(name, serde_json::from_value(spec).unwrap());
         self.pools().create(&PostParams::default(), &pool).await.unwrap();
     }
 
-    /// Changes a pool.
     pub async fn edit_pool(&self, name: &str, spec: &Value) {
         let patch = json!({"spec": spec});
         self.pools().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
-    /// Deletes a pool.
     pub async fn delete_pool(&self, name: &str) {
         self.pools().delete(name, &DeleteParams::default()).await.unwrap();
     }
 
-    /// Deletes everything that the controller could see, pools first, and waits until it is gone.
+    /// Deletes all pools, pods and nodes, pools first, and waits until they are gone.
     pub async fn clear(&self) {
         let everything = ListParams::default();
         self.pools().delete_collection(&DeleteParams::default(), &everything).await.unwrap();
@@ -177,7 +173,7 @@ impl Side {
     }
 }
 
-/// The address that a node's annotation tells.
+/// The address in a node's annotation.
 pub fn annotation(node: &Node) -> Option<&String> {
     node.annotations().get(RESERVED_IP_ANNOTATION)
 }

@@ -1,7 +1,7 @@
-//! The measurement side by side with FLIPOP's own binary: `just bench flipop`.
+//! Compares the speed of FLIPOP's binary with ours: `just bench flipop`.
 //!
-//! Both work on equal control planes and accounts, one after the other so that neither takes the other's time. An action
-//! of the account takes [`ACTION_TIME`]. `SIDE` measures only `flipop` or `ours`.
+//! Both run on equal control planes and accounts, one after the other, so that they don't share CPU time. An action of
+//! the account takes [`ACTION_TIME`]. Set `SIDE` to `flipop` or `ours` to measure only one of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,30 +13,30 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 use testbed::cluster::eventually;
-use testbed::fake::ledger::Deed;
+use testbed::fake::ledger::CloudChange;
 use tokio::time::Instant;
 
 use crate::rig;
 use crate::side::{Side, Who, ZONE};
 
-/// How long an assignment takes at the account.
+/// How long the account takes for an assignment.
 const ACTION_TIME: Duration = Duration::from_secs(1);
 
-/// How many addresses there are, how many of them fail over at once, and so how many nodes it takes.
+/// How many addresses there are, and how many of them fail over at once.
 const ADDRESSES: u64 = 150;
 const FAILOVERS: u64 = 100;
 
-/// The longest that a controller is waited for.
+/// How long the measurement waits for a controller.
 const LONGEST: Duration = Duration::from_secs(600);
 const SOON: Duration = Duration::from_secs(120);
 
-/// The minute that a rate limit counts by, and a bit.
+/// Slightly more than the minute of the rate limit.
 const LIMIT_WINDOW: Duration = Duration::from_secs(61);
 
-/// How many requests to the apiserver are under way at once.
-const HANDS: usize = 16;
+/// The number of concurrent requests to the apiserver.
+const CONCURRENCY: usize = 16;
 
-/// What an account with a limit far above the usual one is told to ours; FLIPOP knows no limits.
+/// Settings of our controller for an account with very high rate limits. FLIPOP has no such settings.
 const UNLIMITED: [(&str, &str); 2] =
     [("DIGITALOCEAN_REQUESTS_PER_MINUTE", "100000"), ("DIGITALOCEAN_REQUESTS_PER_HOUR", "1000000")];
 
@@ -56,7 +56,7 @@ fn node_name(number: u64) -> String {
     format!("n{number:03}")
 }
 
-/// Nodes with a pod each; those of the first have a Ready one and hold an address.
+/// Creates nodes with one pod each. The pods of the first `holders` nodes are Ready, and these nodes hold an address.
 async fn cluster(side: &Side, nodes: u64, holders: u64) {
     side.fresh_account(ACTION_TIME);
     let create = async |number: u64| {
@@ -65,7 +65,7 @@ async fn cluster(side: &Side, nodes: u64, holders: u64) {
         let app = if number < FAILOVERS { "leaves" } else { "stays" };
         side.pod("ingress", &pod_name(number), app, &name, number < holders).await;
     };
-    futures::stream::iter(0..nodes).map(create).buffer_unordered(HANDS).collect::<Vec<()>>().await;
+    futures::stream::iter(0..nodes).map(create).buffer_unordered(CONCURRENCY).collect::<Vec<()>>().await;
     side.cloud().with(|account| {
         for number in 0..holders {
             account.add_reserved_ip(address(number), "nyc3");
@@ -82,7 +82,7 @@ async fn cluster(side: &Side, nodes: u64, holders: u64) {
     quiet(side).await;
 }
 
-/// Waits until the pool's status says that so many addresses are on nodes.
+/// Waits until the pool's status has this many active addresses.
 async fn all_active(side: &Side, count: u64) {
     eventually("all addresses are active", SOON, async || {
         let status = side.pools().get("pool").await?.status.unwrap_or_default();
@@ -92,7 +92,7 @@ async fn all_active(side: &Side, count: u64) {
     .unwrap_or_else(|error| panic!("{error}\n{}", side.process.log_tail()));
 }
 
-/// Waits until the cloud has not been asked for three seconds.
+/// Waits until the cloud has had no request for three seconds.
 async fn quiet(side: &Side) {
     let mut last = (side.cloud().ledger().asked.len(), Instant::now());
     while last.1.elapsed() < Duration::from_secs(3) {
@@ -104,35 +104,39 @@ async fn quiet(side: &Side) {
     }
 }
 
-/// How many values the pool's name has.
+/// How many values the pool's DNS name has.
 fn records(side: &Side) -> usize {
     let mut values = BTreeSet::new();
     for done in side.cloud().ledger().done {
-        match done.deed {
-            Deed::RecordSet { value, .. } => _ = values.insert(value),
-            Deed::RecordRemoved { value, .. } => _ = values.remove(&value),
+        match done.change {
+            CloudChange::RecordSet { value, .. } => _ = values.insert(value),
+            CloudChange::RecordRemoved { value, .. } => _ = values.remove(&value),
             _ => {}
         }
     }
     values.len()
 }
 
-/// 20 addresses on 40 nodes: a pod moves to a node without an address, 20 times; then a minute in which nothing happens.
-async fn moves_and_rest(who: Who) -> Value {
+/// 20 addresses on 40 nodes: 20 times a pod moves to a node without an address. Then nothing happens for a minute.
+async fn moves_then_idle(who: Who) -> Value {
     let side = Side::start(who, &UNLIMITED).await;
     side.cloud().enforce_limits(false);
     cluster(&side, 40, 20).await;
     let mut took = Vec::new();
     for number in 0..20 {
         let (from, to) = (number, number + 20);
-        let told_before = side.cloud().deeds().len();
+        let changes_before = side.cloud().changes().len();
         let started = Instant::now();
         side.delete_pod("ingress", &pod_name(from)).await;
         side.pod_is_ready("ingress", &pod_name(to), true).await;
-        let is_told = |deed: &Deed| matches!(deed, Deed::Told { vm, .. } if *vm == droplet(to).to_string());
-        let told = || side.cloud().deeds().into_iter().skip(told_before).find(|(_, deed)| is_told(deed));
-        eventually("the cloud is told", SOON, async || Ok(told().is_some())).await.unwrap();
-        took.push((told().unwrap().0 - started).as_secs_f64());
+        let is_accepted = |change: &CloudChange| matches!(change, CloudChange::Accepted { vm, .. } if *vm == droplet(to).to_string());
+        let accepted = || {
+            side.cloud().changes().into_iter().skip(changes_before).find(|(_, change)| is_accepted(change))
+        };
+        eventually("the cloud accepts the assignment", SOON, async || Ok(accepted().is_some()))
+            .await
+            .unwrap();
+        took.push((accepted().unwrap().0 - started).as_secs_f64());
         all_active(&side, 20).await;
         quiet(&side).await;
     }
@@ -147,7 +151,7 @@ async fn moves_and_rest(who: Who) -> Value {
     })
 }
 
-/// 100 of 150 addresses have to move at once, because the pods of their nodes go and others elsewhere become Ready.
+/// 100 of 150 addresses have to move at once, because the pods on their nodes end and pods on other nodes become Ready.
 async fn failover(who: Who, is_limited: bool) -> Value {
     let environment: &[_] = if is_limited { &[] } else { &UNLIMITED };
     let side = Side::start(who, environment).await;
@@ -165,7 +169,11 @@ async fn failover(who: Who, is_limited: bool) -> Value {
     pods.delete_collection(&at_once, &leaving).await.unwrap();
     let becomes_ready = async |number: u64| side.pod_is_ready("ingress", &pod_name(number), true).await;
     let elsewhere = ADDRESSES..ADDRESSES + FAILOVERS;
-    futures::stream::iter(elsewhere).map(becomes_ready).buffer_unordered(HANDS).collect::<Vec<()>>().await;
+    futures::stream::iter(elsewhere)
+        .map(becomes_ready)
+        .buffer_unordered(CONCURRENCY)
+        .collect::<Vec<()>>()
+        .await;
     let moved = || {
         side.cloud().with(|account| {
             let holders = (0..ADDRESSES).filter_map(|number| account.holder(&address(number)));
@@ -204,7 +212,7 @@ async fn flipop_and_ours_side_by_side() {
     for what in ["moves", "failover", "failover_with_limits"] {
         for (name, who) in sides.clone() {
             let figure = match what {
-                "moves" => moves_and_rest(who).await,
+                "moves" => moves_then_idle(who).await,
                 "failover" => failover(who, false).await,
                 _ => failover(who, true).await,
             };

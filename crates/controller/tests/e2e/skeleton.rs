@@ -1,4 +1,4 @@
-//! All five verbs, end to end: the examples of the documentation on the demonstration's nodes and clouds.
+//! The documented examples end to end, on the nodes and fake clouds of the demo.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::rig::{Rig, read};
 
 const SOON: Duration = Duration::from_secs(30);
 
-// The fakes answer on other threads while kubectl is waited for on this one.
+// Several threads: the fakes answer while this thread waits for kubectl.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_netipallocation_puts_its_addresses_on_nodes_labels_them_and_follows_a_deleted_node() {
+async fn netipallocation_attaches_labels_and_follows_node_deletion() {
     let (rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "nia/edge"]);
@@ -40,13 +40,13 @@ async fn a_netipallocation_puts_its_addresses_on_nodes_labels_them_and_follows_a
     println!("calls: {:?}", ledger.calls());
 }
 
-// The fakes answer on other threads while kubectl is waited for on this one.
+// Several threads: the fakes answer while this thread waits for kubectl.
 // F3 F6
 #[tokio::test(flavor = "multi_thread")]
-async fn a_floatingippool_follows_ready_pods_annotates_their_nodes_and_follows_a_deleted_node() {
+async fn floatingippool_attaches_annotates_and_follows_node_deletion() {
     let (rig, _controller) = Rig::start().await;
     rig.kubectl(&["create", "namespace", "ingress"]);
-    eventually("the namespace takes pods", SOON, async || {
+    eventually("the namespace accepts pods", SOON, async || {
         Ok(!rig.kubectl(&["get", "sa", "-n", "ingress", "-o", "name"]).is_empty())
     })
     .await
@@ -87,10 +87,10 @@ async fn a_floatingippool_follows_ready_pods_annotates_their_nodes_and_follows_a
     println!("calls: {:?}", ledger.calls());
 }
 
-// The fakes answer on other threads while kubectl is waited for on this one.
+// Several threads: the fakes answer while this thread waits for kubectl.
 // N10
 #[tokio::test(flavor = "multi_thread")]
-async fn the_controller_answers_probes_and_a_settled_world_costs_no_write() {
+async fn probes_are_answered_and_a_settled_controller_writes_nothing() {
     let (rig, controller) = Rig::start().await;
     let get = async |port: u16, path: &str| {
         let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}")).await?;
@@ -121,10 +121,10 @@ async fn the_controller_answers_probes_and_a_settled_world_costs_no_write() {
 
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.kubectl(&["wait", "--for=condition=Ready", "--timeout=30s", "nia/edge"]);
-    // The label is written before the status that the wait saw.
+    // The controller writes the label before the status, so nothing is left to write when the wait ends.
     let written = || (rig.get("nia/edge")["metadata"].clone(), rig.clouds.compute.ledger().done.len());
     let before = written();
     rig.kubectl(&["annotate", "node", "edge-3", "example.com/anything=else"]);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(written(), before, "a round that found nothing to do wrote something");
+    assert_eq!(written(), before, "the controller wrote although nothing had to change");
 }

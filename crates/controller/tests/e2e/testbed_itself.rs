@@ -1,4 +1,4 @@
-//! The testbed keeps its own promises.
+//! Tests of the testbed itself.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -34,7 +34,7 @@ async fn nodes_become_ready_pods_run_and_a_deployment_is_scheduled() {
 }
 
 #[tokio::test]
-async fn servers_that_were_killed_come_back_with_their_data() {
+async fn killed_servers_restart_with_their_data() {
     let mut control_plane = ControlPlane::start(Options::api_only()).await.unwrap();
     let client = control_plane.client().await.unwrap();
     node("n1").create(&client).await.unwrap();
@@ -49,7 +49,7 @@ async fn servers_that_were_killed_come_back_with_their_data() {
 }
 
 #[tokio::test]
-async fn every_process_ends_with_a_test_that_panics() {
+async fn every_process_ends_when_a_test_panics() {
     let panicking = async {
         let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
         let ids = control_plane.process_ids();
@@ -64,7 +64,7 @@ async fn every_process_ends_with_a_test_that_panics() {
     assert!(!ids.iter().any(is_alive), "a server outlived its test");
 }
 
-/// Not a test of its own: [`every_process_ends_with_a_test_that_is_killed`] runs it in another process and kills that.
+/// Not a test: [`every_process_ends_when_a_test_is_killed`] runs it in another process and kills that process.
 #[tokio::test]
 async fn helper_that_waits_to_be_killed() {
     if std::env::var_os("TESTBED_WAIT_TO_BE_KILLED").is_none() {
@@ -76,7 +76,7 @@ async fn helper_that_waits_to_be_killed() {
 }
 
 #[tokio::test]
-async fn every_process_ends_with_a_test_that_is_killed() {
+async fn every_process_ends_when_a_test_is_killed() {
     use std::io::{BufRead, BufReader};
     let mut killed = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "testbed_itself::helper_that_waits_to_be_killed", "--nocapture"])

@@ -1,5 +1,5 @@
-//! Objects that the controller can't decode, as a newer version or a CRD with another schema leaves them: they are left alone,
-//! and stop nothing else.
+//! Objects that the controller can't decode, because a newer version wrote them or the CRD has another schema. The
+//! controller does not change them, and they do not affect other objects.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::rig::{Controller, Rig, SUCCESSOR, read};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Lets a CRD accept any status.
-fn loosen(rig: &Rig, definition: &str) {
+/// Changes a CRD so that it accepts any status.
+fn accept_any_status(rig: &Rig, definition: &str) {
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status";
     let patch = json!([{"op": "replace", "path": path, "value": any}]).to_string();
     rig.kubectl(&["patch", "crd", definition, "--type=json", "-p", &patch]);
 }
 
-/// How many NetIPAllocations the controller can't decode, by its own metrics.
+/// How many NetIPAllocations the controller can't decode, according to its metrics.
 async fn undecodable(controller: &Controller) -> Option<String> {
     let url = format!("http://127.0.0.1:{}/metrics", controller.metrics_port);
     let text = reqwest::get(url).await.ok()?.text().await.ok()?;
@@ -28,8 +28,8 @@ async fn undecodable(controller: &Controller) -> Option<String> {
     text.lines().find(is_it)?.rsplit(' ').next().map(ToOwned::to_owned)
 }
 
-async fn droplet_has(rig: &Rig, droplet: u64) {
-    eventually("the neighbour's address is on the other node", SOON, async || {
+async fn until_droplet_holds(rig: &Rig, droplet: u64) {
+    eventually("the pool's address is on the other droplet", SOON, async || {
         Ok(rig.clouds.digitalocean.with(|account| account.holder("203.0.113.10")) == Some(droplet))
     })
     .await
@@ -37,7 +37,7 @@ async fn droplet_has(rig: &Rig, droplet: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_undecodable_object_is_left_alone_while_a_neighbour_fails_over() {
+async fn an_undecodable_object_does_not_block_other_failovers() {
     let rig = Rig::prepare().await;
     let mut controller = rig.controller("ip-address-controller", &SUCCESSOR);
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
@@ -49,13 +49,13 @@ async fn an_undecodable_object_is_left_alone_while_a_neighbour_fails_over() {
     rig.control_plane.apply(&everywhere.to_string()).unwrap();
     rig.settled("nia/edge").await;
     rig.settled("floatingippool/everywhere").await;
-    droplet_has(&rig, 1001).await;
+    until_droplet_holds(&rig, 1001).await;
 
-    loosen(&rig, "netipallocations.netinfra.darkbrains.com");
+    accept_any_status(&rig, "netipallocations.netinfra.darkbrains.com");
     let newer = r#"{"status": {"observedGeneration": "newer"}}"#;
     rig.kubectl(&["patch", "nia", "edge", "--subresource=status", "--type=merge", "-p", newer]);
     let broken = rig.get("nia/edge")["metadata"]["resourceVersion"].clone();
-    eventually("an Event and a metric tell of it", SOON, async || {
+    eventually("an Event and a metric report the object", SOON, async || {
         let events = rig.kubectl(&["get", "events", "--field-selector", "reason=Undecodable"]);
         Ok(events.contains("edge") && undecodable(&controller).await.as_deref() == Some("1"))
     })
@@ -66,32 +66,36 @@ async fn an_undecodable_object_is_left_alone_while_a_neighbour_fails_over() {
     let second = read("examples/netipallocation.yaml").replace("name: edge", "name: second");
     rig.control_plane.apply(&second).unwrap();
     rig.kubectl(&["delete", "node", "edge-1", "worker-1"]);
-    droplet_has(&rig, 1002).await;
+    until_droplet_holds(&rig, 1002).await;
 
-    // The next leader has never decoded it.
+    // The next leader has never seen this object in a form that it can decode.
     controller.process.signal(Signal::TERM).unwrap();
     controller.process.wait(Duration::from_secs(10)).unwrap();
     let controller = rig.controller("ip-address-controller-2", &SUCCESSOR);
-    eventually("the younger object says Conflict", SOON, async || {
+    eventually("the younger object reports Conflict", SOON, async || {
         Ok(rig.get("nia/second")["status"]["conditions"][2]["reason"] == "Conflict")
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
     testbed::demo::worker_node("worker-1", 1001).create(&rig.client).await.unwrap();
     rig.kubectl(&["delete", "node", "worker-2"]);
-    droplet_has(&rig, 1001).await;
+    until_droplet_holds(&rig, 1001).await;
     assert_eq!(undecodable(&controller).await.as_deref(), Some("1"));
     assert_eq!(rig.clouds.compute.ledger().done.len(), moved, "something moved\n{}", rig.logs());
-    assert_eq!(rig.get("nia/edge")["metadata"]["resourceVersion"], broken, "nobody wrote it");
+    assert_eq!(
+        rig.get("nia/edge")["metadata"]["resourceVersion"],
+        broken,
+        "the controller wrote the undecodable object"
+    );
 
     let known = r#"{"status": {"observedGeneration": null}}"#;
     rig.kubectl(&["patch", "nia", "edge", "--subresource=status", "--type=merge", "-p", known]);
     rig.settled("nia/edge").await;
-    assert!(rig.clouds.compute.ledger().done.len() > moved, "the address of the deleted node has moved on");
+    assert!(rig.clouds.compute.ledger().done.len() > moved, "the address of the deleted node must move now");
     assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
 }
 
-/// A definition of a kind that takes anything.
+/// A CRD that accepts any object.
 fn definition(group: &str, version: &str, kind: &str, plural: &str, scope: &str) -> Value {
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let version = json!({
@@ -111,7 +115,7 @@ fn definition(group: &str, version: &str, kind: &str, plural: &str, scope: &str)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_nested_too_deep_keeps_its_endpoint_and_stops_no_other() {
+async fn an_undecodable_cluster_keeps_its_endpoint_and_blocks_no_other() {
     let (core, ipam) = ("cluster.x-k8s.io", "ipam.cluster.x-k8s.io");
     let capi = Capi::without_cluster_api().await;
     let definitions = [
@@ -151,7 +155,7 @@ async fn a_cluster_nested_too_deep_keeps_its_endpoint_and_stops_no_other() {
     capi.apply(&object("Cluster", "a", json!({"spec": {}})));
     let _controller = capi.controller("vips", &[], &[]);
 
-    let give = |address: &str| {
+    let assign = |address: &str| {
         let claim = capi.get("ipaddressclaim/vip-cp-a");
         let owner = json!({
             "apiVersion": format!("{ipam}/v1beta2"), "kind": "IPAddressClaim", "name": "vip-cp-a",
@@ -165,17 +169,20 @@ async fn a_cluster_nested_too_deep_keeps_its_endpoint_and_stops_no_other() {
         let status = r#"{"status": {"addressRef": {"name": "vip-cp-a"}}}"#;
         capi.kubectl(&["patch", "ipaddressclaim", "vip-cp-a", "--type=merge", "-p", status]);
     };
-    eventually("the other Cluster's claim is there", SOON, async || {
+    eventually("the other Cluster has a claim", SOON, async || {
         Ok(!capi.kubectl(&["get", "ipaddressclaims", "-o", "name"]).is_empty())
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
-    give("10.0.1.10");
-    capi.until_said("a", "control-plane", "InUse").await;
-    give("10.0.1.11");
+    assign("10.0.1.10");
+    capi.until_vip_reason("a", "control-plane", "InUse").await;
+    assign("10.0.1.11");
     assert_eq!(capi.endpoint("a").await, "10.0.1.11");
     let events = capi.kubectl(&["get", "events", "--field-selector", "reason=Undecodable"]);
     assert!(events.contains("cluster/deep"), "{events}");
     let annotations = capi.kubectl(&["get", "cluster", "deep", "-o", "jsonpath={.metadata.annotations}"]);
-    assert!(!annotations.contains("vip.capi.gorizond.io/status"), "nobody wrote it: {annotations}");
+    assert!(
+        !annotations.contains("vip.capi.gorizond.io/status"),
+        "the controller wrote the undecodable Cluster: {annotations}"
+    );
 }

@@ -1,12 +1,13 @@
-//! The leader is replaced by another release in the middle of its work: `just e2e upgrade`.
+//! Another release takes over while the leader has work in flight: `just e2e upgrade`.
 //!
-//! In: 200 addresses in two clouds, ten DNS names' worth of records, and Clusters that wait for their VIPs. Moves, creations, DNS
-//! changes and claims begin, and then the leader ends: release 0.1.0 is followed by the present one, and the present one by
-//! release 0.1.0. Half of the leaders get SIGTERM and release their lease before the successor starts; the others get SIGKILL
-//! while the successor stands by. Half of the switches run on the CRDs and the ClusterRole of release 0.1.0.
+//! In: 200 addresses in two clouds, DNS names, and Clusters that wait for their VIPs. The test starts moves, creations,
+//! DNS changes and claims, and then ends the leader. The current release succeeds release 0.1.0, and 0.1.0 succeeds the
+//! current one. Half of the leaders get SIGTERM and release their lease before the successor starts. The others get
+//! SIGKILL while the successor stands by. Half of the switches run with the CRDs and the ClusterRole of release 0.1.0.
 //!
-//! Out: what the ledgers of the clouds say. A switch counts only if the journals held entries in several phases when the leader
-//! ended. `UPGRADES` sets how many switches must count in each direction; the default is 1.
+//! Out: a verdict for each switch, from the ledgers of the fake clouds. A switch counts only if the journals had
+//! entries in several phases when the leader ended. `UPGRADES` sets how many switches must count in each direction; the
+//! default is 1.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,7 +31,7 @@ use testbed::cluster_api::ClusterApi;
 use testbed::cluster_api::fixtures::{self, Version};
 use testbed::control_plane::Options;
 use testbed::demo::{PROJECT, ZONE};
-use testbed::fake::ledger::{Deed, Ledger};
+use testbed::fake::ledger::{CloudChange, Ledger};
 use testbed::tools;
 
 use crate::rig::{Controller, Rig, read};
@@ -38,38 +39,38 @@ use crate::rig::{Controller, Rig, read};
 /// FloatingIPPools at DigitalOcean, and the addresses of each.
 const POOLS: u64 = 6;
 const ADDRESSES_OF_POOL: u64 = 20;
-/// The first of them move all of their addresses in each wave; the others lose a few nodes.
-const POOLS_THAT_TURN: u64 = 4;
+/// The first pools move all of their addresses in each wave. The others lose a few nodes.
+const POOLS_THAT_MOVE: u64 = 4;
 
 /// NetIPAllocations at Google Cloud, and the addresses of each.
 const ALLOCATIONS: u64 = 4;
 const ADDRESSES_OF_ALLOCATION: u64 = 15;
-/// The nodes of the first of them are cordoned in each wave; the others lose a few nodes.
-const ALLOCATIONS_THAT_TURN: u64 = 2;
+/// The nodes of the first allocations are cordoned in each wave. The others lose a few nodes.
+const ALLOCATIONS_THAT_MOVE: u64 = 2;
 
-/// FloatingIPPools that create their addresses, how many each has at first, and how many more it wants in each wave.
+/// FloatingIPPools that create their addresses, how many addresses each has at first, and how many each wave adds.
 const CREATORS: u64 = 4;
 const CREATED_AT_FIRST: i64 = 5;
 const CREATED_IN_A_WAVE: i64 = 2;
 
-/// Nodes that an object loses in a wave. More at once would look like an outage, for which the controller waits.
+/// Nodes that an object loses in a wave. More lost nodes would trip the breaker.
 const NODES_LOST: usize = 3;
 
-/// Clusters that are created in each wave.
+/// Clusters that each wave creates.
 const CLUSTERS: usize = 3;
 
-/// A switch counts if the journals hold so many entries in so many phases.
+/// A switch counts if the journals have at least this many entries in at least this many phases.
 const OPEN_MIN: usize = 10;
 const PHASES_MIN: usize = 3;
 
 const ZONE_OF_MACHINES: &str = "us-west1-a";
 const FOLDER: &str = "crates/controller/tests/baseline";
 const ACCOUNT: &str = "upgrade";
-const HANDS: usize = 16;
+const CONCURRENCY: usize = 16;
 const SOON: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(240);
-/// How often all objects are read. More often, and the reader would take the machine's time from those that it waits for.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often the test reads all objects. Shorter intervals would take CPU time from the controllers.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 const ENVIRONMENT: [(&str, &str); 7] = [
     ("LEASE_DURATION", "15"),
@@ -81,7 +82,6 @@ const ENVIRONMENT: [(&str, &str); 7] = [
     ("GOOGLE_REQUESTS_PER_MINUTE", "100000"),
 ];
 
-/// A release of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     Baseline,
@@ -103,7 +103,7 @@ impl Release {
         }
     }
 
-    /// Its CRDs, its rights, and its rights for Cluster API.
+    /// Its three CRDs, its RBAC manifest, and its RBAC manifest for Cluster API.
     fn manifests(self) -> [String; 5] {
         let (crds, rbac, cluster_api) = match self {
             Self::Baseline => (
@@ -130,22 +130,22 @@ impl fmt::Display for Release {
     }
 }
 
-/// How far a journal entry is, judged by the cloud.
+/// How far a journal entry is, according to the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// An address is being created.
+    /// The cloud creates an address.
     Creating,
-    /// The address is still where it was.
+    /// The address is still on its old VM.
     Begun,
-    /// The address is on no machine.
+    /// The address is on no VM.
     Detached,
-    /// The cloud has accepted the order to attach the address.
+    /// The cloud has accepted the request to attach the address.
     Ordered,
-    /// The address is on its new machine, and the journal does not say so yet.
+    /// The address is on its new VM, but the journal entry is still open.
     Arrived,
 }
 
-/// Where an address is, by the ledger.
+/// Where an address is, according to the ledger.
 #[derive(Clone, Debug, Default)]
 struct Place {
     holder: Option<String>,
@@ -155,14 +155,18 @@ struct Place {
 fn places(ledgers: &[Ledger]) -> BTreeMap<String, Place> {
     let mut places: BTreeMap<String, Place> = BTreeMap::new();
     for done in ledgers.iter().flat_map(|ledger| &ledger.done) {
-        match &done.deed {
-            Deed::Told { address, .. } => places.entry(address.clone()).or_default().is_ordered = true,
-            Deed::Failed { address, .. } => places.entry(address.clone()).or_default().is_ordered = false,
-            Deed::Attached { address, vm } => {
+        match &done.change {
+            CloudChange::Accepted { address, .. } => {
+                places.entry(address.clone()).or_default().is_ordered = true
+            }
+            CloudChange::Failed { address, .. } => {
+                places.entry(address.clone()).or_default().is_ordered = false
+            }
+            CloudChange::Attached { address, vm } => {
                 let place = Place { holder: Some(vm.clone()), is_ordered: false };
                 places.insert(address.clone(), place);
             }
-            Deed::Detached { address, .. } => places.entry(address.clone()).or_default().holder = None,
+            CloudChange::Detached { address, .. } => places.entry(address.clone()).or_default().holder = None,
             _ => {}
         }
     }
@@ -192,24 +196,24 @@ fn phases(entries: &[Move], places: &BTreeMap<String, Place>) -> BTreeMap<Phase,
     phases
 }
 
-/// Whether a switch at this moment is one in the middle of everything.
+/// Whether enough work is in flight for a switch at this moment to count.
 fn is_counted(phases: &BTreeMap<Phase, usize>) -> bool {
     phases.len() >= PHASES_MIN && phases.values().sum::<usize>() >= OPEN_MIN
 }
 
-/// What is asked of the controllers in one wave.
+/// The work that the controllers get before one switch.
 struct Wave {
-    /// How many changes the ledgers held before it.
+    /// How many changes the ledgers had before the wave.
     began: [usize; 2],
     /// The addresses that have to move.
     moving: BTreeSet<String>,
-    /// The nodes that are gone until the wave is over.
+    /// The nodes that are deleted until the wave is over.
     lost: Vec<String>,
     cordoned: Vec<String>,
     clusters: Vec<String>,
 }
 
-/// What came of a switch. All lists are empty if all is well.
+/// The result of a switch. All lists are empty if nothing went wrong.
 struct Verdict {
     moves: usize,
     lost: Vec<String>,
@@ -235,7 +239,8 @@ impl Verdict {
     }
 }
 
-/// The controller that leads. One that ends is started again, as a Deployment does it: on a busy machine a leader may lose its lease.
+/// The leading controller. On a busy machine a leader may lose its lease and exit. Then the test restarts it, as a
+/// Deployment would.
 struct Leader {
     release: Release,
     name: String,
@@ -243,12 +248,12 @@ struct Leader {
     restarts: usize,
 }
 
-/// 200 addresses and everything that they need.
+/// 200 addresses with their control plane, clouds, nodes and objects.
 struct Fleet {
     rig: Rig,
-    /// It ends with the test.
+    /// Kept because Cluster API stops when this is dropped.
     _cluster_api: ClusterApi,
-    /// Addresses that nobody listed and that were there from the beginning.
+    /// Addresses that existed from the beginning and that no object lists.
     foreign: BTreeSet<String>,
 }
 
@@ -276,7 +281,7 @@ fn batch(is_second: bool) -> &'static str {
     if is_second { "b" } else { "a" }
 }
 
-/// A node by its name: of a pool or of an allocation, and which one.
+/// The fixture of a node. Its name contains its pool or allocation, and its number there.
 fn fixture(name: &str) -> testbed::cluster::NodeFixture {
     let parts: Vec<&str> = name.rsplitn(2, '-').collect();
     let (number, group) = (parts[0].parse::<u64>().unwrap(), parts[1]);
@@ -347,7 +352,8 @@ impl Fleet {
         (1..=ADDRESSES_OF_ALLOCATION).map(|number| format!("198.19.{allocation}.{number}")).collect()
     }
 
-    /// Machines for all nodes, and addresses on the first half of each group. The limits of the clouds are not what is tested.
+    /// Creates VMs for all nodes, and addresses on the first half of each group. The clouds' rate limits are off,
+    /// because they are not under test.
     fn build_clouds(&self) {
         let clouds = &self.rig.clouds;
         clouds.digitalocean.enforce_limits(false);
@@ -372,7 +378,7 @@ impl Fleet {
                 let group = allocation_name(allocation);
                 for number in 0..2 * ADDRESSES_OF_ALLOCATION {
                     let name = format!("{group}-{number}");
-                    // A machine with an address of its own gets it back when ours leaves.
+                    // These VMs have an ephemeral address. The controller must restore it when ours is detached.
                     match number >= ADDRESSES_OF_ALLOCATION && allocation == 0 {
                         true => compute.add_instance(ZONE_OF_MACHINES, &name),
                         false => compute.add_instance_without_address(ZONE_OF_MACHINES, &name),
@@ -397,10 +403,10 @@ impl Fleet {
             let spec = json!({"spec": {"taints": null}});
             nodes.patch(name, &PatchParams::default(), &Patch::Merge(spec)).await.unwrap();
         };
-        futures::stream::iter(names).map(create).buffer_unordered(HANDS).collect::<Vec<()>>().await;
+        futures::stream::iter(names).map(create).buffer_unordered(CONCURRENCY).collect::<Vec<()>>().await;
     }
 
-    /// Installs the CRDs and the rights of a release.
+    /// Installs the CRDs and the RBAC manifests of a release.
     fn install(&self, release: Release) {
         release.manifests().iter().for_each(|manifest| self.rig.control_plane.apply(manifest).unwrap());
         self.rig.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]);
@@ -482,7 +488,7 @@ impl Fleet {
         Api::namespaced_with(self.rig.client.clone(), "default", &resource)
     }
 
-    /// Every journal entry of every object.
+    /// The open journal entries of all objects.
     async fn open_entries(&self) -> Vec<Move> {
         let list = ListParams::default();
         let (pools, allocations) = (self.pools(), self.allocations());
@@ -492,7 +498,7 @@ impl Fleet {
         of_pools.chain(of_allocations).flat_map(|moves: Moves| moves.entries).collect()
     }
 
-    /// Writes all objects with open entries into the folder that `UPGRADE_OBJECTS` names.
+    /// Writes all objects with open entries into the folder in `UPGRADE_OBJECTS`, if it is set.
     async fn keep_objects(&self) {
         let Some(folder) = std::env::var_os("UPGRADE_OBJECTS").map(PathBuf::from) else { return };
         let list = self.rig.kubectl(&["get", "netipallocations,floatingippools", "-o", "json"]);
@@ -507,7 +513,7 @@ impl Fleet {
         }
     }
 
-    /// The nodes on which the addresses of a group are.
+    /// The nodes that hold the addresses of a group.
     fn holders(&self, addresses: &[String], group: &str) -> Vec<String> {
         let places = places(&self.ledgers());
         let node = |address: &String| {
@@ -527,16 +533,16 @@ impl Fleet {
         let patch = async |name: &String| {
             nodes.patch(name, &PatchParams::default(), &Patch::Merge(&spec)).await.unwrap();
         };
-        futures::stream::iter(names).map(patch).buffer_unordered(HANDS).collect::<Vec<()>>().await;
+        futures::stream::iter(names).map(patch).buffer_unordered(CONCURRENCY).collect::<Vec<()>>().await;
     }
 
     async fn delete_nodes(&self, names: &[String]) {
         let nodes: Api<Node> = Api::all(self.rig.client.clone());
         let delete = async |name: &String| _ = nodes.delete(name, &DeleteParams::default()).await.unwrap();
-        futures::stream::iter(names).map(delete).buffer_unordered(HANDS).collect::<Vec<()>>().await;
+        futures::stream::iter(names).map(delete).buffer_unordered(CONCURRENCY).collect::<Vec<()>>().await;
     }
 
-    /// Begins moves, creations, DNS changes and claims, and returns when the clouds are in the middle of them.
+    /// Starts moves, creations, DNS changes and claims, and returns while they are in flight.
     async fn wave(&self, number: usize) -> Wave {
         let is_second = number % 2 == 1;
         let merge = PatchParams::default();
@@ -548,7 +554,7 @@ impl Fleet {
         };
         for allocation in 0..ALLOCATIONS {
             let (addresses, group) = (Self::allocation_addresses(allocation), allocation_name(allocation));
-            if allocation < ALLOCATIONS_THAT_TURN {
+            if allocation < ALLOCATIONS_THAT_MOVE {
                 cordoned.extend(self.holders(&addresses, &group));
                 moving.extend(addresses);
             } else {
@@ -563,7 +569,7 @@ impl Fleet {
             let is_in_motion = |place: &Place| place.is_ordered || place.holder.is_none();
             places.iter().filter(|(ip, place)| ip.starts_with(prefix) && is_in_motion(place)).count()
         };
-        _ = eventually("Google Cloud is busy", SOON, async || {
+        _ = eventually("moves at Google Cloud are in flight", SOON, async || {
             Ok(in_motion(&places(&self.ledgers()), "198.19.") >= 2)
         })
         .await;
@@ -585,7 +591,7 @@ impl Fleet {
         let mut lost_here = Vec::new();
         for pool in 0..POOLS {
             let addresses = Self::pool_addresses(pool);
-            if pool < POOLS_THAT_TURN {
+            if pool < POOLS_THAT_MOVE {
                 let spec = json!({"spec": {"match": {"nodeLabel": node_label(pool, !is_second)}}});
                 self.pools().patch(&pool_name(pool), &merge, &Patch::Merge(spec)).await.unwrap();
                 moving.extend(addresses);
@@ -597,7 +603,7 @@ impl Fleet {
         }
         self.delete_nodes(&lost_here).await;
         lost.extend(lost_here);
-        // Another moment each time, and one at which a switch counts.
+        // A different moment in each wave, at which the switch counts.
         tokio::time::sleep(Duration::from_millis(number as u64 * 157 % 500)).await;
         _ = eventually("entries of several phases are open", SOON / 4, async || {
             let entries = self.open_entries().await;
@@ -607,17 +613,17 @@ impl Fleet {
         Wave { began, moving, lost, cordoned, clusters }
     }
 
-    /// Waits until everything is where it should be.
+    /// Waits until all objects are Ready, and all addresses are on the expected nodes.
     async fn settled(&self, wave: Option<(usize, &Wave)>, leader: &mut Leader) -> Duration {
         let mut unsettled = Vec::new();
-        let settled = eventually("all is settled", LONG, async || {
+        let settled = eventually("everything is settled", LONG, async || {
             if leader.controller.process.try_wait()?.is_some() {
                 let restarts = leader.restarts + 1;
                 let name = format!("ip-address-controller-{}-again-{restarts}", leader.release);
                 let controller = self.rig.controller_of(&leader.release.binary(), &name, &ENVIRONMENT);
                 *leader = Leader { release: leader.release, name, controller, restarts };
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             unsettled = self.unsettled(wave).await;
             Ok(unsettled.is_empty())
         });
@@ -627,7 +633,7 @@ impl Fleet {
         }
     }
 
-    /// What is not where it should be, or not said to be so.
+    /// Objects that are not Ready or have open entries, and addresses, names and Clusters that are not as expected.
     async fn unsettled(&self, wave: Option<(usize, &Wave)>) -> Vec<String> {
         let mut unsettled = Vec::new();
         let list = ListParams::default();
@@ -670,7 +676,8 @@ impl Fleet {
         unsettled
     }
 
-    /// Addresses that are not on a node that the wave left for them, and names that do not hold their addresses.
+    /// Addresses that are not on a node that still matches after the wave, and DNS names that do not have their
+    /// addresses.
     fn misplaced(&self, number: usize) -> Vec<String> {
         let is_second = number % 2 == 1;
         let places = places(&self.ledgers());
@@ -681,7 +688,7 @@ impl Fleet {
                 let droplet = holder(&address).and_then(|holder| holder.parse::<u64>().ok());
                 let number = droplet.filter(|droplet| droplet / 100 == 100 + pool).map(|found| found % 100);
                 let is_right = number.is_some_and(|number| {
-                    pool >= POOLS_THAT_TURN || (number >= ADDRESSES_OF_POOL) != is_second
+                    pool >= POOLS_THAT_MOVE || (number >= ADDRESSES_OF_POOL) != is_second
                 });
                 if !is_right {
                     misplaced.push(format!("{address} is on {droplet:?}"));
@@ -706,21 +713,22 @@ impl Fleet {
         for number in ADDRESSES_OF_ALLOCATION..2 * ADDRESSES_OF_ALLOCATION {
             let name = format!("{group}-{number}");
             let has_ours = held.iter().any(|vm| vm.ends_with(&format!("/{name}")));
-            let has_own = self.rig.clouds.compute.with(|compute| compute.has_own(ZONE_OF_MACHINES, &name));
-            if !has_ours && !has_own {
-                misplaced.push(format!("{name} has lost its own address"));
+            let has_ephemeral =
+                self.rig.clouds.compute.with(|compute| compute.has_ephemeral(ZONE_OF_MACHINES, &name));
+            if !has_ours && !has_ephemeral {
+                misplaced.push(format!("{name} has lost its ephemeral address"));
             }
         }
         misplaced
     }
 
-    /// Judges a wave by the ledgers.
+    /// Derives the verdict for a wave from the ledgers.
     async fn judge(&self, wave: &Wave) -> Verdict {
         let ledgers = self.ledgers();
         let mut arrivals: BTreeMap<String, usize> = BTreeMap::new();
         for (ledger, began) in ledgers.iter().zip(wave.began) {
             for done in &ledger.done[began..] {
-                if let Deed::Attached { address, .. } = &done.deed {
+                if let CloudChange::Attached { address, .. } = &done.change {
                     *arrivals.entry(address.clone()).or_default() += 1;
                 }
             }
@@ -753,7 +761,7 @@ impl Fleet {
         }
     }
 
-    /// Clusters whose endpoint is not the address of their only claim, and claims of no Cluster.
+    /// Clusters whose endpoint is not the address of their claim, and claims without a Cluster.
     async fn wrong_vips(&self, wave: &Wave) -> Vec<String> {
         let of = |kind: &str| -> Api<DynamicObject> {
             let kind = GroupVersionKind::gvk("ipam.cluster.x-k8s.io", "v1beta2", kind);
@@ -778,7 +786,7 @@ impl Fleet {
         wrong
     }
 
-    /// Brings back what the wave took away.
+    /// Uncordons and recreates the nodes of the wave, and deletes its Clusters.
     async fn restore(&self, wave: Wave) {
         self.cordon(&wave.cordoned, false).await;
         self.create_nodes(&wave.lost).await;
@@ -791,10 +799,10 @@ impl Fleet {
     }
 }
 
-/// The nodes of a pool. The first pools mean one batch of them only.
+/// The node selector of a pool. The first pools select only one batch of their nodes.
 fn node_label(pool: u64, is_second: bool) -> String {
     let group = format!("group={}", pool_name(pool));
-    match pool < POOLS_THAT_TURN {
+    match pool < POOLS_THAT_MOVE {
         true => format!("{group},batch={}", batch(is_second)),
         false => group,
     }
@@ -818,7 +826,7 @@ async fn a_leader_of_another_release_resumes_work_in_flight() {
     let fleet = Fleet::start().await;
     let mut release = Release::Baseline;
     let mut leader = fleet.controller(release, 0);
-    println!("200 addresses are settled after {:?}", fleet.settled(None, &mut leader).await);
+    println!("200 addresses settled after {:?}", fleet.settled(None, &mut leader).await);
     println!(
         "| switch | CRDs and rights | leader ended by | open entries | settled after | restarts | moves | lost | leaked | \
          moved twice | moved without need | on two machines | emptied names | wrong VIPs | forgotten | counted |\n\
@@ -832,7 +840,7 @@ async fn a_leader_of_another_release_resumes_work_in_flight() {
             break;
         }
         let round = number / 2;
-        // Every way to end, on both releases' definitions, in both directions: four rounds.
+        // Four rounds cover both signals, with the CRDs of both releases, in both directions.
         let definitions = if round / 2 % 2 == 0 { release } else { release.other() };
         fleet.install(definitions);
         let is_clean = (number + round) % 2 == 0;
@@ -845,7 +853,7 @@ async fn a_leader_of_another_release_resumes_work_in_flight() {
         }
         fleet.settled(None, &mut leader).await;
         let wave = fleet.wave(number).await;
-        // On a busy machine the successor may have taken over already.
+        // On a busy machine the successor may already have taken over.
         let is_switch = fleet.leads(&leader).await;
         _ = leader.controller.process.signal(if is_clean { Signal::TERM } else { Signal::KILL });
         leader.controller.process.wait(SOON).unwrap();
@@ -879,11 +887,11 @@ async fn a_leader_of_another_release_resumes_work_in_flight() {
             println!("{what}: {found:?}");
             faults.push(format!("{release} → {next}: {what}: {found:?}"));
         }
-        assert_eq!(forgotten, 0, "a journal entry was forgotten");
+        assert_eq!(forgotten, 0, "the successor left a journal entry open");
         fleet.restore(wave).await;
         release = next;
     }
-    println!("{counted:?} switches with several phases open, from 0.1.0 and from the present release");
+    println!("{counted:?} switches with work in flight, from 0.1.0 and from the current release");
     assert_eq!(faults, Vec::<String>::new(), "{}", fleet.rig.logs());
-    assert!(counted.iter().all(|count| *count >= wanted), "too few switches in the middle of everything");
+    assert!(counted.iter().all(|count| *count >= wanted), "too few switches had enough work in flight");
 }

@@ -1,23 +1,24 @@
-//! Harm that release 0.1.0 does and the present one does not, by the ledgers of the clouds: `just e2e upgrade_mends`.
+//! Defects of release 0.1.0 that harm addresses and that the current release has fixed: `just e2e upgrade_mends`.
 //!
-//! In: the same objects and the same clouds for both releases. Out: what each release did to addresses that are not its own.
+//! In: the same objects and the same clouds for both releases. Out: what each release did to foreign addresses,
+//! according to the ledgers of the fake clouds.
 
 use std::time::Duration;
 
 use serde_json::json;
 use testbed::cluster::eventually;
 use testbed::demo::PROJECT;
-use testbed::fake::ledger::{Deed, Done};
+use testbed::fake::ledger::{CloudChange, Done};
 
 use crate::creation::{forge_created, in_account, is_release};
 use crate::rig::Rig;
 use crate::upgrade::Release;
 
-/// How long a release gets to do harm.
+/// How long the test waits for the harm.
 const HARM_WITHIN: Duration = Duration::from_secs(15);
 
-/// Somebody who can write the status says that a pool created an address of somebody else. Returns what was released.
-async fn released_after_a_forged_status(release: Release) -> Vec<Deed> {
+/// Forges a pool's status so that the pool seems to have created a foreign address. Returns what the release released.
+async fn released_after_a_forged_status(release: Release) -> Vec<CloudChange> {
     let victim = "198.51.100.200";
     let rig = Rig::prepare().await;
     rig.clouds.digitalocean.with(|account| account.add_reserved_ip(victim, "nyc3"));
@@ -26,24 +27,24 @@ async fn released_after_a_forged_status(release: Release) -> Vec<Deed> {
     let harm = async || Ok(!in_account(&rig).contains(victim));
     let _ = eventually("the address is released", HARM_WITHIN, harm).await;
     let done = rig.clouds.digitalocean.ledger().done;
-    done.into_iter().map(|done| done.deed).filter(is_release).collect()
+    done.into_iter().map(|done| done.change).filter(is_release).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forged_status_releases_an_address_on_0_1_0_and_none_now() {
+async fn a_forged_status_releases_an_address_only_in_0_1_0() {
     let before = released_after_a_forged_status(Release::Baseline).await;
     println!("0.1.0 released {before:?}");
     assert!(
-        matches!(&before[..], [Deed::Released { address, .. }] if address == "198.51.100.200"),
+        matches!(&before[..], [CloudChange::Released { address, .. }] if address == "198.51.100.200"),
         "{before:?}"
     );
     let now = released_after_a_forged_status(Release::Current).await;
-    println!("the present release released {now:?}");
+    println!("the current release released {now:?}");
     assert_eq!(now, []);
 }
 
-/// An address is on the second interface of a node that is then cordoned. Returns the machines that lost their own address,
-/// once for each time, and the machine that has ours in the end.
+/// Puts an address on the second interface of a node and cordons the node. Returns the VMs whose ephemeral address the
+/// release removed, once for each removal, and the other VM that holds the address in the end.
 async fn stripped_by_a_second_interface(release: Release) -> (Vec<String>, Option<String>) {
     let address = "34.123.45.67";
     let rig = Rig::prepare().await;
@@ -64,26 +65,26 @@ async fn stripped_by_a_second_interface(release: Release) -> (Vec<String>, Optio
     rig.kubectl(&["cordon", "edge-1"]);
     let first = format!("{PROJECT}/us-west1-a/edge-1");
     let harm = async || Ok(stripped(rig.clouds.compute.ledger().done).len() > 2);
-    let _ = eventually("more than two machines lose their own address", HARM_WITHIN, harm).await;
+    let _ = eventually("more than two VMs lose their ephemeral address", HARM_WITHIN, harm).await;
     let holder = rig.holder(address).filter(|holder| *holder != first);
     (stripped(rig.clouds.compute.ledger().done), holder)
 }
 
 fn stripped(done: Vec<Done>) -> Vec<String> {
-    let machine = |done: Done| match done.deed {
-        Deed::OwnRemoved { vm, .. } => Some(vm),
+    let machine = |done: Done| match done.change {
+        CloudChange::EphemeralRemoved { vm, .. } => Some(vm),
         _ => None,
     };
     done.into_iter().filter_map(machine).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_on_a_second_interface_strips_other_nodes_on_0_1_0_and_only_its_target_now() {
+async fn a_second_interface_strips_other_nodes_only_in_0_1_0() {
     let (before, holder) = stripped_by_a_second_interface(Release::Baseline).await;
-    println!("0.1.0 removed the own addresses of {before:?}; the address went to {holder:?}");
+    println!("0.1.0 removed the ephemeral addresses of {before:?}; the address moved to {holder:?}");
     assert!(!before.is_empty() && holder.is_none(), "{before:?} {holder:?}");
     let (now, holder) = stripped_by_a_second_interface(Release::Current).await;
-    println!("the present release removed the own address of {now:?}; the address went to {holder:?}");
+    println!("the current release removed the ephemeral address of {now:?}; the address moved to {holder:?}");
     assert_eq!(now, holder.into_iter().collect::<Vec<_>>());
     assert_eq!(now.len(), 1);
 }

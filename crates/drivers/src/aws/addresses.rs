@@ -1,15 +1,16 @@
-//! Amazon EC2's Elastic IP addresses.
+//! Elastic IP addresses of Amazon EC2.
 //!
-//! An address is on a machine as the association of its first network interface. A call is over when it is answered, so there
-//! is nothing to poll. Associating never takes an address off its holder: `AllowReassociation` is always sent, and is always
-//! false. It would, though, silently drop another Elastic IP of the same interface, so that is read right before.
+//! The driver associates an address with the first network interface of an instance. EC2 finishes a change before it
+//! responds, so there are no operations to poll. `AssociateAddress` never takes an address from its holder: the driver
+//! always sends `AllowReassociation=false`. But the call silently replaces another Elastic IP address of the same
+//! interface, so the driver reads the interface right before.
 //!
 //! ```text
 //! call                             used for                                permission
-//! DescribeAddresses                list; whom to take it from, before      ec2:DescribeAddresses
-//!                                    detach and release
-//! DescribeInstances                machines; a machine's first interface,  ec2:DescribeInstances
-//!                                    before attach and restore
+//! DescribeAddresses                list; the holder, before detach and     ec2:DescribeAddresses
+//!                                    release
+//! DescribeInstances                machines; the first interface, before   ec2:DescribeInstances
+//!                                    attach and restore
 //! AssociateAddress                 attach; as a dry run before detach      ec2:AssociateAddress
 //! DisassociateAddress              detach                                  ec2:DisassociateAddress
 //! AllocateAddress                  create                                  ec2:AllocateAddress, ec2:CreateTags
@@ -17,16 +18,16 @@
 //! ModifyNetworkInterfaceAttribute  restore                                 ec2:ModifyNetworkInterfaceAttribute
 //! ```
 //!
-//! **A machine's own address.** One that was assigned when the machine started goes when an Elastic IP comes. When that
-//! leaves, Amazon assigns another by itself, but not to a machine with several interfaces, which a node often is. So it is
-//! asked for.
+//! **Ephemeral addresses.** An instance loses its ephemeral address when it gets an Elastic IP address. After the
+//! Elastic IP address is disassociated, EC2 assigns a new ephemeral address, but not to an instance with several
+//! interfaces, as nodes often have. So `restore` requests one.
 //!
-//! **Nothing is taken off that can't be put on.** Whoever may disassociate and not associate would leave an address nowhere, so
-//! before the first is done the second is asked for as a dry run, which Amazon answers without doing it, once in a while in
-//! each region.
+//! **Dry run before detach.** With permission to disassociate but not to associate, the controller would detach an
+//! address and could not attach it elsewhere. So before it disassociates, the driver sends `AssociateAddress` as a dry
+//! run, at most once an hour for each region.
 //!
-//! **Reads are late.** A listing may show what was before a change that has been answered. For a while after such an answer
-//! the driver does not take a listing's word for what its own change has ended.
+//! **Stale reads.** A listing can show the state before a change that EC2 has already confirmed. For a while after a
+//! change, the driver corrects what listings say about the changed address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -66,24 +67,24 @@ pub const CALLS: &[&str] = &[
     "ModifyNetworkInterfaceAttribute",
 ];
 
-/// The key of the tag that addresses are created with. Its value is the tag.
+/// The key of the tag on addresses that the controller creates. Its value is the tag that `create` got.
 pub const TAG_KEY: &str = "ip-address-controller";
 
-/// Who owns the addresses that machines get when they start.
+/// The owner ID of ephemeral addresses.
 const AMAZON: &str = "amazon";
 
-/// How long what Amazon shows may be what was before a change. It promises nothing; seconds are usual.
-pub const LATE_MAX: Duration = Duration::from_secs(30);
+/// How long EC2 can return the state before a change. AWS documents no limit; a few seconds are usual.
+pub const STALENESS_MAX: Duration = Duration::from_secs(30);
 
-/// How long the word holds that addresses may be put on machines.
+/// How long the result of the dry run of `AssociateAddress` is valid.
 const ALLOWED_FOR: Duration = Duration::from_secs(3_600);
 
 const PAGE_SIZE: i32 = 1_000;
 
-/// A listing that has not ended after so many pages is broken, not long.
+/// The maximum number of pages. A longer listing is treated as an error.
 const PAGES_MAX: usize = 200;
 
-/// What an account may do in one region: each call has a bucket of its own.
+/// The rate limits of an account in one region. Each call has its own token bucket.
 pub fn limits() -> Vec<Limit> {
     macro_rules! bucket {
         ($call:literal, $burst:literal, $per_second:literal) => {
@@ -91,7 +92,7 @@ pub fn limits() -> Vec<Limit> {
         };
     }
     vec![
-        // What has no pages counts double.
+        // AWS halves the limit for calls without pagination.
         bucket!("DescribeAddresses", 50, 10),
         bucket!("DescribeInstances", 100, 20),
         bucket!("AssociateAddress", 50, 5),
@@ -102,14 +103,14 @@ pub fn limits() -> Vec<Limit> {
     ]
 }
 
-/// Which call a request is.
+/// The name of the EC2 call that a request makes.
 pub fn action(request: &Request<Bytes>) -> Option<&str> {
     let mut pairs = request.body().split(|byte| *byte == b'&');
     let action = pairs.find_map(|pair| pair.strip_prefix(b"Action="))?;
     std::str::from_utf8(action).ok()
 }
 
-/// Every call is a POST, and only its form tells whether it changes something.
+/// Whether a request changes nothing. Every call is a POST, so the method does not say it.
 fn is_read(request: &Request<Bytes>) -> bool {
     let is_dry_run = || request.body().split(|byte| *byte == b'&').any(|pair| pair == b"DryRun=true");
     action(request).is_some_and(|action| action.starts_with("Describe")) || is_dry_run()
@@ -120,32 +121,34 @@ pub struct Ec2 {
     aws: Arc<Aws>,
     limits: Vec<Limit>,
     clients: tokio::sync::Mutex<BTreeMap<Arc<str>, Client>>,
-    /// What Amazon calls each address, as last listed. An address that is given back and comes again has another.
+    /// The allocation ID of each address, from the last listing. An address that is released and allocated again gets
+    /// another ID.
     allocations: Mutex<BTreeMap<Address, String>>,
-    late_max: Duration,
+    staleness_max: Duration,
     recent: Mutex<Recent>,
-    /// When it was told of each region that addresses may be put on machines there.
+    /// When the dry run of `AssociateAddress` last succeeded in each region.
     allowed: Mutex<BTreeMap<Arc<str>, Instant>>,
 }
 
 impl Ec2 {
-    /// A driver for all regions of an account, each with these limits, where what is shown is so late at the most.
-    pub fn new(aws: Arc<Aws>, limits: Vec<Limit>, late_max: Duration) -> Self {
+    /// Creates a driver for all regions of an account. The limits apply to each region. Reads can be stale for at most
+    /// `staleness_max`.
+    pub fn new(aws: Arc<Aws>, limits: Vec<Limit>, staleness_max: Duration) -> Self {
         Self {
             aws,
             limits,
             clients: Default::default(),
             allocations: Mutex::default(),
-            late_max,
-            recent: Mutex::new(Recent::new(late_max)),
+            staleness_max,
+            recent: Mutex::new(Recent::new(staleness_max)),
             allowed: Mutex::default(),
         }
     }
 
     async fn client(&self, scope: &Scope) -> Result<Client, DriverError> {
-        // It becomes a part of the name of the server that gets our signature.
+        // The region becomes part of the name of the host that gets the signed request.
         if !is_region(&scope.account) {
-            return Err(DriverError::Invalid(format!("{} is no region of Amazon's", quoted(&scope.account))));
+            return Err(DriverError::Invalid(format!("{} is not an AWS region", quoted(&scope.account))));
         }
         let mut clients = self.clients.lock().await;
         if let Some(client) = clients.get(&scope.account) {
@@ -161,8 +164,8 @@ impl Ec2 {
         let name = "ec2:DescribeAddresses";
         let found = self.client(scope).await?.describe_addresses().send().await;
         let found = found.map_err(|error| explain(name, error))?;
-        let mut listing = Listing { tags: Tags::Told, ..Listing::default() };
-        // What belongs to an Outpost or to a carrier has no public address, and is none of ours.
+        let mut listing = Listing { tags: Tags::Complete, ..Listing::default() };
+        // Addresses of Outposts and carriers have no public IP address. The driver ignores them.
         for elastic in
             found.addresses().iter().filter(|elastic| elastic.public_ip().is_some_and(|ip| !ip.is_empty()))
         {
@@ -174,24 +177,25 @@ impl Ec2 {
         Ok(listing)
     }
 
-    /// One address as it is now. What is older than the last answer to a change of it is not told.
+    /// Reads one address. Returns a conflict if the result is older than the last change of the address that EC2 has
+    /// confirmed.
     async fn read(&self, scope: &Scope, address: Address) -> Result<ElasticIp, DriverError> {
         let name = "ec2:DescribeAddresses";
-        // An address that is not there is no error here.
+        // With a filter, EC2 returns an empty list and no error if the address does not exist.
         let filter = Filter::builder().name("public-ip").values(address.to_string()).build();
         let found = self.client(scope).await?.describe_addresses().filters(filter).send().await;
         let mut found = found.map_err(|error| explain(name, error))?.addresses.unwrap_or_default();
-        let told = found.first().map_or(Holding::Missing, |elastic| holding(scope, elastic));
-        if self.recent().is_late(&scope.account, address, &told) {
-            let message = format!("Amazon tells of {address} as it was before its last change");
+        let shown = found.first().map_or(Holding::Missing, |elastic| holding(scope, elastic));
+        if self.recent().is_late(&scope.account, address, &shown) {
+            let message = format!("EC2 still returns {address} as it was before its last change");
             return Err(DriverError::Conflict(message));
         }
         match (found.pop(), found.is_empty()) {
             (Some(elastic), true) => Ok(elastic),
             (None, _) => {
-                Err(DriverError::NotFound(format!("{address} is no Elastic IP in {}", scope.account)))
+                Err(DriverError::NotFound(format!("{address} is not an Elastic IP in {}", scope.account)))
             }
-            _ => Err(unreadable(name, &"it tells of several")),
+            _ => Err(unreadable(name, &"it contains several addresses")),
         }
     }
 
@@ -206,7 +210,7 @@ impl Ec2 {
         }
     }
 
-    /// A machine's first interface: the one that it was started with.
+    /// The primary network interface of an instance (device index 0).
     async fn first_interface(
         &self,
         scope: &Scope,
@@ -240,28 +244,29 @@ impl Ec2 {
         let name = "ec2:AssociateAddress";
         let interface = self.first_interface(scope, vm).await?;
         let is_late = self.recent().is_late(&scope.account, address, &Holding::By(vm.clone()));
-        let has_own = self.recent().has_own(vm);
+        let has_ephemeral = self.recent().has_ephemeral(vm);
         let shown = association(&interface).filter(|present| present.ip_owner_id() == Some(AMAZON));
-        // One that was assigned a moment ago is another than what is shown.
-        let own = shown.filter(|_| !has_own).and_then(|present| present.public_ip()?.parse().ok());
-        let has_own = match association(&interface) {
+        // If the instance got an ephemeral address a moment ago, EC2 may still show an older one.
+        let own = shown.filter(|_| !has_ephemeral).and_then(|present| present.public_ip()?.parse().ok());
+        let has_ephemeral = match association(&interface) {
             Some(present) if parsed(present.public_ip()) == Some(address) && !is_late => {
                 return Ok(Progress::Done);
             }
-            // It was taken off a moment ago, so this is what was before, or somebody has put it there, which to do again does no harm.
-            Some(present) if parsed(present.public_ip()) == Some(address) => has_own,
+            // The driver detached the address a moment ago, so EC2 shows either the state before that, or an
+            // association by somebody else. Associating again does no harm in both cases.
+            Some(present) if parsed(present.public_ip()) == Some(address) => has_ephemeral,
             Some(present) if present.ip_owner_id() != Some(AMAZON) => {
-                let other = present.public_ip().unwrap_or("another one");
+                let other = present.public_ip().unwrap_or("unknown");
                 return Err(DriverError::Conflict(format!("{vm} already holds the Elastic IP {other}")));
             }
             Some(_) => true,
-            None => has_own,
+            None => has_ephemeral,
         };
-        if has_own && !may_replace {
+        if has_ephemeral && !may_replace {
             return Ok(Progress::Occupied);
         }
         let allocation = self.allocation(scope, address).await?;
-        let replaces = has_own || may_replace;
+        let replaces = has_ephemeral || may_replace;
         let replaced_before = replaces.then(|| self.recent().note_replacing(vm, own)).flatten();
         let associated = self
             .client(scope)
@@ -284,7 +289,7 @@ impl Ec2 {
                 if replaces && !matches!(error, DriverError::Unavailable(_)) {
                     self.recent().note_refused(vm, replaced_before);
                 }
-                // It may have been given back and have come again under another name.
+                // The address may have been released and allocated again with another allocation ID.
                 if matches!(error, DriverError::NotFound(_)) {
                     self.allocations().remove(&address);
                 }
@@ -296,7 +301,8 @@ impl Ec2 {
         }
     }
 
-    /// An association that has ended does not come again, so what is taken off is what was read and nothing else.
+    /// Disassociates an address by its association ID. IDs are not reused, so the call can't end an association that
+    /// the driver has not read.
     async fn disassociate(
         &self,
         scope: &Scope,
@@ -318,7 +324,7 @@ impl Ec2 {
         let gone = self.client(scope).await?.disassociate_address().association_id(association).send().await;
         let gone = gone.map_err(|error| explain(name, error));
         match gone.inspect_err(|error| self.doubt_unanswered(scope, address, error)) {
-            // What was read was late, or is ahead of what changes it: only another look can tell.
+            // Either the read was stale, or EC2 has not caught up with what it showed. The caller has to read again.
             Err(DriverError::NotFound(message)) => Err(DriverError::Conflict(message)),
             Err(error) => Err(error),
             Ok(_) => {
@@ -329,10 +335,11 @@ impl Ec2 {
         }
     }
 
-    /// Asks whether an address could be put where it is. Only a refusal for want of permission, or silence, says that it could not.
+    /// Checks with a dry run that the credentials allow associating an address. Only a permission error, throttling, or
+    /// a missing response counts as a failure. Every other result means that the call is allowed.
     async fn check_may_associate(&self, scope: &Scope, elastic: &ElasticIp) -> Result<(), DriverError> {
         let name = "ec2:AssociateAddress";
-        if self.allowed().get(&scope.account).is_some_and(|told| told.elapsed() < ALLOWED_FOR) {
+        if self.allowed().get(&scope.account).is_some_and(|checked| checked.elapsed() < ALLOWED_FOR) {
             return Ok(());
         }
         let (_, allocation) = named("ec2:DescribeAddresses", elastic)?;
@@ -356,7 +363,8 @@ impl Ec2 {
         }
     }
 
-    /// A machine that still shows the address which has left it may soon show none.
+    /// Requests an ephemeral address for an instance that has none. EC2 may still show an address that is already gone;
+    /// then the caller has to try again.
     async fn assign_own(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
         let name = "ec2:ModifyNetworkInterfaceAttribute";
         let interface = match self.first_interface(scope, vm).await {
@@ -365,13 +373,13 @@ impl Ec2 {
         };
         match association(&interface) {
             Some(present) if parsed(present.public_ip()) == Some(address) => {
-                return Err(DriverError::Conflict(format!("{vm} still shows {address}, which has left it")));
+                return Err(DriverError::Conflict(format!("EC2 still shows {address} on {vm}")));
             }
             Some(present) => {
                 let own = present.public_ip().and_then(|ip| ip.parse().ok());
                 if self.recent().may_be_replaced(vm, own) {
                     let message =
-                        format!("{vm} may still show the address of its own that {address} replaced");
+                        format!("EC2 may still show the ephemeral address of {vm} that {address} replaced");
                     return Err(DriverError::Conflict(message));
                 }
                 return Ok(Progress::Done);
@@ -389,7 +397,7 @@ impl Ec2 {
     async fn allocate(&self, scope: &Scope, region: &str, tag: Option<&str>) -> Result<Address, DriverError> {
         let name = "ec2:AllocateAddress";
         if *region != *scope.account {
-            let message = format!("the nodes are in {}, so no address is created in {region}", scope.account);
+            let message = format!("can't create an address in {region}: the nodes are in {}", scope.account);
             return Err(DriverError::Invalid(message));
         }
         let tags = tag.map(|tag| {
@@ -405,7 +413,7 @@ impl Ec2 {
         })?;
         let (Some(address), Some(allocation)) = (parsed(made.public_ip()), made.allocation_id()) else {
             self.recent().note_unanswered(&scope.account);
-            return Err(unreadable(name, &"it names no address"));
+            return Err(unreadable(name, &"it contains no address"));
         };
         self.allocations().insert(address, allocation.to_owned());
         let new = Listed { holding: Holding::Free, region: Some(region.into()), tag: tag.map(Into::into) };
@@ -413,8 +421,8 @@ impl Ec2 {
         Ok(address)
     }
 
-    /// In a default network Amazon takes off what it releases, and a read may be late: only what nobody had for as long as that
-    /// can be is given back.
+    /// Releases an address that has been free for at least `staleness_max`. In a default VPC, `ReleaseAddress` also
+    /// disassociates the address, and a single read can be stale.
     async fn give_back(&self, scope: &Scope, address: Address, tag: &str) -> Result<Progress, DriverError> {
         let name = "ec2:ReleaseAddress";
         let elastic = match self.read(scope, address).await {
@@ -423,7 +431,7 @@ impl Ec2 {
         };
         if let Holding::By(holder) = holding(scope, &elastic) {
             self.recent().note_held(&scope.account, address);
-            return Err(DriverError::Conflict(format!("{address} is on {holder}, and was not released")));
+            return Err(DriverError::Conflict(format!("{address} is on {holder}, so it was not released")));
         }
         check_tag(address, listed(scope, &elastic).tag.as_deref(), tag)?;
         let wait = self.recent().until_surely_free(&scope.account, address);
@@ -451,12 +459,12 @@ impl Ec2 {
             let page = page.set_next_token(token).send().await.map_err(|error| explain(name, error))?;
             for found in page.reservations().iter().flat_map(|reservation| reservation.instances()) {
                 let Some(id) = found.instance_id() else {
-                    return Err(unreadable(name, &"it names no instance"));
+                    return Err(unreadable(name, &"an instance has no ID"));
                 };
                 let state = match state_of(found) {
                     Some(InstanceStateName::Terminated) => continue,
                     Some(InstanceStateName::Stopped) => MachineState::Stopped,
-                    // One that is about to stop still has what it has.
+                    // An instance that is stopping still holds its addresses.
                     _ => MachineState::Running,
                 };
                 machines.insert(vm_of(&scope.account, id), state);
@@ -466,7 +474,7 @@ impl Ec2 {
                 return Ok(machines);
             }
         }
-        Err(unreadable(name, &"it does not end"))
+        Err(unreadable(name, &"the listing has too many pages"))
     }
 
     fn allocations(&self) -> MutexGuard<'_, BTreeMap<Address, String>> {
@@ -554,7 +562,7 @@ impl AddressDriver for Ec2 {
     }
 
     fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: false, late_max: self.late_max }
+        Traits { moves_in_one_call: false, staleness_max: self.staleness_max }
     }
 }
 
@@ -566,28 +574,28 @@ fn parsed(text: Option<&str>) -> Option<Address> {
     text?.parse::<IpAddr>().ok().map(Address)
 }
 
-/// The address on an interface, whosever it is. One that names no address is none.
+/// The public address of an interface, Elastic IP or ephemeral. An association without an address counts as none.
 fn association(interface: &InstanceNetworkInterface) -> Option<&InstanceNetworkInterfaceAssociation> {
     interface.association().filter(|association| association.public_ip().is_some_and(|ip| !ip.is_empty()))
 }
 
-/// An address, and what Amazon calls it.
+/// An address and its allocation ID.
 fn named<'a>(name: &str, elastic: &'a ElasticIp) -> Result<(Address, &'a str), DriverError> {
-    let address = parsed(elastic.public_ip()).ok_or_else(|| unreadable(name, &"it names no address"))?;
-    let allocation = elastic.allocation_id().ok_or_else(|| unreadable(name, &"it names no allocation"))?;
+    let address = parsed(elastic.public_ip()).ok_or_else(|| unreadable(name, &"it contains no address"))?;
+    let allocation =
+        elastic.allocation_id().ok_or_else(|| unreadable(name, &"the address has no allocation ID"))?;
     Ok((address, allocation))
 }
 
-/// What is told of an address.
 fn listed(scope: &Scope, elastic: &ElasticIp) -> Listed {
     let tag = elastic.tags().iter().find(|tag| tag.key() == Some(TAG_KEY));
     let tag = tag.and_then(Tag::value).map(Into::into);
     Listed { holding: holding(scope, elastic), region: Some(Arc::clone(&scope.account)), tag }
 }
 
-/// Who holds an address. What is on an interface without an instance, such as a NAT gateway's, is somebody's too.
+/// The holder of an address. Interfaces without an instance, such as that of a NAT gateway, are holders too.
 fn holding(scope: &Scope, elastic: &ElasticIp) -> Holding {
-    let told = [elastic.instance_id(), elastic.network_interface_id(), elastic.association_id()];
-    let holder = told.into_iter().flatten().find(|id| !id.is_empty());
+    let ids = [elastic.instance_id(), elastic.network_interface_id(), elastic.association_id()];
+    let holder = ids.into_iter().flatten().find(|id| !id.is_empty());
     holder.map_or(Holding::Free, |id| Holding::By(vm_of(&scope.account, id)))
 }

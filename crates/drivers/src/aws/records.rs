@@ -1,17 +1,19 @@
-//! Names in Amazon's Route 53.
+//! DNS records in Amazon Route 53.
 //!
-//! A set is one record with all of its values. A batch of changes takes effect as a whole or not at all, and deleting takes the
-//! very values and time to live that are there. So the old set and its mark are deleted and the new ones made in one batch,
-//! which does nothing where somebody else was faster. Our mark is a TXT record beside the set.
+//! Route 53 stores all values of a name and type in one record set. It applies a change batch completely or not at all,
+//! and it rejects a deletion unless the values and the TTL match exactly. So the driver deletes the old set and its
+//! mark and creates the new ones in one batch, which fails if somebody else has changed the set. The mark is a TXT
+//! record next to the set.
 //!
 //! ```text
 //! call                        used for                   permission
-//! ListHostedZonesByName       the id of a zone, once     route53:ListHostedZonesByName
+//! ListHostedZonesByName       the ID of a zone, once     route53:ListHostedZonesByName
 //! ListResourceRecordSets      read: the set, its mark    route53:ListResourceRecordSets
 //! ChangeResourceRecordSets    write                      route53:ChangeResourceRecordSets
 //! ```
 //!
-//! It never touches an alias or a set with a routing policy, and never overwrites: nothing is sent with `UPSERT`.
+//! The driver never changes an alias or a set with a routing policy. It never sends `UPSERT`, so it never overwrites a
+//! set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,21 +37,21 @@ use crate::record::{RecordChange, RecordDriver, mark, mark_name, owner_in};
 /// Every call this driver makes.
 pub const CALLS: &[&str] = &["ListHostedZonesByName", "ListResourceRecordSets", "ChangeResourceRecordSets"];
 
-/// Where the object does not say how long resolvers may keep an answer: Route 53 has no default.
+/// The TTL if the object sets none. Route 53 has no default.
 const TTL_DEFAULT: u32 = 300;
 
-/// A mark's time to live. One that has another was not made by us as it is.
+/// The TTL of a mark. A TXT record with another TTL is not a mark of this driver.
 const MARK_TTL: i64 = 300;
 
-/// The longest name in DNS, with all of its characters escaped.
+/// The maximum length of a DNS name with all characters escaped.
 const NAME_BYTES_MAX: usize = 1_024;
 
-/// What an account may do, all calls together.
+/// The rate limit of an account, for all calls together.
 pub fn limits() -> Vec<Limit> {
     vec![Limit::bucket(|_| true, 5, 5)]
 }
 
-/// Publishes names in the hosted zones of an account.
+/// Publishes DNS records in the hosted zones of an account.
 pub struct Route53 {
     aws: Arc<Aws>,
     limits: Vec<Limit>,
@@ -58,19 +60,19 @@ pub struct Route53 {
 }
 
 impl Route53 {
-    /// A driver for an account with these limits.
+    /// Creates a driver for an account with these limits.
     pub fn new(aws: Arc<Aws>, limits: Vec<Limit>) -> Self {
         Self { aws, limits, client: OnceCell::new(), zones: Mutex::default() }
     }
 
     async fn client(&self) -> &Client {
         let around = |service| budgeted(service, &self.limits);
-        // Here the method says what a request is.
+        // At Route 53, every read is a GET.
         let client = async || Client::new(&self.aws.client(None, |_| false, around).await);
         self.client.get_or_init(client).await
     }
 
-    /// The id of a zone. It never changes, so it is asked for once.
+    /// The ID of a zone. It never changes, so it is read once.
     async fn zone(&self, zone: &Arc<str>) -> Result<String, DriverError> {
         let name = "route53:ListHostedZonesByName";
         let mut zones = self.zones.lock().await;
@@ -82,13 +84,13 @@ impl Route53 {
         let is_private = |zone: &HostedZone| zone.config().is_some_and(|config| config.private_zone());
         let mut named: Vec<_> =
             found.hosted_zones().iter().filter(|found| is_same(found.name(), zone)).collect();
-        // Of a zone that is told to the world and one that is told inside, the first is meant.
+        // If a public and a private zone have the same name, the driver uses the public one.
         named.sort_by_key(|zone| is_private(zone));
         match named.as_slice() {
             [] => Err(DriverError::NotFound(format!("the account has no hosted zone {zone}"))),
             [one, another, ..] if is_private(one) == is_private(another) => {
                 let message = format!(
-                    "the account has several hosted zones {zone}, and it can't be told which is meant"
+                    "the controller can't choose between several hosted zones named {zone}: keep one"
                 );
                 Err(DriverError::Invalid(message))
             }
@@ -99,7 +101,7 @@ impl Route53 {
         }
     }
 
-    /// The set of a name and a type, where there is one.
+    /// Finds the record set of a name and type.
     async fn find(
         &self,
         zone: &str,
@@ -108,7 +110,7 @@ impl Route53 {
     ) -> Result<Option<ResourceRecordSet>, DriverError> {
         let call = "route53:ListResourceRecordSets";
         let found = self.client().await.list_resource_record_sets().hosted_zone_id(zone);
-        // The listing begins there, whether or not there is something.
+        // The listing starts at this name and type even if there is no such set.
         let found = found.start_record_name(name).start_record_type(kind.clone()).max_items(1);
         let found = found.send().await.map_err(|error| explain(call, error))?;
         let set = found.resource_record_sets.into_iter().next();
@@ -131,7 +133,7 @@ impl Route53 {
         set
     }
 
-    /// A zone that was made anew has another id.
+    /// Forgets the ID of a zone that was not found: a zone that was deleted and created again has another ID.
     async fn forget_if_gone<T>(&self, zone: &str, result: &Result<T, DriverError>) {
         if matches!(result, Err(DriverError::NotFound(_))) {
             self.zones.lock().await.remove(zone);
@@ -152,7 +154,7 @@ impl Route53 {
         Ok(RecordSet { values, ttl, owner: self.owner(zone, name).await? })
     }
 
-    /// Whose mark is beside a set.
+    /// Reads the owner from the mark of a set.
     async fn owner(&self, zone: &str, name: &RecordName) -> Result<Option<Arc<str>>, DriverError> {
         let found = self.find(zone, &mark_name(name), RrType::Txt).await?;
         let found = found.filter(|found| found.ttl() == Some(MARK_TTL));
@@ -173,9 +175,11 @@ impl Route53 {
         let changed = changed.map(drop).map_err(|error| explain(call, error));
         self.forget_if_gone(&change.name.zone, &changed).await;
         changed.map_err(|error| match error {
-            DriverError::Conflict(said) => {
-                let message =
-                    format!("{} was changed by somebody else, or is an alias (CNAME): {said}", change.name);
+            DriverError::Conflict(answer) => {
+                let message = format!(
+                    "{} changed after the controller read it, or it is a CNAME: {answer}",
+                    change.name
+                );
                 DriverError::Conflict(message)
             }
             error => error,
@@ -197,8 +201,8 @@ impl RecordDriver for Route53 {
     }
 }
 
-/// The batch that deletes a set and its mark as they were read, and makes the new ones. What stays is deleted and made too, so
-/// that it must be as it was.
+/// The batch that deletes a set and its mark exactly as they were read, and creates the new ones. It includes unchanged
+/// parts too, so it fails if any of them has changed.
 fn batch(change: &RecordChange) -> Result<ChangeBatch, BuildError> {
     let RecordChange { name, old, new, .. } = change;
     let ttl = new.ttl.or(old.ttl).unwrap_or(TTL_DEFAULT);
@@ -225,10 +229,10 @@ fn batch(change: &RecordChange) -> Result<ChangeBatch, BuildError> {
     batch.build()
 }
 
-/// Refuses what is too long to be a name. The SDK puts names into a URL, and panics where that gets too long.
+/// Rejects names that are too long. The SDK puts names into a URL and panics if the URL gets too long.
 fn check_length(name: &RecordName) -> Result<(), DriverError> {
     match [&name.zone, &name.name].into_iter().find(|text| text.len() > NAME_BYTES_MAX) {
-        Some(long) => Err(DriverError::Invalid(format!("{} is too long for a name in DNS", quoted(long)))),
+        Some(long) => Err(DriverError::Invalid(format!("{} is too long for a DNS name", quoted(long)))),
         None => Ok(()),
     }
 }
@@ -240,8 +244,8 @@ fn kind(kind: RecordKind) -> RrType {
     }
 }
 
-/// Whether Route 53 means this name: it writes a dot at the end, and a star as a number.
-fn is_same(told: &str, name: &str) -> bool {
-    let told = told.replace("\\052", "*");
-    told.trim_end_matches('.').eq_ignore_ascii_case(name.trim_end_matches('.'))
+/// Whether a name from Route 53 equals `name`. Route 53 adds a trailing dot and escapes `*` as `\052`.
+fn is_same(found: &str, name: &str) -> bool {
+    let found = found.replace("\\052", "*");
+    found.trim_end_matches('.').eq_ignore_ascii_case(name.trim_end_matches('.'))
 }

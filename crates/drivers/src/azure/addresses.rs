@@ -1,8 +1,8 @@
-//! Azure's public IP addresses.
+//! Public IP addresses of Azure.
 //!
-//! An address is on a machine as the `publicIPAddress` of a configuration of one of its network interfaces. So moving it is
-//! two writes of interfaces, each of which replaces the whole interface and is an operation that Azure carries out on its own
-//! time. Azure itself refuses an address that another interface has, and an interface that is not any more as it was read.
+//! A VM holds an address as the `publicIPAddress` of an IP configuration of one of its network interfaces. So a move is
+//! two writes of interfaces. Each write replaces the whole interface and is an asynchronous operation. Azure rejects a
+//! write if another interface has the address, or if the interface has changed since the driver read it.
 //!
 //! ```text
 //! call                               used for                          action in a role
@@ -11,16 +11,18 @@
 //! NetworkInterfaces_ListAll          list, machines                    Microsoft.Network/networkInterfaces/read
 //! NetworkInterfaces_Get              attach, detach                    Microsoft.Network/networkInterfaces/read
 //! NetworkInterfaces_CreateOrUpdate   attach, detach                    Microsoft.Network/networkInterfaces/write,
-//!                                                                      and to join what the interface refers to
+//!                                                                      and the join actions of what the interface
+//!                                                                      refers to
 //! PublicIPAddresses_CreateOrUpdate   create                            Microsoft.Network/publicIPAddresses/write
 //! PublicIPAddresses_Delete           release                           Microsoft.Network/publicIPAddresses/delete
 //! VirtualMachines_ListAll            machines                          Microsoft.Compute/virtualMachines/read
 //! Operations_Get                     poll                              Microsoft.Network/locations/operations/read
 //! ```
 //!
-//! A machine at Azure has no address of its own that comes and goes with it: whatever is on its interface is a resource that
-//! somebody made, and is never taken off. What an address is called is remembered from the last listing, and the address
-//! is read before every change, so that one that has got another's name in the meantime is not touched.
+//! VMs at Azure have no ephemeral addresses: each address on an interface is a resource that somebody created, so the
+//! driver never removes one to make room. The driver remembers the resource ID of each address from the last listing.
+//! It reads the address before every change, so it never changes another address that has got the same resource ID in
+//! the meantime.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,10 +49,11 @@ use crate::times::later;
 use crate::tokens::Tokens;
 use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
 
-/// Azure Resource Manager's address where `AZURE_RESOURCE_MANAGER_ENDPOINT` does not say otherwise.
+/// The default URL of Azure Resource Manager. `AZURE_RESOURCE_MANAGER_ENDPOINT` overrides it.
 pub const DEFAULT_URL: &str = "https://management.azure.com";
 
-/// Every call this driver makes, by the vendor's name; the last has none, because operations are found by links.
+/// Every call this driver makes, by its name in Azure's API reference. The last one has no name there, because clients
+/// follow links to operations.
 pub const CALLS: &[&str] = &[
     "PublicIPAddresses_ListAll",
     "PublicIPAddresses_Get",
@@ -65,18 +68,18 @@ pub const CALLS: &[&str] = &[
 
 const COMPUTE_API: &str = "2024-07-01";
 
-/// A listing that has not ended after so many pages is broken, not long.
+/// The maximum number of pages. A longer listing is treated as an error.
 const PAGES_MAX: usize = 500;
 
-/// An operation is asked for again after so long at the most, whatever Azure says.
+/// The maximum interval between two polls of an operation, whatever `Retry-After` says.
 const POLL_AFTER_MAX: Duration = Duration::from_secs(30);
 
-/// How often a new address is looked at until it has got its number, and the pause in between.
+/// How often, and at which interval, `create` reads a new address until Azure has assigned an IP address.
 const CREATE_LOOKS_MAX: usize = 20;
 const CREATE_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What Azure lets one identity do in one subscription, and what its network part lets all of them do. Each region has limits
-/// of its own, and deletions have; counting all of them together errs on the safe side.
+/// The rate limits of one identity in a subscription, and of the network resource provider for all identities. Azure
+/// limits each region and deletions separately. The driver counts all requests together, which is stricter.
 pub fn limits() -> [Limit; 4] {
     let is_read = |request: &Request<Bytes>| request.method() == Method::GET;
     let is_write = |request: &Request<Bytes>| request.method() != Method::GET;
@@ -89,29 +92,29 @@ pub fn limits() -> [Limit; 4] {
     ]
 }
 
-/// Moves public IP addresses between virtual machines.
+/// Moves public IP addresses between VMs.
 pub struct Azure {
     api: JsonApi,
-    /// The resource group in which addresses are created.
+    /// The resource group for new addresses.
     group: Option<String>,
     known: Mutex<BTreeMap<Scope, Known>>,
-    /// When Azure wants to be asked for an operation again.
+    /// The earliest time to poll each operation again, from `Retry-After`.
     resting: Mutex<BTreeMap<String, Instant>>,
-    /// Held while a name for a new address is chosen, so that two don't get the same one.
+    /// Held while `create` chooses a name, so that two creations do not choose the same one.
     naming: tokio::sync::Mutex<()>,
 }
 
-/// What things are called, as last listed.
+/// Resource IDs from the last listing.
 #[derive(Clone, Default)]
 struct Known {
-    /// The ids of addresses.
     addresses: BTreeMap<Address, String>,
-    /// The ids of machines' interfaces.
+    /// The interface of each VM.
     interfaces: BTreeMap<VmId, String>,
 }
 
 impl Azure {
-    /// A driver for all subscriptions that the token may use. Addresses are created in the given resource group.
+    /// Creates a driver for all subscriptions that the token can access. It creates addresses in the resource group
+    /// `group`.
     pub fn new(service: HttpService, url: &str, tokens: Arc<dyn Tokens>, group: Option<String>) -> Self {
         Self {
             api: JsonApi::new(service, url, tokens, explain),
@@ -122,7 +125,7 @@ impl Azure {
         }
     }
 
-    /// All items of a paged listing.
+    /// Reads all pages of a listing.
     async fn list_pages<T: DeserializeOwned>(&self, name: &str, path: Path) -> Result<Vec<T>, DriverError> {
         let (mut all, mut path) = (Vec::new(), path);
         for _ in 0..PAGES_MAX {
@@ -133,7 +136,7 @@ impl Azure {
                 None => return Ok(all),
             }
         }
-        Err(unreadable(name, &"it does not end"))
+        Err(unreadable(name, &"the listing has too many pages"))
     }
 
     async fn list_addresses(&self, scope: &Scope) -> Result<Vec<PublicIp>, DriverError> {
@@ -152,7 +155,7 @@ impl Azure {
         let interfaces = self.list_interfaces(scope).await?;
         let mut known = Known::default();
         for interface in &interfaces {
-            // Any interface is better than none, and the primary one better than any.
+            // Prefer the primary interface; without one, use any.
             if let Some(vm) = interface.holder() {
                 let found = known.interfaces.entry(vm).or_insert_with(|| interface.id().to_owned());
                 if interface.is_primary() {
@@ -164,26 +167,26 @@ impl Azure {
             interfaces.iter().map(|interface| (interface.id().to_lowercase(), interface)).collect();
         let changing: Vec<_> =
             interfaces.iter().filter(|interface| interface.state() == State::Changing).collect();
-        let mut listing = Listing { tags: Tags::Told, ..Listing::default() };
+        let mut listing = Listing { tags: Tags::Complete, ..Listing::default() };
         for found in addresses {
             let Some(address) = found.address() else {
-                // One that is being created for somebody has a tag and no number yet.
+                // An address that is being created has a tag but no IP address yet.
                 if found.tag().is_some() && found.state() == State::Changing {
-                    listing.tags = Tags::Untold;
+                    listing.tags = Tags::Incomplete;
                 }
                 continue;
             };
             let interface = |id: &str| by_id.get(&id.to_lowercase()).copied();
             let is_coming = || changing.iter().any(|interface| interface.place_of(&found.id).is_some());
             let holding = match found.holding(interface) {
-                // The interface may name it before it names the interface.
+                // The interface can refer to the address before the address refers to the interface.
                 Holding::Free if is_coming() => Holding::Unknown(CHANGING.into()),
                 holding => holding,
             };
             if let Some(HolderId::Interface(id)) = found.holder()
                 && interface(&id).is_some_and(|interface| interface.state() == State::Failed)
             {
-                listing.doubtful.insert(address);
+                listing.unconfirmed.insert(address);
             }
             let region = found.location.as_deref().map(|location| location.to_lowercase().into());
             let tag = found.tag().map(Into::into);
@@ -194,7 +197,7 @@ impl Azure {
         Ok(listing)
     }
 
-    /// What was called so when it was last listed; where it was not, it is listed again.
+    /// Looks up a resource ID. If it is not known from the last listing, the driver lists again.
     async fn called<T>(
         &self,
         scope: &Scope,
@@ -212,7 +215,7 @@ impl Azure {
         look().ok_or_else(|| DriverError::NotFound(format!("{what} in subscription {}", scope.account)))
     }
 
-    /// An address as it is now. A name that was given to another address since is not taken for the one that is meant.
+    /// Reads an address, and checks that its resource ID still belongs to it.
     async fn read_address(&self, scope: &Scope, address: Address) -> Result<PublicIp, DriverError> {
         let id = self.called(scope, &address, |known| known.addresses.get(&address).cloned()).await?;
         let read = self.api.call("PublicIPAddresses_Get", Method::GET, &resource_path(&id), None).await;
@@ -222,9 +225,9 @@ impl Azure {
             return read;
         }
         if matches!(read, Ok(_) | Err(DriverError::NotFound(_))) {
-            // It may have another name by now, which the next look will tell.
+            // It may have another resource ID by now, which the next listing shows.
             self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(scope);
-            return Err(DriverError::NotFound(format!("{address} is not called {id} any more")));
+            return Err(DriverError::NotFound(format!("{id} no longer has the address {address}")));
         }
         read
     }
@@ -237,7 +240,7 @@ impl Azure {
         let public = self.read_address(scope, address).await?;
         let id = self.called(scope, vm, |known| known.interfaces.get(vm).cloned()).await?;
         let mut interface = self.read_interface(&id).await?;
-        // It may be on another interface of the machine already.
+        // Another interface of the VM may already have the address.
         if let Some(HolderId::Interface(other)) = public.holder()
             && !is_same(&other, interface.id())
         {
@@ -249,16 +252,18 @@ impl Azure {
         }
         if interface.holder().as_ref() != Some(vm) {
             self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(scope);
-            return Err(DriverError::Conflict(format!("{id} does not belong to {vm} any more")));
+            return Err(DriverError::Conflict(format!("{id} no longer belongs to {vm}")));
         }
         if let (Some(here), Some(there)) = (interface.location(), &public.location)
             && !here.eq_ignore_ascii_case(there)
         {
-            return Err(DriverError::Invalid(format!("{address} is in {there}, and {vm} is in {here}")));
+            return Err(DriverError::Invalid(format!(
+                "{address} is in region {there}, but {vm} is in {here}"
+            )));
         }
         let Some(place) = interface.place_of(&public.id).or_else(|| interface.place_for(address)) else {
             return Err(DriverError::Invalid(format!(
-                "{id} has no configuration that {address} could be in"
+                "{id} has no IP configuration for the IP version of {address}"
             )));
         };
         if public.state() == State::Changing || interface.state() == State::Changing {
@@ -266,9 +271,10 @@ impl Azure {
         }
         match interface.public_at(place) {
             Some(present) if !is_same(present, &public.id) => {
-                return Err(DriverError::Conflict(format!("{vm} already has the address {present}")));
+                return Err(DriverError::Conflict(format!("{vm} already holds the address {present}")));
             }
-            // A change that has failed is asked for again: what is told then may be what was wanted, and not what is.
+            // After a failed change Azure may show the requested state instead of the actual one, so the driver writes
+            // the interface again.
             Some(_) if interface.state() == State::Settled => return Ok(Progress::Done),
             Some(_) => {}
             None => {
@@ -285,12 +291,12 @@ impl Azure {
         let Some(holder) = public.holder() else { return Ok(Progress::Done) };
         let interface = match holder {
             HolderId::Interface(id) => match self.read_interface(&id).await {
-                // An interface that is gone holds nothing.
+                // A deleted interface holds no address.
                 Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
                 interface => interface?,
             },
             HolderId::Other(other) if other == *vm => {
-                let message = format!("{address} is part of {other}: take it off there");
+                let message = format!("{address} belongs to {other}: detach it there");
                 return Err(DriverError::Invalid(message));
             }
             HolderId::Other(_) => return Err(not_held_by(address, vm)),
@@ -306,7 +312,8 @@ impl Azure {
         }
     }
 
-    /// Writes an interface, if it is still as it was read, with one address in one place or with none in it.
+    /// Writes an interface if it is unchanged since it was read. `put` is the address for the IP configuration at
+    /// `place`; `None` removes the address from it.
     async fn write(
         &self,
         scope: &Scope,
@@ -324,13 +331,13 @@ impl Azure {
         let path = resource_path(interface.id());
         let body = interface.with_public(place, put.map(|(id, _)| id));
         let answer = self.api.call_with_headers(name, Method::PUT, &path, headers, Some(body)).await?;
-        let (headers, told): (_, Value) = answer;
-        // Who tells nothing of the interface has accepted the change, and no more.
-        let state = if told.is_null() { State::Changing } else { State::told_by(&told) };
+        let (headers, body): (_, Value) = answer;
+        // A response without a body means that Azure has only accepted the change.
+        let state = if body.is_null() { State::Changing } else { State::told_by(&body) };
         Ok(self.progress(scope, address, put.map(|(_, vm)| vm), path, &headers, state))
     }
 
-    /// How far a change has come, by the answer to it.
+    /// The progress of a change, from the response to it.
     fn progress(
         &self,
         scope: &Scope,
@@ -344,7 +351,7 @@ impl Azure {
         if link.is_none() && state == State::Settled {
             return Progress::Done;
         }
-        // Without a link the resource itself says when its change has ended.
+        // Without a link to an operation, the driver polls the resource itself.
         let id = link.unwrap_or(path).to_string();
         self.rest(&id, headers);
         Progress::Underway(Operation {
@@ -356,7 +363,7 @@ impl Azure {
         })
     }
 
-    /// Leaves an operation alone for as long as an answer about it asks.
+    /// Delays the next poll of an operation as `Retry-After` asks.
     fn rest(&self, id: &str, headers: &HeaderMap) {
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pause) = retry_after(headers) {
@@ -378,9 +385,10 @@ impl Azure {
         let path = Path::encoded(id);
         let answer = self.api.call_with_headers(name, Method::GET, &path, HeaderMap::new(), None).await;
         let polled = match answer {
-            // Azure forgets operations long after they have ended.
+            // Azure keeps operations long after they have ended, so this one is not running.
             Err(DriverError::NotFound(message)) => Polled::Failed(DriverError::NotFound(message)),
-            // Whoever may not look at operations never learns of their end that way; what they change can still be read.
+            // Without the permission to read operations, polling again does not help. The caller can still list what
+            // the operation changes.
             Err(error @ (DriverError::Denied { .. } | DriverError::Invalid(_))) => Polled::Failed(error),
             Err(error) => return Err(error),
             Ok((headers, body)) => {
@@ -395,8 +403,8 @@ impl Azure {
         Ok(polled)
     }
 
-    /// The answer to this is an address, so here, and nowhere else, it is waited until there is one. Where that takes too
-    /// long, the address is found by its tag later.
+    /// Creates an address and waits until Azure has assigned an IP address. This is the only call that waits. If it
+    /// takes too long, a later listing finds the address by its tag.
     async fn create_one(
         &self,
         scope: &Scope,
@@ -411,16 +419,16 @@ impl Azure {
                 (State::Settled, Some(address)) => return Ok(address),
                 (State::Failed, _) => {
                     return Err(DriverError::Invalid(format!(
-                        "Azure could not create {id}: look at it there"
+                        "Azure could not create {id}: see its status in the Azure portal"
                     )));
                 }
                 _ => tokio::time::sleep(CREATE_LOOK_EVERY).await,
             }
         }
-        Err(DriverError::Unavailable(format!("{id} was created and has no address yet")))
+        Err(DriverError::Unavailable(format!("Azure has not assigned an IP address to {id} yet")))
     }
 
-    /// Asks for an address under a name that is not in use, and gives its id and path. Whoever asks twice gets one address.
+    /// Requests a new address with an unused name, and returns its resource ID and path. The request is idempotent.
     async fn ask_for_address(
         &self,
         scope: &Scope,
@@ -429,14 +437,14 @@ impl Azure {
     ) -> Result<(String, Path), DriverError> {
         let group = self.group.as_deref().ok_or_else(|| {
             DriverError::Invalid(
-                "AZURE_RESOURCE_GROUP is not set, so addresses have no place to be created".into(),
+                "AZURE_RESOURCE_GROUP is not set: set it to the resource group for new addresses".into(),
             )
         })?;
         let _naming = self.naming.lock().await;
         let listed = self.list_addresses(scope).await?;
         let parent = format!("subscriptions/{}/resourceGroups/{group}", scope.account);
         let id = |name: &String| format!("{parent}/providers/Microsoft.Network/publicIPAddresses/{name}");
-        // One that could not be created has no number, and is tried again under its name.
+        // An address whose creation failed has no IP address. Its name is used again.
         let has_name = |found: &&PublicIp| found.state() != State::Failed || found.address().is_some();
         let is_taken =
             |name: &String| listed.iter().filter(has_name).any(|found| is_same(&found.id, &id(name)));
@@ -459,7 +467,7 @@ impl Azure {
         Ok((id(&name), path))
     }
 
-    /// Azure refuses to delete an address that something holds.
+    /// Deletes an address. Azure rejects this while something holds the address.
     async fn delete(&self, scope: &Scope, address: Address, tag: &str) -> Result<Progress, DriverError> {
         let public = match self.read_address(scope, address).await {
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
@@ -469,16 +477,16 @@ impl Azure {
         let path = resource_path(&public.id);
         let name = "PublicIPAddresses_Delete";
         match self.api.call_with_headers(name, Method::DELETE, &path, HeaderMap::new(), None).await {
-            Ok((headers, told)) => {
-                Ok(self.progress(scope, address, None, path, &headers, State::told_by(&told)))
+            Ok((headers, body)) => {
+                Ok(self.progress(scope, address, None, path, &headers, State::told_by(&body)))
             }
             Err(DriverError::NotFound(_)) => Ok(Progress::Done),
             Err(error) => Err(error),
         }
     }
 
-    /// Azure lists what the role covers, so a machine that is not listed may be there all the same. One that has an
-    /// interface is.
+    /// Lists VMs. Azure lists only the VMs that the role covers. A VM that is not listed but has an interface exists,
+    /// so it counts as running.
     async fn list_machines(&self, scope: &Scope) -> Result<BTreeMap<VmId, MachineState>, DriverError> {
         let name = "VirtualMachines_ListAll";
         let path = Path::new(
@@ -549,6 +557,6 @@ impl AddressDriver for Azure {
     }
 
     fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: false, late_max: Duration::ZERO }
+        Traits { moves_in_one_call: false, staleness_max: Duration::ZERO }
     }
 }

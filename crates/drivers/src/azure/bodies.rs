@@ -1,4 +1,4 @@
-//! JSON bodies of Azure's resource manager, as far as the driver reads them.
+//! JSON bodies of Azure Resource Manager, with the fields that the driver reads.
 
 use std::collections::BTreeMap;
 
@@ -61,12 +61,12 @@ impl PublicIp {
                 HolderId::Interface(interface.unwrap_or(id).to_owned())
             }
             Some(parsed) => HolderId::Other(parsed.as_holder()),
-            // An id of a form that we don't know is still somebody.
+            // An ID in an unknown format is a holder too.
             None => HolderId::Other(id.to_lowercase().into()),
         })
     }
 
-    /// Who holds it, by the interfaces that are known.
+    /// The holder of the address. `interface` looks up a listed interface by its ID.
     pub(super) fn holding<'a>(&self, interface: impl Fn(&str) -> Option<&'a Interface>) -> Holding {
         if self.state() == State::Changing {
             return Holding::Unknown(CHANGING.into());
@@ -77,9 +77,10 @@ impl PublicIp {
             Some(HolderId::Interface(id)) => match interface(&id) {
                 Some(found) if found.state() == State::Changing => Holding::Unknown(CHANGING.into()),
                 Some(found) => Holding::By(found.holder().unwrap_or_else(|| id.as_str().into())),
-                // It came or went between the two listings, or we may not see it: it may be any machine's, also one of ours.
+                // The interface was created or deleted between the two listings, or the role does not cover it. Any VM
+                // can be the holder, also a node.
                 None => Holding::Unknown(
-                    format!("it is on {id}, which is not listed: the controller's role has to cover it")
+                    format!("it is on {id}, which is not listed: check that the controller's role covers it")
                         .into(),
                 ),
             },
@@ -112,7 +113,7 @@ pub(super) struct Status {
 }
 
 impl Machine {
-    /// Only what says that it has stopped has stopped.
+    /// A VM is stopped only if its status says so.
     pub(super) fn state(&self) -> MachineState {
         let is_off = |status: &Status| {
             matches!(status.code.to_lowercase().as_str(), "powerstate/deallocated" | "powerstate/stopped")
@@ -124,9 +125,9 @@ impl Machine {
     }
 }
 
-/// What an address is part of.
+/// What holds an address.
 pub(super) enum HolderId {
-    /// A network interface, by its id.
+    /// A network interface, by its resource ID.
     Interface(String),
     /// Anything else, such as a load balancer.
     Other(VmId),
@@ -141,5 +142,5 @@ impl std::fmt::Display for HolderId {
     }
 }
 
-/// The name of the tag that a created address carries.
+/// The key of the tag on addresses that the controller creates.
 pub(super) const TAG: &str = "ip-address-controller";

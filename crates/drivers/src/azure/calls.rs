@@ -1,4 +1,4 @@
-//! Paths and errors of Azure's resource manager, and what its operations say.
+//! Paths and errors of Azure Resource Manager, and the states of its operations.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use serde_json::Value;
 use crate::http::{Path, Refused};
 use crate::{DriverError, Polled};
 
-/// Where all resources of a kind of a subscription's network are found.
+/// The path that lists all network resources of one type in a subscription.
 pub(super) fn network_list(scope: &Scope, kind: &str) -> Path {
     let path = Path::new("subscriptions/{}/providers/Microsoft.Network/{}", &[&scope.account, &kind]);
     path.and("?api-version={}", &[&NETWORK_API])
 }
 
-/// Where a resource of the network is found.
+/// The path of a network resource.
 pub(super) fn resource_path(id: &str) -> Path {
     Path::of_id(id).and("?api-version={}", &[&NETWORK_API])
 }
 
-/// The path of a link. Whatever server a link names, our token goes to the one that we know.
+/// The path of a link. The driver ignores the host of the link, so the token goes only to the configured host.
 pub(super) fn path_of(link: &str) -> Option<Path> {
     let path = link.split_once("://")?.1.split_once('/')?.1;
     (!path.is_empty()).then(|| Path::encoded(path))
 }
 
-/// Whether an operation has ended, by what is told of it or of the resource that it changes.
+/// Whether an operation has ended, from the body of the operation or of the resource that it changes.
 pub(super) fn ended(body: &Value) -> Option<Polled> {
     let status = body["status"].as_str().or_else(|| body["properties"]["provisioningState"].as_str())?;
     Some(match status {
@@ -35,17 +35,17 @@ pub(super) fn ended(body: &Value) -> Option<Polled> {
     })
 }
 
-/// Why an operation had no effect. Most reasons are others' changes, which the next look will tell.
+/// The error of a failed operation. Most causes are changes by others, so it is a conflict: the caller reads again.
 pub(super) fn failure(status: &str, error: &Value) -> DriverError {
     let code = error["code"].as_str().unwrap_or(status);
-    DriverError::Conflict(format!("{code}: {}", error["message"].as_str().unwrap_or("no explanation")))
+    DriverError::Conflict(format!("{code}: {}", error["message"].as_str().unwrap_or("no error message")))
 }
 
 pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
     let error = &refused.body["error"];
-    let said = error["message"].as_str().unwrap_or("no explanation");
+    let answer = error["message"].as_str().unwrap_or("no error message");
     let code = error["code"].as_str().unwrap_or("no code");
-    let message = format!("{name}: {code}: {said}");
+    let message = format!("{name}: {code}: {answer}");
     match (refused.status, code) {
         (429, _) => {
             let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
@@ -62,16 +62,16 @@ pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
         )
         | (412, _) => DriverError::Conflict(message),
         (_, "ScopeLocked" | "ReadOnlyDisabledSubscription") => DriverError::Invalid(format!(
-            "{message} Nothing can be changed there until the lock is removed or the subscription is enabled"
+            "{message} It is locked or disabled: remove the lock or enable the subscription"
         )),
         (_, "DenyAssignmentAuthorizationFailed") => DriverError::Invalid(format!(
-            "{message} The resource group is locked down, as that of an AKS cluster's nodes can be, and no role helps: \
-             it has to be unrestricted, which AKS Standard can and AKS Automatic can't be"
+            "{message} The resource group is locked down, and no role can change that. On AKS Standard, set the \
+             lockdown of the node resource group to Unrestricted. On AKS Automatic this is not possible"
         )),
-        // The regions were compared before, so what is missing is the address.
+        // The driver has already compared the regions, so the missing resource is the address.
         (404, _) | (400, "InvalidResourceReference") => DriverError::NotFound(message),
         (401, _) | (_, "AuthorizationFailed" | "LinkedAuthorizationFailed" | "LinkedAccessCheckFailed") => {
-            let permission = action_in(said).unwrap_or(action_of(name)).to_owned();
+            let permission = action_in(answer).unwrap_or(action_of(name)).to_owned();
             DriverError::Denied { permission, message }
         }
         (409, _) => DriverError::Conflict(message),
@@ -80,9 +80,10 @@ pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
     }
 }
 
-/// The action that a refusal says is missing: the last one that it names, because those before it are allowed.
-pub(super) fn action_in(said: &str) -> Option<&str> {
-    let (_, rest) = said.rsplit_once("perform action")?;
+/// The missing action that an authorization error names. If it names several, the last one is missing and the others
+/// are allowed.
+pub(super) fn action_in(answer: &str) -> Option<&str> {
+    let (_, rest) = answer.rsplit_once("perform action")?;
     rest.split('\'').nth(1).filter(|action| action.contains('/'))
 }
 
@@ -98,8 +99,8 @@ pub(super) fn action_of(name: &str) -> &'static str {
     }
 }
 
-/// Versions of the two APIs.
+/// The version of the network API.
 pub(super) const NETWORK_API: &str = "2024-05-01";
 
-/// Where a refusal does not say how long to wait: what is used up comes back within seconds.
+/// The wait if a response has no `Retry-After`. Azure refills its token buckets within seconds.
 pub(super) const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(10);

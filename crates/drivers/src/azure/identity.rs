@@ -1,16 +1,16 @@
-//! Tokens for Azure, from Azure's own library and over our own connections.
+//! Tokens for Azure, from Azure's identity library, over the connections of this crate.
 //!
-//! In: what the environment says of who we are, under the names that Azure's libraries know, and an HTTP service. Out: a
-//! [`Tokens`]. The first line that applies:
+//! In: the credentials from the environment variables that Azure's libraries use, and an HTTP service. Out: a
+//! [`Tokens`]. The first line that applies is used:
 //!
 //! ```text
-//! AZURE_FEDERATED_TOKEN_FILE   workload identity: the pod's own token is exchanged for one of Azure's
+//! AZURE_FEDERATED_TOKEN_FILE   workload identity: exchanges the pod's token for an Azure token
 //! AZURE_CLIENT_SECRET          an application and its secret
-//! neither                      the managed identity of the machine; AZURE_CLIENT_ID says which, where there are several
+//! neither                      the managed identity of the VM; AZURE_CLIENT_ID selects one of several
 //! ```
 //!
-//! The library keeps a token until shortly before it ends. It never gets a connection that is fenced: asking for a token
-//! changes nothing, and whoever does not lead yet reads already.
+//! The library caches a token until shortly before it expires. Token requests are not fenced: they change nothing, and
+//! a process that is not the leader also reads from Azure.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,32 +36,31 @@ use crate::DriverError;
 use crate::http::{HttpService, hide_secrets};
 use crate::tokens::Tokens;
 
-/// Who we are at Azure.
+/// The credentials for Azure.
 #[derive(Clone, Default)]
 pub struct Identity {
     /// The tenant that the identity belongs to.
     pub tenant: String,
-    /// The application's or managed identity's client id.
+    /// The client ID of the application or managed identity.
     pub client: Option<String>,
     /// The application's secret.
     pub secret: Option<String>,
-    /// A file with the token that Kubernetes gives the pod.
+    /// The file with the service account token of the pod.
     pub federated_token_file: Option<PathBuf>,
-    /// Where tokens are exchanged, where that is not Azure's public cloud.
+    /// The URL of the token service. `None` for Azure's public cloud.
     pub authority: Option<String>,
 }
 
-/// The tokens of an identity.
 struct FromIdentity {
     identity: Identity,
     service: HttpService,
-    /// What the token is for.
+    /// The scope of the token.
     audience: String,
-    /// Made when the first token is asked for, so that whoever has nothing at Azure never hears of it.
+    /// Created with the first token, so a controller that does not use Azure needs no credentials for it.
     credential: OnceCell<Arc<dyn TokenCredential>>,
 }
 
-/// The tokens of an identity for the API at a URL, asked for over a service that is not fenced.
+/// Tokens of an identity for the API at `url`. `service` must not be fenced.
 pub fn tokens(identity: Identity, service: HttpService, url: &str) -> Arc<dyn Tokens> {
     let audience = format!("{}/.default", url.trim_end_matches('/'));
     Arc::new(FromIdentity { identity, service, audience, credential: OnceCell::new() })
@@ -76,7 +75,7 @@ impl FromIdentity {
             Arc::new(cloud.into())
         });
         let client_options = ClientOptions {
-            // Whoever needs a token asks again.
+            // The callers retry.
             retry: RetryOptions::none(),
             transport: Some(Transport::new(Arc::new(OurConnections(self.service.clone())))),
             cloud,
@@ -116,7 +115,7 @@ impl Tokens for FromIdentity {
     }
 }
 
-/// Our connections, for Azure's library.
+/// The HTTP client that Azure's library uses.
 struct OurConnections(HttpService);
 
 impl std::fmt::Debug for OurConnections {
@@ -142,7 +141,7 @@ impl HttpClient for OurConnections {
                 sent = sent.header(name.as_str(), value.as_str());
             }
             let Body::Bytes(body) = request.body() else {
-                return Err(failed("a token is never asked for with a stream".into()));
+                return Err(failed("token requests with a streamed body are not supported".into()));
             };
             let mut sent = sent.body(body.clone()).map_err(|error| failed(error.into()))?;
             hide_secrets(sent.headers_mut());

@@ -1,21 +1,21 @@
-//! What Azure calls its resources, and what we call machines.
+//! Azure resource IDs, and the VM IDs made from them.
 //!
-//! In: ids such as `/subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/N`. Out: a [`VmId`], which
-//! is `s/g/n` for a virtual machine and `s/g/type/n` for anything else that may hold an address. Azure compares ids without
-//! regard to case and writes the same one in different ways, so ours are in lower case.
+//! In: IDs such as `/subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/N`. Out: a [`VmId`]:
+//! `s/g/n` for a VM, and `s/g/type/n` for other resources that can hold an address. Azure ignores case in IDs and
+//! writes the same ID in different ways, so VM IDs are in lower case.
 
 use plan::VmId;
 
-/// A resource's id in parts, in lower case.
+/// The parts of a resource ID, in lower case.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ResourceId {
     pub(super) subscription: String,
     pub(super) group: String,
-    /// The type, as in `networkinterfaces`; of a resource inside of another, that of the outer one.
+    /// The resource type, for example `networkinterfaces`. For a nested resource, the type of the outer resource.
     pub(super) kind: String,
-    /// The name; of a resource inside of another, that of the outer one.
+    /// The name. For a nested resource, the name of the outer resource.
     pub(super) name: String,
-    /// Types and names of what is inside of it.
+    /// The types and names of nested resources.
     inner: Vec<String>,
 }
 
@@ -39,18 +39,18 @@ impl ResourceId {
         })
     }
 
-    /// Whether this is a virtual machine of its own. An instance of a Uniform scale set is not: it has no interface that could
-    /// be changed. One of a Flexible set is.
+    /// Whether this is a standalone VM or an instance of a Flexible scale set. Instances of Uniform scale sets are not:
+    /// their interfaces can't be changed separately.
     pub(super) fn is_machine(&self) -> bool {
         self.kind == "virtualmachines" && self.inner.is_empty()
     }
 
-    /// Whether this is a network interface that can be changed on its own, or a part of one.
+    /// Whether this is a network interface that can be changed separately, or a part of one.
     pub(super) fn is_interface(&self) -> bool {
         self.kind == "networkinterfaces"
     }
 
-    /// What we call it as a holder of addresses.
+    /// The ID of this resource as a holder of addresses.
     pub(super) fn as_holder(&self) -> VmId {
         let Self { subscription, group, kind, name, .. } = self;
         let name = if self.is_machine() {
@@ -62,7 +62,7 @@ impl ResourceId {
     }
 }
 
-/// Whether two ids mean the same resource.
+/// Whether two IDs refer to the same resource.
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     one.trim_start_matches('/').eq_ignore_ascii_case(other.trim_start_matches('/'))
 }

@@ -1,15 +1,16 @@
 //! A network interface, read and written as a whole.
 //!
-//! In: what Azure says of an interface. Out: the same, with one public address put in or left out. A write replaces the
-//! whole interface, so whatever is not sent back is lost: security groups, the pools of load balancers, further
-//! configurations. Therefore the body is kept as it was read, whatever is in it, and only one field of it is ever changed.
+//! In: the JSON of an interface from Azure. Out: the same JSON with one public address added or removed. A write
+//! replaces the whole interface, so every field that is not sent back is lost: security groups, load balancer pools,
+//! other IP configurations. So the body is kept as it was read, with unknown fields, and only one field of it is
+//! changed.
 
 use plan::{Address, VmId};
 use serde_json::{Value, json};
 
 use super::ids::{ResourceId, is_same};
 
-/// An interface as Azure told it.
+/// The JSON of an interface.
 pub(super) struct Interface(pub(super) Value);
 
 impl Interface {
@@ -17,7 +18,7 @@ impl Interface {
         self.0["id"].as_str().unwrap_or_default()
     }
 
-    /// What must still be so when it is written.
+    /// The version that `If-Match` sends with a write.
     pub(super) fn etag(&self) -> Option<&str> {
         self.0["etag"].as_str()
     }
@@ -26,28 +27,29 @@ impl Interface {
         self.0["location"].as_str()
     }
 
-    /// The machine that it belongs to.
+    /// The VM of this interface.
     pub(super) fn machine(&self) -> Option<VmId> {
         let machine = self.0["properties"]["virtualMachine"]["id"].as_str()?;
         ResourceId::parse(machine).map(|id| id.as_holder())
     }
 
-    /// The machine that it belongs to, or else itself.
+    /// The VM of this interface. If it has none, the interface itself.
     pub(super) fn holder(&self) -> Option<VmId> {
         self.machine().or_else(|| ResourceId::parse(self.id()).map(|id| id.as_holder()))
     }
 
-    /// Whether it is the one of several that a machine is reached by. One that is alone is not always said to be.
+    /// Whether this is the primary interface of its VM. Azure does not always set this for an only interface.
     pub(super) fn is_primary(&self) -> bool {
         self.0["properties"]["primary"] == true
     }
 
-    /// How its last change stands.
+    /// The provisioning state of the interface.
     pub(super) fn state(&self) -> State {
         State::told_by(&self.0)
     }
 
-    /// The configuration that an address belongs into: of its version, and the primary one where there are several.
+    /// The index of the IP configuration for an address: one of the same IP version, the primary one if there are
+    /// several.
     pub(super) fn place_for(&self, address: Address) -> Option<usize> {
         let wanted = if address.0.is_ipv6() { "IPv6" } else { "IPv4" };
         let is_meant = |configuration: &Value| {
@@ -59,18 +61,18 @@ impl Interface {
         primary.or_else(|| of_version().next()).map(|(at, _)| at)
     }
 
-    /// The configuration that has an address, by the address's id.
+    /// The index of the IP configuration that has an address. `public` is the resource ID of the address.
     pub(super) fn place_of(&self, public: &str) -> Option<usize> {
         let has = |at: &usize| self.public_at(*at).is_some_and(|found| is_same(found, public));
         (0..self.configurations().len()).find(has)
     }
 
-    /// The id of the address that a configuration has.
+    /// The resource ID of the address in an IP configuration.
     pub(super) fn public_at(&self, at: usize) -> Option<&str> {
         self.configurations().get(at)?["properties"]["publicIPAddress"]["id"].as_str()
     }
 
-    /// The same interface with another address in one configuration, or with none.
+    /// The interface with another address in one IP configuration, or with none.
     pub(super) fn with_public(mut self, at: usize, public: Option<&str>) -> Value {
         let properties = &mut self.0["properties"]["ipConfigurations"][at]["properties"];
         match (public, properties) {
@@ -86,17 +88,17 @@ impl Interface {
     }
 }
 
-/// How the last change of a resource stands.
+/// The provisioning state of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Settled,
     Changing,
-    /// What is told may be what was asked for, and not what is.
+    /// Azure may show the requested state instead of the actual one.
     Failed,
 }
 
 impl State {
-    /// The state of a resource, by what is told of it.
+    /// The provisioning state in the JSON of a resource.
     pub(super) fn told_by(resource: &Value) -> Self {
         Self::of(resource["properties"]["provisioningState"].as_str())
     }
@@ -116,7 +118,7 @@ mod tests {
     use proptest::collection::{btree_map, vec};
     use proptest::prelude::*;
 
-    /// Any JSON, as Azure may add fields that nobody here has heard of.
+    /// Any JSON, because Azure can add fields.
     fn anything() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),
@@ -136,7 +138,7 @@ mod tests {
         btree_map("[a-zA-Z]{1,10}", anything(), 0..5).prop_map(|map| map.into_iter().collect())
     }
 
-    /// A configuration with whatever in it, with or without an address.
+    /// An IP configuration with any content, with or without an address.
     fn configuration() -> impl Strategy<Value = Value> {
         (object(), object(), proptest::option::of("[a-z]{3}"), any::<bool>()).prop_map(
             |(mut around, mut properties, public, primary)| {
@@ -158,7 +160,7 @@ mod tests {
         })
     }
 
-    /// Every value in a body, by where it is; an empty list or object is one.
+    /// Every value in a body with its path. Empty lists and objects count as values.
     fn leaves(at: String, body: &Value, into: &mut Vec<(String, Value)>) {
         match body {
             Value::Object(fields) if !fields.is_empty() => {
@@ -176,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_of_an_interface_changes_but_the_one_address(read in interface(), at in 0usize..4, puts in any::<bool>()) {
+        fn only_the_one_address_of_an_interface_changes(read in interface(), at in 0usize..4, puts in any::<bool>()) {
             let count = read["properties"]["ipConfigurations"].as_array().map_or(0, Vec::len);
             let at = at % count;
             let public = puts.then_some("/public/new");
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_belongs_into_the_primary_configuration_of_its_version() {
+    fn an_address_goes_into_the_primary_configuration_of_its_version() {
         let read = json!({"properties": {"ipConfigurations": [
             {"properties": {"primary": false, "privateIPAddressVersion": "IPv4"}},
             {"properties": {"primary": true}},

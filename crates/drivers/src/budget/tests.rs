@@ -20,7 +20,7 @@ fn request(method: &str) -> Request<Bytes> {
     Request::builder().method(method).body(Bytes::new()).unwrap()
 }
 
-/// When each of so many urgent requests may be sent, if each is sent as soon as it may.
+/// When each of `count` urgent requests is sent, if each is sent as soon as possible.
 async fn times(budget: &Budget, count: usize) -> Vec<Instant> {
     let mut times = Vec::new();
     while times.len() < count {
@@ -33,32 +33,35 @@ async fn times(budget: &Budget, count: usize) -> Vec<Instant> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_window_ever_holds_more_than_the_limit() {
+async fn no_window_contains_more_requests_than_the_limit() {
     let times = times(&per_minute(10), 40).await;
     for (at, time) in times.iter().enumerate() {
         let within = times[at..].iter().filter(|other| **other < *time + Duration::from_secs(60)).count();
         assert!(within <= 10, "{within} requests within a minute");
     }
-    assert_eq!(times[39] - times[0], 3 * (Duration::from_secs(60) + JITTER), "and not slower than needed");
+    assert_eq!(times[39] - times[0], 3 * (Duration::from_secs(60) + JITTER), "not slower than needed");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bucket_gives_its_burst_at_once_and_then_as_much_as_comes_back() {
+async fn a_bucket_allows_its_burst_at_once_and_then_its_refill_rate() {
     let budget = budget(Limit::bucket(|_| true, 50, 5));
     let started = Instant::now();
     let times = times(&budget, 100).await;
-    assert_eq!(times[47] - started, Duration::ZERO, "all but what may come together with later ones");
+    assert_eq!(times[47] - started, Duration::ZERO, "the burst minus the tolerance");
     assert_eq!(times[48] - started, Duration::from_millis(200));
     assert_eq!(times[99] - started, Duration::from_millis(52 * 200));
     tokio::time::sleep(Duration::from_secs(3_600)).await;
     for _ in 0..48 {
         assert!(budget.try_take(&request("POST"), URGENT, Instant::now()).is_ok());
     }
-    assert!(budget.try_take(&request("POST"), URGENT, Instant::now()).is_err(), "it holds no more than that");
+    assert!(
+        budget.try_take(&request("POST"), URGENT, Instant::now()).is_err(),
+        "an idle bucket does not grow"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_request_takes_comes_back_from_its_answer_on() {
+async fn a_request_stops_counting_only_after_its_response() {
     let bucket = Limit::bucket(|_| true, 10, 1);
     for (budget, least) in [(per_minute(10), 60_500), (budget(bucket), 1_000)] {
         let take = || budget.try_take(&request("POST"), URGENT, Instant::now());
@@ -66,14 +69,14 @@ async fn what_a_request_takes_comes_back_from_its_answer_on() {
         tokio::time::sleep(Duration::from_secs(5)).await;
         drop(slow);
         let next = take().err().map(|at| at - Instant::now());
-        assert_eq!(next, Some(Duration::from_millis(least)), "they may just have arrived");
+        assert_eq!(next, Some(Duration::from_millis(least)), "the requests may have arrived just now");
         tokio::time::sleep(Duration::from_millis(least)).await;
         assert!(take().is_ok());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_provider_that_asks_one_to_wait_is_left_alone_by_all() {
+async fn after_a_429_all_requests_wait() {
     let sent = Arc::new(Mutex::new(0));
     let seen = Arc::clone(&sent);
     let full = move |_: Request<Bytes>| {
@@ -86,16 +89,16 @@ async fn a_provider_that_asks_one_to_wait_is_left_alone_by_all() {
     let ask = || full.clone().oneshot(request("PUT"));
     assert_eq!(ask().await.unwrap().status(), 429);
     for _ in 0..100 {
-        let told = ask().await.unwrap_err().downcast_ref::<NotSent>().copied();
-        assert_eq!(told, Some(NotSent { wait: Duration::from_secs(17) }));
+        let refused = ask().await.unwrap_err().downcast_ref::<NotSent>().copied();
+        assert_eq!(refused, Some(NotSent { wait: Duration::from_secs(17) }));
     }
     assert_eq!(*sent.lock().unwrap(), 1);
     tokio::time::sleep(Duration::from_secs(17)).await;
-    assert_eq!(ask().await.unwrap().status(), 429, "and is asked again then");
+    assert_eq!(ask().await.unwrap().status(), 429, "then it is sent again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_under_way_may_not_have_arrived_and_takes_its_place() {
+async fn a_request_in_flight_counts_until_its_response() {
     for budget in [per_minute(10), budget(Limit::bucket(|_| true, 10, 1))] {
         let take = || budget.try_take(&request("POST"), URGENT, Instant::now());
         let slow: Vec<_> = (0..10).map(|_| take().ok()).collect();
@@ -108,7 +111,7 @@ async fn what_is_under_way_may_not_have_arrived_and_takes_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_service_is_asked_again_a_window_after_its_answer_and_also_after_its_error() {
+async fn a_window_starts_at_the_response_or_error_of_a_slow_request() {
     let slow = |_| async {
         tokio::time::sleep(Duration::from_secs(5)).await;
         Err::<::http::Response<Bytes>, _>(tower::BoxError::from("no"))
@@ -126,7 +129,7 @@ async fn a_slow_service_is_asked_again_a_window_after_its_answer_and_also_after_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_wait_waits_until_the_reserve_is_whole_again_and_no_longer() {
+async fn an_ordinary_request_waits_only_until_the_reserve_is_free() {
     let budget = per_minute(40);
     let started = Instant::now();
     for _ in 0..40 {
@@ -134,11 +137,11 @@ async fn what_can_wait_waits_until_the_reserve_is_whole_again_and_no_longer() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let at = budget.try_take(&request("POST"), ORDINARY, Instant::now()).err();
-    assert_eq!(at, Some(started + Duration::from_millis(60_500 + 2_000)), "three of them must be over");
+    assert_eq!(at, Some(started + Duration::from_millis(60_500 + 2_000)), "three of them must have expired");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_limit_does_not_count_is_not_held_up_by_it() {
+async fn a_limit_does_not_delay_requests_that_it_does_not_count() {
     let budget = budget(Limit::bucket(|request| request.method() == "PUT", 1, 1));
     let put = || budget.try_take(&request("PUT"), URGENT, Instant::now());
     assert!(put().is_ok());
@@ -147,46 +150,46 @@ async fn what_a_limit_does_not_count_is_not_held_up_by_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_part_is_kept_for_what_is_urgent_for_what_has_begun_and_for_putting_on_what_is_taken_off() {
+async fn parts_of_each_limit_are_reserved_by_rank() {
     let window = (per_minute(100), [86, 9, 0, 5, 0]);
     let bucket = (budget(Limit::bucket(|_| true, 100, 1)), [87, 0, 5, 5, 3]);
     for (budget, expected) in [window, bucket] {
-        let look = |priority| Priority { has_begun: false, ..priority };
-        let taking_off = Priority { haste: Haste::TakingOff, has_begun: false };
-        let sent = [taking_off, look(ORDINARY), ORDINARY, look(URGENT), URGENT].map(|priority| {
+        let first = |priority| Priority { has_begun: false, ..priority };
+        let detaching = Priority { haste: Haste::TakingOff, has_begun: false };
+        let sent = [detaching, first(ORDINARY), ORDINARY, first(URGENT), URGENT].map(|priority| {
             let take = || budget.try_take(&request("POST"), priority, Instant::now()).ok();
             std::iter::from_fn(take).count()
         });
-        assert_eq!(sent, expected, "each after those that leave it something");
+        assert_eq!(sent, expected, "each rank gets what the ranks before it left");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_has_looked_goes_on_while_others_wait_to_look() {
+async fn a_step_that_has_read_writes_before_other_steps_read() {
     let service = HttpService::new(tower::service_fn(|_| async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         Ok::<_, tower::BoxError>(::http::Response::new(Bytes::new()))
     }));
     let service = budgeted(service, &[Limit::bucket(|_| true, 250, 25)]);
     let ask = || service.clone().oneshot(request("GET"));
-    let (some_at_a_time, looks) = (Semaphore::new(64), Cell::new(0));
-    let look_and_go_on = async || {
-        let _place = some_at_a_time.acquire().await;
-        let look = ask().inspect_ok(|_| looks.update(|so_far| so_far + 1));
-        with_haste(Haste::Urgent, look.and_then(|_| ask())).await
+    let (concurrency, reads) = (Semaphore::new(64), Cell::new(0));
+    let read_and_write = async || {
+        let _permit = concurrency.acquire().await;
+        let read = ask().inspect_ok(|_| reads.update(|so_far| so_far + 1));
+        with_haste(Haste::Urgent, read.and_then(|_| ask())).await
     };
     let step = async || {
-        while let Err(error) = look_and_go_on().await {
+        while let Err(error) = read_and_write().await {
             let NotSent { wait } = *error.downcast().unwrap();
             tokio::time::sleep(wait).await;
         }
     };
     futures::future::join_all((0..1_000).map(|_| step())).await;
-    assert!(looks.get() < 1_020, "{} looks for a thousand steps", looks.get());
+    assert!(reads.get() < 1_020, "{} reads for 1000 steps", reads.get());
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_that_wait_are_told_turns_of_their_own_and_all_are_sent_as_fast_as_it_is_allowed() {
+async fn waiting_requests_get_distinct_turns_and_use_the_full_rate() {
     for (budget, longest) in [(per_minute(10), 4 * 60_500), (budget(Limit::bucket(|_| true, 10, 1)), 40_000)]
     {
         let started = Instant::now();
@@ -200,40 +203,40 @@ async fn all_that_wait_are_told_turns_of_their_own_and_all_are_sent_as_fast_as_i
         };
         let tries = futures::future::join_all((0..50).map(|_| one())).await;
         assert_eq!(started.elapsed(), Duration::from_millis(longest));
-        assert!(tries.iter().all(|tries| *tries <= 1), "each turn was kept: {tries:?}");
+        assert!(tries.iter().all(|tries| *tries <= 1), "a turn was not kept: {tries:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn whose_turn_is_far_away_is_told_so_at_once() {
+async fn a_request_whose_turn_is_far_away_returns_at_once() {
     let (budget, started) = (budget(Limit::bucket(|_| true, 10, 1)), Instant::now());
     let one = async || {
         let refused = budget.take(&request("POST"), URGENT).await.err();
         (refused.map(|NotSent { wait }| wait), started.elapsed())
     };
-    let told = futures::future::join_all((0..50).map(|_| one())).await;
-    for (at, told) in told.into_iter().enumerate() {
+    let results = futures::future::join_all((0..50).map(|_| one())).await;
+    for (at, result) in results.into_iter().enumerate() {
         let turn = Duration::from_secs(at.saturating_sub(9) as u64);
         let expected = if turn > WAIT_MAX { (Some(turn), Duration::ZERO) } else { (None, turn) };
-        assert_eq!(told, expected, "{at}");
+        assert_eq!(result, expected, "{at}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_wait_is_told_a_turn_behind_all_that_cannot() {
+async fn an_ordinary_request_queues_behind_urgent_ones() {
     let (budget, minute) = (per_minute(10), Duration::from_secs(60) + JITTER);
     times(&budget, 10).await;
     let turn = |priority| budget.turn(&request("POST"), priority, Instant::now()) - Instant::now();
     assert_eq!(turn(ORDINARY), minute);
     for _ in 0..10 {
-        assert_eq!(turn(URGENT), minute, "not behind one that can wait");
+        assert_eq!(turn(URGENT), minute, "not behind an ordinary request");
     }
     assert_eq!(turn(ORDINARY), 2 * minute);
     assert_eq!(turn(URGENT), 2 * minute);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_waits_for_its_turn_instead_of_beginning_again() {
+async fn a_listing_waits_for_its_turn_instead_of_failing() {
     let budget = per_minute(1);
     budget.take(&request("POST"), URGENT).await.unwrap();
     let started = Instant::now();

@@ -1,11 +1,12 @@
-//! Names in Cloudflare's DNS.
+//! DNS records at Cloudflare.
 //!
-//! There is one record for each value. A change of a whole set is one request, and takes effect at once or not at all. Our
-//! mark is each record's comment. Whether a record is proxied stays as it was, and new values are as the old ones.
+//! Cloudflare has one record for each value. The driver changes a whole set in one batch request, which takes effect
+//! completely or not at all. The mark is the comment of each record. Records that are proxied stay proxied, and new
+//! records of the set are proxied too.
 //!
 //! ```text
 //! call                used for                      permission of the token
-//! zones.list          the id of a zone, once        Zone / Zone / Read
+//! zones.list          the ID of a zone, once        Zone / Zone / Read
 //! dns.records.list    read, write                   Zone / DNS / Read
 //! dns.records.batch   write                         Zone / DNS / Edit
 //! ```
@@ -28,37 +29,38 @@ use crate::http::{HttpService, JsonApi, Path, Refused, unreadable};
 use crate::record::{Difference, RecordChange, RecordDriver};
 use crate::tokens::Tokens;
 
-/// Cloudflare's address where `CLOUDFLARE_API_URL` does not say otherwise.
+/// The default URL of the Cloudflare API. `CLOUDFLARE_API_URL` overrides it.
 pub const DEFAULT_URL: &str = "https://api.cloudflare.com/client/v4";
 
 /// Every call this driver makes.
 pub const CALLS: &[&str] = &["zones.list", "dns.records.list", "dns.records.batch"];
 
-/// Cloudflare allows a user 1,200 in five minutes, and counts what that user does in the dashboard.
+/// The rate limit. Cloudflare allows 1,200 requests in five minutes for each user, including those in the dashboard.
 pub const REQUESTS_PER_FIVE_MINUTES: usize = 600;
 
-/// The most changes in one request.
+/// The maximum number of changes in one request.
 const BATCH_MAX: usize = 200;
 
-/// A set holds fewer records than this; the number that the cloud tells must be there.
+/// The page size of a listing. The driver reads one page, and checks that it contains the total that Cloudflare
+/// reports.
 const PAGE_SIZE: usize = 1_000;
 
-/// Whoever exceeds the limit is blocked for so long.
+/// The wait if a 429 has no `Retry-After`. Cloudflare blocks a user for five minutes.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(300);
 
-/// The time to live that means that Cloudflare chooses.
+/// The TTL that lets Cloudflare choose.
 const AUTOMATIC: u32 = 1;
 
 const MARK: &str = "ip-address-controller owner=";
 
-/// Publishes names in the zones that a token may edit.
+/// Publishes DNS records in the zones that a token can edit.
 pub struct Cloudflare {
     api: JsonApi,
     zones: Mutex<BTreeMap<Arc<str>, String>>,
 }
 
 impl Cloudflare {
-    /// A driver for the zones of a token.
+    /// Creates a driver for the zones of a token.
     pub fn new(service: HttpService, url: &str, tokens: Arc<dyn Tokens>) -> Self {
         Self { api: JsonApi::new(service, url, tokens, explain), zones: Mutex::default() }
     }
@@ -67,7 +69,7 @@ impl Cloudflare {
         self.api.call(name, Method::GET, path, None).await
     }
 
-    /// The id of a zone, which is asked for until it is found; a zone without a dot is named by its id.
+    /// The ID of a zone. A `zone` without a dot is an ID already. The driver stores the IDs that it finds.
     async fn zone(&self, zone: &Arc<str>) -> Result<String, DriverError> {
         if !zone.contains('.') {
             return Ok(zone.to_string());
@@ -90,12 +92,12 @@ impl Cloudflare {
             Path::new("zones/{}/dns_records?name={}&type={}&per_page={}", &[&zone, full, &kind, &PAGE_SIZE]);
         let answer: Result<Answer<Vec<Record>>, _> = self.ask(call, &path).await;
         if matches!(answer, Err(DriverError::NotFound(_))) {
-            // A zone that was made anew has another id.
+            // A zone that was deleted and created again has another ID.
             self.zones.lock().await.remove(&name.zone);
         }
         let Answer { result, result_info } = answer?;
         if result_info.is_some_and(|info| info.total_count.is_some_and(|total| total != result.len())) {
-            return Err(unreadable(call, &"it has more records than it tells"));
+            return Err(unreadable(call, &"it does not contain all records"));
         }
         let parsed = |record: Record| {
             Ok((record.content.parse().map_err(|_| unreadable(call, &record.content))?, record))
@@ -130,7 +132,7 @@ impl RecordDriver for Cloudflare {
     }
 }
 
-/// The id of the one zone of a name that resolvers are sent to.
+/// The ID of the only zone with a name. Active zones take precedence.
 fn the_one(zone: &str, found: Vec<Zone>) -> Result<String, DriverError> {
     let (active, others): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|zone| zone.status.as_deref() == Some("active"));
@@ -144,18 +146,18 @@ fn the_one(zone: &str, found: Vec<Zone>) -> Result<String, DriverError> {
         }
         (None, _) => {
             let message =
-                format!("the token sees no zone {zone} at Cloudflare: give it Zone / Zone / Read there");
+                format!("the token sees no zone {zone} at Cloudflare: grant it Zone / Zone / Read there");
             Err(DriverError::NotFound(message))
         }
     }
 }
 
-/// The requests that let a set hold other values. There is one, but for a change of more records than fit; then what is
-/// added comes first.
+/// The batch requests that change a set to its new values. It is one request, unless there are more changes than fit;
+/// then additions come before deletions.
 fn batches(name: &RecordName, found: &[(Address, Record)], new: &RecordSet) -> Vec<Value> {
     let comment = new.owner.as_ref().map(|owner| format!("{MARK}{owner}"));
     let is_proxied = found.iter().any(|(_, record)| record.proxied);
-    // A record that is proxied has no time to live of its own.
+    // Proxied records have no TTL of their own.
     let ttl = if is_proxied { AUTOMATIC } else { new.ttl.unwrap_or(AUTOMATIC) };
     let Difference { stays, exchanged, added, gone } = Difference::new(found, &new.values);
     let is_right =
@@ -192,7 +194,8 @@ fn batches(name: &RecordName, found: &[(Address, Record)], new: &RecordSet) -> V
     changes.chunks(BATCH_MAX).map(batch).collect()
 }
 
-/// A set whose records all carry one mark has that owner. One record of somebody else's, and it is that one's.
+/// The record set and its owner. It has an owner if all of its records have the same mark. One record without a mark
+/// makes the set foreign.
 fn set(found: &[(Address, Record)]) -> RecordSet {
     let owner_of = |record: &Record| -> Option<Arc<str>> {
         record.comment.as_deref()?.strip_prefix(MARK).map(Into::into)
@@ -206,15 +209,15 @@ fn set(found: &[(Address, Record)]) -> RecordSet {
     };
     RecordSet {
         values: found.iter().map(|(value, _)| *value).collect(),
-        // What is proxied has no time to live that anybody could choose.
+        // The TTL of proxied records can't be set.
         ttl: found.first().filter(|(_, record)| !record.proxied).and_then(|(_, record)| record.ttl),
         owner,
     }
 }
 
 fn explain(name: &str, refused: &Refused) -> DriverError {
-    let said = &refused.body["errors"][0];
-    let message = format!("{name}: {}", said["message"].as_str().unwrap_or("no explanation"));
+    let answer = &refused.body["errors"][0];
+    let message = format!("{name}: {}", answer["message"].as_str().unwrap_or("no error message"));
     let permission = match name {
         "zones.list" => "Zone / Zone / Read",
         "dns.records.list" => "Zone / DNS / Read",
@@ -265,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_zones_with_one_name_the_active_one_is_meant_and_no_guess_is_made() {
+    fn of_several_zones_only_a_single_active_one_is_used() {
         let zone = |id: &str, status: &str| Zone { id: id.into(), status: Some(status.into()) };
         assert_eq!(the_one("z", vec![zone("a", "moved"), zone("b", "active")]), Ok("b".into()));
         assert_eq!(the_one("z", vec![zone("a", "pending")]), Ok("a".into()));

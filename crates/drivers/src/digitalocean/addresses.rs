@@ -1,13 +1,14 @@
-//! DigitalOcean's reserved IPs.
+//! Reserved IPs of DigitalOcean.
 //!
-//! A reserved IP moves with one `assign` action, whether or not a droplet holds it, and is `locked` until the action has
-//! ended. One listing tells the holders of all addresses and which of them are locked, so it also polls all actions.
+//! One `assign` action moves a reserved IP, whether or not a droplet holds it. The address is `locked` until the action
+//! has ended. One listing shows the holders of all addresses and which of them are locked, so the driver polls all
+//! actions with it.
 //!
 //! ```text
 //! call                       used for                              scope of the token
 //! reserved_ips.list          list, poll                            reserved_ip:read
-//! reserved_ips.get           whom to take it from, before detach;  reserved_ip:read
-//!                            an address that is not listed
+//! reserved_ips.get           the holder, before detach; an         reserved_ip:read
+//!                            unlisted address
 //! reserved_ips_actions.post  attach (assign), detach (unassign)    reserved_ip:update
 //! droplets.list              machines                              droplet:read
 //! reserved_ips.create        create                                reserved_ip:create
@@ -16,11 +17,12 @@
 //! projects.create            the first creation with a tag         project:create
 //! ```
 //!
-//! Reserved IPs have no tags of their own, but each belongs to a project from its creation on. So a tag is the name of a
-//! project. Projects are read once, and again when an address names one that is not known.
+//! Reserved IPs have no tags, but each belongs to a project from the moment it exists. So a tag is the name of a
+//! project. The driver reads the projects once, and again if an address refers to an unknown one.
 //!
-//! An address that the account's owner brought along (BYOIP) is not listed. It is read by itself, if an object lists it. One that
-//! does not exist is not listed either, and costs a read as well. So it is read again seldom, and few are read with one listing.
+//! DigitalOcean does not list bring-your-own addresses (BYOIP). If an object refers to such an address, the driver
+//! reads it separately. Addresses that do not exist are not listed either, and cost a read too. So the driver rarely
+//! reads them again, and limits the reads for each listing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
@@ -53,55 +55,55 @@ pub const CALLS: &[&str] = &[
     "projects.create",
 ];
 
-/// What an account may do, unless DigitalOcean has raised its limit.
+/// The rate limit of an account, unless DigitalOcean has raised it.
 pub const REQUESTS_PER_MINUTE: usize = 250;
 
 /// See [`REQUESTS_PER_MINUTE`].
 pub const REQUESTS_PER_HOUR: usize = 5_000;
 
-/// A token that may not read projects is asked again after so long, because it may have been changed.
+/// How long the driver does not try again to list projects after the token was denied. The token may be changed.
 const DENIED_FOR: Duration = Duration::from_secs(600);
 
-/// The most addresses of which nothing is known that are read by themselves with one listing. Those that exist are always read:
-/// while where one of them is remains unknown, nothing is placed in the account.
+/// The maximum number of new unlisted addresses that the driver reads with one listing. It always reads those that
+/// exist: while the holder of one is unknown, the planner places nothing in the account.
 const NEW_MAX: usize = 50;
 
-/// How many of them are read at the same time.
+/// How many unlisted addresses the driver reads concurrently.
 const UNLISTED_AT_ONCE: usize = 8;
 
-/// An address that does not exist is read again after so long, because it may have been brought along since.
+/// How long the driver waits before it reads a missing address again. It may have become a BYOIP address.
 const ABSENT_FOR: Duration = Duration::from_secs(600);
 
-/// The pause between two reads of addresses that did not exist, however many there are: a list full of typing errors must not use
-/// up the calls that moves need.
+/// The minimum interval between two reads of missing addresses, however many there are. A list full of typing errors
+/// must not use up the calls that moves need.
 const ABSENT_EVERY: Duration = Duration::from_secs(6);
 
-/// Why an address that is not listed is unknown.
+/// Why an unlisted address is unknown.
 const UNREAD: &str = "DigitalOcean does not list it, and the limit on single reads per listing is reached";
 
-/// What a project is for, in the words from which DigitalOcean lets choose.
+/// The purpose of created projects, one of the values that DigitalOcean offers.
 const PURPOSE: &str = "Operational / Developer tooling";
 
 /// Moves reserved IPs between droplets.
 pub struct DigitalOcean {
     api: JsonApi,
-    /// Held while projects are read or made, so that two creations don't make the same one.
+    /// Held while the driver reads or creates projects, so that two creations do not create the same project.
     projects: Mutex<Projects>,
-    /// What is known of addresses that are not listed.
+    /// The state of unlisted addresses.
     unlisted: std::sync::Mutex<Unlisted>,
 }
 
-/// Addresses that objects list and DigitalOcean does not.
+/// Addresses that objects refer to and that DigitalOcean does not list.
 #[derive(Default)]
 struct Unlisted {
-    /// Whether each existed when it was last read, and when that was.
+    /// Whether each address existed at its last read, and the time of that read.
     read: BTreeMap<Address, (bool, Instant)>,
-    /// When one that had not existed was last read again.
+    /// When the driver last read a missing address again.
     again: Option<Instant>,
 }
 
 impl Unlisted {
-    /// Those of these that are to be read now: all that exist, some that were never read, and one of the others.
+    /// The addresses to read now: all that exist, some that were never read, and at most one of the missing ones.
     fn due(&mut self, unlisted: &BTreeSet<Address>) -> Vec<Address> {
         self.read.retain(|address, _| unlisted.contains(address));
         let exists = |address: &Address| self.read.get(address).map(|(exists, _)| *exists);
@@ -116,7 +118,7 @@ impl Unlisted {
     }
 }
 
-/// What came of reading addresses that are not listed.
+/// The result of reading unlisted addresses.
 #[derive(Default)]
 struct Unlistable {
     found: Vec<(Address, ReservedIp)>,
@@ -131,7 +133,7 @@ impl Unlistable {
 }
 
 impl DigitalOcean {
-    /// A driver for the account that the token belongs to.
+    /// Creates a driver for the account of the token.
     pub fn new(service: HttpService, url: &str, tokens: Arc<dyn Tokens>) -> Self {
         Self {
             api: JsonApi::new(service, url, tokens, explain),
@@ -140,7 +142,7 @@ impl DigitalOcean {
         }
     }
 
-    /// All that is listed, and those of these addresses that are not listed and exist.
+    /// Lists all addresses, and reads those of `named` that DigitalOcean does not list.
     async fn list_all(&self, named: &BTreeSet<Address>) -> Result<Listing, DriverError> {
         let all = self.list_reserved().await?;
         let listed: BTreeSet<_> = all.iter().map(|(address, _)| *address).collect();
@@ -148,7 +150,7 @@ impl DigitalOcean {
         Ok(self.describe(all, unlisted).await)
     }
 
-    /// Every reserved IP that DigitalOcean lists.
+    /// Reads every reserved IP that DigitalOcean lists.
     async fn list_reserved(&self) -> Result<Vec<(Address, ReservedIp)>, DriverError> {
         let name = "reserved_ips.list";
         let mut all = Vec::new();
@@ -159,7 +161,7 @@ impl DigitalOcean {
         Ok(all)
     }
 
-    /// A listing of what was listed and of what was read.
+    /// Makes a listing of the listed and the separately read addresses.
     async fn describe(&self, mut all: Vec<(Address, ReservedIp)>, unlisted: Unlistable) -> Listing {
         let Unlistable { found, unknown } = unlisted;
         all.extend(found);
@@ -168,8 +170,8 @@ impl DigitalOcean {
         let tags = self.know_projects(&mut projects, ids).await;
         let listed = |(address, found): (Address, ReservedIp)| {
             let region = found.region.as_ref().map(|region| region.slug.as_str().into());
-            // The names that are known may be old where they can't be read any more.
-            let tag = found.tag(projects.names.as_ref()).filter(|_| tags == Tags::Told);
+            // If the projects can't be read now, the known names may be outdated.
+            let tag = found.tag(projects.names.as_ref()).filter(|_| tags == Tags::Complete);
             (address, Listed { holding: found.holding(), region, tag })
         };
         let addresses = all.into_iter().map(listed).chain(unknown).collect();
@@ -181,7 +183,7 @@ impl DigitalOcean {
         stream::iter(reads).buffer_unordered(UNLISTED_AT_ONCE).collect().await
     }
 
-    /// Reads addresses that are not listed, each by itself: those that exist, and those of which that is not known.
+    /// Reads unlisted addresses one by one, as far as they are due.
     async fn read_unlisted(&self, unlisted: &BTreeSet<Address>) -> Unlistable {
         let due = self.unlisted.lock().unwrap_or_else(PoisonError::into_inner).due(unlisted);
         let mut read = self.read_each(due).await;
@@ -193,7 +195,7 @@ impl DigitalOcean {
                     known.read.insert(address, (true, Instant::now()));
                     result.found.push((address, reserved_ip));
                 }
-                // Whatever DigitalOcean does not take for an address of its own is none.
+                // DigitalOcean rejects some addresses that it does not have with other errors than 404.
                 Some(Err(DriverError::NotFound(_) | DriverError::Conflict(_) | DriverError::Invalid(_))) => {
                     known.read.insert(address, (false, Instant::now()));
                 }
@@ -211,29 +213,30 @@ impl DigitalOcean {
         Ok(reserved_ip)
     }
 
-    /// Reads the projects, unless all of these are known already.
+    /// Reads the projects, unless all of `ids` are known.
     async fn know_projects<'a>(
         &self,
         projects: &mut Projects,
         ids: impl Iterator<Item = &'a str> + Clone,
     ) -> Tags {
         if projects.names.as_ref().is_some_and(|names| ids.clone().all(|id| names.contains_key(id))) {
-            return Tags::Told;
+            return Tags::Complete;
         }
         if projects.denied.is_some_and(|at| at.elapsed() < DENIED_FOR) {
             return Tags::Unsupported;
         }
         match self.read_projects(projects).await {
             Ok(()) => {
-                // One that an address names and that is not shown to us is none of ours, and not worth another look.
+                // An address may refer to a project that the token can't see. It does not belong to the controller;
+                // remember it, so the driver does not list the projects each time.
                 let names = projects.names.get_or_insert_default();
                 ids.for_each(|id| _ = names.entry(id.to_owned()).or_insert_with(|| "".into()));
-                Tags::Told
+                Tags::Complete
             }
             Err(DriverError::Denied { .. }) => Tags::Unsupported,
             Err(error) => {
-                tracing::warn!(%error, "reading projects failed, so nothing is created for now");
-                Tags::Untold
+                tracing::warn!(%error, "failed to list projects; not creating addresses");
+                Tags::Incomplete
             }
         }
     }
@@ -251,7 +254,7 @@ impl DigitalOcean {
         Ok(())
     }
 
-    /// The id of the project of a name, which is made where there is none. Names are unique in an account.
+    /// The ID of the project with a name. Creates the project if it does not exist. Names are unique in an account.
     async fn project(&self, wanted: &str) -> Result<String, DriverError> {
         let find = |projects: &Projects| {
             let mut names = projects.names.iter().flatten();
@@ -261,7 +264,7 @@ impl DigitalOcean {
         if let Some(id) = find(&projects) {
             return Ok(id);
         }
-        // Another process may have made it since.
+        // Another process may have created it.
         self.read_projects(&mut projects).await?;
         if let Some(id) = find(&projects) {
             return Ok(id);
@@ -284,15 +287,16 @@ impl DigitalOcean {
         let path = Path::new("v2/reserved_ips", &[]);
         let created = self.api.call(name, Method::POST, &path, Some(body)).await;
         if matches!(created, Err(DriverError::NotFound(_) | DriverError::Invalid(_))) {
-            // Its project may be gone, or have another name by now.
+            // The project may have been deleted or renamed.
             self.projects.lock().await.names = None;
         }
         let One { reserved_ip } = created?;
         reserved_ip.address(name)
     }
 
-    /// Deleting takes an address also off a droplet that holds it, so that is read right before. So are the names of the
-    /// projects: a person may have renamed one since the last listing.
+    /// Releases an address. DigitalOcean also deletes an address that a droplet holds, so the driver reads the address
+    /// right before. It also reads the names of the projects, because somebody may have renamed one since the last
+    /// listing.
     async fn delete(&self, address: Address, tag: &str) -> Result<Progress, DriverError> {
         let path = Path::new("v2/reserved_ips/{}", &[&address]);
         let reserved_ip = match self.read(address).await {
@@ -300,7 +304,7 @@ impl DigitalOcean {
             read => read?,
         };
         if reserved_ip.holding() != Holding::Free {
-            return Err(DriverError::Conflict(format!("{address} is in use, and was not released")));
+            return Err(DriverError::Conflict(format!("{address} is in use, so it was not released")));
         }
         let mut projects = self.projects.lock().await;
         self.read_projects(&mut projects).await?;
@@ -326,7 +330,7 @@ impl DigitalOcean {
         Ok(machines)
     }
 
-    /// Unassigning does not say from whom, so who holds the address is read right before.
+    /// Detaches an address. The `unassign` action does not name a droplet, so the driver reads the holder right before.
     async fn unassign(&self, scope: &Scope, address: Address, vm: &VmId) -> Result<Progress, DriverError> {
         match self.read(address).await?.holding() {
             Holding::By(holder) if holder == *vm => self.act(scope, address, None).await,
@@ -347,7 +351,7 @@ impl DigitalOcean {
             Some(vm) => {
                 let droplet = vm.as_str().parse::<u64>();
                 let droplet =
-                    droplet.map_err(|_| DriverError::Invalid(format!("{vm} is no droplet's id")))?;
+                    droplet.map_err(|_| DriverError::Invalid(format!("{vm} is not a droplet ID")))?;
                 json!({"type": "assign", "droplet_id": droplet})
             }
             None => json!({"type": "unassign"}),
@@ -360,7 +364,7 @@ impl DigitalOcean {
     }
 
     async fn poll_all(&self, operations: &[Operation]) -> Vec<Result<Polled, DriverError>> {
-        // Actions of addresses that were brought along can't be read, so the addresses tell.
+        // Actions of BYOIP addresses can't be read, so the driver reads the addresses.
         let all = match self.list_reserved().await {
             Ok(all) => all,
             Err(error) => return vec![Err(error); operations.len()],
@@ -368,7 +372,7 @@ impl DigitalOcean {
         let listed: BTreeSet<_> = all.iter().map(|(address, _)| *address).collect();
         let moving = operations.iter().map(|operation| operation.address);
         let unlisted: BTreeSet<_> = moving.filter(|address| !listed.contains(address)).collect();
-        // What is known of all other addresses that are not listed stays as it is.
+        // This must not change the state of other unlisted addresses.
         let mut result = Unlistable::default();
         for (address, read) in self.read_each(unlisted.into_iter().collect()).await {
             match read {
@@ -443,32 +447,32 @@ impl AddressDriver for DigitalOcean {
     }
 
     fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: true, late_max: Duration::ZERO }
+        Traits { moves_in_one_call: true, staleness_max: Duration::ZERO }
     }
 }
 
-/// Whether an action has ended, by what the listing says of its address. An action that failed leaves the address
-/// unlocked where it was.
+/// Whether an action has ended, from the state of its address in a listing. After a failed action, the address is
+/// unlocked and has its old holder.
 fn ended(operation: &Operation, listing: &Listing) -> Polled {
     let wanted = operation.target.clone().map_or(Holding::Free, Holding::By);
-    match listing.told(operation.address).holding {
+    match listing.get(operation.address).holding {
         Holding::Unknown(_) => Polled::StillUnderway,
         Holding::Missing => {
             Polled::Failed(DriverError::NotFound(format!("reserved IP {}", operation.address)))
         }
         found if found == wanted => Polled::Ended,
         _ => {
-            let message = format!("action {} on {} ended without effect", operation.id, operation.address);
+            let message = format!("action {} on {} had no effect", operation.id, operation.address);
             Polled::Failed(DriverError::Conflict(message))
         }
     }
 }
 
-/// What is known of projects.
+/// The projects of the account.
 #[derive(Default)]
 struct Projects {
-    /// Their names, by id; none before they were read.
+    /// The names by ID. `None` until they are read.
     names: Option<BTreeMap<String, Arc<str>>>,
-    /// When the token was last refused.
+    /// When the token was last denied.
     denied: Option<Instant>,
 }

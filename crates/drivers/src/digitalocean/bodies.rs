@@ -1,4 +1,4 @@
-//! JSON bodies of DigitalOcean's API, as far as the driver reads them.
+//! JSON bodies of the DigitalOcean API, with the fields that the driver reads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl ReservedIp {
         self.ip.parse().map_err(|_| unreadable(name, &self.ip))
     }
 
-    /// The name of its project, by the names of projects that are known.
+    /// The tag of the address: the name of its project.
     pub(super) fn tag(&self, projects: Option<&BTreeMap<String, Arc<str>>>) -> Option<Arc<str>> {
         projects?.get(self.project_id.as_ref()?).cloned()
     }

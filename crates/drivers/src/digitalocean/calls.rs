@@ -1,4 +1,4 @@
-//! Pages and errors of DigitalOcean's API.
+//! Pagination and errors of the DigitalOcean API.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use serde_json::Value;
 use crate::DriverError;
 use crate::http::{JsonApi, Path, Refused, unreadable};
 
-/// DigitalOcean's address where `DIGITALOCEAN_API_URL` does not say otherwise.
+/// The default URL of the DigitalOcean API. `DIGITALOCEAN_API_URL` overrides it.
 pub const DEFAULT_URL: &str = "https://api.digitalocean.com";
 
 pub(super) const PAGE_SIZE: usize = 200;
 
-/// A listing that has not ended after so many pages is broken, not long.
+/// The maximum number of pages. A longer listing is treated as an error.
 pub(super) const PAGES_MAX: usize = 500;
 
-/// Where a 429 does not say how long to wait: the limit is counted by the minute.
+/// The wait if a 429 has no `Retry-After`. DigitalOcean counts requests by the minute.
 pub(super) const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
 
-/// All items of a paged listing. A listing that changes while it is read may lose an item between two pages, and a lost
-/// item would look like one that does not exist, so the number that the cloud tells must be there. The path ends where the
-/// next parameter of the query begins.
+/// Reads all pages of a listing. If the listing changes between two pages, an item can get lost and would look as if it
+/// did not exist. So the number of items must match the total that DigitalOcean reports. `path` must end so that query
+/// parameters can be appended.
 pub(super) async fn list_pages(
     api: &JsonApi,
     name: &str,
@@ -37,26 +37,30 @@ pub(super) async fn list_pages(
             return Err(unreadable(name, &"it has no items"));
         };
         all.extend(found);
-        let told = answer["meta"]["total"].as_u64();
-        if told.is_none() || total.is_some_and(|total| Some(total) != told) {
-            return Err(unreadable(name, &"it changed while it was read"));
+        let reported = answer["meta"]["total"].as_u64();
+        if reported.is_none() || total.is_some_and(|total| Some(total) != reported) {
+            return Err(unreadable(name, &"the listing changed between two pages"));
         }
-        total = told;
+        total = reported;
         if answer["links"]["pages"]["next"].is_null() {
             let is_whole = total == Some(all.len() as u64);
-            return if is_whole { Ok(all) } else { Err(unreadable(name, &"it changed while it was read")) };
+            return if is_whole {
+                Ok(all)
+            } else {
+                Err(unreadable(name, &"the listing changed between two pages"))
+            };
         }
     }
-    Err(unreadable(name, &"it does not end"))
+    Err(unreadable(name, &"the listing has too many pages"))
 }
 
 pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
-    let said = refused.body["message"].as_str().unwrap_or("no explanation");
-    let message = format!("{name}: {said}");
+    let answer = refused.body["message"].as_str().unwrap_or("no error message");
+    let message = format!("{name}: {answer}");
     match refused.status {
         401 | 403 => DriverError::Denied { permission: permission_of(name).into(), message },
         404 => DriverError::NotFound(message),
-        // Also the answer to assigning an address to the droplet that has it: only reading again can tell.
+        // DigitalOcean also returns this if the droplet already has the address. Only another read can tell.
         409 | 422 => DriverError::Conflict(message),
         429 => {
             let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
@@ -67,7 +71,7 @@ pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
     }
 }
 
-/// The scope that a token needs for a call.
+/// The token scope that a call needs.
 pub fn permission_of(name: &str) -> &'static str {
     match name {
         "reserved_ips.list" | "reserved_ips.get" => "reserved_ip:read",

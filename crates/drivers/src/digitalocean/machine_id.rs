@@ -1,8 +1,8 @@
-//! Ids of machines at DigitalOcean: the number of the droplet.
+//! VM IDs at DigitalOcean: the droplet ID.
 
 use plan::{Provider, Scope, VmId};
 
-/// The machine that a providerID of the form `digitalocean://id` names.
+/// The VM of a providerID of the form `digitalocean://id`.
 pub fn machine_of(provider_id: &str) -> Option<(Scope, VmId)> {
     let droplet: u64 = provider_id.strip_prefix("digitalocean://")?.parse().ok()?;
     let scope = Scope { provider: Provider::DigitalOcean, account: "".into() };

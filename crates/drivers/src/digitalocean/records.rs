@@ -1,8 +1,8 @@
-//! Names in DigitalOcean's DNS.
+//! DNS records at DigitalOcean.
 //!
-//! There is one record for each value, and no transaction. So values are exchanged in place, new ones are added before old
-//! ones go, and the mark is there before the first value and until after the last. Two calls read a set; the second is for
-//! its mark.
+//! DigitalOcean has one record for each value and no transactions. So the driver changes values in place, adds new
+//! records before it deletes old ones, creates the mark before the first value and deletes it after the last one. It
+//! reads a set with two calls; the second one reads the mark.
 //!
 //! ```text
 //! call                    used for            scope of the token
@@ -31,13 +31,13 @@ use crate::tokens::Tokens;
 pub const CALLS: &[&str] =
     &["domains.list_records", "domains.create_record", "domains.patch_record", "domains.delete_record"];
 
-/// Publishes names in the domains of an account.
+/// Publishes DNS records in the domains of an account.
 pub struct Records {
     api: JsonApi,
 }
 
 impl Records {
-    /// A driver for the account that the token belongs to.
+    /// Creates a driver for the account of the token.
     pub fn new(service: HttpService, url: &str, tokens: Arc<dyn Tokens>) -> Self {
         Self { api: JsonApi::new(service, url, tokens, explain) }
     }
@@ -148,7 +148,7 @@ impl RecordDriver for Records {
     }
 }
 
-/// A set and its marks, with what is needed to change them.
+/// The records of a set and its marks.
 struct Found {
     values: Vec<(Address, Record)>,
     marks: Vec<(Arc<str>, Record)>,
@@ -164,7 +164,7 @@ impl Found {
     }
 }
 
-/// A full name as the API takes it when it makes a record: without its zone.
+/// A full name relative to its zone, as the API expects it for new records.
 fn relative(name: &str, zone: &str) -> String {
     match name.strip_suffix(zone).map(|name| name.trim_end_matches('.')) {
         Some("") => "@".to_owned(),

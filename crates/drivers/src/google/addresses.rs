@@ -1,13 +1,13 @@
-//! Google Compute Engine's static external addresses.
+//! Static external addresses of Google Compute Engine.
 //!
-//! An address is on a machine as the `natIP` of an access config of one of its network interfaces, each of which can have
-//! one. So a machine's own ephemeral address has to go before a static one can come, and a machine that loses its static one
-//! has none at all until it is given another. Every change is an operation that the cloud carries out on its own time.
+//! A VM holds an address as the `natIP` of an access config of a network interface. Each interface can have one access
+//! config. So the driver has to remove an ephemeral address before it can attach a static one, and a VM that loses its
+//! static address has no external address until it gets another one. Every change is an asynchronous operation.
 //!
-//! `attach` and `restore` use the machine's first interface only. `detach` removes the address from whichever interface has it, and
-//! nothing else: the list of addresses names the machine and not the interface (`docs/decisions/0016-an-address-is-held-by-a-machine.md`).
-//! An access config carries the name of the address's public PTR record. `detach` reports that name before it removes the config,
-//! and `attach` sets it again.
+//! `attach` and `restore` use only the first interface of a VM. `detach` removes the address from whichever interface
+//! has it, because the list of addresses names the VM and not the interface
+//! (`docs/decisions/0016-an-address-is-held-by-a-machine.md`). An access config contains the name of the public PTR
+//! record. `detach` reports that name before it removes the config, and `attach` sets it again.
 //!
 //! ```text
 //! call                          used for                              permission
@@ -16,24 +16,24 @@
 //!                                 without the permission above
 //! instances.aggregatedList      machines                              compute.instances.list
 //! instances.deleteAccessConfig  attach (an ephemeral one), detach     compute.instances.deleteAccessConfig
-//! instances.addAccessConfig     attach, restore (an ephemeral one)     compute.instances.addAccessConfig,
+//! instances.addAccessConfig     attach, restore (an ephemeral one)    compute.instances.addAccessConfig,
 //!                                                                     compute.addresses.use,
 //!                                                                     compute.subnetworks.useExternalIp
 //! zoneOperations.list           poll, several of one zone             compute.zoneOperations.list
-//! zoneOperations.get            poll one, and without the permission  compute.zoneOperations.get
-//!                                 above each
+//! zoneOperations.get            poll one; poll each, without the      compute.zoneOperations.get
+//!                                 permission above
 //! instances.get                 poll, without either permission:      compute.instances.get
-//!                                 whether the machine shows the change
+//!                                 whether the VM shows the change
 //! addresses.insert              create                                compute.addresses.create,
 //!                                                                     compute.addresses.setLabels
-//! addresses.get                 create: which address it became       compute.addresses.get
+//! addresses.get                 create: read the new address          compute.addresses.get
 //! addresses.delete              release                               compute.addresses.delete
 //! regionOperations.get          create, release                       compute.regionOperations.get
 //! ```
 //!
-//! Operations are polled with `list` and `get`, which answer at once. `wait` may take two minutes, and a call that outlives
-//! its deadline is one of which nothing is known. A new address carries its tag as a label; only `create` waits for its
-//! operation, and not for long, because before that there is no address to tell of.
+//! The driver polls operations with `list` and `get`, which return at once. It does not use `wait`, which can take two
+//! minutes: a call that exceeds its deadline has an unknown outcome. A new address has its tag as a label. Only
+//! `create` waits for its operation, for a few seconds, because it returns the address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -60,7 +60,7 @@ use crate::http::{HttpService, JsonApi, Path, unreadable, unseen};
 use crate::tokens::Tokens;
 use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
 
-/// Compute Engine's address where `GOOGLE_COMPUTE_CUSTOM_ENDPOINT` does not say otherwise.
+/// The default URL of Compute Engine. `GOOGLE_COMPUTE_CUSTOM_ENDPOINT` overrides it.
 pub const DEFAULT_URL: &str = "https://compute.googleapis.com/compute/v1";
 
 /// Every call this driver makes.
@@ -78,41 +78,42 @@ pub const CALLS: &[&str] = &[
     "regionOperations.get",
 ];
 
-/// The quota of one group of calls. All our calls are counted together, which errs on the safe side.
+/// The quota of one group of calls. The driver counts all calls together, which is stricter.
 pub const REQUESTS_PER_MINUTE: usize = 1_500;
 
-/// A listing that has not ended after so many pages is broken, not long.
+/// The maximum number of pages. A longer listing is treated as an error.
 const PAGES_MAX: usize = 200;
 
-/// How many machines are asked at the same time where addresses can't be listed.
+/// How many VMs the driver reads concurrently if it can't list addresses.
 const MACHINES_AT_ONCE: usize = 8;
 
 const ACCESS_CONFIG_NAME: &str = "external-nat";
 
-/// The label that a created address carries; its value is the tag. Without a tag, names begin with it.
+/// The label on addresses that the controller creates. Its value is the tag. Without a tag, it is the prefix of their
+/// names.
 const LABEL: &str = "ip-address-controller";
 
-/// How often, and with which pauses, `create` looks whether its operation has ended.
+/// How often, and at which interval, `create` polls its operation.
 const CREATE_POLLS: usize = 16;
 const CREATE_POLL_PAUSE: Duration = Duration::from_millis(500);
 
 /// Moves static external addresses between instances.
 pub struct Compute {
     pub(super) api: JsonApi,
-    /// The network tier of each address, as last listed: an access config must be of the same.
+    /// The network tier of each address, from the last listing. The access config must have the same tier.
     pub(super) tiers: Mutex<BTreeMap<Address, String>>,
-    /// Names that addresses have or were asked for with, so that the next one gets another.
+    /// Names that addresses have or that `create` has requested, so that the next address gets another name.
     pub(super) names: Mutex<BTreeSet<String>>,
-    /// When each way to look at operations was last refused for want of permission.
+    /// When the permission for each call that reads operations was last denied.
     pub(super) denied: Mutex<BTreeMap<&'static str, Instant>>,
-    /// What operations change that have not ended, by their ids.
+    /// The changes that running operations make, by operation ID.
     pub(super) changes: Mutex<BTreeMap<String, Change>>,
-    /// The names in PTR records of addresses that are between two machines, or are about to be.
+    /// The PTR names of addresses that are being moved.
     pub(super) ptrs: Mutex<BTreeMap<Address, Arc<str>>>,
 }
 
 impl Compute {
-    /// A driver for all projects that the token may use.
+    /// Creates a driver for all projects that the token can access.
     pub fn new(service: HttpService, url: &str, tokens: Arc<dyn Tokens>) -> Self {
         Self {
             api: JsonApi::new(service, url, tokens, explain),
@@ -125,8 +126,8 @@ impl Compute {
     }
 
     async fn list_project(&self, project: &str, filter: &str) -> Result<Listing, DriverError> {
-        let mut listing = Listing { tags: Tags::Told, ..Listing::default() };
-        let addresses = self.found(project, filter, &mut listing.untold).await?;
+        let mut listing = Listing { tags: Tags::Complete, ..Listing::default() };
+        let addresses = self.found(project, filter, &mut listing.unreachable).await?;
         for (address, found) in addresses {
             self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(found.name);
             if let Some(tier) = found.network_tier {
@@ -139,12 +140,12 @@ impl Compute {
         Ok(listing)
     }
 
-    /// The external addresses of a project, and the places that did not answer.
+    /// Lists the external addresses of a project, and adds the regions that did not answer to `unreachable`.
     async fn found(
         &self,
         project: &str,
         filter: &str,
-        untold: &mut Vec<String>,
+        unreachable: &mut Vec<String>,
     ) -> Result<Vec<(Address, AddressBody)>, DriverError> {
         let name = "addresses.aggregatedList";
         let mut addresses = Vec::new();
@@ -153,12 +154,13 @@ impl Compute {
         let mut path = first.clone();
         for _ in 0..PAGES_MAX {
             let page: AddressPage = self.api.call(name, Method::GET, &path, None).await?;
-            untold.extend(page.unreachables);
+            unreachable.extend(page.unreachables);
             for (scope, list) in page.items {
                 if is_untold(list.warning.as_ref()) {
-                    untold.push(scope);
+                    unreachable.push(scope);
                 }
-                // Internal and IPv6 addresses are held beside an external one and are nobody's business here.
+                // A VM can hold internal and IPv6 addresses in addition to an external IPv4 address. The controller
+                // ignores them.
                 for found in list.addresses.into_iter().filter(|found| found.address_type != "INTERNAL") {
                     let address = found.address.as_deref().and_then(|text| text.parse::<Address>().ok());
                     let address = address.filter(|address| address.0.is_ipv4());
@@ -170,10 +172,10 @@ impl Compute {
                 _ => return Ok(addresses),
             }
         }
-        Err(unreadable(name, &"it does not end"))
+        Err(unreadable(name, &"the listing has too many pages"))
     }
 
-    /// Asks every machine for its address.
+    /// Finds the holders of `addresses` by reading each VM.
     async fn ask_machines(
         &self,
         addresses: &BTreeSet<Address>,
@@ -211,9 +213,9 @@ impl Compute {
         let mut path = first.clone();
         for _ in 0..PAGES_MAX {
             let page: InstancePage = self.api.call(name, Method::GET, &path, None).await?;
-            let untold = page.items.values().any(|list| is_untold(list.warning.as_ref()));
-            if untold || !page.unreachables.is_empty() {
-                // A zone that did not answer would make all of its machines look gone.
+            let unreachable = page.items.values().any(|list| is_untold(list.warning.as_ref()));
+            if unreachable || !page.unreachables.is_empty() {
+                // If a zone did not answer, all of its VMs would seem to be deleted.
                 return Err(DriverError::Unavailable(format!("{name}: not every zone answered")));
             }
             for found in page.items.into_values().flat_map(|list| list.instances) {
@@ -229,10 +231,10 @@ impl Compute {
                 _ => return Ok(machines),
             }
         }
-        Err(unreadable(name, &"it does not end"))
+        Err(unreadable(name, &"the listing has too many pages"))
     }
 
-    /// Takes the next step towards the address being on the machine.
+    /// Takes the next step of attaching an address.
     async fn advance_attach(
         &self,
         scope: &Scope,
@@ -275,7 +277,7 @@ impl Compute {
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
             interfaces => interfaces?,
         };
-        // An attach that was given up may have taken effect after all: this is not its own.
+        // An abandoned attach may have taken effect after all. That address is not the ephemeral one.
         if config_of(&interfaces, address).is_some() {
             let message = format!("{vm} still holds {address}, so its ephemeral address can't be restored");
             return Err(DriverError::Conflict(message));
@@ -295,7 +297,7 @@ impl Compute {
     ) -> Result<Progress, DriverError> {
         refuse_ipv6(address)?;
         let interfaces = match self.interfaces(vm).await {
-            // A machine that is gone holds nothing.
+            // A deleted VM holds no address.
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
             interfaces => interfaces?,
         };
@@ -304,7 +306,7 @@ impl Compute {
         };
         let first = first_of(&interfaces, vm)?;
         if interface.name != first.name {
-            tracing::info!(%address, %vm, interface = interface.name, "the address is not on the first interface");
+            tracing::info!(%address, %vm, interface = interface.name, "address is not on the first interface");
             if let (true, Some(wrong)) =
                 (plan::sabotaged!(WrongInterfaceDetached), first.access_configs.first())
             {
@@ -317,8 +319,8 @@ impl Compute {
         self.delete_access_config(scope, address, vm, &interface.name, present, None).await
     }
 
-    /// The name in the PTR record of an address that is about to be removed, unless it was already reported.
-    /// If the config has no name, the driver forgets the stored one.
+    /// Returns the PTR name of an address that is about to be detached, unless it was already reported. If the config
+    /// has no name, the driver forgets the stored one.
     fn unreported_ptr(&self, address: Address, config: &AccessConfig) -> Option<Arc<str>> {
         let mut ptrs = self.ptrs.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(name) = config.ptr() else {
@@ -329,7 +331,8 @@ impl Compute {
         (before.as_deref() != Some(name)).then(|| name.into())
     }
 
-    /// Checks that the machine's address is ephemeral and that ours is free, so that no machine loses its address in vain.
+    /// Checks that the VM's current address is ephemeral and that the new address is free, so that no VM loses its
+    /// address without getting the new one.
     async fn check_replaceable(
         &self,
         scope: &Scope,
@@ -338,7 +341,7 @@ impl Compute {
         found: Address,
     ) -> Result<(), DriverError> {
         let listing = match self.list_project(&scope.account, &filter_for(&[address, found])).await {
-            // Another machine may have none, so this one is not waited for.
+            // A conflict makes the planner choose another VM, which may have no address.
             Err(DriverError::Denied { permission, .. }) => {
                 return Err(DriverError::Conflict(format!(
                     "without {permission} the controller can't tell whether {found} on {vm} is static, so it does not replace it"
@@ -346,15 +349,17 @@ impl Compute {
             }
             listing => listing?,
         };
-        if !listing.untold.is_empty() {
-            let message =
-                format!("can't tell whether {found} is static: {} did not answer", listing.untold.join(", "));
+        if !listing.unreachable.is_empty() {
+            let message = format!(
+                "can't tell whether {found} is static: {} did not answer",
+                listing.unreachable.join(", ")
+            );
             return Err(DriverError::Unavailable(message));
         }
         if listing.addresses.contains_key(&found) {
             return Err(DriverError::Conflict(format!("{vm} already holds the static address {found}")));
         }
-        match listing.told(address).holding {
+        match listing.get(address).holding {
             Holding::Free => Ok(()),
             Holding::By(holder) => {
                 Err(DriverError::Conflict(format!("{address} is on {holder}, so {vm} keeps {found}")))
@@ -393,10 +398,12 @@ impl Compute {
                 }
             }
         }
-        Err(DriverError::Unavailable(format!("{name} is still being created; a listing will tell of it")))
+        Err(DriverError::Unavailable(format!(
+            "{name} is still being created; the next listing will include it"
+        )))
     }
 
-    /// A name that no address has, as far as is known, and that was not asked for before.
+    /// A name that no known address has and that was not requested before.
     fn new_name(&self, prefix: &str) -> String {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let free = (1_u32..).map(|number| format!("{prefix}-{number}")).find(|name| !names.contains(name));
@@ -406,22 +413,25 @@ impl Compute {
     }
 
     async fn give_back(&self, scope: &Scope, address: Address, tag: &str) -> Result<Progress, DriverError> {
-        let mut untold = Vec::new();
-        let found = self.found(&scope.account, &filter_for(&[address]), &mut untold).await?;
+        let mut unreachable = Vec::new();
+        let found = self.found(&scope.account, &filter_for(&[address]), &mut unreachable).await?;
         let Some((_, found)) = found.into_iter().find(|(found, _)| *found == address) else {
-            if untold.is_empty() {
+            if unreachable.is_empty() {
                 return Ok(Progress::Done);
             }
-            let message = format!("whether {address} exists: {} did not answer", untold.join(", "));
+            let message =
+                format!("can't tell whether {address} exists: {} did not answer", unreachable.join(", "));
             return Err(DriverError::Unavailable(message));
         };
         if let Some(user) = found.users.first() {
-            return Err(DriverError::Conflict(format!("{address} is used by {user}")));
+            return Err(DriverError::Conflict(format!(
+                "{address} is used by {user}, so it was not released"
+            )));
         }
         check_tag(address, found.labels.get(LABEL).map(String::as_str), tag)?;
         let region = found.region.as_deref().and_then(last_part).ok_or_else(|| {
             DriverError::Invalid(format!(
-                "{address} is a global address, and only regional ones are released"
+                "{address} is a global address; the controller releases only regional ones"
             ))
         })?;
         let path = Path::new("projects/{}/regions/{}/addresses/{}", &[&scope.account, &region, &found.name]);
@@ -462,7 +472,7 @@ impl Compute {
             with_ptr["publicPtrDomainName"] = (&**ptr).into();
         }
         let operation = match self.api.call(name, Method::POST, &path, Some(with_ptr)).await {
-            // Google sets a PTR record only for an account that owns the domain. The address is worth more than its name.
+            // Google sets a PTR record only for an account that owns the domain. Attach the address without the name.
             Err(error @ DriverError::Invalid(_)) if ptr.is_some() => {
                 tracing::warn!(%address, %vm, ptr = ptr.as_deref(), %error, "attaching the address without its PTR name");
                 self.api.call(name, Method::POST, &path, Some(body)).await?
@@ -575,11 +585,12 @@ impl AddressDriver for Compute {
     }
 
     fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: false, late_max: Duration::ZERO }
+        Traits { moves_in_one_call: false, staleness_max: Duration::ZERO }
     }
 }
 
-/// An IPv6 address is no `natIP`: a machine gets it by another kind of config, with its subnetwork's range.
+/// Rejects IPv6 addresses: they can't be a `natIP`. A VM gets them from the range of its subnetwork, with another kind
+/// of access config.
 fn refuse_ipv6(address: Address) -> Result<(), DriverError> {
     match address.0 {
         IpAddr::V4(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! JSON bodies of Compute Engine, as far as the driver reads them.
+//! JSON bodies of Compute Engine, with the fields that the driver reads.
 
 use std::collections::BTreeMap;
 
@@ -92,12 +92,12 @@ pub(super) struct AccessConfig {
 }
 
 impl AccessConfig {
-    /// The address that it puts on its machine. One that is still to be assigned is none.
+    /// The external address. `None` if Google has not assigned an ephemeral address yet.
     pub(super) fn address(&self) -> Option<Address> {
         self.nat_ip.as_deref()?.parse().ok()
     }
 
-    /// The name in its address's public PTR record.
+    /// The name of the public PTR record.
     pub(super) fn ptr(&self) -> Option<&str> {
         self.public_ptr_domain_name.as_deref().filter(|name| !name.is_empty())
     }

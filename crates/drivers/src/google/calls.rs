@@ -1,4 +1,4 @@
-//! Paths and errors of Compute Engine, and what its answers mean.
+//! Paths and errors of Compute Engine, and helpers that interpret its responses.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(super) fn config_of(
     })
 }
 
-/// The interface that gets addresses.
+/// The interface to which the driver attaches addresses.
 pub(super) fn first_of<'a>(
     interfaces: &'a [NetworkInterface],
     vm: &VmId,
@@ -39,12 +39,12 @@ pub(super) fn polled(found: OperationBody) -> Polled {
     }
 }
 
-/// Where an operation of a region is found.
+/// The path of a regional operation.
 pub(super) fn region_operation(scope: &Scope, region: &str, operation: &OperationBody) -> Path {
     Path::new("projects/{}/regions/{}/operations/{}", &[&scope.account, &region, &operation.name])
 }
 
-/// Narrows a listing to some addresses.
+/// A filter that limits a listing to some addresses.
 pub(super) fn filter_for(addresses: &[Address]) -> String {
     let terms: Vec<_> = addresses.iter().map(|address| format!("(address={address})")).collect();
     terms.join(" OR ")
@@ -59,12 +59,13 @@ pub(super) fn is_untold(warning: Option<&Warning>) -> bool {
     warning.is_some_and(|warning| warning.code != "NO_RESULTS_ON_PAGE")
 }
 
-/// The name at the end of a URL.
+/// The last part of a URL.
 pub(super) fn last_part(url: &str) -> Option<&str> {
     url.rsplit('/').next().filter(|name| !name.is_empty())
 }
 
-/// The holder, from the URLs of an address's users. A user that is no instance, such as a forwarding rule, holds it too.
+/// The holder of an address, from the URLs of its users. Other users than instances, such as forwarding rules, are
+/// holders too.
 pub(super) fn holding(users: &[String]) -> Holding {
     let Some(user) = users.first() else { return Holding::Free };
     let path = user.split_once("/projects/").map_or(user.as_str(), |(_, path)| path);
@@ -77,16 +78,16 @@ pub(super) fn holding(users: &[String]) -> Holding {
 
 pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
     let error = &refused.body["error"];
-    let said = error["message"].as_str().unwrap_or("no explanation");
+    let answer = error["message"].as_str().unwrap_or("no error message");
     let reason = error["errors"][0]["reason"].as_str().unwrap_or_default();
-    let message = format!("{name}: {said}");
+    let message = format!("{name}: {answer}");
     match (refused.status, reason) {
         (403, "rateLimitExceeded" | "quotaExceeded" | "userRateLimitExceeded") | (429, _) => {
             let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
             DriverError::RateLimited { retry_after, message }
         }
         (401 | 403, _) => {
-            let quoted = said.split('\'').nth(1).filter(|text| text.starts_with("compute."));
+            let quoted = answer.split('\'').nth(1).filter(|text| text.starts_with("compute."));
             DriverError::Denied { permission: quoted.unwrap_or(permission_of(name)).into(), message }
         }
         (404, _) => DriverError::NotFound(message),
@@ -114,7 +115,7 @@ pub(super) fn permission_of(name: &str) -> &'static str {
     }
 }
 
-/// The quota is refilled at the minute, and the refusal does not say when that is.
+/// The wait if a response has no `Retry-After`. Google refills the quota every minute.
 pub(super) const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
 
 pub(super) const PAGE_SIZE: usize = 500;

@@ -1,11 +1,12 @@
-//! A change of a machine's interface that Compute Engine carries out, and whether the machine shows it.
+//! A change of a network interface by an operation, and whether the VM shows it.
 
 use plan::{Address, VmId};
 use tokio::time::Instant;
 
 use super::bodies::{AccessConfig, NetworkInterface};
 
-/// What an operation changes, so that the machine tells whether it has ended where the operation can't be looked at.
+/// What an operation changes. Without the permission to read operations, the driver reads the VM to see whether the
+/// operation has ended.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) vm: VmId,
@@ -16,14 +17,14 @@ pub(super) struct Change {
 
 #[derive(Clone, Debug)]
 pub(super) enum What {
-    /// It gives the interface this address, or an ephemeral one.
+    /// Adds this address to the interface, or an ephemeral one if `None`.
     Adds(Option<Address>),
-    /// It removes this config from the interface.
+    /// Removes this access config from the interface.
     Removes(AccessConfig),
 }
 
 impl Change {
-    /// Whether the machine shows it.
+    /// Whether the interfaces of the VM show the change.
     pub(super) fn is_shown(&self, interfaces: &[NetworkInterface]) -> bool {
         let found = interfaces.iter().filter(|interface| interface.name == self.interface);
         let mut configs = found.flat_map(|interface| &interface.access_configs);

@@ -1,7 +1,7 @@
-//! Operations of Compute Engine: what is in flight, and whether it has ended.
+//! Polls operations of Compute Engine.
 //!
-//! In: the operations that changes have started. Out: whether each has ended. Without the permission to look at operations, the machine
-//! tells.
+//! In: the operations that changes have started. Out: whether each has ended. Without the permission to read
+//! operations, the driver reads the changed VM instead. It never waits for an operation.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -42,7 +42,7 @@ impl Compute {
         Ok(Progress::Underway(Operation { id, scope: scope.clone(), address, target, completes }))
     }
 
-    /// Looks at operations, at those of one zone together.
+    /// Polls operations, with one call for those of the same zone.
     pub(super) async fn poll_all(&self, operations: &[Operation]) -> Vec<Result<Polled, DriverError>> {
         let mut by_zone = BTreeMap::<&str, Vec<&str>>::new();
         for id in operations.iter().map(|operation| operation.id.as_str()) {
@@ -52,7 +52,7 @@ impl Compute {
             .iter()
             .flat_map(|(zone, ids)| ids.chunks(OPERATIONS_AT_ONCE).map(|ids| self.poll_together(zone, ids)));
         let polled: BTreeMap<&str, _> = join_all(looks).await.into_iter().flatten().collect();
-        let unasked = || Err(DriverError::Unavailable("it was not asked for".into()));
+        let unasked = || Err(DriverError::Unavailable("the operation was not polled".into()));
         let polled: Vec<_> = operations
             .iter()
             .map(|operation| polled.get(operation.id.as_str()).cloned().unwrap_or_else(unasked))
@@ -65,7 +65,8 @@ impl Compute {
         polled
     }
 
-    /// Forgets an operation that has ended. An address that has arrived has its PTR record's name again.
+    /// Forgets an operation that has ended. If it attached an address, the PTR name of the address is set again, so the
+    /// driver forgets the name too.
     pub(super) fn forget(&self, id: &str, is_well: bool) {
         let change = self.changes.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
         if let (Some(Change { what: What::Adds(Some(address)), .. }), true) = (change, is_well) {
@@ -73,8 +74,9 @@ impl Compute {
         }
     }
 
-    /// Looks at operations of one zone or region in one call, and by itself at each that this does not tell of: who may look at
-    /// one may not always list them, a list may be refused for its length, and what it does not show has not ended for that.
+    /// Polls operations of one zone or region with one list call, and gets each operation that the list does not
+    /// contain. The permission to list may be missing, the list may be too long, and an operation that is not in the
+    /// list may still be running.
     pub(super) async fn poll_together<'a>(
         &self,
         place: &str,
@@ -88,7 +90,7 @@ impl Compute {
                 return ids.iter().map(|id| (*id, Err(error.clone()))).collect();
             }
             Err(error) => {
-                tracing::warn!(%error, "operations can't be listed, and are looked at one by one");
+                tracing::warn!(%error, "failed to list operations; getting each one");
                 if matches!(error, DriverError::Denied { .. }) {
                     self.deny("zoneOperations.list");
                 }
@@ -102,7 +104,7 @@ impl Compute {
         join_all(ids.iter().map(|id| look(id))).await
     }
 
-    /// Looks at one operation, or where that is not allowed at the machine that it changes.
+    /// Gets one operation. Without the permission for that, reads the VM that it changes.
     pub(super) async fn look_at(&self, id: &str) -> Result<Polled, DriverError> {
         let name = "zoneOperations.get";
         if !self.is_denied(name) {
@@ -112,7 +114,7 @@ impl Compute {
             }
             tracing::warn!(
                 permission = permission_of(name),
-                "not allowed to read operations; reading each machine until it shows the change"
+                "not allowed to read operations; reading each VM instead"
             );
         }
         let change = self.changes.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
@@ -122,7 +124,8 @@ impl Compute {
         }
     }
 
-    /// Judges an operation by the machine that it changes. One that has failed can't be told from one that takes long.
+    /// Judges an operation by the VM that it changes. A failed operation looks like a slow one, so it fails after a
+    /// timeout.
     pub(super) async fn look_at_machine(&self, change: &Change) -> Result<Polled, DriverError> {
         let is_shown = match self.interfaces(&change.vm).await {
             Err(DriverError::NotFound(_)) => matches!(change.what, What::Removes(_)),
@@ -170,10 +173,10 @@ impl Compute {
             "zoneOperations.get"
         };
         match self.api.call(name, Method::GET, path, None).await {
-            // The cloud forgets operations long after they have ended, and this one was asked for all the time: what became of it
-            // is not known.
+            // Google keeps operations long after they have ended, and this one was polled all the time. Its outcome is
+            // unknown.
             Err(DriverError::NotFound(message)) => Ok(Polled::Failed(DriverError::Unavailable(message))),
-            // Nor will it be for who may not look at it, however often.
+            // Without the permission, polling again does not help either.
             Err(error @ (DriverError::Denied { .. } | DriverError::Invalid(_))) => {
                 if matches!(error, DriverError::Denied { .. }) {
                     self.deny(name);
@@ -185,11 +188,11 @@ impl Compute {
     }
 }
 
-/// How many operations one look asks for. Their names are in its URL, and no server takes one of any length.
+/// The maximum number of operations in one list call. Their names are in the URL, whose length is limited.
 const OPERATIONS_AT_ONCE: usize = 64;
 
-/// How long a look at operations that was refused for want of permission is not tried again.
+/// How long the driver does not repeat a call that was denied.
 const DENIED_FOR: Duration = Duration::from_secs(600);
 
-/// How long a change may take to show on its machine, where the operation itself can't be looked at. Most take seconds.
+/// How long the driver waits for a VM to show a change if it can't read the operation. Most changes take seconds.
 const UNSEEN_MAX: Duration = Duration::from_secs(120);

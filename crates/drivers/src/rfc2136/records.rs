@@ -1,7 +1,8 @@
-//! Names on a server of one's own, such as BIND, by dynamic update (RFC 2136) signed with a shared key (TSIG).
+//! DNS records on your own server, such as BIND, with dynamic updates (RFC 2136) that are signed with a shared key
+//! (TSIG).
 //!
-//! One message changes a set and its mark, and takes effect only where both still are as they were read. It speaks through a
-//! service of DNS messages: TCP in production.
+//! One message changes a set and its mark. The server applies it only if both are unchanged since they were read. The
+//! driver sends messages through a service: TCP in production.
 //!
 //! ```text
 //! message             used for
@@ -29,31 +30,31 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt};
 
 use crate::http::{CALL_SECONDS_MAX, quoted};
-use crate::network::MayLeave;
+use crate::network::MaySend;
 use crate::record::{RecordChange, RecordDriver, mark, mark_name, owner_in};
 use crate::tokens::Tokens;
 use crate::{DriverError, Seconds};
 
-/// What the driver speaks through: a DNS message goes in, the answer comes out.
+/// What the driver sends messages through: a DNS message goes in, the response comes out.
 pub type MessageService = BoxCloneSyncService<Bytes, Bytes, BoxError>;
 
-/// Where the object does not say how long resolvers may keep an answer: a server of one's own has no default.
+/// The TTL if the object sets none. The protocol has no default.
 const TTL_DEFAULT: u32 = 300;
 
-/// How many seconds the two clocks may differ.
+/// How many seconds the clocks of the controller and the server may differ.
 const FUDGE: u16 = 300;
 
-/// The key that signs updates.
+/// The key that signs messages.
 pub struct Key {
-    /// Its name on the server.
+    /// The name of the key on the server.
     pub name: String,
-    /// Its algorithm, such as `hmac-sha256`.
+    /// The algorithm, such as `hmac-sha256`.
     pub algorithm: String,
-    /// Where its secret comes from, in base64.
+    /// The source of the secret, in base64.
     pub secret: Arc<dyn Tokens>,
 }
 
-/// Publishes names on one server.
+/// Publishes DNS records on one server.
 pub struct Rfc2136 {
     service: MessageService,
     key: Option<Key>,
@@ -61,7 +62,7 @@ pub struct Rfc2136 {
 }
 
 impl Rfc2136 {
-    /// A driver for the server behind a service. Without a key, messages are not signed.
+    /// Creates a driver for the server behind a service. Without a key, messages are not signed.
     pub fn new(service: MessageService, key: Option<Key>, now: Seconds) -> Self {
         Self { service, key, now }
     }
@@ -79,18 +80,18 @@ impl Rfc2136 {
             }
         };
         let secret = data_encoding::BASE64.decode(secret.token().await?.as_bytes());
-        let secret = secret.map_err(|_| invalid("its secret is no base64"))?;
+        let secret = secret.map_err(|_| invalid("its secret is not valid base64"))?;
         let signer = TSigner::new(secret, algorithm, named(name)?, FUDGE);
         signer.map(Some).map_err(|error| invalid(&error.to_string()))
     }
 
-    /// Sends a message and takes the answer, whose signature must be right where there is a key.
+    /// Sends a message and returns the response. With a key, the response must have a valid signature.
     async fn exchange(&self, what: &str, mut message: Message) -> Result<Message, DriverError> {
         let unavailable =
             |error: &dyn std::fmt::Display| DriverError::Unavailable(format!("{what}: {error}"));
-        // Nothing was sent, and nothing else would come of sending it again.
+        // Nothing was sent, and a retry would fail in the same way.
         let unfit = |error: &dyn std::fmt::Display| {
-            DriverError::Invalid(format!("{what}: it does not fit into a DNS message: {error}"))
+            DriverError::Invalid(format!("{what}: the records do not fit into one DNS message: {error}"))
         };
         let verifier = match self.signer().await? {
             Some(signer) => message.finalize(&signer, (self.now)()).map_err(|error| unfit(&error))?,
@@ -103,17 +104,17 @@ impl Rfc2136 {
         }
         let longest = Duration::from_secs(CALL_SECONDS_MAX);
         let answer = tokio::time::timeout(longest, self.service.clone().oneshot(bytes)).await;
-        let answer = answer.map_err(|_| unavailable(&format!("no answer within {CALL_SECONDS_MAX} s")))?;
+        let answer = answer.map_err(|_| unavailable(&format!("no response within {CALL_SECONDS_MAX} s")))?;
         let answer = answer.map_err(|error| unavailable(&error))?;
         let read = Message::from_vec(&answer).map_err(|error| unavailable(&error))?;
         if read.id != id {
-            return Err(unavailable(&"the answer is to something else"));
+            return Err(unavailable(&"the response has the ID of another message"));
         }
         explain(what, read.response_code)?;
         if let Some(mut verifier) = verifier {
             verifier
                 .verify(&answer)
-                .map_err(|error| unavailable(&format!("the answer is not signed right: {error}")))?;
+                .map_err(|error| unavailable(&format!("the response has no valid signature: {error}")))?;
         }
         Ok(read)
     }
@@ -125,7 +126,7 @@ impl Rfc2136 {
         let answer = self.exchange("query", message).await?;
         if !answer.authoritative {
             return Err(DriverError::Invalid(format!(
-                "the server in RFC2136_SERVER does not speak for {name}: it has no such zone"
+                "the server in RFC2136_SERVER is not authoritative for {name}: add the zone there"
             )));
         }
         let is_meant = |record: &Record| record.record_type() == kind && record.name == name;
@@ -153,7 +154,8 @@ impl Rfc2136 {
         let message = update(change)?;
         match self.exchange("update", message).await {
             Err(DriverError::Conflict(_)) => {
-                let message = format!("{} was changed by somebody else, or is an alias (CNAME)", change.name);
+                let message =
+                    format!("{} changed after the controller read it, or it is a CNAME", change.name);
                 Err(DriverError::Conflict(message))
             }
             answer => answer.map(|_| ()),
@@ -175,7 +177,7 @@ impl RecordDriver for Rfc2136 {
     }
 }
 
-/// The message that changes a set and its mark, where both still are as they were read.
+/// The message that changes a set and its mark, if both are unchanged since they were read.
 fn update(change: &RecordChange) -> Result<Message, DriverError> {
     let RecordChange { name, old, new, .. } = change;
     let mut message = Message::query();
@@ -194,7 +196,7 @@ fn update(change: &RecordChange) -> Result<Message, DriverError> {
         (named(&name.name)?, kind(name.kind), values(old), values(new)),
         (named(&mark_name(name))?, RecordType::TXT, text(old), text(new)),
     ];
-    // A server says yes to an address beside an alias, and does nothing.
+    // If the name is a CNAME, a server accepts the update and ignores the address.
     message.add_pre_requisite(absent(named(&name.name)?, RecordType::CNAME));
     for (name, kind, old, new) in parts {
         if old.is_empty() {
@@ -223,8 +225,9 @@ fn absent(name: Name, kind: RecordType) -> Record {
 }
 
 fn named(name: &str) -> Result<Name, DriverError> {
-    let mut parsed = Name::from_ascii(name)
-        .map_err(|error| DriverError::Invalid(format!("{} is no name in DNS: {error}", quoted(name))))?;
+    let mut parsed = Name::from_ascii(name).map_err(|error| {
+        DriverError::Invalid(format!("{} is not a valid DNS name: {error}", quoted(name)))
+    })?;
     parsed.set_fqdn(true);
     Ok(parsed)
 }
@@ -249,7 +252,7 @@ fn explain(what: &str, code: ResponseCode) -> Result<(), DriverError> {
         message: format!("{what}: the server answered {code}"),
     };
     match code {
-        // A name that does not exist is a set without values.
+        // A name that does not exist is an empty set.
         ResponseCode::NoError | ResponseCode::NXDomain => Ok(()),
         ResponseCode::NXRRSet | ResponseCode::YXRRSet | ResponseCode::YXDomain => {
             Err(DriverError::Conflict(format!("{what}: {code}")))
@@ -261,9 +264,9 @@ fn explain(what: &str, code: ResponseCode) -> Result<(), DriverError> {
     }
 }
 
-/// Messages to a server over TCP, a connection each. An update asks first whether it may leave, and what the socket has taken is
-/// tried for `linger` at the most.
-pub fn network(server: &str, may_leave: MayLeave, linger: Duration) -> MessageService {
+/// Sends messages to a server over TCP, with one connection for each. It checks the fence before it sends an update.
+/// The kernel resends unacknowledged data for at most `linger`.
+pub fn network(server: &str, may_leave: MaySend, linger: Duration) -> MessageService {
     let server: Arc<str> = server.into();
     let send = move |message: Bytes| {
         let (server, may_leave) = (Arc::clone(&server), Arc::clone(&may_leave));
@@ -275,7 +278,7 @@ pub fn network(server: &str, may_leave: MayLeave, linger: Duration) -> MessageSe
             let length = u16::try_from(message.len())?.to_be_bytes();
             let framed = [&length[..], &message[..]].concat();
             if is_update(&message) && !may_leave() {
-                return Err("not sent: we may not lead any more".into());
+                return Err("not sent: the lease is no longer valid".into());
             }
             stream.write_all(&framed).await?;
             let length = stream.read_u16().await?;
@@ -287,12 +290,12 @@ pub fn network(server: &str, may_leave: MayLeave, linger: Duration) -> MessageSe
     MessageService::new(tower::service_fn(send))
 }
 
-/// Whether a message lacks records that did not fit into it, by the flag in its header.
+/// Whether a message is truncated, by the flag in its header.
 fn is_cut(message: &[u8]) -> bool {
     message.get(2).is_some_and(|flags| flags & 0b10 != 0)
 }
 
-/// Whether a message changes something, by the code in its header.
+/// Whether a message is an update, by the operation code in its header.
 fn is_update(message: &[u8]) -> bool {
     message.get(2).is_some_and(|flags| (flags >> 3) & 0xf == u8::from(OpCode::Update))
 }

@@ -1,11 +1,11 @@
-//! Azure's subscription.
+//! The contract tests on a fake Azure subscription.
 
 use drivers::azure::addresses::Azure;
 use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, tokens};
 use plan::{Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
-use testbed::fake::ledger::Deed;
+use testbed::fake::ledger::CloudChange;
 use testbed::fake::{Fake, azure};
 
 use crate::canary::TOKEN;
@@ -111,7 +111,7 @@ impl Account for Ours {
     }
 
     async fn changes(&self) -> usize {
-        self.fake.ledger().done.iter().filter(|done| !matches!(done.deed, Deed::Other(_))).count()
+        self.fake.ledger().done.iter().filter(|done| !matches!(done.change, CloudChange::Other(_))).count()
     }
 
     async fn doubled(&self) -> Vec<String> {

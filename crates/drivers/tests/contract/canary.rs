@@ -1,8 +1,8 @@
-//! Secrets that are recognised wherever they appear, and a log at `trace` in which they are looked for.
+//! Test secrets, and a search for them in the log at `trace`.
 //!
-//! Every test that plants one of these secrets calls [`watch`] first. From then on the process's log passes through the same
-//! filter as the controller's, every line is searched, and [`leaks`] tells which lines contain a secret.
-#![allow(dead_code, reason = "each test binary plants some of these secrets")]
+//! Every test that uses one of these secrets calls [`watch`] first. From then on the log of the process passes the same
+//! filter as the controller's log, every line is searched, and [`leaks`] returns the lines that contain a secret.
+#![allow(dead_code, reason = "each test binary uses some of these secrets")]
 
 use std::io::{self, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -14,16 +14,16 @@ use tracing_subscriber::fmt::{self, format::FmtSpan};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Part of every planted secret, and of nothing else.
+/// Part of every test secret, and of nothing else.
 const MARKER: &str = "Planted7Secret";
 
 /// A bearer token.
 pub const TOKEN: &str = "Planted7Secret-bearer-token";
-/// The secret of a key at Amazon.
+/// The secret of an AWS access key.
 pub const AWS_SECRET: &str = "Planted7Secret/of+an/access+key";
-/// The token of a session at Amazon.
+/// An AWS session token.
 pub const AWS_SESSION: &str = "Planted7Secret-session-token";
-/// What a service account, a pod or an application proves itself with.
+/// The proof of identity of a service account, a pod or an application.
 pub const PROOF: &str = "Planted7Secret-proof";
 
 /// The secret of a TSIG key, in base64 as users write it.
@@ -31,13 +31,13 @@ pub fn tsig_secret() -> String {
     BASE64.encode(b"Planted7Secret of a TSIG key....")
 }
 
-/// The marker as it looks in plain text, in base64 wherever it begins, in hexadecimal, and as a list of bytes.
+/// The marker in plain text, in base64 at each offset, in hexadecimal, and as a list of bytes.
 fn forms() -> &'static [String] {
     static FORMS: OnceLock<Vec<String>> = OnceLock::new();
     FORMS.get_or_init(|| {
         let in_base64 = |skipped: usize| {
             let padded = [&vec![0; skipped], MARKER.as_bytes()].concat();
-            // The first and last characters also depend on what is around the marker.
+            // The first and last characters also depend on the bytes around the marker.
             let text = BASE64.encode(&padded);
             text[(skipped * 8).div_ceil(6)..padded.len() * 8 / 6].to_owned()
         };
@@ -48,7 +48,7 @@ fn forms() -> &'static [String] {
     })
 }
 
-/// Whether a text contains a planted secret in any form.
+/// Whether a text contains a test secret in any form.
 pub fn is_in(text: &str) -> bool {
     forms().iter().any(|form| text.contains(form.as_str()))
 }
@@ -61,7 +61,7 @@ struct Log {
 
 static LOG: Mutex<Log> = Mutex::new(Log { lines: 0, leaks: Vec::new() });
 
-/// Searches what is written to it.
+/// A writer that searches each line for secrets.
 struct Search;
 
 impl Write for Search {
@@ -84,19 +84,19 @@ impl Write for Search {
 pub fn watch() {
     let lines = fmt::layer().with_ansi(false).with_span_events(FmtSpan::NEW).with_writer(|| Search);
     let lines = lines.with_filter(EnvFilter::new("trace").and(filter_fn(may_show)));
-    // Another test of this process may have begun already.
+    // Another test of this process may already have done this.
     _ = tracing_subscriber::registry().with(lines).try_init();
-    // Some drivers log nothing of their own; this shows that the search works.
+    // Some drivers log nothing. This line shows that the search works.
     tracing::trace!(target: "drivers", "the log is searched");
 }
 
-/// How many lines were logged, and those that contain a secret.
+/// The number of log lines, and the lines that contain a secret.
 pub fn leaks() -> (usize, Vec<String>) {
     let log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
     (log.lines, log.leaks.clone())
 }
 
-/// Fails where a line contains a secret, or where nothing was logged.
+/// Fails if a line contains a secret, or if nothing was logged.
 pub fn assert_silent() {
     let (lines, leaks) = leaks();
     assert!(lines > 0, "nothing was logged, so nothing was searched");

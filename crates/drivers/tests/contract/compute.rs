@@ -1,11 +1,11 @@
-//! Google Cloud's project.
+//! The contract tests on a fake Google Cloud project.
 
 use drivers::google::addresses::Compute;
 use drivers::http::{HttpService, with_deadline};
 use drivers::{AddressDriver, tokens};
 use plan::{Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
-use testbed::fake::ledger::Deed;
+use testbed::fake::ledger::CloudChange;
 use testbed::fake::{Fake, compute};
 
 use crate::canary::TOKEN;
@@ -113,7 +113,7 @@ impl Account for Ours {
     }
 
     async fn changes(&self) -> usize {
-        self.fake.ledger().done.iter().filter(|done| !matches!(done.deed, Deed::Other(_))).count()
+        self.fake.ledger().done.iter().filter(|done| !matches!(done.change, CloudChange::Other(_))).count()
     }
 
     async fn doubled(&self) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Amazon's account: on our own state machine, and on moto.
+//! The contract tests on a fake AWS account, and on moto.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use drivers::http::{HttpService, with_deadline};
 use drivers::network::network;
 use plan::{Provider, Scope, VmId};
 use testbed::fake::faults::{Fault, Rule};
-use testbed::fake::ledger::Deed;
+use testbed::fake::ledger::CloudChange;
 use testbed::fake::{Fake, ec2 as cloud};
 use testbed::moto::{KEY, Moto};
 use tokio::sync::OnceCell;
@@ -22,11 +22,11 @@ use crate::{ADDRESS, AFAR, Account, Kind, ONE, OTHER, TWO};
 const REGION: &str = "us-east-1";
 const ELSEWHERE: &str = "eu-west-1";
 
-const ONE_PAGE: Option<&str> = Some("EC2 tells all addresses of a region at once");
-const NEVER_FAILS_LATE: Option<&str> = Some("a call to EC2 is over when it is answered");
+const ONE_PAGE: Option<&str> = Some("EC2 lists all addresses of a region on one page");
+const NEVER_FAILS_LATE: Option<&str> = Some("EC2 finishes a change before it responds");
 
-/// Neither of the two servers shows anything late.
-const LATE_MAX: Duration = Duration::from_secs(1);
+/// Neither server returns stale reads.
+const STALENESS_MAX: Duration = Duration::from_secs(1);
 
 pub struct Ours {
     fake: Fake<cloud::Ec2>,
@@ -36,7 +36,7 @@ pub struct Ours {
 fn driver(service: HttpService) -> Ec2 {
     let identity = Identity::Keys { id: KEY.into(), secret: AWS_SECRET.into() };
     let now = Arc::new(|| 1_767_225_600);
-    Ec2::new(Arc::new(Aws::new(with_deadline(service), identity, "", now)), ec2::limits(), LATE_MAX)
+    Ec2::new(Arc::new(Aws::new(with_deadline(service), identity, "", now)), ec2::limits(), STALENESS_MAX)
 }
 
 fn scope() -> Scope {
@@ -57,7 +57,7 @@ fn call(request: Kind) -> (&'static str, &'static str) {
     }
 }
 
-/// The n-th of many addresses.
+/// The n-th additional address.
 fn further(at: usize) -> String {
     format!("198.18.{}.{}", at / 250, at % 250)
 }
@@ -135,7 +135,7 @@ impl Account for Ours {
     }
 
     async fn changes(&self) -> usize {
-        self.fake.ledger().done.iter().filter(|done| !matches!(done.deed, Deed::Other(_))).count()
+        self.fake.ledger().done.iter().filter(|done| !matches!(done.change, CloudChange::Other(_))).count()
     }
 
     async fn doubled(&self) -> Vec<String> {
@@ -143,7 +143,7 @@ impl Account for Ours {
     }
 }
 
-/// The same on moto. One server serves all cases, and forgets each before the next.
+/// An account on moto. All cases use one server, which is reset before each case.
 pub struct OnMoto {
     moto: Moto,
     driver: Ec2,
@@ -152,7 +152,7 @@ pub struct OnMoto {
 
 static MOTO: OnceCell<Moto> = OnceCell::const_new();
 
-/// The server, in real time.
+/// The moto server, in real time.
 pub async fn moto() -> Moto {
     let start = async || {
         let upstream = network(Arc::new(|| true), Duration::from_secs(5)).unwrap();
@@ -166,7 +166,7 @@ impl OnMoto {
         self.moto.ec2(REGION, form).await.unwrap()
     }
 
-    /// What a person reads of an address.
+    /// Reads one XML element of an address.
     async fn read(&self, ip: &str, element: &str) -> String {
         let form = format!("Action=DescribeAddresses&Filter.1.Name=public-ip&Filter.1.Value.1={ip}");
         let body = self.ask(&form).await;

@@ -1,7 +1,8 @@
-//! What every address driver must do, whatever its cloud: one list of cases, run against each driver and its server.
+//! Contract tests: what every address driver must do, whatever its provider. One list of cases runs against each driver
+//! and its server.
 //!
-//! `cases.rs` is the contract. An [`Account`] is a driver together with the cloud it speaks to, and what a person with a
-//! console can do there. `just contract` prints the table of cases and drivers.
+//! `cases.rs` is the contract. An [`Account`] is a driver, the fake cloud that it uses, and what a person can change in
+//! that cloud. `just contract` prints the table of cases and drivers.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,40 +31,40 @@ use futures::FutureExt;
 use plan::{Address, Scope, VmId};
 use testbed::fake::faults::Fault;
 
-/// The address that the cases are about. It exists, is in the region of [`ONE`] and [`TWO`], and nobody holds it.
+/// The address that the cases use. It exists, is in the region of [`ONE`] and [`TWO`], and is free.
 const ADDRESS: &str = "203.0.113.10";
 
-/// An address beside it.
+/// A second free address.
 const OTHER: &str = "203.0.113.20";
 
-/// A machine that has no address.
+/// A VM without an address.
 const ONE: &str = "one";
 
-/// Another one, in the same region.
+/// Another VM without an address, in the same region.
 const TWO: &str = "two";
 
-/// One in another region, which the address can't be used in.
+/// A VM in another region, where the address can't be used.
 const AFAR: &str = "afar";
 
-/// One that never existed.
+/// A VM that never existed.
 const GONE: &str = "gone";
 
-/// A driver and the account that it works on.
+/// A driver and its account.
 trait Account {
-    /// How the table names it.
+    /// The name in the table.
     const NAME: &'static str;
 
-    /// An account with the two addresses and three machines.
+    /// An account with two addresses and three VMs.
     async fn new() -> Self;
     fn driver(&self) -> &dyn AddressDriver;
     fn scope(&self) -> Scope;
     fn vm(&self, name: &str) -> VmId;
-    /// The region of the addresses and of the first two machines.
+    /// The region of the addresses and of the first two VMs.
     fn region(&self) -> &str;
 
-    /// Lets the next request of a kind go wrong.
+    /// Injects a fault into the next request of a kind.
     async fn strike(&self, request: Kind, fault: Fault);
-    /// Takes away the permission for a kind of request, and says what it is called.
+    /// Denies the permission for a kind of request, and returns its name.
     async fn deny(&self, request: Kind) -> &'static str;
     async fn add_addresses(&self, count: usize);
     async fn remove_address(&self, ip: &str);
@@ -71,26 +72,26 @@ trait Account {
     async fn stop(&self, machine: &str);
     async fn remove(&self, machine: &str);
     async fn holder(&self, ip: &str) -> Option<VmId>;
-    /// How many changes the cloud has made or begun.
+    /// The number of changes that the fake cloud has made or started.
     async fn changes(&self) -> usize;
-    /// How often two machines were told to hold one address.
+    /// The cases in which two VMs held one address.
     async fn doubled(&self) -> Vec<String>;
 
-    /// Why the cloud can't fail an operation after it has accepted it, where it can't.
+    /// Why an accepted operation can't fail at this provider, if it can't.
     const NEVER_FAILS_LATE: Option<&'static str> = None;
-    /// Why there is only one page, where there is only one.
+    /// Why listings have only one page, if so.
     const ONE_PAGE: Option<&'static str> = None;
-    /// Whether who asks too often is told how long to wait.
+    /// Whether a throttling error says how long to wait.
     const SAYS_WHEN_TO_RETRY: bool = false;
-    /// The calls that the driver says it makes, which its policy is made of; none where the server does not tell.
+    /// The calls that the driver lists, on which its policy is based. Empty if the server does not report calls.
     const CALLS: &'static [&'static str] = &[];
-    /// Those that it has made.
+    /// The calls that the driver has made.
     fn calls(&self) -> Vec<&'static str> {
         Vec::new()
     }
 }
 
-/// A request that changes or lists something.
+/// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     List,
@@ -100,43 +101,43 @@ enum Kind {
     Release,
 }
 
-/// What became of a case.
+/// The result of a case.
 enum Outcome {
     Passed,
-    /// The cloud has no such thing.
+    /// The case does not apply to the provider.
     Without(&'static str),
     Failed(String),
 }
 
-/// What a case says of itself: nothing where it holds, or why the cloud has no such thing.
+/// What a case returns: `Ok` if it passes, or why it does not apply to the provider.
 type Verdict = Result<(), &'static str>;
 
-/// One driver's outcomes, in the order of the cases.
+/// The outcomes of one driver, in the order of the cases.
 struct Column {
     name: &'static str,
     outcomes: Vec<(&'static str, Outcome)>,
-    /// The calls that were made in all cases together.
+    /// The calls that the driver made in all cases.
     made: BTreeSet<&'static str>,
-    /// Those that the driver says it makes.
+    /// The calls that the driver lists.
     listed: BTreeSet<&'static str>,
 }
 
-/// Runs a case and takes its panic for its failure.
+/// Runs a case. A panic is a failure.
 async fn outcome(case: impl Future<Output = Verdict>) -> Outcome {
     match AssertUnwindSafe(case).catch_unwind().await {
         Ok(Ok(())) => Outcome::Passed,
         Ok(Err(reason)) => Outcome::Without(reason),
-        Err(panic) => Outcome::Failed(said(&*panic)),
+        Err(panic) => Outcome::Failed(message_of(&*panic)),
     }
 }
 
-fn said(panic: &(dyn Any + Send)) -> String {
+fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-/// Prints the table, and fails where a case does.
-fn judge(columns: &[Column]) {
+/// Prints the table, and fails if a case has failed or a driver has made a call that it does not list.
+fn report(columns: &[Column]) {
     let Some(first) = columns.first() else { return };
     let width = first.outcomes.iter().map(|(case, _)| case.len()).max().unwrap_or(0);
     let names: Vec<_> = columns.iter().map(|column| column.name).collect();
@@ -175,7 +176,7 @@ fn judge(columns: &[Column]) {
 #[tokio::test(start_paused = true)]
 async fn every_driver_keeps_the_contract_on_its_fake() {
     canary::watch();
-    judge(&[
+    report(&[
         cases::column::<digitalocean::Ours>().await,
         cases::column::<compute::Ours>().await,
         cases::column::<azure::Ours>().await,
@@ -188,10 +189,10 @@ async fn every_driver_keeps_the_contract_on_its_fake() {
 #[cfg(feature = "aws")]
 #[tokio::test]
 #[ignore = "needs Python packages: `just contract` runs it"]
-async fn amazons_driver_keeps_the_contract_on_moto() {
+async fn the_aws_driver_keeps_the_contract_on_moto() {
     canary::watch();
     let _ = rustls::crypto::ring::default_provider().install_default();
-    judge(&[cases::column::<ec2::OnMoto>().await]);
+    report(&[cases::column::<ec2::OnMoto>().await]);
     canary::assert_silent();
 }
 
@@ -199,7 +200,7 @@ fn address(text: &str) -> Address {
     text.parse().unwrap()
 }
 
-/// Calls the driver until it is done, as the controller does.
+/// Repeats a call until it is done, as the controller does.
 async fn finish(
     driver: &dyn AddressDriver,
     mut advance: impl AsyncFnMut() -> Result<Progress, DriverError>,
@@ -214,8 +215,8 @@ async fn finish(
         };
         let operation = match progress {
             Progress::Done => return Ok(()),
-            Progress::Occupied => panic!("it has an address of its own"),
-            Progress::Named(name) => panic!("nobody gave it the PTR name {name}"),
+            Progress::Occupied => panic!("the VM has an ephemeral address"),
+            Progress::Named(name) => panic!("unexpected PTR name {name}"),
             Progress::Underway(operation) => operation,
         };
         let operations = [operation];
@@ -231,7 +232,7 @@ async fn finish(
             return Ok(());
         }
     }
-    panic!("it does not end")
+    panic!("the change does not finish")
 }
 
 async fn attach<A: Account>(account: &A, ip: &str, machine: &str) -> Result<(), DriverError> {

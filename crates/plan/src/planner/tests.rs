@@ -1,28 +1,54 @@
 //! One line of world in, one line of plan out.
 //!
-//! A world is clauses between bars. `n1 …` is a node: `cordoned`, `empty` or `pods` (none, or some that are not Ready; one
-//! that is Ready otherwise; `doubtful-pods` are some that can't be decoded), `undecodable`, `reserved` (an object that can't be decoded names its machine), `notready 30` (for so many seconds), `zone b`, `region s` (`region -` is not known; r otherwise), `unmatched`, `nomachine`, `machine n2` (the same as that of n2), `leaving`, `holds a1`,
-//! `dead` (its machine, by the cloud), `refuses` (its machine did lately). `a1 …` is an address: `free` (so is one that no node holds), `unknown`, `missing`,
-//! `foreign`, `left` (on a machine that was ours), `lost 30` (its holder was, so many seconds ago, by an earlier plan or leader), `moves n1 -> n2` (journalled; `-` is nothing), `stale` (the last
-//! listing is older than the journal), `doubtful` (the change that brought it has failed), `busy` (a call is under way), `of r` (it can be used in region r only). Other
-//! clauses change the pool, which is a NetIPAllocation: `floating`, `observe`, `refused`, `takeover`, `grace 60`, `desired 1`,
-//! `only zone a`, `budget 1`, `healthy 2`, `cooloff 20`, `assigned 5` (seconds ago), `spread`, `disruption`, `onecall`,
-//! `epoch 8` (ours is 7), `newer` (a journal that we can't read), `confirmed 30` (losses up to so many seconds ago), and
-//! `younger lists a1` adds a second pool. `creates` lets it create addresses with a tag, `creates untagged` without;
-//! `creating` and `creating asked` is an entry in the journal, the latter with a request of unknown outcome, `unread` an
-//! account that was not read since, `hidden` one whose tags can't be read any more, `tagged-before` a pool that created some earlier; `a9 tagged` and `a9 elsewhere` are in
-//! the account and not in the pool, `a9 disowned` is not the pool's by a person's word, `a1 made` was created by it by the provider's mark, `a1 claimed` by its status, `a1 marked x` carries the mark of something else; `limit 1` is the most addresses that may be created; `releases` is policy.releaseCreated, `deleted` and
-//! `deleted detaching` an object that is being deleted. `evicts` is policy.evictPods, a node that is `astray` has pods of the
-//! workload that can be evicted, `evicting` says that one is, and `evicted` that one was a moment ago.
-//! `own n1` says that its machine is known to have an address of its own, `owed n1` that the journal says that it had one, and
-//! `a1 lent` that the status does so of its holder, `a1 last n1` who that was, `a1 was on n1` that it was known to be there, `a1 returned n1` that n1 has one again since a1 has left it.
-//! `a1 named x` says that a1 has the name x in its PTR record, and `a1 kept x` that the status has it.
-//! `late` is a cloud that may not show yet what an earlier leader did, `late before` one that was not read since it does, `late once` one that was; `a1 inherited` a move that an earlier leader began. `here n1` is where we run, `urgent` a move whose holder was dead.
-//! `publishes` gives the pool a name in DNS with a time to live of 30 s, `publishes nodes` one for the nodes' own addresses,
-//! `adopts` is `dnsRecordSet.adopt`; `record nobody a1 a2` is what was read of it and whose mark it carries (`ours`, `nobody`,
-//! `other`), `record unread`, `record busy`, `record reading`, `record failed` and `record old` are what they say, `a1 going 10` is on its way
-//! since so many seconds, `a1 unmatched 1` has lost its match so many seconds ago, and `younger refused` lets nothing be done for the second pool, and `younger publishes` lets the second
-//! pool name it too.
+//! A world is a list of clauses between bars.
+//!
+//! A clause `n1 …` describes a node:
+//! - `cordoned`, `leaving` (about to be removed), `undecodable`, `unmatched`, `notready 30` (for 30 seconds)
+//! - its pods: one is Ready by default; `empty` (none), `pods` (some, none Ready), `unconfirmed-pods` (some can't be
+//!   decoded), `misplaced_pods` (pods of the workload that the controller may evict)
+//! - `zone b`, `region s` (`region -` for unknown; `r` by default)
+//! - its VM: `nomachine`, `machine n2` (the same VM as n2), `dead` (the cloud reports it as stopped), `refuses` (it
+//!   refused an address recently), `reserved` (an undecodable object contains it)
+//! - `holds a1`
+//!
+//! A clause `a1 …` describes an address:
+//! - `free` (the default if no node holds it), `unknown`, `missing`, `foreign`, `left` (on a VM whose node was deleted)
+//! - `unconfirmed` (the change that attached it failed), `stale` (the last listing is older than the journal), `busy` (a
+//!   call is in flight)
+//! - `moves n1 -> n2` (in the journal; `-` for none), `released` (the journal has its release), `inherited` (an earlier
+//!   leader started the move), `going 10` (moving for 10 seconds)
+//! - `last n1` (its last holder), `was on n1` (the status says that it was there), `lost 30` (its holder was lost 30
+//!   seconds ago)
+//! - `replaced_ephemeral` (its last holder had an ephemeral address), `returned n1` (n1 has an ephemeral address again since a1 left
+//!   it)
+//! - `named x` (the name in its PTR record), `kept x` (the name that the status has saved)
+//! - `of r` (it can be used in region r only)
+//! - `tagged` or `elsewhere`: in the account but not in the pool, with or without the pool's tag
+//! - `made` (the provider shows the pool's mark), `claimed` (created according to the status), `marked x` (it has
+//!   another mark), `disowned`
+//! - `unmatched 1` (on no matching node for 1 second)
+//!
+//! Other clauses change the pool, which is a NetIPAllocation, or the rest of the world:
+//! - `floating` (like a FloatingIPPool; `floating anypods` without pod selectors), `observe`, `refused`, `deleted`,
+//!   `deleted detaching`
+//! - `takeover`, `grace 60`, `desired 1`, `only zone a`, `budget 1`, `healthy 2`, `cooloff 20`, `assigned 5` (seconds
+//!   ago), `spread`, `disruption`, `releases` (policy.releaseCreated), `evicts` (policy.evictPods)
+//! - `epoch 8` (the epoch of the journal; that of this leader is 7), `newer` (a journal that this version can't read),
+//!   `urgent` (the moves have a dead holder), `confirmed 30` (losses up to 30 seconds ago)
+//! - `onecall` (the cloud moves an address in one call), `here n1` (the controller runs there)
+//! - `own n1` (its VM has an ephemeral address), `to_restore n1` (the journal says that it had one)
+//! - `late` (the cloud may not show the changes of an earlier leader yet), `late before` (it does now, but was not
+//!   listed since), `late once` (it was listed since)
+//! - `creates` (the pool creates addresses with a tag), `creates untagged`, `creating` (the journal has a creation),
+//!   `creating asked` (with a request of unknown outcome), `asking` (a request is in flight), `unread` (no complete
+//!   listing since), `hidden` (tags can't be read any more), `tagged-before` (the pool created addresses earlier),
+//!   `limit 1` (on created addresses)
+//! - `evicting` (an eviction is in flight), `evicted` (a moment ago)
+//! - `publishes` (the pool has a DNS name with a TTL of 30 s), `publishes nodes` (for the addresses of the nodes),
+//!   `adopts`
+//! - `record nobody a1 a2` (the owner and the values of the records; the owner is `ours`, `nobody` or `other`),
+//!   `record unread`, `record busy` (a write is in flight), `record reading`, `record failed`, `record old`
+//! - `younger lists a1` and `younger publishes` add a second pool, `younger refused` stops it
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,13 +87,13 @@ fn pool(name: &str, age: &str) -> Pool {
     Pool { created: seconds_ago(age), desired: 1_000, ..Pool::new(key, scope(), Vec::new()) }
 }
 
-/// A world under construction: pools and memberships are told last, as a node must be known before its membership.
+/// A world under construction. Pools and their matching nodes are added last, because nodes must exist before.
 struct Sketch {
     world: World,
     pool: Pool,
     younger: Option<Pool>,
     members: Vec<(NodeName, Option<Pods>)>,
-    astray: Vec<NodeName>,
+    misplaced_pods: Vec<NodeName>,
     facts: BTreeMap<Address, Fact>,
 }
 
@@ -83,7 +109,7 @@ fn record() -> RecordName {
 }
 
 fn fact(holding: Holding) -> Fact {
-    Fact { holding, region: None, tag: None, is_doubtful: false, as_of: Tick(10) }
+    Fact { holding, region: None, tag: None, is_unconfirmed: false, as_of: Tick(10) }
 }
 
 fn is_address(word: &str) -> bool {
@@ -98,7 +124,7 @@ fn world(text: &str) -> World {
         pool: pool("p", "1000"),
         younger: None,
         members: Vec::new(),
-        astray: Vec::new(),
+        misplaced_pods: Vec::new(),
         facts: BTreeMap::new(),
     };
     let mut names: Vec<_> = text.split([' ', '|']).filter(|word| is_address(word)).collect();
@@ -127,9 +153,9 @@ impl Sketch {
             ["takeover"] => pool.policy.takeover = Takeover::Always,
             ["spread"] => pool.policy.spread = Spread::Zone,
             ["disruption"] => pool.policy.leaves_on_disruption = true,
-            ["late"] => _ = self.world.late_until.insert(Provider::Gcp, crate::PENDING),
-            ["late", "before"] => _ = self.world.late_until.insert(Provider::Gcp, Tick(10)),
-            ["late", "once"] => _ = self.world.late_until.insert(Provider::Gcp, Tick(9)),
+            ["late"] => _ = self.world.stale_until.insert(Provider::Gcp, crate::PENDING),
+            ["late", "before"] => _ = self.world.stale_until.insert(Provider::Gcp, Tick(10)),
+            ["late", "once"] => _ = self.world.stale_until.insert(Provider::Gcp, Tick(9)),
             ["onecall"] => _ = self.world.moves_in_one_call.insert(Provider::Gcp),
             ["creates", how @ ..] => {
                 pool.creates = Some("tag".into());
@@ -203,12 +229,12 @@ impl Sketch {
             ["healthy", count] => pool.policy.healthy_min = count.parse().unwrap(),
             ["desired", count] => pool.desired = count.parse().unwrap(),
             ["owed", names @ ..] => {
-                let owed: BTreeSet<_> = names.iter().map(|name| vm(name)).collect();
-                self.each_move(|entry| entry.owed.clone_from(&owed));
+                let to_restore: BTreeSet<_> = names.iter().map(|name| vm(name)).collect();
+                self.each_move(|entry| entry.to_restore.clone_from(&to_restore));
             }
             ["urgent"] => self.each_move(|entry| entry.is_voluntary = false),
-            ["here", name] => self.world.spared = Some((*name).into()),
-            ["own", names @ ..] => self.world.has_own.extend(names.iter().map(|name| vm(name))),
+            ["here", name] => self.world.own_node = Some((*name).into()),
+            ["own", names @ ..] => self.world.has_ephemeral.extend(names.iter().map(|name| vm(name))),
             ["epoch", number] => self.each_move(|entry| entry.epoch = Epoch(number.parse().unwrap())),
             ["only", "zone", zone] => pool.zones = vec![(*zone).into()],
             ["younger", "publishes"] => {
@@ -242,14 +268,14 @@ impl Sketch {
                 known.tag = (words == ["tagged"]).then(|| "tag".into());
                 self.pool.addresses.retain(|listed| *listed != address);
             }
-            ["doubtful"] => known.is_doubtful = true,
+            ["doubtful"] => known.is_unconfirmed = true,
             ["made"] => known.tag = Some("tag".into()),
             ["claimed"] => _ = self.pool.created_here.insert(address),
             ["marked", other] => known.tag = Some((*other).into()),
             ["disowned"] => _ = self.pool.disowned.insert(address),
             ["unmatched", seconds] => _ = self.world.unmatched.insert(address, seconds_ago(seconds)),
             ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
-            ["lent"] => _ = self.pool.lent.insert(address),
+            ["lent"] => _ = self.pool.replaced_ephemeral.insert(address),
             ["named", name] => _ = self.world.ptrs.insert(address, (*name).into()),
             ["kept", name] => _ = self.pool.ptrs.insert(address, (*name).into()),
             ["inherited"] => _ = self.world.inherited.insert(address),
@@ -262,9 +288,16 @@ impl Sketch {
             ["last", name] => _ = self.pool.last_holders.insert(address, vm(name)),
             ["released"] => {
                 let (epoch, written) = (Epoch(7), Tick(5));
-                let owed = BTreeSet::new();
-                let entry =
-                    Move { from: None, to: None, owed, releases: true, is_voluntary: true, epoch, written };
+                let to_restore = BTreeSet::new();
+                let entry = Move {
+                    from: None,
+                    to: None,
+                    to_restore,
+                    releases: true,
+                    is_voluntary: true,
+                    epoch,
+                    written,
+                };
                 if let Journal::Known(moves) = &mut self.pool.journal {
                     moves.insert(address, entry);
                 }
@@ -284,7 +317,7 @@ impl Sketch {
                 let entry = Move {
                     from,
                     to,
-                    owed: BTreeSet::new(),
+                    to_restore: BTreeSet::new(),
                     releases: false,
                     is_voluntary: true,
                     epoch: Epoch(7),
@@ -294,7 +327,7 @@ impl Sketch {
                     moves.insert(address, entry);
                 }
             }
-            other => panic!("no such state of an address: {other:?}"),
+            other => panic!("unknown clause of an address: {other:?}"),
         }
     }
 
@@ -319,7 +352,7 @@ impl Sketch {
                 }
                 "cordoned" => node.is_cordoned = true,
                 "leaving" => node.is_leaving = true,
-                "astray" => self.astray.push(name.into()),
+                "astray" => self.misplaced_pods.push(name.into()),
                 "empty" => pods = Some(Pods::Absent),
                 "pods" => pods = Some(Pods::Present),
                 "doubtful-pods" => pods = Some(Pods::Unknown),
@@ -337,7 +370,7 @@ impl Sketch {
                     self.facts.get_mut(&held).unwrap().holding = Holding::By(vm(name));
                     self.pool.last_holders.insert(held, vm(name));
                 }
-                other => panic!("no such word for a node: {other}"),
+                other => panic!("unknown word for a node: {other}"),
             }
         }
         self.world.set_node(&name.into(), node);
@@ -358,7 +391,7 @@ impl Sketch {
                 let own = format!("203.0.113.{}", 101 + at % 150).parse().unwrap();
                 self.world.set_node_addresses(&key, name, Arc::new([own]));
             }
-            for name in self.astray.iter().filter(|_| &*key.name == "p") {
+            for name in self.misplaced_pods.iter().filter(|_| &*key.name == "p") {
                 self.world.set_evictable(&key, name, true);
             }
         }
@@ -366,7 +399,7 @@ impl Sketch {
     }
 }
 
-/// The steps, or where there are none, what is said of the pool's addresses.
+/// Compares the steps, or if there are none, the verdicts.
 fn check(text: &str, expected: Expect) {
     let world = world(text);
     let plan = plan(&world, now());
@@ -380,12 +413,12 @@ fn check(text: &str, expected: Expect) {
             .collect::<Vec<_>>()
             .join(", ")
     };
-    let mut verdicts: Vec<_> = plan.verdicts.iter().map(says).filter(|said| !said.is_empty()).collect();
+    let mut verdicts: Vec<_> = plan.verdicts.iter().map(says).filter(|verdict| !verdict.is_empty()).collect();
     verdicts.extend(plan.lacking.values().map(ToString::to_string));
-    verdicts.extend(plan.astray.values().map(ToString::to_string));
+    verdicts.extend(plan.misplaced_pods.values().map(ToString::to_string));
     for (key, published) in &plan.published {
         let of = if &*key.name == "p" { String::new() } else { format!(" of {}", key.name) };
-        verdicts.extend(published.iter().map(|(_, said)| format!("name{of} {said}")));
+        verdicts.extend(published.iter().map(|(_, verdict)| format!("name{of} {verdict}")));
     }
     let text = if steps.is_empty() { verdicts.join(", ") } else { steps };
     expected.assert_eq(&text.replace("203.0.113.", "a").replace("vm-", ""));
@@ -412,31 +445,31 @@ fn a_cordoned_node_keeps_its_address_while_pods_are_on_it() {
 }
 
 #[test]
-fn a_node_that_cannot_be_decoded_keeps_its_address_and_gets_none() {
+fn an_undecodable_node_keeps_its_address_and_gets_none() {
     check("n1 undecodable holds a1 | n2", expect!["a1 on n1"]);
     check("n1 undecodable cordoned empty holds a1 | n2", expect!["a1 on n1"]);
     check("floating | n1 undecodable unmatched holds a1 | n2", expect!["a1 on n1"]);
-    check("n1 undecodable | a1 free", expect!["a1 waits: no node can take it"]);
+    check("n1 undecodable | a1 free", expect!["a1 is attached to no VM: no node can take it"]);
     check("n1 undecodable | n2 | a1 moves - -> n1", expect!["abandon a1"]);
     let lost = "n1 undecodable holds a1 | n2 undecodable holds a2 | n3 undecodable holds a3 | n4 undecodable holds a4 | n5 undecodable holds a5";
-    assert!(plan(&world(lost), now()).tripped.is_empty(), "they are not lost");
+    assert!(plan(&world(lost), now()).tripped.is_empty(), "undecodable nodes are not lost");
 }
 
 #[test]
-fn a_node_with_a_pod_that_cannot_be_decoded_keeps_its_address_and_gets_none() {
+fn a_node_with_an_undecodable_pod_keeps_its_address_and_gets_none() {
     check("floating | n1 doubtful-pods holds a1 | n2", expect!["a1 on n1"]);
     check("floating | n1 pods holds a1 | n2", expect!["begin a1 n1 -> n2"]);
-    check("floating | n1 doubtful-pods | a1 free", expect!["a1 waits: no node can take it"]);
+    check("floating | n1 doubtful-pods | a1 free", expect!["a1 is attached to no VM: no node can take it"]);
     check("n1 cordoned doubtful-pods holds a1 | n2", expect!["a1 on n1"]);
 }
 
 #[test]
-fn a_dead_node_does_not_speak_for_a_machine_whose_other_node_is_undecodable() {
+fn an_undecodable_node_represents_its_vm_before_a_notready_one() {
     check("n1 notready 500 machine n2 unmatched | n2 undecodable holds a1 | n3", expect!["a1 on n2"]);
 }
 
 #[test]
-fn a_machine_that_an_undecodable_object_names_gets_no_address() {
+fn a_vm_in_an_undecodable_object_gets_no_address() {
     check("n1 reserved | n2 | a1 free | a2 free", expect!["begin a1 -> n2"]);
 }
 
@@ -452,7 +485,7 @@ fn an_unwritable_object_starts_nothing_and_blocks_no_node() {
     assert_eq!(plan.ask_again, Some(now() + Duration::from_secs(30)));
 }
 
-/// A pool of so many addresses, of which the first are moving and are not listed any more.
+/// A pool that lists `listed` addresses, and has unfinished moves of `removed` addresses that it no longer lists.
 fn full(listed: u32, removed: u32) -> World {
     let mut world = World::default();
     world.epoch = Epoch(7);
@@ -461,7 +494,7 @@ fn full(listed: u32, removed: u32) -> World {
     let entry = Move {
         from: None,
         to: Some(Target { vm: vm("old"), node: "old".into() }),
-        owed: BTreeSet::new(),
+        to_restore: BTreeSet::new(),
         releases: false,
         is_voluntary: false,
         epoch: Epoch(7),
@@ -489,11 +522,11 @@ fn full(listed: u32, removed: u32) -> World {
 }
 
 #[test]
-fn what_does_not_fit_into_the_journal_does_not_begin_and_says_so() {
+fn a_move_that_does_not_fit_into_the_journal_waits() {
     let begun = |world: &World| {
         let plan = plan(world, now());
         let begun = plan.steps.iter().filter(|step| matches!(step.action, Action::Begin(_))).count();
-        let waits = |(_, said): &&(Address, Verdict)| *said == Verdict::Waits(Waits::ForRoom);
+        let waits = |(_, verdict): &&(Address, Verdict)| *verdict == Verdict::Waits(Waits::ForRoom);
         (begun, plan.verdicts.values().flatten().filter(waits).count())
     };
     assert_eq!(begun(&full(1_000, 0)), (1_000, 0));
@@ -508,16 +541,16 @@ fn what_does_not_fit_into_the_journal_does_not_begin_and_says_so() {
     creating.accounts.insert(scope(), Account { as_of: Tick(10), can_tag: true });
     let plan = plan(&creating, now());
     let begun = plan.steps.iter().filter(|step| matches!(step.action, Action::Begin(_))).count();
-    assert_eq!((plan.creations.len(), begun), (1, 969), "a creation has a place in the journal, too");
+    assert_eq!((plan.creations.len(), begun), (1, 969), "a creation needs room in the journal, too");
 }
 
 #[test]
-fn n8_a_drained_node_without_a_successor_is_detached() {
+fn n8_a_drained_nodes_address_is_detached_if_no_node_can_take_it() {
     check("n1 cordoned empty holds a1", expect!["begin a1 off n1"]);
 }
 
 #[test]
-fn a_notready_node_keeps_its_address_for_the_grace_and_the_plan_says_when_to_ask_again() {
+fn a_notready_node_keeps_its_address_for_the_grace_period() {
     check("grace 60 | n1 notready 30 holds a1 | n2", expect!["a1 on n1"]);
     let asked = plan(&world("grace 60 | n1 notready 30 holds a1 | n2"), now()).ask_again;
     assert_eq!(asked, Some(now() + Duration::from_secs(30)));
@@ -525,34 +558,44 @@ fn a_notready_node_keeps_its_address_for_the_grace_and_the_plan_says_when_to_ask
 }
 
 #[test]
-fn the_longest_grace_is_not_taken_for_none() {
+fn a_huge_grace_period_does_not_overflow() {
     check("grace 18446744073709551615 | n1 notready 30 holds a1 | n2", expect!["a1 on n1"]);
     check("grace 9223372036854775807 | n1 notready 30 holds a1 | n2", expect!["a1 on n1"]);
 }
 
 #[test]
-fn an_address_of_a_deleted_node_moves_on_because_the_status_remembers_its_machine() {
+fn an_address_of_a_deleted_node_moves_to_another_node() {
     check("a1 left | n1", expect!["begin a1 left -> n1"]);
 }
 
 #[test]
-fn an_address_on_a_foreign_machine_is_left_there() {
-    check("a1 foreign | n1", expect!["a1 is held by foreign, which is no node of this cluster"]);
+fn an_address_on_a_foreign_vm_stays_there() {
+    check(
+        "a1 foreign | n1",
+        expect![
+            "a1 is attached to foreign, which is not a node of this cluster: detach it there, or see policy.takeover"
+        ],
+    );
 }
 
 #[test]
-fn takeover_takes_an_address_from_a_foreign_machine_but_never_to_leave_it_nowhere() {
+fn takeover_moves_a_foreign_address_only_to_a_node() {
     check("takeover | a1 foreign | n1", expect!["begin a1 foreign -> n1"]);
-    check("takeover | a1 foreign", expect!["a1 is held by foreign, which is no node of this cluster"]);
+    check(
+        "takeover | a1 foreign",
+        expect![
+            "a1 is attached to foreign, which is not a node of this cluster: detach it there, or see policy.takeover"
+        ],
+    );
 }
 
 #[test]
 fn unknown_facts_cause_no_step_anywhere_in_their_scope() {
     check(
         "a1 unknown | a2 free | n1 | n2",
-        expect![[
-            r#"a1 is left alone: the cloud did not answer, a2 is left alone: another address of the account is unknown, and may be on any node"#
-        ]],
+        expect![
+            "a1 is in an unknown state and is not moved: the cloud did not answer, a2 is in an unknown state and is not moved: another address of the account is in an unknown state, and may be on any node"
+        ],
     );
     for holder in ["n1 cordoned empty holds a2", "n1 notready 500 holds a2", "n1 unmatched holds a2"] {
         assert_eq!(plan(&world(&format!("a1 unknown | {holder} | n2")), now()).to_string(), "", "{holder}");
@@ -560,7 +603,7 @@ fn unknown_facts_cause_no_step_anywhere_in_their_scope() {
 }
 
 #[test]
-fn an_unknown_address_that_nobody_wants_may_be_on_any_node_too() {
+fn an_unknown_address_that_is_not_used_blocks_all_nodes_too() {
     for unwanted in ["desired 1 | a9 unknown", "younger lists a9 | a9 unknown"] {
         assert_eq!(
             plan(&world(&format!("{unwanted} | a1 free | n1 | n2")), now()).to_string(),
@@ -571,20 +614,20 @@ fn an_unknown_address_that_nobody_wants_may_be_on_any_node_too() {
 }
 
 #[test]
-fn only_a_drained_node_is_left_without_a_successor() {
+fn only_a_drained_node_loses_its_address_without_a_new_node() {
     check(
         "n1 notready 500 holds a1",
         expect!["a1 stays on n1 until another node can take it: the node is NotReady"],
     );
     check(
         "n1 unmatched holds a1",
-        expect!["a1 stays on n1 until another node can take it: the node does not match"],
+        expect!["a1 stays on n1 until another node can take it: the node does not match the selectors"],
     );
-    check("a1 left", expect!["a1 stays on left until another node can take it: the node is gone"]);
+    check("a1 left", expect!["a1 stays on left until another node can take it: the node no longer exists"]);
 }
 
 #[test]
-fn a_machine_that_registered_twice_is_one_machine() {
+fn a_vm_that_registered_twice_gets_one_address() {
     let mut twins = world("n1 | n2 | a1 free | a2 free");
     let mut twin = twins.node(&"n2".into()).unwrap().clone();
     twin.machine = Some((scope(), vm("n1")));
@@ -594,21 +637,21 @@ fn a_machine_that_registered_twice_is_one_machine() {
     let mut twin = dead.node(&"n1".into()).unwrap().clone();
     twin.readiness = Readiness::NotReadySince(seconds_ago("500"));
     dead.set_node(&"n0".into(), twin);
-    assert_eq!(plan(&dead, now()).to_string(), "", "the Ready one speaks for the machine");
+    assert_eq!(plan(&dead, now()).to_string(), "", "the Ready node represents the VM");
 }
 
 #[test]
-fn an_object_that_cannot_be_acted_on_still_owns_its_addresses() {
+fn a_refused_object_still_owns_its_addresses() {
     check(
         "refused | younger lists a1 | n1 holds a1 | n2",
         expect![
-            "a1 waits: its object can't be acted on as it stands, a1 of younger: belongs to NetIPAllocation/p, which is older"
+            "a1 waits: the controller can't act on the object: see the object's conditions and Events, a1 of younger: belongs to NetIPAllocation/p, which is older: remove it from one of the two objects"
         ],
     );
 }
 
 #[test]
-fn a_node_that_refused_an_address_is_avoided_for_a_while_and_so_is_the_address() {
+fn a_refusal_pauses_the_node_and_the_address() {
     let mut refused = world("n1 | n2 | a1 free");
     refused.avoid_machines.insert(vm("n1"), now() + Duration::from_secs(5));
     assert_eq!(plan(&refused, now()).to_string(), "begin 203.0.113.1 -> n2");
@@ -619,7 +662,7 @@ fn a_node_that_refused_an_address_is_avoided_for_a_while_and_so_is_the_address()
 }
 
 #[test]
-fn marks_are_added_where_addresses_are_and_taken_away_only_on_proof() {
+fn a_mark_is_removed_only_if_the_node_surely_holds_no_address() {
     let kind = "NetIPAllocation";
     let marks = |text: &str| {
         let marks = plan(&world(text), now()).marks;
@@ -632,33 +675,36 @@ fn marks_are_added_where_addresses_are_and_taken_away_only_on_proof() {
     assert_eq!(
         marks("n1 cordoned empty holds a1 | n2"),
         ("n1".into(), false),
-        "it has to leave, and is still there"
+        "the address has to leave, and is still there"
     );
-    assert_eq!(marks("floating | n1 pods holds a1 | n2"), ("".into(), false), "it does not match any more");
-    assert_eq!(marks("observe | n1 holds a1"), ("".into(), true), "what is observed marks nothing");
+    assert_eq!(marks("floating | n1 pods holds a1 | n2"), ("".into(), false), "the node no longer matches");
+    assert_eq!(marks("observe | n1 holds a1"), ("".into(), true), "mode Observe marks no node");
     assert_eq!(marks("refused | n1 holds a1"), ("".into(), true));
     let coming = |text: &str| plan(&world(text), now()).marks.coming.contains_key(kind);
-    assert!(coming("n1 | a1 moves - -> n1 | a1 busy"), "it may be there already");
-    assert!(!coming("n1 | a1 moves - -> n1"), "nobody has asked for it yet");
-    assert!(coming("late | n1 | a1 moves - -> n1"), "an earlier leader may have, and it is not shown yet");
-    assert!(coming("late before | n1 | a1 moves - -> n1"), "it was not read since");
-    assert!(!coming("late once | n1 | a1 moves - -> n1"), "it would be shown");
+    assert!(coming("n1 | a1 moves - -> n1 | a1 busy"), "the address may be there already");
+    assert!(!coming("n1 | a1 moves - -> n1"), "there was no call yet");
+    assert!(coming("late | n1 | a1 moves - -> n1"), "an earlier leader may have attached it");
+    assert!(coming("late before | n1 | a1 moves - -> n1"), "the cloud was not listed since");
+    assert!(!coming("late once | n1 | a1 moves - -> n1"), "the listing would show it");
 }
 
 #[test]
-fn a_missing_address_is_reported_and_the_others_are_placed() {
-    check("a1 missing | n1", expect!["a1 is not known to the cloud"]);
+fn a_missing_address_does_not_block_the_others() {
+    check(
+        "a1 missing | n1",
+        expect!["a1 was not found in the account: correct the list of addresses, or reserve it again"],
+    );
     check("a1 missing | a2 free | n1", expect!["begin a2 -> n1"]);
 }
 
 #[test]
-fn one_machine_gets_one_address() {
-    check("n1 holds a1 | a2 free", expect!["a1 on n1, a2 waits: no node can take it"]);
+fn one_vm_gets_one_address() {
+    check("n1 holds a1 | a2 free", expect!["a1 on n1, a2 is attached to no VM: no node can take it"]);
 }
 
 #[test]
-fn n4_zones_restrict_new_placements_and_never_evict_a_holder() {
-    check("only zone a | n1 zone b | a1 free", expect!["a1 waits: no node can take it"]);
+fn n4_zones_restrict_new_placements_and_move_no_address() {
+    check("only zone a | n1 zone b | a1 free", expect!["a1 is attached to no VM: no node can take it"]);
     check("only zone a | n1 zone b holds a1 | n2 zone a", expect!["a1 on n1"]);
 }
 
@@ -668,47 +714,54 @@ fn an_address_goes_only_to_its_own_region() {
 }
 
 #[test]
-fn n4_an_address_of_another_region_than_its_nodes_says_so() {
+fn n4_an_address_in_another_region_than_its_nodes_is_reported() {
     for only in ["n1", "n1 | n2 region elsewhere unmatched"] {
         check(
             &format!("{only} | a1 of elsewhere"),
-            expect!["a1 waits: it is in region elsewhere, and all matching nodes are in r"],
+            expect!["a1 is attached to no VM: it is in region elsewhere, and all matching nodes are in r"],
         );
     }
     check(
         "n1 | n2 region s cordoned | a1 of elsewhere",
-        expect!["a1 waits: it is in region elsewhere, and all matching nodes are in r, s"],
+        expect!["a1 is attached to no VM: it is in region elsewhere, and all matching nodes are in r, s"],
     );
-    // A node there that can't take it now, and one whose region is not known, may do later.
+    // A NotReady node in that region, or one whose region is unknown, may take it later.
     for could in ["n2 region elsewhere notready 9", "n2 region - notready 9"] {
-        check(&format!("n1 | {could} | a1 of elsewhere"), expect!["a1 waits: no node can take it"]);
+        check(
+            &format!("n1 | {could} | a1 of elsewhere"),
+            expect!["a1 is attached to no VM: no node can take it"],
+        );
     }
-    check("a1 of elsewhere", expect!["a1 waits: no node can take it"]);
+    check("a1 of elsewhere", expect!["a1 is attached to no VM: no node can take it"]);
 }
 
 #[test]
-fn an_address_that_its_cloud_cant_attach_is_reported_and_left() {
+fn an_address_that_its_cloud_cant_attach_is_reported() {
     let mut world = world("desired 1 | n1 | n2 | a1 free");
     let six: Address = "2600:1900:4000::7".parse().unwrap();
     let mut pool = world.pools().next().unwrap().clone();
     pool.addresses.insert(0, six);
     world.set_pool(pool.clone());
     let planned = plan(&world, now());
-    assert_eq!(planned.to_string(), format!("begin {} -> n1", address("a1")), "it stands for no other");
+    assert_eq!(
+        planned.to_string(),
+        format!("begin {} -> n1", address("a1")),
+        "it does not count for the desired number"
+    );
     assert_eq!(planned.verdicts[&pool.key][0], (six, Verdict::Unsupported(crate::NO_IPV6)));
-    assert!(planned.unsettled.is_empty() && planned.read_again.is_empty(), "nobody waits for it");
+    assert!(planned.unsettled.is_empty() && planned.read_again.is_empty(), "no listing is needed for it");
 }
 
 #[test]
-fn a_ptr_name_is_kept_before_its_address_is_detached() {
+fn a_ptr_name_is_saved_before_its_address_is_detached() {
     let moves = "n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2";
     check(moves, expect!["detach a1 from n1"]);
-    check(&format!("{moves} | a1 named x"), expect!["keep the PTR name x of a1"]);
-    check(&format!("{moves} | a1 named x | a1 kept y"), expect!["keep the PTR name x of a1"]);
+    check(&format!("{moves} | a1 named x"), expect!["save the PTR name x of a1"]);
+    check(&format!("{moves} | a1 named x | a1 kept y"), expect!["save the PTR name x of a1"]);
     check(&format!("{moves} | a1 named x | a1 kept x"), expect!["detach a1 from n1"]);
     let steps = plan(&world("n1 cordoned | n2 | a1 moves n1 -> n2 | a1 kept x"), now()).steps;
     let [Step { action: Action::Attach(_), ptr, .. }] = steps.as_slice() else { panic!("{steps:?}") };
-    assert_eq!(ptr.as_deref(), Some("x"), "the next machine gets it");
+    assert_eq!(ptr.as_deref(), Some("x"), "the next VM gets the name");
 
     let mut pool = world(moves).pools().next().unwrap().clone();
     pool.note(address("a1"), &Action::KeepPtr("x".into()), Epoch(7), now());
@@ -721,7 +774,7 @@ fn a_ptr_name_is_kept_before_its_address_is_detached() {
 }
 
 #[test]
-fn where_zones_count_they_are_filled_evenly() {
+fn with_zone_spreading_zones_fill_evenly() {
     check(
         "spread | n1 zone a holds a1 | n2 zone a | n3 zone b | n4 zone b | a2 free | a3 free",
         expect!["begin a2 -> n2, begin a3 -> n3"],
@@ -730,20 +783,25 @@ fn where_zones_count_they_are_filled_evenly() {
 }
 
 #[test]
-fn the_older_object_owns_an_address_and_the_younger_is_told() {
+fn the_oldest_object_that_lists_an_address_owns_it() {
     check(
         "younger lists a1 | n1 holds a1 | n2",
-        expect!["a1 on n1, a1 of younger: belongs to NetIPAllocation/p, which is older"],
+        expect![
+            "a1 on n1, a1 of younger: belongs to NetIPAllocation/p, which is older: remove it from one of the two objects"
+        ],
     );
 }
 
 #[test]
-fn an_observed_pool_says_what_it_would_do() {
+fn a_pool_in_observe_mode_reports_what_it_would_do() {
     check(
         "observe | n1 cordoned empty holds a1 | n2",
-        expect!["a1 is only observed, otherwise: begin a1 n1 -> n2"],
+        expect!["a1 would be changed, but policy.mode is Observe: begin a1 n1 -> n2"],
     );
-    check("observe | n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2", expect!["a1 is on its way to n2"]);
+    check(
+        "observe | n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2",
+        expect!["a1 is being attached to n2"],
+    );
     check("observe | n1 | a1 free | a2 elsewhere | younger lists a2", expect!["begin a2 -> n1"]);
 }
 
@@ -753,7 +811,7 @@ fn f3_floating_addresses_go_to_nodes_with_a_ready_pod() {
 }
 
 #[test]
-fn f2_without_pod_selectors_every_node_will_do() {
+fn f2_without_pod_selectors_every_node_is_fit() {
     check("floating anypods | n1 empty | a1 free", expect!["begin a1 -> n1"]);
 }
 
@@ -769,45 +827,47 @@ fn f4_a_floating_address_leaves_only_when_another_node_needs_it() {
 }
 
 #[test]
-fn a_free_address_comes_before_one_whose_move_would_break_connections() {
+fn a_free_address_goes_before_one_that_a_vm_holds() {
     check("floating | n1 pods holds a1 | n2 | a2 free", expect!["begin a2 -> n2"]);
 }
 
 #[test]
-fn a_dead_holder_comes_before_a_living_one() {
+fn an_address_of_a_dead_holder_goes_first() {
     check("floating | n1 pods holds a1 | n2 notready 9 holds a2 | n3", expect!["begin a2 n2 -> n3"]);
 }
 
 #[test]
-fn addresses_beyond_the_desired_number_are_left_alone() {
+fn addresses_beyond_the_desired_number_stay_as_they_are() {
     check("desired 1 | n1 | n2 | a1 free | a2 free", expect!["begin a1 -> n1"]);
 }
 
 #[test]
-fn a_node_without_a_machine_is_never_chosen() {
-    check("n1 nomachine | a1 free", expect!["a1 waits: no node can take it"]);
+fn a_node_without_a_vm_gets_no_address() {
+    check("n1 nomachine | a1 free", expect!["a1 is attached to no VM: no node can take it"]);
 }
 
 #[test]
-fn a_node_that_stops_matching_gives_its_address_up() {
+fn a_node_that_stops_matching_loses_its_address() {
     check("n1 unmatched holds a1 | n2", expect!["begin a1 n1 -> n2"]);
 }
 
 #[test]
-fn a_node_about_to_be_removed_gives_its_address_up_early_where_the_policy_says_so() {
+fn with_the_policy_a_node_about_to_be_removed_loses_its_address() {
     check("n1 leaving holds a1 | n2", expect!["a1 on n1"]);
     check("disruption | n1 leaving holds a1 | n2 leaving | n3", expect!["begin a1 n1 -> n3"]);
 }
 
 #[test]
-fn voluntary_moves_stay_within_the_budget_and_dead_holders_do_not_count() {
+fn max_concurrent_moves_limits_voluntary_moves_only() {
     check(
         "budget 1 | n1 cordoned empty holds a1 | n2 cordoned empty holds a2 | n3 notready 9 holds a3 | n4 | n5 | n6",
         expect!["begin a3 n3 -> n4, begin a1 n1 -> n5"],
     );
     check(
         "budget 1 | n1 cordoned empty holds a1 | n2 cordoned empty holds a2 | n3 | n4 | a1 moves n1 -> n3 | a1 busy",
-        expect!["a1 is on its way to n3, a2 waits: policy.maxConcurrentMoves are under way"],
+        expect![
+            "a1 is being attached to n3, a2 waits: as many moves as policy.maxConcurrentMoves allows are in flight"
+        ],
     );
 }
 
@@ -837,7 +897,7 @@ fn f5_assignments_are_a_cool_off_apart() {
 }
 
 #[test]
-fn an_unfinished_move_goes_on_from_what_the_cloud_says() {
+fn an_unfinished_move_resumes_from_what_the_cloud_reports() {
     let two_nodes = "n1 cordoned empty | n2 | a1 moves n1 -> n2";
     check(&format!("{two_nodes} | n1 cordoned empty holds a1"), expect!["detach a1 from n1"]);
     check(&format!("onecall | {two_nodes} | n1 cordoned empty holds a1"), expect!["attach a1 -> n2"]);
@@ -848,16 +908,16 @@ fn an_unfinished_move_goes_on_from_what_the_cloud_says() {
 }
 
 #[test]
-fn an_unfinished_move_waits_for_what_is_not_known() {
-    check("n1 | n2 | a1 moves n1 -> n2 | a1 unknown", expect!["a1 is on its way to n2"]);
-    check("n1 | n2 | a1 moves n1 -> n2 | a1 stale", expect!["a1 is on its way to n2"]);
-    check("n1 | n2 | a1 moves n1 -> n2 | a1 busy", expect!["a1 is on its way to n2"]);
+fn an_unfinished_move_waits_while_its_state_is_unknown() {
+    check("n1 | n2 | a1 moves n1 -> n2 | a1 unknown", expect!["a1 is being attached to n2"]);
+    check("n1 | n2 | a1 moves n1 -> n2 | a1 stale", expect!["a1 is being attached to n2"]);
+    check("n1 | n2 | a1 moves n1 -> n2 | a1 busy", expect!["a1 is being attached to n2"]);
     let plan = plan(&world("n1 | n2 | a1 moves n1 -> n2 | a1 stale"), now());
     assert!(plan.read_again.contains(&scope()));
 }
 
 #[test]
-fn an_unfinished_move_waits_for_its_own_journal_entry_and_after_a_failure() {
+fn a_move_waits_for_its_journal_entry_and_for_its_backoff() {
     let mut pending = world("n1 | n2 | a1 moves n1 -> n2");
     let mut pool = pending.pools().next().unwrap().clone();
     let Journal::Known(moves) = &mut pool.journal else { panic!() };
@@ -866,7 +926,7 @@ fn an_unfinished_move_waits_for_its_own_journal_entry_and_after_a_failure() {
     let waiting = plan(&pending, now());
     assert!(
         waiting.steps.is_empty() && waiting.read_again.is_empty(),
-        "there is nothing to read before it is written"
+        "a listing is useless before the entry is written"
     );
 
     let mut failed = world("n1 | n2 | a1 moves n1 -> n2");
@@ -878,23 +938,23 @@ fn an_unfinished_move_waits_for_its_own_journal_entry_and_after_a_failure() {
     );
     failed.avoid_addresses.clear();
     failed.avoid_machines.insert(vm("n2"), until);
-    assert_eq!(plan(&failed, now()).to_string(), "abandon 203.0.113.1", "a target that refused is given up");
+    assert_eq!(plan(&failed, now()).to_string(), "abandon 203.0.113.1", "a target that refused is abandoned");
 }
 
 #[test]
-fn a_move_that_the_budget_holds_back_waits_for_its_turn_and_nothing_has_failed() {
+fn a_rate_limited_move_waits_and_is_not_reported_as_failed() {
     let mut held_back = world("n1 cordoned empty | n2 | a1 free | a1 moves n1 -> n2");
     let turn = now() + Duration::from_secs(4);
     held_back.turns.insert(address("a1"), Turn { at: turn, is_urgent: true });
     let waiting = plan(&held_back, now());
     assert_eq!((waiting.to_string().as_str(), waiting.ask_again), ("", Some(turn)));
-    let said = waiting.verdicts.values().flatten().next().map(|(_, said)| said);
-    assert!(matches!(said, Some(Verdict::Moving(_))), "{said:?}");
+    let verdict = waiting.verdicts.values().flatten().next().map(|(_, verdict)| verdict);
+    assert!(matches!(verdict, Some(Verdict::Moving(_))), "{verdict:?}");
     assert_eq!(plan(&held_back, turn).to_string(), "attach 203.0.113.1 -> n2");
 }
 
 #[test]
-fn an_address_is_not_taken_off_a_living_holder_while_another_whose_holder_is_dead_waits_for_its_turn() {
+fn a_voluntary_move_waits_while_an_urgent_one_is_rate_limited() {
     let mut crowded = world(
         "n1 cordoned empty holds a1 | n2 | n3 | n4 notready 99 | a2 free | a1 moves n1 -> n2 | a2 moves n4 -> n3",
     );
@@ -905,11 +965,11 @@ fn an_address_is_not_taken_off_a_living_holder_while_another_whose_holder_is_dea
     let steps = plan(&crowded, turn).to_string();
     assert_eq!(steps, "attach 203.0.113.2 -> n3\ndetach 203.0.113.1 from vm-n1");
     crowded.turns = BTreeMap::from([(address("a1"), Turn { at: now(), is_urgent: false })]);
-    assert!(plan(&crowded, now()).to_string().contains("detach"), "nobody waits");
+    assert!(plan(&crowded, now()).to_string().contains("detach"), "no urgent move waits");
 }
 
 #[test]
-fn a_turn_that_was_told_while_a_holder_was_well_does_not_count_once_it_is_dead() {
+fn a_move_that_becomes_urgent_ignores_its_old_wait_time() {
     let moving = "n1 HOLDS a1 | n2 | a1 moves n1 -> n2";
     let (at, soon) = (now() + Duration::from_secs(2_400), now() + Duration::from_secs(4));
     let held_back = |holds: &str, turn| {
@@ -925,12 +985,12 @@ fn a_turn_that_was_told_while_a_holder_was_well_does_not_count_once_it_is_dead()
     assert_eq!(
         held_back("notready 99 holds", told),
         (String::new(), Some(soon)),
-        "this one was told the truth"
+        "it got this time while it was urgent"
     );
 }
 
 #[test]
-fn what_serves_nobody_or_goes_nowhere_waits_for_no_other_to_have_its_turn() {
+fn an_urgent_move_and_a_plain_detach_wait_for_no_other_move() {
     for a1 in ["n1 notready 99 holds a1 | a1 moves n1 -> n2", "n1 cordoned empty holds a1 | a1 moves n1 -> -"]
     {
         let mut crowded = world(&format!("{a1} | n2 | n3 | n4 notready 99 | a2 free | a2 moves n4 -> n3"));
@@ -941,8 +1001,8 @@ fn what_serves_nobody_or_goes_nowhere_waits_for_no_other_to_have_its_turn() {
 }
 
 #[test]
-fn few_addresses_are_off_machines_that_serve_at_the_same_time_and_dead_holders_do_not_count() {
-    let (crowd, max) = (140, moves::IN_THE_AIR_MAX);
+fn few_addresses_are_detached_at_once_by_moves_that_can_wait() {
+    let (crowd, max) = (140, moves::DETACHED_MAX);
     let clause = |at| {
         let to = at + 500;
         format!("n{at} cordoned empty holds a{at} | n{to} | a{at} moves n{at} -> n{to}")
@@ -950,35 +1010,38 @@ fn few_addresses_are_off_machines_that_serve_at_the_same_time_and_dead_holders_d
     let living = (1..=crowd).map(clause).collect::<Vec<_>>().join(" | ");
     let detached = |text: &str| plan(&world(text), now()).to_string().matches("detach").count();
     assert_eq!(detached(&living), max);
-    assert_eq!(detached(&format!("{living} | a7 busy")), max - 1, "it may have left");
+    assert_eq!(detached(&format!("{living} | a7 busy")), max - 1, "it may be detached already");
     assert_eq!(detached(&format!("{living} | a7 free | a8 free")), max - 2);
     let from_nowhere = living
         .replace("a7 moves n7 -> n507", "a7 moves - -> n507 | a7 free")
         .replace("n7 cordoned empty holds a7", "n7");
-    assert_eq!(detached(&from_nowhere), max, "it never was on a machine, and is missed by nobody");
+    assert_eq!(detached(&from_nowhere), max, "it was never attached");
     assert_eq!(
         detached(&format!("{from_nowhere} | a7 last n7")),
         max - 1,
-        "it was taken off for one that refused it"
+        "it was detached for a target that refused it"
     );
     let unknown = "a7 unknown | a8 unknown | a9 unknown";
-    assert_eq!(detached(&format!("{living} | {unknown}")), max - 3, "nobody knows whether they arrived");
+    assert_eq!(detached(&format!("{living} | {unknown}")), max - 3, "they may be detached");
     let observed = world(&format!("{living} | observe | a7 free"));
-    assert_eq!(
-        moves::in_the_air(&observed),
-        BTreeMap::new(),
-        "nothing is done for it, so nothing of it counts"
-    );
+    assert_eq!(moves::in_the_air(&observed), BTreeMap::new(), "mode Observe detaches nothing");
     assert!(moves::in_the_air(&world("n1 holds a1 | n2")).is_empty());
     assert_eq!(detached(&format!("{living} | urgent")), crowd);
     let one_leaves = living.replace("a7 moves n7 -> n507", "a7 moves n7 -> -");
-    assert_eq!(detached(&one_leaves), max + 1, "it goes nowhere, and waits for nobody");
+    assert_eq!(detached(&one_leaves), max + 1, "a plain detach does not wait");
     let plan = plan(&world(&living), now());
-    let queued: Vec<_> =
-        plan.verdicts.values().flatten().filter(|(_, said)| matches!(said, Verdict::Queued(_))).collect();
-    assert_eq!(queued.len(), crowd - max, "and they are told why");
+    let queued: Vec<_> = plan
+        .verdicts
+        .values()
+        .flatten()
+        .filter(|(_, verdict)| matches!(verdict, Verdict::Queued(_)))
+        .collect();
+    assert_eq!(queued.len(), crowd - max, "the others report that they wait");
     assert!(
-        queued[0].1.to_string().starts_with("serves where it is until it can go to n"),
+        queued[0]
+            .1
+            .to_string()
+            .starts_with("stays where it is until the account has capacity to move it to n"),
         "{}",
         queued[0].1
     );
@@ -995,18 +1058,18 @@ fn an_unfinished_move_that_makes_no_sense_any_more_is_abandoned() {
 }
 
 #[test]
-fn another_leaders_move_is_claimed_before_it_is_gone_on_with() {
+fn an_earlier_leaders_move_is_claimed_before_it_resumes() {
     check("n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2 | epoch 6", expect!["claim a1"]);
 }
 
 #[test]
-fn a_change_that_failed_is_asked_for_again_though_the_cloud_says_what_was_wanted() {
+fn a_failed_attach_is_repeated_even_if_the_cloud_reports_it() {
     check("n1 cordoned empty | n2 holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["attach a1 -> n2"]);
     check("n1 | n2 cordoned empty holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["attach a1 -> n2"]);
 }
 
 #[test]
-fn what_nobodys_journal_tells_of_and_has_failed_is_asked_for_again_where_it_is_said_to_be() {
+fn a_failed_attach_without_a_journal_entry_is_repeated() {
     check("n1 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
     check("n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful", expect!["attach a1 -> n1"]);
     check("n1 holds a1 | n2 | a1 moves n1 -> n1", expect!["finish a1"]);
@@ -1015,51 +1078,54 @@ fn what_nobodys_journal_tells_of_and_has_failed_is_asked_for_again_where_it_is_s
     check("n1 holds a1 | n2 | a1 was on n2 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
     check(
         "observe | n1 holds a1 | n2 | a1 doubtful",
-        expect!["a1 is only observed, otherwise: begin a1 n1 -> n1"],
+        expect!["a1 would be changed, but policy.mode is Observe: begin a1 n1 -> n1"],
     );
     check(
         "n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful | a1 busy",
         expect![
-            "a1 is left alone: the change that was to bring it to its machine has failed, and is asked for again"
+            "a1 is in an unknown state and is not moved: the change that attached it to its VM failed; the controller repeats it"
         ],
     );
     let mut rested = world("n1 holds a1 | n2 | a1 doubtful");
     rested.avoid_machines.insert(vm("n1"), now());
-    assert!(!plan(&rested, now()).steps.is_empty(), "its rest is over now");
+    assert!(!plan(&rested, now()).steps.is_empty(), "the backoff ends now");
 }
 
 #[test]
-fn an_address_that_was_known_to_be_on_its_machine_is_there_whatever_else_has_failed_with_that() {
+fn an_address_in_the_status_of_its_vm_is_not_attached_again() {
     check("n1 holds a1 | n2 | a1 was on n1 | a1 doubtful", expect!["a1 on n1"]);
     check("n1 notready 99 holds a1 | n2 | a1 was on n1 | a1 doubtful", expect!["begin a1 n1 -> n2"]);
 }
 
 #[test]
-fn a_holder_that_has_to_go_is_asked_again_only_where_no_other_node_can_take_its_address() {
+fn a_leaving_holder_repeats_an_attach_only_without_a_new_node() {
     check("n1 notready 99 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n2"]);
     check("n1 notready 99 holds a1 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
     check("n1 cordoned empty holds a1 | a1 doubtful", expect!["begin a1 off n1"]);
 }
 
 #[test]
-fn an_address_that_may_well_be_on_its_holder_is_not_taken_off_because_asking_again_fails() {
+fn a_repeated_attach_that_fails_detaches_nothing() {
     let gives_up = "n1 refuses holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful";
     check(gives_up, expect!["abandon a1"]);
     let waits = "n1 refuses holds a1 | n2 | a1 doubtful";
     check(
         waits,
-        expect![[
-            "a1 is left alone: the change that was to bring it to its machine has failed, and is asked for again"
-        ]],
+        expect![
+            "a1 is in an unknown state and is not moved: the change that attached it to its VM failed; the controller repeats it"
+        ],
     );
     for text in [gives_up, waits] {
         let marks = plan(&world(text), now()).marks;
-        assert!(marks.coming.values().flatten().any(|node| *node == "n1".into()), "its mark stays");
+        assert!(
+            marks.coming.values().flatten().any(|node| *node == "n1".into()),
+            "the mark of the node stays"
+        );
     }
     let mut failed = world("n1 holds a1 | n2 | a1 doubtful");
     let pause = Pause { until: now() + Duration::from_secs(5), why: "no".into() };
     failed.avoid_addresses.insert(address("a1"), pause);
-    assert!(plan(&failed, now()).steps.is_empty(), "a failed move rests, also where it was");
+    assert!(plan(&failed, now()).steps.is_empty(), "the backoff also delays a repeated attach");
     check("n1 refuses notready 99 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n2"]);
     check(
         "n1 refuses notready 99 holds a1 | a1 doubtful",
@@ -1068,7 +1134,7 @@ fn an_address_that_may_well_be_on_its_holder_is_not_taken_off_because_asking_aga
 }
 
 #[test]
-fn asking_again_holds_nobody_up_and_changes_nobodys_mark() {
+fn a_repeated_attach_delays_no_other_and_changes_no_mark() {
     let cooling = "floating | cooloff 30 | n1 holds a1 | n2 | a2 free | a1 moves n1 -> n1 | a1 doubtful";
     check(cooling, expect!["attach a1 -> n1, begin a2 -> n2"]);
     let assigned = |text: &str| {
@@ -1081,30 +1147,32 @@ fn asking_again_holds_nobody_up_and_changes_nobodys_mark() {
     let healed = plan(&world("floating | n1 holds a1 | a1 moves n1 -> n1 | epoch 6"), now());
     assert!(healed.marks.coming.values().flatten().any(|node| *node == "n1".into()), "{healed}");
     let displaced = plan(&world("floating | n1 cordoned empty holds a1 | n2 | a1 doubtful"), now());
-    assert!(displaced.marks.coming.is_empty(), "who has to go and would not be marked is not: {displaced}");
+    assert!(displaced.marks.coming.is_empty(), "the node has to leave and gets no mark: {displaced}");
 }
 
 #[test]
-fn where_changes_fail_again_and_again_an_address_is_taken_off_and_goes_elsewhere() {
+fn an_address_whose_attach_keeps_failing_is_detached() {
     let failing = world("n1 | n2 refuses holds a1 | n3 | a1 moves n1 -> n2 | a1 doubtful");
     let plan = plan(&failing, now());
     assert_eq!(plan.to_string().replace("203.0.113.", "a").replace("vm-", ""), "detach a1 from n2");
-    assert!(plan.marks.holders.values().all(BTreeMap::is_empty), "nobody is told to hold it");
+    assert!(plan.marks.holders.values().all(BTreeMap::is_empty), "no node has a mark for it");
 }
 
 #[test]
-fn a_node_that_a_move_goes_to_or_comes_from_is_not_free() {
+fn a_node_that_a_move_targets_or_leaves_is_not_free() {
     check(
         "n1 | n2 | a1 moves n1 -> n2 | a1 busy | a2 free",
-        expect!["a1 is on its way to n2, a2 waits: no node can take it"],
+        expect!["a1 is being attached to n2, a2 is attached to no VM: no node can take it"],
     );
 }
 
 #[test]
-fn the_journal_of_a_newer_controller_is_left_alone() {
+fn the_journal_of_a_newer_controller_stops_the_pool() {
     check(
         "newer | n1 | a1 free",
-        expect!["a1 waits: its unfinished moves were written by a newer controller"],
+        expect![
+            "a1 waits: a newer controller wrote its journal, and this version can't read it: upgrade again"
+        ],
     );
 }
 
@@ -1116,7 +1184,7 @@ fn a_breaker_trips_when_many_holders_are_lost_at_once() {
     let tripped = plan(&world(lost), now());
     assert_eq!(tripped.to_string(), "");
     assert_eq!(tripped.tripped[&scope()].lost, 5);
-    assert_eq!(tripped.ask_machines[&scope()].len(), 5, "the cloud is asked whether the machines are dead");
+    assert_eq!(tripped.ask_machines[&scope()].len(), 5, "the plan asks for the states of the VMs");
     assert!(
         tripped.verdicts.values().flatten().any(|(_, verdict)| verdict.to_string().contains("confirm-loss="))
     );
@@ -1124,40 +1192,43 @@ fn a_breaker_trips_when_many_holders_are_lost_at_once() {
     let confirmed = plan(&world(&format!("{lost} | confirmed 9")), now());
     assert!(confirmed.tripped.is_empty() && !confirmed.steps.is_empty());
     let dead = lost.replace("notready", "dead notready");
-    assert!(
-        plan(&world(&dead), now()).tripped.is_empty(),
-        "machines that the cloud reports stopped are not lost"
-    );
+    assert!(plan(&world(&dead), now()).tripped.is_empty(), "stopped VMs are not lost");
     let spread = lost.replacen("notready 9", "notready 99", 1);
     assert!(plan(&world(&spread), now()).tripped.is_empty(), "four within a minute are too few");
     let releasing = plan(&world(&format!("{lost} | a8 made | releases | desired 5")), now());
-    let [.., (last, said)] = releasing.verdicts.values().next().unwrap().as_slice() else { panic!("none") };
+    let [.., (last, verdict)] = releasing.verdicts.values().next().unwrap().as_slice() else {
+        panic!("none")
+    };
     assert_eq!(*last, address("a8"));
-    assert!(said.to_string().contains("confirm-loss="), "nothing is given up meanwhile: {said}");
+    assert!(verdict.to_string().contains("confirm-loss="), "nothing is released meanwhile: {verdict}");
 }
 
 #[test]
-fn while_holders_are_lost_what_is_on_no_machine_arrives_and_whatever_would_be_taken_off_waits_and_says_so() {
+fn a_tripped_breaker_stops_detaches_but_not_attaches() {
     let lost = "n1 notready 9 holds a1 | n2 notready 9 holds a2 | n3 notready 9 holds a3 | n4 notready 9 holds a4 \
                 | n5 notready 9 holds a5 | n6 | n7 | n8 cordoned empty | n9 cordoned empty holds a7";
     let moving = format!("{lost} | a6 free | a6 moves n8 -> n6 | a7 moves n9 -> n7");
     let plan = plan(&world(&moving), now());
     assert!(!plan.tripped.is_empty());
     assert_eq!(plan.to_string(), "attach 203.0.113.6 -> n6");
-    let said = |name: &str| {
+    let verdict = |name: &str| {
         let mut all = plan.verdicts.values().flatten();
-        all.find(|(of, _)| *of == address(name)).map(|(_, said)| said.to_string()).unwrap()
+        all.find(|(of, _)| *of == address(name)).map(|(_, verdict)| verdict.to_string()).unwrap()
     };
-    assert_eq!(said("a6"), "is on its way to n6");
+    assert_eq!(verdict("a6"), "is being attached to n6");
     let steps = |clause: &str| super::plan(&world(&format!("{lost} | {clause}")), now()).to_string();
-    assert_eq!(steps("a6 free | a6 moves n8 -> n6 | epoch 6"), "claim 203.0.113.6", "so that it can go on");
+    assert_eq!(
+        steps("a6 free | a6 moves n8 -> n6 | epoch 6"),
+        "claim 203.0.113.6",
+        "so that the move can continue"
+    );
     let arrived = moving.replacen("n6 |", "n6 holds a6 |", 1).replace("a6 free | ", "");
     assert_eq!(super::plan(&world(&arrived), now()).to_string(), "finish 203.0.113.6");
-    assert!(said("a7").contains("confirm-loss="), "{}", said("a7"));
+    assert!(verdict("a7").contains("confirm-loss="), "{}", verdict("a7"));
 }
 
 #[test]
-fn pauses_last_as_long_as_they_were_meant_to_when_the_clock_is_set() {
+fn pauses_keep_their_length_when_the_clock_is_set() {
     let mut failed = world("n1 | a1 free | a2 free | n2");
     let until = now() + Duration::from_secs(4);
     failed.avoid_addresses.insert(address("a1"), Pause { until, why: "refused".into() });
@@ -1184,20 +1255,20 @@ fn holders_lost_one_after_another_add_up_even_if_each_is_replaced_at_once() {
     }
     let later = plan(&world, now());
     assert!(later.tripped.is_empty());
-    assert_eq!(later.losses.len(), 1, "what is over for a minute is forgotten");
+    assert_eq!(later.losses.len(), 1, "a loss that ended a minute ago is forgotten");
 }
 
 #[test]
-fn losses_that_an_earlier_leader_saw_stay_as_old_as_they_are() {
+fn losses_keep_their_times_after_a_change_of_leader() {
     let gone = "n1 | n2 | a1 left | a2 left | a3 left | a4 left | a5 left";
     let tripped = |text: &str| plan(&world(text), now()).tripped.remove(&scope());
-    assert_eq!(tripped(gone).unwrap().until, now(), "nobody saw them, so they count from now");
+    assert_eq!(tripped(gone).unwrap().until, now(), "losses without a stored time count from now");
     let at = |seconds: [u32; 5]| {
         let lost = |(number, seconds): (usize, u32)| format!(" | a{} lost {seconds}", number + 1);
         format!("{gone}{}", seconds.into_iter().enumerate().map(lost).collect::<String>())
     };
     let together = tripped(&at([70, 71, 72, 73, 74])).unwrap();
-    assert_eq!((together.lost, together.until), (5, seconds_ago("70")), "tripped stays tripped");
+    assert_eq!((together.lost, together.until), (5, seconds_ago("70")), "the breaker stays tripped");
     assert_eq!(tripped(&at([100, 200, 300, 400, 500])), None, "old losses stay old");
     assert_eq!(tripped(&format!("{} | confirmed 70", at([70, 71, 72, 73, 74]))), None);
 }
@@ -1213,7 +1284,7 @@ fn a_loss_lasts_while_the_cloud_does_not_answer() {
 }
 
 #[test]
-fn times_of_losses_are_whole_seconds_as_a_status_keeps_them() {
+fn times_of_losses_are_whole_seconds() {
     // 60.3 s apart to the millisecond, and 60 s apart in whole seconds.
     let (first, last) = (now() - Duration::from_millis(59_900), now() + Duration::from_millis(400));
     let mut lost = world("n1 | n2 | a1 left | a2 left | a3 left | a4 left | a5 left");
@@ -1223,33 +1294,34 @@ fn times_of_losses_are_whole_seconds_as_a_status_keeps_them() {
     assert!(decided.losses.values().all(|at| at.subsec_nanosecond() == 0), "{:?}", decided.losses);
     assert_eq!(decided.tripped[&scope()].lost, 5);
     lost.losses = decided.losses.clone();
-    assert_eq!(plan(&lost, last).tripped, decided.tripped, "by the next leader");
+    assert_eq!(plan(&lost, last).tripped, decided.tripped, "the next leader decides the same");
 }
 
 #[test]
-fn a_pool_that_lacks_addresses_writes_that_down_before_it_asks_for_any() {
-    check("creates | desired 2 | n1 holds a1", expect!["begin to create, tagged tag"]);
+fn a_creation_is_journalled_before_its_first_request() {
+    check("creates | desired 2 | n1 holds a1", expect!["begin to create addresses, tagged tag"]);
     check("creates | desired 2 | n1 holds a1 | creating", expect!["create 1 in r, tagged tag"]);
     check("creates | desired 30 | n1 holds a1 | creating", expect!["create 10 in r, tagged tag"]);
     check("creates | desired 1 | n1 holds a1", expect!["a1 on n1"]);
 }
 
 #[test]
-fn nothing_is_created_that_is_not_asked_for() {
+fn nothing_is_created_without_need() {
     check(
         "creates | desired 3 | creating | n1 holds a1 | observe",
-        expect!["a1 on n1, 2 more would be created"],
+        expect!["a1 on n1, would create addresses: 2 more"],
     );
-    check("creates | desired 3 | n1 holds a1 | observe", expect!["a1 on n1, 2 more would be created"]);
+    check("creates | desired 3 | n1 holds a1 | observe", expect!["a1 on n1, would create addresses: 2 more"]);
     check(
         "creates | desired 3 | n1 holds a1 | refused",
-        expect!["a1 waits: its object can't be acted on as it stands"],
+        expect!["a1 waits: the controller can't act on the object: see the object's conditions and Events"],
     );
     check("creates | desired 3 | n1 holds a1 | deleted", expect!["a1 on n1"]);
     check("desired 3 | n1 holds a1", expect!["a1 on n1"]);
 }
 
-/// A world of two pools that lack ten addresses each, at a provider that has created as many for others, under this limit.
+/// A world of two pools that need ten addresses each, in an account with `created` addresses of other pools, and with a
+/// limit.
 fn two_that_lack(created: u8, max: usize) -> World {
     let mut world = world("creates | desired 10 | creating");
     let first = world.pools().next().unwrap().clone();
@@ -1268,20 +1340,24 @@ fn pools_together_create_no_more_than_the_limit_allows() {
     let text = |world: &World| plan(world, now()).to_string().replace('\n', ", ");
     assert_eq!(text(&two_that_lack(5, 100)), "create 10 in r, tagged tag, create 10 in r, tagged tag");
     let close = two_that_lack(5, 17);
-    assert_eq!(text(&close), "create 10 in r, tagged tag, create 2 in r, tagged tag", "in the same round");
+    assert_eq!(
+        text(&close),
+        "create 10 in r, tagged tag, create 2 in r, tagged tag",
+        "both in the same plan"
+    );
     assert_eq!(text(&two_that_lack(5, 5)), "finish the creation, finish the creation");
-    let said = plan(&two_that_lack(5, 5), now()).lacking;
-    assert!(said.values().all(|lacking| *lacking == Lacking::Full(5)), "{said:?}");
+    let verdict = plan(&two_that_lack(5, 5), now()).lacking;
+    assert!(verdict.values().all(|lacking| *lacking == Lacking::Full(5)), "{verdict:?}");
     check(
         "creates | desired 2 | n1 holds a1 | limit 0",
         expect![
-            "a1 on n1, the created addresses have reached CREATED_ADDRESSES_MAX (0): release some that nobody needs, or raise the limit"
+            "a1 on n1, the cluster has reached CREATED_ADDRESSES_MAX (0): release created addresses that nobody needs, or raise the limit"
         ],
     );
 }
 
 #[test]
-fn what_may_have_been_created_counts_for_the_limit() {
+fn requests_without_an_answer_count_for_the_limit() {
     let of_second = |world: &World| {
         let plan = plan(world, now());
         let step = plan.creations.iter().find(|step| &*step.pool.name == "q");
@@ -1290,13 +1366,13 @@ fn what_may_have_been_created_counts_for_the_limit() {
     let first = PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: "p".into() };
     let mut asking = two_that_lack(0, 12);
     asking.in_flight.creations.insert(first.clone(), 7);
-    assert_eq!(of_second(&asking), "create 5 in r, tagged tag", "seven are being asked for");
+    assert_eq!(of_second(&asking), "create 5 in r, tagged tag", "seven requests are in flight");
     let mut lost = two_that_lack(0, 12);
     let mut pool = lost.pool(&first).unwrap().clone();
     pool.creation.as_mut().unwrap().may_have_asked = true;
     lost.set_pool(pool);
-    assert_eq!(of_second(&lost), "create 2 in r, tagged tag", "ten may have been made");
-    // Where marks are not shown, what a status claims counts.
+    assert_eq!(of_second(&lost), "create 2 in r, tagged tag", "ten may have been created");
+    // If the provider shows no marks, the status counts.
     check(
         "creates untagged | desired 9 | creating | n1 holds a1 | a1 claimed | limit 1",
         expect!["finish the creation"],
@@ -1312,113 +1388,122 @@ fn what_may_have_been_created_counts_for_the_limit() {
 }
 
 #[test]
-fn what_carries_the_pools_tag_was_made_for_it_and_is_adopted() {
+fn a_new_address_with_the_pools_tag_is_adopted() {
     check("creates | desired 3 | creating | a7 tagged | a8 elsewhere", expect!["adopt a7"]);
     check("creates | desired 1 | creating | n1 holds a1 | a7 tagged", expect!["adopt a7"]);
     check("creates | desired 1 | creating | n1 holds a1 | a8 elsewhere", expect!["finish the creation"]);
-    // What carried the tag before and is not listed was taken out by a person.
+    // A person removed the address that had the tag before and is not listed.
     check("creates | desired 1 | creating | n1 holds a1 | a9 tagged", expect!["finish the creation"]);
 }
 
 #[test]
-fn what_was_made_for_a_pool_and_is_not_listed_any_more_is_reported_and_not_replaced() {
+fn a_created_address_that_no_object_lists_is_not_replaced() {
     check(
         "creates | desired 3 | n1 holds a1 | a7 tagged | a9 tagged",
         expect![
-            "a1 on n1, created for this object and not listed by any: a7, a9; none is created while they are there: add those that are to be used to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+            "a1 on n1, the controller created a7, a9 for this object, but no object lists them; before it creates more, add those to use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
         ],
     );
     check(
         "creates | desired 3 | a7 tagged | observe",
         expect![
-            "created for this object and not listed by any: a7; none is created while they are there: add those that are to be used to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+            "the controller created a7 for this object, but no object lists them; before it creates more, add those to use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
         ],
     );
-    // One that is on its way is on no list all the same, and also one that was taken off while others are created.
+    // An address with an unfinished move is unlisted too, and so is one that was removed during a creation.
     check("creates | desired 3 | n1 | n2 | a7 tagged | a7 moves n1 -> n2", expect!["attach a7 -> n2"]);
     check(
         "creates | desired 3 | creating | a9 tagged",
         expect![
-            "created for this object and not listed by any: a9; none is created while they are there: add those that are to be used to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+            "the controller created a9 for this object, but no object lists them; before it creates more, add those to use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
         ],
     );
-    check("creates | desired 3 | a7 tagged | a7 disowned", expect!["begin to create, tagged tag"]);
+    check("creates | desired 3 | a7 tagged | a7 disowned", expect!["begin to create addresses, tagged tag"]);
     check("creates | desired 3 | creating | a9 tagged | a9 disowned", expect!["create 3 in r, tagged tag"]);
-    check("creates | desired 3 | a7 tagged | younger lists a7", expect!["begin to create, tagged tag"]);
-    check("creates | desired 3 | a7 tagged | a7 missing", expect!["begin to create, tagged tag"]);
+    check(
+        "creates | desired 3 | a7 tagged | younger lists a7",
+        expect!["begin to create addresses, tagged tag"],
+    );
+    check("creates | desired 3 | a7 tagged | a7 missing", expect!["begin to create addresses, tagged tag"]);
     check("creates | desired 1 | n1 holds a1 | a7 tagged", expect!["a1 on n1"]);
 }
 
 #[test]
-fn a_creation_goes_on_only_from_an_account_that_was_read_as_a_whole_after_it() {
+fn a_creation_needs_a_complete_listing_after_its_entry() {
     check(
         "creates | desired 1 | creating | unread | a7 tagged",
-        expect!["no address is created before the account was read as a whole"],
+        expect!["waiting for a complete listing of the account before creating addresses"],
     );
     check(
         "creates | desired 1 | creating | hidden | n1 holds a1",
         expect![
-            "a1 on n1, addresses were created in a project of their own, and the credentials don't allow to read projects any more: allow that, or nothing more is created"
+            "a1 on n1, the credentials can no longer read projects, so the controller can't see the addresses it created: allow that, so it can create more"
         ],
     );
     check(
         "creates untagged | tagged-before | desired 2 | n1 holds a1 | a7 elsewhere",
         expect![
-            "a1 on n1, addresses were created in a project of their own, and the credentials don't allow to read projects any more: allow that, or nothing more is created"
+            "a1 on n1, the credentials can no longer read projects, so the controller can't see the addresses it created: allow that, so it can create more"
         ],
     );
-    check("creates | tagged-before | desired 2 | n1 holds a1", expect!["begin to create, tagged tag"]);
-    check("creates | desired 1 | creating | asking", expect!["1 more being created"]);
+    check(
+        "creates | tagged-before | desired 2 | n1 holds a1",
+        expect!["begin to create addresses, tagged tag"],
+    );
+    check("creates | desired 1 | creating | asking", expect!["creating addresses: 1 more"]);
     check("creates | desired 1 | creating | creating-epoch 6 | a7 tagged", expect!["claim the creation"]);
 }
 
 #[test]
-fn without_a_tag_addresses_are_created_one_at_a_time_beside_those_that_were_there() {
-    check("creates untagged | desired 9 | a8 elsewhere", expect!["begin to create beside a8"]);
+fn without_tags_addresses_are_created_one_at_a_time() {
+    check("creates untagged | desired 9 | a8 elsewhere", expect!["begin to create addresses, existing: a8"]);
     check("creates untagged | desired 9 | a8 elsewhere | creating", expect!["create 1 in r"]);
     check(
         "creates untagged | desired 9 | a8 elsewhere | creating asked",
-        expect!["begin to create beside a8"],
+        expect!["begin to create addresses, existing: a8"],
     );
 }
 
 #[test]
-fn an_address_that_may_be_the_result_of_a_lost_answer_is_reported_and_neither_adopted_nor_released() {
+fn a_possible_result_of_a_lost_answer_is_only_reported() {
     check(
         "creates untagged | desired 9 | releases | a7 elsewhere | a8 elsewhere | creating asked",
         expect![
-            "a request to create an address had no answer, and one of these may be its result: a7; add those that are this object's to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+            "a request to create an address got no answer, and may have created one of these: a7; add those of this object to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
         ],
     );
     check(
         "creates untagged | desired 9 | a7 elsewhere | a8 elsewhere | creating",
-        expect!["begin to create beside a7, a8"],
+        expect!["begin to create addresses, existing: a7, a8"],
     );
     check(
         "creates untagged | desired 2 | n7 holds a7 | a8 elsewhere | creating asked",
-        expect!["begin to create beside a8"],
+        expect!["begin to create addresses, existing: a8"],
     );
 }
 
 #[test]
-fn only_what_the_object_created_is_released_and_only_while_nobody_holds_it() {
+fn only_free_addresses_of_the_object_are_released() {
     check("desired 1 | releases | n1 holds a1 | a2 made", expect!["begin to release a2"]);
-    check("desired 1 | n1 holds a1 | a2 made", expect!["a1 on n1, a2 is beyond the desired number"]);
+    check(
+        "desired 1 | n1 holds a1 | a2 made",
+        expect!["a1 on n1, a2 is not used: it is beyond spec.desiredIPs"],
+    );
     check(
         "desired 1 | releases | n1 holds a1 | a2 made | a2 disowned",
-        expect!["a1 on n1, a2 is beyond the desired number"],
+        expect!["a1 on n1, a2 is not used: it is beyond spec.desiredIPs"],
     );
     check(
         "desired 1 | releases | n1 holds a1 | a2 free",
-        expect!["a1 on n1, a2 is beyond the desired number"],
+        expect!["a1 on n1, a2 is not used: it is beyond spec.desiredIPs"],
     );
     check(
         "desired 1 | releases | n1 holds a1 | n2 holds a2 | a2 made",
-        expect!["a1 on n1, a2 is beyond the desired number"],
+        expect!["a1 on n1, a2 is not used: it is beyond spec.desiredIPs"],
     );
     check(
         "desired 1 | releases | n1 holds a1 | a2 unknown | a2 made",
-        expect!["a1 on n1, a2 is beyond the desired number"],
+        expect!["a1 on n1, a2 is not used: it is beyond spec.desiredIPs"],
     );
 }
 
@@ -1429,31 +1514,31 @@ fn an_address_without_the_providers_mark_is_not_released() {
         check(
             spare,
             expect![
-                "a1 on n1, a2 is not released: the provider does not show this object's mark on it; release it at the provider, or remove it from spec.ips"
+                "a1 on n1, a2 is not released: the provider does not show this object's mark on it; release it there, or remove it from spec.ips"
             ],
         );
     }
     check(
         "desired 1 | releases | n1 holds a1 | a2 marked other",
-        expect!["a1 on n1, a2 is beyond the desired number"],
+        expect!["a1 on n1, a2 is not used: it is beyond spec.desiredIPs"],
     );
-    // An earlier version began the release: the entry ends, and the address stays.
+    // An earlier version started the release: the entry ends, and the address stays.
     check(&format!("{spare} | a2 released"), expect!["abandon a2"]);
     check(&format!("{spare} | a2 released | epoch 6"), expect!["claim a2"]);
     check(&format!("{spare} | a2 released | a2 marked other"), expect!["abandon a2"]);
     // The mark was read before the entry was written.
     check(
         "desired 1 | releases | n1 holds a1 | a2 made | a2 released | a2 stale",
-        expect!["a1 on n1, a2 is beyond the desired number, and is being released"],
+        expect!["a1 on n1, a2 is beyond spec.desiredIPs, and is being released"],
     );
 }
 
 #[test]
-fn a_release_goes_on_only_while_it_is_still_right() {
+fn a_release_continues_only_while_its_conditions_hold() {
     check("desired 1 | releases | n1 holds a1 | a2 made | a2 released", expect!["release a2"]);
     check(
         "desired 1 | releases | n1 holds a1 | a2 made | a2 released | a2 busy",
-        expect!["a1 on n1, a2 is beyond the desired number, and is being released"],
+        expect!["a1 on n1, a2 is beyond spec.desiredIPs, and is being released"],
     );
     let begun = plan(&world("desired 1 | releases | n1 holds a1 | a2 made | a2 free"), now()).steps;
     assert!(begun.iter().any(|step| matches!(&step.action, Action::Begin(entry) if entry.releases)));
@@ -1466,15 +1551,15 @@ fn a_release_goes_on_only_while_it_is_still_right() {
     );
     check("desired 1 | releases | n1 holds a1 | a2 made | a2 released | deleted", expect!["abandon a2"]);
     check("desired 1 | n1 holds a1 | n2 holds a2 | a2 released", expect!["abandon a2"]);
-    check("desired 1 | n1 holds a1 | a2 missing | a2 released", expect!["drop a2"]);
+    check("desired 1 | n1 holds a1 | a2 missing | a2 released", expect!["remove a2 from the object"]);
     check("desired 1 | n1 holds a1 | a2 elsewhere | a2 missing | a2 released", expect!["finish a2"]);
 }
 
 #[test]
-fn an_object_that_is_deleted_finishes_what_it_began_and_begins_only_what_was_asked_for() {
+fn a_deleted_object_finishes_its_moves_and_detaches_on_request() {
     check(
         "deleted | n1 holds a1 | a2 free | n2",
-        expect!["a1 on n1, a2 is left alone: its object is being deleted"],
+        expect!["a1 on n1, a2 stays as it is: the object is being deleted"],
     );
     check("deleted | n1 cordoned empty holds a1 | a1 moves n1 -> n2 | n2", expect!["detach a1 from n1"]);
     check(
@@ -1486,7 +1571,7 @@ fn an_object_that_is_deleted_finishes_what_it_began_and_begins_only_what_was_ask
 }
 
 #[test]
-fn n9_pods_are_evicted_from_nodes_without_an_address_one_at_a_time_and_in_the_order_of_names() {
+fn n9_pods_are_evicted_one_at_a_time_from_nodes_without_an_address() {
     check("evicts | n1 holds a1 | n3 astray | n2 astray", expect!["evict a pod from n2"]);
     check("evicts | n1 holds a1 | n2 astray unmatched", expect!["evict a pod from n2"]);
     check("n1 holds a1 | n2 astray", expect!["a1 on n1"]);
@@ -1495,7 +1580,7 @@ fn n9_pods_are_evicted_from_nodes_without_an_address_one_at_a_time_and_in_the_or
     check(
         text,
         expect![
-            "a1 on n1, pods of the workload are on n2, which holds no address, and are evicted from there"
+            "a1 on n1, pods of the workload are on n2, which holds no address: the controller evicts them one by one"
         ],
     );
     assert_eq!(plan(&world(text), now()).ask_again, Some(now() + Duration::from_secs(5)));
@@ -1503,17 +1588,17 @@ fn n9_pods_are_evicted_from_nodes_without_an_address_one_at_a_time_and_in_the_or
 }
 
 #[test]
-fn n9_pods_on_another_objects_node_are_reported_because_the_scheduler_would_bring_them_back() {
+fn n9_pods_on_another_objects_node_are_reported_and_not_evicted() {
     check(
         "evicts | n1 holds a1 | n2 holds a2 astray | a2 elsewhere | younger lists a2",
         expect![
-            "a1 on n1, a2 of younger: on n2, pods of the workload are on n2, which holds another object's address: let them ask for the label allocation.netinfra.darkbrains.com/<name>"
+            "a1 on n1, a2 of younger: on n2, pods of the workload are on n2, which holds another object's address: let them select the node label allocation.netinfra.darkbrains.com/<name>"
         ],
     );
 }
 
 #[test]
-fn n9_pods_that_would_find_no_place_stay() {
+fn n9_pods_that_fit_on_no_other_node_stay() {
     check(
         "evicts | n1 holds a1 cordoned pods | n2 cordoned empty astray",
         expect![
@@ -1523,13 +1608,13 @@ fn n9_pods_that_would_find_no_place_stay() {
     check(
         "evicts | a1 missing | n2 astray",
         expect![
-            "a1 is not known to the cloud, pods of the workload stay on n2, which holds no address: no Ready, schedulable node holds one"
+            "a1 was not found in the account: correct the list of addresses, or reserve it again, pods of the workload stay on n2, which holds no address: no Ready, schedulable node holds one"
         ],
     );
 }
 
 #[test]
-fn no_pod_is_evicted_on_what_is_not_known() {
+fn no_pod_is_evicted_while_something_is_unknown() {
     for text in [
         "evicts | a1 unknown | n1 holds a2 | n2 astray",
         "evicts | n1 holds a1 | n2 astray nomachine",
@@ -1547,50 +1632,61 @@ fn no_pod_is_evicted_on_what_is_not_known() {
 }
 
 #[test]
-fn a_machine_with_an_address_of_its_own_is_noted_before_that_is_taken_off() {
+fn an_ephemeral_address_is_journalled_before_it_is_removed() {
     check("a1 moves - -> n1 | n1", expect!["attach a1 -> n1"]);
-    check("a1 moves - -> n1 | n1 | own n1", expect!["note for a1 that its target has an address of its own"]);
-    check("a1 moves - -> n1 | n1 | own n1 | owed n1", expect!["attach a1 -> n1 in place of its own"]);
-    check("a1 moves - -> n1 | n1 | owed n1", expect!["attach a1 -> n1 in place of its own"]);
+    check(
+        "a1 moves - -> n1 | n1 | own n1",
+        expect!["note for a1: target VM has an ephemeral address, replacing it"],
+    );
+    check(
+        "a1 moves - -> n1 | n1 | own n1 | owed n1",
+        expect!["attach a1 -> n1 in place of its ephemeral address"],
+    );
+    check("a1 moves - -> n1 | n1 | owed n1", expect!["attach a1 -> n1 in place of its ephemeral address"]);
     let both = "a1 moves n1 -> n2 | n1 cordoned empty | n2 | owed n1 n2";
-    check(both, expect!["give n1 an address of its own after a1"]);
-    check(&format!("{both} | own n1"), expect!["attach a1 -> n2 in place of its own"]);
+    check(both, expect!["restore an ephemeral address on n1 after a1"]);
+    check(&format!("{both} | own n1"), expect!["attach a1 -> n2 in place of its ephemeral address"]);
 }
 
 #[test]
-fn a_machine_that_had_an_address_of_its_own_gets_one_back_before_the_move_is_over() {
+fn an_ephemeral_address_is_restored_before_the_move_ends() {
     let moved = "a1 moves n1 -> n2 | n2 holds a1 | n1 cordoned empty | owed n1";
-    check(moved, expect!["give n1 an address of its own after a1"]);
+    check(moved, expect!["restore an ephemeral address on n1 after a1"]);
     check(&format!("{moved} | own n1"), expect!["finish a1"]);
     check("a1 moves n1 -> n2 | n2 holds a1 | n1 holds a2 | owed n1", expect!["finish a1"]);
     check(
         "a1 moves n1 -> - | n1 cordoned empty | owed n1",
-        expect!["give n1 an address of its own after a1"],
+        expect!["restore an ephemeral address on n1 after a1"],
     );
     check("a1 moves n1 -> n2 | n2 holds a1 | n1 | owed n2", expect!["finish a1"]);
 }
 
 #[test]
-fn a_target_that_does_not_get_the_address_after_all_gets_its_own_back() {
+fn a_failed_target_gets_an_ephemeral_address_again() {
     let given_up = "a1 moves - -> n1 | n1 cordoned empty | n2 | owed n1";
-    check(given_up, expect!["give n1 an address of its own after a1"]);
+    check(given_up, expect!["restore an ephemeral address on n1 after a1"]);
     check(&format!("{given_up} | own n1"), expect!["abandon a1"]);
 }
 
 #[test]
-fn a_holder_that_had_an_address_of_its_own_is_remembered_in_the_next_move() {
+fn the_next_move_remembers_the_holders_ephemeral_address() {
     let Plan { steps, .. } = plan(&world("n1 cordoned empty holds a1 | a1 lent | n2"), now());
     let [Step { action: Action::Begin(entry), .. }] = steps.as_slice() else { panic!("{steps:?}") };
-    assert_eq!(entry.owed, BTreeSet::from([vm("n1")]));
+    assert_eq!(entry.to_restore, BTreeSet::from([vm("n1")]));
     let mut pool = pool("p", "1");
     pool.note(address("a1"), &Action::Begin(entry.clone()), Epoch(7), now());
-    pool.note(address("a1"), &Action::Owe, Epoch(7), now());
+    pool.note(address("a1"), &Action::NoteEphemeral, Epoch(7), now());
     pool.note(address("a1"), &Action::Finish, Epoch(7), now());
-    assert_eq!(pool.lent, BTreeSet::from([address("a1")]), "the new holder had one too");
-    assert_eq!(pool.returned[&address("a1")], [vm("n1")], "the old one has one again");
+    assert_eq!(
+        pool.replaced_ephemeral,
+        BTreeSet::from([address("a1")]),
+        "the new holder had an ephemeral address too"
+    );
+    assert_eq!(pool.returned[&address("a1")], [vm("n1")], "the old holder has one again");
 }
 
-/// What is done once a cloud shows what an earlier leader did: nothing before, and it is read again as soon as that helps.
+/// The plan once the listing shows the changes of an earlier leader. Before that, the plan only lists again, as soon as
+/// that helps.
 fn once_shown(text: &str) -> Plan {
     let late = |late: &str| plan(&world(&format!("{text} | {late}")), now());
     let is_idle = |plan: &Plan| plan.steps.is_empty() && plan.creations.is_empty();
@@ -1602,7 +1698,7 @@ fn once_shown(text: &str) -> Plan {
 }
 
 #[test]
-fn a_debt_is_kept_while_a_cloud_may_not_show_what_an_earlier_leader_did() {
+fn an_ephemeral_address_to_restore_survives_stale_listings() {
     let arrived = "a1 moves n1 -> n2 | n2 holds a1 | n1 | owed n1";
     let given_up = "a1 moves n1 -> n2 | n1 cordoned holds a1 | n2 cordoned empty | owed n2";
     for text in [arrived, given_up] {
@@ -1612,7 +1708,7 @@ fn a_debt_is_kept_while_a_cloud_may_not_show_what_an_earlier_leader_did() {
 }
 
 #[test]
-fn an_address_that_an_earlier_leader_may_have_created_is_not_replaced_before_the_cloud_would_show_it() {
+fn a_creation_of_an_earlier_leader_waits_for_fresh_listings() {
     for lacking in ["desired 2", "desired 1"] {
         let text = format!("creates | {lacking} | n1 holds a1 | creating asked");
         assert_eq!(once_shown(&text).creations.len(), 1, "{text}");
@@ -1622,7 +1718,7 @@ fn an_address_that_an_earlier_leader_may_have_created_is_not_replaced_before_the
 }
 
 #[test]
-fn a_move_that_an_earlier_leader_began_is_not_ended_by_what_a_cloud_may_show_late() {
+fn a_stale_listing_does_not_end_an_earlier_leaders_move() {
     for told in ["n1 holds a1 | n2", "n1 notready 300 | n2 holds a1"] {
         let text = format!("a1 moves n1 -> n2 | a1 inherited | {told}");
         assert!(!once_shown(&text).steps.is_empty(), "{text}");
@@ -1632,15 +1728,18 @@ fn a_move_that_an_earlier_leader_began_is_not_ended_by_what_a_cloud_may_show_lat
 }
 
 #[test]
-fn a_machine_that_an_earlier_leader_gave_its_own_address_is_owed_it_though_the_cloud_does_not_show_it_yet() {
+fn a_restored_ephemeral_address_counts_before_the_cloud_shows_it() {
     let moves = "a1 moves - -> n1 | n1 | a1 returned n1";
-    check(&format!("late | {moves}"), expect!["note for a1 that its target has an address of its own"]);
+    check(
+        &format!("late | {moves}"),
+        expect!["note for a1: target VM has an ephemeral address, replacing it"],
+    );
     check(&format!("late once | {moves}"), expect!["attach a1 -> n1"]);
     check("late | a1 moves - -> n1 | n1 | n2 | a1 returned n2", expect!["attach a1 -> n1"]);
 }
 
 #[test]
-fn an_abandoned_move_remembers_a_target_that_has_its_own_address_again() {
+fn an_abandoned_move_remembers_a_restored_target() {
     let mut pool = pool("p", "1");
     pool.last_holders.insert(address("a1"), vm("n1"));
     let world = world("a1 moves n1 -> n2 | n1 holds a1 | n2 | owed n2");
@@ -1651,12 +1750,13 @@ fn an_abandoned_move_remembers_a_target_that_has_its_own_address_again() {
 }
 
 #[test]
-fn every_machine_that_has_its_own_address_again_is_remembered_the_last_four_for_each_address() {
+fn the_last_four_restored_vms_of_an_address_are_remembered() {
     let mut pool = pool("p", "1");
     for number in 1..=6 {
-        let (from, owed) = (Some(vm(&format!("n{number}"))), BTreeSet::from([vm(&format!("n{number}"))]));
+        let (from, to_restore) =
+            (Some(vm(&format!("n{number}"))), BTreeSet::from([vm(&format!("n{number}"))]));
         let (epoch, written) = (Epoch(7), Tick(5));
-        let entry = Move { from, to: None, owed, releases: false, is_voluntary: true, epoch, written };
+        let entry = Move { from, to: None, to_restore, releases: false, is_voluntary: true, epoch, written };
         pool.last_holders.extend(entry.from.clone().map(|vm| (address("a1"), vm)));
         pool.note(address("a1"), &Action::Begin(entry), epoch, now());
         pool.note(address("a1"), &Action::Finish, epoch, now());
@@ -1665,29 +1765,29 @@ fn every_machine_that_has_its_own_address_again_is_remembered_the_last_four_for_
 }
 
 #[test]
-fn whoever_had_a_free_address_last_is_not_left_without_any() {
-    // The journal knows only the two ends of a move, so whoever is owed something is one of them.
+fn the_last_holder_of_a_free_address_gets_an_ephemeral_one() {
+    // A journal entry contains only the source and the target, so the VM to restore must be one of them.
     let begun = |text: &str| match plan(&world(text), now()).steps.as_slice() {
-        [Step { action: Action::Begin(entry), .. }] => (entry.from.clone(), entry.owed.clone()),
+        [Step { action: Action::Begin(entry), .. }] => (entry.from.clone(), entry.to_restore.clone()),
         steps => panic!("{text}: {steps:?}"),
     };
     let n1 = || BTreeSet::from([vm("n1")]);
     assert_eq!(begun("n1 cordoned | n2 | a1 last n1 | a1 lent"), (Some(vm("n1")), n1()));
-    assert_eq!(begun("n1 | a1 last n1 | a1 lent"), (None, n1()), "it comes back to it");
+    assert_eq!(begun("n1 | a1 last n1 | a1 lent"), (None, n1()), "the address returns to it");
     assert_eq!(begun("n1 cordoned | n2 | a1 last n1"), (None, BTreeSet::new()));
-    assert_eq!(begun("n2 | a1 last n1 | a1 lent"), (None, BTreeSet::new()), "it is gone with its node");
-    // It has come to another one since.
+    assert_eq!(begun("n2 | a1 last n1 | a1 lent"), (None, BTreeSet::new()), "its node was deleted");
+    // Another node has the address since.
     let elsewhere = "n1 cordoned | n2 cordoned empty holds a1 | a1 last n1 | a1 lent | n3";
     assert_eq!(begun(elsewhere), (Some(vm("n2")), BTreeSet::new()));
     check("a1 moves n1 -> n2 | owed n1 | n1 cordoned | n2", expect!["attach a1 -> n2"]);
     check(
         "a1 moves n1 -> n2 | owed n1 | n1 cordoned | n2 holds a1",
-        expect!["give n1 an address of its own after a1"],
+        expect!["restore an ephemeral address on n1 after a1"],
     );
 }
 
 #[test]
-fn the_node_that_we_run_on_is_not_cut_off_by_us() {
+fn a_leader_does_not_cut_off_its_own_node() {
     for cut in ["a1 moves n1 -> n2 | n1 cordoned empty holds a1 | n2", "a1 moves - -> n1 | n1 | owed n1"] {
         let planned = |text: String| plan(&world(&text), now());
         let elsewhere = planned(format!("{cut} | here n2"));
@@ -1696,14 +1796,14 @@ fn the_node_that_we_run_on_is_not_cut_off_by_us() {
         assert!(here.hands_over && here.steps.is_empty(), "{cut}");
     }
     let only_journalled = plan(&world("n1 cordoned empty holds a1 | n2 | here n1"), now());
-    assert!(!only_journalled.hands_over, "a move is begun by whoever leads");
+    assert!(!only_journalled.hands_over, "every leader may start a move");
 }
 
 #[test]
-fn f7_a_name_holds_the_addresses_that_are_on_matching_nodes() {
+fn f7_a_name_contains_the_addresses_on_matching_nodes() {
     let settled = "floating | publishes | n1 holds a1 | n2 holds a2";
     check(settled, expect!["publish A hello.example.com at digitalocean: a1, a2"]);
-    check(&format!("{settled} | record ours a1 a2"), expect!["a1 on n1, a2 on n2, name holds a1, a2"]);
+    check(&format!("{settled} | record ours a1 a2"), expect!["a1 on n1, a2 on n2, name contains a1, a2"]);
     check(
         &format!("{settled} | record ours a1"),
         expect!["publish A hello.example.com at digitalocean: a1, a2"],
@@ -1712,26 +1812,29 @@ fn f7_a_name_holds_the_addresses_that_are_on_matching_nodes() {
 }
 
 #[test]
-fn f4_an_address_leaves_the_name_with_its_match_unless_it_is_on_its_way_to_another_node() {
+fn f4_an_unmatched_address_leaves_the_name_unless_it_is_moving() {
     let left = "floating | publishes | n1 holds a1 | n2 empty holds a2 | record ours a1 a2";
     check(
         left,
         expect![
-            "a1 on n1, a2 stays on n2 until another node can take it: no matching pod on the node is Ready, name holds a1, a2"
+            "a1 on n1, a2 stays on n2 until another node can take it: no matching pod on the node is Ready, name contains a1, a2"
         ],
     );
     check(
         &format!("{left} | a2 unmatched 1"),
         expect![
-            "a1 on n1, a2 stays on n2 until another node can take it: no matching pod on the node is Ready, name holds a1, a2"
+            "a1 on n1, a2 stays on n2 until another node can take it: no matching pod on the node is Ready, name contains a1, a2"
         ],
     );
     check(&format!("{left} | a2 unmatched 2"), expect!["publish A hello.example.com at digitalocean: a1"]);
     let going = "floating | publishes | n1 holds a1 | n2 | a2 moves n9 -> n2 | a2 busy | record ours a1 a2";
-    check(&format!("{going} | a2 going 26"), expect!["a1 on n1, a2 is on its way to n2, name holds a1, a2"]);
+    check(
+        &format!("{going} | a2 going 26"),
+        expect!["a1 on n1, a2 is being attached to n2, name contains a1, a2"],
+    );
     check(
         &format!("{} | a2 going 27", going.replace("| n2 |", "| n2 holds a2 |")),
-        expect!["a1 on n1, a2 is on its way to n2, name holds a1, a2"],
+        expect!["a1 on n1, a2 is being attached to n2, name contains a1, a2"],
     );
     check(&format!("{going} | a2 going 27"), expect!["publish A hello.example.com at digitalocean: a1"]);
     check(
@@ -1740,24 +1843,28 @@ fn f4_an_address_leaves_the_name_with_its_match_unless_it_is_on_its_way_to_anoth
     );
     check(
         &going.replace("record ours a1 a2", "record ours a1"),
-        expect!["a1 on n1, a2 is on its way to n2, name holds a1"],
+        expect!["a1 on n1, a2 is being attached to n2, name contains a1"],
     );
 }
 
 #[test]
-fn what_is_not_known_leaves_a_name_as_it_is() {
+fn an_unknown_address_does_not_change_a_name() {
     check(
         "floating | publishes | n1 holds a1 | a2 unknown | record ours a1 a2",
-        expect!["a1 on n1, a2 is left alone: the cloud did not answer, name holds a1, a2"],
+        expect![
+            "a1 on n1, a2 is in an unknown state and is not moved: the cloud did not answer, name contains a1, a2"
+        ],
     );
     check(
         "floating | publishes | n1 holds a1 | a2 unknown | record ours a1",
-        expect!["a1 on n1, a2 is left alone: the cloud did not answer, name holds a1"],
+        expect![
+            "a1 on n1, a2 is in an unknown state and is not moved: the cloud did not answer, name contains a1"
+        ],
     );
     check(
         "floating | publishes | newer | n1 holds a1 | record ours a1 a2",
         expect![
-            "a1 waits: its unfinished moves were written by a newer controller, a2 waits: its unfinished moves were written by a newer controller, name holds a1, a2"
+            "a1 waits: a newer controller wrote its journal, and this version can't read it: upgrade again, a2 waits: a newer controller wrote its journal, and this version can't read it: upgrade again, name contains a1, a2"
         ],
     );
 }
@@ -1767,17 +1874,19 @@ fn a_name_is_never_emptied() {
     check(
         "floating | publishes | n1 empty holds a1 | a1 unmatched 2 | record ours a1",
         expect![
-            "a1 stays on n1 until another node can take it: no matching pod on the node is Ready, name still holds a1: no address is on a matching node, and it is never emptied"
+            "a1 stays on n1 until another node can take it: no matching pod on the node is Ready, name still contains a1: no address is on a matching node, and the controller never empties a name"
         ],
     );
     check(
         "floating | publishes | a1 free | record ours",
-        expect!["a1 waits: no node can take it, name is not published: no address is on a matching node"],
+        expect![
+            "a1 is attached to no VM: no node can take it, name is not published: no address is on a matching node"
+        ],
     );
 }
 
 #[test]
-fn a_name_that_somebody_else_made_is_left_alone() {
+fn a_name_of_another_owner_is_not_changed() {
     let settled = "floating | publishes | n1 holds a1";
     check(
         &format!("{settled} | record nobody a1"),
@@ -1786,7 +1895,7 @@ fn a_name_that_somebody_else_made_is_left_alone() {
     check(
         &format!("{settled} | a9 elsewhere | record nobody a1 a9"),
         expect![
-            "a1 on n1, name holds a1, a9, which somebody else published: remove that, or set dnsRecordSet.adopt to take it over"
+            "a1 on n1, name contains a1, a9, which the controller did not publish: remove the records, or set dnsRecordSet.adopt"
         ],
     );
     check(
@@ -1796,68 +1905,68 @@ fn a_name_that_somebody_else_made_is_left_alone() {
     check(
         &format!("{settled} | record other a1"),
         expect![
-            "a1 on n1, name belongs to the controller with the owner id other: if that one is gone, remove its owner mark"
+            "a1 on n1, name belongs to the controller with the owner ID other: if that no longer exists, delete its owner mark"
         ],
     );
     check(
         &format!("{settled} | record other a1 | adopts"),
         expect![
-            "a1 on n1, name belongs to the controller with the owner id other: if that one is gone, remove its owner mark"
+            "a1 on n1, name belongs to the controller with the owner ID other: if that no longer exists, delete its owner mark"
         ],
     );
 }
 
 #[test]
-fn the_oldest_object_that_names_a_record_has_it() {
+fn the_oldest_object_owns_a_shared_name() {
     check(
         "floating | publishes | younger publishes | n1 holds a1 | record ours a1",
-        expect!["a1 on n1, name holds a1, name of younger belongs to NetIPAllocation/p, which is older"],
+        expect![
+            "a1 on n1, name contains a1, name of younger belongs to NetIPAllocation/p, which is older: choose another recordName"
+        ],
     );
 }
 
 #[test]
-fn an_object_that_goes_leaves_a_name_to_one_that_wants_it_on() {
+fn a_deleted_object_leaves_its_name_to_another_object() {
     check(
         "floating | publishes | deleted detaching | younger publishes | record ours a1 | a1 free",
         expect![
-            "a1 is left alone: its object is being deleted, name is left alone: its object is being deleted, name of younger still holds a1: no address is on a matching node, and it is never emptied"
+            "a1 stays as it is: the object is being deleted, name stays as it is: the object is being deleted, name of younger still contains a1: no address is on a matching node, and the controller never empties a name"
         ],
     );
     check(
         "floating | publishes | deleted detaching | younger publishes | younger refused | record ours a1 | a1 free",
         expect![
-            "a1 is left alone: its object is being deleted, name is left alone: its object is being deleted, name of younger was not read yet"
+            "a1 stays as it is: the object is being deleted, name stays as it is: the object is being deleted, name of younger has not been read yet"
         ],
     );
 }
 
 #[test]
-fn a_name_is_read_again_now_and_then_and_left_alone_while_it_is_changed_or_after_a_failure() {
+fn a_name_is_read_again_from_time_to_time() {
     let settled = "floating | publishes | n1 holds a1 | record ours a1";
-    check(&format!("{settled} | record old | record reading"), expect!["a1 on n1, name holds a1"]);
+    check(&format!("{settled} | record old | record reading"), expect!["a1 on n1, name contains a1"]);
     check(&format!("{settled} | record old"), expect!["read A hello.example.com at digitalocean"]);
     check("floating | publishes | n1 holds a1 | record busy", expect!["a1 on n1, name is being published"]);
     check(
         "floating | publishes | n1 holds a1 | record failed",
-        expect![
-            "a1 on n1, name could not be read or published: no answer; the next try is due at 1970-01-12T13:46:45Z"
-        ],
+        expect!["a1 on n1, name could not be read or written: no answer; next retry at 1970-01-12T13:46:45Z"],
     );
 }
 
 #[test]
-fn an_observed_pools_name_is_not_written() {
+fn the_name_of_a_pool_in_observe_mode_is_not_written() {
     check(
         "floating | observe | publishes | n1 holds a1",
-        expect!["a1 on n1, name is only observed, otherwise: publish a1"],
+        expect!["a1 on n1, name would be changed, but policy.mode is Observe: publish a1"],
     );
 }
 
 #[test]
-fn f16_a_deleted_pools_name_stays_unless_it_is_to_be_detached() {
+fn f16_a_deleted_pools_name_stays_unless_on_delete_is_detach() {
     check(
         "floating | publishes | deleted | n1 holds a1 | record ours a1",
-        expect!["a1 on n1, name is left alone: its object is being deleted"],
+        expect!["a1 on n1, name stays as it is: the object is being deleted"],
     );
     check(
         "floating | publishes | deleted detaching | record ours a1 | a1 free",
@@ -1865,22 +1974,22 @@ fn f16_a_deleted_pools_name_stays_unless_it_is_to_be_detached() {
     );
     check(
         "floating | publishes | deleted detaching | record nobody | a1 free",
-        expect!["a1 is left alone: its object is being deleted, name is gone"],
+        expect!["a1 stays as it is: the object is being deleted, name is deleted"],
     );
     check(
         "floating | publishes | deleted detaching | record nobody a1 | a1 free",
-        expect!["a1 is left alone: its object is being deleted, name is gone"],
+        expect!["a1 stays as it is: the object is being deleted, name is deleted"],
     );
 }
 
 #[test]
-fn f7_nodes_own_addresses_are_published_while_they_match_and_are_ready() {
+fn f7_addresses_of_ready_matching_nodes_are_published() {
     let nodes = "floating | publishes nodes | n1 | n2 empty | n3 unmatched | n4 notready 5";
     check(&format!("{nodes} | record ours"), expect!["publish A hello.example.com at digitalocean: a101"]);
     check(
         "floating | publishes nodes | n1 | n2 unmatched | record nobody a102 | a102 elsewhere",
         expect![
-            "name holds a102, which somebody else published: remove that, or set dnsRecordSet.adopt to take it over"
+            "name contains a102, which the controller did not publish: remove the records, or set dnsRecordSet.adopt"
         ],
     );
     check(
@@ -1890,7 +1999,7 @@ fn f7_nodes_own_addresses_are_published_while_they_match_and_are_ready() {
 }
 
 #[test]
-fn an_address_that_pauses_keeps_no_other_from_a_node_and_is_placed_when_that_is_over() {
+fn an_address_in_backoff_does_not_block_a_node() {
     let mut world = world("n1 | a1 free | a2 free");
     let until = now() + Duration::from_secs(4);
     world.avoid_addresses.insert(address("a1"), Pause { until, why: "refused".into() });
@@ -1902,33 +2011,33 @@ fn an_address_that_pauses_keeps_no_other_from_a_node_and_is_placed_when_that_is_
 }
 
 #[test]
-fn a_move_is_begun_with_haste_where_its_holder_is_lost() {
+fn a_move_from_a_lost_holder_is_urgent() {
     let is_urgent =
         |text: &str| plan(&world(text), now()).steps.iter().map(|step| step.is_urgent).collect::<Vec<_>>();
     assert_eq!(is_urgent("n1 notready 99 holds a1 | n2"), [true]);
-    assert_eq!(is_urgent("n1 cordoned empty holds a1 | n2"), [false], "it serves until it is taken off");
-    assert_eq!(is_urgent("n1 | a1 free"), [false], "it never served anybody");
+    assert_eq!(is_urgent("n1 cordoned empty holds a1 | n2"), [false], "it works until it is detached");
+    assert_eq!(is_urgent("n1 | a1 free"), [false], "it was never on a node");
 }
 
 #[test]
-fn a_pause_is_over_at_the_moment_that_it_names() {
+fn a_pause_ends_exactly_at_its_time() {
     let mut world = world("n1 | a1 moves - -> n1");
     let pause = Pause { until: now(), why: "no answer".into() };
     world.avoid_addresses.insert(address("a1"), pause);
     world.avoid_machines.insert(vm("n1"), now());
     assert_eq!(plan(&world, now()).to_string(), "attach 203.0.113.1 -> n1");
-    let said = |at| plan(&world, at).verdicts.into_values().flatten().next().unwrap().1.to_string();
-    assert!(said(now() - Duration::from_secs(1)).contains("no answer"));
-    assert_eq!(said(now()), "is on its way to n1");
-    assert_eq!(said(now() + Duration::from_secs(1)), "is on its way to n1");
+    let verdict = |at| plan(&world, at).verdicts.into_values().flatten().next().unwrap().1.to_string();
+    assert!(verdict(now() - Duration::from_secs(1)).contains("no answer"));
+    assert_eq!(verdict(now()), "is being attached to n1");
+    assert_eq!(verdict(now() + Duration::from_secs(1)), "is being attached to n1");
 }
 
 #[test]
-fn a_listing_that_began_with_the_journals_writing_is_not_younger_than_it() {
+fn a_listing_as_old_as_the_journal_entry_does_not_count() {
     let mut world = world("n1 | a1 moves - -> n1");
     world.set_fact(&scope(), address("a1"), Fact { as_of: Tick(10), ..fact(Holding::Free) });
     let mut pool = world.pools().next().unwrap().clone();
-    let Journal::Known(moves) = &mut pool.journal else { panic!("it is known") };
+    let Journal::Known(moves) = &mut pool.journal else { panic!("the journal is readable") };
     moves.values_mut().for_each(|entry| entry.written = Tick(10));
     world.set_pool(pool);
     let plan = plan(&world, now());
@@ -1936,7 +2045,7 @@ fn a_listing_that_began_with_the_journals_writing_is_not_younger_than_it() {
 }
 
 #[test]
-fn two_moves_that_share_a_machine_take_turns() {
+fn two_moves_that_share_a_vm_take_turns() {
     check(
         "n1 cordoned empty holds a1 | n2 cordoned empty holds a2 | n3 | a1 moves n1 -> n3 | a2 moves n2 -> n3",
         expect!["detach a1 from n1"],
@@ -1944,7 +2053,7 @@ fn two_moves_that_share_a_machine_take_turns() {
 }
 
 #[test]
-fn an_address_that_is_not_where_its_move_found_it_is_not_taken_from_there() {
+fn an_address_that_someone_moved_elsewhere_is_not_detached() {
     let elsewhere = "n1 cordoned empty | n2 cordoned empty holds a1 | n3";
     check(&format!("{elsewhere} | a1 moves n1 -> -"), expect!["abandon a1"]);
     check(&format!("{elsewhere} | a1 moves n1 -> n3"), expect!["abandon a1"]);
@@ -1952,7 +2061,7 @@ fn an_address_that_is_not_where_its_move_found_it_is_not_taken_from_there() {
 }
 
 #[test]
-fn an_address_that_nobody_is_served_at_goes_before_those_that_can_wait() {
+fn a_lost_or_detached_address_goes_before_those_that_can_wait() {
     let begun = "n1 unmatched holds a1 | n2 HOLDS a2 | n3 | n4 | a1 moves n1 -> n3 | a2 moves n2 -> n4";
     let well = plan(&world(&begun.replace("HOLDS", "unmatched holds")), now());
     assert_eq!(well.steps.iter().map(|step| step.is_urgent).collect::<Vec<_>>(), [false, false]);
@@ -1964,23 +2073,23 @@ fn an_address_that_nobody_is_served_at_goes_before_those_that_can_wait() {
         now(),
     );
     let order: Vec<_> = in_the_air.steps.iter().map(|step| (step.address, step.is_urgent)).collect();
-    assert_eq!(order, [(address("a2"), true), (address("a1"), false)], "nobody is served at a2");
+    assert_eq!(order, [(address("a2"), true), (address("a1"), false)], "a2 is detached");
 }
 
 #[test]
-fn a_dead_holder_is_not_waited_for_with_an_address_of_its_own() {
-    let owed = "n1 cordoned empty | n2 | a1 moves n1 -> n2 | owed n1 n2";
-    check(owed, expect!["give n1 an address of its own after a1"]);
-    check(&format!("{owed} | urgent"), expect!["attach a1 -> n2 in place of its own"]);
+fn an_urgent_move_does_not_restore_its_source_first() {
+    let to_restore = "n1 cordoned empty | n2 | a1 moves n1 -> n2 | owed n1 n2";
+    check(to_restore, expect!["restore an ephemeral address on n1 after a1"]);
+    check(&format!("{to_restore} | urgent"), expect!["attach a1 -> n2 in place of its ephemeral address"]);
 }
 
 #[test]
-fn what_is_noted_counts_as_not_written_until_it_is() {
+fn a_changed_journal_entry_is_pending_until_it_is_written() {
     let mut pool = pool("p", "1");
     let entry = Move {
         from: None,
         to: Some(Target { vm: vm("n1"), node: "n1".into() }),
-        owed: BTreeSet::new(),
+        to_restore: BTreeSet::new(),
         releases: false,
         is_voluntary: true,
         epoch: Epoch(7),
@@ -1988,8 +2097,8 @@ fn what_is_noted_counts_as_not_written_until_it_is() {
     };
     pool.note(address("a1"), &Action::Begin(entry), Epoch(7), now());
     assert_eq!(pool.entry(address("a1")).map(|entry| entry.written), Some(crate::PENDING));
-    for action in [Action::Claim, Action::Owe, Action::KeepPtr("x".into())] {
-        let Journal::Known(moves) = &mut pool.journal else { panic!("it is known") };
+    for action in [Action::Claim, Action::NoteEphemeral, Action::KeepPtr("x".into())] {
+        let Journal::Known(moves) = &mut pool.journal else { panic!("the journal is readable") };
         moves.values_mut().for_each(|entry| entry.written = Tick(3));
         pool.note(address("a1"), &action, Epoch(8), now());
         assert_eq!(pool.entry(address("a1")).map(|entry| entry.written), Some(crate::PENDING), "{action:?}");

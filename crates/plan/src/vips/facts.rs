@@ -1,6 +1,6 @@
-//! What was observed of Clusters, pools, claims and addresses.
+//! What the controller observed of Clusters, pools, claims and addresses.
 //!
-//! Plain data. Nothing here says what follows from it.
+//! Plain data. Nothing here decides what follows from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,7 +19,7 @@ impl Role {
     /// Both.
     pub const ALL: [Self; 2] = [Self::ControlPlane, Self::Ingress];
 
-    /// As users write it in a label.
+    /// Its name in labels.
     pub fn name(self) -> &'static str {
         match self {
             Self::ControlPlane => "control-plane",
@@ -27,7 +27,7 @@ impl Role {
         }
     }
 
-    /// How the name of a claim for it begins; the Cluster's follows.
+    /// The prefix of the names of its claims. The name of the Cluster follows.
     pub fn claim_prefix(self) -> &'static str {
         match self {
             Self::ControlPlane => "vip-cp-",
@@ -35,7 +35,7 @@ impl Role {
         }
     }
 
-    /// The claim of a Cluster for it.
+    /// The claim of a Cluster for this role.
     pub fn claim(self, cluster: &Key) -> Key {
         let name = format!("{}{}", self.claim_prefix(), cluster.name);
         Key { namespace: Arc::clone(&cluster.namespace), name: name.into() }
@@ -48,12 +48,12 @@ impl fmt::Display for Role {
     }
 }
 
-/// A namespaced object.
+/// The key of a namespaced object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Where.
+    /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its name there.
+    /// Its name.
     pub name: Arc<str>,
 }
 
@@ -63,12 +63,12 @@ impl fmt::Display for Key {
     }
 }
 
-/// A pool, by the name that a claim calls it.
+/// The key of a pool, as in a claim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolRef {
     /// Its name.
     pub name: Arc<str>,
-    /// Where it is; none where it is for all namespaces.
+    /// Its namespace; none for a pool for all namespaces.
     pub namespace: Option<Arc<str>>,
 }
 
@@ -84,13 +84,13 @@ impl fmt::Display for PoolRef {
 /// A pool of addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
-    /// The classes that it is for.
+    /// The classes whose Clusters may use it.
     pub classes: BTreeSet<Arc<str>>,
-    /// What its addresses are for, as its label says.
+    /// The role of its addresses, from its label.
     pub role: Arc<str>,
-    /// Those with a higher one are used first.
+    /// Pools with a higher priority come first.
     pub priority: u32,
-    /// How many addresses it has in all, in use and left, where it tells.
+    /// How many addresses it has, if it reports that.
     pub count: Option<Count>,
     /// Whether it is being deleted.
     pub is_leaving: bool,
@@ -111,40 +111,40 @@ impl Pool {
     }
 }
 
-/// A claim under a name that is ours.
+/// A claim with a name that this controller uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Tells it from others that had its name.
+    /// Its UID, to distinguish it from earlier claims with its name.
     pub uid: Arc<str>,
     /// The UIDs of its owners.
     pub owners: BTreeSet<Arc<str>>,
-    /// Where it claims from.
+    /// The pool that it claims from.
     pub pool: PoolRef,
-    /// The object that holds its address, where it has one.
+    /// The `IPAddress` object with its address, if it has one.
     pub address: Option<Key>,
     /// Whether it is being deleted.
     pub is_leaving: bool,
 }
 
-/// An address that the provider gave.
+/// An address that the provider assigned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The address.
     pub ip: IpAddr,
-    /// The UID of the claim that it was given to. The name alone may be that of an earlier one.
+    /// The UID of its claim. The name alone could be that of an earlier claim.
     pub claim: Option<Arc<str>>,
 }
 
 /// A Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// Tells it from others that had its name.
+    /// Its UID, to distinguish it from earlier Clusters with its name.
     pub uid: Arc<str>,
-    /// The class that pools are chosen by.
+    /// The class by which the planner selects pools.
     pub class: Option<Arc<str>>,
-    /// The class of its topology, where it has one.
+    /// The class of its topology, if it has one.
     pub topology: Option<Key>,
-    /// Whether nobody is to touch it.
+    /// Whether it is paused.
     pub is_paused: bool,
     /// Whether it is being deleted.
     pub is_leaving: bool,
@@ -152,18 +152,18 @@ pub struct Cluster {
     pub endpoint: Option<Arc<str>>,
     /// The variable `clusterVip`.
     pub variable: Option<Arc<str>>,
-    /// Whether an ingress VIP is wanted, where that is said.
+    /// Whether its annotation wants an ingress VIP; none without the annotation.
     pub wants_ingress: Option<bool>,
-    /// The annotation that holds the ingress VIP.
+    /// The annotation with the ingress VIP.
     pub ingress: Option<Arc<str>>,
-    /// The label that does.
+    /// The label with the ingress VIP.
     pub ingress_label: Option<Arc<str>>,
-    /// Every address in the object, where it can't be decoded: any of them may be a VIP.
+    /// If it can't be decoded: all addresses in the object. Any of them may be a VIP.
     pub undecodable: Option<BTreeSet<IpAddr>>,
 }
 
 impl Cluster {
-    /// The Cluster as it will be once a VIP is written on it.
+    /// The Cluster as it will be after the controller has written a VIP on it.
     pub fn with(mut self, role: Role, vip: &Arc<str>, with_copy: bool) -> Self {
         let (place, copy) = match role {
             Role::ControlPlane => (&mut self.endpoint, &mut self.variable),
@@ -177,12 +177,12 @@ impl Cluster {
     }
 }
 
-/// All that is known. What is not known is none.
+/// Everything the controller knows. Unknown parts are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct World {
-    /// Clusters, as they were last seen.
+    /// Clusters, as the controller last saw them.
     pub clusters: BTreeMap<Key, Cluster>,
-    /// Whether each Cluster still is as it was last seen.
+    /// Whether the Clusters are up to date.
     pub are_clusters_known: bool,
     /// Classes, and whether each defines the variable `clusterVip`.
     pub classes: Option<BTreeMap<Key, bool>>,
@@ -190,19 +190,21 @@ pub struct World {
     pub global_pools: Option<BTreeMap<PoolRef, Pool>>,
     /// Pools for one namespace each.
     pub namespaced_pools: Option<BTreeMap<PoolRef, Pool>>,
-    /// Claims under names that are ours.
+    /// Claims with names that this controller uses.
     pub claims: Option<BTreeMap<Key, Claim>>,
-    /// Addresses that the provider gave.
+    /// Addresses that the provider assigned.
     pub addresses: Option<BTreeMap<Key, Address>>,
-    /// What is there and can't be decoded.
+    /// Objects that can't be decoded.
     pub undecodable: Undecodable,
-    /// How many addresses of each pool somebody waits for or is about to claim; none for one that is not here.
-    pub spoken_for: BTreeMap<PoolRef, i64>,
-    /// VIPs of Clusters for which something failed a short while ago, and what was said.
+    /// How many addresses of each pool are reserved, by waiting claims and by Clusters that are about to claim; 0 if
+    /// absent.
+    pub reserved: BTreeMap<PoolRef, i64>,
+    /// VIPs for which an attempt failed a short while ago, and the error.
     pub failed: BTreeMap<(Key, Role), Arc<str>>,
 }
 
-/// Objects that are there and can't be decoded. Those of which an earlier version could be decoded stay in the world in that version.
+/// Objects that exist but can't be decoded. If an earlier version of an object could be decoded, that version stays in
+/// the world.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Undecodable {
@@ -212,17 +214,17 @@ pub struct Undecodable {
 }
 
 impl World {
-    /// Begins a round: of each pool those addresses are spoken for that claims wait for.
+    /// Starts a reconciliation: resets the reservations to one address for each waiting claim.
     pub fn speak_for_claims(&mut self) {
-        self.spoken_for.clear();
+        self.reserved.clear();
         let waits = |claim: &&Claim| claim.address.is_none() && !claim.is_leaving;
         for claim in self.claims.iter().flat_map(BTreeMap::values).filter(waits) {
-            *self.spoken_for.entry(claim.pool.clone()).or_default() += 1;
+            *self.reserved.entry(claim.pool.clone()).or_default() += 1;
         }
     }
 
     pub(super) fn has_room(&self, name: &PoolRef, pool: &Pool) -> bool {
-        let spoken_for = self.spoken_for.get(name).copied().unwrap_or_default();
-        pool.count.is_none_or(|count| count.free > spoken_for)
+        let reserved = self.reserved.get(name).copied().unwrap_or_default();
+        pool.count.is_none_or(|count| count.free > reserved)
     }
 }

@@ -1,15 +1,25 @@
 //! One line of world in, one line of plan out.
 //!
-//! A world is clauses between bars. The Cluster is `c` in the namespace `ns`, its class is `k` and defines the variable
-//! `clusterVip`; `plain`, `paused`, `leaving`, `undefined`, `classless` and `nowhere` (no topology but a class by annotation, the
-//! variable is not defined, the class does not exist, no class at all) change that, `endpoint 10.0.0.9`, `variable 10.0.0.9`,
-//! `ingress 10.0.0.9` and `label 10.0.0.9` are what it has, `ingress wanted` and `ingress unwanted` what its annotation says.
-//! `pool p …` is a pool for its class and the control plane: `full`, `free` (it tells so), `leaving`, `ingress` (its role),
-//! `of other` (another class), `first` (a higher priority), `in ns` (its namespace). `claim …` is the claim for the control plane,
-//! `ingress-claim …` the other: `from p`, `has 10.0.0.1`, `named` (its address was not seen yet), `reborn` (its name had another claim before, whose address is
-//! still seen), `foreign`, `orphan`, `leaving`. `another endpoint 10.0.0.9` is another Cluster, which has that, and `ingress` or `leaving`
-//! may be said of it too. `others from p` is a claim of another Cluster that waits in p. `no claims` and the like say what is not known, and `failed` or `ingress-failed` that
-//! the last try did.
+//! A world is a list of clauses between bars. The Cluster is `c` in the namespace `ns`. Its class is `k`, which defines
+//! the variable `clusterVip`.
+//!
+//! - The Cluster: `plain` (no topology, but a class by annotation), `classless` (no class at all), `paused`, `leaving`
+//!   (in deletion), `undefined` (the class does not define the variable), `nowhere` (the class does not exist),
+//!   `undecodable`
+//! - What it has: `endpoint 10.0.0.9`, `variable 10.0.0.9`, `ingress 10.0.0.9`, `label 10.0.0.9`
+//! - What its annotation says: `ingress wanted`, `ingress unwanted`
+//! - `pool p …` is a pool for its class and the control plane: `full`, `free` (it reports one free address), `leaving`,
+//!   `ingress` (its role), `of other` (another class), `first` (a higher priority), `in ns` (its namespace)
+//! - `claim …` is the claim for the control plane, `ingress-claim …` the other one: `from p`, `has 10.0.0.1`, `named`
+//!   (the controller has not seen its address yet), `reborn` (the address belongs to an earlier claim with its name),
+//!   `foreign`, `orphan`, `leaving`
+//! - `others from p` is a claim of another Cluster that waits in p
+//! - `another endpoint 10.0.0.9` is another Cluster with that endpoint; `another ingress 10.0.0.9` likewise; `leaving`
+//!   may follow
+//! - `undecodable class`, `undecodable claim`, `undecodable address`, `undecodable another 10.0.0.9` (a Cluster with
+//!   that address)
+//! - `no claims` and the like: these objects are unknown
+//! - `failed`, `ingress-failed`: the last attempt failed
 
 use expect_test::{Expect, expect};
 
@@ -49,10 +59,10 @@ fn world(text: &str) -> World {
         claims: Some(BTreeMap::new()),
         addresses: Some(BTreeMap::new()),
         undecodable: Undecodable::default(),
-        spoken_for: BTreeMap::new(),
+        reserved: BTreeMap::new(),
         failed: BTreeMap::new(),
     };
-    // What is not known is said last.
+    // Clauses about unknown objects come last, because they replace what the others add.
     let clauses: Vec<_> = text.split('|').map(str::trim).filter(|clause| !clause.is_empty()).collect();
     let (unknown, known): (Vec<_>, Vec<_>) = clauses.iter().partition(|clause| clause.starts_with("no "));
     known.into_iter().chain(unknown).for_each(|clause| read(&mut world, clause));
@@ -143,19 +153,19 @@ fn read(world: &mut World, clause: &str) {
             };
             world.claims.as_mut().unwrap().insert(name, claim);
         }
-        _ => panic!("{clause} means nothing"),
+        _ => panic!("unknown clause: {clause}"),
     }
 }
 
-/// What is planned; what nobody asks for is left out.
+/// The plan as text, without an ingress VIP that the Cluster does not request.
 fn planned(text: &str) -> String {
     let world = world(text);
     let key = key("ns", "c");
     let lines = plan(&world, &key, &world.clusters[&key]).into_iter().filter_map(
-        |(role, Decision { step, said })| {
+        |(role, Decision { step, verdict })| {
             let step = step.map(|step| format!("{step} ")).unwrap_or_default();
-            let said = format!("{role}: {step}({})", said.reason().name());
-            (said != "ingress: (NotWanted)").then_some(said)
+            let verdict = format!("{role}: {step}({})", verdict.reason().name());
+            (verdict != "ingress: (NotWanted)").then_some(verdict)
         },
     );
     lines.collect::<Vec<_>>().join("; ")
@@ -174,7 +184,7 @@ fn v1_a_cluster_claims_from_the_pool_of_its_class_and_role() {
 }
 
 #[test]
-fn v1_a_pool_with_a_higher_priority_comes_first_and_then_the_name_decides() {
+fn v1_priority_and_then_name_decide_between_pools() {
     check("pool b | pool a", expect!["control-plane: claim from a (Allocating)"]);
     check("pool b first | pool a", expect!["control-plane: claim from b (Allocating)"]);
 }
@@ -186,19 +196,19 @@ fn v8_a_namespaced_pool_is_for_the_clusters_of_its_namespace() {
 }
 
 #[test]
-fn without_a_pool_nothing_is_done_and_that_is_said() {
+fn a_missing_pool_is_reported() {
     check("", expect!["control-plane: (NoPool)"]);
     check("pool p leaving", expect!["control-plane: (NoPool)"]);
 }
 
 #[test]
-fn v8_a_missing_ingress_pool_is_said_only_where_an_ingress_vip_was_asked_for() {
+fn v8_a_missing_ingress_pool_is_reported_only_on_request() {
     check("pool p | ingress wanted", expect!["control-plane: claim from p (Allocating); ingress: (NoPool)"]);
     check("pool p | pool r ingress | ingress unwanted", expect!["control-plane: claim from p (Allocating)"]);
 }
 
 #[test]
-fn v3_an_address_goes_into_the_endpoint_and_into_the_variable_where_the_class_defines_it() {
+fn v3_an_address_goes_into_the_endpoint_and_a_defined_variable() {
     check(
         "pool p | claim from p has 10.0.0.1",
         expect!["control-plane: write 10.0.0.1 in both places (Allocating)"],
@@ -210,7 +220,7 @@ fn v3_an_address_goes_into_the_endpoint_and_into_the_variable_where_the_class_de
 }
 
 #[test]
-fn v3_a_value_that_the_variable_has_is_replaced_with_the_address_of_a_new_endpoint() {
+fn v3_a_new_endpoint_replaces_the_value_of_the_variable() {
     check(
         "variable 192.0.2.1 | pool p | claim from p has 10.0.0.1",
         expect!["control-plane: write 10.0.0.1 in both places (Allocating)"],
@@ -218,7 +228,7 @@ fn v3_a_value_that_the_variable_has_is_replaced_with_the_address_of_a_new_endpoi
 }
 
 #[test]
-fn a_cluster_that_cannot_be_decoded_is_left_alone() {
+fn an_undecodable_cluster_is_not_changed() {
     check("undecodable | pool p | pool r ingress", expect!["control-plane: (Unknown); ingress: (Unknown)"]);
     check(
         "undecodable | endpoint 10.0.0.1 | pool p | claim from p has 10.0.0.1",
@@ -235,7 +245,7 @@ fn an_address_in_an_undecodable_cluster_is_no_vip_of_another() {
 }
 
 #[test]
-fn a_claim_that_cannot_be_decoded_is_neither_absent_nor_given_up() {
+fn an_undecodable_claim_is_neither_created_nor_deleted() {
     check("undecodable claim | pool p", expect!["control-plane: (Unknown)"]);
     check(
         "undecodable claim | pool p full | pool q free | claim from p",
@@ -251,7 +261,7 @@ fn a_class_or_address_that_was_never_decoded_is_not_absent() {
 }
 
 #[test]
-fn a_cluster_that_has_its_vip_is_left_alone() {
+fn a_cluster_with_its_vip_is_not_changed() {
     check(
         "endpoint 10.0.0.1 | variable 10.0.0.1 | pool p | claim from p has 10.0.0.1",
         expect!["control-plane: (Assigned)"],
@@ -259,14 +269,14 @@ fn a_cluster_that_has_its_vip_is_left_alone() {
 }
 
 #[test]
-fn v4_an_endpoint_that_somebody_set_is_left_alone_and_its_variable_is_filled() {
+fn v4_a_manual_endpoint_stays_and_its_variable_is_filled() {
     check("endpoint 10.9.9.9 | pool p", expect!["control-plane: write 10.9.9.9 in both places (Manual)"]);
     check("endpoint 10.9.9.9 | variable 10.9.9.8 | pool p", expect!["control-plane: (Manual)"]);
     check("endpoint 10.9.9.9 | undefined | pool p", expect!["control-plane: (Manual)"]);
 }
 
 #[test]
-fn v4_an_endpoint_that_differs_from_our_claims_address_is_somebody_elses() {
+fn v4_an_endpoint_that_differs_from_our_claim_is_manual() {
     check(
         "endpoint 10.9.9.9 | variable 10.9.9.9 | pool p | claim from p has 10.0.0.1",
         expect!["control-plane: (Manual)"],
@@ -310,30 +320,27 @@ fn v8_neither_vip_waits_for_the_other() {
 }
 
 #[test]
-fn a_claim_without_an_address_is_waited_for() {
+fn a_cluster_waits_for_a_claim_without_an_address() {
     check("pool p | claim from p", expect!["control-plane: (Allocating)"]);
     check("pool p full | claim from p named", expect!["control-plane: (Allocating)"]);
 }
 
 #[test]
-fn a_claim_in_a_full_pool_is_given_up_for_one_in_the_next_pool() {
-    check(
-        "pool p full | pool q free | claim from p",
-        expect!["control-plane: give the claim up (Releasing)"],
-    );
+fn a_claim_in_a_full_pool_is_replaced_with_one_in_the_next_pool() {
+    check("pool p full | pool q free | claim from p", expect!["control-plane: delete the claim (Releasing)"]);
     check("pool p full | pool q free | claim from p leaving", expect!["control-plane: (Releasing)"]);
     check("pool p full | pool q free", expect!["control-plane: claim from q (Allocating)"]);
 }
 
 #[test]
-fn a_claim_in_a_pool_that_is_not_meant_any_more_is_given_up_for_one_that_is() {
-    check("pool p of other | pool q | claim from p", expect!["control-plane: give the claim up (Releasing)"]);
-    check("pool q | claim from p", expect!["control-plane: give the claim up (Releasing)"]);
+fn a_claim_in_a_pool_that_no_longer_matches_is_replaced() {
+    check("pool p of other | pool q | claim from p", expect!["control-plane: delete the claim (Releasing)"]);
+    check("pool q | claim from p", expect!["control-plane: delete the claim (Releasing)"]);
     check("claim from p", expect!["control-plane: (NoPool)"]);
 }
 
 #[test]
-fn a_claim_with_an_address_is_never_given_up() {
+fn a_claim_with_an_address_is_never_deleted() {
     check(
         "pool p full | pool q free | claim from p has 10.0.0.1",
         expect!["control-plane: write 10.0.0.1 in both places (Allocating)"],
@@ -342,47 +349,47 @@ fn a_claim_with_an_address_is_never_given_up() {
 }
 
 #[test]
-fn where_all_pools_are_full_the_first_one_is_waited_for() {
+fn if_all_pools_are_full_a_cluster_waits_for_the_first() {
     check("pool p full | pool q full", expect!["control-plane: claim from p (PoolExhausted)"]);
     check("pool p full | pool q full | claim from q", expect!["control-plane: (PoolExhausted)"]);
     check("pool p full | pool q free | claim from q", expect!["control-plane: (Allocating)"]);
 }
 
 #[test]
-fn a_claim_is_not_given_up_for_an_address_that_another_one_waits_for() {
+fn a_claim_is_not_deleted_for_an_address_that_another_claim_gets() {
     check(
         "pool p full | pool q free | claim from p | others from q",
         expect!["control-plane: (PoolExhausted)"],
     );
     for served in ["others from q named", "others from q leaving", "others from p"] {
         let planned = planned(&format!("pool p full | pool q free | claim from p | {served}"));
-        assert_eq!(planned, "control-plane: give the claim up (Releasing)", "{served}");
+        assert_eq!(planned, "control-plane: delete the claim (Releasing)", "{served}");
     }
 }
 
 #[test]
-fn a_new_claim_goes_where_nobody_waits_and_otherwise_where_an_address_is_free() {
+fn a_new_claim_prefers_a_pool_without_waiting_claims() {
     let rest = "pool p first free | others from p";
     check(&format!("{rest} | pool q free"), expect!["control-plane: claim from q (Allocating)"]);
     check(&format!("{rest} | pool q full"), expect!["control-plane: claim from p (Allocating)"]);
 }
 
 #[test]
-fn an_address_that_a_cluster_is_about_to_claim_is_spoken_for() {
+fn an_address_that_a_cluster_is_about_to_claim_is_reserved() {
     for comes in
         ["pool p free", "pool p free | pool q full | claim from q", "pool p free | claim from q leaving"]
     {
         let mut world = world(comes);
         let key = key("ns", "c");
         let planned = plan(&world, &key, &world.clusters[&key]);
-        world.speak_for(&planned);
+        world.reserve(&planned);
         let pool = PoolRef { name: "p".into(), namespace: None };
         assert!(!world.has_room(&pool, &world.global_pools.as_ref().unwrap()[&pool]), "{comes}");
     }
 }
 
 #[test]
-fn v2_a_claim_of_another_owner_is_waited_for_and_never_used() {
+fn v2_a_claim_of_another_owner_is_never_used() {
     check("pool p | claim from p foreign has 10.0.0.1", expect!["control-plane: (ClaimNotOurs)"]);
     check("pool p | claim from p orphan has 10.0.0.1", expect!["control-plane: (ClaimNotOurs)"]);
     check(
@@ -392,7 +399,7 @@ fn v2_a_claim_of_another_owner_is_waited_for_and_never_used() {
 }
 
 #[test]
-fn a_plain_cluster_gets_a_vip_by_the_class_in_its_annotation_and_otherwise_nothing() {
+fn a_cluster_without_topology_uses_the_class_in_its_annotation() {
     check("plain | pool p", expect!["control-plane: claim from p (Allocating)"]);
     check(
         "plain | no classes | pool p | claim from p has 10.0.0.1",
@@ -402,14 +409,14 @@ fn a_plain_cluster_gets_a_vip_by_the_class_in_its_annotation_and_otherwise_nothi
 }
 
 #[test]
-fn a_paused_cluster_and_one_that_is_being_deleted_are_left_alone() {
+fn paused_and_deleted_clusters_are_not_changed() {
     let rest = "pool p | pool r ingress | claim from p has 10.0.0.1";
     check(&format!("paused | {rest}"), expect!["control-plane: (Paused); ingress: (Paused)"]);
     check(&format!("leaving | {rest}"), expect!["control-plane: (Leaving); ingress: (Leaving)"]);
 }
 
 #[test]
-fn what_is_not_known_changes_nothing() {
+fn unknown_objects_cause_no_change() {
     let rest = "ingress unwanted | pool p | claim from p has 10.0.0.1";
     for unknown in ["claims", "addresses", "pools", "namespaced pools", "classes"] {
         assert_eq!(planned(&format!("no {unknown} | {rest}")), "control-plane: (Unknown)", "{unknown}");
@@ -418,14 +425,14 @@ fn what_is_not_known_changes_nothing() {
 }
 
 #[test]
-fn while_clusters_are_not_known_nothing_is_changed() {
+fn unknown_clusters_cause_no_change() {
     check("no clusters | pool p", expect!["control-plane: (Unknown)"]);
     check("no clusters | pool p full | pool q free | claim from p", expect!["control-plane: (Unknown)"]);
     check("no clusters | pool p | claim from p has 10.0.0.1", expect!["control-plane: (Unknown)"]);
 }
 
 #[test]
-fn an_address_at_which_another_cluster_lives_is_not_written() {
+fn a_vip_of_another_cluster_is_not_written() {
     for place in ["endpoint 10.0.0.1", "ingress 10.0.0.1", "endpoint 10.0.0.1 leaving"] {
         let planned = planned(&format!("pool p | claim from p has 10.0.0.1 | another {place}"));
         assert_eq!(planned, "control-plane: (InUse)", "{place}");
@@ -449,15 +456,15 @@ fn the_two_vips_of_a_cluster_are_never_one_address() {
 }
 
 #[test]
-fn a_cluster_that_was_read_before_its_vip_was_written_is_not_in_its_own_way() {
+fn a_stale_copy_of_a_cluster_does_not_block_its_own_vip() {
     let world = world("endpoint 10.0.0.1 | pool p | claim from p has 10.0.0.1");
     let key = key("ns", "c");
     let earlier = Cluster { endpoint: None, ..world.clusters[&key].clone() };
-    assert_eq!(plan(&world, &key, &earlier)[0].1.said.reason(), VipReason::Allocating);
+    assert_eq!(plan(&world, &key, &earlier)[0].1.verdict.reason(), VipReason::Allocating);
 }
 
 #[test]
-fn a_cluster_that_has_its_vip_keeps_it_also_where_another_one_claims_to_live_there() {
+fn a_cluster_keeps_its_vip_even_if_another_cluster_has_it_too() {
     check(
         "endpoint 10.0.0.1 | variable e | pool p | claim from p has 10.0.0.1 | another endpoint 10.0.0.1",
         expect!["control-plane: (Assigned)"],
@@ -465,7 +472,7 @@ fn a_cluster_that_has_its_vip_keeps_it_also_where_another_one_claims_to_live_the
 }
 
 #[test]
-fn after_a_failure_nothing_is_tried_for_a_while() {
+fn after_a_failure_the_next_step_waits() {
     check("failed | pool p", expect!["control-plane: (Failed)"]);
     check("failed | pool p full | pool q free | claim from p", expect!["control-plane: (Failed)"]);
     check("failed | pool p | claim from p has 10.0.0.1", expect!["control-plane: (Failed)"]);
@@ -473,14 +480,14 @@ fn after_a_failure_nothing_is_tried_for_a_while() {
 }
 
 #[test]
-fn a_failure_is_no_word_where_there_is_nothing_to_do() {
+fn a_failure_is_not_reported_if_there_is_nothing_to_do() {
     check("failed | ingress-failed | pool p | claim from p", expect!["control-plane: (Allocating)"]);
     check("failed | ingress-failed", expect!["control-plane: (NoPool)"]);
     check("failed | endpoint 10.9.9.9 | variable 10.9.9.9", expect!["control-plane: (Manual)"]);
 }
 
 #[test]
-fn a_failure_for_one_vip_does_not_hold_up_the_other() {
+fn a_failure_for_one_vip_does_not_delay_the_other() {
     check(
         "ingress-failed | pool p | pool r ingress",
         expect!["control-plane: claim from p (Allocating); ingress: (Failed)"],
@@ -488,14 +495,14 @@ fn a_failure_for_one_vip_does_not_hold_up_the_other() {
 }
 
 #[test]
-fn the_address_of_an_earlier_claim_of_that_name_is_never_written() {
+fn the_address_of_an_earlier_claim_is_never_written() {
     check("pool p | claim from p reborn has 10.0.0.1", expect!["control-plane: (Allocating)"]);
 }
 
 #[test]
-fn a_claim_that_waits_is_given_up_when_nobody_wants_its_ingress_vip_any_more() {
+fn a_waiting_claim_for_an_unwanted_ingress_vip_is_deleted() {
     let given_up = |rest: &str| planned(&format!("endpoint e | variable e | ingress unwanted | {rest}"));
-    let gives_up = "control-plane: (Manual); ingress: give the claim up (NotWanted)";
+    let gives_up = "control-plane: (Manual); ingress: delete the claim (NotWanted)";
     assert_eq!(given_up("ingress-claim from r"), gives_up);
     for stays in ["from r leaving", "from r foreign", "from r named", "from r has 10.0.0.2"] {
         assert_eq!(given_up(&format!("ingress-claim {stays}")), "control-plane: (Manual)", "{stays}");
@@ -503,12 +510,12 @@ fn a_claim_that_waits_is_given_up_when_nobody_wants_its_ingress_vip_any_more() {
     let used = given_up("ingress-claim from r | ingress 10.0.0.2");
     assert_eq!(
         used, "control-plane: (Manual)",
-        "the claim may be the VIP's, and not be served yet after a move"
+        "the VIP may be the address of the claim, which waits after a move between clusters"
     );
 }
 
 #[test]
-fn a_claim_that_waits_beside_an_endpoint_is_kept_because_the_endpoint_may_be_its_address() {
+fn a_waiting_claim_beside_an_endpoint_is_kept() {
     check(
         "endpoint 10.0.0.1 | variable 10.0.0.1 | pool p | claim from p",
         expect!["control-plane: (Manual)"],
@@ -516,8 +523,8 @@ fn a_claim_that_waits_beside_an_endpoint_is_kept_because_the_endpoint_may_be_its
 }
 
 #[test]
-fn whoever_looks_again_goes_on_where_the_last_one_stopped() {
-    // Each world is what the step planned for the one before has made.
+fn each_reconciliation_continues_where_the_last_one_stopped() {
+    // Each world is the result of the step that was planned for the world before.
     let steps = [
         "pool p full | pool q free | claim from p",
         "pool p full | pool q free | claim from p leaving",
@@ -528,7 +535,7 @@ fn whoever_looks_again_goes_on_where_the_last_one_stopped() {
     ];
     let told: Vec<_> = steps.iter().map(|world| planned(world).replace("control-plane: ", "")).collect();
     expect![[r#"
-        give the claim up (Releasing)
+        delete the claim (Releasing)
         (Releasing)
         claim from q (Allocating)
         (Allocating)
@@ -538,20 +545,20 @@ fn whoever_looks_again_goes_on_where_the_last_one_stopped() {
 }
 
 #[test]
-fn what_is_said_tells_a_person_what_to_do() {
-    let said = |text: &str| {
+fn messages_say_what_to_do() {
+    let verdict = |text: &str| {
         let world = world(text);
         let key = key("ns", "c");
-        plan(&world, &key, &world.clusters[&key])[0].1.said.to_string()
+        plan(&world, &key, &world.clusters[&key])[0].1.verdict.to_string()
     };
     expect!["no address is free in p, q: add addresses, or another pool"]
-        .assert_eq(&said("pool p full | pool q full"));
+        .assert_eq(&verdict("pool p full | pool q full"));
     expect!["10.0.0.1 from pool p; ClusterClass variable 'clusterVip' not found: add it to the class ns/k for patches that need the VIP"]
-        .assert_eq(&said("undefined | endpoint 10.0.0.1 | claim from p has 10.0.0.1"));
-    expect!["the claim from pool p is being released, which takes up to the pool's addressReuseGracePeriodSeconds; then an address of pool q is claimed"]
-        .assert_eq(&said("pool p full | pool q free | claim from p leaving"));
-    let no_pool = said("claim from p").replace(&said(""), "…");
-    expect!["…; the claim waits in pool p, which is not"].assert_eq(&no_pool);
-    expect!["10.0.0.1 is the control-plane VIP of the Cluster ns/another: waiting until that is gone; if it was set by hand, exclude it from the pool and delete the IPAddressClaim ns/vip-cp-c"]
-        .assert_eq(&said("claim from p has 10.0.0.1 | another endpoint 10.0.0.1"));
+        .assert_eq(&verdict("undefined | endpoint 10.0.0.1 | claim from p has 10.0.0.1"));
+    expect!["deleting the claim from pool p, which takes up to the pool's addressReuseGracePeriodSeconds; then claiming from pool q"]
+        .assert_eq(&verdict("pool p full | pool q free | claim from p leaving"));
+    let no_pool = verdict("claim from p").replace(&verdict(""), "…");
+    expect!["…; the claim waits in pool p, which does not match"].assert_eq(&no_pool);
+    expect!["10.0.0.1 is already the control-plane VIP of the Cluster ns/another: waiting until that Cluster is deleted; if the VIP was set by hand, exclude it from the pool and delete the IPAddressClaim ns/vip-cp-c"]
+        .assert_eq(&verdict("claim from p has 10.0.0.1 | another endpoint 10.0.0.1"));
 }

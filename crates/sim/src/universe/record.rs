@@ -1,7 +1,7 @@
-//! What a run remembers while it goes on: who changed what and when, what arrived, and what was wrong.
+//! The record of a run: what changed and when, which requests arrived, and which invariants were violated.
 //!
-//! In: changes by people and fate, requests, and violations from whoever sees one. Out: answers to those who judge, such as whether
-//! anybody has touched a node lately. It never judges by itself.
+//! In: changes by events, requests, and violations that checks have found. Out: facts for the checks, such as whether
+//! an event has recently changed a node. It never checks an invariant itself.
 
 use std::time::Duration;
 
@@ -13,28 +13,29 @@ use crate::lock::lock;
 use crate::options::{RETRY_SHORTEST, TIMER_INEXACTNESS};
 use crate::violation::Violation;
 
-/// How long after a change of something nobody wonders at what is done with it.
+/// For this long after an event, the event counts as a reason for the controller's actions.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// How long what a change after D has done may go on. Clouds count time from their first request on, which is a little later.
+/// How long the effect of a change after D may last. The fakes count time from their first request, a little after the
+/// start.
 const MENDED_WITHIN: Duration = Duration::from_secs(120);
 
 impl Universe {
-    /// The sender of a change hears that its connection has broken off.
+    /// Records that the sender of a change sees a broken connection.
     pub fn gives_up(&self, request: &Request) {
         let key = (request.process, request.subject().unwrap_or_default());
         lock(&self.arrivals.seen).failed.insert(key, self.now());
     }
 
-    /// The answer to a listing has reached its process.
+    /// Records that the response to a listing has reached its process.
     pub fn heard(&self, reading: &Reading) {
         let mut seen = lock(&self.arrivals.seen);
         let read = seen.read.entry(reading.who).or_insert(reading.at);
-        // Answers may overtake each other.
+        // Responses may arrive out of order.
         *read = reading.at.max(*read);
     }
 
-    /// The lease was written: takes note of the epoch in which its holder leads.
+    /// Records the epoch of the leader after a write of the lease.
     pub fn leased(&self) {
         for lease in self.api.all("leases") {
             let annotations = &lease["metadata"]["annotations"];
@@ -47,17 +48,18 @@ impl Universe {
         }
     }
 
-    /// Somebody asks Kubernetes for a change, whatever comes of it.
+    /// Counts a write request to Kubernetes, whether it succeeds or not.
     pub fn asks_for_a_change(&self) {
         lock(&self.arrivals.seen).asked += 1;
     }
 
-    /// How many changes Kubernetes was asked for so far, of leases apart.
+    /// Number of write requests to Kubernetes so far, except those for leases.
     pub fn asked(&self) -> usize {
         lock(&self.arrivals.seen).asked
     }
 
-    /// Whether what this tells of happened soon after a change of its address came after D to a cloud that takes no conditions.
+    /// Whether a violation happened soon after a change of its address arrived after D at a cloud without
+    /// preconditions. `what` contains the address and the time.
     pub fn is_soon_after_d(&self, what: &str) -> bool {
         let at = what.split(' ').find_map(|word| word.strip_suffix('s')?.parse::<f64>().ok());
         let is_cause = |(late, subject, _): &(Duration, String, String)| {
@@ -67,19 +69,19 @@ impl Universe {
         lock(&self.arrivals.seen).late.iter().any(is_cause)
     }
 
-    /// Whether a change of a machine came so late.
+    /// Whether such a change concerned this VM.
     pub fn came_too_late_to(&self, machine: &str) -> bool {
         lock(&self.arrivals.seen).late.iter().any(|(.., path)| path.split('/').any(|part| part == machine))
     }
 
-    /// Whether a change of Kubernetes that was sent then has, word for word, been sent by this process before, and less than the
-    /// shortest pause apart. They may have arrived in any order.
+    /// Whether this process has sent exactly the same write to Kubernetes before, less than the shortest backoff apart.
+    /// The two may arrive in any order.
     pub fn is_repeated(&self, process: u64, change: String, sent: Duration) -> bool {
         let before = lock(&self.arrivals.seen).repeated.insert((process, change), sent);
         before.is_some_and(|before| sent.abs_diff(before) + TIMER_INEXACTNESS < RETRY_SHORTEST)
     }
 
-    /// Something was written into Kubernetes just now that must not be.
+    /// Reports a violation by a write to Kubernetes.
     pub fn condemn(&self, invariant: &'static str, what: String) {
         self.tell(&what);
         let mut seen = lock(&self.arrivals.seen);
@@ -87,50 +89,50 @@ impl Universe {
         seen.untrue.push(Violation { invariant, what });
     }
 
-    /// Whether anything was wrong so far that can be told before the end.
+    /// Whether a check has failed so far. The run ends then.
     pub fn is_condemned(&self) -> bool {
         lock(&self.arrivals.seen).is_condemned
     }
 
-    /// What was written into Kubernetes in the course of the run that must not be.
+    /// The violations by writes to Kubernetes.
     pub fn untrue(&self) -> Vec<Violation> {
         lock(&self.arrivals.seen).untrue.clone()
     }
 
-    /// The changes that arrived.
+    /// The changes that arrived at the clouds.
     pub fn landed(&self) -> Vec<Landed> {
         lock(&self.arrivals.seen).landed.clone()
     }
 
-    /// Somebody changed something just now.
+    /// Records that an event changes something now.
     pub fn disturb(&self, what: &str) {
         lock(&self.arrivals.seen).disturbed.insert(what.to_owned(), self.elapsed());
         self.grace.is_over(what);
     }
 
-    /// A person has put an address where it is: what became of it before is over.
+    /// Forgets earlier races for an address, because a person has moved it.
     pub fn begins_anew(&self, ip: &str) {
         lock(&self.arrivals.seen).raced.remove(ip);
     }
 
-    /// Whether an address was taken from a machine outside of the cluster, and nobody could know that it was there.
+    /// Whether an address was taken from a VM outside the cluster before the controller could know that it was there.
     pub fn is_raced(&self, ip: &str) -> bool {
         lock(&self.arrivals.seen).raced.contains(ip)
     }
 
-    /// How long ago somebody changed something.
+    /// How long ago an event last changed something; None if never.
     pub fn disturbed_for(&self, what: &str) -> Option<Duration> {
         let at = lock(&self.arrivals.seen).disturbed.get(what).copied()?;
         Some(self.elapsed().saturating_sub(at))
     }
 
-    /// Whether nobody has changed any of these lately.
+    /// Whether no event has recently changed any of these.
     pub fn is_quiet(&self, what: &[&str]) -> bool {
         let (seen, now) = (lock(&self.arrivals.seen), self.elapsed());
         what.iter().all(|what| seen.disturbed.get(*what).is_none_or(|at| *at + QUIET < now))
     }
 
-    /// A node falls ill.
+    /// Records that a node becomes NotReady. If it was healthy before, its grace period starts.
     pub fn falls_ill(&self, node: &str) {
         let is_ready = |object: &Value| object["status"]["conditions"][0]["status"] == "True";
         let was_well = self.api.one("nodes", "", node).is_some_and(|node| is_ready(&node));

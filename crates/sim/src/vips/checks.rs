@@ -1,15 +1,15 @@
-//! What must never happen to Clusters, pools and claims, in the moment in which it is written and in the end.
+//! The invariants of VIPs, checked at each write and at the end of a run.
 //!
-//! In: every request to change one of them. Out: the apiserver's answer to it, and what is wrong with what it did:
+//! In: every write request for a Cluster or a claim. Out: the apiserver's response, and violations of this invariant:
 //!
 //! ```text
 //! I11 a VIP is the address of the Cluster's own claim, and no other Cluster has it
-//!     an endpoint or VIP that is there is never replaced
-//!     there is one claim for each VIP; one of somebody else is never touched, one with an address never given up
-//!     a Cluster that is paused is left alone, and nothing is tried again without a pause
-//!     what is said of a VIP does not change because something is not known, and a condition says what the annotation says
-//!     conditions of Cluster API stay as they are
-//!     in the end every Cluster has its VIPs wherever they belong, and nothing is left of those that are gone
+//!     the controller never replaces an endpoint or VIP
+//!     each VIP has one claim; the controller never changes a claim of another owner, or deletes one with an address
+//!     the controller does not change a paused Cluster, and every retry waits for the backoff
+//!     the reported reason of a VIP does not change because of missing knowledge; conditions match the annotation
+//!     the controller does not change the conditions of Cluster API
+//!     at the end every Cluster has its VIPs in all places, and no claim or address of a deleted Cluster is left
 //! ```
 
 use std::collections::BTreeMap;
@@ -27,40 +27,39 @@ use crate::universe::Universe;
 
 const PAUSED: &str = "cluster.x-k8s.io/paused";
 
-/// The invariant.
 const I11: &str = "I11";
 
-/// Whoever acts may have read so long ago.
+/// How old the controller's knowledge may be when it acts.
 const CANT_KNOW: Duration = Duration::from_secs(20);
 
-/// The conditions of a Cluster that are ours, or those that are not.
+/// The conditions of a Cluster: the controller's if `ours`, otherwise all others.
 fn conditions(cluster: &Value, ours: bool) -> Vec<&Value> {
     let all = cluster["status"]["conditions"].as_array().into_iter().flatten();
     let is_ours = |condition: &Value| text(&condition["type"]).is_some_and(|kind| kind.starts_with("vip."));
     all.filter(|condition| is_ours(condition) == ours).collect()
 }
 
-/// What our condition about a VIP should be, by the annotation of a Cluster.
-fn condition(role: Role, word: &str) -> (&'static str, &'static str) {
+/// Type and status that the condition of a VIP must have, given the reason in the Cluster's annotation.
+fn condition(role: Role, reason: &str) -> (&'static str, &'static str) {
     let kind = match role {
         Role::ControlPlane => "vip.capi.gorizond.io/ControlPlaneVIPReady",
         Role::Ingress => "vip.capi.gorizond.io/IngressVIPReady",
     };
-    (kind, if word == "Assigned" { "True" } else { "False" })
+    (kind, if reason == "Assigned" { "True" } else { "False" })
 }
 
-/// Whether the conditions of a Cluster say what its annotation says.
+/// Whether the conditions of a Cluster match its annotation.
 fn is_reported(cluster: &Value) -> bool {
-    let words = Role::ALL.into_iter().filter_map(|role| Some(condition(role, &word(cluster, role)?)));
-    let mut said: Vec<_> = conditions(cluster, true)
+    let wanted = Role::ALL.into_iter().filter_map(|role| Some(condition(role, &reason(cluster, role)?)));
+    let mut present: Vec<_> = conditions(cluster, true)
         .iter()
         .filter_map(|condition| Some((text(&condition["type"])?, text(&condition["status"])?)))
         .collect();
-    said.sort_unstable();
-    said == words.collect::<Vec<_>>()
+    present.sort_unstable();
+    present == wanted.collect::<Vec<_>>()
 }
 
-/// Whether a Cluster other than this one has a VIP, and has had it for so long that everybody knows.
+/// Whether another Cluster has this VIP, for so long that the controller must know.
 fn is_of_another(universe: &Universe, cluster: &Value, vip_sought: &str) -> bool {
     let clusters = universe.api.all("clusters");
     let mut others = clusters.iter().filter(|other| other["metadata"]["uid"] != cluster["metadata"]["uid"]);
@@ -70,7 +69,7 @@ fn is_of_another(universe: &Universe, cluster: &Value, vip_sought: &str) -> bool
     })
 }
 
-/// The VIP that a Cluster has.
+/// The VIP of a Cluster.
 fn vip(cluster: &Value, role: Role) -> Option<&str> {
     match role {
         Role::ControlPlane => host(cluster),
@@ -83,13 +82,13 @@ fn variable(cluster: &Value) -> Option<&str> {
     text(&variables?.iter().find(|variable| variable["name"] == "clusterVip")?["value"])
 }
 
-/// What is said of a VIP, in one word.
-fn word(cluster: &Value, role: Role) -> Option<String> {
-    let words: Value = serde_json::from_str(text(&cluster["metadata"]["annotations"][STATUS])?).ok()?;
-    words[role.name()]["reason"].as_str().map(ToOwned::to_owned)
+/// The reason that the controller reports for a VIP.
+fn reason(cluster: &Value, role: Role) -> Option<String> {
+    let status: Value = serde_json::from_str(text(&cluster["metadata"]["annotations"][STATUS])?).ok()?;
+    status[role.name()]["reason"].as_str().map(ToOwned::to_owned)
 }
 
-/// The Cluster's own claim, and the address that it has.
+/// The Cluster's own claim and its address.
 fn given(universe: &Universe, cluster: &Value, role: Role) -> Option<(Arc<Value>, Arc<Value>)> {
     let name = claim_name(role, text(&cluster["metadata"]["name"])?);
     let claim = universe.api.one("ipaddressclaims", NAMESPACE, &name)?;
@@ -98,13 +97,13 @@ fn given(universe: &Universe, cluster: &Value, role: Role) -> Option<(Arc<Value>
     (owner(&claim) == text(&cluster["metadata"]["uid"])).then_some((claim, address))
 }
 
-/// Whether an object has been as it is for so long that everybody knows.
+/// Whether an object has been unchanged for so long that the controller must know its state.
 fn is_known(universe: &Universe, object: &Value) -> bool {
     let since = universe.api.changed_at(object);
     since.is_some_and(|since| universe.now().duration_since(since).unsigned_abs() > CANT_KNOW)
 }
 
-/// Carries out a request of a process of the controller, and looks at what it did to Clusters and claims.
+/// Executes a request of a process, and checks what it did to Clusters and claims.
 pub fn carried_out(
     universe: &Universe,
     process: u64,
@@ -131,7 +130,7 @@ pub fn carried_out(
     let is_repeated = universe.is_repeated(process, change, sent);
     if !answered.status().is_success() {
         if is_repeated {
-            universe.condemn(I11, format!("{name}: {method} was answered, and tried again at once"));
+            universe.condemn(I11, format!("{name}: {method} was rejected, and retried without backoff"));
         }
         return answered;
     }
@@ -142,8 +141,8 @@ pub fn carried_out(
         }
         (&Method::PATCH, "clusters", Some(before), Some(after)) => amended(universe, before, after),
         (&Method::POST, "ipaddressclaims", None, Some(claim)) => claimed(universe, claim),
-        (&Method::DELETE, "ipaddressclaims", Some(claim), _) => given_up(claim),
-        _ => vec![format!("{method} is not what the controller does with {plural}")],
+        (&Method::DELETE, "ipaddressclaims", Some(claim), _) => deleted(claim),
+        _ => vec![format!("the controller must not send {method} for {plural}")],
     };
     wrong.into_iter().for_each(|what| universe.condemn(I11, format!("{name}: {what}")));
     answered
@@ -154,26 +153,26 @@ fn text_of(request: &Request<Bytes>, field: &str) -> Option<String> {
     text(&body["metadata"][field]).map(ToOwned::to_owned)
 }
 
-/// What is wrong with a change of a Cluster's status.
+/// Violations by a change of a Cluster's status.
 fn reported(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if is_paused(before) && is_known(universe, before) {
-        found.push("it is paused, and its status was changed".to_owned());
+        found.push("the status of a paused Cluster was changed".to_owned());
     }
     if conditions(before, false) != conditions(after, false) {
-        found.push("conditions of somebody else were changed".to_owned());
+        found.push("conditions of another controller were changed".to_owned());
     }
     if !is_reported(after) {
-        found.push("its conditions don't say what its annotation says".to_owned());
+        found.push("the conditions do not match the annotation".to_owned());
     }
     found
 }
 
-/// What is wrong with a change of a Cluster.
+/// Violations by a change of a Cluster.
 fn amended(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if is_paused(before) && is_known(universe, before) {
-        found.push("it is paused, and was changed".to_owned());
+        found.push("a paused Cluster was changed".to_owned());
     }
     for role in Role::ALL {
         let given = given(universe, after, role);
@@ -183,39 +182,39 @@ fn amended(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
             (Some(before), after) => found.push(format!("the {role} VIP {before} was replaced by {after:?}")),
             (None, Some(new)) if address != Some(new) => {
                 found.push(format!(
-                    "the {role} VIP {new} is not of a claim of its own, which has {address:?}"
+                    "the {role} VIP {new} is not the address {address:?} of the Cluster's own claim"
                 ));
             }
             (None, Some(new)) if is_of_another(universe, after, new) => {
-                found.push(format!("the {role} VIP {new} is one of another Cluster"));
+                found.push(format!("the {role} VIP {new} is already a VIP of another Cluster"));
             }
             (None, _) => {}
         }
-        let said = (word(before, role), word(after, role));
+        let reasons = (reason(before, role), reason(after, role));
         let is_as_it_was = given.as_ref().is_some_and(|(claim, address)| {
             vip(before, role) == text(&address["spec"]["address"])
                 && [before, claim, address].into_iter().all(|object| is_known(universe, object))
         });
-        // That the last try of something for the Cluster failed is said of both its VIPs.
-        let is_denied = !matches!(said.1.as_deref(), Some("Assigned" | "Failed"));
-        if said.0.as_deref() == Some("Assigned") && is_denied && is_as_it_was {
-            found.push(format!("{:?} is said of the {role} VIP, which is assigned as it was", said.1));
+        // `Failed` is reported for both VIPs when any request for the Cluster fails.
+        let is_denied = !matches!(reasons.1.as_deref(), Some("Assigned" | "Failed"));
+        if reasons.0.as_deref() == Some("Assigned") && is_denied && is_as_it_was {
+            found.push(format!("reported {:?} for the {role} VIP, which is still assigned", reasons.1));
         }
-        if said.0 != said.1 && said.1.as_deref().is_some_and(|word| is_untrue(universe, role, word)) {
-            found.push(format!("{:?} is said of the {role} VIP, and that is not so", said.1));
+        if reasons.0 != reasons.1 && reasons.1.as_deref().is_some_and(|now| is_untrue(universe, role, now)) {
+            found.push(format!("reported {:?} for the {role} VIP, which is not true", reasons.1));
         }
     }
     found
 }
 
-/// Whether a word speaks of something as missing that has been there for long.
-fn is_untrue(universe: &Universe, role: Role, word: &str) -> bool {
+/// Whether a reason reports something as missing that the controller must know of.
+fn is_untrue(universe: &Universe, role: Role, reason: &str) -> bool {
     let has = |plural: &str, namespace: &str, name: &str| {
         let object = universe.api.one(plural, namespace, name);
         let created = object.and_then(|object| text(&object["metadata"]["creationTimestamp"])?.parse().ok());
         created.is_some_and(|at| universe.now().duration_since(at).unsigned_abs() > CANT_KNOW)
     };
-    match word {
+    match reason {
         "NoClass" => true,
         "NoPool" => {
             let meant = POOLS.iter().filter(|pool| pool.role == role);
@@ -229,16 +228,16 @@ fn is_paused(cluster: &Value) -> bool {
     cluster["spec"]["paused"] == true || cluster["metadata"]["annotations"][PAUSED].is_string()
 }
 
-/// What is wrong with a new claim.
+/// Violations by a new claim.
 fn claimed(universe: &Universe, claim: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    let Some(uid) = owner(claim) else { return vec!["a claim belongs to nobody".to_owned()] };
+    let Some(uid) = owner(claim) else { return vec!["a new claim has no owner".to_owned()] };
     let role = &claim["metadata"]["labels"][ROLE];
     let is_same =
         |other: &&Arc<Value>| owner(other) == Some(uid) && other["metadata"]["labels"][ROLE] == *role;
     let count = universe.api.all("ipaddressclaims").iter().filter(is_same).count();
     if count > 1 {
-        found.push(format!("there are {count} claims for one VIP"));
+        found.push(format!("one VIP has {count} claims"));
     }
     let clusters = universe.api.all("clusters");
     let cluster = clusters.iter().find(|cluster| cluster["metadata"]["uid"] == uid);
@@ -246,24 +245,24 @@ fn claimed(universe: &Universe, claim: &Value) -> Vec<String> {
         && is_paused(cluster)
         && is_known(universe, cluster)
     {
-        found.push("an address is claimed for a Cluster that is paused".to_owned());
+        found.push("a claim was created for a paused Cluster".to_owned());
     }
     found
 }
 
-/// What is wrong with giving a claim up.
-fn given_up(claim: &Value) -> Vec<String> {
+/// Violations by the deletion of a claim.
+fn deleted(claim: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if owner(claim).is_none() {
-        found.push("a claim of somebody else was given up".to_owned());
+        found.push("a claim of another owner was deleted".to_owned());
     }
     if let Some(address) = text(&claim["status"]["addressRef"]["name"]) {
-        found.push(format!("a claim was given up that has the address {address}"));
+        found.push(format!("a claim with the address {address} was deleted"));
     }
     found
 }
 
-/// What is wrong in the end.
+/// Violations at the end of a run.
 pub fn judge(universe: &Universe) -> Vec<String> {
     let mut found = Vec::new();
     let clusters = universe.api.all("clusters");
@@ -271,7 +270,7 @@ pub fn judge(universe: &Universe) -> Vec<String> {
     for cluster in &clusters {
         let name = text(&cluster["metadata"]["name"]).unwrap_or_default();
         if !is_reported(cluster) {
-            found.push(format!("the conditions of {name} are {:?}", conditions(cluster, true)));
+            found.push(format!("the conditions of {name} do not match: {:?}", conditions(cluster, true)));
         }
         for role in Role::ALL {
             let wants =
@@ -287,7 +286,7 @@ pub fn judge(universe: &Universe) -> Vec<String> {
             holders.entry(vip.to_owned()).or_default().push(format!("{name} {role}"));
             let is_by_hand = role == Role::ControlPlane && is_by_hand(cluster);
             if !is_by_hand && own != Some(vip) {
-                found.push(format!("{name} has the {role} VIP {vip}, and its claim has {own:?}"));
+                found.push(format!("{name} has the {role} VIP {vip}, but its claim has {own:?}"));
             }
             let (copy, is_copied) = match role {
                 Role::ControlPlane => {
@@ -297,26 +296,26 @@ pub fn judge(universe: &Universe) -> Vec<String> {
                 Role::Ingress => (text(&cluster["metadata"]["labels"][INGRESS_VIP]), true),
             };
             if copy != is_copied.then_some(vip) {
-                found.push(format!("{name} has the {role} VIP {vip}, and its copy is {copy:?}"));
+                found.push(format!("{name} has the {role} VIP {vip}, but the copy is {copy:?}"));
             }
-            let (said, so) = (word(cluster, role), (!is_by_hand).then(|| "Assigned".to_owned()));
-            if said != so {
-                found.push(format!("{said:?} is said of the {role} VIP of {name}, which is {so:?}"));
+            let (reported, wanted) = (reason(cluster, role), (!is_by_hand).then(|| "Assigned".to_owned()));
+            if reported != wanted {
+                found.push(format!("the {role} VIP of {name} has reason {reported:?}, not {wanted:?}"));
             }
         }
     }
     for (vip, holders) in holders.iter().filter(|(_, holders)| holders.len() > 1) {
-        found.push(format!("{vip} is a VIP of {}", holders.join(" and ")));
+        found.push(format!("several VIPs are {vip}: {}", holders.join(", ")));
     }
     let uids: Vec<_> = clusters.iter().filter_map(|cluster| text(&cluster["metadata"]["uid"])).collect();
     let claims = universe.api.all("ipaddressclaims");
     let name = |object: &Value| text(&object["metadata"]["name"]).unwrap_or_default().to_owned();
     for claim in claims.iter().filter(|claim| owner(claim).is_none_or(|owner| !uids.contains(&owner))) {
-        found.push(format!("the claim {} is nobody's", name(claim)));
+        found.push(format!("the owner of the claim {} does not exist", name(claim)));
     }
     for address in universe.api.all("ipaddresses") {
         if !claims.iter().any(|claim| name(claim) == name(&address)) {
-            found.push(format!("the address {} is of no claim", name(&address)));
+            found.push(format!("the address {} has no claim", name(&address)));
         }
     }
     found

@@ -1,6 +1,6 @@
-//! How long the IPAM provider takes by itself, which is what a controller that makes claims is held against.
+//! Measures how long the IPAM provider needs on its own, as a baseline for a controller that creates claims.
 //!
-//! In: a pool. Out: the time from each claim's creation to its address. The claims stay.
+//! In: a pool. Out: the time from the creation of each claim until it has its address. Does not delete the claims.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use serde_json::Value;
 
 use super::fixtures;
 
-/// The provider makes one address at a time, within the rate that its client keeps to.
+/// The provider creates one address at a time, within its client's rate limit.
 const LONGEST: Duration = Duration::from_secs(180);
 
-/// Creates so many claims at once, called `claim-0` and so on, and tells how long each waited for its address, the shortest
-/// first.
+/// Creates `count` claims at once, named `claim-0` and so on, and returns how long each waited for its address,
+/// shortest first.
 pub async fn time_to_address(
     client: &Client,
     namespace: &str,
@@ -42,7 +42,7 @@ pub async fn time_to_address(
         let mut touched = std::pin::pin!(touched);
         let mut since = BTreeMap::new();
         while since.len() < count {
-            // Where the apiserver did not answer, the watcher begins anew, with every object that is there.
+            // After an error the watcher lists all objects again.
             let Ok(claim) = touched.next().await.context("the watch ended")? else { continue };
             if !claim.data["status"]["addressRef"]["name"].is_null() {
                 since.entry(claim.name_any()).or_insert_with(Instant::now);
@@ -52,7 +52,7 @@ pub async fn time_to_address(
     };
     let at_once = async { tokio::try_join!(all_have_one, try_join_all((0..count).map(create))) };
     let (since, created) =
-        tokio::time::timeout(LONGEST, at_once).await.context("claims without an address")??;
+        tokio::time::timeout(LONGEST, at_once).await.context("some claims got no address in time")??;
     let mut took: Vec<_> = created
         .iter()
         .filter_map(|(name, created)| Some(since.get(name)?.duration_since(*created)))

@@ -1,7 +1,7 @@
-//! The real clusterctl, which installs providers of Cluster API.
+//! Runs the real clusterctl, which installs providers of Cluster API.
 //!
-//! In: a release of a provider, as it would be published. Out: what clusterctl would apply of it, or why it refuses it. It
-//! asks no cluster and reads nothing but a folder of ours.
+//! In: a provider's release, as it would be published. Out: the objects that clusterctl would apply, or its error. It
+//! never contacts a cluster, and reads only a temporary folder.
 
 use std::process::Command;
 
@@ -10,12 +10,12 @@ use serde_json::json;
 
 use crate::tools;
 
-/// What a provider provides.
+/// The type of a provider.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// Something beside Cluster API itself.
+    /// An add-on provider.
     Addon,
-    /// Addresses.
+    /// An IPAM provider.
     Ipam,
 }
 
@@ -35,29 +35,29 @@ impl Kind {
     }
 }
 
-/// A release of a provider: two files, and how they are found.
+/// A provider's release: its two files, and the type, name and version by which clusterctl finds them.
 #[derive(Clone, Copy, Debug)]
 pub struct Release<'a> {
-    /// What it provides.
+    /// The provider's type.
     pub kind: Kind,
     /// The provider's name.
     pub name: &'a str,
-    /// Such as `v0.1.0`. A release series of the metadata must have its major and minor number.
+    /// The version, such as `v0.1.0`. The metadata must have a release series with its major and minor number.
     pub version: &'a str,
-    /// All objects, with a Namespace among them, and with variables in the form `${NAME:=default}`.
+    /// All objects, including a Namespace. Variables have the form `${NAME:=default}`.
     pub components: &'a str,
-    /// An object of kind `Metadata` in `clusterctl.cluster.x-k8s.io/v1alpha3`, whose `releaseSeries` says which contract of
-    /// Cluster API each series keeps to.
+    /// An object of kind `Metadata` in `clusterctl.cluster.x-k8s.io/v1alpha3`. Its `releaseSeries` maps each release
+    /// series to a contract of Cluster API.
     pub metadata: &'a str,
 }
 
 impl Release<'_> {
-    /// What clusterctl would apply, with its labels and with the variables' values filled in.
+    /// The objects that clusterctl would apply, with its labels and with variables replaced by their values.
     pub fn render(&self) -> Result<String> {
         let Self { kind, name, version, components, metadata } = self;
         let kind_word = kind.in_labels_and_flags();
         let folder = tempfile::tempdir()?;
-        // A release in a folder is found only under this path: its label, its version, its files.
+        // clusterctl requires this layout for a local release: label, version, files.
         let release = folder.path().join(format!("{kind_word}-{name}")).join(version);
         std::fs::create_dir_all(&release)?;
         let components_file = release.join("components.yaml");
@@ -70,10 +70,14 @@ impl Release<'_> {
         let mut clusterctl = Command::new(tools::binary("clusterctl")?);
         clusterctl.args(["generate", "provider"]).arg(format!("--{kind_word}={name}:{version}"));
         clusterctl.arg("--config").arg(&configuration);
-        // It would ask for newer versions of itself, and read the user's own configuration.
+        // Otherwise clusterctl checks online for a newer version, and reads the user's configuration.
         clusterctl.env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true").env("HOME", folder.path());
         let output = clusterctl.env_remove("XDG_CONFIG_HOME").output()?;
-        ensure!(output.status.success(), "clusterctl: {}", String::from_utf8_lossy(&output.stderr).trim());
+        ensure!(
+            output.status.success(),
+            "clusterctl failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
         Ok(String::from_utf8(output.stdout)?)
     }
 }

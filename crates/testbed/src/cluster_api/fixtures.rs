@@ -1,28 +1,28 @@
-//! Objects of Cluster API, as a user of either version would write them.
+//! Manifests of Cluster API objects, as a user of either API version would write them.
 //!
-//! In: a version and names. Out: manifests as plain JSON, to be applied as they are or changed by the test first.
+//! In: a version and names. Out: manifests as plain JSON, which a test can change before it applies them.
 
 use serde_json::{Value, json};
 
 use super::provider::GROUP;
 
-/// The Kubernetes version of all clusters; Cluster API wants one.
+/// The Kubernetes version of all clusters, which Cluster API requires.
 const KUBERNETES_VERSION: &str = "v1.36.3";
 
-/// The class that [`class`] makes.
+/// The name of the ClusterClass that [`class`] returns.
 pub const CLASS: &str = "edge";
 
-/// A version of Cluster API's own kinds that users write.
+/// An API version of Cluster API's own kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// Served until Cluster API 1.16.
+    /// The old version, which Cluster API serves until release 1.16.
     V1Beta1,
-    /// The one in which objects are stored.
+    /// The storage version.
     V1Beta2,
 }
 
 impl Version {
-    /// As in a manifest, such as `cluster.x-k8s.io/v1beta2`.
+    /// The `apiVersion` of a manifest, such as `cluster.x-k8s.io/v1beta2`.
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::V1Beta1 => "cluster.x-k8s.io/v1beta1",
@@ -31,8 +31,8 @@ impl Version {
     }
 }
 
-/// The templates of the ClusterClass [`CLASS`], and behind them the class. It has a variable `clusterVip`, which becomes the endpoint of the
-/// infrastructure as soon as it is not empty.
+/// The two templates of the ClusterClass [`CLASS`], followed by the class. The class has a variable `clusterVip`. As
+/// soon as the variable is not empty, a patch of the class writes it into the infrastructure as its endpoint.
 pub fn class(version: Version, namespace: &str) -> [Value; 3] {
     let reference = |kind: &str| json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind, "name": CLASS});
     let word = match version {
@@ -97,7 +97,7 @@ pub fn cluster(version: Version, namespace: &str, name: &str) -> Value {
     })
 }
 
-/// A pool of addresses for the whole cluster, such as `10.0.0.10-10.0.0.20`.
+/// A cluster-wide pool of addresses, such as `10.0.0.10-10.0.0.20`.
 pub fn global_pool(name: &str, addresses: &[&str]) -> Value {
     json!({
         "apiVersion": "ipam.cluster.x-k8s.io/v1alpha2",
@@ -107,7 +107,7 @@ pub fn global_pool(name: &str, addresses: &[&str]) -> Value {
     })
 }
 
-/// The same for one namespace.
+/// A pool of addresses for one namespace.
 pub fn namespaced_pool(namespace: &str, name: &str, addresses: &[&str]) -> Value {
     json!({
         "apiVersion": "ipam.cluster.x-k8s.io/v1alpha2",
@@ -121,7 +121,7 @@ fn pool_spec(addresses: &[&str]) -> Value {
     json!({"addresses": addresses, "prefix": 16, "gateway": "10.0.0.1"})
 }
 
-/// A claim of one address of a pool, which is given as its manifest.
+/// A claim for one address of a pool. `pool` is the pool's manifest.
 pub fn claim(namespace: &str, name: &str, pool: &Value) -> Value {
     let (kind, pool) = (&pool["kind"], &pool["metadata"]["name"]);
     json!({

@@ -1,8 +1,9 @@
-//! A provider for Cluster API without machines: what a Cluster is made of, as far as a test needs it.
+//! A minimal Cluster API provider for tests, with infrastructures and control planes but no machines.
 //!
-//! In: the objects that Cluster API makes of a ClusterClass's templates. Out: what the contract wants to see in their
-//! status. An infrastructure is provisioned as soon as it has an endpoint, as those of real providers are. A control plane
-//! is never initialized: nothing answers at the endpoint, and Cluster API would try to connect.
+//! In: the objects that Cluster API creates from the templates of a ClusterClass. Out: the status fields that Cluster
+//! API's contract requires. As with real providers, an infrastructure becomes provisioned when it has an endpoint. A
+//! control plane never becomes initialized: Cluster API would then try to connect to the endpoint, where no server
+//! listens.
 
 use anyhow::Result;
 use futures::StreamExt;
@@ -13,12 +14,12 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-/// The group of the provider's kinds, which have one version: `v1`.
+/// The API group of the provider's kinds. Their only version is `v1`.
 pub const GROUP: &str = "provider.testbed.invalid";
 
 const DEFINITIONS: &str = include_str!("provider.yaml");
 
-/// A running provider. It ends with this value.
+/// A running provider. It stops when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Provider {
     _tasks: JoinSet<()>,
@@ -32,13 +33,13 @@ impl Provider {
     }
 }
 
-/// The definitions of the provider's kinds.
+/// The CRDs of the provider.
 pub(super) fn definitions() -> Result<Vec<DynamicObject>> {
     let definitions: Vec<Value> = serde_saphyr::from_multiple(DEFINITIONS)?;
     Ok(serde_json::from_value(Value::Array(definitions))?)
 }
 
-/// The infrastructure that Cluster API has made for a Cluster, under a name of its own choice.
+/// The infrastructure object that Cluster API has created for a Cluster, found by its label because the name is random.
 pub async fn infrastructure_of(
     client: &Client,
     namespace: &str,
@@ -49,7 +50,7 @@ pub async fn infrastructure_of(
     Ok(clusters.list(&of_cluster).await?.items.into_iter().next())
 }
 
-/// The kind of infrastructures.
+/// The API resource of the infrastructure kind, `TestCluster`.
 pub fn test_cluster() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, "v1", "TestCluster"))
 }
@@ -61,7 +62,7 @@ async fn provision(client: Client) {
     let mut touched = std::pin::pin!(touched);
     let provisioned = Patch::Merge(json!({"status": {"initialization": {"provisioned": true}}}));
     while let Some(event) = touched.next().await {
-        // Where the apiserver did not answer, the watcher begins anew, with every object that is there.
+        // After an error the watcher lists all objects again.
         let Ok(cluster) = event else { continue };
         let has_endpoint = !cluster.data["spec"]["controlPlaneEndpoint"].is_null();
         if has_endpoint && cluster.data["status"]["initialization"]["provisioned"] != true {

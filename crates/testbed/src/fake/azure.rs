@@ -1,14 +1,18 @@
-//! Azure Resource Manager, as far as moving public addresses between machines needs it: public IP addresses, network
+//! Azure Resource Manager, as far as moving public addresses between VMs needs it: public IP addresses, network
 //! interfaces, virtual machines, and operations.
 //!
-//! In: requests under `/subscriptions/…` with a bearer token. Out: answers in the shapes that Azure documents. A change is
-//! accepted as an operation and takes effect when `operation_time` has passed; until then an interface shows what was asked
-//! for and that it is `Updating`, an address counts as held by both where it comes from and where it goes, and nothing else is
-//! accepted for either. An operation that fails leaves its interface as it was before.
+//! In: requests under `/subscriptions/…` with a bearer token. Out: answers in the format that Azure documents. The fake
+//! accepts a change as an operation, which takes effect when `operation_time` has passed. Until then:
 //!
-//! A write replaces an interface: what the body does not say is gone, apart from what only Azure itself can set. So a client
-//! that forgets something loses it here as it does there. It never gives an address to two machines, and never gives a
-//! machine one unasked.
+//! - the interface shows the requested configuration and the state `Updating`,
+//! - both the old and the new interface count as holders of the address,
+//! - the fake accepts no other change of either of them.
+//!
+//! A failed detach restores the interface. After a failed attach the interface still shows the requested address.
+//!
+//! A write replaces an interface: it removes properties that the body omits, except those that only Azure sets. So a
+//! client that forgets a property loses it, as with the real API. The fake never gives an address to two VMs, and never
+//! gives a VM an address without a request.
 
 mod calls;
 mod operations;
@@ -45,7 +49,7 @@ pub const ROUTES: &[&str] = &[
     "Operations_Get",
 ];
 
-/// The actions that a role must allow for a call, and for what it may refer to.
+/// Returns the actions that the caller's role must allow for a call and for the resources that it may refer to.
 pub fn actions_of(call: &str) -> impl Iterator<Item = &'static str> {
     let links = routes::LINKS.iter().filter(move |_| call == "NetworkInterfaces_CreateOrUpdate");
     [routes::action_of(call)].into_iter().chain(links.map(|(_, action)| *action))
@@ -67,7 +71,7 @@ impl Machine for Azure {
         vec![
             Limit { counts: is_read, rate: bucket(250, 25), headers: Some(reads) },
             Limit { counts: is_write, rate: bucket(200, 10), headers: Some(writes) },
-            // Those of Microsoft.Network.
+            // The limits of the Microsoft.Network resource provider.
             Limit { counts: is_read, rate: five_minutes(10_000), headers: None },
             Limit { counts: is_write, rate: five_minutes(1_000), headers: None },
         ]

@@ -1,7 +1,7 @@
-//! Requests as machines see them, and what machines answer.
+//! Parsed requests, and the answers that a fake gives to them.
 //!
-//! In: an HTTP request. Out: which of an API's calls it is, with the variable parts of its path and its parameters decoded. It
-//! never looks at a cloud's state, and never decides whether a call is allowed.
+//! In: an HTTP request. Out: the API call that it matches, with the variable parts of its path and its decoded
+//! parameters. This module never reads a cloud's state, and never decides whether a call is allowed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::http::{HeaderMap, Request};
 use bytes::Bytes;
 
-/// One of an API's calls, with the variable parts of its path.
+/// One call of an API, with the variable parts of its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The call's name in the vendor's documentation, such as `addresses.aggregatedList`.
@@ -18,72 +18,74 @@ pub struct Route {
     pub params: Vec<String>,
 }
 
-/// A request, parsed as far as every machine needs it.
+/// A request, parsed as far as every fake needs it.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Which call it is.
+    /// The call that the request matches.
     pub route: Route,
-    /// The query's parameters, decoded. A repeated parameter keeps its last value.
+    /// The decoded query parameters. A repeated parameter keeps its last value.
     pub query: BTreeMap<String, String>,
-    /// The body as JSON, or null where it is none.
+    /// The body as JSON, or null if it is not JSON.
     pub body: serde_json::Value,
-    /// The body as it came.
+    /// The unparsed body.
     pub raw: Bytes,
     /// The request's headers.
     pub headers: HeaderMap,
-    /// Set by a [`Fault::FailLate`](super::faults::Fault::FailLate): the operation that this call starts will fail when it ends.
+    /// [`Fault::FailLate`](super::faults::Fault::FailLate) sets it: the operation that this call starts fails when it
+    /// ends.
     pub fails_late: bool,
-    /// Set by a [`Fault::Overtake`](super::faults::Fault::Overtake): the operation that this call starts ends at once, before those begun earlier.
+    /// [`Fault::Overtake`](super::faults::Fault::Overtake) sets it: the operation that this call starts ends at once,
+    /// before operations that started earlier.
     pub overtakes: bool,
 }
 
-/// Why a request is refused before the machine sees it.
+/// Why the service refuses a request before the state machine handles it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No such call.
+    /// The API has no such call.
     NoSuchCall,
-    /// No or wrong credentials.
+    /// The credentials are missing or wrong.
     Unauthorized,
-    /// A limit was exceeded; the caller may come back after this long.
+    /// The caller exceeded a rate limit and may retry after this time.
     RateLimited(Duration),
     /// The caller lacks a permission.
     Forbidden(String),
-    /// The API is having a bad day; the status code says how.
+    /// The API fails with this HTTP status code.
     Unavailable(u16),
 }
 
 pub(super) const CONTENT_TYPE: &str = "content-type";
 
-/// A machine's answer.
+/// The answer of a fake.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
-    /// Headers. The content type is JSON's unless one is among them.
+    /// The headers. Without a content type among them, the service sends JSON's.
     pub headers: Vec<(&'static str, String)>,
-    /// The body; null is sent as no body at all.
+    /// The body. The service sends null as an empty body.
     pub body: serde_json::Value,
 }
 
 impl Answer {
-    /// An answer with a JSON body.
+    /// Returns an answer with a JSON body.
     pub fn json(status: u16, body: serde_json::Value) -> Self {
         Self { status, headers: Vec::new(), body }
     }
 
-    /// An answer with a body that is not JSON; the content type among the headers says so.
+    /// Returns an answer with a body that is not JSON, and sets its content type.
     pub fn text(status: u16, content_type: &str, body: &str) -> Self {
         let headers = vec![(CONTENT_TYPE, content_type.to_owned())];
         Self { status, headers, body: serde_json::Value::String(body.to_owned()) }
     }
 
-    /// Whether the body is sent as it is instead of as JSON.
+    /// Whether the service sends the body verbatim instead of as JSON.
     pub(super) fn is_text(&self) -> bool {
         self.headers.iter().any(|(name, _)| *name == CONTENT_TYPE)
     }
 }
 
-/// The names in a table of calls.
+/// Returns the names in a table of calls.
 pub(crate) const fn names<const N: usize>(calls: &[(&str, &str, &'static str); N]) -> [&'static str; N] {
     let mut names = [""; N];
     let mut at = 0;
@@ -94,14 +96,14 @@ pub(crate) const fn names<const N: usize>(calls: &[(&str, &str, &'static str); N
     names
 }
 
-/// The first call of a table of methods, patterns and names that a request is.
+/// Returns the first call in a table of (method, pattern, name) that matches the request.
 pub(crate) fn route_in(calls: &[(&str, &str, &'static str)], request: &Request<Bytes>) -> Option<Route> {
     let mut of_method = calls.iter().filter(|(accepted, ..)| *accepted == request.method().as_str());
     let path = request.uri().path();
     of_method.find_map(|(_, pattern, name)| matches(pattern, path).map(|params| Route { name, params }))
 }
 
-/// Matches a path against a pattern such as `v2/reserved_ips/{}/actions`, and gives the variable parts.
+/// Matches a path against a pattern such as `v2/reserved_ips/{}/actions`, and returns the variable parts.
 pub fn matches(pattern: &str, path: &str) -> Option<Vec<String>> {
     let path: Vec<&str> = path.trim_matches('/').split('/').collect();
     let pattern: Vec<&str> = pattern.split('/').collect();
@@ -123,7 +125,7 @@ pub(super) fn query_of(request: &Request<Bytes>) -> BTreeMap<String, String> {
     pairs_of(request.uri().query().unwrap_or_default())
 }
 
-/// Names and values as a query or a form has them, decoded. A repeated name keeps its last value.
+/// Decodes the names and values of a query or a form. A repeated name keeps its last value.
 pub fn pairs_of(text: &str) -> BTreeMap<String, String> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
     pairs
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_gives_the_variable_parts_of_a_path() {
+    fn matches_returns_the_variable_parts_of_a_path() {
         assert_eq!(
             matches("v2/ips/{}/actions", "/v2/ips/203.0.113.7/actions"),
             Some(vec!["203.0.113.7".into()])

@@ -1,30 +1,30 @@
-//! Cloudflare's API, version 4, as far as the DNS records of a free plan's zones go.
+//! Cloudflare's API, version 4, as far as the DNS records of zones on a free plan need it.
 //!
-//! In: the requests of a driver or of the vendor's own client. Out: the vendor's envelope, answers and error codes, and a
-//! ledger with the full name of every record that was set or removed. Everything takes effect at once.
+//! In: the requests of a driver or of the vendor's client. Out: the vendor's envelope, answers and error codes, and a
+//! ledger with the full name of every record that was set or removed. Every change takes effect at once.
 //!
-//! A record that a request makes, or makes of another, is judged like this, and the first line that applies is the answer:
+//! The fake checks a record that a request creates or changes like this. The first line that applies gives the answer:
 //!
 //! ```text
-//! a type that the fake does not keep                   400   1004
+//! a type that the fake does not support                400   1004
 //! no name                                              400   9000
-//! content that is no address of the record's type      400   9005 (A), 9006 (AAAA)
+//! content is not an address of the record's type       400   9005 (A), 9006 (AAAA)
 //! no content                                           400   1004
-//! TTL that is neither 1 nor 60 to 86400 seconds        400   9021
-//! proxied, and neither A, AAAA nor CNAME               400   9004
-//! proxied, and an address that is not public           400   9003
+//! TTL is neither 1 nor 60 to 86400 seconds             400   9021
+//! proxied, but not A, AAAA or CNAME                    400   9004
+//! proxied, but the address is not public               400   9003
 //! comment of more than 100 characters                  400   9313
 //! any tag                                              400   9300
 //! same name, type and content as another record        400   81058
-//! A or AAAA where the name has a CNAME                 400   81054
-//! CNAME where the name has an A, AAAA or CNAME         400   81053
+//! A or AAAA, and the name has a CNAME                  400   81054
+//! CNAME, and the name has an A, AAAA or CNAME          400   81053
 //! ```
 //!
-//! A batch is one transaction: where one of its changes is refused, none is made. The answers to its changes are those
-//! of the single calls.
+//! A batch is one transaction: if the fake refuses one of its changes, it makes none of them. The answers to the
+//! changes in a batch are the same as for single calls.
 //!
-//! It never helps a caller: a `PUT` resets what it does not name, a relative name gets the zone's name appended, the same
-//! as any other that does not end in it, filters that it does not know are ignored, and listings come in no order.
+//! It never helps a caller: a `PUT` resets the fields that it omits. A name that does not end in the zone's name gets
+//! the zone's name appended. Unknown filters are ignored. Listings are not sorted.
 
 mod account;
 mod envelope;
@@ -47,7 +47,7 @@ use super::{Answer, Call, Machine, Refusal, Route, names, route_in};
 
 pub use self::account::Cloudflare;
 
-/// Every call: its method, its path and the name under which [`ROUTES`] lists it. The first match counts.
+/// The calls: method, path and the name in [`ROUTES`]. The first match counts.
 const CALLS: [(&str, &str, &str); 8] = [
     ("GET", "client/v4/zones", "zones.list"),
     ("GET", "client/v4/zones/{}/dns_records", "dns.records.list"),
@@ -59,12 +59,12 @@ const CALLS: [(&str, &str, &str); 8] = [
     ("DELETE", "client/v4/zones/{}/dns_records/{}", "dns.records.delete"),
 ];
 
-/// The names of all calls, as the vendor's Python client spells them.
+/// The names of all calls, as in the vendor's Python client.
 pub const ROUTES: &[&str] = &names(&CALLS);
 
-/// The most requests of all kinds in a window.
+/// The maximum number of requests in a window.
 const REQUESTS_MAX: u32 = 1_200;
-/// The window, and how long everything is refused after one request too many.
+/// The length of the window, and how long the fake refuses everything after the limit was exceeded.
 const WINDOW: Duration = Duration::from_secs(300);
 
 impl Cloudflare {
@@ -107,8 +107,8 @@ impl Machine for Cloudflare {
     }
 
     fn advance(&mut self, now: Duration, ledger: &mut Ledger) {
-        for deed in self.unwritten.drain(..) {
-            ledger.did(now, deed);
+        for change in self.unwritten.drain(..) {
+            ledger.did(now, change);
         }
     }
 
@@ -143,7 +143,7 @@ fn rate_headers(quota: Quota) -> Headers {
     ]
 }
 
-/// A wait in seconds, rounded up: a caller that comes back a fraction early would be refused again.
+/// Rounds a wait up to whole seconds, because a caller that retries a fraction too early would be refused again.
 fn whole_seconds(wait: Duration) -> u128 {
     wait.as_millis().div_ceil(1000)
 }

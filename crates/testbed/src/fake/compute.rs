@@ -1,15 +1,17 @@
-//! Google Compute Engine, as far as moving public addresses between machines needs it: addresses, the access configs of
+//! Google Compute Engine, as far as moving public addresses between VMs needs it: addresses, the access configs of
 //! instances, and operations.
 //!
-//! In: requests under `/compute/v1/projects/…` with a bearer token. Out: answers in the shapes of the v1 discovery
-//! document. A change is accepted as an operation and takes effect when `operation_time` has passed; what is due is done
-//! at the start of each request and before anyone looks from outside. It never waits: `wait` answers with the operation
-//! as it is, as the real one may. It never gives an address to two machines, never takes one away unasked, and never gives
-//! a machine that lost its address another one. A machine has one interface, `nic0`, and more on request; each can have one
-//! access config, which may carry the name of a public PTR record. The name goes with the config.
+//! In: requests under `/compute/v1/projects/…` with a bearer token. Out: answers in the format of the v1 discovery
+//! document. The fake accepts a change as an operation, which takes effect when `operation_time` has passed. It carries
+//! out due operations at the start of each request and before a test reads the state. It never blocks: `wait` returns
+//! the operation as it is, as the real API may. It never gives an address to two VMs, never detaches one without a
+//! request, and never gives a VM a replacement for a lost address.
 //!
-//! An order to give an instance an address that another one holds is accepted, and its operation ends with
-//! `IP_IN_USE_BY_ANOTHER_RESOURCE` unless the address has become free until then.
+//! A VM has the interface `nic0`; a test can add more. Each interface can have one access config. The access config may
+//! carry the name of a public PTR record, which disappears with it.
+//!
+//! The fake accepts a request to attach an address that another VM holds. If the address is still in use when the
+//! operation ends, the operation fails with `IP_IN_USE_BY_ANOTHER_RESOURCE`.
 
 mod calls;
 mod lists;
@@ -56,7 +58,7 @@ pub const ROUTES: &[&str] = &[
     "globalOperations.aggregatedList",
 ];
 
-/// Requests a minute, for one project.
+/// The rate limit of one project.
 const REQUESTS_PER_MINUTE: u32 = 1500;
 
 impl Machine for Compute {

@@ -1,11 +1,11 @@
-//! DigitalOcean's API, version 2, as far as addresses, droplets, projects and DNS go.
+//! DigitalOcean's API, version 2, as far as reserved addresses, droplets, projects and DNS need it.
 //!
-//! In: the requests of a driver, of FLIPOP or of the vendor's own clients. Out: the vendor's answers and error bodies,
-//! and a ledger in which a droplet's id is written in decimal. Assigning and unassigning take
-//! [`DigitalOcean::action_time`]; what is under way takes effect when that time is over, in the order in which it ends.
-//! The old names (`floating_ips`) are a second door to the same state.
+//! In: the requests of a driver, of FLIPOP or of the vendor's clients. Out: the vendor's answers and error bodies, and
+//! a ledger with droplet IDs in decimal. Assigning and unassigning take [`DigitalOcean::action_time`]. An action takes
+//! effect when that time has passed, and actions take effect in the order in which they end. Calls with the old names
+//! (`floating_ips`) use the same state.
 //!
-//! An order to put an address on a droplet is judged like this:
+//! The fake decides about a request to assign an address to a droplet like this:
 //!
 //! ```text
 //! address unknown                      404
@@ -13,13 +13,13 @@
 //! address has an action pending        422
 //! address and droplet regions differ   422
 //! droplet has an action pending        422
-//! droplet holds any reserved address   422   also when it is this one
-//! another droplet holds the address    one action; the old holder loses it when the action ends
+//! droplet holds any reserved address   422   even if it is the same address
+//! another droplet holds the address    one action, which also detaches it from the old holder
 //! otherwise                            one action
 //! ```
 //!
-//! It never helps a caller: nothing is idempotent here, a released address does not come back, an address that a
-//! droplet holds can be released under it, and a droplet that disappears drops its address.
+//! It never helps a caller: no call is idempotent, a released address can't be recreated, a caller can release an
+//! address that a droplet holds, and a deleted droplet loses its address.
 
 mod account;
 mod addresses;
@@ -45,7 +45,7 @@ use super::{Answer, Call, Machine, Refusal, Route, names, route_in};
 
 pub use self::account::DigitalOcean;
 
-/// Every call: its method, its path and the name under which [`ROUTES`] lists it. The first match counts.
+/// The calls: method, path and the name in [`ROUTES`]. The first match counts.
 const CALLS: [(&str, &str, &str); 32] = [
     ("GET", "v2/reserved_ips", "reserved_ips.list"),
     ("POST", "v2/reserved_ips", "reserved_ips.create"),
@@ -81,14 +81,14 @@ const CALLS: [(&str, &str, &str); 32] = [
     ("DELETE", "v2/domains/{}/records/{}", "domains.delete_record"),
 ];
 
-/// The names of all calls, as the vendor's Python client spells them.
+/// The names of all calls, as in the vendor's Python client.
 pub const ROUTES: &[&str] = &names(&CALLS);
 
-/// The most requests of all kinds in an hour.
+/// The maximum number of requests in an hour.
 const REQUESTS_PER_HOUR_MAX: u32 = 5_000;
-/// The most requests of all kinds in a minute.
+/// The maximum number of requests in a minute.
 const REQUESTS_PER_MINUTE_MAX: u32 = 250;
-/// The most addresses that may be created in a minute, beside the other limits.
+/// The maximum number of addresses that a caller can create in a minute, besides the other limits.
 const CREATES_PER_MINUTE_MAX: u32 = 12;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -163,8 +163,8 @@ impl Machine for DigitalOcean {
 
     fn advance(&mut self, now: Duration, ledger: &mut Ledger) {
         self.finish_actions(now, ledger);
-        for deed in self.unwritten.drain(..) {
-            ledger.did(now, deed);
+        for change in self.unwritten.drain(..) {
+            ledger.did(now, change);
         }
     }
 
@@ -188,7 +188,8 @@ fn per_minute(counts: fn(&Route) -> bool, max: u32) -> Limit {
     Limit { counts, rate: Rate::Window { max, window: MINUTE, restarts: false }, headers: None }
 }
 
-/// What is left of the hour. The vendor tells when it ends as a moment of the wall clock, the fake in seconds from now.
+/// Reports the remaining quota of the hour. The vendor reports the reset as wall clock time, the fake in seconds from
+/// now.
 fn rate_headers(quota: Quota) -> Headers {
     vec![
         ("ratelimit-limit", quota.max.to_string()),
@@ -198,7 +199,7 @@ fn rate_headers(quota: Quota) -> Headers {
 }
 
 fn too_many_requests(wait: Duration) -> Answer {
-    // A caller that comes back a fraction of a second early would be refused again, so the wait is rounded up.
+    // Rounded up, because a caller that retries a fraction of a second too early would be refused again.
     let wait_seconds = wait.as_millis().div_ceil(1000);
     let mut answer = error(429, "too_many_requests", "API Rate limit exceeded.");
     answer.headers = vec![

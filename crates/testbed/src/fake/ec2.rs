@@ -1,24 +1,24 @@
-//! Amazon EC2's query API, as far as Elastic IP addresses and the instances that hold them go.
+//! The query API of Amazon EC2, as far as Elastic IP addresses and the instances that hold them need it.
 //!
-//! In: the requests of a driver or of the vendor's own clients. Out: the vendor's answers and error bodies, and a ledger in
-//! which a machine is `region/instance`. Every call is over when it is answered. The region is the one that a request is
-//! signed for, and one region knows nothing of another.
+//! In: the requests of a driver or of the vendor's clients. Out: the vendor's answers and error bodies, and a ledger in
+//! which a VM is `region/instance`. Every call takes effect before its answer. The region of a request is the one that
+//! it is signed for. A request never sees another region's resources.
 //!
-//! An order to put an address on an interface is judged like this:
+//! The fake decides about a request to associate an address with an interface like this:
 //!
 //! ```text
 //! address or interface unknown                           InvalidAllocationID.NotFound, InvalidNetworkInterfaceID.NotFound
-//! instance named that has several interfaces             InvalidInstanceID
-//! the interface holds the address                        the same association again
+//! names an instance that has several interfaces          InvalidInstanceID
+//! the interface holds the address                        succeeds with the present association
 //! another interface holds it, AllowReassociation false   Resource.AlreadyAssociated
-//! another interface holds it otherwise                   it is taken from there
-//! the interface holds another Elastic IP                 that one is dropped without a word
+//! another interface holds it otherwise                   moves the address
+//! the interface holds another Elastic IP                 silently disassociates the other one
 //! ```
 //!
-//! An address of a machine's own goes when an Elastic IP comes. When that leaves, the machine gets another of its own, unless
-//! it has several interfaces.
+//! An instance loses its ephemeral address when it gets an Elastic IP. When the Elastic IP is disassociated, the
+//! instance gets another ephemeral address, unless it has several interfaces.
 //!
-//! It never helps a caller: allocating twice makes two, and reads are as late as [`Ec2::lag`] says.
+//! It never helps a caller: allocating twice creates two addresses, and reads are as stale as [`Ec2::lag`] says.
 
 mod calls;
 #[cfg(test)]
@@ -30,12 +30,12 @@ use std::time::Duration;
 use ::http::Request;
 use bytes::Bytes;
 
-use super::ledger::{Deed, Ledger};
+use super::ledger::{CloudChange, Ledger};
 use super::limits::{Limit, Rate};
 use super::signature::Signature;
 use super::{Answer, Call, Machine, Refusal, Route, xml};
 
-/// Every call.
+/// The names of all calls.
 pub const ROUTES: &[&str] = &[
     "DescribeAddresses",
     "DescribeInstances",
@@ -46,30 +46,30 @@ pub const ROUTES: &[&str] = &[
     "ModifyNetworkInterfaceAttribute",
 ];
 
-/// The account behind the API.
+/// The AWS account behind the API.
 #[derive(Debug, Default)]
 pub struct Ec2 {
-    /// The id of the access key that the API accepts.
+    /// The access key ID that the API accepts.
     pub key: String,
-    /// Permissions that it lacks, such as `ec2:AssociateAddress`.
+    /// Permissions that the caller lacks, such as `ec2:AssociateAddress`.
     pub denied: BTreeSet<String>,
-    /// How late reads are.
+    /// How stale reads are.
     pub lag: Duration,
-    /// How many addresses it may have in a region. Amazon begins with five, and gives more on request.
+    /// The maximum number of addresses in a region. AWS starts with five and grants more on request.
     pub quota: usize,
     state: State,
-    /// What reads were told from when on, the oldest first, while they are late.
+    /// Past states with their start times, the oldest first. Empty unless reads lag.
     history: VecDeque<(Duration, State)>,
-    /// Associations that have ended, and their addresses. Ending one twice is no error.
+    /// Associations that have ended, and their addresses. Ending one twice is not an error.
     ended: BTreeMap<String, String>,
-    /// Interfaces that went with their instances, for those who ask what a request was about.
+    /// The interfaces of terminated instances, with the instance. [`Ec2::instance_of`] still finds them.
     gone: BTreeMap<String, String>,
     number: u32,
-    /// What a person did with the console and the ledger does not know yet.
-    unwritten: VecDeque<Deed>,
+    /// Manual changes that are not in the ledger yet.
+    unwritten: VecDeque<CloudChange>,
 }
 
-/// What reads tell of.
+/// The state that reads return.
 #[derive(Clone, Debug, Default)]
 struct State {
     instances: BTreeMap<String, Instance>,
@@ -81,7 +81,7 @@ struct State {
 struct Instance {
     region: String,
     state: &'static str,
-    /// Whether it gets an address of its own when it starts.
+    /// Whether the instance gets an ephemeral address when it starts.
     assigns_own: bool,
 }
 
@@ -91,7 +91,7 @@ struct Interface {
     instance: Option<String>,
     device: usize,
     private: String,
-    /// An address that is not an Elastic IP.
+    /// The ephemeral address.
     own: Option<String>,
 }
 
@@ -99,19 +99,19 @@ struct Interface {
 struct Address {
     region: String,
     allocation: String,
-    /// The association's id, and the interface.
+    /// The association ID and the interface.
     association: Option<(String, String)>,
     tags: BTreeMap<String, String>,
 }
 
-/// A person at the console.
+/// What a person can do with the console.
 impl Ec2 {
-    /// An account with nothing in it.
+    /// Creates an empty account.
     pub fn new(key: impl Into<String>) -> Self {
         Self { key: key.into(), quota: 5_000, ..Self::default() }
     }
 
-    /// Starts an instance that has an address of its own.
+    /// Starts an instance with an ephemeral address.
     pub fn add_instance(&mut self, region: &str, id: &str) {
         self.start(region, id, true);
     }
@@ -128,7 +128,7 @@ impl Ec2 {
         self.assign_own(id);
     }
 
-    /// Adds an interface, to an instance or, like a NAT gateway's, to none, and gives its id.
+    /// Adds an interface and returns its ID. Without an instance it is like that of a NAT gateway.
     pub fn add_interface(&mut self, region: &str, instance: Option<&str>) -> String {
         let number = self.next();
         let device =
@@ -141,7 +141,7 @@ impl Ec2 {
         id
     }
 
-    /// Ends an instance. Its interfaces go, and its address is free.
+    /// Terminates an instance. This deletes its interfaces and frees its address.
     pub fn terminate_instance(&mut self, id: &str) {
         if let Some(instance) = self.state.instances.get_mut(id) {
             instance.state = "terminated";
@@ -150,15 +150,15 @@ impl Ec2 {
         let gone: Vec<String> = self.interfaces_where(is_its);
         for interface in gone {
             if let Some(ip) = self.on(&interface) {
-                let deed = self.take_off(&ip);
-                self.unwritten.extend(deed);
+                let change = self.take_off(&ip);
+                self.unwritten.extend(change);
             }
             self.state.interfaces.remove(&interface);
             self.gone.insert(interface, id.to_owned());
         }
     }
 
-    /// Stops an instance. It keeps its Elastic IP, and loses its own address.
+    /// Stops an instance. It keeps its Elastic IP and loses its ephemeral address.
     pub fn stop_instance(&mut self, id: &str) {
         if let Some(instance) = self.state.instances.get_mut(id) {
             instance.state = "stopped";
@@ -168,7 +168,7 @@ impl Ec2 {
         }
     }
 
-    /// Puts an address into the account.
+    /// Adds an address to the account.
     pub fn add_address(&mut self, region: &str, ip: &str) {
         self.add_tagged_address(region, ip, BTreeMap::new());
     }
@@ -181,12 +181,12 @@ impl Ec2 {
         allocation
     }
 
-    /// Gives an address back.
+    /// Releases an address.
     pub fn remove_address(&mut self, ip: &str) {
         self.state.addresses.remove(ip);
     }
 
-    /// Puts an address on an instance's first interface, off whatever has it.
+    /// Moves an address to the first interface of an instance.
     pub fn attach_now(&mut self, ip: &str, instance: &str) {
         let first =
             |interface: &Interface| interface.instance.as_deref() == Some(instance) && interface.device == 0;
@@ -195,34 +195,35 @@ impl Ec2 {
         }
     }
 
-    /// Puts an address on an interface, off whatever has it.
+    /// Moves an address to an interface.
     pub fn attach_to(&mut self, ip: &str, interface: &str) {
-        let mut deeds = Vec::from_iter(self.take_off(ip));
-        deeds.extend(self.put_on(ip, interface));
-        self.unwritten.extend(deeds);
+        let mut changes = Vec::from_iter(self.take_off(ip));
+        changes.extend(self.put_on(ip, interface));
+        self.unwritten.extend(changes);
     }
 
-    /// Takes an address off whatever has it.
+    /// Disassociates an address.
     pub fn detach_now(&mut self, ip: &str) {
-        let deed = self.take_off(ip);
-        self.unwritten.extend(deed);
+        let change = self.take_off(ip);
+        self.unwritten.extend(change);
     }
 
-    /// Who holds an address: `region/instance`, or `region/interface` where that belongs to none.
+    /// Returns the holder of an address as `region/instance`, or as `region/interface` if the interface has no
+    /// instance.
     pub fn holder(&self, ip: &str) -> Option<String> {
         let (_, interface) = self.state.addresses.get(ip)?.association.as_ref()?;
         Some(self.state.holder(interface))
     }
 
-    /// Who holds an address by an association, unless that is over.
+    /// Returns the holder of the address with this association, or `None` if the association has ended.
     pub fn holder_by(&self, association: &str) -> Option<String> {
         let mut associations =
             self.state.addresses.values().filter_map(|address| address.association.as_ref());
         associations.find(|(id, _)| id == association).map(|(_, interface)| self.state.holder(interface))
     }
 
-    /// Whether a machine has an address that is not an Elastic IP.
-    pub fn has_own(&self, instance: &str) -> bool {
+    /// Whether an instance has an ephemeral address.
+    pub fn has_ephemeral(&self, instance: &str) -> bool {
         let mut of_instance = self
             .state
             .interfaces
@@ -231,7 +232,7 @@ impl Ec2 {
         of_instance.any(|interface| interface.own.is_some())
     }
 
-    /// The address that an allocation or an association is about, be it over or not.
+    /// Returns the address of an allocation or an association, even if the association has ended.
     pub fn address_of(&self, id: &str) -> Option<String> {
         let is_it = |address: &Address| {
             address.allocation == id
@@ -241,31 +242,31 @@ impl Ec2 {
         found.or_else(|| self.ended.get(id).cloned())
     }
 
-    /// The instance of an interface, also of one that is gone.
+    /// Returns the instance of an interface, even if the interface no longer exists.
     pub fn instance_of(&self, interface: &str) -> Option<String> {
         let present = self.state.interfaces.get(interface).and_then(|interface| interface.instance.clone());
         present.or_else(|| self.gone.get(interface).cloned())
     }
 
-    /// Whether an instance has not ended.
+    /// Whether an instance exists and is not terminated.
     pub fn exists(&self, instance: &str) -> bool {
         self.state.instances.get(instance).is_some_and(|instance| instance.state != "terminated")
     }
 
-    /// The Elastic IPs that an instance holds.
+    /// Returns the Elastic IPs that an instance holds.
     pub fn held_by(&self, instance: &str) -> Vec<String> {
         let is_its = |interface: &Interface| interface.instance.as_deref() == Some(instance);
         self.interfaces_where(is_its).iter().filter_map(|interface| self.on(interface)).collect()
     }
 
-    /// The addresses of a region.
+    /// Returns the addresses of a region.
     pub fn addresses(&self, region: &str) -> Vec<String> {
         let here = self.state.addresses.iter().filter(|(_, address)| address.region == region);
         here.map(|(ip, _)| ip.clone()).collect()
     }
 }
 
-/// Changes, and the deeds that they are.
+/// Changes of the state. Each returns what the ledger records.
 impl Ec2 {
     fn next(&mut self) -> u32 {
         self.number += 1;
@@ -277,14 +278,14 @@ impl Ec2 {
         meant.map(|(id, _)| id.clone()).collect()
     }
 
-    /// The Elastic IP on an interface.
+    /// Returns the Elastic IP of an interface.
     fn on(&self, interface: &str) -> Option<String> {
         let holds =
             |address: &Address| address.association.as_ref().is_some_and(|(_, holding)| holding == interface);
         self.state.addresses.iter().find(|(_, address)| holds(address)).map(|(ip, _)| ip.clone())
     }
 
-    fn take_off(&mut self, ip: &str) -> Option<Deed> {
+    fn take_off(&mut self, ip: &str) -> Option<CloudChange> {
         let (association, interface) = self.state.addresses.get_mut(ip)?.association.take()?;
         self.ended.insert(association, ip.to_owned());
         let vm = self.state.holder(&interface);
@@ -295,10 +296,10 @@ impl Ec2 {
                 self.assign_own(&instance);
             }
         }
-        Some(Deed::Detached { address: ip.into(), vm })
+        Some(CloudChange::Detached { address: ip.into(), vm })
     }
 
-    fn put_on(&mut self, ip: &str, interface: &str) -> Vec<Deed> {
+    fn put_on(&mut self, ip: &str, interface: &str) -> Vec<CloudChange> {
         let association = format!("eipassoc-{:017x}", self.next());
         let other = self.on(interface).filter(|other| other != ip);
         let dropped = other.and_then(|other| self.take_off(&other));
@@ -308,11 +309,11 @@ impl Ec2 {
         let Some(address) = self.state.addresses.get_mut(ip) else { return Vec::new() };
         address.association = Some((association, interface.to_owned()));
         let (address, vm) = (ip.to_owned(), self.state.holder(interface));
-        let told = Deed::Told { address: address.clone(), vm: vm.clone() };
-        dropped.into_iter().chain([told, Deed::Attached { address, vm }]).collect()
+        let accepted = CloudChange::Accepted { address: address.clone(), vm: vm.clone() };
+        dropped.into_iter().chain([accepted, CloudChange::Attached { address, vm }]).collect()
     }
 
-    /// Gives a running instance that is meant to have one an address of its own.
+    /// Gives a running instance an ephemeral address, if it is configured to have one.
     fn assign_own(&mut self, instance: &str) {
         let number = self.next();
         let is_meant = self
@@ -378,8 +379,8 @@ impl Machine for Ec2 {
     }
 
     fn advance(&mut self, now: Duration, ledger: &mut Ledger) {
-        for deed in self.unwritten.drain(..) {
-            ledger.did(now, deed);
+        for change in self.unwritten.drain(..) {
+            ledger.did(now, change);
         }
         self.remember(now);
     }
@@ -394,14 +395,14 @@ impl Machine for Ec2 {
     }
 }
 
-/// EC2's way of refusing.
+/// Returns EC2's answer to a refused request.
 pub fn refused(refusal: &Refusal) -> Answer {
     match refusal {
         Refusal::NoSuchCall => error(400, "InvalidAction", "The action is not valid for this web service."),
         Refusal::Unauthorized => {
             error(401, "AuthFailure", "AWS was not able to validate the provided access credentials")
         }
-        // It does not say how long to wait.
+        // EC2 does not say how long to wait.
         Refusal::RateLimited(_) => error(503, "RequestLimitExceeded", "Request limit exceeded."),
         Refusal::Forbidden(message) => {
             let text = format!("You are not authorized to perform this operation. {message}");
@@ -414,7 +415,7 @@ pub fn refused(refusal: &Refusal) -> Answer {
     }
 }
 
-/// The vendor's error body.
+/// Returns an error in the vendor's format.
 pub(crate) fn error(status: u16, code: &str, message: &str) -> Answer {
     let error = xml::element("Error", &(xml::text("Code", code) + &xml::text("Message", message)));
     let errors = xml::element("Errors", &error);

@@ -1,8 +1,8 @@
-//! Where Azure's tokens come from, as far as Azure's identity libraries ask: the exchange of Microsoft Entra ID, and the
-//! managed identity of a machine.
+//! The sources of Azure access tokens that the identity libraries use: the token endpoint of Microsoft Entra ID, and
+//! the managed identity endpoint of a VM.
 //!
-//! In: an application's secret, a federated token, or the header `Metadata: true`. Out: a token and how long it is valid. It
-//! never checks what a token is for, and it never changes.
+//! In: a client secret, a federated token, or the header `Metadata: true`. Out: an access token and its lifetime. It
+//! never checks what a token is used for. Its state never changes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -15,7 +15,7 @@ use super::ledger::Ledger;
 use super::limits::Limit;
 use super::{Answer, Call, Machine, Refusal, Route, names, percent_decoded, route_in};
 
-/// Methods, paths, and names. The vendor has no names for them, so these are ours.
+/// Methods, paths, and names. The vendor has no names for them, so the names are ours.
 const CALLS: [(&str, &str, &str); 3] = [
     ("GET", "{}/v2.0/.well-known/openid-configuration", "entra.openidConfiguration"),
     ("POST", "{}/oauth2/v2.0/token", "entra.token"),
@@ -25,24 +25,24 @@ const CALLS: [(&str, &str, &str); 3] = [
 /// The names of all calls.
 pub const ROUTES: &[&str] = &names(&CALLS);
 
-/// What a federated token is said to be.
+/// The `client_assertion_type` of a federated token.
 const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// One tenant with one identity, which a machine may have too.
+/// One tenant with one identity, which a VM can have too.
 #[derive(Clone, Debug)]
 pub struct Entra {
-    /// The access token that it hands out.
+    /// The access token that it returns.
     pub token: String,
-    /// How long the token is said to be valid.
+    /// The lifetime of the token that it reports.
     pub token_lifetime: Duration,
     tenant: String,
     client: String,
-    /// What the identity proves itself with: a secret or a federated token.
+    /// The client secret or federated token of the identity.
     secret: String,
 }
 
 impl Entra {
-    /// A tenant that hands out the given token to the client with the secret.
+    /// Creates a tenant that returns the given token to the client with this secret.
     pub fn new(tenant: &str, client: &str, secret: &str, token: &str) -> Self {
         Self {
             token: token.to_owned(),
@@ -78,8 +78,8 @@ impl Entra {
             return problem(400, "invalid_request", 900_144, "The request body is not one for a token.");
         }
         if field("client_id") != self.client {
-            let said = format!("Application with identifier '{}' was not found.", field("client_id"));
-            return problem(400, "unauthorized_client", 700_016, &said);
+            let message = format!("Application with identifier '{}' was not found.", field("client_id"));
+            return problem(400, "unauthorized_client", 700_016, &message);
         }
         let is_federated = field("client_assertion_type") == ASSERTION_TYPE;
         let proof = if is_federated { field("client_assertion") } else { field("client_secret") };
@@ -98,7 +98,7 @@ impl Entra {
         )
     }
 
-    fn of_machine(&self, call: &Call) -> Answer {
+    fn managed_identity_token(&self, call: &Call) -> Answer {
         let query = |name: &str| call.query.get(name).map(String::as_str);
         let Some(resource) = query("resource") else {
             return problem(400, "invalid_request", 90_014, "Required query variable 'resource' is missing");
@@ -108,7 +108,7 @@ impl Entra {
         }
         let seconds = self.token_lifetime.as_secs();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Numbers are text here, as the real one has them.
+        // The real endpoint sends these numbers as strings.
         Answer::json(
             200,
             json!({
@@ -125,12 +125,12 @@ impl Entra {
     }
 }
 
-fn problem(status: u16, error: &str, code: u32, said: &str) -> Answer {
-    let description = format!("AADSTS{code}: {said}");
+fn problem(status: u16, error: &str, code: u32, message: &str) -> Answer {
+    let description = format!("AADSTS{code}: {message}");
     Answer::json(status, json!({ "error": error, "error_description": description, "error_codes": [code] }))
 }
 
-/// The fields of a form.
+/// Decodes the fields of a form.
 fn form_of(body: &Bytes) -> BTreeMap<String, String> {
     let text = String::from_utf8_lossy(body).replace('+', " ");
     let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
@@ -153,7 +153,7 @@ impl Machine for Entra {
         match call.route.name {
             "entra.openidConfiguration" => self.openid_configuration(call),
             "entra.token" => self.exchange(call),
-            _ => self.of_machine(call),
+            _ => self.managed_identity_token(call),
         }
     }
 
@@ -167,7 +167,7 @@ impl Machine for Entra {
         }
     }
 
-    /// A machine's own service answers to those alone who could not be made to ask by somebody outside.
+    /// The managed identity endpoint requires a header that a forged request (SSRF) can't usually set.
     fn is_authorized(&self, request: &Request<Bytes>) -> bool {
         let is_marked = request.headers().get("metadata").is_some_and(|value| value == "true");
         !request.uri().path().starts_with("/metadata") || is_marked

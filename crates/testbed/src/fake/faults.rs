@@ -1,54 +1,57 @@
-//! What can be made to go wrong, on request.
+//! Faults that a test injects into a fake.
+//!
+//! In: rules that say which requests fail, and how. Out: the fault for a request, if a rule applies. This module never
+//! changes a cloud's state.
 
 use std::time::Duration;
 
 use super::call::{Refusal, Route};
 
-/// Something that goes wrong with one request.
+/// A fault of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The request never arrives; the caller sees a closed connection.
+    /// The fake never sees the request. The caller sees a closed connection.
     LoseRequest,
-    /// The request is carried out and the answer is lost.
+    /// The fake handles the request, but the answer is lost.
     LoseReply,
-    /// The answer comes late.
+    /// The answer arrives late.
     Delay(Duration),
-    /// The answer's body is cut in half.
+    /// The service cuts the answer's body in half.
     Truncate,
-    /// The request is refused.
+    /// The fake refuses the request.
     Refuse(Refusal),
-    /// The operation that the request starts is accepted and fails when it ends.
+    /// The fake accepts the operation that the request starts. The operation fails when it ends.
     FailLate,
-    /// The operation that the request starts ends at once, before those that began earlier.
+    /// The operation that the request starts ends at once, before operations that started earlier.
     Overtake,
 }
 
-/// Which requests a fault strikes.
+/// Which requests a fault applies to.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// The call that is struck, or any.
+    /// The name of the call, or `None` for any call.
     pub call: Option<&'static str>,
-    /// How many such requests pass unharmed first.
+    /// How many matching requests succeed first.
     pub skip: usize,
-    /// How many are struck then.
+    /// How many matching requests fail after that.
     pub times: usize,
-    /// What happens to them.
+    /// The fault of those requests.
     pub fault: Fault,
 }
 
 impl Rule {
-    /// Strikes the next request of the named call.
+    /// Applies the fault to the next request of the named call.
     pub fn next(call: &'static str, fault: Fault) -> Self {
         Self { call: Some(call), skip: 0, times: 1, fault }
     }
 
-    /// Strikes every request of every call from now on.
+    /// Applies the fault to every request from now on.
     pub fn always(fault: Fault) -> Self {
         Self { call: None, skip: 0, times: usize::MAX, fault }
     }
 }
 
-/// The faults that are still to strike.
+/// The rules that have not been used up.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     rules: Vec<Rule>,
@@ -59,8 +62,8 @@ impl Faults {
         self.rules.push(rule);
     }
 
-    /// The fault for this request, if any. The first rule that applies is used up by one: what is about operations does not
-    /// apply to a request that only reads, and starts none.
+    /// Returns the fault for this request, if any, and uses up one application of the first rule that matches. Faults
+    /// of operations do not apply to a read, because a read starts no operation.
     pub(crate) fn next(&mut self, route: &Route, only_reads: bool) -> Option<Fault> {
         let applies = |rule: &&mut Rule| {
             let is_of_operation = matches!(rule.fault, Fault::FailLate | Fault::Overtake);
@@ -77,7 +80,7 @@ impl Faults {
         Some(fault)
     }
 
-    /// Lets everything go right again.
+    /// Removes all rules.
     pub(crate) fn clear(&mut self) {
         self.rules.clear();
     }

@@ -1,4 +1,7 @@
-//! Serves a fake over HTTP on loopback, with or without TLS: a thin shell around its service.
+//! Serves a fake over HTTP on loopback, with or without TLS.
+//!
+//! In: HTTP requests. Out: the answers of the fake's service. A fault that loses an answer closes the connection. This
+//! module never changes a request or an answer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,17 +23,17 @@ use tower::Service;
 use super::machine::Machine;
 use super::service::{Fake, FakeService};
 
-/// A fake that answers on a loopback port until this is dropped.
+/// A fake that listens on a loopback port until this value is dropped.
 #[derive(Debug)]
 pub struct Server {
-    /// Where it listens.
+    /// The socket address that the server listens on.
     pub address: SocketAddr,
     scheme: &'static str,
     task: JoinHandle<()>,
 }
 
 impl Server {
-    /// The server's address as a URL without a trailing slash.
+    /// Returns the server's URL without a trailing slash.
     pub fn url(&self) -> String {
         format!("{}://{}", self.scheme, self.address)
     }
@@ -42,14 +45,14 @@ impl Drop for Server {
     }
 }
 
-/// Starts serving; port 0 chooses a free one.
+/// Starts a server. Port 0 selects a free port.
 pub async fn serve<M: Machine>(fake: &Fake<M>, port: u16) -> std::io::Result<Server> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let address = listener.local_addr()?;
     Ok(Server { address, scheme: "http", task: tokio::spawn(serve_on(listener, fake.service())) })
 }
 
-/// Starts serving with TLS; port 0 chooses a free one.
+/// Starts a server with TLS. Port 0 selects a free port.
 pub async fn serve_tls<M: Machine>(
     fake: &Fake<M>,
     port: u16,
@@ -66,19 +69,19 @@ where
     L::Addr: std::fmt::Debug,
 {
     let app = axum::Router::new().fallback(move |request: Request| forward(service.clone(), request));
-    // An accept loop only ends with the task; a failed connection is the client's to notice.
+    // The accept loop ends only with the task. Clients report failed connections themselves.
     let _ = axum::serve(listener, app).await;
 }
 
-/// A certificate for loopback that nobody trusts unless told to.
+/// A self-signed certificate for loopback. A client trusts it only if the test configures that.
 pub struct Certificate {
-    /// What a client has to trust.
+    /// The certificate in PEM format, for the client's trust store.
     pub pem: String,
     acceptor: TlsAcceptor,
 }
 
 impl Certificate {
-    /// A new one.
+    /// Creates a certificate.
     pub fn new() -> anyhow::Result<Self> {
         let key = rcgen::KeyPair::generate()?;
         let certificate = rcgen::CertificateParams::new(["127.0.0.1".to_owned()])?.self_signed(&key)?;
@@ -92,7 +95,7 @@ impl Certificate {
     }
 }
 
-/// The longest that a client may take to agree on a secret; others wait for it meanwhile.
+/// The maximum duration of a TLS handshake. Other clients wait during a handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 struct TlsListener {
@@ -107,7 +110,7 @@ impl axum::serve::Listener for TlsListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
             let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
-            // Whoever does not trust us goes away, which is theirs to tell.
+            // A client that does not trust the certificate closes the connection and reports the error itself.
             if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_MAX, self.acceptor.accept(stream)).await {
                 return (stream, address);
             }
@@ -128,7 +131,7 @@ async fn forward<M: Machine>(mut service: FakeService<M>, request: Request) -> R
     }
 }
 
-/// A body that breaks off, which makes the server drop the connection: the nearest thing to a lost reply over HTTP.
+/// A body that fails at once. The server then drops the connection, which is as close to a lost answer as HTTP gets.
 fn broken() -> impl futures::Stream<Item = Result<Bytes, std::io::Error>> {
     futures::stream::once(async { Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset)) })
 }

@@ -1,7 +1,8 @@
-//! What was asked of a fake and what it did: the judge of every safety test.
+//! The record of all requests to a fake and of all changes in it. Safety tests check it.
 //!
-//! The ledger is written by the cloud's side only, so it can't repeat a caller's mistake. Times count from the fake's
-//! first request.
+//! In: requests and changes, which only the fakes record. So a bug in the controller can't affect the ledger. Out: the
+//! records, and the moments at which two VMs held one address. The ledger never refuses or changes anything. Times
+//! count from the fake's first request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,27 +11,27 @@ use std::time::Duration;
 use ::http::Request;
 use bytes::Bytes;
 
-/// Everything that happened, in order.
+/// All requests and all changes, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    /// Requests, answered or not.
+    /// The requests, answered or not.
     pub asked: Vec<Asked>,
-    /// Changes.
+    /// The changes.
     pub done: Vec<Done>,
 }
 
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// When it came.
+    /// When the request arrived.
     pub at: Duration,
-    /// Which of the API's calls it was.
+    /// The name of the API call.
     pub call: &'static str,
-    /// Its method and path with query.
+    /// The method and the path with the query.
     pub line: String,
-    /// The status of the answer, or 0 where none was sent.
+    /// The status of the answer, or 0 if the fake sent none.
     pub status: u16,
-    /// Who asked, by the User-Agent header.
+    /// The caller's User-Agent header.
     pub caller: String,
 }
 
@@ -40,47 +41,47 @@ pub struct Done {
     /// When it took effect.
     pub at: Duration,
     /// What changed.
-    pub deed: Deed,
+    pub change: CloudChange,
 }
 
-/// A change of the cloud's state, in words that are the same for every cloud.
+/// A change in a fake cloud, in the same terms for every cloud.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are what their names say")]
-pub enum Deed {
-    /// The cloud accepted an order to put an address on a machine; it may not be there yet.
-    Told { address: String, vm: String },
-    /// The order to put an address on a machine ended without effect.
+pub enum CloudChange {
+    /// The cloud accepted a request to attach the address to the VM. The address may not be attached yet.
+    Accepted { address: String, vm: String },
+    /// The accepted request to attach the address to the VM ended without effect.
     Failed { address: String, vm: String },
-    /// The address is on the machine.
+    /// The cloud attached the address to the VM.
     Attached { address: String, vm: String },
-    /// The address left the machine.
+    /// The cloud detached the address from the VM.
     Detached { address: String, vm: String },
-    /// The address was created.
+    /// The cloud created the address.
     Created { address: String },
-    /// The address was given back. It carried these marks: the values of its tags or labels, or the name of its project.
+    /// The cloud released the address. `marks` are the values of its tags or labels, or the name of its project.
     Released { address: String, marks: Vec<String> },
-    /// A DNS record was set.
+    /// The cloud set a DNS record.
     RecordSet { name: String, value: String },
-    /// A DNS record was removed.
+    /// The cloud removed a DNS record.
     RecordRemoved { name: String, value: String },
-    /// A caller took a machine's own, ephemeral address off it.
-    OwnRemoved { address: String, vm: String },
-    /// Anything else that changed, such as a label or an ephemeral address.
+    /// A caller removed the VM's ephemeral address.
+    EphemeralRemoved { address: String, vm: String },
+    /// Any other change, for example of a label or an ephemeral address.
     Other(String),
 }
 
-impl fmt::Display for Deed {
+impl fmt::Display for CloudChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Told { address, vm } => write!(f, "{address} is ordered to {vm}"),
-            Self::Failed { address, vm } => write!(f, "the order of {address} to {vm} failed"),
-            Self::Attached { address, vm } => write!(f, "{address} is on {vm}"),
-            Self::Detached { address, vm } => write!(f, "{address} has left {vm}"),
-            Self::Created { address } => write!(f, "{address} was created"),
-            Self::Released { address, .. } => write!(f, "{address} was given back"),
-            Self::RecordSet { name, value } => write!(f, "{name} is {value}"),
-            Self::RecordRemoved { name, value } => write!(f, "{name} is not {value} any more"),
-            Self::OwnRemoved { address, vm } => write!(f, "ephemeral {address} was removed from {vm}"),
+            Self::Accepted { address, vm } => write!(f, "accepted: attach {address} to {vm}"),
+            Self::Failed { address, vm } => write!(f, "failed: attach {address} to {vm}"),
+            Self::Attached { address, vm } => write!(f, "attached {address} to {vm}"),
+            Self::Detached { address, vm } => write!(f, "detached {address} from {vm}"),
+            Self::Created { address } => write!(f, "created {address}"),
+            Self::Released { address, .. } => write!(f, "released {address}"),
+            Self::RecordSet { name, value } => write!(f, "set record {name} = {value}"),
+            Self::RecordRemoved { name, value } => write!(f, "removed record {name} = {value}"),
+            Self::EphemeralRemoved { address, vm } => write!(f, "removed ephemeral {address} from {vm}"),
             Self::Other(what) => write!(f, "{what}"),
         }
     }
@@ -94,12 +95,12 @@ impl Ledger {
         self.asked.push(Asked { at, call, line, status, caller });
     }
 
-    /// Writes down a change.
-    pub fn did(&mut self, at: Duration, deed: Deed) {
-        self.done.push(Done { at, deed });
+    /// Records a change.
+    pub fn did(&mut self, at: Duration, change: CloudChange) {
+        self.done.push(Done { at, change });
     }
 
-    /// How often each call was made.
+    /// Returns the number of requests per call.
     pub fn calls(&self) -> BTreeMap<&'static str, usize> {
         let mut calls = BTreeMap::new();
         for asked in &self.asked {
@@ -108,14 +109,14 @@ impl Ledger {
         calls
     }
 
-    /// What a name in DNS held from when on, change by change.
+    /// Returns the values of a DNS name after each change, with the time of the change.
     pub fn values_of(&self, name: &str) -> Vec<(Duration, BTreeSet<String>)> {
         let mut values: Vec<&str> = Vec::new();
         let mut states = Vec::new();
-        for Done { at, deed } in &self.done {
-            match deed {
-                Deed::RecordSet { name: set, value } if set == name => values.push(value),
-                Deed::RecordRemoved { name: removed, value } if removed == name => {
+        for Done { at, change } in &self.done {
+            match change {
+                CloudChange::RecordSet { name: set, value } if set == name => values.push(value),
+                CloudChange::RecordRemoved { name: removed, value } if removed == name => {
                     if let Some(at) = values.iter().position(|known| known == value) {
                         values.remove(at);
                     }
@@ -127,31 +128,34 @@ impl Ledger {
         states
     }
 
-    /// Every moment at which two machines held one address, or were told to hold it at the same time. Empty is the only good
-    /// answer. Being told counts: an order that the cloud has accepted may take effect at any time until it has ended.
+    /// Returns a message for every moment at which two VMs held one address, or at which the cloud had accepted
+    /// requests to attach one address to two VMs. A safety test requires an empty result. Accepted requests count
+    /// because the cloud may carry one out at any time until it has ended.
     pub fn double_holders(&self) -> Vec<String> {
         let mut holders: BTreeMap<&str, &str> = BTreeMap::new();
         let mut orders: BTreeMap<&str, &str> = BTreeMap::new();
         let mut violations = Vec::new();
-        for Done { at, deed } in &self.done {
-            match deed {
-                Deed::Told { address, vm } => {
+        for Done { at, change } in &self.done {
+            match change {
+                CloudChange::Accepted { address, vm } => {
                     if let Some(other) = orders.insert(address, vm).filter(|other| other != vm) {
                         violations.push(format!(
-                            "at {at:?} {address} was told to {vm} while it was on its way to {other}"
+                            "at {at:?} attach {address} to {vm} overlaps with its attach to {other}"
                         ));
                     }
                 }
-                Deed::Failed { address, vm } if orders.get(address.as_str()) == Some(&vm.as_str()) => {
+                CloudChange::Failed { address, vm } if orders.get(address.as_str()) == Some(&vm.as_str()) => {
                     orders.remove(address.as_str());
                 }
-                Deed::Attached { address, vm } => {
+                CloudChange::Attached { address, vm } => {
                     orders.remove(address.as_str());
                     if let Some(other) = holders.insert(address, vm).filter(|other| other != vm) {
-                        violations.push(format!("at {at:?} {address} went to {vm} while {other} held it"));
+                        violations.push(format!("at {at:?} {vm} got {address} while {other} held it"));
                     }
                 }
-                Deed::Detached { address, vm } if holders.get(address.as_str()) == Some(&vm.as_str()) => {
+                CloudChange::Detached { address, vm }
+                    if holders.get(address.as_str()) == Some(&vm.as_str()) =>
+                {
                     holders.remove(address.as_str());
                 }
                 _ => {}
@@ -165,23 +169,26 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    fn violations(deeds: &[Deed]) -> usize {
+    fn violations(changes: &[CloudChange]) -> usize {
         let mut ledger = Ledger::default();
-        deeds.iter().for_each(|deed| ledger.did(Duration::ZERO, deed.clone()));
+        changes.iter().for_each(|change| ledger.did(Duration::ZERO, change.clone()));
         ledger.double_holders().len()
     }
 
     #[test]
-    fn the_judge_convicts_whoever_tells_or_gives_an_address_to_two_machines() {
+    fn double_holders_reports_two_requests_and_two_holders() {
         let (address, one, two) = ("203.0.113.7".to_owned(), "one".to_owned(), "two".to_owned());
-        let told = |vm: &String| Deed::Told { address: address.clone(), vm: vm.clone() };
-        let failed = |vm: &String| Deed::Failed { address: address.clone(), vm: vm.clone() };
-        let attached = |vm: &String| Deed::Attached { address: address.clone(), vm: vm.clone() };
-        let detached = |vm: &String| Deed::Detached { address: address.clone(), vm: vm.clone() };
-        assert_eq!(violations(&[told(&one), attached(&one), detached(&one), told(&two), attached(&two)]), 0);
-        assert_eq!(violations(&[told(&one), failed(&one), told(&two), attached(&two)]), 0);
-        assert_eq!(violations(&[told(&one), told(&one), attached(&one)]), 0);
-        assert_eq!(violations(&[told(&one), told(&two)]), 1, "told to two");
-        assert_eq!(violations(&[attached(&one), attached(&two)]), 1, "held by two");
+        let accepted = |vm: &String| CloudChange::Accepted { address: address.clone(), vm: vm.clone() };
+        let failed = |vm: &String| CloudChange::Failed { address: address.clone(), vm: vm.clone() };
+        let attached = |vm: &String| CloudChange::Attached { address: address.clone(), vm: vm.clone() };
+        let detached = |vm: &String| CloudChange::Detached { address: address.clone(), vm: vm.clone() };
+        assert_eq!(
+            violations(&[accepted(&one), attached(&one), detached(&one), accepted(&two), attached(&two)]),
+            0
+        );
+        assert_eq!(violations(&[accepted(&one), failed(&one), accepted(&two), attached(&two)]), 0);
+        assert_eq!(violations(&[accepted(&one), accepted(&one), attached(&one)]), 0);
+        assert_eq!(violations(&[accepted(&one), accepted(&two)]), 1, "two VMs with accepted requests");
+        assert_eq!(violations(&[attached(&one), attached(&two)]), 1, "two holders");
     }
 }

@@ -1,66 +1,69 @@
-//! The vendors' rate limits, as the vendors count them.
+//! The rate limits of the cloud APIs, counted as the vendors count them.
+//!
+//! In: calls and their times. Out: how long a caller has to wait, and the rate limit headers. This module never answers
+//! a request itself.
 
 use std::time::Duration;
 
 use super::call::Route;
 
-/// Headers of an answer, by name.
+/// The headers of an answer, as names and values.
 pub type Headers = Vec<(&'static str, String)>;
 
-/// How fast requests of one kind may follow each other.
+/// A rate limit for some calls of an API.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    /// Which calls count.
+    /// Returns whether a call counts towards this limit.
     pub counts: fn(&Route) -> bool,
-    /// How fast they may follow each other.
+    /// The rate that these calls must not exceed.
     pub rate: Rate,
-    /// The headers that tell a caller how much is left, where the vendor has them.
+    /// Returns the headers that report the remaining quota, if the vendor sends such headers.
     pub headers: Option<fn(Quota) -> Headers>,
 }
 
-/// How fast requests may follow each other.
+/// A maximum rate of requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Rate {
-    /// At most so many requests within a window that starts afresh when it ends.
+    /// A fixed number of requests per window. A new window starts when the previous one ends.
     Window {
-        /// The most requests in one window.
+        /// The maximum number of requests in one window.
         max: u32,
-        /// The window.
+        /// The length of a window.
         window: Duration,
-        /// Whether the first request too many begins the window anew, so that all of it must be waited for.
+        /// Whether the first request over the limit restarts the window, so that the caller waits for a whole window.
         restarts: bool,
     },
-    /// A bucket of tokens, of which each request takes one. A refused request takes none.
+    /// A token bucket. Each accepted request takes one token, a refused request takes none.
     Bucket {
-        /// The most tokens that it holds.
+        /// The capacity of the bucket in tokens.
         burst: u32,
-        /// How long it takes until one comes back.
+        /// The time after which the bucket gets one token back.
         interval: Duration,
     },
 }
 
-/// How much of a limit is left.
+/// The remaining quota of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// The most requests in one window, or at once.
+    /// The maximum number of requests in one window, or the capacity of the bucket.
     pub max: u32,
-    /// The requests that are left.
+    /// The number of requests that are left.
     pub left: u32,
-    /// The window, or how long an empty bucket takes to be full.
+    /// The length of the window, or how long an empty bucket takes to fill up.
     pub window: Duration,
-    /// When all is left again, from now.
+    /// How long until the full quota is available again.
     pub resets: Duration,
 }
 
 #[derive(Clone, Debug)]
 struct Used {
     limit: Limit,
-    /// When the window began; of a bucket, when it is full again.
+    /// Window: when it started. Bucket: when it is full again.
     since: Duration,
     count: u32,
 }
 
-/// The limits and how much of each is used.
+/// The limits of an API, and how much of each is used.
 #[derive(Debug)]
 pub(crate) struct Limits {
     used: Vec<Used>,
@@ -77,14 +80,14 @@ impl Limits {
         self.enforced = enforced;
     }
 
-    /// Counts a request, and says how long to wait where it is one too many.
+    /// Counts a request. If it exceeds a limit, returns how long the caller has to wait.
     pub(crate) fn exceeded(&mut self, route: &Route, now: Duration) -> Option<Duration> {
         let counting = self.used.iter_mut().filter(|used| (used.limit.counts)(route));
         let wait = counting.filter_map(|used| used.count(now)).max();
         wait.filter(|_| self.enforced)
     }
 
-    /// Whether a request is not one too many. It is counted only then.
+    /// Whether a request is within the limits. A request over a limit is not counted.
     pub(crate) fn admits(&mut self, route: &Route, now: Duration) -> bool {
         let before = self.used.clone();
         let is_admitted = self.exceeded(route, now).is_none();
@@ -94,16 +97,16 @@ impl Limits {
         is_admitted
     }
 
-    /// The headers that tell a caller how much is left.
+    /// Returns the headers that report the remaining quota.
     pub(crate) fn headers(&self, now: Duration) -> Headers {
-        let told =
+        let headers_of =
             |used: &Used| used.limit.headers.map(|headers| headers(used.quota(now))).unwrap_or_default();
-        self.used.iter().flat_map(told).collect()
+        self.used.iter().flat_map(headers_of).collect()
     }
 }
 
 impl Used {
-    /// Counts a request, and says how long to wait where it is one too many.
+    /// Counts a request. If it exceeds the limit, returns how long the caller has to wait.
     fn count(&mut self, now: Duration) -> Option<Duration> {
         match self.limit.rate {
             Rate::Window { max, window, restarts } => {
@@ -151,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_its_burst_and_refuses_without_taking_more() {
+    fn a_refused_request_takes_no_token_from_the_bucket() {
         let rate = Rate::Bucket { burst: 3, interval: Duration::from_secs(1) };
         let limit = Limit { counts: |_| true, rate, headers: None };
         let mut used = Used { limit, since: Duration::ZERO, count: 0 };

@@ -1,4 +1,4 @@
-//! What every fake API has to be able to do.
+//! The trait that every fake API implements.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use super::call::{Answer, Call, Refusal, Route};
 use super::ledger::Ledger;
 use super::limits::Limit;
 
-/// One API as a state machine. It sees one request at a time and never waits.
+/// One API as a state machine. It handles one request at a time and never blocks.
 pub trait Machine: Send + 'static {
-    /// Which of the API's calls a request is, or nothing where the API has no such call.
+    /// Returns the call that a request matches, or `None` if the API has no such call.
     fn route(request: &Request<Bytes>) -> Option<Route>;
 
-    /// The API's limits, enforced before a request is handled.
+    /// The rate limits of the API. The service enforces them before it calls [`handle`](Self::handle).
     fn limits() -> Vec<Limit>;
 
-    /// Carries out one request at the given moment and writes what it changed into the ledger.
+    /// Handles one request at the given time and records every change in the ledger.
     fn handle(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Answer;
 
-    /// Lets what is due by now happen, and writes it into the ledger. Called before anyone looks from outside, so that an
-    /// operation takes effect at its time even where no request follows it, and after, so that what a person did with a
-    /// console is in the ledger too.
+    /// Carries out everything that is due by now and records it in the ledger. The service calls it before a test reads
+    /// the state, so an operation takes effect on time even without a further request. The service calls it again
+    /// afterwards, so manual changes get into the ledger too.
     fn advance(&mut self, _now: Duration, _ledger: &mut Ledger) {}
 
-    /// The API's own way of refusing.
+    /// Returns the API's answer to a refused request.
     fn refuse(&self, refusal: &Refusal) -> Answer;
 
     /// Whether a request carries credentials that the API accepts.

@@ -1,8 +1,8 @@
-//! The metadata server of a Compute Engine machine, as far as Google's authentication libraries use it.
+//! The metadata server of a Compute Engine VM, as far as Google's authentication libraries use it.
 //!
-//! In: requests with the header `Metadata-Flavor: Google`, sent to the host that `GCE_METADATA_HOST` names. Out: a token,
-//! whose it is, what it allows, the universe and the project. It never checks a caller beyond that header, as the real one
-//! does not, and it never changes.
+//! In: requests with the header `Metadata-Flavor: Google`, sent to the host in `GCE_METADATA_HOST`. Out: an access
+//! token, the service account and its scopes, the universe domain and the project. Like the real server, it checks
+//! nothing but that header. Its state never changes.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const FLAVOR: &str = "Google";
 const TEXT: &str = "application/text";
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
-/// The server's calls and the paths they are found at. The vendor has no names for them, so these are ours.
+/// The calls of the server and their paths. The vendor has no names for them, so the names are ours.
 const PATHS: &[(&str, &str)] = &[
     ("metadata.root", ""),
     ("metadata.serviceAccount", "computeMetadata/v1/instance/service-accounts/{}"),
@@ -41,21 +41,21 @@ pub const ROUTES: &[&str] = &[
     "metadata.projectId",
 ];
 
-/// What one machine's metadata server knows.
+/// The state of one VM's metadata server.
 #[derive(Clone, Debug)]
 pub struct Metadata {
-    /// The service account's address. It does not end in `gserviceaccount.com`, because Google's libraries then ask IAM
-    /// on the internet for the account's regional access boundary.
+    /// The email address of the service account. It does not end in `gserviceaccount.com`, because Google's libraries
+    /// then ask IAM on the internet for the account's regional access boundary.
     pub email: String,
-    /// The access token it hands out.
+    /// The access token that the server returns.
     pub token: String,
-    /// How long the token is said to be valid.
+    /// The lifetime of the token that the server reports.
     pub token_lifetime: Duration,
     project: String,
 }
 
 impl Metadata {
-    /// A server that hands out the given token.
+    /// Creates a server that returns the given token.
     pub fn new(project: &str, token: &str) -> Self {
         Self {
             email: format!("controller@{project}.example"),
@@ -126,7 +126,7 @@ impl Machine for Metadata {
     }
 }
 
-/// Every answer carries the header by which a client knows that it speaks to a metadata server.
+/// Adds the header by which a client recognizes a metadata server.
 fn flavored(mut answer: Answer) -> Answer {
     answer.headers.push((FLAVOR_HEADER, FLAVOR.to_owned()));
     answer
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_has_a_name_in_the_table_of_routes() {
+    fn routes_lists_every_path() {
         assert_eq!(PATHS.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ROUTES);
     }
 
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_account_can_be_read_as_a_whole_by_either_name() {
+    async fn the_account_is_readable_as_default_and_by_email() {
         for account in ["default", "controller@p.example"] {
             let path = format!("/computeMetadata/v1/instance/service-accounts/{account}/?recursive=true");
             let answer = get(&path, Some("Google")).await;
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_without_the_flavor_is_refused() {
+    async fn a_request_without_the_flavor_header_is_refused() {
         for flavor in [None, Some("Other")] {
             assert_eq!(get(&format!("{DEFAULT}/token"), flavor).await.status(), 403);
         }

@@ -1,8 +1,8 @@
-//! Where fake clouds take addresses from.
+//! The ranges that fake clouds allocate addresses from.
 
 use std::net::Ipv4Addr;
 
-/// The n-th address of some ranges taken together, starting over when they are used up.
+/// Returns the n-th address of the concatenated ranges. It starts over when the ranges are used up.
 pub(super) fn nth_of(ranges: &[(Ipv4Addr, u32)], n: u32) -> String {
     let total: u32 = ranges.iter().map(|(_, size)| size).sum();
     let mut left = n % total;

@@ -1,18 +1,18 @@
-//! Amazon Route 53's API, as far as simple sets of records in hosted zones go.
+//! The API of Amazon Route 53, as far as simple record sets in hosted zones need it.
 //!
-//! In: the requests of a driver or of the vendor's own clients. Out: the vendor's answers and error bodies, and a ledger with
-//! the full name of every record that was set or removed. Everything takes effect at once.
+//! In: the requests of a driver or of the vendor's clients. Out: the vendor's answers and error bodies, and a ledger
+//! with the full name of every record that was set or removed. Every change takes effect at once.
 //!
-//! A batch takes effect as a whole, or not at all where one of its changes is refused:
+//! The fake applies a batch as a whole. It refuses the whole batch if it refuses one of its changes:
 //!
 //! ```text
-//! CREATE   a set of this name and type is there             InvalidChangeBatch
-//! DELETE   there is none, or its values or TTL are others   InvalidChangeBatch
+//! CREATE   a set of this name and type exists               InvalidChangeBatch
+//! DELETE   no such set, or its values or TTL differ         InvalidChangeBatch
 //! any      a CNAME beside another record                    InvalidChangeBatch
-//! UPSERT   always
+//! UPSERT   otherwise succeeds
 //! ```
 //!
-//! It never helps a caller: names are told with a dot at the end, and a star as `\052`.
+//! It never helps a caller: names in answers end in a dot, and a `*` is written as `\052`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,12 +20,12 @@ use std::time::Duration;
 use ::http::Request;
 use bytes::Bytes;
 
-use super::ledger::{Deed, Ledger};
+use super::ledger::{CloudChange, Ledger};
 use super::limits::{Limit, Rate};
 use super::signature::Signature;
 use super::{Answer, Call, Machine, Refusal, Route, names, route_in, xml};
 
-/// Every call: its method, its path and the name under which [`ROUTES`] lists it.
+/// The calls: method, path and the name in [`ROUTES`].
 const CALLS: [(&str, &str, &str); 3] = [
     ("GET", "2013-04-01/hostedzonesbyname", "ListHostedZonesByName"),
     ("GET", "2013-04-01/hostedzone/{}/rrset", "ListResourceRecordSets"),
@@ -35,19 +35,19 @@ const CALLS: [(&str, &str, &str); 3] = [
 /// The names of all calls, as the vendor spells them.
 pub const ROUTES: &[&str] = &names(&CALLS);
 
-/// The most requests a second, all calls together.
+/// The rate limit over all calls.
 const REQUESTS_PER_SECOND: u32 = 5;
 
 const CONTENT_TYPE: &str = "text/xml";
 
-/// The account behind the API.
+/// The AWS account behind the API.
 #[derive(Debug, Default)]
 pub struct Route53 {
-    /// The id of the access key that the API accepts.
+    /// The access key ID that the API accepts.
     pub key: String,
-    /// Permissions that it lacks, such as `route53:ChangeResourceRecordSets`.
+    /// Permissions that the caller lacks, such as `route53:ChangeResourceRecordSets`.
     pub denied: BTreeSet<String>,
-    /// How many zones were ever made.
+    /// The number of zones that were ever created.
     made: usize,
     zones: BTreeMap<String, Zone>,
 }
@@ -59,7 +59,7 @@ struct Zone {
     sets: Sets,
 }
 
-/// Sets by name, its labels turned around as the vendor sorts them, and type.
+/// Record sets by name and type. A name is a list of its labels in reverse, which gives the vendor's sort order.
 type Sets = BTreeMap<(Vec<String>, String), Set>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,21 +68,21 @@ pub(crate) struct Set {
     values: BTreeSet<String>,
 }
 
-/// A handler's answer, or the refusal that takes its place.
+/// The answer of a handler, or its error.
 type Handled = Result<Answer, Answer>;
 
 impl Route53 {
-    /// An account with nothing in it.
+    /// Creates an empty account.
     pub fn new(key: impl Into<String>) -> Self {
         Self { key: key.into(), ..Self::default() }
     }
 
-    /// Adds a hosted zone, and gives its id.
+    /// Adds a hosted zone and returns its ID.
     pub fn add_zone(&mut self, name: &str) -> String {
         self.add(name, false)
     }
 
-    /// Adds a hosted zone that only private networks see, and gives its id.
+    /// Adds a private hosted zone and returns its ID.
     pub fn add_private_zone(&mut self, name: &str) -> String {
         self.add(name, true)
     }
@@ -101,7 +101,7 @@ impl Route53 {
         id
     }
 
-    /// Deletes a hosted zone. One that is made again has another id.
+    /// Deletes a hosted zone. If it is created again, it has another ID.
     pub fn remove_zone(&mut self, id: &str) {
         self.zones.remove(id);
     }
@@ -114,7 +114,7 @@ impl Route53 {
         }
     }
 
-    /// The values of a set.
+    /// Returns the values of a record set.
     pub fn values(&self, zone: &str, name: &str, kind: &str) -> BTreeSet<String> {
         let set = self.zones.get(zone).and_then(|zone| zone.sets.get(&(labels(name), kind.to_owned())));
         set.map(|set| set.values.clone()).unwrap_or_default()
@@ -179,12 +179,13 @@ impl Route53 {
         for key in zone.sets.keys().chain(sets.keys()).collect::<BTreeSet<_>>() {
             let values = |sets: &Sets| sets.get(key).map(|set| set.values.clone()).unwrap_or_default();
             let (before, after, name) = (values(&zone.sets), values(&sets), name_of(&key.0));
-            // A batch is one moment: what comes is written before what goes.
+            // All changes of a batch happen at one moment. Additions come first, so the ledger never shows the name
+            // without a value.
             for value in after.difference(&before) {
-                ledger.did(now, Deed::RecordSet { name: name.clone(), value: value.clone() });
+                ledger.did(now, CloudChange::RecordSet { name: name.clone(), value: value.clone() });
             }
             for value in before.difference(&after) {
-                ledger.did(now, Deed::RecordRemoved { name: name.clone(), value: value.clone() });
+                ledger.did(now, CloudChange::RecordRemoved { name: name.clone(), value: value.clone() });
             }
         }
         zone.sets = sets;
@@ -194,7 +195,7 @@ impl Route53 {
     }
 }
 
-/// The batch that has the same effect as another on what is listed, without deleting what it makes again.
+/// Returns a batch with the same effect on the listed records, which never deletes and recreates the same record set.
 pub(crate) fn net_batch(listed: &str, batch: &str) -> Result<String, Answer> {
     let sets = xml::all("ResourceRecordSet", listed).into_iter();
     let before: Sets = sets.filter_map(|set| Some((key_in(set)?, set_in(set)))).collect();
@@ -213,11 +214,11 @@ pub(crate) fn net_batch(listed: &str, batch: &str) -> Result<String, Answer> {
     Ok(xml::element("ChangeResourceRecordSetsRequest", &xml::element("ChangeBatch", &changes)))
 }
 
-/// A set as the vendor writes it.
+/// Returns a record set in the vendor's format.
 fn set_xml((labels, kind): &(Vec<String>, String), set: &Set) -> String {
     let record = |value: &String| xml::element("ResourceRecord", &xml::text("Value", value));
     let records: String = set.values.iter().map(record).collect();
-    let (name, kind) = (xml::text("Name", &told(labels)), xml::text("Type", kind));
+    let (name, kind) = (xml::text("Name", &wire_name(labels)), xml::text("Type", kind));
     let ttl = xml::text("TTL", &set.ttl.to_string());
     xml::element("ResourceRecordSet", &(name + &kind + &ttl + &xml::element("ResourceRecords", &records)))
 }
@@ -232,7 +233,7 @@ fn set_in(set: &str) -> Set {
     Set { ttl, values: values.collect() }
 }
 
-/// One change of a batch, to sets of a zone.
+/// Applies one change of a batch to the record sets of a zone.
 pub(crate) fn apply(sets: &mut Sets, change: &str) -> Result<(), Answer> {
     let part = |name| xml::first(name, change).unwrap_or_default();
     let (action, name, kind) = (part("Action"), part("Name"), part("Type"));
@@ -285,7 +286,7 @@ impl Machine for Route53 {
     }
 }
 
-/// Route 53's way of refusing.
+/// Returns Route 53's answer to a refused request.
 pub fn refused(refusal: &Refusal) -> Answer {
     match refusal {
         Refusal::NoSuchCall => error(404, "UnknownOperationException", "There is no such operation"),
@@ -298,7 +299,7 @@ pub fn refused(refusal: &Refusal) -> Answer {
     }
 }
 
-/// A name without its dot, the labels turned around, in the order in which the vendor sorts.
+/// Splits a name without its final dot into labels, in reverse. The vendor sorts in this order.
 fn labels(name: &str) -> Vec<String> {
     let name = name.trim_end_matches('.').replace("\\052", "*").to_ascii_lowercase();
     name.rsplit('.').map(ToOwned::to_owned).collect()
@@ -312,8 +313,8 @@ fn name_of(labels: &[String]) -> String {
     labels.iter().rev().map(String::as_str).collect::<Vec<_>>().join(".")
 }
 
-/// A name as the vendor tells it.
-fn told(labels: &[String]) -> String {
+/// Returns a name in the vendor's format.
+fn wire_name(labels: &[String]) -> String {
     dotted(&name_of(labels)).replace('*', "\\052")
 }
 
@@ -321,12 +322,12 @@ fn no_zone(id: &str) -> Answer {
     error(404, "NoSuchHostedZone", &format!("No hosted zone found with ID: {id}"))
 }
 
-/// The refusal of a batch, in which there may be several things wrong.
+/// Returns the error for a refused batch. The vendor lists the messages in brackets.
 fn invalid(message: &str) -> Answer {
     error(400, "InvalidChangeBatch", &format!("[{message}]"))
 }
 
-/// The vendor's error body.
+/// Returns an error in the vendor's format.
 fn error(status: u16, code: &str, message: &str) -> Answer {
     let error = xml::text("Type", "Sender") + &xml::text("Code", code) + &xml::text("Message", message);
     let body =

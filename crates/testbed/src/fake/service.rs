@@ -1,7 +1,7 @@
-//! The service in front of a machine: it lets faults strike and enforces the API's limits.
+//! The tower service in front of a fake: it applies injected faults and enforces the API's rate limits.
 //!
-//! In: HTTP requests, and the faults that a test arranges. Out: the machine's answers, whole or cut, now, late or never, and the
-//! ledger. It knows no API: what a request means is the machine's to say.
+//! In: HTTP requests, and the faults that a test injects. Out: the answers of the state machine (complete, truncated,
+//! late or lost), and the ledger. The service never interprets a request: that is the job of the state machine.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -14,7 +14,7 @@ use tower::BoxError;
 
 use super::call::{Answer, CONTENT_TYPE, Call, Refusal, Route, query_of};
 use super::faults::{Fault, Faults, Rule};
-use super::ledger::{Deed, Ledger};
+use super::ledger::{CloudChange, Ledger};
 use super::limits::Limits;
 use super::machine::Machine;
 
@@ -38,7 +38,7 @@ struct Inner<M> {
 }
 
 impl<M: Machine> Fake<M> {
-    /// A fake with the given state, the real limits in force and no faults.
+    /// Creates a fake with the given state, the real rate limits and no faults.
     pub fn new(machine: M) -> Self {
         let inner = Inner {
             machine,
@@ -50,7 +50,7 @@ impl<M: Machine> Fake<M> {
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// Looks at or changes the state from outside, as a person with a console would.
+    /// Reads or changes the state directly, as a person would with the cloud's console.
     pub fn with<R>(&self, look: impl FnOnce(&mut M) -> R) -> R {
         let mut inner = self.lock();
         inner.advance();
@@ -59,37 +59,37 @@ impl<M: Machine> Fake<M> {
         seen
     }
 
-    /// Everything that was asked and done so far.
+    /// Returns all requests and changes so far.
     pub fn ledger(&self) -> Ledger {
         let mut inner = self.lock();
         inner.advance();
         inner.ledger.clone()
     }
 
-    /// Every change so far and when it took effect, on a clock that all fakes share.
-    pub fn deeds(&self) -> Vec<(Instant, Deed)> {
+    /// Returns every change so far and the instant at which it took effect. Instants of different fakes are comparable.
+    pub fn changes(&self) -> Vec<(Instant, CloudChange)> {
         let mut inner = self.lock();
         inner.advance();
         let started = inner.started.unwrap_or_else(Instant::now);
-        inner.ledger.done.iter().map(|done| (started + done.at, done.deed.clone())).collect()
+        inner.ledger.done.iter().map(|done| (started + done.at, done.change.clone())).collect()
     }
 
-    /// Arranges for something to go wrong.
+    /// Adds a rule for a fault.
     pub fn inject(&self, fault: Rule) {
         self.lock().faults.add(fault);
     }
 
-    /// Lets everything go right again.
+    /// Removes all injected faults.
     pub fn heal(&self) {
         self.lock().faults.clear();
     }
 
-    /// Takes away all limits, or puts the real ones back.
+    /// Enables or disables the rate limits.
     pub fn enforce_limits(&self, enforced: bool) {
         self.lock().limits.enforce(enforced);
     }
 
-    /// The service that a driver speaks to.
+    /// Returns the service that a driver sends its requests to.
     pub fn service(&self) -> FakeService<M> {
         FakeService { fake: self.clone() }
     }
@@ -100,13 +100,13 @@ impl<M: Machine> Fake<M> {
 }
 
 impl<M: Machine> Inner<M> {
-    /// Lets what is due happen. Before the first request no time has passed.
+    /// Carries out everything that is due. The fake's clock starts with its first request.
     fn advance(&mut self) {
         let now = self.started.map_or(Duration::ZERO, |started| started.elapsed());
         self.machine.advance(now, &mut self.ledger);
     }
 
-    /// Decides the whole fate of one request at one moment.
+    /// Decides everything about one request at one moment: its answer, its delay, and whether the answer arrives.
     fn exchange(&mut self, request: &Request<Bytes>) -> Exchange {
         let started = *self.started.get_or_insert_with(Instant::now);
         let now = started.elapsed();
@@ -114,7 +114,7 @@ impl<M: Machine> Inner<M> {
             self.ledger.asked(now, "unknown", request, 404);
             return Exchange::prompt(self.machine.refuse(&Refusal::NoSuchCall));
         };
-        // Amazon's calls are all POST.
+        // All calls of the AWS query API are POST requests.
         let only_reads = request.method() == Method::GET || route.name.starts_with("Describe");
         let fault = self.faults.next(&route, only_reads);
         let exchange = self.answer(request, route.clone(), fault, now);
@@ -163,7 +163,7 @@ impl<M: Machine> Inner<M> {
     }
 }
 
-/// What becomes of one request: an answer or none, now or later, whole or cut.
+/// The result of one request: the answer, unless it is lost, its delay, and whether it is truncated.
 struct Exchange {
     answer: Option<Answer>,
     delay: Duration,
@@ -180,7 +180,7 @@ impl Exchange {
     }
 }
 
-/// A tower service in front of a fake. A lost reply is an error, as a dropped connection is to a client.
+/// A tower service in front of a fake. A lost answer is an error, as a dropped connection is for a client.
 pub struct FakeService<M> {
     fake: Fake<M>,
 }
@@ -208,7 +208,7 @@ impl<M: Machine> tower::Service<Request<Bytes>> for FakeService<M> {
             if !exchange.delay.is_zero() {
                 tokio::time::sleep(exchange.delay).await;
             }
-            let answer = exchange.answer.ok_or("the connection was closed before an answer came")?;
+            let answer = exchange.answer.ok_or("the connection was closed before an answer arrived")?;
             let is_text = answer.is_text();
             let mut body = match answer.body {
                 serde_json::Value::Null => Bytes::new(),

@@ -1,20 +1,21 @@
-//! Whom a request to Amazon claims to come from. Signatures are not checked: that is the SDK's and its authors' business.
+//! Reads the credential scope of a signed AWS request. It never verifies the signature: the AWS SDK is responsible for
+//! signing correctly.
 
 use ::http::{HeaderMap, header};
 
-/// Who signed, and for what.
+/// The credential scope of a signed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// The access key's id.
+    /// The access key ID.
     pub key: String,
-    /// The region.
+    /// The region that the request is signed for.
     pub region: String,
-    /// The service, such as `ec2`.
+    /// The service that the request is signed for, such as `ec2`.
     pub service: String,
 }
 
 impl Signature {
-    /// What the headers of a request say.
+    /// Parses the `Authorization` header of a request.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let signed = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
         let scope = signed.split("Credential=").nth(1)?.split(',').next()?;

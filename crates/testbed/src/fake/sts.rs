@@ -1,8 +1,8 @@
-//! Where Amazon's credentials come from, as far as its SDKs ask: the exchange of a service account's token, the agent of Pod
-//! Identity, and the service of a machine.
+//! The sources of AWS credentials that the SDKs use: the STS exchange of a service account token, the EKS Pod Identity
+//! agent, and the instance metadata service of a VM.
 //!
-//! In: a web identity and a role, the agent's token, or a session with the machine's service. Out: temporary keys. It never checks
-//! what they are for, and it never changes.
+//! In: a web identity token and a role, the agent's authorization token, or a session token of the metadata service.
+//! Out: temporary credentials. It never checks what the credentials are used for. Its state never changes.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::ledger::Ledger;
 use super::limits::Limit;
 use super::{Answer, Call, Machine, Refusal, Route, names, pairs_of, route_in, xml};
 
-/// Methods, paths, and names. The vendor has a name for the first one only.
+/// Methods, paths, and names. Only the first name is the vendor's, the others are ours.
 const CALLS: [(&str, &str, &str); 5] = [
     ("POST", "", "AssumeRoleWithWebIdentity"),
     ("GET", "v1/credentials", "podIdentity.credentials"),
@@ -27,26 +27,27 @@ const CALLS: [(&str, &str, &str); 5] = [
 /// The names of all calls.
 pub const ROUTES: &[&str] = &names(&CALLS);
 
-/// The role that a machine has.
+/// The role of the VM.
 const ROLE: &str = "node";
 
-/// One role, which a service account, a pod and a machine may have.
+/// One role that a service account, a pod or a VM can assume.
 #[derive(Clone, Debug)]
 pub struct Sts {
-    /// The id of the access key that it hands out.
+    /// The access key ID that it returns.
     pub key: String,
-    /// What whoever asks proves itself with: a web identity's token, or that of the agent.
+    /// The token that a caller has to present: the web identity token, or the authorization token of the Pod Identity
+    /// agent.
     pub proof: String,
-    /// How long the keys are said to be valid.
+    /// The lifetime of the credentials that it reports.
     pub lifetime: Duration,
-    /// The secret of the access key.
+    /// The secret access key.
     pub secret: String,
-    /// The token of the session, here and with the machine's service.
+    /// The session token, both of the credentials and of the metadata service.
     pub session: String,
 }
 
 impl Sts {
-    /// Hands out this key for that proof.
+    /// Returns this access key to callers that present this token.
     pub fn new(key: &str, proof: &str) -> Self {
         Self {
             key: key.to_owned(),
@@ -95,8 +96,8 @@ impl Sts {
     }
 }
 
-fn problem(status: u16, code: &str, said: &str) -> Answer {
-    let error = format!("{}{}", xml::text("Code", code), xml::text("Message", said));
+fn problem(status: u16, code: &str, message: &str) -> Answer {
+    let error = format!("{}{}", xml::text("Code", code), xml::text("Message", message));
     Answer::text(status, "text/xml", &format!("<ErrorResponse><Error>{error}</Error></ErrorResponse>"))
 }
 
@@ -134,7 +135,7 @@ impl Machine for Sts {
         }
     }
 
-    /// A machine's service answers to a session, and the agent to those who know its token.
+    /// The metadata service requires its session token. The Pod Identity agent requires the authorization token.
     fn is_authorized(&self, request: &Request<Bytes>) -> bool {
         let is = |name: &str, value: &str| request.headers().get(name).is_some_and(|found| found == value);
         match request.uri().path() {

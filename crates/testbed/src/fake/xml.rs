@@ -1,28 +1,28 @@
-//! Just enough XML for Amazon's answers, and for the few bodies that its clients send.
+//! Minimal XML: enough for the answers of AWS, and for the few bodies that its clients send.
 
-/// An element around what is already XML.
+/// Wraps XML in an element.
 pub(crate) fn element(name: &str, inner: &str) -> String {
     format!("<{name}>{inner}</{name}>")
 }
 
-/// An element around text.
+/// Wraps text in an element, and escapes it.
 pub(crate) fn text(name: &str, text: &str) -> String {
     let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
     element(name, &escaped)
 }
 
-/// An element around text, where there is any.
+/// Wraps text in an element. Returns an empty string if there is no text.
 pub(crate) fn optional(name: &str, value: Option<&str>) -> String {
     value.map(|value| text(name, value)).unwrap_or_default()
 }
 
-/// What is inside each element of a name, at whatever depth. Elements of one name are not inside of each other here.
+/// Returns the content of each element with this name, at any depth. Elements with the same name must not be nested.
 pub(crate) fn all<'a>(name: &str, xml: &'a str) -> Vec<&'a str> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     xml.split(open.as_str()).skip(1).filter_map(|rest| rest.split(close.as_str()).next()).collect()
 }
 
-/// The items of the first list of a name. Items may have lists of their own.
+/// Returns the items of the first list with this name. Items may contain lists of their own.
 pub(crate) fn items<'a>(list: &str, xml: &'a str) -> Vec<&'a str> {
     const OPEN: &str = "<item>";
     const CLOSE: &str = "</item>";
@@ -41,7 +41,7 @@ pub(crate) fn items<'a>(list: &str, xml: &'a str) -> Vec<&'a str> {
     found
 }
 
-/// The text inside the first element of a name.
+/// Returns the text inside the first element with this name.
 pub(crate) fn first(name: &str, xml: &str) -> Option<String> {
     let escaped = *all(name, xml).first()?;
     Some(
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_are_told_from_the_items_inside_of_them() {
+    fn nested_items_stay_inside_their_parent_item() {
         let xml =
             "<set><item><ip>1</ip><tags><item><key>a</key></item></tags></item><item><ip>2</ip></item></set>";
         let found = items("set", xml);

@@ -1,4 +1,4 @@
-//! The real Cluster API and its in-cluster IPAM provider do on loopback what they do in a cluster.
+//! Tests that the real Cluster API and its in-cluster IPAM provider work on loopback as they do in a cluster.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use testbed::cluster_api::{ClusterApi, claims, provider};
 use testbed::control_plane::{ControlPlane, Options};
 use testbed::tools;
 
-/// Cluster API asks again after up to this long where it had to wait for something.
+/// Cluster API may wait up to this long before it retries.
 const LONGEST: Duration = Duration::from_secs(60);
 
 async fn start() -> (ControlPlane, ClusterApi, Client) {
@@ -35,9 +35,9 @@ fn apply(control_plane: &ControlPlane, manifest: &Value) {
     control_plane.apply(&manifest.to_string()).unwrap();
 }
 
-/// Creates a cluster without its VIP, gives it one as a controller would, waits until the infrastructure has it, and deletes
-/// the cluster.
-async fn a_vip_goes_from_the_variable_to_the_infrastructure(version: Version) {
+/// Creates a Cluster without a VIP, sets the VIP as a controller would, waits until the infrastructure has it, and
+/// deletes the Cluster.
+async fn the_vip_variable_becomes_the_endpoint(version: Version) {
     let (control_plane, cluster_api, client) = start().await;
     cluster_api.install_class(&client, version, "default").await.unwrap();
     apply(&control_plane, &fixtures::cluster(version, "default", "a"));
@@ -49,11 +49,10 @@ async fn a_vip_goes_from_the_variable_to_the_infrastructure(version: Version) {
         let infrastructure = provider::infrastructure_of(&client, "default", "a").await?;
         anyhow::Ok(infrastructure.map(|it| it.data["spec"]["controlPlaneEndpoint"].clone()))
     };
-    let made = eventually("the infrastructure is there", LONGEST, async || {
-        Ok(endpoint().await? == Some(Value::Null))
-    });
+    let made =
+        eventually("the infrastructure exists", LONGEST, async || Ok(endpoint().await? == Some(Value::Null)));
     let took = made.await.unwrap_or_else(|error| panic!("{error:#}\n{}", cluster_api.log_tails()));
-    println!("{version:?}: the infrastructure was there after {took:?}");
+    println!("{version:?}: the infrastructure existed after {took:?}");
 
     let mut cluster = fixtures::cluster(version, "default", "a");
     cluster["spec"]["topology"]["variables"] = variables("10.0.0.7");
@@ -68,25 +67,25 @@ async fn a_vip_goes_from_the_variable_to_the_infrastructure(version: Version) {
     println!("{version:?}: the VIP was the endpoint after {took:?}");
 
     clusters.delete("a", &DeleteParams::default()).await.unwrap();
-    let gone = eventually("the cluster is gone with all it was made of", LONGEST, async || {
+    let gone = eventually("the Cluster and its infrastructure are deleted", LONGEST, async || {
         Ok(clusters.get_opt("a").await?.is_none() && endpoint().await?.is_none())
     });
     let took = gone.await.unwrap_or_else(|error| panic!("{error:#}\n{}", cluster_api.log_tails()));
-    println!("{version:?}: the cluster was gone after {took:?}");
+    println!("{version:?}: the Cluster was deleted after {took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn capi_a_vip_goes_from_the_variable_to_the_infrastructure_in_v1beta2() {
-    a_vip_goes_from_the_variable_to_the_infrastructure(Version::V1Beta2).await;
+async fn capi_the_vip_variable_becomes_the_endpoint_in_v1beta2() {
+    the_vip_variable_becomes_the_endpoint(Version::V1Beta2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn capi_a_vip_goes_from_the_variable_to_the_infrastructure_in_v1beta1() {
-    a_vip_goes_from_the_variable_to_the_infrastructure(Version::V1Beta1).await;
+async fn capi_the_vip_variable_becomes_the_endpoint_in_v1beta1() {
+    the_vip_variable_becomes_the_endpoint(Version::V1Beta1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn capi_a_cluster_of_one_version_reads_back_in_the_other() {
+async fn capi_a_cluster_can_be_read_in_both_api_versions() {
     let (control_plane, _cluster_api, client) = start().await;
     for (version, name) in [(Version::V1Beta1, "old"), (Version::V1Beta2, "new")] {
         apply(&control_plane, &fixtures::cluster(version, "default", name));
@@ -98,7 +97,7 @@ async fn capi_a_cluster_of_one_version_reads_back_in_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn capi_a_claim_gets_an_address_of_a_global_or_namespaced_pool() {
+async fn capi_a_claim_gets_an_address_from_global_and_namespaced_pools() {
     let (control_plane, cluster_api, client) = start().await;
     let everywhere = fixtures::global_pool("everywhere", &["10.0.1.10-10.0.1.19"]);
     let here = fixtures::namespaced_pool("default", "here", &["10.0.2.10"]);
@@ -114,12 +113,12 @@ async fn capi_a_claim_gets_an_address_of_a_global_or_namespaced_pool() {
             Ok(true)
         });
         let took = claimed.await.unwrap_or_else(|error| panic!("{error:#}\n{}", cluster_api.log_tails()));
-        println!("{name}: an address after {took:?}");
+        println!("{name}: the claim got its address after {took:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn capi_webhooks_refuse_what_they_refuse_in_a_cluster() {
+async fn capi_webhooks_reject_invalid_objects() {
     let (control_plane, _cluster_api, _client) = start().await;
     let pool = fixtures::global_pool("odd", &["somewhere"]);
     let refused = control_plane.apply(&pool.to_string()).unwrap_err().to_string();
@@ -140,7 +139,7 @@ async fn capi_two_hundred_claims_at_once_get_two_hundred_addresses() {
         .await
         .unwrap_or_else(|error| panic!("{error:#}\n{}", cluster_api.log_tails()));
     let (median, ninety_nine) = (took[CLAIMS / 2], took[CLAIMS * 99 / 100]);
-    println!("{CLAIMS} claims at once had their addresses after {median:?} (p50), {ninety_nine:?} (p99)");
+    println!("{CLAIMS} claims at once got their addresses after {median:?} (p50), {ninety_nine:?} (p99)");
     let addresses = api(&client, "ipam.cluster.x-k8s.io", "v1beta2", "IPAddress");
     let addresses = addresses.list(&ListParams::default()).await.unwrap();
     let different: BTreeSet<_> =
@@ -161,7 +160,7 @@ fn capi_clusterctl_reads_a_provider_from_a_folder() {
     let rendered = release.render().unwrap();
     assert!(rendered.contains("clusterctl.cluster.x-k8s.io: \"\""), "{rendered}");
 
-    // A release that its own metadata does not know.
+    // The metadata of the release has no series for this version.
     let refused = Release { version: "v9.9.0", ..release }.render().unwrap_err().to_string();
     assert!(refused.contains("does not match any release series"), "{refused}");
 }

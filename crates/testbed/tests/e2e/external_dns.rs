@@ -1,4 +1,4 @@
-//! The real external-dns reads our definition of `DNSEndpoint` and writes into the real name server.
+//! Tests that the real external-dns reads the testbed's `DNSEndpoint` CRD and writes into the real name server.
 
 use std::time::Duration;
 
@@ -8,13 +8,11 @@ use testbed::external_dns::ExternalDns;
 use testbed::nameserver::Nameserver;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn external_dns_turns_a_dnsendpoint_into_records() {
+async fn external_dns_creates_the_records_of_a_dnsendpoint() {
     let control_plane = ControlPlane::start(Options::api_only()).await.unwrap();
     let nameserver = Nameserver::start("example.com").unwrap();
     let Some(external_dns) = ExternalDns::start(&control_plane, &nameserver).unwrap() else {
-        println!(
-            "skipped: external-dns is not built, which takes 10 minutes: run `tools/build external-dns`"
-        );
+        println!("skipped: external-dns is not built; run `tools/build external-dns` (takes 10 minutes)");
         return;
     };
     control_plane
@@ -28,7 +26,7 @@ spec:
 ",
         )
         .unwrap();
-    eventually("the name is in the zone", Duration::from_secs(60), async || {
+    eventually("the zone contains the name", Duration::from_secs(60), async || {
         Ok(nameserver.query("hello.example.com", "A")? == ["203.0.113.10", "203.0.113.11"])
     })
     .await

@@ -1,4 +1,4 @@
-//! The testbed itself, on the servers that `just tools` builds.
+//! Tests of the testbed itself. They need the servers that `just tools` builds.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 mod cluster_api;

@@ -1,9 +1,9 @@
-//! The real name server: what it takes, what it refuses, and that it can be read in every way the tests use.
+//! Tests of the real name server: which updates it accepts and rejects, and every way in which the tests read it.
 
 use testbed::nameserver::{Nameserver, Resolver};
 
 #[test]
-fn a_signed_update_is_answered_at_once_and_is_the_only_change_in_the_zone() {
+fn a_signed_update_is_visible_at_once_and_changes_nothing_else() {
     let nameserver = Nameserver::start("example.com").unwrap();
     let (records, serial) = (nameserver.records().unwrap(), nameserver.serial().unwrap());
     assert_eq!(nameserver.query("www.example.com", "A").unwrap(), ["192.0.2.80"]);
@@ -21,7 +21,7 @@ update add hello.example.com 2 AAAA 2001:db8::10";
     assert_eq!(
         nameserver.serial().unwrap(),
         serial + 1,
-        "an update is one change, however many records it has"
+        "an update with several records must raise the serial by one"
     );
     let mut expected = records;
     expected.extend([
@@ -54,7 +54,7 @@ fn an_update_with_a_wrong_secret_or_for_another_zone_is_refused() {
 }
 
 #[test]
-fn both_controllers_keys_may_change_the_zone() {
+fn the_keys_of_both_controllers_can_update_the_zone() {
     let nameserver = Nameserver::start("example.com").unwrap();
     for (at, environment) in [nameserver.environment(), nameserver.other_environment()].iter().enumerate() {
         let [(_, server), (_, key), (_, secret)] = &environment[..] else { panic!("{environment:?}") };
@@ -68,20 +68,20 @@ fn both_controllers_keys_may_change_the_zone() {
 }
 
 #[test]
-fn a_resolver_sees_every_swap_of_values_whole() {
+fn a_resolver_never_sees_half_an_update() {
     const SWAPS: usize = 50;
     let nameserver = Nameserver::start("example.com").unwrap();
     nameserver.nsupdate("update add hello.example.com 2 A 203.0.113.10").unwrap();
     let address = nameserver.address();
     let stop = std::sync::atomic::AtomicBool::new(false);
-    let asked = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| {
-            let (mut resolver, mut asked) = (Resolver::new(address).unwrap(), 0);
+    let queries = std::thread::scope(|scope| {
+        let querying = scope.spawn(|| {
+            let (mut resolver, mut queries) = (Resolver::new(address).unwrap(), 0);
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 assert_eq!(resolver.ask("hello.example.com", "A").unwrap().len(), 1);
-                asked += 1;
+                queries += 1;
             }
-            asked
+            queries
         });
         for swap in 0..SWAPS {
             let (old, new) = (10 + swap % 2, 10 + (swap + 1) % 2);
@@ -93,8 +93,8 @@ update add hello.example.com 2 A 203.0.113.{new}"
             nameserver.nsupdate(&update).unwrap();
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        asking.join().unwrap()
+        querying.join().unwrap()
     });
-    println!("{asked} questions during {SWAPS} swaps");
-    assert!(asked > SWAPS);
+    println!("{queries} queries during {SWAPS} updates");
+    assert!(queries > SWAPS);
 }

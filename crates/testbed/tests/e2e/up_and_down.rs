@@ -1,4 +1,4 @@
-//! The command that gives a person a control plane: `just testbed up` and `down`.
+//! Tests of `just testbed up` and `just testbed down`.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use testbed::control_plane::{ControlPlane, Options};
 
-/// `up` also installs the CRDs and creates six nodes. A bound in seconds would measure the load of the machine.
+/// The longest time that `up` may take, as a multiple of the time that its servers alone take: `up` also installs the
+/// CRDs and creates six nodes. A limit in seconds would depend on the load of the machine.
 const READY_RATIO_MAX: f64 = 3.0;
 
-/// How long the servers alone take to start.
+/// The time that the servers alone take to start.
 fn servers_alone() -> Duration {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let started = Instant::now();
@@ -26,7 +27,7 @@ fn testbed(folder: &Path, action: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Processes whose command line names the given folder.
+/// The command lines that contain the given folder, of all processes.
 fn processes_of(folder: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let command_lines =
@@ -35,17 +36,17 @@ fn processes_of(folder: &str) -> Vec<String> {
 }
 
 #[test]
-fn up_is_ready_in_time_and_says_what_to_type_next_and_down_leaves_nothing_behind() {
+fn up_prints_the_next_commands_and_down_removes_everything() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path().join("testbed");
     let alone = servers_alone();
     let started = Instant::now();
-    let said = testbed(&home, "up");
+    let printed = testbed(&home, "up");
     let took = started.elapsed();
     println!("testbed up was ready after {took:?}; its servers alone took {alone:?}");
     assert!(took < alone.mul_f64(READY_RATIO_MAX), "up took {took:?}, its servers alone {alone:?}");
-    assert!(said.contains("export KUBECONFIG="), "{said}");
-    let last = said.lines().last().unwrap();
+    assert!(printed.contains("export KUBECONFIG="), "{printed}");
+    let last = printed.lines().last().unwrap();
     let kubeconfig = last.strip_prefix("KUBECONFIG=").unwrap();
 
     let kubectl = testbed::tools::binary("kubectl").unwrap();
@@ -62,7 +63,7 @@ fn up_is_ready_in_time_and_says_what_to_type_next_and_down_leaves_nothing_behind
     assert!(processes_of(folder).len() >= 5);
 
     testbed(&home, "down");
-    assert_eq!(processes_of(folder), Vec::<String>::new(), "a process was left behind");
-    assert!(!Path::new(folder).exists() && !home.exists(), "a file was left behind");
+    assert_eq!(processes_of(folder), Vec::<String>::new(), "a process still runs after `down`");
+    assert!(!Path::new(folder).exists() && !home.exists(), "a file still exists after `down`");
     assert!(testbed(&home, "down").contains("No control plane was running"));
 }

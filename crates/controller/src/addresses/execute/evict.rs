@@ -1,4 +1,4 @@
-//! Evicts a pod, the way a drain does: budgets are asked, and the pod ends in its own time.
+//! Evicts a pod as `kubectl drain` does: PodDisruptionBudgets and the pod's grace period apply.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use kube::{Api, Client};
 
 use crate::leadership::fence::Fence;
 
-/// A pod to be evicted. Another pod may have its name by then, so its UID is named too.
+/// A pod to evict. The request contains its UID, because another pod may have the same name by then.
 #[derive(Clone, Debug)]
 pub struct Evictee {
-    /// Its namespace.
+    /// The namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// The name of the pod.
     pub name: String,
-    /// What tells it from another of its name.
+    /// The UID of the pod.
     pub uid: Option<String>,
-    /// The version of it that was looked at.
+    /// The `resourceVersion` that the decision is based on.
     pub version: Option<String>,
 }
 
@@ -27,15 +27,15 @@ pub enum NotEvicted {
     /// A PodDisruptionBudget does not allow it now.
     #[error("a PodDisruptionBudget does not allow it now: {0}")]
     Refused(String),
-    /// We are not the leader any more, or not for long enough.
-    #[error("we may not be the leader by then")]
+    /// This process does not lead, or its lease expires too soon.
+    #[error("this process does not lead, or its lease expires too soon")]
     NotLeading,
-    /// Something else.
+    /// Any other error of the apiserver.
     #[error(transparent)]
     Failed(#[from] kube::Error),
 }
 
-/// Asks for the eviction of a pod, while we lead.
+/// Evicts a pod if this process leads.
 pub(super) async fn evict(client: Client, fence: Arc<Fence>, pod: &Evictee) -> Result<(), NotEvicted> {
     let (uid, resource_version) = (pod.uid.clone(), pod.version.clone());
     let preconditions = Preconditions { uid, resource_version };

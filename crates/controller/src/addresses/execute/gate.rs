@@ -1,9 +1,10 @@
-//! How many steps of one account may be between a look at a machine and the change that it leads to.
+//! Limits how many steps of one account make calls at the same time.
 //!
-//! In: the calls of steps. Out: what became of them. Some are made at a time: a crowd that looked all at once would use the
-//! account's limit up for that, and what had looked and could not change would have to look again in its turn. What is urgent
-//! waits behind none that is not and waits too. Who would wait for long is told to come again, because what was decided on
-//! must not leave much later; and calls that take long hold up no others. It never decides what is done.
+//! In: the calls of a step. Out: their result. A step reads the VM before it changes it. If many steps read at once,
+//! they use up the account's rate limit, the changes have to wait, and the steps have to read again. So only some steps
+//! make calls at a time. An urgent step never waits behind a step that is not urgent and waits too. A step that would
+//! wait for long fails with `NotSent`, because its decision would be stale by then. A slow call does not block other
+//! steps. The gate never decides which calls a step makes.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -12,16 +13,17 @@ use drivers::{DriverError, NotSent};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How many may be between look and change: enough for a minute's calls within seconds, few beside those calls.
+/// How many steps make calls at the same time: enough to use a minute's rate limit within seconds, but few compared
+/// with it.
 const PLACES: usize = 64;
 
-/// How many of them what is not urgent may take.
+/// How many of these places steps that are not urgent may take.
 const PLACES_FOR_ORDINARY: usize = 48;
 
-/// The longest that a step waits for a place, and keeps it.
+/// How long a step waits for a place, and how long it keeps it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The way to one account.
+/// The gate of one account.
 pub(super) struct Gate {
     places: Semaphore,
     places_for_ordinary: Semaphore,
@@ -34,7 +36,7 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Makes calls once there is a place for them.
+    /// Makes the calls as soon as there is a place.
     pub(super) async fn pass<T>(
         &self,
         is_urgent: bool,
@@ -53,10 +55,10 @@ impl Gate {
         }
     }
 
-    /// Waits for a place, which is free again when what this returns is dropped.
+    /// Waits for a place. The place is free again when the returned value is dropped.
     async fn enter(&self, is_urgent: bool) -> impl Sized + '_ {
-        // Neither is ever closed, so each gives a place sooner or later. Who is not urgent waits for both, one after the other,
-        // so those that are wait behind as few as may be there at a time.
+        // The semaphores are never closed. A step that is not urgent waits for both, one after the other, so an urgent
+        // step waits behind at most `PLACES_FOR_ORDINARY` of them.
         let ordinary = if is_urgent { None } else { self.places_for_ordinary.acquire().await.ok() };
         (ordinary, self.places.acquire().await.ok())
     }
@@ -69,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// When each of some steps that take so long had made its calls, in their order; none where it was told to come again.
+    /// Starts steps whose calls take `each`. Returns when each step ended, or `None` if it was not sent.
     async fn ends(
         gate: &Gate,
         each: Duration,
@@ -89,7 +91,7 @@ mod tests {
     const FAST: Duration = Duration::from_millis(600);
 
     #[tokio::test(start_paused = true)]
-    async fn only_so_many_are_between_look_and_change_and_who_would_wait_for_long_is_told_to_come_again() {
+    async fn few_steps_make_calls_at_once_and_late_ones_are_not_sent() {
         let ends = ends(&Gate::default(), FAST, std::iter::repeat_n(false, 1_000)).await;
         for (at, end) in ends.iter().enumerate() {
             let turn = FAST * u32::try_from(at / PLACES_FOR_ORDINARY).unwrap();
@@ -98,19 +100,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_urgent_waits_behind_none_that_is_not_and_waits_too() {
+    async fn an_urgent_step_never_waits_behind_a_waiting_ordinary_step() {
         let are_urgent = std::iter::repeat_n(false, 1_000).chain(std::iter::repeat_n(true, 2 * PLACES));
         let ends = ends(&Gate::default(), FAST, are_urgent).await;
         let (ordinary, urgent) = ends.split_at(1_000);
         let last = urgent.iter().map(|end| end.unwrap()).max();
-        assert_eq!(last, Some(3 * FAST), "they are where those were that had come before");
+        assert_eq!(last, Some(3 * FAST), "they get the places of the steps that came first");
         let meanwhile =
             ordinary[PLACES_FOR_ORDINARY..].iter().flatten().filter(|end| Some(**end) < last).count();
         assert_eq!(meanwhile, 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_gets_no_answer_holds_up_no_others() {
+    async fn a_call_without_a_response_does_not_block_other_steps() {
         let gate = Gate::default();
         let hanging = ends(&gate, Duration::from_secs(60), std::iter::repeat_n(true, PLACES));
         let other = async {
@@ -119,11 +121,11 @@ mod tests {
         };
         let (hanging, other) = futures::join!(hanging, other);
         assert_eq!(other, [Some(Duration::from_secs(1) + FAST)]);
-        assert!(hanging.iter().all(Option::is_some), "and is waited for all the same");
+        assert!(hanging.iter().all(Option::is_some), "the gate still waits for their responses");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_gives_up_waiting_takes_no_place_with_it() {
+    async fn a_step_that_stops_waiting_keeps_no_place() {
         let gate = Gate::default();
         for _ in 0..2 {
             let ends = ends(&gate, 3 * PATIENCE / 4, std::iter::repeat_n(false, 1_000)).await;

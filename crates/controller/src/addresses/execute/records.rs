@@ -1,4 +1,4 @@
-//! Reads and writes sets of records.
+//! Reads and writes DNS records.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use plan::{RecordAction, RecordSet, RecordStep};
 
-/// The namespace whose id stands for the cluster's.
+/// The namespace whose UID identifies the cluster.
 const CLUSTER: &str = "kube-system";
 
-/// What a set of records holds after a step.
+/// Executes a step, and returns the records after it.
 pub(super) async fn take(
     driver: Option<Arc<dyn RecordDriver>>,
     step: &RecordStep,
@@ -29,11 +29,11 @@ pub(super) async fn take(
     let change = RecordChange { name: name.clone(), object: pool.clone(), old, new };
     driver.write(&change).await?;
     let RecordChange { old, new, .. } = change;
-    // Where no time to live is wanted, it stays.
+    // If the object sets no TTL, the records keep theirs.
     Ok(RecordSet { ttl: new.ttl.or(old.ttl), ..new })
 }
 
-/// The id of the cluster, which our mark on records carries.
+/// The UID of the namespace kube-system, which is the owner ID in the mark on records.
 pub(super) async fn cluster_id(client: Client) -> Result<String, kube::Error> {
     let namespace = Api::<Namespace>::all(client).get_metadata(CLUSTER).await?;
     Ok(namespace.metadata.uid.unwrap_or_default())
@@ -45,7 +45,7 @@ mod tests {
     use futures::future::BoxFuture;
     use plan::{DnsProvider, PoolKey, RecordKind, RecordName};
 
-    /// Writes whatever it is told.
+    /// Accepts every write.
     struct Obedient;
 
     impl RecordDriver for Obedient {
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_time_to_live_that_nobody_asked_to_change_is_remembered_as_it_was() {
+    async fn without_a_ttl_in_the_object_the_records_keep_theirs() {
         let set = |ttl| RecordSet { ttl, ..RecordSet::default() };
         let name = RecordName {
             provider: DnsProvider::Route53,

@@ -1,4 +1,4 @@
-//! The executor on drivers that answer as a test says.
+//! The executor with a fake driver.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -10,8 +10,8 @@ use plan::{MachineState, Target, VmId};
 use super::*;
 use futures::FutureExt;
 
-/// A cloud that takes a second to take an order, whose operations end after a minute, and which refuses for half an hour to
-/// look at those of one project.
+/// A provider that needs a second to accept a call, and whose operations end after a minute. For half an hour it
+/// refuses to poll operations whose ID begins with `refused/`.
 struct Cloud {
     started: Instant,
     orders: Mutex<Vec<Duration>>,
@@ -19,7 +19,7 @@ struct Cloud {
 }
 
 impl Cloud {
-    /// A cloud whose operations are polled for as long as the last of these is kept.
+    /// Starts the fake and its polling task, which runs until the returned `Tasks` are dropped.
     fn start() -> (Arc<Self>, Poller, Tasks<()>) {
         let (orders, looks) = (Mutex::default(), Mutex::default());
         let cloud = Arc::new(Self { started: Instant::now(), orders, looks });
@@ -73,7 +73,7 @@ impl AddressDriver for Cloud {
         self.looks.lock().unwrap().push((age, ids));
         let refused = DriverError::RateLimited {
             retry_after: Duration::from_secs(1_800),
-            message: "another tool has used it up".into(),
+            message: "another tool has used up the rate limit".into(),
         };
         let for_ever = DriverError::NotSent(NotSent { wait: Duration::MAX });
         let look = |operation: &Operation| match operation.id.starts_with("refused/") {
@@ -93,11 +93,11 @@ impl AddressDriver for Cloud {
     }
 
     fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: false, late_max: Duration::ZERO }
+        Traits { moves_in_one_call: false, staleness_max: Duration::ZERO }
     }
 }
 
-/// Begins operations, and tells when they were looked at within ten minutes, and when those had ended that end.
+/// Starts operations. Returns all polls within ten minutes, and when the last operation ended that is not refused.
 async fn looks(ids: impl Iterator<Item = String>) -> (Vec<(Duration, BTreeSet<String>)>, Duration) {
     let (cloud, poller, _polling) = Cloud::start();
     let mut ends = Vec::new();
@@ -118,16 +118,16 @@ async fn looks(ids: impl Iterator<Item = String>) -> (Vec<(Duration, BTreeSet<St
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_operation_is_looked_at_often_and_a_crowd_less_so() {
+async fn many_operations_are_polled_less_often_than_one() {
     let (looks_at_one, _) = looks((0..1).map(|at| at.to_string())).await;
     assert!((230..=250).contains(&looks_at_one.len()), "{}", looks_at_one.len());
     let (looks_at_many, ended) = looks((0..1_000).map(|at| at.to_string())).await;
     assert!((28..=35).contains(&looks_at_many.len()), "{}", looks_at_many.len());
-    assert!(ended < Duration::from_secs(63), "none waits long behind the others: {ended:?}");
+    assert!(ended < Duration::from_secs(63), "no operation waits long for the others: {ended:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crowd_orders_some_at_a_time_and_none_waits_for_what_the_cloud_works_on() {
+async fn few_steps_call_at_once_and_none_waits_for_operations() {
     let (cloud, poller, _polling) = Cloud::start();
     let gate = Gate::default();
     let steps = (0..200).map(async |at: u8| {
@@ -147,18 +147,18 @@ async fn a_crowd_orders_some_at_a_time_and_none_waits_for_what_the_cloud_works_o
     let at_once = orders.iter().filter(|at| at.is_zero()).count();
     assert!((32..=100).contains(&at_once), "{at_once}");
     assert!(orders.iter().all(|at| *at < Duration::from_secs(10)), "{orders:?}");
-    assert!(cloud.started.elapsed() > Duration::from_secs(60), "and each was waited for");
+    assert!(cloud.started.elapsed() > Duration::from_secs(60), "the executor waits for each operation");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_that_may_not_be_looked_at_holds_up_no_other() {
+async fn an_operation_that_can_not_be_polled_delays_no_other() {
     let ids = ["refused/1", "refused/2", "refused/for-ever", "fine"].map(str::to_owned);
     let (looks, ended) = looks(ids.into_iter()).await;
     assert!(ended < Duration::from_secs(61), "{ended:?}");
     let of_refused = looks.iter().filter(|(_, ids)| ids.contains("refused/1")).count();
-    assert_eq!(of_refused, 1, "it is left alone for as long as was asked");
+    assert_eq!(of_refused, 1, "it is not polled again before retry_after");
     let of_last = looks.iter().filter(|(_, ids)| ids.contains("refused/for-ever")).count();
-    assert_eq!(of_last, 1, "however long that is");
+    assert_eq!(of_last, 1, "the wait may be of any length");
     let is_early = |(at, _): &(Duration, _)| *at < Duration::from_secs(61);
-    assert!(looks.iter().all(is_early), "and nothing is not looked at");
+    assert!(looks.iter().all(is_early), "there is nothing left to poll");
 }

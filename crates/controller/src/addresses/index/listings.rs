@@ -1,4 +1,5 @@
-//! Takes in what clouds list, and doubts what may be older than what the last leader has done.
+//! Processes listings of the providers. After a takeover it treats facts as unknown that may be older than the previous
+//! leader's changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,39 +16,40 @@ use tokio::time::Instant;
 use super::Index;
 
 impl Index {
-    /// We lead from now on. What was answered to the leader before us, some clouds may not show for a while.
+    /// Called at the start of leading. For the given time, reads from these providers may not show the previous
+    /// leader's changes.
     pub fn distrust_late_reads(&mut self, late: &BTreeMap<Provider, Duration>) {
         let now = Instant::now();
-        self.late_until = late
+        self.stale_until = late
             .iter()
-            .map(|(provider, late_max)| (*provider, drivers::times::later(now, *late_max)))
+            .map(|(provider, staleness_max)| (*provider, drivers::times::later(now, *staleness_max)))
             .collect();
-        self.world.late_until = late.keys().map(|provider| (*provider, PENDING)).collect();
+        self.world.stale_until = late.keys().map(|provider| (*provider, PENDING)).collect();
     }
 
-    /// What was answered to the leader before us is shown everywhere after a while.
+    /// Trusts the reads from a provider again when that time has passed.
     pub fn let_late_reads_pass(&mut self) {
         let now = Instant::now();
         let is_over = |(provider, until): (&Provider, &Instant)| (*until <= now).then_some(*provider);
-        let over: Vec<_> = self.late_until.iter().filter_map(is_over).collect();
+        let over: Vec<_> = self.stale_until.iter().filter_map(is_over).collect();
         for provider in over {
-            self.late_until.remove(&provider);
+            self.stale_until.remove(&provider);
             let tick = self.tick();
-            self.world.late_until.insert(provider, tick);
-            // What machines were seen to have may have been what they had before.
-            let mut seen = std::mem::take(&mut self.world.has_own);
+            self.world.stale_until.insert(provider, tick);
+            // Ephemeral addresses were read from stale data too.
+            let mut seen = std::mem::take(&mut self.world.has_ephemeral);
             seen.retain(|vm| {
                 let machine = self.world.node_of(vm).and_then(|(_, node)| node.machine.as_ref());
                 machine.is_some_and(|(scope, _)| scope.provider != provider)
             });
-            self.world.has_own = seen;
+            self.world.has_ephemeral = seen;
         }
         self.doubt_late_facts();
     }
 
-    /// What a cloud shows that may be late, and what was read before the newest word of an object came, may be older than that word.
+    /// Treats facts as unknown that contradict a status which may be newer than they are.
     fn doubt_late_facts(&mut self) {
-        let is_late = |scope: &Scope| self.late_until.contains_key(&scope.provider);
+        let is_late = |scope: &Scope| self.stale_until.contains_key(&scope.provider);
         let scopes: BTreeSet<_> =
             self.world.pools().map(|pool| &pool.scope).filter(|scope| is_late(scope)).cloned().collect();
         for scope in scopes {
@@ -60,10 +62,10 @@ impl Index {
         }
     }
 
-    /// Where addresses of a scope with nothing left to do are by their objects' own words, if these may be newer than what its cloud
-    /// shows, and whether the node there is well.
+    /// The holders of addresses without an unfinished move, according to the status of their objects, and whether each
+    /// holder's node is Ready. Empty if reads from the provider can't be stale.
     fn newer_than_shown(&self, scope: &Scope) -> BTreeMap<Address, LastReported> {
-        if self.late_until.get(&scope.provider).is_none_or(|until| *until <= Instant::now()) {
+        if self.stale_until.get(&scope.provider).is_none_or(|until| *until <= Instant::now()) {
             return BTreeMap::new();
         }
         let is_ready =
@@ -72,23 +74,23 @@ impl Index {
         for (key, tracked) in &self.objects {
             let is_meant = |pool: &&Pool| pool.scope == *scope && pool.policy.mode.acts();
             let Some(pool) = self.world.pool(key).filter(is_meant) else { continue };
-            // Who holds an address is written down as soon as it has arrived, and that it has, a moment later. While it is not known
-            // whether the cloud is late, it is said to be unknown.
+            // `lastHolder` is written as soon as the address is attached, the state `Attached` a moment later. While
+            // reads may be stale, the state is `Unknown`.
             let is_on_its_holder = |status: &&AddressStatus| {
                 matches!(status.state, AddressState::Attached | AddressState::Moving | AddressState::Unknown)
             };
             let found = tracked.object.addresses().iter().filter(is_on_its_holder).filter_map(|status| {
                 let address = status.address.parse().ok()?;
                 let vm = pool.last_holders.get(&address)?;
-                let said = LastReported { vm: vm.clone(), is_ready: is_ready(vm) };
-                pool.entry(address).is_none().then_some((address, said))
+                let reported = LastReported { vm: vm.clone(), is_ready: is_ready(vm) };
+                pool.entry(address).is_none().then_some((address, reported))
             });
             all.extend(found);
         }
         all
     }
 
-    /// Takes in what a cloud said, or that it did not say anything, when asked at the given moment.
+    /// Processes a listing that started at `as_of`, or its error.
     pub fn see_listing(&mut self, scope: &Scope, listing: Result<Listing, DriverError>, as_of: Tick) {
         let asked = self.asked_for(scope);
         match listing {
@@ -98,25 +100,30 @@ impl Index {
                     None => _ = self.without.remove(scope),
                 }
                 for address in asked.iter().chain(listing.addresses.keys()) {
-                    let drivers::Listed { holding, region, tag } = listing.told(*address);
+                    let drivers::Listed { holding, region, tag } = listing.get(*address);
                     if listing.without.is_some() {
-                        // Machines show neither the region of an address nor its tag. The region can't change.
+                        // This listing comes from the VMs, which show neither region nor tag. The region can't change.
                         let region = self.world.fact(scope, *address).and_then(|known| known.region.clone());
-                        let fact = Fact { holding, region, tag: None, is_doubtful: false, as_of };
+                        let fact = Fact { holding, region, tag: None, is_unconfirmed: false, as_of };
                         self.world.set_fact(scope, *address, fact);
                         continue;
                     }
-                    let is_doubtful = listing.doubtful.contains(address);
-                    self.world.set_fact(scope, *address, Fact { holding, region, tag, is_doubtful, as_of });
+                    let is_unconfirmed = listing.unconfirmed.contains(address);
+                    self.world.set_fact(
+                        scope,
+                        *address,
+                        Fact { holding, region, tag, is_unconfirmed, as_of },
+                    );
                 }
-                let is_whole =
-                    listing.untold.is_empty() && listing.tags != Tags::Untold && listing.without.is_none();
+                let is_whole = listing.unreachable.is_empty()
+                    && listing.tags != Tags::Incomplete
+                    && listing.without.is_none();
                 let is_newer = self.world.accounts.get(scope).is_none_or(|account| account.as_of < as_of);
                 if is_whole && is_newer {
-                    let can_tag = listing.tags == Tags::Told;
+                    let can_tag = listing.tags == Tags::Complete;
                     self.world.accounts.insert(scope.clone(), Account { as_of, can_tag });
                 } else if is_newer {
-                    // What is on no list may be forgotten now, so nothing can be said of what is there.
+                    // The listing is incomplete, so the account may have addresses that the controller does not see.
                     self.world.accounts.remove(scope);
                 }
                 self.world.retain_facts(scope, |address| {
@@ -134,7 +141,7 @@ impl Index {
         }
     }
 
-    /// Takes in what became of the machines that a cloud was asked about: one that it does not have is gone.
+    /// Processes the states of the requested VMs. A VM that the provider does not return is gone.
     pub fn see_machines(&mut self, asked: &BTreeSet<VmId>, told: &BTreeMap<VmId, MachineState>) {
         for vm in asked {
             let state = told.get(vm).copied().unwrap_or(MachineState::Gone);
@@ -142,18 +149,18 @@ impl Index {
         }
     }
 
-    /// Takes note of who holds an address after a change of ours.
+    /// Sets the holder of an address after a change by this process.
     pub fn correct(&mut self, scope: &Scope, address: Address, holding: Holding) {
         let as_of = self.tick();
         self.hold(scope, address, holding, as_of);
     }
 
-    /// Who holds an address; whatever else is known of it stays.
+    /// Sets the holder of an address. Region and tag stay.
     fn hold(&mut self, scope: &Scope, address: Address, holding: Holding, as_of: Tick) {
         let known = self.world.fact(scope, address);
         let (region, tag) = known.map_or((None, None), |known| (known.region.clone(), known.tag.clone()));
-        self.world.set_fact(scope, address, Fact { holding, region, tag, is_doubtful: false, as_of });
+        self.world.set_fact(scope, address, Fact { holding, region, tag, is_unconfirmed: false, as_of });
     }
 }
 
-const NOT_SHOWN_YET: &str = "the last leader put it elsewhere, which the cloud may not show yet";
+const NOT_SHOWN_YET: &str = "the provider may not show the previous leader's change yet";

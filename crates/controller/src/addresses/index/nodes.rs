@@ -1,4 +1,4 @@
-//! Takes in nodes.
+//! Processes events of nodes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Index {
         }
     }
 
-    /// The first node that an object means and whose machine can't get an address, and why.
+    /// The first node that the object selects and whose VM can't get an address, and why.
     pub fn unsupported(&self, key: &PoolKey) -> Option<(&NodeName, &'static str)> {
         let tracked = self.objects.get(key)?;
         let is_member = |name: &NodeName| {
@@ -81,8 +81,8 @@ impl Index {
     }
 }
 
-/// Taints that announce a node's end. `DeletionCandidateOfClusterAutoscaler` is none: it is a soft taint that comes and goes while
-/// the autoscaler considers a node.
+/// Taints of nodes that will be removed soon. `DeletionCandidateOfClusterAutoscaler` is not one of them: the autoscaler
+/// adds and removes this soft taint while it considers a node.
 pub(super) const DISRUPTION_TAINTS: [&str; 4] = [
     "node.kubernetes.io/out-of-service",
     "karpenter.sh/disrupted",
@@ -106,7 +106,7 @@ fn observed(node: &SlimNode) -> Node {
             let since = ready.last_transition_time.as_ref().map(|time| time.0);
             Readiness::NotReadySince(since.unwrap_or(Timestamp::UNIX_EPOCH))
         }
-        // A node that has never reported is not ready for anything.
+        // A node that has never reported its status is NotReady.
         None => Readiness::NotReadySince(created(node)),
     };
     let label = |name: &str| node.labels().get(name).map(|value| Arc::from(value.as_str()));

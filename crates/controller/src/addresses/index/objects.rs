@@ -1,4 +1,4 @@
-//! Takes in our objects, decoded or not, and the answers to our own writes, and makes pools of them.
+//! Processes events of our objects, and the responses to our own writes, and makes pools of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Index {
         self.reserve_machines();
     }
 
-    /// Takes in an object as it was read, or that it can't be decoded.
+    /// Processes an object that was read, decoded or not.
     fn set_decoded<K>(&mut self, kind: Kind, decoded: Decoded<K>, object: fn(K) -> Object) {
         let undecodable = match decoded {
             Decoded::Object(decoded) => return self.set_object(object(decoded)),
@@ -75,7 +75,7 @@ impl Index {
         self.rebuild(&key);
     }
 
-    /// Reserves the machines that objects name which can't be decoded: an unfinished move may involve them.
+    /// Reserves the VMs that undecodable objects name, because an unfinished move may involve them.
     fn reserve_machines(&mut self) {
         let reserved = self.objects.iter().filter(|(key, _)| key.kind != node_dns_record_set::KIND);
         let reserved = reserved.filter_map(|(_, tracked)| tracked.undecodable.as_ref());
@@ -88,7 +88,7 @@ impl Index {
         self.world.remove_pool(key);
     }
 
-    /// Takes in an object as it was read or as a write of ours was answered. An older one than is known is not believed.
+    /// Processes an object from a watch or from the response to a write. Ignores it if the cache has a newer version.
     pub fn set_object(&mut self, object: Object) {
         let key = key_of(&object);
         if self.objects.get(&key).is_some_and(|known| known.version() >= object.version()) {
@@ -100,18 +100,18 @@ impl Index {
         }
         let is_another = |known: &Tracked| known.object.metadata().uid != object.metadata().uid;
         if self.objects.get(&key).is_some_and(is_another) {
-            // What was in mind for the object that had this name is not this one's.
+            // The state of the previous object of this name does not apply to this one.
             self.remove_object(&key);
         }
         match self.objects.get_mut(&key) {
             Some(tracked) => {
                 let is_same_spec = tracked.object.identity() == object.identity();
-                let is_same_news = tracked.object.has_same_news(&object);
+                let is_unchanged = tracked.object.has_same_state(&object);
                 tracked.undecodable = None;
                 tracked.object = object;
                 if is_same_spec && tracked.refusal.is_none() {
-                    // Where only a finalizer came or went, what is being written stands.
-                    if !is_same_news {
+                    // If only a finalizer was added or removed, pending changes of the status stay valid.
+                    if !is_unchanged {
                         self.refresh(&key);
                     }
                     return;
@@ -122,9 +122,9 @@ impl Index {
         self.rebuild(&key);
     }
 
-    /// Takes in the answer to a write of ours. Where the answer lacks what was sent, the CRD in the cluster is older than this
-    /// controller. Without its journal, `lastHolder` and `created` the controller begins nothing; every other field only describes.
-    /// Returns what the CRD drops, where that is not known yet.
+    /// Processes the response to a status write. If fields that were sent are missing, the CRD in the cluster is older
+    /// than this controller. Without its journal, `lastHolder` and `created` the controller starts nothing; all other
+    /// fields only describe. Returns a note for an Event if the dropped fields have changed.
     pub fn see_written(&mut self, key: &PoolKey, sent: &Object, answered: Object) -> Option<String> {
         let tracked = self.objects.get_mut(key)?;
         if tracked.object.metadata().uid != answered.metadata().uid {
@@ -135,14 +135,14 @@ impl Index {
             false => DroppedFields::between(&sent.status(), &answered.status()),
         };
         let consequence = if !sent.keeps_journal_and_holders(&answered) {
-            tracing::error!(object = %key, %dropped, "the CRD drops what is written into the status: apply the CRDs of this version");
+            tracing::error!(object = %key, %dropped, "the CRD drops status fields that the controller needs: apply the CRDs of this version");
             tracked.refused_until = Some(Instant::now() + OUTDATED_RETRY);
             "the controller starts nothing for this object"
         } else {
             "the status lacks these fields"
         };
-        let is_news = !dropped.is_empty() && tracked.dropped_fields != dropped;
-        if is_news && tracked.refused_until.is_none() {
+        let is_new = !dropped.is_empty() && tracked.dropped_fields != dropped;
+        if is_new && tracked.refused_until.is_none() {
             tracing::warn!(object = %key, %dropped, "the CRD drops optional status fields: apply the CRDs of this version");
         }
         let note = format!("the CRD drops {dropped}, so {consequence}: apply the CRDs of this version");
@@ -150,10 +150,10 @@ impl Index {
         self.set_object(answered);
         self.refresh(key);
         self.reserve_machines();
-        is_news.then_some(note)
+        is_new.then_some(note)
     }
 
-    /// Tries again what an outdated CRD made impossible: it may have been replaced.
+    /// Retries objects whose CRD was outdated, because somebody may have updated the CRD.
     pub fn retry_outdated(&mut self) {
         let now = Instant::now();
         let is_due = |tracked: &Tracked| tracked.refused_until.is_some_and(|until| until <= now);
@@ -163,7 +163,7 @@ impl Index {
         self.reserve_machines();
     }
 
-    /// Takes in the answer to a write of an object's finalizers or spec. What is to be written into its status stands.
+    /// Processes the response to a write of finalizers or spec. Pending changes of the status stay valid.
     pub fn see_object_written(&mut self, key: &PoolKey, answered: Object) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
         let is_newer = tracked.version() < answered.version();
@@ -177,10 +177,10 @@ impl Index {
         }
     }
 
-    /// Takes in an address that was created for a pool.
+    /// Processes an address that was created for a pool.
     pub fn see_created(&mut self, key: &PoolKey, scope: &Scope, address: Address, request: &CreateRequest) {
         if self.uid(key) != request.uid {
-            tracing::error!(object = %key, %address, "created for an object that is gone: nobody has this address");
+            tracing::error!(object = %key, %address, "created an address for an object that is deleted: release it at the provider");
             return;
         }
         let as_of = self.tick();
@@ -188,12 +188,12 @@ impl Index {
         self.world.set_fact(
             scope,
             address,
-            Fact { holding: Holding::Free, region, tag, is_doubtful: false, as_of },
+            Fact { holding: Holding::Free, region, tag, is_unconfirmed: false, as_of },
         );
         self.adopt(key, address);
     }
 
-    /// Keeps an address that was created for a pool until its spec lists it.
+    /// Adds a created address to the pool until the spec of the object lists it.
     pub fn adopt(&mut self, key: &PoolKey, address: Address) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
         tracked.adopted.insert(address);
@@ -203,20 +203,20 @@ impl Index {
         });
     }
 
-    /// Keeps in mind that the cloud has an address back, until the pool's spec does not list it any more.
+    /// Notes that an address was released at the provider, until the spec of the object no longer lists it.
     pub fn drop_address(&mut self, key: &PoolKey, address: Address) {
         if let Some(tracked) = self.objects.get_mut(key) {
             tracked.dropped.insert(address);
         }
     }
 
-    /// Takes note that a request for a new address failed, and may have had an effect all the same.
+    /// Notes that a request for a new address failed. With `may_have_asked`, it may have taken effect all the same.
     pub fn doubt_creation(&mut self, key: &PoolKey, may_have_asked: bool) {
         let now = self.tick();
         self.amend(key, |pool| {
             if let Some(entry) = &mut pool.creation {
                 entry.may_have_asked |= may_have_asked;
-                // Only what is read from now on can tell.
+                // Only a listing that starts later shows whether it did.
                 entry.written = now;
             }
         });
@@ -229,7 +229,7 @@ impl Index {
         }
     }
 
-    /// The addresses that an object's spec should list, where they are not those that it does.
+    /// The addresses that the spec of an object should list, or `None` if it lists them already.
     pub fn spec_addresses(&self, key: &PoolKey) -> Option<Vec<String>> {
         let tracked = self.objects.get(key)?;
         let Object::Pool(object) = &tracked.object else { return None };
@@ -244,8 +244,8 @@ impl Index {
         (wanted != listed).then_some(wanted)
     }
 
-    /// Takes what an object's status and annotations say into its pool again: the journal as it stands, and what is remembered.
-    /// What was to be written and was not is forgotten.
+    /// Reads status and annotations of an object into its pool again. Discards journal entries in memory that were not
+    /// written.
     pub fn refresh(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get(key) else { return };
         let Some(before) = self.world.pool(key) else { return };
@@ -256,7 +256,7 @@ impl Index {
         self.world.set_pool(pool);
     }
 
-    /// Puts what is remembered of a pool into it: its journal, and what was created for it.
+    /// Copies the journal and the created addresses into a pool.
     fn remember(&mut self, pool: &mut Pool) {
         let learnt = self.tick();
         let Some(tracked) = self.objects.get(&pool.key) else { return };
@@ -264,7 +264,7 @@ impl Index {
         (pool.journal, pool.creation) = codec::journal(known, tracked.object.moves(), learnt);
         pool.adopted = tracked.adopted.clone();
         pool.created_here.extend(&tracked.made);
-        // Where the CRD does not keep the names of PTR records, they are kept here for as long as a move lasts.
+        // If the CRD drops PTR names, keep them in memory until the move ends.
         if tracked.dropped_fields.contain("addresses.ptrName") {
             let moving = self.world.ptrs.iter().filter(|(address, _)| pool.entry(**address).is_some());
             let names: Vec<_> = moving.map(|(address, name)| (*address, Arc::clone(name))).collect();
@@ -272,7 +272,7 @@ impl Index {
         }
     }
 
-    /// Makes a pool of an object, from what is known of it and of all nodes and pods.
+    /// Makes the pool of an object from the object, all nodes and all pods.
     pub(super) fn rebuild(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
         let Parsed { mut pool, provider, who, mut refusal, record_refusal, age_max } = tracked.parsed();
@@ -294,10 +294,10 @@ impl Index {
             match Scope::choose(provider, matching, holders) {
                 Some(scope) => pool.scope = scope,
                 None => {
-                    let is_meant = |name: &NodeName| {
+                    let is_selected = |name: &NodeName| {
                         members.iter().any(|(member, pods)| member == name && pods.is_some())
                     };
-                    let unsupported = self.unsupported.iter().find(|(name, _)| is_meant(name));
+                    let unsupported = self.unsupported.iter().find(|(name, _)| is_selected(name));
                     refusal = Some(match unsupported {
                         Some((node, why)) => Refusal {
                             reason: Reason::UnsupportedNode,
@@ -306,7 +306,7 @@ impl Index {
                         None => Refusal {
                             reason: Reason::NoNodes,
                             message: format!(
-                                "no matching node has a providerID of {provider}, so its account is not known"
+                                "no matching node has a providerID of {provider}, so the account is unknown"
                             ),
                         },
                     });
@@ -336,10 +336,10 @@ impl Index {
     }
 }
 
-/// How long nothing is done for an object whose journal the CRD in the cluster drops, before it is tried again.
+/// The pause before the controller retries an object whose journal the CRD drops.
 pub(super) const OUTDATED_RETRY: Duration = Duration::from_secs(60);
 
-/// The pool that an object of a kind is, whether it can be decoded or not.
+/// The key of an object's pool. Works for undecodable objects too.
 fn pool_key(kind: Kind, metadata: &kube::api::ObjectMeta) -> PoolKey {
     let is_namespaced = kind != Kind::NetIPAllocations;
     let namespace = metadata.namespace.as_deref().filter(|_| is_namespaced).unwrap_or_default();
@@ -347,8 +347,8 @@ fn pool_key(kind: Kind, metadata: &kube::api::ObjectMeta) -> PoolKey {
     PoolKey { kind: kind_name(kind), namespace: namespace.into(), name: name.into() }
 }
 
-/// What stands in for an object that was never decoded: its spec, where that can be decoded without its status, or else its
-/// name in DNS.
+/// A substitute for an object that was never decoded: its spec if that can be decoded without the status, otherwise
+/// only its DNS name.
 pub(super) fn stand_in(kind: Kind, undecodable: &Undecodable) -> Option<Object> {
     fn read<K: serde::de::DeserializeOwned>(
         undecodable: &Undecodable,
@@ -356,7 +356,7 @@ pub(super) fn stand_in(kind: Kind, undecodable: &Undecodable) -> Option<Object> 
     ) -> Option<Arc<K>> {
         undecodable.with_spec(None).or_else(|| undecodable.with_spec(Some(spec))).map(Arc::new)
     }
-    // Of a record set its name is enough, which stays reserved.
+    // For a DNS name, provider, zone and name are enough: they reserve it.
     let records = undecodable.at(&["spec", "dnsRecordSet"]).or_else(|| {
         let part = |field| undecodable.at::<String>(&["spec", "dnsRecordSet", field]);
         let (provider, zone, record_name) = (part("provider"), part("zone")?, part("recordName")?);

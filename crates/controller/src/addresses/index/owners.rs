@@ -1,9 +1,9 @@
-//! Whose pods are whose, by owner references and never by name: Deployment → ReplicaSet → Pod, StatefulSet → Pod,
-//! DaemonSet → Pod.
+//! Which workload a pod belongs to, by owner references and never by name: Deployment → ReplicaSet → Pod, StatefulSet →
+//! Pod, DaemonSet → Pod.
 //!
-//! In: the metadata of everything that owns pods. Out: for a pod, the UID of what it belongs to in the end, and for a workload
-//! that somebody named, its UID. Where it can't be told whose a pod is, it may be anybody's: an address that a pod may still
-//! use is not taken.
+//! In: the metadata of all Deployments, ReplicaSets, StatefulSets and DaemonSets. Out: whether a pod belongs to a
+//! workload. If the owner of a pod is unknown, the pod may belong to any workload in its namespace, so the controller
+//! does not move an address that the pod may still use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,19 +13,19 @@ use crate::addresses::resources::workload::Workload;
 use crate::addresses::watch::{Kind, SlimPod};
 use crate::kubernetes::decode::Settled;
 
-/// Everything that owns pods.
+/// All workloads and ReplicaSets.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// The UID of each, and that of its own owner.
+    /// The UID of each, and the UID of its owner.
     known: BTreeMap<Workload, (String, Option<String>)>,
-    /// Every UID that is known.
+    /// The UIDs of all of them.
     uids: BTreeSet<String>,
-    /// The owner of each ReplicaSet, as far as it has one.
+    /// The UID of each ReplicaSet, and the UID of its owner, if it has one.
     of_replica_sets: BTreeMap<String, Option<String>>,
 }
 
 impl Owners {
-    /// Takes in what was seen; tells whether any pod may belong to something else now.
+    /// Processes an event. Returns whether the owner of any pod may have changed.
     pub(crate) fn see(&mut self, kind: Kind, change: Settled<ObjectMeta>) -> bool {
         match change {
             Settled::All(all) => {
@@ -46,8 +46,8 @@ impl Owners {
         }
     }
 
-    /// What is known of an owner whose newest version can't be decoded. Nothing is known of one that was never decoded, and
-    /// its pods may be anybody's.
+    /// The last decoded version of an owner whose newest version is undecodable. `None` if no version was ever decoded;
+    /// then its pods may belong to any workload.
     pub(crate) fn last_known(&self, kind: Kind, metadata: &ObjectMeta) -> Option<ObjectMeta> {
         let (uid, above) = self.known.get(&Workload::of(kind, metadata))?;
         let above = above.iter().map(|above| OwnerReference {
@@ -90,13 +90,13 @@ impl Owners {
         true
     }
 
-    /// Whether a pod belongs to a workload, or may. What it belongs to is not known while its owner has not been seen, or is
-    /// gone and the pod is still there; then it may be anybody's of that kind in its namespace.
+    /// Whether a pod belongs to a workload, or may belong to it. If the pod's owner is not in the cache, or was deleted
+    /// before the pod, the pod may belong to any workload of that kind in its namespace.
     pub(crate) fn has(&self, workload: &Workload, pod: &SlimPod) -> bool {
         let known = self.known.get(workload).map(|(uid, _)| uid);
         let is_near = pod.metadata.namespace.as_ref() == Some(&workload.namespace);
         let Some(owner) = controller(pod.metadata.owner_references.as_deref()) else {
-            // A workload that is deleted without its pods leaves them to the one that is made in its place.
+            // A workload that was deleted with `--cascade=orphan` leaves its pods to the workload that replaces it.
             return is_near && known.is_none() && is_evictable(pod);
         };
         match self.of_replica_sets.get(&owner.uid) {
@@ -107,7 +107,7 @@ impl Owners {
         }
     }
 
-    /// Whether a pod belongs to a workload beyond doubt.
+    /// Whether a pod certainly belongs to a workload.
     pub(crate) fn surely_has(&self, workload: &Workload, pod: &SlimPod) -> bool {
         let Some(owner) = controller(pod.metadata.owner_references.as_deref()) else { return false };
         let above = match self.of_replica_sets.get(&owner.uid) {
@@ -118,7 +118,7 @@ impl Owners {
     }
 }
 
-/// Whether a drain would move a pod: one that a DaemonSet or the kubelet itself put on the node stays.
+/// Whether a drain evicts a pod. Pods of DaemonSets and static pods of the kubelet stay.
 pub(crate) fn is_evictable(pod: &SlimPod) -> bool {
     const MIRROR: &str = "kubernetes.io/config.mirror";
     let is_mirror = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn n5_a_pod_belongs_to_a_deployment_through_its_replica_set_and_not_by_its_name() {
+    fn n5_a_deployments_pods_are_found_by_owner_not_by_name() {
         let mut owners = Owners::default();
         owners.see(Kind::Deployments, Settled::All(vec![owner("web", "d1", ""), owner("web-6", "d2", "")]));
         owners.see(
@@ -172,7 +172,7 @@ mod tests {
             Settled::All(vec![owner("web-5", "r1", "d1"), owner("web-6", "r2", "d2")]),
         );
         assert!(owners.has(&web(), &pod("ReplicaSet", "r1")));
-        assert!(!owners.has(&web(), &pod("ReplicaSet", "r2")), "that of another, whatever it is called");
+        assert!(!owners.has(&web(), &pod("ReplicaSet", "r2")), "its name does not count");
         assert!(!owners.has(&web(), &orphan()));
     }
 
@@ -186,24 +186,24 @@ mod tests {
     }
 
     #[test]
-    fn n5_the_pods_of_a_workload_that_is_deleted_count_until_they_are_gone() {
+    fn n5_pods_of_a_deleted_workload_count_until_they_are_gone() {
         let mut owners = Owners::default();
         owners.see(Kind::Deployments, all(owner("web", "d1", "")));
         owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
         owners.see(Kind::StatefulSets, all(owner("db", "s1", "")));
         assert!(owners.see(Kind::Deployments, Settled::All(Vec::new())));
-        assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "its pods may still serve");
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "its pods may still serve traffic");
         owners.see(Kind::Deployments, all(owner("web", "d2", "")));
-        assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "another is in its place, and may adopt them");
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "a new one of this name may adopt them");
         let db = Workload::new(WorkloadKind::StatefulSet, "web", "db");
         owners.see(Kind::StatefulSets, Settled::All(Vec::new()));
         assert!(owners.has(&db, &pod("StatefulSet", "s1")));
-        assert!(owners.has(&db, &orphan()), "it was deleted without its pods");
-        assert!(!owners.has(&web(), &orphan()), "this one is there, and the pod is not its own");
+        assert!(owners.has(&db, &orphan()), "it may have been deleted with --cascade=orphan");
+        assert!(!owners.has(&web(), &orphan()), "this one exists and does not own the pod");
     }
 
     #[test]
-    fn a_pod_of_a_replica_set_that_is_not_known_yet_or_has_no_owner_may_be_ours() {
+    fn a_pod_of_an_unknown_or_orphaned_replica_set_may_be_ours() {
         let mut owners = Owners::default();
         owners.see(Kind::Deployments, Settled::All(vec![owner("web", "d1", ""), owner("else", "d9", "")]));
         assert!(owners.has(&web(), &pod("ReplicaSet", "r9")));
@@ -211,28 +211,25 @@ mod tests {
             !owners.has(&Workload::new(WorkloadKind::Deployment, "other", "web"), &pod("ReplicaSet", "r9"))
         );
         assert!(owners.see(Kind::ReplicaSets, all(owner("else-1", "r9", ""))));
-        assert!(owners.has(&web(), &pod("ReplicaSet", "r9")), "it may be adopted");
-        assert!(
-            owners.see(Kind::ReplicaSets, all(owner("else-1", "r9", "d9"))),
-            "now it is known whose it is"
-        );
+        assert!(owners.has(&web(), &pod("ReplicaSet", "r9")), "the Deployment may adopt the ReplicaSet");
+        assert!(owners.see(Kind::ReplicaSets, all(owner("else-1", "r9", "d9"))), "now its owner is known");
         assert!(!owners.has(&web(), &pod("ReplicaSet", "r9")));
     }
 
     #[test]
-    fn n9_only_a_pod_whose_owner_is_known_surely_belongs_to_a_workload() {
+    fn n9_a_pod_certainly_belongs_only_if_its_owner_is_known() {
         let mut owners = Owners::default();
         owners.see(Kind::Deployments, all(owner("web", "d1", "")));
-        assert!(!owners.surely_has(&web(), &pod("ReplicaSet", "r1")), "its ReplicaSet has not been seen");
+        assert!(!owners.surely_has(&web(), &pod("ReplicaSet", "r1")), "its ReplicaSet is not in the cache");
         owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
         assert!(owners.surely_has(&web(), &pod("ReplicaSet", "r1")));
         assert!(!owners.surely_has(&web(), &orphan()));
         owners.see(Kind::Deployments, all(owner("web", "d2", "")));
-        assert!(!owners.surely_has(&web(), &pod("ReplicaSet", "r1")), "another is in its place");
+        assert!(!owners.surely_has(&web(), &pod("ReplicaSet", "r1")), "another Deployment replaced it");
     }
 
     #[test]
-    fn a_change_that_changes_nobodys_owner_is_none() {
+    fn an_event_without_a_change_of_owners_is_ignored() {
         let mut owners = Owners::default();
         assert!(owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1"))));
         assert!(!owners.see(Kind::ReplicaSets, Settled::Applied(owner("web-5", "r1", "d1"))));
@@ -240,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn n7_a_drain_does_not_move_what_a_daemon_set_or_the_kubelet_put_there() {
+    fn n7_a_drain_leaves_daemon_set_pods_and_static_pods() {
         assert!(is_evictable(&pod("ReplicaSet", "r1")));
         assert!(!is_evictable(&pod("DaemonSet", "s1")));
         let mirror = json!({"metadata": {"name": "x", "annotations": {"kubernetes.io/config.mirror": "1"}}});

@@ -1,4 +1,4 @@
-//! Takes in pods and what owns them, and counts the pods of each object on each node.
+//! Processes events of pods and their owners, and counts the pods of each object on each node.
 
 use std::collections::BTreeSet;
 
@@ -25,21 +25,21 @@ impl PodsMeant {
         }
     }
 
-    /// Whether a pod is one that may be evicted: surely the workload's own, and not on its way out already.
+    /// Whether a pod may be evicted: it certainly belongs to the workload, and is not terminating.
     pub(super) fn may_evict(&self, pod: &SlimPod, owners: &Owners) -> bool {
         let Self::Of(workload) = self else { return false };
         let is_leaving = pod.metadata.deletion_timestamp.is_some();
         !self.outstay_a_drain() && !pod.is_stand_in && !is_leaving && owners.surely_has(workload, pod)
     }
 
-    /// Whether the pods stay on a node that is drained, so that it is drained when all others have left.
+    /// Whether a drain leaves these pods on the node. Then the node counts as drained when all other pods have left.
     fn outstay_a_drain(&self) -> bool {
         matches!(self, Self::Of(workload) if workload.kind == Kind::DaemonSets)
     }
 }
 
 impl Tracked {
-    /// Whether the object means this node, and how its pods fare there.
+    /// The state of the object's pods on a node, or `None` if the object does not select the node.
     pub(super) fn membership(&self, name: &NodeName, node: &SlimNode) -> Option<Pods> {
         let Who { nodes, tolerations, pods, pods_otherwise, .. } = &self.who;
         let is_tolerated = |tolerations: &Vec<_>| {
@@ -62,7 +62,8 @@ impl Tracked {
         })
     }
 
-    /// Tells the world how the object's pods fare on a node, whether some can be evicted from there, and what is published.
+    /// Updates the world: the object's pods on a node, whether one of them can be evicted, and which node addresses to
+    /// publish.
     pub(super) fn tell(
         &self,
         world: &mut World,
@@ -78,7 +79,7 @@ impl Tracked {
         world.set_evictable(key, name, self.pods.get(name).is_some_and(|pods| pods.evictable > 0));
     }
 
-    /// Counts all pods anew.
+    /// Counts all pods again.
     pub(super) fn recount<'a>(&mut self, pods: impl Iterator<Item = &'a SlimPod>, owners: &Owners) {
         self.pods.clear();
         for pod in pods {
@@ -86,7 +87,8 @@ impl Tracked {
         }
     }
 
-    /// Counts a pod in or out, and gives the node it runs on where it matters. One that has ended does not.
+    /// Adds or removes a pod, and returns its node. Returns `None` if the pod has ended or does not matter to the
+    /// object.
     pub(super) fn count(&mut self, pod: &SlimPod, owners: &Owners, change: isize) -> Option<NodeName> {
         let meant = self.who.pods.as_ref()?;
         let is_ours = meant.means(pod, owners);
@@ -110,7 +112,7 @@ impl Tracked {
     }
 }
 
-/// Taints that say that a node is NotReady, which is judged by its condition and with its grace.
+/// Taints of NotReady nodes. They are ignored, because the node's Ready condition and the grace period decide.
 const READINESS_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
 fn has_ended(pod: &SlimPod) -> bool {
@@ -162,7 +164,7 @@ impl Index {
         }
     }
 
-    /// Counts the pods of an object anew, and tells the world.
+    /// Counts the pods of an object again, and updates the world.
     pub(super) fn recount(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
         tracked.recount(self.pods.values(), &self.owners);
@@ -191,8 +193,8 @@ impl Index {
         }
     }
 
-    /// The pod of an object's workload to evict from a node. None while no node carries the label that the pod's replacement may
-    /// select.
+    /// The pod of an object's workload to evict from a node. `None` while no node has the label `ip.ready`, which the
+    /// replacement of the pod may require.
     pub fn pod_to_evict(&self, key: &PoolKey, node: &NodeName) -> Option<&SlimPod> {
         let meant = self.objects.get(key)?.who.pods.as_ref()?;
         if !self.nodes.values().any(SlimNode::is_ip_ready) {

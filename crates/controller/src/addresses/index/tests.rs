@@ -1,4 +1,4 @@
-//! What the index makes of events.
+//! How the index processes events.
 
 use api::NetIPAllocation;
 use drivers::Listing;
@@ -17,7 +17,7 @@ fn read<K: DeserializeOwned>(object: Value) -> K {
     serde_json::from_value(object).unwrap()
 }
 
-/// An index with one node and an allocation for a workload of this kind.
+/// An index with one node, and a NetIPAllocation for a workload of this kind.
 fn index(kind: &str, workload: Kind) -> Index {
     let mut index = Index::default();
     let node =
@@ -34,10 +34,10 @@ fn index(kind: &str, workload: Kind) -> Index {
     index
 }
 
-/// The object of an index, with a status as the controller would write it and one as the apiserver stored it.
+/// The object of an index, with the status that the controller sent and with the status that the apiserver stored.
 fn written(index: &Index, sent: Value, stored: Value) -> (PoolKey, Object, Object) {
     let (key, tracked) = index.objects.iter().next().unwrap();
-    let Object::Allocation(object) = &tracked.object else { panic!("it is no allocation") };
+    let Object::Allocation(object) = &tracked.object else { panic!("not a NetIPAllocation") };
     let with = |status: Value, version: u64| {
         let mut object = NetIPAllocation::clone(object);
         object.metadata.resource_version = Some(version.to_string());
@@ -49,7 +49,7 @@ fn written(index: &Index, sent: Value, stored: Value) -> (PoolKey, Object, Objec
 }
 
 #[test]
-fn an_optional_field_that_the_crd_drops_is_reported_once_and_stops_nothing() {
+fn a_dropped_optional_field_is_reported_once_and_stops_nothing() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
     let holder = json!({"vm": "p/z/n1"});
     let address = json!({"address": "203.0.113.1", "state": "Attached", "lastHolder": holder});
@@ -63,19 +63,19 @@ fn an_optional_field_that_the_crd_drops_is_reported_once_and_stops_nothing() {
     assert!(tracked.refused_until.is_none());
     assert!(
         tracked.dropped_fields.explain(&sent.status(), &tracked.object.status()),
-        "it is written for ever"
+        "otherwise the controller writes the status forever"
     );
     assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Active);
 
     let (key, sent, stored) = written(&index, sent.status(), index.objects[&key].object.status());
-    assert_eq!(index.see_written(&key, &sent, stored), None, "this is known");
+    assert_eq!(index.see_written(&key, &sent, stored), None, "it was reported already");
     let (key, sent, stored) = written(&index, sent.status(), sent.status());
     index.see_written(&key, &sent, stored);
-    assert!(index.objects[&key].dropped_fields.is_empty(), "the CRD was replaced");
+    assert!(index.objects[&key].dropped_fields.is_empty(), "the CRD was updated");
 }
 
 #[test]
-fn a_crd_that_drops_ptr_names_holds_up_no_move() {
+fn a_crd_that_drops_ptr_names_blocks_no_move() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
     let moved: Address = "203.0.113.1".parse().unwrap();
     let entry =
@@ -90,7 +90,7 @@ fn a_crd_that_drops_ptr_names_holds_up_no_move() {
     let (key, sent, stored) = written(&index, status(json!({"ptrName": "a.example.com"})), status(json!({})));
     index.see_written(&key, &sent, stored).unwrap();
     let name = |index: &Index| index.world.pool(&key).unwrap().ptrs.get(&moved).cloned();
-    assert_eq!(name(&index).as_deref(), Some("a.example.com"), "otherwise it is to be kept for ever");
+    assert_eq!(name(&index).as_deref(), Some("a.example.com"), "otherwise the move would never continue");
     index.rebuild(&key);
     assert_eq!(name(&index).as_deref(), Some("a.example.com"));
 }
@@ -124,19 +124,19 @@ async fn an_object_is_retried_after_its_crd_dropped_the_journal() {
         assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Active);
         assert!(
             !sent.keeps_journal_and_holders(&index.objects[&key].object),
-            "it would not be written again"
+            "otherwise the status would not be written again"
         );
     }
 }
 
 #[test]
-fn a_kind_that_is_gone_holds_up_the_others_only_while_something_of_it_may_be_left() {
+fn a_deleted_crd_blocks_others_only_while_its_objects_may_exist() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
     let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::NetIPAllocations);
     index.known.extend(others);
     assert!(index.is_complete());
     index.see(Seen::Absent(Kind::NetIPAllocations));
-    assert!(!index.is_complete(), "its object may still be there");
+    assert!(!index.is_complete(), "its object may still exist");
     let gone = json!({"metadata": {"name": "edge", "uid": "a1", "resourceVersion": "2"}, "spec": {
         "reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"},
     }});
@@ -149,7 +149,7 @@ fn a_kind_that_is_gone_holds_up_the_others_only_while_something_of_it_may_be_lef
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_a_while_a_new_leader_believes_the_status_where_a_cloud_that_shows_things_late_says_otherwise() {
+async fn a_new_leader_does_not_trust_stale_reads_that_contradict_status() {
     let (address, scope) =
         ("203.0.113.1".parse().unwrap(), Scope { provider: Provider::Aws, account: "us-east-1".into() });
     let node = |is_ready: bool| {
@@ -159,7 +159,7 @@ async fn for_a_while_a_new_leader_believes_the_status_where_a_cloud_that_shows_t
             "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
         })
     };
-    let believed = async |is_ready: bool, state: &str, wait: Duration, told: Holding| {
+    let fact = async |is_ready: bool, state: &str, wait: Duration, listed: Holding| {
         let mut index = Index::default();
         index.see(Seen::Nodes(Change::All(vec![read(node(is_ready))])));
         let allocation = json!({
@@ -172,7 +172,7 @@ async fn for_a_while_a_new_leader_believes_the_status_where_a_cloud_that_shows_t
         index.see(Seen::Allocations(Change::All(vec![read(allocation)])));
         index.distrust_late_reads(&BTreeMap::from([(Provider::Aws, Duration::from_secs(30))]));
         tokio::time::sleep(wait).await;
-        let listed = drivers::Listed { holding: told, region: None, tag: None };
+        let listed = drivers::Listed { holding: listed, region: None, tag: None };
         let listing = Listing { addresses: BTreeMap::from([(address, listed)]), ..Listing::default() };
         let as_of = index.tick();
         index.see_listing(&scope, Ok(listing), as_of);
@@ -180,31 +180,31 @@ async fn for_a_while_a_new_leader_believes_the_status_where_a_cloud_that_shows_t
         index.world.fact(&scope, address).unwrap().holding.clone()
     };
     let holder = Holding::By("us-east-1/i-1".into());
-    assert_eq!(believed(true, "Attached", Duration::ZERO, holder.clone()).await, holder);
-    for told in [Holding::Free, Holding::By("us-east-1/i-2".into())] {
-        let doubted = believed(true, "Attached", Duration::ZERO, told.clone()).await;
+    assert_eq!(fact(true, "Attached", Duration::ZERO, holder.clone()).await, holder);
+    for listed in [Holding::Free, Holding::By("us-east-1/i-2".into())] {
+        let doubted = fact(true, "Attached", Duration::ZERO, listed.clone()).await;
         assert!(matches!(doubted, Holding::Unknown(_)), "{doubted:?}");
-        assert_eq!(believed(true, "Attached", Duration::from_secs(30), told.clone()).await, told);
-        let again = believed(true, "Unknown", Duration::ZERO, told.clone()).await;
-        assert!(matches!(again, Holding::Unknown(_)), "this is what is written of it meanwhile");
-        let arrived = believed(true, "Moving", Duration::ZERO, told.clone()).await;
-        assert!(matches!(arrived, Holding::Unknown(_)), "it has arrived, and nobody has said so yet");
+        assert_eq!(fact(true, "Attached", Duration::from_secs(30), listed.clone()).await, listed);
+        let again = fact(true, "Unknown", Duration::ZERO, listed.clone()).await;
+        assert!(matches!(again, Holding::Unknown(_)), "the status says Unknown meanwhile");
+        let arrived = fact(true, "Moving", Duration::ZERO, listed.clone()).await;
+        assert!(matches!(arrived, Holding::Unknown(_)), "it is attached, but the status does not say so yet");
         for settled in ["Unattached", "Foreign"] {
-            assert_eq!(believed(true, settled, Duration::ZERO, told.clone()).await, told);
+            assert_eq!(fact(true, settled, Duration::ZERO, listed.clone()).await, listed);
         }
     }
-    let of_a_dead_node = async |told| believed(false, "Attached", Duration::ZERO, told).await;
-    assert_eq!(of_a_dead_node(Holding::Free).await, Holding::Free, "nobody is served there");
-    let elsewhere = of_a_dead_node(Holding::By("us-east-1/i-2".into())).await;
-    assert!(matches!(elsewhere, Holding::Unknown(_)), "it may have left there for the node that died");
+    let if_not_ready = async |listed| fact(false, "Attached", Duration::ZERO, listed).await;
+    assert_eq!(if_not_ready(Holding::Free).await, Holding::Free, "a failed node serves no traffic");
+    let elsewhere = if_not_ready(Holding::By("us-east-1/i-2".into())).await;
+    assert!(matches!(elsewhere, Holding::Unknown(_)), "it may have moved from there to the failed node");
 }
 
 #[test]
-fn an_account_of_which_something_was_not_told_is_not_known_as_a_whole_until_all_is() {
+fn an_account_is_unknown_until_a_listing_is_complete() {
     let mut index = Index::default();
     let scope = Scope { provider: plan::Provider::Gcp, account: "p".into() };
     let whole = Listing::default();
-    let partial = Listing { untold: vec!["a region".into()], ..Listing::default() };
+    let partial = Listing { unreachable: vec!["a region".into()], ..Listing::default() };
     for (listing, is_known) in [(&whole, true), (&partial, false), (&whole, true)] {
         let as_of = index.tick();
         index.see_listing(&scope, Ok(listing.clone()), as_of);
@@ -220,7 +220,7 @@ fn pod(name: &str, owner: &str, uid: &str, phase: &str) -> Box<Decoded<SlimPod>>
     })))
 }
 
-/// How the allocation's pods fare on the node.
+/// The state of the allocation's pods on the node.
 fn pods(index: &Index) -> Pods {
     let (_, tracked) = index.objects.first_key_value().unwrap();
     let (name, node) = index.nodes.first_key_value().unwrap();
@@ -228,7 +228,7 @@ fn pods(index: &Index) -> Pods {
 }
 
 #[test]
-fn a_machine_that_can_get_no_address_is_told_until_there_are_only_others() {
+fn an_unsupported_vm_is_reported_until_its_node_is_gone() {
     let node = |name: &str, machine: &str| {
         let id = format!("azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/{machine}");
         Box::new(read::<Decoded<SlimNode>>(json!({"metadata": {"name": name}, "spec": {"providerID": id}})))
@@ -262,7 +262,7 @@ fn a_machine_that_can_get_no_address_is_told_until_there_are_only_others() {
 }
 
 #[test]
-fn only_taints_that_announce_a_nodes_end_move_its_address() {
+fn only_taints_of_a_planned_removal_move_the_address() {
     let is_leaving = |taint: &str, effect: &str| {
         let taints = json!([{"key": taint, "effect": effect}]);
         let node = json!({"metadata": {"name": "n1"}, "spec": {"taints": taints}});
@@ -278,7 +278,7 @@ fn only_taints_that_announce_a_nodes_end_move_its_address() {
 }
 
 #[test]
-fn n5_a_workloads_pods_are_on_a_node_from_when_they_are_seen_until_they_are_gone_or_have_ended() {
+fn n5_a_workloads_pods_count_until_they_are_gone_or_have_ended() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
     assert_eq!(pods(&index), Pods::Absent);
     index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
@@ -293,10 +293,10 @@ fn n5_a_workloads_pods_are_on_a_node_from_when_they_are_seen_until_they_are_gone
 }
 
 #[test]
-fn n5_pods_are_counted_again_when_it_is_known_whose_they_are() {
+fn n5_pods_are_counted_again_when_their_owner_is_known() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
     index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w2", "Running"))));
-    assert_eq!(pods(&index), Pods::Present, "nobody knows yet whose it is");
+    assert_eq!(pods(&index), Pods::Present, "its owner is not known yet");
     let other = json!({"name": "other", "namespace": "web", "uid": "w2"});
     index.see(Seen::Owners(Kind::StatefulSets, Change::Applied(Box::new(read(other)))));
     assert_eq!(pods(&index), Pods::Absent);
@@ -315,10 +315,10 @@ fn n6_without_a_workload_no_pod_keeps_an_address_on_a_cordoned_node() {
 }
 
 #[test]
-fn n7_a_daemon_sets_pod_holds_its_nodes_address_until_every_other_evictable_pod_has_left() {
+fn n7_a_daemon_set_pod_keeps_the_address_until_the_node_is_drained() {
     let mut index = index("DaemonSet", Kind::DaemonSets);
     index.see(Seen::Pods(Change::Applied(pod("other", "ReplicaSet", "r1", "Running"))));
-    assert_eq!(pods(&index), Pods::Absent, "none of the workload's pods is there");
+    assert_eq!(pods(&index), Pods::Absent, "the node has no pod of the workload");
     index.see(Seen::Pods(Change::Applied(pod("web", "DaemonSet", "w1", "Running"))));
     assert_eq!(pods(&index), Pods::Present);
     let agent = json!({"name": "agent", "namespace": "web", "uid": "w9"});
@@ -327,10 +327,10 @@ fn n7_a_daemon_sets_pod_holds_its_nodes_address_until_every_other_evictable_pod_
     index.see(Seen::Pods(Change::Deleted(Box::new(
         pod("other", "ReplicaSet", "r1", "Running").meta().clone(),
     ))));
-    assert_eq!(pods(&index), Pods::Absent, "what a drain leaves on the node does not count");
+    assert_eq!(pods(&index), Pods::Absent, "pods that a drain leaves on the node don't count");
 }
 
-/// An allocation of two addresses in a version, which can be decoded or not.
+/// A NetIPAllocation with two addresses, decodable or not.
 fn allocation(version: &str, is_decodable: bool) -> Decoded<NetIPAllocation> {
     let epoch = if is_decodable { json!(3) } else { json!("newer") };
     let entry = json!({
@@ -354,10 +354,10 @@ fn an_undecodable_object_keeps_its_last_version_and_acts_on_nothing() {
     index.see(Seen::Allocations(Change::Applied(Box::new(allocation("2", false)))));
     let pool = index.world.pool(&edge()).unwrap();
     assert_eq!(pool.policy.mode, Mode::Refused);
-    assert!(pool.entry("203.0.113.9".parse().unwrap()).is_some(), "its journal stays");
+    assert!(pool.entry("203.0.113.9".parse().unwrap()).is_some(), "the last journal stays");
     assert_eq!(index.undecodable.of(Kind::NetIPAllocations).collect::<Vec<_>>(), [("", "edge")]);
     index.see(Seen::Allocations(Change::All(vec![allocation("2", false)])));
-    assert!(index.world.pool(&edge()).is_some(), "and a relist does not remove it");
+    assert!(index.world.pool(&edge()).is_some(), "a relist does not remove it");
     index.see(Seen::Allocations(Change::Applied(Box::new(allocation("3", true)))));
     assert!(index.objects[&edge()].undecodable.is_none());
     assert!(index.world.reserved_machines.is_empty());
@@ -365,7 +365,7 @@ fn an_undecodable_object_keeps_its_last_version_and_acts_on_nothing() {
 }
 
 #[test]
-fn an_object_that_was_never_decoded_reserves_its_addresses_and_machines() {
+fn a_never_decoded_object_reserves_its_addresses_and_vms() {
     let mut index = Index::default();
     index.see(Seen::Allocations(Change::All(vec![allocation("2", false)])));
     let pool = index.world.pool(&edge()).unwrap();
@@ -379,7 +379,7 @@ fn an_object_that_was_never_decoded_reserves_its_addresses_and_machines() {
 }
 
 #[test]
-fn an_object_whose_spec_is_undecodable_reserves_its_addresses_and_its_name() {
+fn an_undecodable_spec_reserves_its_addresses_and_dns_name() {
     let metadata = json!({"name": "x", "namespace": "web", "uid": "u", "resourceVersion": "1"});
     for ttl in [json!(60), json!("soon")] {
         let dns = json!({"zone": "example.com", "recordName": "hello", "provider": "cloudflare", "ttl": ttl});
@@ -401,7 +401,7 @@ fn an_object_whose_spec_is_undecodable_reserves_its_addresses_and_its_name() {
 }
 
 #[test]
-fn an_undecodable_node_keeps_its_machine_and_is_not_known_to_be_ready() {
+fn an_undecodable_node_keeps_its_vm_and_its_readiness_is_unknown() {
     let node = |unschedulable: Value| {
         let ready = json!([{"type": "Ready", "status": "True"}]);
         read::<Decoded<SlimNode>>(json!({
@@ -426,7 +426,7 @@ fn an_undecodable_node_keeps_its_machine_and_is_not_known_to_be_ready() {
 }
 
 #[test]
-fn an_undecodable_pod_is_on_its_node_and_never_evicted() {
+fn an_undecodable_pod_counts_on_its_node_and_is_never_evicted() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
     let owner =
         json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "x", "uid": "w1", "controller": true});
@@ -443,14 +443,14 @@ fn an_undecodable_pod_is_on_its_node_and_never_evicted() {
     };
     assert!(evictable(&index));
     index.see(Seen::Pods(Change::All(vec![broken.clone()])));
-    assert_eq!(pods(&index), Pods::Unknown, "the last version stays");
+    assert_eq!(pods(&index), Pods::Unknown, "the last decoded version stays");
     assert!(!evictable(&index));
     let mut unbound: Value = json!({"metadata": {"name": "web-0", "namespace": "web"}});
     unbound["metadata"]["ownerReferences"] = json!([owner]);
     index.see(Seen::Pods(Change::All(vec![read(unbound)])));
     assert_eq!(pods(&index), Pods::Absent);
     index.see(Seen::Pods(Change::All(vec![broken])));
-    assert_eq!(pods(&index), Pods::Unknown, "it was bound to its node since");
+    assert_eq!(pods(&index), Pods::Unknown, "the pod was bound to its node since");
 }
 
 #[test]
@@ -464,5 +464,5 @@ fn an_undecodable_owner_keeps_its_last_version() {
     assert!(matches!(broken, Decoded::Undecodable(_)));
     index.see(Seen::Owners(Kind::StatefulSets, Change::All(vec![broken])));
     let meant = index.objects.values().next().unwrap().who.pods.as_ref().unwrap();
-    assert!(meant.may_evict(index.pods.values().next().unwrap(), &index.owners), "its owner is still known");
+    assert!(meant.may_evict(index.pods.values().next().unwrap(), &index.owners), "the last owner stays");
 }

@@ -1,4 +1,4 @@
-//! An object as the index knows it, and what became of it.
+//! An object in the index, with everything that the index knows about it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,36 +15,36 @@ use crate::addresses::resources::refusal::Refusal;
 use crate::kubernetes::decode::Undecodable;
 use crate::kubernetes::watch::version;
 
-/// An object and what became of it.
+/// An object, and everything that the index knows about it.
 pub struct Tracked {
-    /// The object as last read or written.
+    /// The newest version that could be decoded.
     pub object: Object,
-    /// Why it can't be acted on, if so.
+    /// Why the controller can't act on the object.
     pub refusal: Option<Refusal>,
-    /// Why its name can't be published, if so.
+    /// Why the controller can't publish its DNS name.
     pub record_refusal: Option<Refusal>,
-    /// How old its facts may get.
+    /// The maximum age of its facts.
     pub age_max: Duration,
-    /// The CRD in the cluster drops the journal or what is remembered of addresses, so nothing is done before this time.
+    /// The CRD drops fields that the controller needs, so it does nothing for the object before this time.
     pub refused_until: Option<Instant>,
-    /// Fields of its status that the CRD in the cluster does not keep.
+    /// Fields of its status that the CRD drops.
     pub dropped_fields: DroppedFields,
-    /// What the newest version names, where it can't be decoded. Then `object` is the last version that could be, or only
-    /// stands in for it, and nothing is written.
+    /// Addresses and VMs in the newest version, if that is undecodable. Then `object` is the last decoded version or a
+    /// substitute, and the controller does not write the object.
     pub undecodable: Option<Reserved>,
-    /// Which nodes it means.
+    /// Which nodes and pods it selects.
     pub(super) who: Who,
-    /// Addresses that were created for it, until its spec lists them.
+    /// Addresses that were created for it and that its spec does not list yet.
     pub(super) adopted: BTreeSet<Address>,
-    /// Addresses that were created for it by this process.
+    /// Addresses that this process created for it.
     pub(super) made: BTreeSet<Address>,
-    /// Addresses that the cloud has back, until its spec does not list them any more.
+    /// Addresses that were released and that its spec still lists.
     pub(super) dropped: BTreeSet<Address>,
-    /// The pods on each node, as far as they matter.
+    /// The number of pods on each node.
     pub(super) pods: BTreeMap<NodeName, PodCount>,
 }
 
-/// What an object names that can't be decoded.
+/// The addresses and VMs in an undecodable object.
 #[derive(Debug)]
 pub struct Reserved {
     pub(super) version: u64,
@@ -53,7 +53,7 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// A machine may be named by its id or by the providerID of its node. What else is named matches no machine.
+    /// A VM may be named by its ID or by the providerID of its node. Strings that are neither match no VM.
     pub(super) fn new(undecodable: &Undecodable) -> Self {
         let ids = undecodable.strings().filter(|text| !text.is_empty() && text.len() <= MACHINE_ID_MAX);
         let machines = ids.flat_map(|text| {
@@ -68,26 +68,26 @@ impl Reserved {
     }
 }
 
-/// The most characters of a machine's id.
+/// The maximum length of a VM's ID.
 const MACHINE_ID_MAX: usize = 512;
 
-/// How many pods are on a node.
+/// Numbers of pods on a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PodCount {
-    /// Those of the object.
+    /// Pods of the object.
     pub(super) ours: usize,
-    /// Those of them that are Ready.
+    /// Pods of the object that are Ready.
     pub(super) ready: usize,
-    /// Others that a drain would move.
+    /// Other pods that a drain evicts.
     pub(super) others: usize,
-    /// Those of the object's workload that can be evicted.
+    /// Pods of the object's workload that may be evicted.
     pub(super) evictable: usize,
-    /// Those of the object that can't be decoded.
+    /// Pods of the object that are undecodable.
     pub(super) undecodable: usize,
 }
 
 impl Tracked {
-    /// An object of which nothing is known but itself.
+    /// A new object.
     pub(super) fn new(object: Object) -> Self {
         let (nodes, tolerations, pods) = (Selector::default(), None, None);
         Self {
@@ -106,14 +106,14 @@ impl Tracked {
         }
     }
 
-    /// The newest version that was seen, decoded or not.
+    /// The newest version, decoded or not.
     pub(super) fn version(&self) -> u64 {
         let undecodable = self.undecodable.as_ref().map_or(0, |reserved| reserved.version);
         self.object.version().max(undecodable)
     }
 
-    /// What the front end makes of it. Every address in an undecodable object counts as listed by it; the usual rules
-    /// decide which object owns it.
+    /// The parsed object. Every address in an undecodable object counts as listed by it; the usual rules decide which
+    /// object owns the address.
     pub(super) fn parsed(&self) -> Parsed {
         let mut parsed = resources::parse(&self.object);
         let is_for_addresses = !matches!(self.object, Object::Records(_));

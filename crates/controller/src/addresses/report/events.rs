@@ -21,8 +21,8 @@ fn reference(object: &impl Resource, kind: &str, api_version: &str) -> ObjectRef
     }
 }
 
-/// What an object's new status says that the present one does not. That addresses are moved or created is told one by one,
-/// and that the cloud has not been asked yet is no news.
+/// The Event for a new reason of the condition `Ready`. There is none for moves and creations, which have separate
+/// Events, and none for the first `Unknown`, before the first listing.
 pub(super) fn of_status(present: &Object, new: &Object) -> Option<NewEvent> {
     let ready = |object: &Object| {
         object.conditions().iter().find(|condition| condition.type_ == ConditionType::Ready.name()).cloned()
@@ -38,7 +38,7 @@ pub(super) fn of_status(present: &Object, new: &Object) -> Option<NewEvent> {
     Some(NewEvent::of_object(new, reason, "Reconcile", now.message))
 }
 
-/// What is to be said of an object that uses what will go one day.
+/// The Event of an object that uses a deprecated field.
 pub(super) fn of_deprecation(object: &Object) -> Option<NewEvent> {
     let Object::Allocation(allocation) = object else { return None };
     let workload = allocation.spec.workload().filter(|workload| workload.deprecated)?;
@@ -51,7 +51,7 @@ pub(super) fn of_deprecation(object: &Object) -> Option<NewEvent> {
 }
 
 impl NewEvent {
-    /// Something that happened to an object.
+    /// An Event on an object.
     pub fn of_object(
         object: &Object,
         reason: impl Into<EventKind>,
@@ -78,7 +78,7 @@ impl NewEvent {
         Self { regarding, kind: reason.into(), action, note }
     }
 
-    /// Something that happened to a node.
+    /// An Event on a node.
     pub fn of_node(name: &NodeName, node: Option<&SlimNode>, reason: EventReason, note: String) -> Self {
         let regarding = ObjectReference {
             api_version: Some("v1".into()),

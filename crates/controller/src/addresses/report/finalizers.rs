@@ -1,4 +1,5 @@
-//! Finalizers and the spec: what an object needs before something is begun for it, and when it may go.
+//! Patches of finalizers and spec: when an object gets the finalizer, when it loses it, and which addresses its spec
+//! lists.
 
 use api::FINALIZER;
 use plan::{Address, Journal, Mode, Plan, Pool, PoolKey, Published, Verdict};
@@ -6,16 +7,15 @@ use serde_json::{Value, json};
 
 use crate::addresses::index::Index;
 
-/// What an object's finalizers and spec need.
-pub(super) struct Owed {
-    /// The change.
+/// A patch of an object's finalizers or spec.
+pub(super) struct ObjectPatch {
     pub(super) patch: Value,
-    /// Whether it comes after the status is written: a finalizer goes only once the journal is known to be empty.
+    /// Whether the status is written first. The finalizer is removed only after the journal was written as empty.
     pub(super) is_last: bool,
 }
 
-/// The change that an object's finalizers and spec need, if any.
-pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Owed> {
+/// The patch that an object's finalizers or spec need, if any.
+pub(super) fn patch(index: &Index, plan: &Plan, key: &PoolKey) -> Option<ObjectPatch> {
     let metadata = index.objects.get(key)?.object.metadata();
     let pool = index.world.pool(key)?;
     let listed = metadata.finalizers.as_deref().unwrap_or_default();
@@ -23,18 +23,18 @@ pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Owed> {
     let is_deleted = metadata.deletion_timestamp.is_some();
     let is_asking = index.world.in_flight.creations.contains_key(key);
     let needs_finalizer = match &pool.journal {
-        // Whoever wrote it knows what it is there for.
+        // A newer controller wrote the journal, so this one neither adds nor removes the finalizer.
         Journal::Unreadable => has_finalizer,
         Journal::Known(moves) => {
             let is_unfinished = !moves.is_empty() || pool.creation.is_some() || !pool.adopted.is_empty();
             let published = plan.published.get(key).map(Vec::as_slice).unwrap_or_default();
             let was_published = index.objects.get(key)?.object.dns().is_some_and(|dns| dns.owner.is_some());
-            let is_published = published.iter().any(|(_, said)| !is_over(said, was_published));
+            let is_published = published.iter().any(|(_, state)| !is_over(state, was_published));
             is_asking
                 || needs_finalizer(pool, plan.verdicts.get(key)?, is_unfinished, is_deleted, is_published)
         }
     };
-    // An object that is being deleted can't get one any more.
+    // The apiserver does not accept new finalizers on an object that is being deleted.
     let is_added = needs_finalizer && !has_finalizer && !is_deleted;
     let is_removed = has_finalizer && !needs_finalizer;
     let spec = index.spec_addresses(key);
@@ -51,10 +51,10 @@ pub(super) fn owed(index: &Index, plan: &Plan, key: &PoolKey) -> Option<Owed> {
     if let Some(spec) = spec {
         patch["spec"]["ips"] = json!(spec);
     }
-    Some(Owed { patch, is_last })
+    Some(ObjectPatch { patch, is_last })
 }
 
-/// Whether an object must not go yet, given whether something of it is unfinished and whether it is being deleted.
+/// Whether an object needs the finalizer.
 fn needs_finalizer(
     pool: &Pool,
     verdicts: &[(Address, Verdict)],
@@ -62,9 +62,9 @@ fn needs_finalizer(
     is_deleted: bool,
     is_published: bool,
 ) -> bool {
-    let is_let_go = |(_, said): &(Address, Verdict)| {
+    let is_done = |(_, verdict): &(Address, Verdict)| {
         matches!(
-            said,
+            verdict,
             Verdict::Leaving
                 | Verdict::Disabled
                 | Verdict::Unmarked
@@ -77,19 +77,19 @@ fn needs_finalizer(
     match pool.policy.mode {
         Mode::Active => is_unfinished || pool.policy.detaches_on_delete,
         Mode::Leaving => {
-            let is_held = is_published || !verdicts.iter().all(is_let_go);
+            let is_held = is_published || !verdicts.iter().all(is_done);
             is_unfinished || (pool.policy.detaches_on_delete && is_held)
         }
         Mode::Observe => is_unfinished,
-        // What can't be acted on never finishes, and must not stay for ever once nobody wants it.
+        // The controller can't finish anything for a refused object, so it must not block its deletion.
         Mode::Refused => is_unfinished && !is_deleted,
     }
 }
 
-/// Whether nothing is left to do with a set of records of an object that is being deleted. One that can't be read and was never
-/// published holds up nothing.
-fn is_over(said: &Published, was_published: bool) -> bool {
-    match said {
+/// Whether nothing is left to do for the DNS name of an object that is being deleted. A name that can't be read and was
+/// never published does not block the deletion.
+fn is_over(state: &Published, was_published: bool) -> bool {
+    match state {
         Published::Left
         | Published::Gone
         | Published::Conflict(_)

@@ -1,9 +1,9 @@
-//! The marks on nodes: the label `ip.ready`, the label that names the allocation, and the annotation with the floating
-//! address.
+//! The marks on nodes: the label `ip.ready`, the label that names the NetIPAllocation, and the annotation with the
+//! floating address.
 //!
-//! All go out in one merge patch per node. A merge patch also removes a mark that a predecessor of this controller set,
-//! which server-side apply would leave alone because another manager owns it. The patch names the version of the node that
-//! was looked at, so one that was held up undoes nothing that came later.
+//! In: nodes, and the marks in the plan. Out: one merge patch per node. A merge patch can also remove a mark that an
+//! earlier controller set. Server-side apply would not remove it, because another field manager owns it. The patch
+//! contains the `resourceVersion` of the node, so a delayed patch can't undo a later one.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -25,18 +25,18 @@ pub(super) fn differences(index: &Index, marks: &Marks) -> Vec<(NodeName, String
         let patch = difference(name, node, marks)?;
         Some((name.clone(), node.resource_version().unwrap_or_default(), patch))
     };
-    // Nothing is written to a node that can't be decoded.
+    // The controller does not write to undecodable nodes.
     index.nodes.iter().filter(|(_, node)| !node.is_stand_in).filter_map(needs).collect()
 }
 
 pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Result<(), kube::Error> {
-    tracing::info!(node = %name, %patch, "marking");
+    tracing::info!(node = %name, %patch, "updating node labels and annotations");
     let api: Api<Node> = Api::all(client);
     api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
 }
 
-/// The patch that gives a node its marks, where it needs one. Nothing is taken away while something is not known, or what it tells of
-/// is coming.
+/// The patch that a node needs to get its marks, if any. It removes no mark while a fact about this kind is unknown, or
+/// while an address of this kind is being attached to the node.
 fn difference(name: &NodeName, node: &SlimNode, marks: &Marks) -> Option<Value> {
     let held = |kind: &'static str| marks.holders.get(kind).and_then(|holders| holders.get(name));
     let is_coming = |kind| marks.coming.get(kind).is_some_and(|nodes| nodes.contains(name));
@@ -72,7 +72,7 @@ fn difference(name: &NodeName, node: &SlimNode, marks: &Marks) -> Option<Value> 
     Some(json!({"metadata": metadata}))
 }
 
-/// What makes the present entries into the wanted ones. Ours are these, and all below one that ends in a slash.
+/// The changes from the present entries to the wanted ones. `ours` are our keys; one that ends in a slash is a prefix.
 fn changes(
     present: &BTreeMap<String, String>,
     wanted: Vec<(String, String)>,
@@ -82,7 +82,7 @@ fn changes(
     let mut changes = serde_json::Map::new();
     if may_remove {
         for name in ours {
-            // This is asked of every node in every round, so only what begins like ours is looked at.
+            // This runs for every node in every plan, so it looks only at keys from our prefix on.
             let from = (Bound::Included(*name), Bound::Unbounded);
             let is_ours = |key: &str| key == *name || (name.ends_with('/') && key.starts_with(name));
             let present = present.range::<str, _>(from).map(|(key, _)| key).take_while(|key| is_ours(key));
@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_carries_its_marks_costs_no_write() {
+    fn a_node_with_the_right_marks_costs_no_write() {
         assert_eq!(diff(&node(json!({}), json!({})), &marks(&[], &[])), None);
         let marked = node(json!({"ip.ready": "true", OF_EDGE: "true"}), json!({}));
         assert_eq!(diff(&marked, &marks(&["NetIPAllocation"], &[])), None);
     }
 
     #[test]
-    fn a_node_that_an_address_is_coming_to_keeps_the_label_that_it_may_need_by_now() {
+    fn a_node_keeps_its_label_while_an_address_is_being_attached() {
         let marked = node(json!({"ip.ready": "true", OF_EDGE: "true"}), json!({}));
         let mut coming = marks(&[], &[]);
         coming.coming.entry("NetIPAllocation").or_default().insert("n1".into());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn n9_a_label_names_the_allocation_and_follows_when_it_is_another() {
+    fn n9_a_label_names_the_allocation_and_changes_with_it() {
         let of_other = "allocation.netinfra.darkbrains.com/other";
         let marked = node(json!({"ip.ready": "true", of_other: "true", "role": "edge"}), json!({}));
         let patch = diff(&marked, &marks(&["NetIPAllocation"], &[])).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_and_annotations_that_only_begin_like_ours_are_left_alone() {
+    fn keys_that_only_begin_like_ours_stay_unchanged() {
         let others = json!({"ip.ready2": "true", "ip.ready.example.com/x": "true"});
         let annotations = json!({"flipop.digitalocean.com/ipv4-reserved-ip-note": "x"});
         assert_eq!(diff(&node(others, annotations), &marks(&[], &[])), None);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_taken_away_only_where_everything_of_its_kind_is_known() {
+    fn a_mark_is_removed_only_if_all_facts_of_its_kind_are_known() {
         let marked = node(json!({"ip.ready": "true"}), json!({}));
         assert_eq!(diff(&marked, &marks(&[], &["NetIPAllocation"])), None);
         let patch = diff(&marked, &marks(&[], &["FloatingIPPool"])).unwrap();

@@ -1,10 +1,10 @@
-//! The state that each verdict has in a status.
+//! The state in the status for each verdict.
 
 use api::status::AddressState;
 use plan::Verdict;
 
-pub(super) fn state(said: &Verdict) -> AddressState {
-    match said {
+pub(super) fn state(verdict: &Verdict) -> AddressState {
+    match verdict {
         Verdict::Settled(_) | Verdict::Lingers(..) | Verdict::Queued(_) => AddressState::Attached,
         Verdict::Moving(_) => AddressState::Moving,
         Verdict::NoNode | Verdict::OtherRegion(..) => AddressState::Unattached,

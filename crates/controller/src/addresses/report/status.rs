@@ -1,4 +1,7 @@
-//! The status of objects.
+//! Builds the status of objects from the plan.
+//!
+//! In: an object, its pool, and the plan. Out: the object with its new status, or nothing if the
+//! status is already right.
 
 #[cfg(test)]
 mod tests;
@@ -12,25 +15,26 @@ use api::status::{AddressState, AddressStatus, Holder, Moves, RecordStatus, Summ
 use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use plan::{
-    Address, Astray, ConditionType, Holding, Lacking, Plan, Pool, PoolKey, Published, Reason, RecordName,
-    Timestamp, Verdict,
+    Address, ConditionType, Holding, Lacking, MisplacedPods, Plan, Pool, PoolKey, Published, Reason,
+    RecordName, Timestamp, Verdict, VmId,
 };
 
 use super::state::state;
-use crate::addresses::codec::{self, whole_seconds};
+use crate::addresses::codec::{self, Description, Memory, whole_seconds};
 use crate::addresses::index::Index;
 use crate::addresses::object::Object;
 use crate::addresses::resources::refusal::Refusal;
 use crate::kubernetes::conditions;
 use crate::kubernetes::limits::{self, MESSAGE_MAX, PROPOSED_MAX, VALUES_MAX, cut};
 
-/// The most nodes that each of FLIPOP's lists names. A cluster may have thousands, and the object must still fit.
+/// The maximum length of FLIPOP's lists of nodes. A cluster may have thousands of nodes, and the size of an object is
+/// limited.
 const NODES_MAX: usize = 100;
 
-/// The most steps that a status proposes.
+/// The maximum number of proposed steps in a status.
 const PROPOSED_COUNT_MAX: usize = 100;
 
-/// The parts of a status that both kinds have.
+/// The parts of a status that NetIPAllocation and FloatingIPPool have in common.
 struct Common {
     addresses: Vec<AddressStatus>,
     summary: Summary,
@@ -39,7 +43,7 @@ struct Common {
     proposed: Vec<String>,
 }
 
-/// What an object's status says now.
+/// The current status of an object.
 struct Present<'a> {
     addresses: &'a [AddressStatus],
     conditions: &'a [Condition],
@@ -47,26 +51,36 @@ struct Present<'a> {
     generation: Option<i64>,
 }
 
-/// The object with its new status, where that differs from the one it has. Nothing is said of an object that the plan has
-/// not looked at.
+/// The object with its new status, or `None` if the status does not change or the plan has no verdicts for the object.
 pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp) -> Option<Object> {
     let tracked = index.objects.get(key)?;
     let pool = index.world.pool(key)?;
     let verdicts = plan.verdicts.get(key)?;
-    let (refusal, lacking, astray) = (tracked.refusal.as_ref(), plan.lacking.get(key), plan.astray.get(key));
+    let (refusal, lacking, misplaced_pods) =
+        (tracked.refusal.as_ref(), plan.lacking.get(key), plan.misplaced_pods.get(key));
     let record_refusal = tracked.record_refusal.as_ref();
     let published = plan.published.get(key).map(Vec::as_slice).unwrap_or_default();
     let losses = &plan.losses;
-    let speaker =
-        Speaker { index, pool, verdicts, lacking, astray, refusal, record_refusal, published, losses, now };
+    let builder = Builder {
+        index,
+        pool,
+        verdicts,
+        lacking,
+        misplaced_pods,
+        refusal,
+        record_refusal,
+        published,
+        losses,
+        now,
+    };
     let changed = match &tracked.object {
         Object::Allocation(object) => {
-            speaker.allocation(object).map(|object| Object::Allocation(Arc::new(object)))
+            builder.allocation(object).map(|object| Object::Allocation(Arc::new(object)))
         }
-        Object::Pool(object) => speaker.pool(object).map(|object| Object::Pool(Arc::new(object))),
-        Object::Records(object) => speaker.records(object).map(|object| Object::Records(Arc::new(object))),
+        Object::Pool(object) => builder.pool(object).map(|object| Object::Pool(Arc::new(object))),
+        Object::Records(object) => builder.records(object).map(|object| Object::Records(Arc::new(object))),
     };
-    // A difference that no write can remove is not written again and again.
+    // If the CRD drops the fields that differ, another write changes nothing.
     let is_stored = |wanted: &Object| {
         wanted.keeps_journal_and_holders(&tracked.object)
             && tracked.dropped_fields.explain(&wanted.status(), &tracked.object.status())
@@ -74,12 +88,12 @@ pub(super) fn changed(index: &Index, plan: &Plan, key: &PoolKey, now: Timestamp)
     changed.filter(|wanted| tracked.dropped_fields.is_empty() || !is_stored(wanted))
 }
 
-struct Speaker<'a> {
+struct Builder<'a> {
     index: &'a Index,
     pool: &'a Pool,
     verdicts: &'a [(Address, Verdict)],
     lacking: Option<&'a Lacking>,
-    astray: Option<&'a Astray>,
+    misplaced_pods: Option<&'a MisplacedPods>,
     refusal: Option<&'a Refusal>,
     record_refusal: Option<&'a Refusal>,
     published: &'a [(RecordName, Published)],
@@ -87,7 +101,7 @@ struct Speaker<'a> {
     now: Timestamp,
 }
 
-impl Speaker<'_> {
+impl Builder<'_> {
     fn allocation(&self, object: &NetIPAllocation) -> Option<NetIPAllocation> {
         let mut status = object.status.clone().unwrap_or_default();
         let present = Present {
@@ -122,7 +136,7 @@ impl Speaker<'_> {
         status.moves = common.moves;
         status.proposed = common.proposed;
         status.addresses = common.addresses;
-        // The cool-off is at least as long as asked for, so its beginning is not rounded down.
+        // The time is rounded up, so the cool-off is never shorter than `assignmentCoolOffSeconds`.
         let last = self.pool.last_assignment;
         status.last_assignment =
             last.map(|time| whole_seconds(plan::later(time, Duration::from_nanos(999_999_999))));
@@ -131,7 +145,8 @@ impl Speaker<'_> {
         }
         status.dns = self.dns(status.dns.as_ref());
         let has_none = self.verdicts.is_empty() && self.lacking.is_none();
-        let nothing = has_none.then(|| "neither ips nor desiredIPs asks for an address".to_owned());
+        let nothing =
+            has_none.then(|| "the pool has no addresses: set spec.ips or spec.desiredIPs".to_owned());
         status.error = self.refusal.map(|refusal| cut(&refusal.message, MESSAGE_MAX)).or(nothing);
         (status.assignable_nodes, status.node_errors) = (Vec::new(), Vec::new());
         if self.refusal.is_none() {
@@ -142,7 +157,7 @@ impl Speaker<'_> {
             status.ips = self
                 .verdicts
                 .iter()
-                .map(|(address, said)| (address.to_string(), self.as_flipop(said)))
+                .map(|(address, verdict)| (address.to_string(), self.as_flipop(verdict)))
                 .collect();
         }
         let is_new = object.status.as_ref() != Some(&status);
@@ -154,7 +169,7 @@ impl Speaker<'_> {
         let (reason, message) = match (self.refusal, self.worst_record()) {
             (Some(refusal), _) => (refusal.reason, refusal.message.clone()),
             (None, Some(worst)) => worst,
-            (None, None) => (Reason::Unknown, "nothing is known of its name yet".to_owned()),
+            (None, None) => (Reason::Unknown, "the DNS name has not been read yet".to_owned()),
         };
         status.state = Some(match reason.condition() {
             ConditionType::Ready => "active".into(),
@@ -175,14 +190,14 @@ impl Speaker<'_> {
         is_new.then(|| NodeDNSRecordSet { status: Some(status), ..object.clone() })
     }
 
-    /// What is known of the object's name in DNS. What is not known now is as it was.
+    /// The DNS name in the status. It stays unchanged while the records are unknown.
     fn dns(&self, present: Option<&RecordStatus>) -> Option<RecordStatus> {
         let publication = self.pool.publication.as_ref()?;
         let present = present.filter(|present| *present.name == *publication.name);
         let mut values = Vec::new();
-        for (name, said) in self.published {
-            // What it holds is another object's.
-            if matches!(said, Published::Conflict(_)) {
+        for (name, state) in self.published {
+            // The records belong to another object.
+            if matches!(state, Published::Conflict(_)) {
                 continue;
             }
             let Some(fact) = self.index.world.records.get(name) else { return present.cloned() };
@@ -209,7 +224,7 @@ impl Speaker<'_> {
         if let Some(refusal) = self.record_refusal {
             return Some((refusal.reason, refusal.message.clone()));
         }
-        let reported = self.published.iter().map(|(name, said)| (said.reason(), format!("{name} {said}")));
+        let reported = self.published.iter().map(|(name, state)| (state.reason(), format!("{name} {state}")));
         reported.max_by_key(|(reason, _)| reason.condition())
     }
 
@@ -219,8 +234,8 @@ impl Speaker<'_> {
         let mut addresses: Vec<_> = self
             .verdicts
             .iter()
-            .map(|(address, said)| {
-                self.address(*address, said, remembered.get(address.to_string().as_str()).copied())
+            .map(|(address, verdict)| {
+                self.address(*address, verdict, remembered.get(address.to_string().as_str()).copied())
             })
             .collect();
         let attached = addresses.iter().filter(|status| status.state == AddressState::Attached).count();
@@ -249,18 +264,18 @@ impl Speaker<'_> {
         }
     }
 
-    /// The most urgent reason among the object's refusal, its addresses, those that it lacks, and its DNS name. The message also says
-    /// what else a person should know.
+    /// The most urgent reason among the object's refusal, its addresses, its missing addresses, and its DNS name. The
+    /// message also contains `besides`.
     fn worst(&self, attached: usize, desired: usize) -> (Reason, String) {
         let urgency = |reason: Option<Reason>| reason.map_or(ConditionType::Ready, Reason::condition);
-        let worst = self.verdicts.iter().max_by_key(|(_, said)| said.reason().condition());
-        let of_addresses = urgency(worst.map(|(_, said)| said.reason()));
+        let worst = self.verdicts.iter().max_by_key(|(_, verdict)| verdict.reason().condition());
+        let of_addresses = urgency(worst.map(|(_, verdict)| verdict.reason()));
         let lacks = self.lacking.filter(|lacking| lacking.reason().condition() >= of_addresses);
         let own = match (self.refusal, lacks, worst) {
             (Some(refusal), ..) => (refusal.reason, refusal.message.clone()),
             (None, Some(lacking), _) => (lacking.reason(), lacking.to_string()),
-            (None, None, Some((address, said))) if of_addresses > ConditionType::Ready => {
-                (said.reason(), format!("{address} {said}"))
+            (None, None, Some((address, verdict))) if of_addresses > ConditionType::Ready => {
+                (verdict.reason(), format!("{address} {verdict}"))
             }
             _ => (Reason::Settled, format!("{attached} of {desired} addresses are on nodes")),
         };
@@ -276,19 +291,19 @@ impl Speaker<'_> {
         (reason, message)
     }
 
-    /// What else a person should know.
+    /// What the message of the conditions mentions besides the reason.
     fn besides(&self) -> impl Iterator<Item = String> {
         let without = self.index.without.get(&self.pool.scope).map(|permission| {
-            format!("permission {permission} is missing, so every machine is asked for its address")
+            format!("permission {permission} is missing, so the controller reads each VM instead")
         });
         let unsupported = self.index.unsupported(&self.pool.key).filter(|_| self.refusal.is_none());
         let unsupported = unsupported.map(|(node, why)| format!("node {node} can't get an address: {why}"));
-        self.astray.map(ToString::to_string).into_iter().chain(without).chain(unsupported)
+        self.misplaced_pods.map(ToString::to_string).into_iter().chain(without).chain(unsupported)
     }
 
-    /// What would be done if the object were active.
+    /// The steps that the controller would start in the mode Active.
     fn proposed(&self) -> Vec<String> {
-        let would = |(_, said): &(Address, Verdict)| match said {
+        let would = |(_, verdict): &(Address, Verdict)| match verdict {
             Verdict::WouldStep(step) => Some(step.clone()),
             _ => None,
         };
@@ -296,7 +311,7 @@ impl Speaker<'_> {
             Some(lacking @ Lacking::WouldCreate(_)) => Some(lacking.to_string()),
             _ => None,
         };
-        let would_publish = |(name, said): &(RecordName, Published)| match said {
+        let would_publish = |(name, state): &(RecordName, Published)| match state {
             Published::Would(values) => {
                 let values: Vec<_> = values.iter().map(ToString::to_string).collect();
                 Some(format!("publish {name}: {}", values.join(", ")))
@@ -308,8 +323,8 @@ impl Speaker<'_> {
         all.map(|step| cut(&step, PROPOSED_MAX)).collect()
     }
 
-    /// Leaves out addresses beyond what a status may list: those of which nothing has to be remembered. The planner begins
-    /// nothing with them.
+    /// Removes addresses if the status would have too many. It keeps those that the next leader needs. The planner
+    /// starts nothing for addresses that are not in the status.
     fn leave_out(&self, addresses: &mut Vec<AddressStatus>) {
         let mut spare = addresses.len().saturating_sub(plan::ADDRESSES_MAX);
         let mut keep: Vec<_> = addresses.iter().map(|_| true).collect();
@@ -323,7 +338,7 @@ impl Speaker<'_> {
         addresses.retain(|_| keep.next().unwrap_or(true));
     }
 
-    /// The addresses of which one may be the answer to a request whose outcome is not known.
+    /// The addresses of which one may be the result of a request without a response.
     fn candidates(&self) -> Option<&BTreeSet<Address>> {
         match self.lacking {
             Some(Lacking::Ambiguous(candidates)) => Some(candidates),
@@ -335,95 +350,99 @@ impl Speaker<'_> {
         limits::address_message_max(self.verdicts.len())
     }
 
-    /// How many addresses there should be beside those that are listed.
+    /// How many addresses are missing from the spec.
     fn lacking_count(&self) -> usize {
         self.lacking.map_or(0, |_| self.pool.desired.saturating_sub(self.pool.addresses.len()))
     }
 
-    fn address(&self, address: Address, said: &Verdict, present: Option<&AddressStatus>) -> AddressStatus {
-        // Whoever holds the address now and backs a node is a machine of ours, and is remembered as such.
+    fn address(&self, address: Address, verdict: &Verdict, present: Option<&AddressStatus>) -> AddressStatus {
+        // Only a VM of a node is stored as holder.
         let holder = self.index.world.fact(&self.pool.scope, address).and_then(|fact| match &fact.holding {
             Holding::By(vm) => self.index.world.node_of(vm).map(|(name, _)| Holder {
                 vm: vm.to_string(),
                 node_name: Some(name.to_string()),
-                had_ephemeral: self.had_own(address, vm).then_some(true),
+                had_ephemeral: self.had_ephemeral_before(address, vm).then_some(true),
             }),
             _ => None,
         });
-        let state = state(said);
+        let state = state(verdict);
         let since =
             present.filter(|present| present.state == state).and_then(|present| present.since.clone());
         let is_attached = state == AddressState::Attached;
         let node_name = holder.as_ref().filter(|_| is_attached).and_then(|holder| holder.node_name.clone());
-        let is_settled = matches!(said, Verdict::Settled(_));
-        AddressStatus {
-            address: address.to_string(),
+        let is_settled = matches!(verdict, Verdict::Settled(_));
+        let memory = Memory {
             state,
-            node_name,
             last_holder: holder.or_else(|| self.remembered(address, present)),
             previous_holders: self.returned(address),
-            ptr_name: self.pool.ptrs.get(&address).map(ToString::to_string),
-            reason: Some(said.reason().name().to_owned()),
-            message: (!is_settled && state != AddressState::Moving)
-                .then(|| cut(&said.to_string(), self.address_message_max())),
-            since: since.or_else(|| Some(whole_seconds(self.now))),
-            lost_since: self.lost_since(address, said).map(whole_seconds),
+            ptr_name: self.pool.ptrs.get(&address).cloned(),
+            lost_since: self.lost_since(address, verdict),
             created: present
                 .and_then(|present| present.created)
                 .or_else(|| self.is_created(address).then_some(true)),
-        }
+        };
+        let description = Description {
+            node_name,
+            reason: verdict.reason(),
+            message: (!is_settled && state != AddressState::Moving)
+                .then(|| cut(&verdict.to_string(), self.address_message_max())),
+            since: since.unwrap_or_else(|| whole_seconds(self.now)),
+        };
+        codec::encode_address(address, memory, description)
     }
 
-    /// Since when the holder of an address is lost. Only the owner of the address says so.
-    fn lost_since(&self, address: Address, said: &Verdict) -> Option<Timestamp> {
-        let is_other = matches!(said, Verdict::OwnedBy(_));
+    /// When the holder of an address was lost. Only the object that owns the address reports it.
+    fn lost_since(&self, address: Address, verdict: &Verdict) -> Option<Timestamp> {
+        let is_other = matches!(verdict, Verdict::OwnedBy(_));
         self.losses.get(&address).copied().filter(|_| !is_other)
     }
 
-    /// Whether the machine that holds an address had one of its own before.
-    fn had_own(&self, address: Address, vm: &plan::VmId) -> bool {
+    /// Whether the VM that holds an address had an ephemeral address before.
+    fn had_ephemeral_before(&self, address: Address, vm: &plan::VmId) -> bool {
         let is_remembered = self.pool.last_holders.get(&address) == Some(vm);
-        let is_journalled = self.pool.entry(address).is_some_and(|entry| entry.owed.contains(vm));
-        is_journalled || (is_remembered && self.pool.lent.contains(&address))
+        let is_journalled = self.pool.entry(address).is_some_and(|entry| entry.to_restore.contains(vm));
+        is_journalled || (is_remembered && self.pool.replaced_ephemeral.contains(&address))
     }
 
-    /// The machines that an address has left and that have one of their own again, where the next leader may not be shown that.
-    fn returned(&self, address: Address) -> Vec<String> {
-        let may_be_late = self.index.world.late_until.contains_key(&self.pool.scope.provider);
+    /// The VMs that an address was detached from and whose ephemeral addresses were restored. Stored only for providers
+    /// whose reads may be stale.
+    fn returned(&self, address: Address) -> Vec<VmId> {
+        let may_be_late = self.index.world.stale_until.contains_key(&self.pool.scope.provider);
         let returned = self.pool.returned.get(&address).filter(|_| may_be_late);
-        returned.into_iter().flatten().map(ToString::to_string).collect()
+        returned.into_iter().flatten().cloned().collect()
     }
 
-    /// Whether the object created an address itself: it carries the object's tag, or came from a request for it.
+    /// Whether the controller created an address for the object: it has the object's tag, or is the result of a
+    /// request.
     fn is_created(&self, address: Address) -> bool {
         let fact = self.index.world.fact(&self.pool.scope, address);
         let tag = fact.and_then(|fact| fact.tag.as_ref());
         (tag.is_some() && tag == self.pool.creates.as_ref()) || self.pool.created_here.contains(&address)
     }
 
-    /// The machine of ours that last held an address, as far as it is known without asking.
+    /// The last holder of an address, according to the pool and the status.
     fn remembered(&self, address: Address, present: Option<&AddressStatus>) -> Option<Holder> {
         let known = present.and_then(|present| present.last_holder.clone());
         match self.pool.last_holders.get(&address) {
             Some(vm) if known.as_ref().is_none_or(|known| known.vm != vm.as_str()) => {
-                let had_ephemeral = self.pool.lent.contains(&address).then_some(true);
+                let had_ephemeral = self.pool.replaced_ephemeral.contains(&address).then_some(true);
                 Some(Holder { vm: vm.to_string(), node_name: None, had_ephemeral })
             }
             _ => known,
         }
     }
 
-    fn as_flipop(&self, said: &Verdict) -> IpStatus {
+    fn as_flipop(&self, verdict: &Verdict) -> IpStatus {
         let provider_id =
             |node: &plan::NodeName| self.index.nodes.get(node).and_then(|node| node.spec.provider_id.clone());
-        let (state, node, error) = match said {
+        let (state, node, error) = match verdict {
             Verdict::Settled(node) => (IpState::Active, Some(node), None),
             Verdict::Lingers(..) => (IpState::NoMatch, None, None),
             Verdict::Moving(node) => (IpState::InProgress, node.as_ref(), None),
             Verdict::Queued(node) => (IpState::InProgress, Some(node), None),
             Verdict::NoNode => (IpState::Unassigned, None, None),
             Verdict::OtherRegion(..) => {
-                (IpState::Unassigned, None, Some(cut(&said.to_string(), self.address_message_max())))
+                (IpState::Unassigned, None, Some(cut(&verdict.to_string(), self.address_message_max())))
             }
             Verdict::Disabled | Verdict::Releasing | Verdict::Unmarked | Verdict::Leaving => {
                 (IpState::Disabled, None, None)
@@ -433,7 +452,7 @@ impl Speaker<'_> {
         IpStatus {
             state,
             node_name: node.map(ToString::to_string),
-            // While everything moves, the object must still fit.
+            // Without the providerID, the object stays within the size limit even if all addresses move at once.
             provider_id: node.filter(|_| state != IpState::InProgress).and_then(provider_id),
             error,
         }

@@ -1,4 +1,4 @@
-//! A `FloatingIPPool` as a pool.
+//! Parses a `FloatingIPPool`.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use super::publication::publication;
 use super::refusal::Refusal;
 use crate::addresses::codec::{self, disowned, losses_confirmed, moving_since};
 
-/// The kind's name.
+/// The name of the kind.
 pub const KIND: &str = "FloatingIPPool";
 
-/// How long a NotReady node keeps its address where the object does not say: as FLIPOP does, not at all.
+/// The default of `policy.failoverGraceSeconds`. FLIPOP has no grace period.
 const FAILOVER_GRACE_DEFAULT: Duration = Duration::ZERO;
 
-/// How old the facts may get: the kind has no interval of its own.
+/// The maximum age of facts. This kind has no `reconcileInterval`.
 const FACTS_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// How many seconds resolvers may keep an answer where the object does not say: as with FLIPOP.
+/// The default TTL in seconds, as in FLIPOP.
 const TTL_DEFAULT: u32 = 60;
 
-/// The pool's name.
+/// The key of the pool.
 pub fn key(object: &FloatingIPPool) -> PoolKey {
     PoolKey {
         kind: KIND,
@@ -42,8 +42,8 @@ pub(super) fn parse(object: &FloatingIPPool) -> Parsed {
     let who = Who::matching(matches, None, |invalid| refusal = Some(invalid));
     let mut record_refusal = None;
     let publication = spec.dns_record_set.as_ref().and_then(|records| {
-        let told = object.status.as_ref().and_then(|status| status.dns.as_ref());
-        let read = publication(records, records.provider_or(None), Source::Addresses, told);
+        let present = object.status.as_ref().and_then(|status| status.dns.as_ref());
+        let read = publication(records, records.provider_or(None), Source::Addresses, present);
         let mut read = read.map_err(|why| record_refusal = Some(why)).ok()?;
         read.ttl = read.ttl.or(Some(TTL_DEFAULT));
         Some(read)
@@ -82,7 +82,9 @@ fn named(provider: &str) -> Result<Provider, Refusal> {
         "azure" => Ok(Provider::Azure),
         other => Err(Refusal {
             reason: Reason::UnsupportedProvider,
-            message: format!("{other} has no floating addresses: use digitalocean, gcp, aws or azure"),
+            message: format!(
+                "provider {other} has no floating addresses: use digitalocean, gcp, aws or azure"
+            ),
         }),
     }
 }
@@ -92,13 +94,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn f10_a_provider_without_floating_addresses_is_refused_with_the_names_of_those_that_have_them() {
+    fn f10_a_provider_without_floating_addresses_is_refused() {
         assert_eq!(named("cloudflare").unwrap_err().reason, Reason::UnsupportedProvider);
         assert_eq!(named("digitalocean").unwrap(), Provider::DigitalOcean);
     }
 
     #[test]
-    fn a_move_that_has_failed_began_when_its_journal_says() {
+    fn a_failed_move_keeps_the_start_time_of_its_journal_entry() {
         let entry = serde_json::json!({
             "id": "m", "address": "192.0.2.1", "step": "attach", "epoch": 1, "startedAt": "2026-01-10T02:14:07Z",
         });
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_still_looked_for_once_no_number_is_desired_any_more() {
+    fn with_desired_ips_zero_created_addresses_are_still_found() {
         let object = serde_json::json!({
             "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
             "metadata": {"name": "pool", "uid": "u1"}, "spec": {"provider": "digitalocean", "desiredIPs": 0},

@@ -1,4 +1,4 @@
-//! A `NetIPAllocation` as a pool.
+//! Parses a `NetIPAllocation`.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::policy::allowed;
 use super::workload::Workload;
 use crate::addresses::codec::{self, losses_confirmed};
 
-/// The kind's name.
+/// The name of the kind.
 pub const KIND: &str = "NetIPAllocation";
 
-/// How long a NotReady node keeps its address where the object does not say.
+/// The default of `policy.failoverGraceSeconds`.
 const FAILOVER_GRACE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// The pool's name.
+/// The key of the pool.
 pub fn key(object: &NetIPAllocation) -> PoolKey {
     PoolKey { kind: KIND, namespace: "".into(), name: object.name_any().into() }
 }

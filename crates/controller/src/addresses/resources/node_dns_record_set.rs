@@ -1,4 +1,4 @@
-//! A `NodeDNSRecordSet` as a pool that has no addresses, only nodes and a name.
+//! Parses a `NodeDNSRecordSet` into a pool without addresses, with nodes and a DNS name.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use plan::{Pool, PoolKey, Provider, Scope, Source, Tenancy};
 use super::parsed::{NodeAddress, Parsed, Who, created};
 use super::publication::publication;
 
-/// The kind's name.
+/// The name of the kind.
 pub const KIND: &str = "NodeDNSRecordSet";
 
-/// The pool's name.
+/// The key of the pool.
 pub fn key(object: &NodeDNSRecordSet) -> PoolKey {
     PoolKey {
         kind: KIND,
@@ -25,14 +25,14 @@ pub(super) fn parse(object: &NodeDNSRecordSet) -> Parsed {
     let spec = &object.spec;
     let mut refusal = None;
     let mut refuse = |why| refusal = Some(why);
-    let told = object.status.as_ref().and_then(|status| status.dns.as_ref());
-    let publication = publication(&spec.dns_record_set, spec.dns_provider(), Source::Nodes, told);
+    let present = object.status.as_ref().and_then(|status| status.dns.as_ref());
+    let publication = publication(&spec.dns_record_set, spec.dns_provider(), Source::Nodes, present);
     let publication = publication.map_err(&mut refuse).ok();
     let publishes = NodeAddress::named(spec.address_type()).map_err(&mut refuse).ok();
     let matches = spec.matches.clone().unwrap_or_default();
     let needs_pods = matches.needs_pods();
     let who = Who::matching(matches, publishes, refuse);
-    // It is about no cloud, so this is never asked.
+    // This kind has no addresses, so the controller never lists this scope.
     let nowhere = Scope { provider: Provider::DigitalOcean, account: "".into() };
     let pool = Pool {
         created: created(object),

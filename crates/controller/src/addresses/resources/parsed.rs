@@ -1,4 +1,4 @@
-//! What a resource means: its pool, and which nodes and pods it selects.
+//! The result of parsing an object: its pool, and which nodes and pods it selects.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use super::selector;
 use super::workload::Workload;
 use crate::addresses::watch::SlimNode;
 
-/// Which nodes an object means.
+/// Which nodes and pods an object selects.
 pub(crate) struct Who {
     pub(crate) nodes: Selector,
-    /// Taints that are tolerated; without a list, taints don't matter.
+    /// The tolerated taints. `None`: taints don't matter.
     pub(crate) tolerations: Option<Vec<k8s_openapi::api::core::v1::Toleration>>,
     pub(crate) pods: Option<PodsMeant>,
-    /// How pods fare where none are looked for.
+    /// The state of pods if the object selects no pods.
     pub(crate) pods_otherwise: Pods,
-    /// Which of the nodes' own addresses are published, if any.
+    /// Which addresses of the nodes the object publishes, if any.
     pub(crate) publishes: Option<NodeAddress>,
 }
 
 impl Who {
-    /// Those that a `match` means. What of it can't be read is told to `refuse`.
+    /// Parses a `match`. Calls `refuse` for each selector that can't be parsed.
     pub(super) fn matching(
         matches: Match,
         publishes: Option<NodeAddress>,
@@ -51,17 +51,17 @@ impl Who {
     }
 }
 
-/// Which pods an object means.
+/// Which pods an object selects.
 pub(crate) enum PodsMeant {
-    /// Those with these labels, in this namespace or in all.
+    /// Pods with these labels, in this namespace or in all namespaces.
     Labelled { namespace: Option<String>, labels: Selector },
-    /// Those of a workload.
+    /// Pods of a workload.
     Of(Workload),
 }
 
 impl PodsMeant {}
 
-/// What a front end makes of an object, but for what depends on nodes.
+/// A parsed object, without what depends on nodes.
 pub(crate) struct Parsed {
     pub(crate) pool: Pool,
     pub(crate) provider: Option<Provider>,
@@ -71,12 +71,12 @@ pub(crate) struct Parsed {
     pub(crate) age_max: Duration,
 }
 
-/// When an object was created.
+/// The creation timestamp of an object.
 pub(crate) fn created(object: &impl ResourceExt) -> Timestamp {
     object.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
-/// The addresses that a user listed, each once. The apiserver has checked them, but a CRD of another version may not have.
+/// The listed addresses without duplicates. The CRD validates them, but a CRD of another version may not.
 pub(crate) fn parse_addresses(listed: &[String]) -> (Vec<Address>, Option<Refusal>) {
     let mut addresses: Vec<Address> = Vec::new();
     let mut refusal = None;
@@ -96,12 +96,12 @@ pub(crate) fn parse_addresses(listed: &[String]) -> (Vec<Address>, Option<Refusa
     (addresses, refusal)
 }
 
-/// Which of a node's addresses are published.
+/// Which addresses of a node are published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeAddress {
-    /// Those of this type in its status.
+    /// The addresses of this type in the node's status.
     InStatus(&'static str),
-    /// The floating one in its annotation.
+    /// The floating address in the node's annotation.
     Floating,
 }
 
@@ -114,23 +114,23 @@ impl NodeAddress {
             other => Err(Refusal {
                 reason: Reason::UnsupportedAddressType,
                 message: format!(
-                    "addressType {other} is not known: use ExternalIP, InternalIP or {RESERVED_IP_ANNOTATION}"
+                    "addressType {other} is not supported: use ExternalIP, InternalIP or {RESERVED_IP_ANNOTATION}"
                 ),
             }),
         }
     }
 
-    /// Those addresses of a node.
+    /// These addresses of a node.
     pub(crate) fn of(self, node: &SlimNode) -> Arc<[Address]> {
         let of_status = |kind: &str| {
-            let told = node.status.addresses.iter().filter(|address| address.kind == kind);
-            told.filter_map(|told| told.address.parse().ok()).collect()
+            let of_kind = node.status.addresses.iter().filter(|address| address.kind == kind);
+            of_kind.filter_map(|found| found.address.parse().ok()).collect()
         };
         match self {
             Self::InStatus(kind) => of_status(kind),
             Self::Floating => {
-                let told = node.annotations().get(RESERVED_IP_ANNOTATION);
-                told.and_then(|told| told.parse().ok()).into_iter().collect()
+                let value = node.annotations().get(RESERVED_IP_ANNOTATION);
+                value.and_then(|value| value.parse().ok()).into_iter().collect()
             }
         }
     }

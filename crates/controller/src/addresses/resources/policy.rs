@@ -1,11 +1,11 @@
-//! What a user allows, over the defaults of the kind.
+//! Parses `policy`.
 
 use std::time::Duration;
 
 use api::policy;
 use plan::{Mode, Policy, Spread, Takeover};
 
-/// What a user allows, over the defaults of the kind.
+/// The policy of an object. Fields that it does not set have the default of its kind.
 pub(super) fn allowed(asked: Option<&policy::Policy>, grace_default: Duration, cool_off: Duration) -> Policy {
     let policy::Policy {
         mode,

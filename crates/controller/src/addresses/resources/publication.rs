@@ -1,4 +1,4 @@
-//! What an object says of its name in DNS, as the planner sees it.
+//! Parses the DNS name of an object.
 
 use api::records::DnsRecordSet;
 use api::status::RecordStatus;
@@ -6,31 +6,33 @@ use plan::{DnsProvider, Publication, Reason, Source};
 
 use super::refusal::Refusal;
 
-/// The name that an object publishes, or why it can't be.
+/// The DNS name that an object publishes, or why the controller can't publish it. `present` is the DNS name in the
+/// status.
 pub(super) fn publication(
     records: &DnsRecordSet,
     provider: &str,
     source: Source,
-    told: Option<&RecordStatus>,
+    present: Option<&RecordStatus>,
 ) -> Result<Publication, Refusal> {
     let known = DnsProvider::ALL.into_iter().find(|known| known.name() == provider);
     let provider = known.ok_or_else(|| Refusal {
         reason: Reason::UnsupportedProvider,
-        message: format!("{provider} publishes no names: use {}", names()),
+        message: format!("DNS provider {provider} is not supported: use {}", names()),
     })?;
     let records = DnsRecordSet {
         zone: records.zone.to_ascii_lowercase(),
         record_name: records.record_name.to_ascii_lowercase(),
         ..records.clone()
     };
-    // FLIPOP takes a zone's id at Cloudflare. An id is no part of a name, so the record's name is the full one then.
+    // As in FLIPOP, `zone` may be the ID of a zone at Cloudflare. The ID is not part of the name, so `recordName` is
+    // the full name.
     let is_id = provider == DnsProvider::Cloudflare && is_cloudflare_id(&records.zone);
     let name = if is_id { records.record_name.trim_end_matches('.').to_owned() } else { records.full_name() };
     let zone = records.zone.trim_end_matches('.').to_owned();
     if is_id && !name.contains('.') {
         return Err(Refusal {
             reason: Reason::InvalidName,
-            message: format!("with the zone's ID, recordName has to be the full name, and {name} is not one"),
+            message: format!("if zone is a zone ID, recordName must be the full name, and {name} is not"),
         });
     }
     for name in [&zone, &name] {
@@ -38,7 +40,7 @@ pub(super) fn publication(
             return Err(Refusal {
                 reason: Reason::InvalidName,
                 message: format!(
-                    "{name} is no name in DNS: letters, digits, dots, `-`, `_` and `*` make one"
+                    "{name} is not a valid DNS name: use only letters, digits, `.`, `-`, `_` and `*`"
                 ),
             });
         }
@@ -50,16 +52,20 @@ pub(super) fn publication(
         ttl: records.ttl.and_then(|seconds| u32::try_from(seconds).ok()).filter(|seconds| *seconds > 0),
         adopts: records.adopt.unwrap_or(false),
         source,
-        published: told.iter().flat_map(|told| &told.values).filter_map(|value| value.parse().ok()).collect(),
+        published: present
+            .iter()
+            .flat_map(|dns| &dns.values)
+            .filter_map(|value| value.parse().ok())
+            .collect(),
     })
 }
 
-/// Whether a text is a name that means the same to every provider, wherever it is put.
+/// Whether a text is a DNS name that is safe in the requests of all providers.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_*".contains(&byte))
 }
 
-/// Whether a zone is named by the id that Cloudflare gave it.
+/// Whether a text is the ID of a zone at Cloudflare.
 fn is_cloudflare_id(zone: &str) -> bool {
     zone.len() == 32 && zone.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -79,13 +85,13 @@ mod tests {
     }
 
     #[test]
-    fn f8_names_are_compared_without_regard_to_case() {
+    fn f8_dns_names_are_case_insensitive() {
         let read = read("Example.com", "WWW.example.com", "digitalocean").unwrap();
         assert_eq!((&*read.zone, &*read.name), ("example.com", "www.example.com"));
     }
 
     #[test]
-    fn what_is_no_name_is_refused_before_it_reaches_a_provider() {
+    fn an_invalid_dns_name_is_refused_before_any_provider_call() {
         for name in ["www.example.com&x=", "www/../other", "a b", "www?type=TXT", "ümlaut"] {
             assert_eq!(
                 read("example.com", name, "digitalocean").unwrap_err().reason,
@@ -97,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn a_zones_id_at_cloudflare_is_no_part_of_the_name() {
+    fn a_cloudflare_zone_id_is_not_part_of_the_name() {
         let id = "9e3779b97f4a7c15f39cc0605cedc835";
         let read = read(id, "www.example.com", "cloudflare").unwrap();
         assert_eq!((&*read.zone, &*read.name), (id, "www.example.com"));
     }
 
     #[test]
-    fn with_a_zones_id_at_cloudflare_only_a_full_name_is_one() {
+    fn with_a_cloudflare_zone_id_the_record_name_must_be_full() {
         let id = "9e3779b97f4a7c15f39cc0605cedc835";
         assert_eq!(read(id, "www", "cloudflare").unwrap_err().reason, Reason::InvalidName);
     }

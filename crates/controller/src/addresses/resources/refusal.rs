@@ -1,18 +1,18 @@
-//! Why an object is not acted on.
+//! Why the controller can't act on an object.
 
 use plan::Reason;
 
-/// Why an object is not acted on, for its conditions.
+/// Why the controller can't act on an object, for its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The reason of its conditions.
+    /// The reason in the conditions.
     pub reason: Reason,
-    /// A sentence for a person.
+    /// The message in the conditions.
     pub message: String,
 }
 
 impl Refusal {
-    /// Whether it is for want of a node that says which account is meant.
+    /// Whether the account is unknown because no matching node has a supported providerID.
     pub(crate) fn lacks_scope(&self) -> bool {
         matches!(self.reason, Reason::NoNodes | Reason::UnsupportedNode)
     }

@@ -1,4 +1,4 @@
-//! Label selectors as text, in the syntax of kubectl's `-l`, and tolerations.
+//! Parses label selectors in the syntax of `kubectl -l`, and matches tolerations with taints.
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 use kube::core::{Expression, Selector};
@@ -6,14 +6,14 @@ use plan::Reason;
 
 use super::refusal::Refusal;
 
-/// Reads a selector such as `app=nginx,tier!=cache,zone in (a,b),!legacy`. The empty text selects everything.
+/// Parses a selector such as `app=nginx,tier!=cache,zone in (a,b),!legacy`. An empty text selects everything.
 pub(super) fn parse(text: &str) -> Result<Selector, Refusal> {
     let terms = terms(text).into_iter().filter(|term| !term.is_empty());
     let expressions = terms.map(|term| expression(term).ok_or_else(|| refusal(text, term)));
     Ok(expressions.collect::<Result<Vec<_>, _>>()?.into_iter().collect())
 }
 
-/// The text between the commas that are not inside of parentheses.
+/// Splits a selector at the commas outside of parentheses.
 fn terms(text: &str) -> Vec<&str> {
     let mut depth = 0;
     let is_separator = |character: char| {
@@ -51,15 +51,15 @@ fn set(values: &str) -> Option<std::collections::BTreeSet<String>> {
     Some(inside.split(',').map(|value| value.trim().to_owned()).collect())
 }
 
-/// A label's name: letters, digits and `-_./`, and nothing else.
+/// The name of a label: only letters, digits and `-_./`.
 fn name(text: &str) -> Option<String> {
     let text = text.trim();
     let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_./".contains(character);
     (!text.is_empty() && text.chars().all(is_allowed)).then(|| text.to_owned())
 }
 
-/// Whether any toleration covers a taint, as the scheduler reads them: an empty key or effect stands for all, `Exists` for
-/// every value.
+/// Whether any toleration matches a taint, by the rules of the scheduler: an empty key or effect matches all, `Exists`
+/// matches every value.
 pub(crate) fn is_tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
     tolerations.iter().any(|toleration| tolerates(toleration, taint))
 }
@@ -82,7 +82,7 @@ fn refusal(text: &str, term: &str) -> Refusal {
     Refusal {
         reason: Reason::InvalidSelector,
         message: format!(
-            "\"{term}\" in the label selector \"{text}\" can't be read; write it as for kubectl -l"
+            "invalid term \"{term}\" in the label selector \"{text}\": use the syntax of kubectl -l"
         ),
     }
 }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_are_read_as_kubectl_reads_them() {
+    fn selectors_have_the_syntax_of_kubectl() {
         let nginx = [("app", "nginx"), ("component", "controller")];
         assert!(selects("", &nginx));
         assert!(selects("app=nginx,component=controller", &nginx));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_that_makes_no_sense_is_refused_and_never_selects_everything() {
+    fn an_invalid_selector_is_refused_and_never_selects_everything() {
         for selector in ["=nginx", "app in nginx", "a b", "app=nginx,(", "!"] {
             let refusal = parse(selector).expect_err(selector);
             assert_eq!(refusal.reason, Reason::InvalidSelector);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn tolerations_are_read_as_the_scheduler_reads_them() {
+    fn tolerations_match_as_in_the_scheduler() {
         let cordon = taint("node.kubernetes.io/unschedulable", None, "NoSchedule");
         let documented = toleration(
             serde_json::json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}),

@@ -1,11 +1,11 @@
-//! A workload that an object names.
+//! A workload that an object refers to.
 
 use api::net_ip_allocation::WorkloadKind;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::addresses::watch::Kind;
 
-/// A workload that somebody named.
+/// A workload that an object refers to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Workload {
     pub(crate) kind: Kind,
@@ -23,7 +23,7 @@ impl Workload {
         Self { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// Whether its pods name an owner of this kind.
+    /// Whether the pods of this workload have an owner of this kind.
     pub(crate) fn owns_through(&self, kind: &str) -> bool {
         match self.kind {
             Kind::Deployments => kind == "ReplicaSet",

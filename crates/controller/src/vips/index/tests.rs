@@ -1,4 +1,4 @@
-//! What the index makes of events.
+//! How events change the index.
 
 use super::*;
 use serde::de::DeserializeOwned;
@@ -19,7 +19,7 @@ fn served(kind: Kind) -> Seen {
 }
 
 #[test]
-fn v1_a_pool_is_for_the_class_in_its_label_or_for_those_in_its_annotation() {
+fn v1_label_or_annotation_name_the_classes_of_a_pool() {
     let classes = |labels: Value, annotations: Value| {
         let metadata = json!({"name": "p", "labels": labels, "annotations": annotations});
         pool(&object(json!({"metadata": metadata, "spec": {}}))).classes.into_iter().collect::<Vec<_>>()
@@ -31,7 +31,7 @@ fn v1_a_pool_is_for_the_class_in_its_label_or_for_those_in_its_annotation() {
 }
 
 #[test]
-fn an_address_in_use_that_is_out_of_a_pools_range_by_now_takes_none_of_the_free_ones() {
+fn used_addresses_outside_the_range_do_not_reduce_free_ones() {
     let free = |counts: Value| {
         let status = json!({"ipAddresses": counts});
         let pool = pool(&object(json!({"metadata": {"name": "p"}, "spec": {}, "status": status})));
@@ -42,7 +42,7 @@ fn an_address_in_use_that_is_out_of_a_pools_range_by_now_takes_none_of_the_free_
 }
 
 #[test]
-fn a_class_is_known_by_the_words_of_both_versions_and_is_in_the_clusters_namespace() {
+fn classes_of_both_api_versions_default_to_the_own_namespace() {
     let class = |topology: Value| facts(&cluster("1", json!({"topology": topology}))).topology.unwrap();
     assert_eq!(class(json!({"class": "k"})).to_string(), "ns/k");
     assert_eq!(class(json!({"class": "k", "classNamespace": "shared"})).to_string(), "shared/k");
@@ -60,7 +60,7 @@ fn v3_empty_strings_count_as_unset() {
 }
 
 #[test]
-fn a_variable_is_defined_by_the_classs_spec_or_by_its_status() {
+fn spec_or_status_of_a_class_defines_a_variable() {
     let named = json!({"variables": [{"name": VARIABLE}]});
     let class = |spec: &Value, status: &Value| {
         defines(&object(json!({"metadata": {"name": "k"}, "spec": spec, "status": status})))
@@ -77,7 +77,7 @@ fn an_older_version_of_a_cluster_does_not_replace_a_newer_one() {
 }
 
 #[test]
-fn claims_are_known_by_their_names_and_others_are_not_kept() {
+fn the_index_keeps_only_claims_with_names_of_vip_claims() {
     let mut index = Index::default();
     let claim = |name: &str| -> Claim {
         let metadata = json!({"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"});
@@ -88,28 +88,28 @@ fn claims_are_known_by_their_names_and_others_are_not_kept() {
     let claims = index.world.claims.unwrap();
     let named: Vec<_> = claims.keys().map(ToString::to_string).collect();
     assert_eq!(named, ["ns/vip-cp-c"]);
-    assert!(claims.values().all(|claim| claim.address.is_none()), "an empty name is none");
+    assert!(claims.values().all(|claim| claim.address.is_none()), "an empty name counts as unset");
 }
 
 #[test]
-fn a_kind_that_never_was_there_is_empty_and_one_that_was_is_not_known() {
+fn a_kind_never_served_is_empty_and_one_no_longer_served_unknown() {
     let mut index = Index::default();
     index.see(Seen::Absent(Kind::NamespacedPools));
     assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
     index.see(served(Kind::NamespacedPools));
-    assert_eq!(index.world.namespaced_pools, None, "nothing was told of them yet");
+    assert_eq!(index.world.namespaced_pools, None, "not listed yet");
     index.see(Seen::Pools(Kind::NamespacedPools, Change::All(Vec::new())));
     assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
     for _ in 0..2 {
         index.see(Seen::Absent(Kind::NamespacedPools));
-        assert_eq!(index.world.namespaced_pools, None, "however often it is looked for");
+        assert_eq!(index.world.namespaced_pools, None, "also after a second discovery");
     }
     index.see(Seen::Absent(Kind::Claims));
-    assert_eq!(index.world.claims, None, "without claims nothing can be done");
+    assert_eq!(index.world.claims, None, "an absent claim kind does not mean that there are no claims");
 }
 
 #[test]
-fn clusters_are_known_from_when_all_were_told_until_their_watch_fails() {
+fn clusters_are_known_from_the_first_list_to_a_watch_failure() {
     let mut index = Index::default();
     index.see(served(Kind::Clusters));
     assert!(!index.world.are_clusters_known);
@@ -117,11 +117,11 @@ fn clusters_are_known_from_when_all_were_told_until_their_watch_fails() {
     assert!(index.world.are_clusters_known);
     index.see(Seen::Unsure(Kind::Clusters, "gone".into()));
     assert!(!index.world.are_clusters_known);
-    assert_eq!(index.world.clusters.len(), 1, "what was seen of them stays");
+    assert_eq!(index.world.clusters.len(), 1, "the last known Clusters stay");
 }
 
 #[test]
-fn a_late_answer_does_not_bring_back_a_cluster_that_is_gone() {
+fn a_late_response_does_not_restore_a_deleted_cluster() {
     let mut index = Index::default();
     index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({})).into()])));
     index.see(Seen::Clusters(Change::Deleted(Box::new(cluster("1", json!({})).metadata))));
@@ -130,16 +130,16 @@ fn a_late_answer_does_not_bring_back_a_cluster_that_is_gone() {
 }
 
 #[test]
-fn what_is_no_port_counts_as_none() {
+fn an_invalid_port_counts_as_unset() {
     let port = |port: i64| super::port(&Endpoint { host: String::new(), port });
     assert_eq!([port(6443), port(0), port(-1), port(100_000)], [Some(6443), None, None, None]);
     let endpoint = json!({"host": "10.0.0.1", "port": 100_000});
     let read = facts(&cluster("1", json!({"controlPlaneEndpoint": endpoint})));
-    assert_eq!(read.endpoint.as_deref(), Some("10.0.0.1"), "and its Cluster can be read");
+    assert_eq!(read.endpoint.as_deref(), Some("10.0.0.1"), "the rest of the Cluster is still decoded");
 }
 
 #[test]
-fn an_address_is_of_the_claim_that_controls_it() {
+fn an_address_belongs_to_its_controller_owner() {
     let owner = |uid: &str, controller: bool| json!({"apiVersion": "v1", "kind": "k", "name": "n", "uid": uid, "controller": controller});
     let of = |owners: Value| {
         let metadata = json!({"name": "a", "namespace": "ns", "ownerReferences": owners});
@@ -150,7 +150,7 @@ fn an_address_is_of_the_claim_that_controls_it() {
 }
 
 #[test]
-fn everything_is_known_when_each_kind_is_or_is_known_to_be_absent() {
+fn the_index_is_complete_when_each_kind_is_listed_or_absent() {
     let mut index = Index::default();
     assert!(!index.is_complete());
     Kind::ALL.into_iter().for_each(|kind| index.see(Seen::Absent(kind)));
@@ -179,10 +179,13 @@ fn an_undecodable_cluster_keeps_its_endpoint_and_is_not_written() {
         index.see(Seen::Clusters(Change::All(vec![broken("2")])));
         let found = index.world.clusters.values().next().unwrap();
         assert_eq!(found.undecodable, Some(["10.0.0.1".parse().unwrap()].into()));
-        assert_eq!(found.class.is_some(), has_class, "the last version stays");
+        assert_eq!(found.class.is_some(), has_class, "the index keeps the last decoded version");
         assert_eq!(found.endpoint.is_some(), !has_class);
         index.see_answer(cluster("1", json!({})));
-        assert!(index.world.clusters.values().all(|cluster| cluster.undecodable.is_some()), "a late answer");
+        assert!(
+            index.world.clusters.values().all(|cluster| cluster.undecodable.is_some()),
+            "a late response must not clear it"
+        );
         index.see(Seen::Clusters(Change::Applied(Box::new(cluster("3", json!({})).into()))));
         assert!(index.world.clusters.values().all(|cluster| cluster.undecodable.is_none()));
     }

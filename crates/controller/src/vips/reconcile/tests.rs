@@ -1,4 +1,5 @@
-//! The loop on an apiserver that answers most requests in one way, and on watches that stay silent after what they told at first.
+//! The reconciler with a fake apiserver that gives most requests the same response. The tests send the events of the
+//! watches.
 
 use std::sync::Mutex;
 
@@ -35,8 +36,8 @@ fn object<K: DeserializeOwned>(name: &str, mut rest: Value) -> K {
     serde_json::from_value(rest).unwrap()
 }
 
-/// Clusters that a class annotates, beside these pools and claims, and nothing else.
-fn told(
+/// The first lists of all kinds: these Clusters, annotated with a class, these pools and claims, and nothing else.
+fn first_lists(
     clusters: &[&str],
     pools: Vec<crate::vips::watch::Pool>,
     claims: Vec<crate::vips::watch::Claim>,
@@ -72,7 +73,7 @@ fn claim(cluster: &str, pool: &str) -> crate::vips::watch::Claim {
     object(&format!("vip-cp-{cluster}"), json!({"metadata": {"ownerReferences": [owner]}, "spec": spec}))
 }
 
-/// A Cluster after this change, which is the only one that was ever made of it.
+/// A Cluster after its only patch.
 fn changed(name: &str, mut patch: Value, version: usize) -> Value {
     let metadata = patch["metadata"].as_object_mut().unwrap();
     for (field, value) in [("name", name), ("namespace", "ns"), ("uid", name)] {
@@ -85,31 +86,31 @@ fn changed(name: &str, mut patch: Value, version: usize) -> Value {
     patch
 }
 
-/// A leader, and the requests that it has sent.
+/// A leader, and the requests that it sent.
 struct Leader {
     vips: VipReconciler,
     to: mpsc::UnboundedSender<Seen>,
     sent: Arc<Mutex<Vec<String>>>,
 }
 
-/// A refusal by the apiserver.
+/// The response to a refused request.
 fn refusal(code: u16) -> (u16, Value) {
     (code, json!({"kind": "Status", "status": "Failure", "message": "refused", "code": code}))
 }
 
 impl Leader {
-    /// Changes of Clusters are taken, all other requests answered with this code.
+    /// The apiserver accepts patches of Clusters, and refuses other writes with this code.
     fn new(code: u16) -> Self {
-        Self::after_changes(0, code)
+        Self::with_conflicts(0, code)
     }
 
-    /// As many changes of Clusters are refused because others have changed them as well, before one is taken.
-    fn after_changes(by_others: usize, code: u16) -> Self {
-        Self::answering(by_others, code, 200)
+    /// The apiserver rejects this number of patches with a conflict before it accepts one.
+    fn with_conflicts(conflicts: usize, code: u16) -> Self {
+        Self::answering(conflicts, code, 200)
     }
 
-    /// Changes of a Cluster's status are answered with a code of their own.
-    fn answering(by_others: usize, code: u16, of_status: u16) -> Self {
+    /// The apiserver gives patches of a Cluster's status their own code.
+    fn answering(conflicts: usize, code: u16, of_status: u16) -> Self {
         let sent = Arc::new(Mutex::new(Vec::new()));
         let stored = Arc::new(Mutex::new(BTreeMap::new()));
         let service = tower::service_fn({
@@ -128,7 +129,7 @@ impl Leader {
                 };
                 async move {
                     let (code, body) = match *request.method() {
-                        http::Method::PATCH if changes <= by_others => refusal(409),
+                        http::Method::PATCH if changes <= conflicts => refusal(409),
                         http::Method::PATCH if is_status && of_status != 200 => refusal(of_status),
                         http::Method::PATCH => {
                             let patch = request.into_body().collect_bytes().await?;
@@ -175,10 +176,10 @@ impl Leader {
         Self { vips, to, sent }
     }
 
-    /// The requests that it sends when it is told this.
-    async fn requests(&mut self, told: Vec<Seen>) -> Vec<String> {
+    /// The requests that the leader sends after these events.
+    async fn requests(&mut self, events: Vec<Seen>) -> Vec<String> {
         let before = self.sent.lock().unwrap().len();
-        told.into_iter().for_each(|seen| self.to.send(seen).unwrap());
+        events.into_iter().for_each(|seen| self.to.send(seen).unwrap());
         self.vips.until_complete().await;
         let _ = tokio::time::timeout(Duration::from_millis(100), self.vips.lead()).await;
         self.sent.lock().unwrap()[before..].to_vec()
@@ -186,55 +187,55 @@ impl Leader {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_refused_is_tried_once_and_told_once_until_its_pause_is_over() {
-    let told = told(&["c"], vec![pool("p", 1)], Vec::new());
-    let requests = Leader::new(403).requests(told).await;
+async fn a_refused_claim_is_sent_and_reported_once_per_backoff() {
+    let events = first_lists(&["c"], vec![pool("p", 1)], Vec::new());
+    let requests = Leader::new(403).requests(events).await;
     let conditions = ["GET clusters", "PATCH c/status"];
     assert_eq!(requests, [&["POST ipaddressclaims", "PATCH c", "POST events"][..], &conditions].concat());
 }
 
 #[tokio::test]
-async fn a_claim_that_is_there_already_is_waited_for_and_is_no_failure() {
-    let told = told(&["c"], vec![pool("p", 1)], Vec::new());
-    assert_eq!(Leader::new(409).requests(told).await, ["POST ipaddressclaims"]);
+async fn a_claim_that_already_exists_is_no_failure() {
+    let events = first_lists(&["c"], vec![pool("p", 1)], Vec::new());
+    assert_eq!(Leader::new(409).requests(events).await, ["POST ipaddressclaims"]);
 }
 
 #[tokio::test]
-async fn a_claim_that_has_changed_or_is_gone_is_not_given_up_again_before_the_watch_tells() {
+async fn a_changed_claim_is_not_deleted_again_before_its_watch_event() {
     for code in [404, 409] {
-        let told = told(&["c"], vec![pool("p", 0), pool("q", 1)], vec![claim("c", "p")]);
-        assert_eq!(Leader::new(code).requests(told).await, ["DELETE vip-cp-c"]);
+        let events = first_lists(&["c"], vec![pool("p", 0), pool("q", 1)], vec![claim("c", "p")]);
+        assert_eq!(Leader::new(code).requests(events).await, ["DELETE vip-cp-c"]);
     }
 }
 
 #[tokio::test]
-async fn a_cluster_that_others_have_changed_is_read_and_changed_without_waiting_for_the_watch() {
-    let told = told(&["c"], vec![pool("p", 1)], Vec::new());
-    let requests = Leader::after_changes(1, 403).requests(told).await;
+async fn after_a_conflict_the_cluster_is_read_and_patched_at_once() {
+    let events = first_lists(&["c"], vec![pool("p", 1)], Vec::new());
+    let requests = Leader::with_conflicts(1, 403).requests(events).await;
     assert_eq!(requests[..5], ["POST ipaddressclaims", "PATCH c", "GET clusters", "PATCH c", "POST events"]);
     assert_eq!(requests[5..], ["GET clusters", "PATCH c/status"]);
 }
 
 #[tokio::test]
-async fn one_address_makes_one_claim_of_many_move() {
+async fn one_free_address_makes_one_of_many_claims_switch_pools() {
     let pools = vec![pool("p", 0), pool("q", 1)];
     let claims = vec![claim("a", "p"), claim("b", "p"), claim("c", "p")];
-    let requests = Leader::new(409).requests(told(&["a", "b", "c"], pools, claims)).await;
+    let requests = Leader::new(409).requests(first_lists(&["a", "b", "c"], pools, claims)).await;
     let given_up: Vec<_> = requests.iter().filter(|request| request.starts_with("DELETE")).collect();
     assert_eq!(given_up, ["DELETE vip-cp-a"], "{requests:?}");
 }
 
 #[tokio::test]
-async fn an_address_that_is_free_for_a_moment_is_no_news_to_those_who_wait() {
+async fn a_briefly_free_address_causes_no_reports() {
     let mut leader = Leader::new(403);
     let claims = vec![claim("a", "p"), claim("b", "p")];
-    let mut requests = leader.requests(told(&["a", "b"], vec![pool("p", 0)], claims)).await;
+    let mut requests = leader.requests(first_lists(&["a", "b"], vec![pool("p", 0)], claims)).await;
     requests.sort();
     let conditions = ["PATCH a/status", "PATCH b/status"];
     requests.retain(|request| !conditions.contains(&&**request) && request != "GET clusters");
     assert_eq!(requests, ["PATCH a", "PATCH b", "POST events", "POST events"]);
     for free in [1, 0, 1] {
-        // It is free after a long time.
+        // The wait exceeds PATIENCE.
         if free > 0 {
             let VipReconciler { missed, allocating, .. } = &mut leader.vips;
             missed.values_mut().chain(allocating.values_mut()).for_each(|since| *since -= PATIENCE);
@@ -246,13 +247,13 @@ async fn an_address_that_is_free_for_a_moment_is_no_news_to_those_who_wait() {
 }
 
 #[tokio::test]
-async fn v8_refused_conditions_block_nothing_and_back_off() {
+async fn v8_refused_conditions_back_off_and_block_nothing_else() {
     for code in [403, 409, 422] {
         let mut leader = Leader::answering(0, 403, code);
-        let requests = leader.requests(told(&["c"], vec![pool("p", 1)], Vec::new())).await;
+        let requests = leader.requests(first_lists(&["c"], vec![pool("p", 1)], Vec::new())).await;
         assert_eq!(requests[..3], ["POST ipaddressclaims", "PATCH c", "POST events"], "{code}");
         assert_eq!(requests[3..], ["GET clusters", "PATCH c/status"], "{code}");
-        // The annotation still follows what happens.
+        // The controller still updates the annotation.
         let change = Change::All(vec![claim("c", "p").into()]);
         let requests = leader.requests(vec![Seen::Claims(change)]).await;
         assert_eq!(requests, ["PATCH c"], "{code}");
@@ -260,19 +261,19 @@ async fn v8_refused_conditions_block_nothing_and_back_off() {
 }
 
 #[tokio::test]
-async fn v8_denied_conditions_are_retried_with_one_cluster_only() {
+async fn v8_after_a_denial_no_other_cluster_gets_conditions() {
     let mut leader = Leader::answering(0, 403, 403);
-    leader.requests(told(&["a"], vec![pool("p", 1)], Vec::new())).await;
-    let both = told(&["a", "b"], vec![pool("p", 1)], Vec::new()).swap_remove(Kind::ALL.len());
+    leader.requests(first_lists(&["a"], vec![pool("p", 1)], Vec::new())).await;
+    let both = first_lists(&["a", "b"], vec![pool("p", 1)], Vec::new()).swap_remove(Kind::ALL.len());
     let requests = leader.requests(vec![both]).await;
     assert!(requests.contains(&"PATCH b".to_owned()), "{requests:?}");
     assert!(!requests.contains(&"PATCH b/status".to_owned()), "{requests:?}");
 }
 
 #[tokio::test]
-async fn v8_conditions_are_written_once_and_then_cost_nothing() {
+async fn v8_conditions_are_written_only_once() {
     let mut leader = Leader::new(403);
-    leader.requests(told(&["c"], vec![pool("p", 1)], Vec::new())).await;
+    leader.requests(first_lists(&["c"], vec![pool("p", 1)], Vec::new())).await;
     let change = Change::Applied(Box::new(pool("q", 1).into()));
     assert_eq!(leader.requests(vec![Seen::Pools(Kind::GlobalPools, change)]).await, Vec::<String>::new());
 }

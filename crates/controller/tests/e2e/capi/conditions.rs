@@ -1,4 +1,4 @@
-//! Conditions on Clusters: `kubectl wait` sees them, and Cluster API leaves them alone.
+//! Conditions on Clusters: `kubectl wait` works with them, and Cluster API does not change them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{SOON, with_class};
 
 const CONDITION: &str = "vip.capi.gorizond.io/ControlPlaneVIPReady";
 
-/// Waits as a user does.
+/// Waits for the condition with `kubectl wait`.
 fn wait(capi: &Capi, cluster: &str, status: &str) {
     capi.kubectl(&[
         "wait",
@@ -21,7 +21,7 @@ fn wait(capi: &Capi, cluster: &str, status: &str) {
     ]);
 }
 
-/// A condition of a Cluster; null where it has none of this type.
+/// A condition of a Cluster, or null if it has none of this type.
 async fn condition(capi: &Capi, cluster: &str, kind: &str) -> Value {
     let conditions = capi.cluster(cluster).await["status"]["conditions"].clone();
     let found = conditions.as_array().into_iter().flatten().find(|condition| condition["type"] == kind);
@@ -29,7 +29,7 @@ async fn condition(capi: &Capi, cluster: &str, kind: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn v8_kubectl_waits_for_a_vip_and_cluster_api_keeps_the_condition() {
+async fn v8_kubectl_wait_works_and_cluster_api_keeps_the_condition() {
     let (capi, _controller) = with_class().await;
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10"]));
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", "a"));
@@ -40,12 +40,12 @@ async fn v8_kubectl_waits_for_a_vip_and_cluster_api_keeps_the_condition() {
     let endpoint = "--for=jsonpath={.spec.controlPlaneEndpoint.host}";
     capi.kubectl(&["wait", "cluster/a", endpoint, "--timeout=60s"]);
 
-    // Cluster API takes our condition for a gate of its own.
+    // Cluster API accepts our condition as an availability gate.
     let mut gated = fixtures::cluster(Version::V1Beta2, "default", "b");
     gated["spec"]["availabilityGates"] = json!([{"conditionType": CONDITION}]);
     capi.apply(&gated);
     wait(&capi, "b", "False");
-    eventually("Cluster API repeats why the Cluster is not available", SOON, async || {
+    eventually("Cluster API reports our reason in its own condition", SOON, async || {
         let available = condition(&capi, "b", "Available").await;
         Ok(available["message"]
             .as_str()
@@ -54,7 +54,7 @@ async fn v8_kubectl_waits_for_a_vip_and_cluster_api_keeps_the_condition() {
     .await
     .unwrap_or_else(|error| panic!("{error}\n{:#}", capi.get("cluster/b")["status"]["conditions"]));
 
-    // Cluster API writes conditions of its own, and leaves ours, which nobody writes meanwhile.
+    // Cluster API changes its own conditions and keeps ours, while our controller writes nothing.
     let paused = |is_paused: bool| {
         let patch = json!({"spec": {"paused": is_paused}}).to_string();
         capi.kubectl(&["patch", "cluster/a", "--type=merge", "-p", &patch]);
@@ -64,7 +64,7 @@ async fn v8_kubectl_waits_for_a_vip_and_cluster_api_keeps_the_condition() {
         capi.kubectl(&["wait", "cluster/a", &format!("--for=condition=Paused={status}"), "--timeout=60s"]);
         assert_eq!(condition(&capi, "a", CONDITION).await, ours);
     }
-    // A settled Cluster is written by neither.
+    // Neither controller writes a settled Cluster.
     let version = async || capi.cluster("a").await["metadata"]["resourceVersion"].clone();
     let mut before = version().await;
     eventually("nothing is written for five seconds", SOON, async || {
@@ -75,7 +75,7 @@ async fn v8_kubectl_waits_for_a_vip_and_cluster_api_keeps_the_condition() {
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
 
-    // Who takes it off gets it back.
+    // If someone removes the condition, our controller sets it again.
     let others: Vec<_> = capi.cluster("a").await["status"]["conditions"]
         .as_array()
         .unwrap()

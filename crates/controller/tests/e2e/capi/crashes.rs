@@ -1,4 +1,4 @@
-//! Killed at every request, the controller leaves nothing twice and nothing behind.
+//! Kills the controller at every request: no Cluster gets two claims for a VIP, and no claim is left over.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use testbed::cluster_api::fixtures::{self, Version};
 use super::rig::{Capi, for_class};
 use crate::rig::SUCCESSOR;
 
-/// More requests than it takes to lead and to give a Cluster both VIPs.
+/// More requests than the controller needs to become leader and to allocate both VIPs of a Cluster.
 const REQUESTS_MAX: u32 = 40;
 
-/// Gives a new Cluster to a controller that dies at the given request of its own, and sees that the next one ends the work. Tells
-/// whether the first one died.
-async fn dies_at(capi: &Capi, cluster: &str, failpoint: &str) -> bool {
+/// Creates a Cluster while a controller runs that dies at the given request, and waits until the next controller has
+/// allocated its VIPs. Returns whether the first one died.
+async fn allocates_when_killed_at(capi: &Capi, cluster: &str, failpoint: &str) -> bool {
     let mut doomed = capi.controller("doomed", &[], &[("FAILPOINT", failpoint)]);
     capi.apply(&fixtures::cluster(Version::V1Beta2, "default", cluster));
     let has_both = async || {
@@ -26,14 +26,14 @@ async fn dies_at(capi: &Capi, cluster: &str, failpoint: &str) -> bool {
         died = doomed.process.try_wait().unwrap().is_some();
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // It may die at a write after the last that is looked for, such as an Event.
+    // It may die at a write after the last one that `has_both` checks, such as an Event.
     tokio::time::sleep(Duration::from_millis(300)).await;
     died |= doomed.process.try_wait().unwrap().is_some();
     drop(doomed);
     let mut healthy = capi.controller("healthy", &[], &SUCCESSOR);
     let vip = capi.endpoint(cluster).await;
-    capi.until_said(cluster, "ingress", "Assigned").await;
-    capi.until_said(cluster, "control-plane", "Assigned").await;
+    capi.until_vip_reason(cluster, "ingress", "Assigned").await;
+    capi.until_vip_reason(cluster, "control-plane", "Assigned").await;
     let found = capi.cluster(cluster).await;
     let ingress = &found["metadata"]["annotations"]["vip.capi.gorizond.io/ingress-vip"];
     for (claim, vip) in [("cp", &serde_json::json!(vip)), ("ingress", ingress)] {
@@ -46,7 +46,7 @@ async fn dies_at(capi: &Capi, cluster: &str, failpoint: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_at_every_request_a_cluster_has_one_claim_for_each_vip() {
+async fn a_kill_at_any_request_leaves_one_claim_for_each_vip() {
     let capi = Capi::start().await;
     capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.10-10.0.1.200"]));
@@ -56,7 +56,7 @@ async fn killed_at_every_request_a_cluster_has_one_claim_for_each_vip() {
         for request in 1..=REQUESTS_MAX {
             let cluster = format!("{when}-{request}");
             clusters += 1;
-            if !dies_at(&capi, &cluster, &format!("kill-{when}:{request}")).await {
+            if !allocates_when_killed_at(&capi, &cluster, &format!("kill-{when}:{request}")).await {
                 break;
             }
             deaths += 1;
@@ -64,8 +64,8 @@ async fn killed_at_every_request_a_cluster_has_one_claim_for_each_vip() {
     }
     let claims = capi.kubectl(&["get", "ipaddressclaims", "-o", "name"]);
     let addresses = capi.kubectl(&["get", "ipaddresses.ipam.cluster.x-k8s.io", "-o", "name"]);
-    println!("{deaths} deaths, {clusters} Clusters, {} claims", claims.lines().count());
-    assert!(deaths >= 8, "only {deaths} deaths: the failpoints are not where the work is");
+    println!("{deaths} kills, {clusters} Clusters, {} claims", claims.lines().count());
+    assert!(deaths >= 8, "only {deaths} kills: the work has more requests than that");
     assert_eq!(claims.lines().count(), 2 * clusters);
     assert_eq!(addresses.lines().count(), 2 * clusters);
 }

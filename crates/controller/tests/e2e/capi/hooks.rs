@@ -1,4 +1,4 @@
-//! The race with Cluster API's topology controller: infrastructures that are built before their Cluster has its VIP.
+//! The race with Cluster API's topology controller, which may create the infrastructure before the Cluster has its VIP.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,27 +20,27 @@ use crate::rig::Controller;
 
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// How long the one that allocates is late.
+/// How much later than the Clusters the allocating controller starts.
 const DELAY: Duration = Duration::from_secs(10);
 
-/// How many infrastructures were without an endpoint when they were first seen; ends when all have one.
-async fn born_without(capi: &Capi) -> usize {
+/// Waits until all infrastructures have an endpoint. Returns how many of them were created without one.
+async fn created_without_endpoint(capi: &Capi) -> usize {
     let infrastructures: Api<DynamicObject> =
         Api::namespaced_with(capi.client.clone(), "default", &provider::test_cluster());
     let touched = watcher(infrastructures, watcher::Config::default()).default_backoff().touched_objects();
     let mut touched = std::pin::pin!(touched);
-    let (mut born, mut have) = (BTreeMap::new(), BTreeMap::new());
+    let (mut created, mut have) = (BTreeMap::new(), BTreeMap::new());
     while have.len() < count() {
         let Ok(infrastructure) = touched.next().await.unwrap() else { continue };
         let has_endpoint = !infrastructure.data["spec"]["controlPlaneEndpoint"]["host"].is_null();
-        // The first generation is the one with which it was made, however late it is seen.
-        let is_as_made = infrastructure.metadata.generation == Some(1);
-        born.entry(infrastructure.name_any()).or_insert(has_endpoint && is_as_made);
+        // Only generation 1 shows how the object was created, even if the watch sees it late.
+        let is_first_generation = infrastructure.metadata.generation == Some(1);
+        created.entry(infrastructure.name_any()).or_insert(has_endpoint && is_first_generation);
         if has_endpoint {
             have.insert(infrastructure.name_any(), ());
         }
     }
-    born.values().filter(|with| !**with).count()
+    created.values().filter(|with| !**with).count()
 }
 
 async fn prepared() -> Capi {
@@ -50,7 +50,7 @@ async fn prepared() -> Capi {
     capi
 }
 
-/// Starts a copy that only answers Cluster API's hooks, and waits until Cluster API knows of it.
+/// Starts a replica that only serves the hooks of Cluster API, and waits until Cluster API has discovered them.
 async fn extension(capi: &Capi) -> Controller {
     let folder = capi.control_plane.folder().join("certificates-hooks");
     let certificate = Certificate::generate().unwrap();
@@ -86,28 +86,29 @@ async fn extension(capi: &Capi) -> Controller {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn v5_with_the_runtime_extension_every_infrastructure_is_born_with_its_vip() {
+async fn v5_with_runtime_extension_infrastructure_starts_with_its_vip() {
     let capi = prepared().await;
     let _hooks = extension(&capi).await;
     let allocate = async {
         tokio::time::sleep(DELAY).await;
         capi.controller("vips", &[], &AS_INSTALLED)
     };
-    let all = async { tokio::join!(born_without(&capi), create(&capi, count(), from_class), allocate) };
+    let all =
+        async { tokio::join!(created_without_endpoint(&capi), create(&capi, count(), from_class), allocate) };
     let (without, _, _controller) = tokio::time::timeout(LONGEST, all)
         .await
         .unwrap_or_else(|_| panic!("not all infrastructures have a VIP\n{}", capi.logs()));
-    println!("with the extension, VIPs {DELAY:?} late: {without} of {} were born without", count());
+    println!("with the extension, VIPs {DELAY:?} late: {without} of {} created without an endpoint", count());
     assert_eq!(without, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn v5_without_the_runtime_extension_every_infrastructure_gets_its_vip_in_the_end() {
+async fn v5_without_runtime_extension_infrastructure_gets_its_vip_later() {
     let capi = prepared().await;
     let _controller = capi.controller("vips", &[], &AS_INSTALLED);
-    let all = async { tokio::join!(born_without(&capi), create(&capi, count(), from_class)) };
+    let all = async { tokio::join!(created_without_endpoint(&capi), create(&capi, count(), from_class)) };
     let (without, _) = tokio::time::timeout(LONGEST, all)
         .await
         .unwrap_or_else(|_| panic!("not all infrastructures have a VIP\n{}", capi.logs()));
-    println!("without the extension: {without} of {} were born without, and all have theirs now", count());
+    println!("without the extension: {without} of {} created without an endpoint, all have one now", count());
 }

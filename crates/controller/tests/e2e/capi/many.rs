@@ -1,4 +1,4 @@
-//! Many Clusters at once: two hundred with `just e2e capi`, fewer where all tests are run.
+//! Many Clusters at once: 200 with `just e2e capi`, 20 if all tests run. `CLUSTERS` sets the number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -18,21 +18,21 @@ use super::plain;
 use super::rig::{AS_INSTALLED, Capi};
 use crate::rig::Controller;
 
-/// How many.
+/// The number of Clusters.
 pub fn count() -> usize {
     std::env::var("CLUSTERS").ok().and_then(|count| count.parse().ok()).unwrap_or(20)
 }
 
-/// The IPAM provider makes one address at a time, within the rate that its client keeps to.
+/// Long, because the IPAM provider creates one address at a time, and its client has a rate limit.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// The median and the ninety-ninth of a hundred.
+/// The median and the 99th percentile.
 fn percentiles(took: &mut [Duration]) -> (Duration, Duration) {
     took.sort();
     (took[took.len() / 2], took[took.len() * 99 / 100])
 }
 
-/// Tells when each object of a kind first was as it should be, until all are.
+/// Waits until `count` objects fulfil `is_so`. Returns when each of them first did.
 async fn when(
     api: Api<DynamicObject>,
     count: usize,
@@ -50,12 +50,12 @@ async fn when(
     seen
 }
 
-/// A Cluster that Cluster API builds from a class.
+/// A Cluster with a topology: Cluster API creates its infrastructure from a class.
 pub fn from_class(name: &str) -> Value {
     fixtures::cluster(Version::V1Beta2, "default", name)
 }
 
-/// The same with an endpoint that needs no VIP.
+/// Like [`from_class`], with an endpoint, so it needs no VIP.
 fn with_endpoint(name: &str) -> Value {
     let (mut cluster, host) = (from_class(name), "10.9.9.9");
     cluster["spec"]["controlPlaneEndpoint"] = json!({"host": host, "port": 6443});
@@ -63,7 +63,7 @@ fn with_endpoint(name: &str) -> Value {
     cluster
 }
 
-/// Creates so many such Clusters at once, and tells when each was created.
+/// Creates this many Clusters at once. Returns when each was created.
 pub async fn create(capi: &Capi, count: usize, cluster: fn(&str) -> Value) -> BTreeMap<String, Instant> {
     let clusters = capi.clusters();
     let create = async |number: usize| {
@@ -76,14 +76,14 @@ pub async fn create(capi: &Capi, count: usize, cluster: fn(&str) -> Value) -> BT
     try_join_all((0..count).map(create)).await.unwrap().into_iter().collect()
 }
 
-/// A pool that is not one for VIPs.
+/// A pool without the labels of a VIP pool.
 fn other_pool() -> Value {
     fixtures::global_pool("other", &["10.0.8.0-10.0.9.0"])
 }
 
 /// Deletes all objects of a kind, and waits until they are gone.
 async fn remove(capi: &Capi, kind: &str) {
-    // By itself kubectl looks for one after the other.
+    // Without this flag kubectl waits for one object after the other.
     capi.kubectl(&["delete", kind, "--all", "--wait=false"]);
     eventually(&format!("no {kind}"), LONGEST, async || {
         Ok(capi.kubectl(&["get", kind, "-o", "name"]).is_empty())
@@ -92,7 +92,8 @@ async fn remove(capi: &Capi, kind: &str) {
     .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
 }
 
-/// What the provider takes by itself for so many claims, on the same machine and a moment before.
+/// The 99th percentile of the time that the IPAM provider alone takes for this many claims, as a baseline on the same
+/// machine.
 async fn alone(capi: &Capi, many: usize) -> Duration {
     capi.apply(&other_pool());
     let mut took = claims::time_to_address(&capi.client, "default", &other_pool(), many).await.unwrap();
@@ -102,7 +103,7 @@ async fn alone(capi: &Capi, many: usize) -> Duration {
     p99
 }
 
-/// The same while Cluster API builds as many Clusters, which need no VIP: all of them share this machine.
+/// Like [`alone`], while Cluster API creates as many Clusters that need no VIP: both share the machine.
 async fn beside_clusters(capi: &Capi, many: usize) -> Duration {
     let other = other_pool();
     let took = claims::time_to_address(&capi.client, "default", &other, many);
@@ -114,12 +115,13 @@ async fn beside_clusters(capi: &Capi, many: usize) -> Duration {
     p99
 }
 
-/// Starts the controller, creates so many such Clusters at once, and tells what it took until all had endpoints, with each part of it.
+/// Starts the controller, creates this many Clusters at once, and waits until all have an endpoint. Prints how long
+/// each part took. Returns the controller and the 99th percentile of the time from creation to endpoint.
 async fn to_endpoint(capi: &Capi, many: usize, cluster: fn(&str) -> Value) -> (Controller, Duration) {
     capi.apply(&capi.pool("pool", "control-plane", &["10.0.1.0-10.0.2.0"]));
     let controller = capi.controller("vips", &[], &AS_INSTALLED);
     let log = || std::fs::read_to_string(controller.process.log()).unwrap();
-    eventually("it leads", LONGEST, async || Ok(log().contains("leading epoch"))).await.unwrap();
+    eventually("the controller leads", LONGEST, async || Ok(log().contains("leading epoch"))).await.unwrap();
 
     let claim_kind = GroupVersionKind::gvk("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim");
     let claims: Api<DynamicObject> =
@@ -161,7 +163,7 @@ async fn to_endpoint(capi: &Capi, many: usize, cluster: fn(&str) -> Value) -> (C
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_clusters_at_once_get_as_many_vips_and_give_them_back() {
+async fn many_clusters_get_vips_and_release_them() {
     let (capi, many) = (Capi::start().await, count());
     capi.apply_all(&fixtures::class(Version::V1Beta2, "default"));
     let alone = alone(&capi, many).await;
@@ -175,19 +177,20 @@ async fn many_clusters_at_once_get_as_many_vips_and_give_them_back() {
 
     let deleted = Instant::now();
     capi.kubectl(&["delete", "clusters", "--all", "--wait=false"]);
-    eventually("all addresses are back in the pool", LONGEST, async || {
+    eventually("all addresses are free in the pool again", LONGEST, async || {
         let counted = capi.get("globalinclusterippool/pool")["status"]["ipAddresses"].clone();
         Ok(counted["used"] == 0)
     })
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", capi.logs()));
-    println!("all {many} addresses were back {:?} after the Clusters were deleted", deleted.elapsed());
+    println!("all {many} addresses were free {:?} after the Clusters were deleted", deleted.elapsed());
     assert_eq!(capi.kubectl(&["get", "ipaddressclaims", "-o", "name"]), "");
 }
 
-/// There is nothing to build of these, so that Cluster API takes less of the machine that it shares with the provider.
+/// Cluster API creates nothing for these Clusters, so it takes less CPU time from the IPAM provider on the same
+/// machine.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_plain_clusters_at_once_get_as_many_vips() {
+async fn many_clusters_without_topology_get_vips() {
     let (capi, many) = (Capi::start().await, count());
     let alone = alone(&capi, many).await;
     let (_controller, p99) = to_endpoint(&capi, many, plain).await;

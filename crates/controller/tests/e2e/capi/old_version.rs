@@ -1,4 +1,5 @@
-//! Cluster API before 1.11, which serves v1beta1 alone. Its manager is not here, so the test does what the IPAM provider would.
+//! Cluster API before 1.11, which serves only v1beta1. Its controllers do not run here, so the test does the work of
+//! the IPAM provider.
 
 use serde_json::{Value, json};
 use testbed::cluster::eventually;
@@ -10,8 +11,8 @@ use crate::rig::read;
 
 const CLAIM: &str = "ipaddressclaim/vip-cp-my-cluster";
 
-/// Gives a claim its address, as the in-cluster provider does.
-fn give(capi: &Capi, claim: &Value, address: &str) {
+/// Assigns an address to a claim, as the in-cluster provider does.
+fn assign(capi: &Capi, claim: &Value, address: &str) {
     let (name, pool) = (&claim["metadata"]["name"], &claim["spec"]["poolRef"]);
     let owner = json!({
         "apiVersion": claim["apiVersion"], "kind": "IPAddressClaim", "name": name, "uid": claim["metadata"]["uid"],
@@ -28,7 +29,7 @@ fn give(capi: &Capi, claim: &Value, address: &str) {
 
 // V1 V2 V10
 #[tokio::test(flavor = "multi_thread")]
-async fn v3_v8_cluster_api_that_serves_v1beta1_alone_works_from_claim_to_condition() {
+async fn v3_v8_vips_work_when_only_v1beta1_is_served() {
     let capi = Capi::without_cluster_api().await;
     ClusterApi::install_v1beta1(&capi.control_plane).await.unwrap();
     let versions = capi.kubectl(&["api-versions"]);
@@ -64,7 +65,7 @@ async fn v3_v8_cluster_api_that_serves_v1beta1_alone_works_from_claim_to_conditi
         (&json!("cluster.x-k8s.io/v1beta1"), &cluster["metadata"]["uid"])
     );
 
-    give(&capi, &claim, "10.0.0.15");
+    assign(&capi, &claim, "10.0.0.15");
     let condition = "--for=condition=vip.capi.gorizond.io/ControlPlaneVIPReady";
     capi.kubectl(&["wait", "cluster/my-cluster", condition, "--timeout=60s"]);
     let spec = capi.get("cluster/my-cluster")["spec"].clone();
@@ -72,7 +73,7 @@ async fn v3_v8_cluster_api_that_serves_v1beta1_alone_works_from_claim_to_conditi
     let variables = json!([{"name": "cni", "value": "calico"}, {"name": "clusterVip", "value": "10.0.0.15"}]);
     assert_eq!(spec["topology"]["variables"], variables);
 
-    // A Cluster that waits says so in a condition of that version, which has a severity.
+    // A condition of v1beta1 has a severity.
     let mut other = cluster;
     other["metadata"] = json!({"name": "other", "namespace": "default"});
     other["spec"]["topology"]["class"] = json!("missing");
@@ -84,7 +85,7 @@ async fn v3_v8_cluster_api_that_serves_v1beta1_alone_works_from_claim_to_conditi
         (&json!("NoClass"), &json!("Warning"))
     );
 
-    // The claim goes with its Cluster.
+    // The garbage collector deletes the claim with its Cluster.
     capi.kubectl(&["delete", "cluster/my-cluster", "--timeout=60s"]);
     eventually("the claim is gone", SOON, async || Ok(!claimed())).await.unwrap();
 }

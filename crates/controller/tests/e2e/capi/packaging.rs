@@ -1,4 +1,4 @@
-//! What VIPs are installed with, and what their users apply.
+//! The manifests and the chart that install VIPs for Cluster API, and the examples for their users.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::rig::{read, root};
 
 const NAME: &str = "capi-vip-allocator-controller-manager";
 
-/// Products whose definitions no registry carries: their objects are read and not applied.
+/// API groups whose CRDs are not available here. The test only parses objects of these groups.
 const NOT_APPLIED: [&str; 2] = ["cert-manager.io", "turtles-capi.cattle.io"];
 
 fn objects(text: &str) -> Vec<Value> {
@@ -22,7 +22,7 @@ fn group(object: &Value) -> &str {
     object["apiVersion"].as_str().unwrap().split('/').next().unwrap()
 }
 
-/// Applies every object of a file whose definitions are there, and tells how many were only read.
+/// Applies every object of a file whose CRD is installed. Returns how many objects were only parsed.
 fn apply(capi: &Capi, text: &str) -> usize {
     let (read, applied): (Vec<_>, Vec<_>) =
         objects(text).into_iter().partition(|object| NOT_APPLIED.contains(&group(object)));
@@ -31,14 +31,14 @@ fn apply(capi: &Capi, text: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn v9_v10_every_manifest_is_accepted_by_the_real_definitions() {
+async fn v9_v10_every_manifest_is_accepted_by_the_real_crds() {
     let capi = Capi::start().await;
     assert_eq!(apply(&capi, &read("k8s/cluster-api/capi-vip-allocator.yaml")), 0);
-    // An Issuer and a Certificate are cert-manager's.
+    // The Issuer and the Certificate belong to cert-manager.
     assert_eq!(apply(&capi, &read("k8s/cluster-api/capi-vip-allocator-with-runtime-extension.yaml")), 2);
     let selector = "jsonpath={.spec.selector.matchLabels}";
     let deployment = ["get", "deployment", NAME, "-n", "capi-system", "-o", selector];
-    // A selector can't be changed, so it is the one that capi-vip-allocator's Deployment has.
+    // A Deployment's selector is immutable, so it must be that of capi-vip-allocator.
     let labels = json!({"cluster.x-k8s.io/provider": "vip-allocator", "control-plane": NAME});
     assert_eq!(capi.kubectl(&deployment), labels.to_string());
     capi.kubectl(&["get", "extensionconfig", "vip-allocator"]);
@@ -46,22 +46,23 @@ async fn v9_v10_every_manifest_is_accepted_by_the_real_definitions() {
     let (mut accepted, mut only_read) = (0, 0);
     for folder in ["examples/cluster-api", "crates/controller/tests/fixtures/seeds-cluster-api"] {
         let entries = std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
-        // The folder of an older version has a test of its own.
+        // `old_version.rs` tests the subfolder for v1beta1.
         let mut paths: Vec<_> = entries.filter(|path| path.is_file()).collect();
-        // A Cluster is accepted once its class is there.
+        // A Cluster is accepted only after its class.
         paths.sort_by_key(|path| (!path.ends_with("clusterclass.yaml"), path.clone()));
         for path in paths {
             accepted += 1;
             only_read += apply(&capi, &std::fs::read_to_string(&path).unwrap());
             println!("accepted: {}", path.strip_prefix(root()).unwrap().display());
         }
-        // Both folders have a Cluster of one name, and a Cluster can't go from a class to any other.
+        // Both folders have a Cluster with the same name, and the class of a Cluster can't be changed to just any
+        // other.
         capi.kubectl(&["delete", "clusters", "--all", "--timeout=60s"]);
     }
     assert_eq!((accepted, only_read), (12, 3));
 }
 
-/// What the patch `kube-vip` of an example puts into the control plane's template, once a Cluster has this VIP.
+/// What the patch `kube-vip` of an example adds to the control plane's template for a Cluster with this VIP.
 fn kube_vip(example: &str, vip: &str) -> Vec<Value> {
     let class = objects(&read(&format!("examples/cluster-api/{example}"))).remove(0);
     let patches = class["spec"]["patches"].as_array().unwrap();
@@ -88,14 +89,14 @@ fn v10_kube_vip_gets_the_vip_with_rke2_and_with_kubeadm() {
     let pod = serde_json::to_value(pod).unwrap();
     let variables = pod["spec"]["containers"][0]["env"].as_array().unwrap();
     assert!(variables.contains(&json!({"name": "address", "value": "10.0.0.15"})), "{variables:?}");
-    // The command changes what the file says.
+    // The command edits the kubeconfig path in the file.
     let kubeconfig = pod["spec"]["volumes"][0]["hostPath"]["path"].as_str().unwrap();
     let [command, path] = [command.as_str().unwrap(), file["path"].as_str().unwrap()];
     assert!(command.contains(&format!("path: {kubeconfig}#")) && command.contains(path), "{command}");
 }
 
 #[test]
-fn v9_clusterctl_takes_the_components() {
+fn v9_clusterctl_accepts_the_components() {
     let (components, metadata) =
         (read("k8s/cluster-api/components.yaml"), read("k8s/cluster-api/metadata.yaml"));
     let version = format!("v{}", env!("CARGO_PKG_VERSION"));
@@ -112,10 +113,13 @@ fn v9_clusterctl_takes_the_components() {
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     assert_eq!((&container["image"], &container["name"]), (&json!(image), &json!("manager")));
     let lease = "LEASE_NAMESPACE";
-    assert!(!container["env"].to_string().contains(lease), "clusterctl may put it into another namespace");
+    assert!(
+        !container["env"].to_string().contains(lease),
+        "clusterctl may install it into another namespace"
+    );
     assert_eq!(deployment["metadata"]["labels"]["cluster.x-k8s.io/provider"], "addon-capi-vip-allocator");
 
-    // Where a release is at GitHub, clusterctl takes a URL of one form only.
+    // For a release on GitHub, clusterctl accepts only this form of URL.
     let example = &objects(&read("examples/cluster-api/capiprovider.yaml"))[0]["spec"];
     let url = format!("https://github.com/OWNER/REPOSITORY/releases/{version}/components.yaml");
     assert_eq!((&example["fetchConfig"]["url"], &example["version"]), (&json!(url), &json!(version)));
@@ -123,12 +127,12 @@ fn v9_clusterctl_takes_the_components() {
     assert!(variables.keys().all(|name| components.contains(&format!("${{{name}:="))), "{variables:?}");
 }
 
-/// The chart's objects, rendered with these values set.
+/// The chart's objects, rendered with these values.
 fn rendered(values: &str) -> Vec<Value> {
     rendered_on(&[], values)
 }
 
-/// The same on a cluster that serves these versions too.
+/// Like [`rendered`], for a cluster that also serves these API versions.
 fn rendered_on(versions: &[&str], values: &str) -> Vec<Value> {
     let mut helm = Command::new(tools::binary("helm").unwrap());
     helm.args(["template", "any", "chart", "--set", values]);
@@ -147,7 +151,7 @@ fn rights(objects: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn v8_the_chart_runs_vips_alone_and_then_asks_for_nothing_else() {
+fn v8_the_chart_can_run_vips_alone_with_only_their_permissions() {
     let alone = rendered("addresses.enabled=false,clusterApi.enabled=true");
     assert_eq!(rights(&alone), ["cluster.x-k8s.io", "ipam.cluster.x-k8s.io", "events.k8s.io"]);
     assert!(alone.iter().all(|object| object["kind"] != "CustomResourceDefinition"));
@@ -159,7 +163,7 @@ fn v8_the_chart_runs_vips_alone_and_then_asks_for_nothing_else() {
 }
 
 #[test]
-fn v8_the_chart_gives_no_right_about_clusters_unless_vips_are_on() {
+fn v8_the_chart_grants_access_to_clusters_only_for_vips() {
     let without = rendered("replicas=2");
     assert!(!rights(&without).iter().any(|group| group.ends_with("cluster.x-k8s.io")));
     let both = rendered("clusterApi.enabled=true");
@@ -168,7 +172,7 @@ fn v8_the_chart_gives_no_right_about_clusters_unless_vips_are_on() {
 }
 
 #[test]
-fn v5_the_chart_runs_the_controller_also_before_the_certificate_for_its_hooks_is_there() {
+fn v5_the_pod_starts_before_the_extension_certificate_exists() {
     let objects = rendered("clusterApi.enabled=true,clusterApi.runtimeExtension.enabled=true");
     let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
     let volumes = deployment["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
@@ -177,7 +181,7 @@ fn v5_the_chart_runs_the_controller_also_before_the_certificate_for_its_hooks_is
 }
 
 #[test]
-fn v5_cluster_api_finds_the_authority_for_hooks_also_where_it_is_not_cert_managers() {
+fn v5_the_chart_names_the_ca_secret_without_cert_manager() {
     let extension = "clusterApi.runtimeExtension";
     let objects = rendered(&format!("{extension}.enabled=true,{extension}.certManager=false"));
     let config = objects.iter().find(|object| object["kind"] == "ExtensionConfig").unwrap();
@@ -187,7 +191,7 @@ fn v5_cluster_api_finds_the_authority_for_hooks_also_where_it_is_not_cert_manage
 }
 
 #[test]
-fn v5_the_chart_speaks_to_cluster_api_before_1_11_too() {
+fn v5_the_chart_supports_cluster_api_before_1_11() {
     let [old, new] = ["runtime.cluster.x-k8s.io/v1alpha1", "runtime.cluster.x-k8s.io/v1beta2"];
     let version = |versions: &[&str]| {
         let objects = rendered_on(versions, "clusterApi.runtimeExtension.enabled=true");

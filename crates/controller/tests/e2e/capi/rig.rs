@@ -1,4 +1,4 @@
-//! A control plane with the real Cluster API, and the controller's own binary that does VIPs alone.
+//! A control plane with the real Cluster API, and the controller's binary with only VIPs enabled.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,10 +15,10 @@ use testbed::process::Process;
 
 use crate::rig::{Controller, read};
 
-/// Cluster API asks again after up to this long where it had to wait for something.
+/// Cluster API may take this long until it retries.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What the manifests set. A control plane that hundreds of Clusters are built on may take seconds to answer.
+/// The lease duration of the manifests. A control plane with hundreds of Clusters may take seconds to answer.
 pub const AS_INSTALLED: [(&str, &str); 1] = [("LEASE_DURATION", "15")];
 
 /// A control plane with Cluster API.
@@ -30,14 +30,14 @@ pub struct Capi {
 }
 
 impl Capi {
-    /// A control plane with Cluster API, and the rights of the manifest.
+    /// Starts a control plane with Cluster API and the RBAC of the manifest.
     pub async fn start() -> Self {
         let mut capi = Self::without_cluster_api().await;
         capi.install_cluster_api().await;
         capi
     }
 
-    /// The same without Cluster API.
+    /// Like [`Self::start`], without Cluster API.
     pub async fn without_cluster_api() -> Self {
         let options = Options { controller_manager: true, ..Options::api_only() };
         let control_plane = ControlPlane::start(options).await.unwrap();
@@ -53,7 +53,7 @@ impl Capi {
         self.cluster_api = Some(ClusterApi::start(&self.control_plane).await.unwrap());
     }
 
-    /// Starts a controller that does VIPs alone.
+    /// Starts a controller with only VIPs enabled.
     pub fn controller(&self, name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Controller {
         let ports = free_ports(2).unwrap();
         let configure = |command: &mut Command| {
@@ -83,8 +83,8 @@ impl Capi {
 
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         let output = self.control_plane.kubectl().args(arguments).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "kubectl {arguments:?}: {said}\n{}", self.logs());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kubectl {arguments:?}: {error}\n{}", self.logs());
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -102,13 +102,13 @@ impl Capi {
         serde_json::to_value(self.clusters().get(name).await.unwrap()).unwrap()
     }
 
-    /// The infrastructure of a Cluster; null where there is none.
+    /// The infrastructure of a Cluster, or null if there is none.
     pub async fn infrastructure(&self, name: &str) -> Value {
         let found = provider::infrastructure_of(&self.client, "default", name).await.unwrap();
         found.map(|found| found.data).unwrap_or_default()
     }
 
-    /// The host of a Cluster's endpoint, once it has one.
+    /// Waits until a Cluster has an endpoint, and returns its host.
     pub async fn endpoint(&self, name: &str) -> String {
         let host = async || {
             let cluster = self.clusters().get(name).await?;
@@ -120,27 +120,27 @@ impl Capi {
         host().await.unwrap().unwrap()
     }
 
-    /// What is said of a Cluster's VIP.
-    pub async fn said(&self, name: &str, role: &str) -> Value {
+    /// The reason and message for a Cluster's VIP, from its status annotation.
+    pub async fn vip_status(&self, name: &str, role: &str) -> Value {
         let cluster = self.cluster(name).await;
         let text = cluster["metadata"]["annotations"]["vip.capi.gorizond.io/status"].as_str();
-        let said: Value = text.map(|text| serde_json::from_str(text).unwrap()).unwrap_or_default();
-        said[role].clone()
+        let status: Value = text.map(|text| serde_json::from_str(text).unwrap()).unwrap_or_default();
+        status[role].clone()
     }
 
-    /// Waits until this is the reason that is said.
-    pub async fn until_said(&self, name: &str, role: &str, reason: &str) -> Value {
-        let mut said = Value::Null;
-        eventually(&format!("{name} says {reason}"), LONGEST, async || {
-            said = self.said(name, role).await;
-            Ok(said["reason"] == reason)
+    /// Waits until a Cluster's VIP has this reason.
+    pub async fn until_vip_reason(&self, name: &str, role: &str, reason: &str) -> Value {
+        let mut status = Value::Null;
+        eventually(&format!("{name} reports {reason}"), LONGEST, async || {
+            status = self.vip_status(name, role).await;
+            Ok(status["reason"] == reason)
         })
         .await
         .unwrap_or_else(|error| panic!("{error}\n{}", self.logs()));
-        said
+        status
     }
 
-    /// The ends of all logs.
+    /// The last lines of all logs.
     pub fn logs(&self) -> String {
         let managers = self.cluster_api.as_ref().map(ClusterApi::log_tails).unwrap_or_default();
         let files = std::fs::read_dir(self.control_plane.folder()).unwrap();
@@ -156,7 +156,7 @@ impl Capi {
     }
 }
 
-/// A pool with the labels that make it one for VIPs of the class of the fixtures.
+/// Adds the labels that make a pool a VIP pool for the class of the fixtures.
 pub fn for_class(mut pool: Value, role: &str) -> Value {
     pool["metadata"]["labels"] =
         json!({"vip.capi.gorizond.io/cluster-class": fixtures::CLASS, "vip.capi.gorizond.io/role": role});

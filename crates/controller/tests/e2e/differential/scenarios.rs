@@ -1,4 +1,4 @@
-//! The scenarios, and where the two differ, why.
+//! The scenarios of the differential test, with the reason for each known difference.
 
 use serde_json::{Value, json};
 
@@ -10,12 +10,12 @@ use super::Step::{
 use super::{Outcome, Scenario, Step};
 use crate::side::INGRESS;
 
-/// A node is not the pool's any more.
+/// For scenarios in which a node stops matching the pool.
 const UNMARKED: Outcome = Differs(
-    "FLIPOP loses sight of the node and leaves its annotation, which its documentation says is removed",
+    "FLIPOP forgets the node and leaves its annotation, although its documentation says that it removes it",
 );
 
-/// A scenario that begins with so many nodes of the pool `work`.
+/// A scenario that starts with this many nodes with the label `pool=work`.
 fn on(nodes: u64, name: &'static str) -> Scenario {
     Scenario {
         name,
@@ -31,7 +31,7 @@ impl Scenario {
         self
     }
 
-    /// Free addresses, from number 1.
+    /// Adds this many free addresses, from number 1.
     fn addresses(self, count: u64) -> Self {
         self.given((1..=count).map(Address))
     }
@@ -47,7 +47,7 @@ impl Scenario {
     }
 }
 
-/// A pool with these addresses and this match.
+/// Creates a pool with these addresses and this match.
 fn pool(ips: &[u64], matching: Value) -> Step {
     Pool("pool", json!({"ips": ips, "match": matching}))
 }
@@ -64,7 +64,7 @@ fn tolerating(toleration: Value) -> Value {
     json!({"nodeLabel": "pool=work", "tolerations": [toleration]})
 }
 
-/// A Ready pod of the application that `by_pod` means.
+/// Creates a Ready pod that `by_pod` matches.
 fn nginx(name: &'static str, node: u64) -> Step {
     Pod { name, namespace: "default", app: "nginx", node, is_ready: true }
 }
@@ -89,7 +89,7 @@ fn matching() -> Vec<Scenario> {
             .given([Node(3, "other")])
             .addresses(2)
             .when([pool(&[1, 2], by_node())]),
-        on(2, "every node matches where nothing is asked for").addresses(2).when([pool(&[1, 2], json!({}))]),
+        on(2, "every node matches an empty match").addresses(2).when([pool(&[1, 2], json!({}))]),
         on(3, "nodes are matched by the label of their pods")
             .given([
                 nginx("one", 2),
@@ -156,17 +156,13 @@ fn taints() -> Vec<Scenario> {
             no_schedule(),
             tolerating(json!({"operator": "Exists"})),
         ),
-        tainted(
-            "a mere preference of the scheduler keeps a node out too",
-            dedicated("PreferNoSchedule"),
-            by_node(),
-        ),
+        tainted("a taint PreferNoSchedule keeps a node out too", dedicated("PreferNoSchedule"), by_node()),
         on(2, "a node that is tainted later loses its address to another")
             .given([Taints(2, no_schedule())])
             .addresses(1)
             .when([pool(&[1], by_node())])
             .when([Taints(2, json!(null)), Taints(1, no_schedule())]),
-        on(1, "a node that is tainted later keeps its address while nobody else needs it")
+        on(1, "a node that is tainted later keeps its address while no other node needs it")
             .addresses(1)
             .when([pool(&[1], by_node())])
             .when([Taints(1, no_schedule())]),
@@ -174,7 +170,7 @@ fn taints() -> Vec<Scenario> {
             .addresses(1)
             .when([pool(&[1], by_node())])
             .when([Taints(1, cordoned())]),
-        on(2, "a cordoned node keeps its address where that is tolerated")
+        on(2, "a cordoned node keeps its address if the pool tolerates it")
             .addresses(1)
             .when([pool(
                 &[1],
@@ -186,17 +182,17 @@ fn taints() -> Vec<Scenario> {
 
 fn numbers() -> Vec<Scenario> {
     vec![
-        on(2, "with fewer nodes than addresses, some addresses are on nothing")
+        on(2, "with fewer nodes than addresses, some addresses are unassigned")
             .addresses(4)
             .when([pool(&[1, 2, 3, 4], by_node())]),
-        on(4, "with more nodes than addresses, the first by name have them")
+        on(4, "with more nodes than addresses, the first nodes by name get them")
             .addresses(2)
             .when([pool(&[1, 2], by_node())]),
-        on(1, "a node that comes later gets an address that is left")
+        on(1, "a node that joins later gets a free address")
             .addresses(2)
             .when([pool(&[1, 2], by_node())])
             .when([Node(2, "work")]),
-        on(2, "a node that comes later takes nothing from others")
+        on(2, "a node that joins later takes no address from others")
             .given([Held(1, 2)])
             .when([pool(&[1], by_node())])
             .when([Node(3, "work")]),
@@ -204,18 +200,18 @@ fn numbers() -> Vec<Scenario> {
             "pool",
             json!({"ips": [1, 2, 3], "match": by_node(), "assignmentCoolOffSeconds": 1.5}),
         )]),
-        on(2, "desiredIPs 0 means all that are listed")
+        on(2, "desiredIPs 0 means all listed addresses")
             .addresses(2)
             .when([Pool("pool", json!({"ips": [1, 2], "desiredIPs": 0, "match": by_node()}))]),
-        on(2, "addresses are created from nothing")
+        on(2, "addresses are created for a pool without any")
             .when([Pool("pool", json!({"desiredIPs": 2, "match": by_node()}))]),
-        on(3, "addresses are created beside those that are listed")
+        on(3, "addresses are created in addition to the listed ones")
             .given([Held(1, 1)])
             .when([Pool("pool", json!({"ips": [1], "desiredIPs": 3, "match": by_node()}))]),
         on(3, "addresses beyond the desired number are disabled")
             .addresses(3)
             .when([Pool("pool", json!({"ips": [1, 2, 3], "desiredIPs": 2, "match": by_node()}))]),
-        on(1, "a pool without addresses and without a number says what is wrong")
+        on(1, "a pool without addresses and without desiredIPs reports an error")
             .when([Pool("pool", json!({"match": by_node()}))]),
     ]
 }
@@ -227,39 +223,39 @@ fn pods() -> Vec<Scenario> {
             .given([waiting.clone(), nginx("two", 2)])
             .addresses(2)
             .when([pool(&[1, 2], by_pod())]),
-        on(2, "a pod that becomes Ready brings its node an address")
+        on(2, "a node gets an address when its pod becomes Ready")
             .given([waiting])
             .addresses(2)
             .when([pool(&[1, 2], by_pod())])
             .when([PodReady("one", true)]),
-        on(2, "a pod moves and the address follows")
+        on(2, "a pod moves to another node and the address follows")
             .given([nginx("one", 1)])
             .addresses(1)
             .when([pool(&[1], by_pod())])
             .when([PodGone("one"), nginx("next", 2)]),
-        on(2, "a pod is deleted and its address stays while nobody needs it")
+        on(2, "a pod is deleted and its address stays while no other node needs it")
             .given([nginx("one", 1), nginx("two", 2)])
             .addresses(2)
             .when([pool(&[1, 2], by_pod())])
             .when([PodGone("one")]),
-        on(2, "a pod that is not Ready for a while gets its address back")
+        on(2, "a pod that is NotReady for a while gets its address back")
             .given([nginx("one", 1), nginx("two", 2)])
             .addresses(2)
             .when([pool(&[1, 2], by_pod())])
             .when([PodReady("one", false)])
             .when([PodReady("one", true)]),
-        on(2, "a pod that stops being Ready loses its address to one that needs it")
+        on(2, "a pod that stops being Ready loses its address to a Ready pod")
             .given([nginx("one", 1)])
             .addresses(1)
             .when([pool(&[1], by_pod())])
             .when([PodReady("one", false), nginx("two", 2)])
             .when([PodReady("one", true)]),
-        on(2, "one pod of several on a node is enough")
+        on(2, "one matching pod of several on a node is enough")
             .given([nginx("one", 1), nginx("two", 1)])
             .addresses(1)
             .when([pool(&[1], by_pod())])
             .when([nginx("three", 2), PodGone("one")]),
-        on(3, "a pod comes where an unused address is")
+        on(3, "a pod starts on a node with an unused address")
             .given([nginx("one", 1), Held(1, 1), Held(2, 2)])
             .when([pool(&[1, 2], by_pod())])
             .when([nginx("two", 2)]),
@@ -268,7 +264,7 @@ fn pods() -> Vec<Scenario> {
 
 fn nodes() -> Vec<Scenario> {
     vec![
-        on(3, "a node is deleted and the next has its address")
+        on(3, "a node is deleted and the next one gets its address")
             .addresses(2)
             .when([pool(&[1, 2], by_node())])
             .when([NodeGone(1)]),
@@ -276,7 +272,7 @@ fn nodes() -> Vec<Scenario> {
             .addresses(2)
             .when([pool(&[1, 2], by_node())])
             .when([NodeGone(1)]),
-        on(3, "a node is deleted with its droplet, and the next has its address")
+        on(3, "a node is deleted with its droplet, and the next one gets its address")
             .addresses(2)
             .when([pool(&[1, 2], by_node())])
             .when([NodeDestroyed(1)]),
@@ -284,12 +280,12 @@ fn nodes() -> Vec<Scenario> {
             .addresses(2)
             .when([pool(&[1, 2], by_node())])
             .when([NodeDestroyed(1)]),
-        on(2, "a node loses its label and another has its address")
+        on(2, "a node loses its label and another gets its address")
             .addresses(1)
             .when([pool(&[1], by_node())])
             .when([NodeLabel(1, "none")])
             .outcome(UNMARKED),
-        on(1, "a node loses its label and keeps its address while nobody needs it")
+        on(1, "a node loses its label and keeps its address while no other node needs it")
             .addresses(1)
             .when([pool(&[1], by_node())])
             .when([NodeLabel(1, "none")])
@@ -298,7 +294,7 @@ fn nodes() -> Vec<Scenario> {
             .addresses(1)
             .when([pool(&[1], by_node())])
             .when([NodeReady(1, false)]),
-        on(2, "a node that is NotReady for a while keeps its address where nobody needs it")
+        on(2, "a node that is NotReady for a while keeps its address if no other node needs it")
             .addresses(2)
             .when([pool(&[1, 2], by_node())])
             .when([NodeReady(1, false)])
@@ -314,30 +310,30 @@ fn nodes() -> Vec<Scenario> {
 fn edits() -> Vec<Scenario> {
     let all_held = |name| on(3, name).given([Held(1, 1), Held(2, 2), Held(3, 3)]);
     vec![
-        on(1, "another match moves the addresses")
+        on(1, "a changed match moves the addresses")
             .given([Node(2, "other"), Address(1)])
             .when([pool(&[1], by_node())])
             .when([Edit("pool", json!({"match": {"nodeLabel": "pool=other"}}))])
             .outcome(UNMARKED),
-        on(2, "an address that is added goes to a node without one")
+        on(2, "an address added to the spec goes to a node without one")
             .addresses(2)
             .when([pool(&[1], by_node())])
             .when([Edit("pool", json!({"ips": [1, 2]}))]),
-        all_held("an address that is removed stays where it is")
+        all_held("an address removed from the spec stays where it is")
             .when([pool(&[1, 2, 3], by_node())])
             .when([Edit("pool", json!({"ips": [1, 2]}))]),
-        on(2, "a raised number creates addresses")
+        on(2, "a higher desiredIPs creates addresses")
             .addresses(1)
             .when([Pool("pool", json!({"ips": [1], "desiredIPs": 1, "match": by_node()}))])
             .when([Edit("pool", json!({"desiredIPs": 2}))]),
-        all_held("a lowered number disables addresses and gives none back")
+        all_held("a lower desiredIPs disables addresses and releases none")
             .when([Pool("pool", json!({"ips": [1, 2, 3], "desiredIPs": 3, "match": by_node()}))])
             .when([Edit("pool", json!({"desiredIPs": 2}))]),
         all_held("a deleted pool leaves its addresses where they are")
             .when([pool(&[1, 2, 3], by_node())])
             .when([PoolGone("pool")])
             .outcome(UNMARKED),
-        all_held("a pool that is deleted and made again finds its addresses where they are")
+        all_held("a deleted and recreated pool finds its addresses where they are")
             .when([pool(&[1, 2, 3], by_node())])
             .when([PoolGone("pool")])
             .when([pool(&[1, 2, 3], by_node())])
@@ -348,38 +344,42 @@ fn edits() -> Vec<Scenario> {
 fn pools() -> Vec<Scenario> {
     let other = |ips: &[u64], matching: Value| Pool("second", json!({"ips": ips, "match": matching}));
     vec![
-        on(2, "two pools with nodes of their own")
+        on(2, "two pools with different nodes")
             .given([Node(3, "other"), Node(4, "other")])
             .addresses(4)
             .when([pool(&[1, 2], by_node()), other(&[3, 4], json!({"nodeLabel": "pool=other"}))]),
-        on(2, "two pools want the same nodes")
+        on(2, "two pools match the same nodes")
             .addresses(2)
             .when([pool(&[1], by_node())])
-            .when([other(&[2], by_node())]).outcome(Differs("FLIPOP insists on the first node, which the cloud refuses; ours takes the one that is free")),
+            .when([other(&[2], by_node())]).outcome(Differs("FLIPOP keeps trying the first node, which the cloud refuses; ours uses the free node")),
         on(1, "two pools list the same address")
             .given([Node(2, "other"), Address(1)])
             .when([pool(&[1], by_node())])
-            .when([other(&[1], json!({"nodeLabel": "pool=other"}))]).outcome(Differs("FLIPOP's pools take it from each other; with ours the older one has it and the younger one says so")),
+            .when([other(&[1], json!({"nodeLabel": "pool=other"}))]).outcome(Differs("FLIPOP's pools take it from each other; with ours the older pool has it and the younger one reports a conflict")),
     ]
 }
 
 fn accounts() -> Vec<Scenario> {
     vec![
-        on(2, "an address that is on a matching node stays there")
-            .given([Held(1, 2)])
-            .when([pool(&[1], by_node())]),
-        on(1, "an address that is on a node that does not match is taken from it")
+        on(2, "an address on a matching node stays there").given([Held(1, 2)]).when([pool(&[1], by_node())]),
+        on(1, "an address on a node that does not match moves to one that does")
             .given([Node(2, "other"), Held(1, 2)])
             .when([pool(&[1], by_node())]),
-        on(0, "an address that is on a node that does not match stays while nobody needs it")
+        on(0, "an address on a node that does not match stays while no other node needs it")
             .given([Node(1, "other"), Held(1, 1)])
             .when([pool(&[1], by_node())]),
-        on(1, "an address that is on a droplet which is no node")
+        on(1, "an address on a droplet that is no node")
             .given([Droplet(9), Held(1, 9)])
-            .when([pool(&[1], by_node())]).outcome(Differs("FLIPOP takes it; ours leaves what is not the cluster's alone unless policy.takeover says Always")),
+            .when([pool(&[1], by_node())])
+            .outcome(Differs(
+                "FLIPOP takes it; ours leaves foreign addresses alone unless policy.takeover is Always",
+            )),
         on(2, "an address that the account does not have").addresses(1).when([pool(&[1, 2], by_node())]),
-        on(2, "a node that has an address which no pool lists gets no second one")
+        on(2, "a node with an address that no pool lists gets no second one")
             .given([Held(9, 1), Address(1)])
-            .when([pool(&[1], by_node())]).outcome(Differs("FLIPOP insists on that node, which the cloud refuses; ours takes the one that is free")),
+            .when([pool(&[1], by_node())])
+            .outcome(Differs(
+                "FLIPOP keeps trying that node, which the cloud refuses; ours uses the free node",
+            )),
     ]
 }

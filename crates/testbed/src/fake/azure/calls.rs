@@ -1,6 +1,6 @@
-//! What each call does.
+//! The calls of the API.
 //!
-//! In: a parsed request. Out: the answer, or the problem with it. What passes the checks here becomes an operation.
+//! In: a parsed request. Out: its answer, or a problem. A change that passes the checks becomes an operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use ::http::header;
 use serde_json::{Value, json};
 
-use super::super::ledger::{Deed, Ledger};
+use super::super::ledger::{CloudChange, Ledger};
 use super::super::{Answer, Call};
 use super::operations::host_of;
 use super::orders::Order;
@@ -17,7 +17,7 @@ use super::resources::{Interface, PublicIp, VirtualMachine, etag_of};
 use super::routes::{self, LINKS};
 use super::subscription::Azure;
 
-/// What Azure itself sets in an interface, and a client's word on it is not heard.
+/// Fields of an interface that only Azure sets. The fake ignores them in requests.
 const READ_ONLY: &[&str] = &["id", "name", "type", "etag"];
 const READ_ONLY_PROPERTIES: &[&str] =
     &["provisioningState", "resourceGuid", "macAddress", "virtualMachine", "primary"];
@@ -56,7 +56,7 @@ impl Azure {
         }
     }
 
-    /// What is checked before anything else: the version, the subscription, and what the caller's role allows.
+    /// Runs the checks that come first: the API version, the subscription, the caller's permissions, and locks.
     fn check(&self, call: &Call) -> Result<(), Problem> {
         if !call.query.contains_key("api-version") {
             return Err(Problem::api_version_missing());
@@ -76,7 +76,7 @@ impl Azure {
         Ok(())
     }
 
-    /// One page of a listing.
+    /// Returns one page of a listing.
     fn page<T>(
         &self,
         call: &Call,
@@ -102,7 +102,7 @@ impl Azure {
         Ok(Answer::json(200, body))
     }
 
-    /// What each address is part of, by the address's id.
+    /// Returns the holder of each address, such as an IP configuration, by the ID of the address.
     fn holders(&self) -> BTreeMap<String, String> {
         let mut holders = BTreeMap::new();
         for interface in self.interfaces.values() {
@@ -119,7 +119,7 @@ impl Azure {
         holders
     }
 
-    /// What an address is part of.
+    /// Returns the holder of an address, such as an IP configuration.
     fn holder_of(&self, public: &PublicIp) -> Option<String> {
         let mut of_interfaces =
             self.interfaces.values().filter_map(|found| found.configuration_of(&public.id));
@@ -226,12 +226,12 @@ impl Azure {
             |public: &&String| !is_in(&had, public) || before.missing.contains(&public.to_lowercase());
         for public in has.iter().filter(is_new) {
             if let Some(ip) = self.ip_of(public) {
-                ledger.did(now, Deed::Told { address: ip.clone(), vm: vm.clone() });
+                ledger.did(now, CloudChange::Accepted { address: ip.clone(), vm: vm.clone() });
                 coming.push(ip);
             }
         }
         if before.body != json!({}) && without_publics(&before.body) != without_publics(&after.body) {
-            ledger.did(now, Deed::Other(format!("something else than an address changed in {id}")));
+            ledger.did(now, CloudChange::Other(format!("changed something else than the addresses of {id}")));
         }
         self.interfaces.insert(key.clone(), after);
         let order = Order::Write { interface: key.clone(), before: Box::new(before), vm, coming };
@@ -241,7 +241,8 @@ impl Azure {
         Ok(answer)
     }
 
-    /// Everything that an interface refers to must be allowed, and addresses must exist, be near, and be nobody else's.
+    /// Checks the resources that an interface refers to: the caller may use all of them, and each address exists, is in
+    /// the same region and has no other holder.
     fn check_links(&self, call: &Call, interface: &Interface) -> Result<(), Problem> {
         let properties = &interface.body["properties"];
         let inner = interface.configurations().iter().map(|configuration| &configuration["properties"]);
@@ -324,7 +325,7 @@ impl Azure {
     }
 }
 
-/// What a client can set of what it has sent.
+/// Returns the body without the fields that only Azure sets.
 fn settable(sent: &Value) -> Value {
     let mut body = sent.clone();
     let forget = |object: &mut Value, fields: &[&str]| {
@@ -351,7 +352,7 @@ fn without_publics(body: &Value) -> Value {
     body
 }
 
-/// Whoever says what an interface was like when it was read is heard only while it still is, and is there at all.
+/// If the request has an `If-Match` header, checks that the interface exists and has this ETag.
 fn check_unchanged(call: &Call, known: Option<&Interface>) -> Result<(), Problem> {
     let Some(sent) = call.headers.get(header::IF_MATCH).and_then(|sent| sent.to_str().ok()) else {
         return Ok(());
@@ -361,7 +362,7 @@ fn check_unchanged(call: &Call, known: Option<&Interface>) -> Result<(), Problem
     if is_met { Ok(()) } else { Err(Problem::changed_since(sent, present.as_deref().unwrap_or("none"))) }
 }
 
-/// The id of what a call is about.
+/// Returns the ID of the resource that a call is about.
 fn id_of(call: &Call) -> String {
     let kind = match call.route.name {
         name if name.starts_with("PublicIPAddresses") => "publicIPAddresses",

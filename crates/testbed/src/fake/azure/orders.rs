@@ -1,13 +1,13 @@
-//! Orders that passed the checks at the door, and the operations that they became.
+//! Changes that passed the checks of their calls, and their operations.
 //!
-//! Out: an operation in the API's own form. It never changes anything: `operations` carries orders out.
+//! Out: an operation in the API's format. This module never changes the state: `operations` carries changes out.
 
 use serde_json::{Value, json};
 
 use super::problem::Problem;
 use super::resources::Interface;
 
-/// A change that was accepted.
+/// An accepted change.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
     pub(super) id: String,
@@ -16,21 +16,21 @@ pub(super) struct Operation {
     pub(super) outcome: Option<Result<(), Problem>>,
 }
 
-/// What an operation is to do.
+/// The change that an operation makes.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
-    /// Make an interface what it already says that it is.
+    /// Finish a write to an interface. The interface already shows the new configuration.
     Write {
         interface: String,
         before: Box<Interface>,
-        /// Whose interface it is.
+        /// The VM of the interface.
         vm: String,
-        /// The addresses that come onto it.
+        /// The addresses that the write attaches.
         coming: Vec<String>,
     },
-    /// Give a new address its number.
+    /// Assign an IP to a new address.
     Create { address: String },
-    /// Give an address back.
+    /// Delete an address.
     Delete { address: String },
 }
 

@@ -1,6 +1,6 @@
-//! The API's ways of saying no, in the shapes and words of the real one.
+//! The errors of the API, in the format and the words of the real one.
 //!
-//! In: what is wrong. Out: the answer with its body, or the `error` inside of an operation that ended badly.
+//! In: what is wrong. Out: the answer with its body, or the `error` inside a failed operation.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::Answer;
 
-/// A refusal, or a failure inside of an operation.
+/// An error answer, or the error inside a failed operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     status: u16,
@@ -65,7 +65,7 @@ impl Problem {
         Self::new(403, "AuthorizationFailed", message)
     }
 
-    /// The call itself is allowed, and what it refers to is not.
+    /// The caller may make the call, but may not use a resource that the call refers to.
     pub(super) fn forbidden_link(action: &str, scope: &str, linked_action: &str, linked: &str) -> Self {
         let message = format!(
             "The client 'certified' with object id 'certified' has permission to perform action '{action}' on \
@@ -83,7 +83,7 @@ impl Problem {
         Self::new(409, "ScopeLocked", message)
     }
 
-    /// The resource is not any more as the caller has read it.
+    /// The resource has changed since the caller read it.
     pub(super) fn changed_since(sent: &str, present: &str) -> Self {
         let message = format!(
             "Precondition failed. Etag provided in if-match header {sent} does not match etag {present} of resource."
@@ -110,7 +110,7 @@ impl Problem {
         Self::new(400, "PublicIPAddressCannotBeDeleted", message)
     }
 
-    /// What is referred to does not exist, or is in another region.
+    /// The address does not exist, or is in another region.
     pub(super) fn invalid_reference(public: &str, resource: &str) -> Self {
         let message = format!(
             "Resource {public} referenced by resource {resource} was not found. Please make sure that the referenced \
@@ -129,7 +129,7 @@ impl Problem {
         Self::new(status, "ServiceUnavailable", message.to_owned())
     }
 
-    /// The cloud failed for reasons of its own.
+    /// An internal error of the cloud.
     pub(super) fn internal() -> Self {
         Self::new(500, "InternalServerError", "An error occurred.".to_owned())
     }

@@ -1,7 +1,7 @@
-//! Public addresses, network interfaces and virtual machines, each with what Azure tells of it.
+//! Public addresses, network interfaces and virtual machines, and their JSON.
 //!
-//! Out: a resource in the API's own form, and which addresses an interface has or is losing. It never knows who asks, nor what else
-//! there is in the subscription.
+//! Out: a resource in the API's format, and which addresses an interface holds or is losing. This module never reads a
+//! request, and never looks at other resources of the subscription.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,29 +11,30 @@ use serde_json::{Value, json};
 pub(super) struct PublicIp {
     pub(super) id: String,
     pub(super) location: String,
-    /// None until it has been created.
+    /// `None` until the creation has finished.
     pub(super) ip: Option<String>,
     pub(super) sku: String,
     pub(super) tags: Value,
     pub(super) etag: u64,
     pub(super) state: &'static str,
-    /// What holds it that is no interface, such as a load balancer's frontend.
+    /// A holder other than an interface, such as the frontend of a load balancer.
     pub(super) other_holder: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Interface {
     pub(super) id: String,
-    /// The machine it belongs to, by id.
+    /// The ID of the VM that it belongs to.
     pub(super) machine: Option<String>,
     pub(super) is_primary: bool,
     pub(super) etag: u64,
     pub(super) state: &'static str,
-    /// Everything that a client can set.
+    /// All properties that a client can set.
     pub(super) body: Value,
-    /// The addresses that it loses when the operation under way has ended, by id, and the configurations that had them.
+    /// The addresses that the operation in flight detaches, by ID, and the names of the configurations that had them.
     pub(super) leaving: BTreeMap<String, String>,
-    /// The addresses that it says it has and has not, by id, because the operation that was to bring them has failed.
+    /// The addresses that the interface shows but does not hold, by ID, because the operation that attached them
+    /// failed.
     pub(super) missing: BTreeSet<String>,
 }
 
@@ -57,7 +58,7 @@ impl Interface {
         self.body["properties"]["ipConfigurations"].as_array_mut().into_iter().flatten()
     }
 
-    /// The configuration that has an address, or that is losing it.
+    /// Returns the configuration that holds an address or is losing it.
     pub(super) fn configuration_of(&self, public: &str) -> Option<String> {
         let link =
             |configuration: &&Value| is_link_to(&configuration["properties"]["publicIPAddress"], public);
@@ -72,7 +73,7 @@ impl Interface {
         self.configuration_of(public).is_some()
     }
 
-    /// The ids of all addresses that it has or is losing.
+    /// Returns the IDs of all addresses that it holds or is losing.
     pub(super) fn publics(&self) -> Vec<String> {
         let links = self.configurations().iter();
         let present = links.filter_map(|found| found["properties"]["publicIPAddress"]["id"].as_str());

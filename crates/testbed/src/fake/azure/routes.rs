@@ -1,7 +1,7 @@
-//! The calls of the API: where each is found and which action a role must allow for it.
+//! The calls of the API: their paths, and the actions that a role must allow for them.
 //!
-//! In: a method and a path, in whatever case. Out: the call's name and the variable parts of the path, in lower case, because
-//! Azure compares all of it without regard to case. It never looks at the state.
+//! In: a method and a path. Out: the name of the call and the variable parts of the path, in lower case, because Azure
+//! compares paths case-insensitively. It never reads the state.
 
 use ::http::Request;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ pub(super) struct Spec {
     pub(super) name: &'static str,
     method: &'static str,
     pattern: &'static str,
-    /// The action without which the call is refused.
+    /// The action that the caller's role must allow.
     pub(super) action: &'static str,
 }
 
@@ -21,7 +21,7 @@ const fn spec(name: &'static str, method: &'static str, pattern: &'static str, a
     Spec { name, method, pattern, action }
 }
 
-/// Every call, by the vendor's name for it. The last has none, because operations are found by links.
+/// All calls, with the vendor's names. The last name is ours, because clients reach operations only through links.
 pub(super) const SPECS: &[Spec] = &[
     spec(
         "PublicIPAddresses_ListAll",
@@ -79,7 +79,7 @@ pub(super) const SPECS: &[Spec] = &[
     ),
 ];
 
-/// What a written interface may refer to, where that is said in it, and the action that referring to it takes.
+/// References that a written interface may contain, as JSON pointers, and the action that each one needs.
 pub(super) const LINKS: &[(&str, &str)] = &[
     ("/networkSecurityGroup", "Microsoft.Network/networkSecurityGroups/join/action"),
     ("/publicIPAddress", "Microsoft.Network/publicIPAddresses/join/action"),
@@ -97,12 +97,12 @@ pub(super) fn route(request: &Request<Bytes>) -> Option<Route> {
     })
 }
 
-/// The action that a call takes.
+/// Returns the action that a call needs.
 pub(super) fn action_of(name: &str) -> &'static str {
     SPECS.iter().find(|spec| spec.name == name).map_or("", |spec| spec.action)
 }
 
-/// Whether a call changes nothing.
+/// Whether a call only reads.
 pub(super) fn is_read(name: &str) -> bool {
     SPECS.iter().any(|spec| spec.name == name && spec.method == "GET")
 }

@@ -1,7 +1,7 @@
-//! One subscription: what is in it, and what a person can do to it with a console.
+//! One subscription: its resources, and what a person can do to them with the portal.
 //!
-//! Out: who holds which address, and every change as a deed for the ledger. It never looks at a request: calls are in `calls`, and
-//! what takes its time is in `operations`.
+//! Out: which VM holds which address, and every change for the ledger. This module never reads a request: calls are in
+//! `calls`, and changes that take time are in `operations`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -9,50 +9,50 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::ledger::Deed;
+use super::super::ledger::CloudChange;
 use super::super::ranges::nth_of;
 use super::orders::Operation;
 use super::resources::{Interface, PublicIp, VirtualMachine, is_link_to};
 
-/// Where new addresses come from: two of the documentation's networks, then half of the benchmarks' network.
+/// New addresses come from a documentation range, then from half of the benchmarking range.
 const RANGES: &[(Ipv4Addr, u32)] =
     &[(Ipv4Addr::new(198, 51, 100, 1), 254), (Ipv4Addr::new(198, 19, 0, 0), 65_536)];
 
-/// One subscription, with everything in one resource group unless said otherwise.
+/// One subscription. Everything that a test adds is in one resource group.
 #[derive(Debug)]
 pub struct Azure {
     /// How long an operation takes.
     pub operation_time: Duration,
-    /// After how many seconds Azure wants to be asked for an operation again.
+    /// The `Retry-After` of operations in seconds.
     pub poll_seconds: u64,
-    /// How many items a page of a listing has.
+    /// The number of items on a page of a listing.
     pub page_size: usize,
-    /// Actions that the caller may not take, such as `Microsoft.Network/networkInterfaces/write`.
+    /// Actions that the caller's role does not allow, such as `Microsoft.Network/networkInterfaces/write`.
     pub denied: BTreeSet<String>,
-    /// Whether the caller's role covers no machine, of which Azure then lists none.
+    /// Whether the caller's role covers no VM. Azure then lists none.
     pub hides_machines: bool,
-    /// Whether it covers no interface.
+    /// Whether the caller's role covers no network interface. Azure then lists none.
     pub hides_interfaces: bool,
-    /// Whether the resource group has a lock on it that forbids changes.
+    /// Whether the resource group has a lock that forbids changes.
     pub is_locked: bool,
     pub(super) subscription: String,
     pub(super) group: String,
     pub(super) token: String,
-    /// By id in lower case, as everything is.
+    /// All maps use IDs in lower case as keys.
     pub(super) addresses: BTreeMap<String, PublicIp>,
     pub(super) interfaces: BTreeMap<String, Interface>,
     pub(super) machines: BTreeMap<String, VirtualMachine>,
     pub(super) operations: Vec<Operation>,
-    /// When which operation is due.
+    /// The due times of unfinished operations, with their index.
     pub(super) pending: BTreeSet<(Duration, usize)>,
-    /// What people did since the ledger was last written.
-    pub(super) unwritten: Vec<Deed>,
+    /// Manual changes that are not in the ledger yet.
+    pub(super) unwritten: Vec<CloudChange>,
     ips_used: u32,
     etags_used: u64,
 }
 
 impl Azure {
-    /// An empty subscription that accepts one token.
+    /// Creates an empty subscription that accepts one token.
     pub fn new(subscription: &str, group: &str, token: &str) -> Self {
         Self {
             operation_time: Duration::from_secs(2),
@@ -76,18 +76,18 @@ impl Azure {
         }
     }
 
-    /// The id of something in the resource group, such as `Microsoft.Compute/virtualMachines/one`.
+    /// Returns the ID of a resource in the resource group, such as `Microsoft.Compute/virtualMachines/one`.
     pub fn id(&self, resource: &str) -> String {
         format!("/subscriptions/{}/resourceGroups/{}/providers/{resource}", self.subscription, self.group)
     }
 
-    /// What a machine is called as a holder: subscription, group and name, in lower case.
+    /// Returns the name of a VM as a holder: subscription, group and name, in lower case.
     pub fn vm(&self, machine: &str) -> String {
         format!("{}/{}/{machine}", self.subscription, self.group).to_lowercase()
     }
 
-    /// Makes a running machine with one interface, which has a security group, a load balancer's pool, a second
-    /// configuration, and no public address.
+    /// Creates a running VM with one interface. The interface has a security group, a backend pool of a load balancer,
+    /// a second configuration, and no public address.
     pub fn add_machine(&mut self, name: &str, location: &str) {
         let id = self.id(&format!("Microsoft.Compute/virtualMachines/{name}"));
         self.machines.insert(
@@ -97,7 +97,7 @@ impl Azure {
         self.make_interface(&format!("{name}-nic"), location, Some(id), true);
     }
 
-    /// Gives a machine a further interface, which is not its primary one.
+    /// Adds a secondary interface to a VM.
     pub fn add_interface(&mut self, name: &str, machine: &str) {
         let machine = self.id(&format!("Microsoft.Compute/virtualMachines/{machine}"));
         let Some(found) = self.machines.get(&machine.to_lowercase()) else { return };
@@ -105,7 +105,7 @@ impl Azure {
         self.make_interface(name, &location, Some(machine), false);
     }
 
-    /// Makes an interface the primary one of its machine, in place of the one that is.
+    /// Makes an interface the primary one of its VM.
     pub fn make_primary(&mut self, name: &str) {
         let id = self.id(&format!("Microsoft.Network/networkInterfaces/{name}")).to_lowercase();
         let Some(machine) = self.interfaces.get(&id).map(|found| found.machine.clone()) else { return };
@@ -159,7 +159,7 @@ impl Azure {
         self.interfaces.insert(id.to_lowercase(), interface);
     }
 
-    /// Deletes a machine with its interfaces. Addresses that were on them are free again.
+    /// Deletes a VM with its interfaces. Addresses on them become free.
     pub fn remove_machine(&mut self, name: &str) {
         let machine = self.id(&format!("Microsoft.Compute/virtualMachines/{name}")).to_lowercase();
         let vm = self.vm(name);
@@ -175,17 +175,17 @@ impl Azure {
         for id in gone {
             let Some(interface) = self.interfaces.remove(&id) else { continue };
             for public in interface.publics() {
-                // What was on its way there does not arrive any more.
+                // An attach in flight fails, because its interface is gone.
                 if let Some(address) = self.ip_of(&public) {
-                    self.unwritten.push(Deed::Failed { address: address.clone(), vm: vm.clone() });
-                    self.unwritten.push(Deed::Detached { address, vm: vm.clone() });
+                    self.unwritten.push(CloudChange::Failed { address: address.clone(), vm: vm.clone() });
+                    self.unwritten.push(CloudChange::Detached { address, vm: vm.clone() });
                 }
             }
         }
         self.machines.remove(&machine);
     }
 
-    /// Deletes a machine and leaves its interfaces, with what is on them, as Azure does unless told otherwise.
+    /// Deletes a VM but keeps its interfaces with their addresses, which is Azure's default.
     pub fn remove_machine_but_not_its_interface(&mut self, name: &str) {
         let machine = self.id(&format!("Microsoft.Compute/virtualMachines/{name}")).to_lowercase();
         self.machines.remove(&machine);
@@ -194,12 +194,12 @@ impl Azure {
         }
     }
 
-    /// Stops a machine. It keeps its addresses.
+    /// Stops a VM. It keeps its addresses.
     pub fn stop_machine(&mut self, name: &str) {
         self.set_running(name, false);
     }
 
-    /// Starts it again.
+    /// Starts a VM.
     pub fn start_machine(&mut self, name: &str) {
         self.set_running(name, true);
     }
@@ -211,7 +211,7 @@ impl Azure {
         }
     }
 
-    /// Makes a static address.
+    /// Creates a static address.
     pub fn add_address(&mut self, name: &str, location: &str, ip: &str) {
         let id = self.id(&format!("Microsoft.Network/publicIPAddresses/{name}"));
         let public = PublicIp {
@@ -227,12 +227,12 @@ impl Azure {
         self.addresses.insert(id.to_lowercase(), public);
     }
 
-    /// Deletes an address that nothing holds.
+    /// Deletes an address that has no holder.
     pub fn remove_address(&mut self, ip: &str) {
         self.addresses.retain(|_, public| public.ip.as_deref() != Some(ip));
     }
 
-    /// Puts an address on a load balancer.
+    /// Assigns an address to a load balancer.
     pub fn give_to_balancer(&mut self, ip: &str) {
         let frontend = self.id("Microsoft.Network/loadBalancers/lb/frontendIPConfigurations/front");
         let found = self.addresses.values_mut().find(|public| public.ip.as_deref() == Some(ip));
@@ -241,8 +241,9 @@ impl Azure {
         }
     }
 
-    /// Puts an address on a machine's primary interface at once, as a person would: it leaves the machine that has it, and
-    /// what the machine had leaves that one. Where Azure is changing one of the interfaces, a person can't.
+    /// Attaches an address to a VM's primary interface at once, as a person would. The fake first detaches it from its
+    /// holder, and detaches the interface's present addresses. Does nothing while an operation on one of the interfaces
+    /// is in flight.
     pub fn attach_now(&mut self, ip: &str, machine: &str) {
         let machine_id = self.id(&format!("Microsoft.Compute/virtualMachines/{machine}"));
         let Some(public) = self.id_of(ip) else { return };
@@ -267,10 +268,10 @@ impl Azure {
                 configuration["properties"]["publicIPAddress"] = json!({ "id": public });
             }
         }
-        self.unwritten.push(Deed::Attached { address: ip.to_owned(), vm });
+        self.unwritten.push(CloudChange::Attached { address: ip.to_owned(), vm });
     }
 
-    /// Takes an address off whatever interface has it at once, as a person would.
+    /// Detaches an address from its interface at once, as a person would.
     pub fn detach_now(&mut self, ip: &str) {
         let Some(public) = self.id_of(ip) else { return };
         let vm = self.holder(ip);
@@ -290,10 +291,11 @@ impl Azure {
                 }
             }
         }
-        self.unwritten.extend(vm.map(|vm| Deed::Detached { address: ip.to_owned(), vm }));
+        self.unwritten.extend(vm.map(|vm| CloudChange::Detached { address: ip.to_owned(), vm }));
     }
 
-    /// Which machine has an address, as `subscription/group/name`. One that is on its way is with nobody yet.
+    /// Returns the VM that holds an address, as `subscription/group/name`. While an attach is in flight, there is no
+    /// holder.
     pub fn holder(&self, ip: &str) -> Option<String> {
         let public = self.id_of(ip)?;
         let settled = |interface: &&Interface| {
@@ -306,13 +308,13 @@ impl Azure {
         Some(self.holder_name(interface))
     }
 
-    /// Whether there is such a machine.
+    /// Whether the VM exists.
     pub fn exists(&self, name: &str) -> bool {
         let id = self.id(&format!("Microsoft.Compute/virtualMachines/{name}")).to_lowercase();
         self.machines.contains_key(&id)
     }
 
-    /// The number of addresses that carry a tag of this value.
+    /// Returns the number of addresses that have a tag with this value.
     pub fn tagged(&self, value: &str) -> usize {
         let has = |public: &&PublicIp| {
             public.tags.as_object().is_some_and(|tags| tags.values().any(|found| found == value))
@@ -320,7 +322,7 @@ impl Azure {
         self.addresses.values().filter(has).count()
     }
 
-    /// An interface as Azure tells it, by its name.
+    /// Returns an interface in the API's format.
     pub fn interface(&self, name: &str) -> Value {
         let id = self.id(&format!("Microsoft.Network/networkInterfaces/{name}")).to_lowercase();
         self.interfaces.get(&id).map(Interface::to_json).unwrap_or_default()
@@ -349,7 +351,7 @@ impl Azure {
         self.etags_used
     }
 
-    /// The next address that is nobody's.
+    /// Returns the next address that is not in use.
     pub(super) fn next_ip(&mut self) -> String {
         loop {
             self.ips_used += 1;

@@ -1,4 +1,4 @@
-//! The behaviours that drivers depend on, asked for as a driver would.
+//! Tests of the behaviours that drivers depend on, with the requests of a driver.
 
 use std::time::Duration;
 
@@ -42,12 +42,12 @@ async fn interface(fake: &Fake<Azure>) -> Value {
 }
 
 #[test]
-fn every_call_has_a_name_in_the_table_of_routes() {
+fn routes_lists_every_call() {
     assert_eq!(routes::SPECS.iter().map(|spec| spec.name).collect::<Vec<_>>(), ROUTES);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_write_does_not_say_is_gone_and_the_ledger_tells() {
+async fn a_write_drops_omitted_properties_and_records_it() {
     let fake = small_cloud();
     let mut body = interface(&fake).await;
     body["properties"].as_object_mut().unwrap().remove("networkSecurityGroup");
@@ -55,12 +55,12 @@ async fn what_a_write_does_not_say_is_gone_and_the_ledger_tells() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     let body = interface(&fake).await;
     assert_eq!(body["properties"].get("networkSecurityGroup"), None);
-    assert!(!body["properties"]["virtualMachine"].is_null(), "this is Azure's own to say");
-    assert!(fake.ledger().done.iter().any(|done| done.deed.to_string().contains("something else")));
+    assert!(!body["properties"]["virtualMachine"].is_null(), "only Azure sets this property");
+    assert!(fake.ledger().done.iter().any(|done| done.change.to_string().contains("something else")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_of_what_was_not_read_last_is_refused() {
+async fn a_write_with_a_stale_etag_is_refused() {
     let fake = small_cloud();
     let body = interface(&fake).await;
     let etag = body["etag"].as_str().unwrap();
@@ -72,12 +72,12 @@ async fn a_write_of_what_was_not_read_last_is_refused() {
     assert_eq!(
         ask(&fake, "PUT", INTERFACE, Some(etag), body.clone()).await.0,
         412,
-        "it does not come back to life"
+        "the write does not recreate the interface"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_is_leaving_is_nobody_elses_until_it_has_left() {
+async fn an_address_is_in_use_until_its_detach_has_ended() {
     let fake = small_cloud();
     fake.with(|azure| azure.attach_now(IP, "one"));
     let mut without = interface(&fake).await;
@@ -100,14 +100,14 @@ async fn an_address_that_is_leaving_is_nobody_elses_until_it_has_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_hundred_writes_at_once_and_then_ten_a_second() {
+async fn writes_are_limited_to_a_burst_of_200_and_10_a_second() {
     let fake = small_cloud();
     let path = "subscriptions/s/resourceGroups/g/providers/Microsoft.Network/publicIPAddresses/none";
     for _ in 0..200 {
         assert_eq!(ask(&fake, "DELETE", path, None, Value::Null).await.0, 204);
     }
     assert_eq!(ask(&fake, "DELETE", path, None, Value::Null).await.0, 429);
-    assert_eq!(ask(&fake, "GET", INTERFACE, None, Value::Null).await.0, 200, "reads have their own");
+    assert_eq!(ask(&fake, "GET", INTERFACE, None, Value::Null).await.0, 200, "reads have their own limit");
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(ask(&fake, "DELETE", path, None, Value::Null).await.0, 204);
 }

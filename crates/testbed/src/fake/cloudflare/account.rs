@@ -1,21 +1,22 @@
-//! The account behind the API: its zones, what calls read and change of them, and what a person does with the dashboard.
+//! The account behind the API: its zones, the calls that read and change them, and what a person can do with the
+//! dashboard.
 //!
-//! In: the parts of a call, or what a person wants. Out: an answer, and the deeds for the ledger. It never routes requests, and
-//! never counts them.
+//! In: a parsed call, or a manual change. Out: an answer, and the changes for the ledger. This module never routes
+//! requests, and never counts them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::ledger::{Deed, Ledger};
+use super::super::ledger::{CloudChange, Ledger};
 use super::super::{Answer, Call};
 use super::envelope::{Handled, error, identifier, success};
 use super::pages::{Sizes, page};
 use super::records::{Record, unknown_record};
 use super::zones::{Transaction, Zone};
 
-/// The vendor documents a maximum of five million; larger zones than this are no use in a test.
+/// The vendor documents a maximum of five million. Tests don't need larger pages than this.
 const RECORD_PAGES: Sizes = Sizes { default: 100, allowed: 1..=5_000 };
 
 const ZONE_PAGES: Sizes = Sizes { default: 20, allowed: 5..=50 };
@@ -25,22 +26,22 @@ const ZONE_PAGES: Sizes = Sizes { default: 20, allowed: 5..=50 };
 pub struct Cloudflare {
     /// The bearer token that the API accepts.
     pub token: String,
-    /// The zones by their identifiers.
+    /// The zones by ID.
     zones: BTreeMap<String, Zone>,
-    /// What a person did with the dashboard and the ledger does not know yet.
-    pub(super) unwritten: Vec<Deed>,
+    /// Manual changes that are not in the ledger yet.
+    pub(super) unwritten: Vec<CloudChange>,
 }
 
 impl Cloudflare {
-    /// An account without zones.
+    /// Creates an account without zones.
     pub fn new(token: impl Into<String>) -> Self {
         Self { token: token.into(), zones: BTreeMap::new(), unwritten: Vec::new() }
     }
 }
 
-/// For tests and for people who try things.
+/// What a test, or a person with the dashboard, can do.
 impl Cloudflare {
-    /// Adds a zone without records, and gives its identifier.
+    /// Adds a zone without records and returns its ID.
     pub fn add_zone(&mut self, name: impl Into<String>) -> String {
         let number = self.zones.len() as u64 + 1;
         let id = identifier(number);
@@ -49,20 +50,21 @@ impl Cloudflare {
         id
     }
 
-    /// Adds a record as somebody else would, with the dashboard, and gives its identifier. There is none where the zone,
-    /// which goes by its name here, is unknown, or where the API would refuse such a record.
+    /// Adds a record as a person would with the dashboard, and returns its ID. `zone` is the name of the zone. Returns
+    /// `None` if the zone is unknown, or if the API would refuse the record.
     pub fn add_record(&mut self, zone: &str, kind: &str, name: &str, content: &str) -> Option<String> {
-        let wish = json!({ "type": kind, "name": name, "content": content });
-        let record = self.change_by_hand(zone, |zone| zone.post(&wish))?;
+        let body = json!({ "type": kind, "name": name, "content": content });
+        let record = self.change_by_hand(zone, |zone| zone.post(&body))?;
         record["id"].as_str().map(str::to_owned)
     }
 
-    /// Changes a record as somebody else would, with the dashboard: `{ "proxied": true }`. Says whether it was accepted.
+    /// Changes a record as a person would with the dashboard, for example `{ "proxied": true }`. Returns whether the
+    /// API accepted the change.
     pub fn edit_record(&mut self, zone: &str, id: &str, parts: &Value) -> bool {
         self.change_by_hand(zone, |zone| zone.patch(id, parts)).is_some()
     }
 
-    /// The records of a name and type in the API's own form, in the order of their contents.
+    /// Returns the records of a name and type in the API's format, sorted by content.
     pub fn records(&self, name: &str, kind: &str) -> Vec<Value> {
         let records = self.zones.values().flat_map(|zone| &zone.records);
         let mut found: Vec<(&String, &Record)> =
@@ -71,7 +73,7 @@ impl Cloudflare {
         found.into_iter().map(|(id, record)| record.json(id)).collect()
     }
 
-    /// What a name resolves to, in order.
+    /// Returns the values of a name and type, sorted.
     pub fn values(&self, name: &str, kind: &str) -> Vec<String> {
         let content = |record: &Value| record["content"].as_str().unwrap_or_default().to_owned();
         self.records(name, kind).iter().map(content).collect()
@@ -86,12 +88,12 @@ impl Cloudflare {
         let mut transaction = Transaction::of(zone, Duration::ZERO);
         let result = make(&mut transaction).ok()?;
         *zone = transaction.zone;
-        self.unwritten.extend(transaction.deeds);
+        self.unwritten.extend(transaction.changes);
         Some(result)
     }
 }
 
-/// What calls read and change.
+/// The calls of the API.
 impl Cloudflare {
     pub(super) fn list_zones(&self, call: &Call) -> Answer {
         let name = call.query.get("name");
@@ -109,7 +111,7 @@ impl Cloudflare {
         })
     }
 
-    /// Carries out changes to one zone, all or none.
+    /// Makes changes to one zone, either all of them or none.
     pub(super) fn change(
         &mut self,
         id: &str,
@@ -120,8 +122,8 @@ impl Cloudflare {
         let mut transaction = Transaction::of(self.zone(id)?, now);
         let result = make(&mut transaction)?;
         self.zones.insert(id.to_owned(), transaction.zone);
-        for deed in transaction.deeds {
-            ledger.did(now, deed);
+        for change in transaction.changes {
+            ledger.did(now, change);
         }
         Ok(success(result))
     }

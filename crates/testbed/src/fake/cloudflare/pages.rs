@@ -1,8 +1,7 @@
-//! Listings in pages.
+//! Paged listings.
 //!
-//! In: everything there is to list and a request's `page` and `per_page`. Out: one page and what is to be known of the
-//! whole. It never refuses: a page size outside the listing's bounds becomes the nearest one inside, and a page after the
-//! last is empty.
+//! In: all items, and the `page` and `per_page` parameters of a request. Out: one page, and the totals. It never
+//! refuses a request: it clamps the page size to the allowed range, and a page after the last one is empty.
 
 use std::ops::RangeInclusive;
 
@@ -11,13 +10,13 @@ use serde_json::{Value, json};
 use super::super::{Answer, Call};
 use super::envelope::success;
 
-/// How many entries a page of a listing has.
+/// The page sizes of a listing.
 pub(super) struct Sizes {
     pub(super) default: usize,
     pub(super) allowed: RangeInclusive<usize>,
 }
 
-/// The asked-for page of a listing. Only what is on the page is rendered.
+/// Returns the requested page of a listing. It renders only the items on the page.
 pub(super) fn page<T>(call: &Call, sizes: &Sizes, all: Vec<T>, render: impl Fn(T) -> Value) -> Answer {
     let asked = |name: &str| call.query.get(name).and_then(|text| text.parse::<usize>().ok());
     let number = asked("page").unwrap_or(1).max(1);

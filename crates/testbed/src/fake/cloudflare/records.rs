@@ -1,7 +1,7 @@
-//! DNS records, each with one value of one name.
+//! DNS records. Each record holds one value of one name.
 //!
-//! In: a request's fields. Out: the record that they describe, in full, or the first rule that it breaks. It keeps the
-//! types whose value is one text, which is all that address records and their neighbours need.
+//! In: the fields of a request. Out: the complete record, or the error of the first rule that it breaks. It supports
+//! only record types with a single text value.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,12 +10,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::Answer;
-use super::super::ledger::Deed;
+use super::super::ledger::CloudChange;
 use super::envelope::{error, moment};
 
 const TYPES: [&str; 7] = ["A", "AAAA", "CNAME", "MX", "NS", "PTR", "TXT"];
 const PROXIABLE_TYPES: [&str; 3] = ["A", "AAAA", "CNAME"];
-/// The time to live of a new record, and of every proxied one. It stands for "automatic".
+/// The TTL of a new record, and of every proxied one. It means "automatic".
 const TTL_AUTOMATIC: u64 = 1;
 const COMMENT_CHARACTERS_MAX: usize = 100;
 
@@ -23,7 +23,7 @@ const COMMENT_CHARACTERS_MAX: usize = 100;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) kind: String,
-    /// The full name, with the zone's.
+    /// The full name, including the zone's name.
     pub(super) name: String,
     pub(super) content: String,
     pub(super) created: Duration,
@@ -37,7 +37,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// What every record is made of: nothing but defaults.
+    /// Returns a record with default values only.
     pub(super) fn new(created: Duration) -> Self {
         Self {
             kind: String::new(),
@@ -54,7 +54,7 @@ impl Record {
         }
     }
 
-    /// This record with the parts that a request names, in the zone of this name.
+    /// Returns this record with the changes of a request. `zone` is the name of the zone.
     pub(super) fn edited(&self, body: &Value, zone: &str, now: Duration) -> Result<Self, Answer> {
         let tags = body["tags"].as_array().map_or(0, Vec::len);
         let text = |field: &str, old: &str| body[field].as_str().unwrap_or(old).to_owned();
@@ -111,7 +111,7 @@ impl Record {
         Err(error(400, code, &message))
     }
 
-    /// Whether the API would let this record be added to a zone that has the other.
+    /// Checks that the API would accept this record in a zone that contains the other one.
     pub(super) fn fits_beside(&self, other: &Self) -> Result<(), Answer> {
         if self.name != other.name {
             return Ok(());
@@ -163,15 +163,15 @@ impl Record {
         json
     }
 
-    pub(super) fn set(&self) -> Deed {
-        Deed::RecordSet { name: self.name.clone(), value: self.content.clone() }
+    pub(super) fn set(&self) -> CloudChange {
+        CloudChange::RecordSet { name: self.name.clone(), value: self.content.clone() }
     }
 
-    pub(super) fn removed(&self) -> Deed {
-        Deed::RecordRemoved { name: self.name.clone(), value: self.content.clone() }
+    pub(super) fn removed(&self) -> CloudChange {
+        CloudChange::RecordRemoved { name: self.name.clone(), value: self.content.clone() }
     }
 
-    /// Whether a listing's query asks for this record.
+    /// Whether the record matches the filters of a listing.
     pub(super) fn is_wanted(&self, query: &BTreeMap<String, String>) -> bool {
         let comment = self.comment.as_deref().unwrap_or_default();
         let texts = [("name", self.name.as_str()), ("content", self.content.as_str()), ("comment", comment)];
@@ -183,7 +183,7 @@ impl Record {
     }
 }
 
-/// Whether a text passes all filters for its field. They don't tell upper case from lower.
+/// Whether a text matches all filters for its field. Filters are case-insensitive.
 fn is_wanted(query: &BTreeMap<String, String>, field: &str, text: &str) -> bool {
     let text = text.to_lowercase();
     let passes = |filter: String, test: fn(&str, &str) -> bool| {
@@ -196,7 +196,7 @@ fn is_wanted(query: &BTreeMap<String, String>, field: &str, text: &str) -> bool 
         && passes(format!("{field}.endswith"), |text, wanted| text.ends_with(wanted))
 }
 
-/// A name as the API keeps it: in lower case, and ending in the zone's.
+/// Normalizes a name as the API does: lower case, and with the zone's name at the end.
 fn full_name(zone: &str, name: &str) -> String {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     let is_below = name.strip_suffix(zone).is_some_and(|rest| rest.ends_with('.'));

@@ -1,4 +1,4 @@
-//! What the fake promises to the tests that rely on it, seen through its service as a driver sees it.
+//! Tests of the behaviours that other tests rely on, with the requests of a driver.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{Cloudflare, ROUTES};
 
 const NAME: &str = "www.example.com";
 
-/// An account with one empty zone, and that zone's identifier.
+/// Returns an account with one empty zone, and the ID of the zone.
 fn account() -> (Fake<Cloudflare>, String) {
     let mut cloud = Cloudflare::new("secret");
     let zone = cloud.add_zone("example.com");
@@ -31,7 +31,7 @@ async fn exchange(fake: &Fake<Cloudflare>, line: &str, body: Value) -> Response<
     fake.service().oneshot(request).await.unwrap()
 }
 
-/// Sends a request such as `GET zones`, and gives the status and the body.
+/// Sends a request such as `GET zones`, and returns the status and the body.
 async fn ask(fake: &Fake<Cloudflare>, line: &str, body: Value) -> (u16, Value) {
     let response = exchange(fake, line, body).await;
     (response.status().as_u16(), serde_json::from_slice(response.body()).unwrap())
@@ -41,16 +41,16 @@ async fn get(fake: &Fake<Cloudflare>, path: &str) -> (u16, Value) {
     ask(fake, &format!("GET {path}"), Value::Null).await
 }
 
-/// Makes a record that must be accepted, and gives it.
-async fn create(fake: &Fake<Cloudflare>, zone: &str, wish: Value) -> Value {
-    let (status, answer) = ask(fake, &format!("POST zones/{zone}/dns_records"), wish).await;
+/// Creates a record that the fake must accept, and returns it.
+async fn create(fake: &Fake<Cloudflare>, zone: &str, body: Value) -> Value {
+    let (status, answer) = ask(fake, &format!("POST zones/{zone}/dns_records"), body).await;
     assert_eq!(status, 200, "{answer}");
     answer["result"].clone()
 }
 
-/// Asks for a record that must be refused, and gives the error's code.
-async fn refused(fake: &Fake<Cloudflare>, zone: &str, wish: Value) -> u64 {
-    let (status, answer) = ask(fake, &format!("POST zones/{zone}/dns_records"), wish).await;
+/// Tries to create a record that the fake must refuse, and returns the error code.
+async fn refused(fake: &Fake<Cloudflare>, zone: &str, body: Value) -> u64 {
+    let (status, answer) = ask(fake, &format!("POST zones/{zone}/dns_records"), body).await;
     assert_eq!(
         (status, &answer["success"], &answer["result"]),
         (400, &json!(false), &Value::Null),
@@ -63,8 +63,8 @@ fn address(content: &str) -> Value {
     json!({ "type": "A", "name": NAME, "content": content })
 }
 
-fn deeds(fake: &Fake<Cloudflare>) -> Vec<String> {
-    fake.ledger().done.iter().map(|done| done.deed.to_string()).collect()
+fn changes(fake: &Fake<Cloudflare>) -> Vec<String> {
+    fake.ledger().done.iter().map(|done| done.change.to_string()).collect()
 }
 
 fn values(fake: &Fake<Cloudflare>) -> Vec<String> {
@@ -84,11 +84,11 @@ async fn a_new_record_has_the_vendors_defaults() {
     });
     assert_eq!(record, expected);
     assert_eq!(get(&fake, &format!("zones/{zone}/dns_records/{id}")).await.1["result"], record);
-    assert_eq!(deeds(&fake), ["www.example.com is 203.0.113.1"]);
+    assert_eq!(changes(&fake), ["set record www.example.com = 203.0.113.1"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_ends_in_the_zones_whatever_was_asked_for() {
+async fn every_record_name_ends_in_the_zone_name() {
     let (fake, zone) = account();
     let names = [
         ("www", "www.example.com"),
@@ -99,20 +99,20 @@ async fn a_name_ends_in_the_zones_whatever_was_asked_for() {
         ("notexample.com", "notexample.com.example.com"),
     ];
     for (host, (asked, kept)) in names.into_iter().enumerate() {
-        let wish = json!({ "type": "A", "name": asked, "content": format!("203.0.113.{host}") });
-        assert_eq!(create(&fake, &zone, wish).await["name"], kept);
+        let body = json!({ "type": "A", "name": asked, "content": format!("203.0.113.{host}") });
+        assert_eq!(create(&fake, &zone, body).await["name"], kept);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_that_the_vendor_refuses_are_refused() {
+async fn invalid_records_are_refused_with_the_vendors_codes() {
     let (fake, zone) = account();
     let with = |parts: Value| {
-        let mut wish = address("203.0.113.1");
+        let mut body = address("203.0.113.1");
         for (field, value) in parts.as_object().unwrap() {
-            wish[field] = value.clone();
+            body[field] = value.clone();
         }
-        wish
+        body
     };
     let cases = [
         (json!({ "type": "SOA" }), 1004),
@@ -130,7 +130,7 @@ async fn records_that_the_vendor_refuses_are_refused() {
     for (parts, code) in cases {
         assert_eq!(refused(&fake, &zone, with(parts.clone())).await, code, "{parts}");
     }
-    assert_eq!(deeds(&fake), Vec::<String>::new());
+    assert_eq!(changes(&fake), Vec::<String>::new());
     for (host, ttl) in [(1, 60), (2, 86_400)] {
         create(&fake, &zone, with(json!({ "content": format!("203.0.113.{host}"), "ttl": ttl }))).await;
     }
@@ -138,14 +138,14 @@ async fn records_that_the_vendor_refuses_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_must_fit_beside_those_of_its_name() {
+async fn conflicting_records_of_one_name_are_refused() {
     let (fake, zone) = account();
     create(&fake, &zone, address("203.0.113.1")).await;
     create(&fake, &zone, address("203.0.113.2")).await;
     create(&fake, &zone, json!({ "type": "TXT", "name": NAME, "content": "203.0.113.1" })).await;
     let mut again = address("203.0.113.1");
     again["ttl"] = 300.into();
-    assert_eq!(refused(&fake, &zone, again).await, 81_058, "another TTL makes no other record");
+    assert_eq!(refused(&fake, &zone, again).await, 81_058, "a record with another TTL is still a duplicate");
     let alias = |name: &str| json!({ "type": "CNAME", "name": name, "content": "example.net" });
     assert_eq!(refused(&fake, &zone, alias(NAME)).await, 81_053);
     create(&fake, &zone, alias("alias")).await;
@@ -154,11 +154,11 @@ async fn a_record_must_fit_beside_those_of_its_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_patch_keeps_what_it_does_not_name_and_a_put_resets_it() {
+async fn a_patch_keeps_omitted_fields_and_a_put_resets_them() {
     let (fake, zone) = account();
-    let mut wish = address("203.0.113.1");
-    (wish["comment"], wish["proxied"]) = ("ours".into(), true.into());
-    let record = create(&fake, &zone, wish).await;
+    let mut body = address("203.0.113.1");
+    (body["comment"], body["proxied"]) = ("ours".into(), true.into());
+    let record = create(&fake, &zone, body).await;
     let path = format!("zones/{zone}/dns_records/{}", record["id"].as_str().unwrap());
     tokio::time::sleep(Duration::from_secs(9)).await;
 
@@ -174,22 +174,22 @@ async fn a_patch_keeps_what_it_does_not_name_and_a_put_resets_it() {
     assert_eq!(replaced["id"], record["id"]);
     assert_eq!((&replaced["comment"], &replaced["proxied"]), (&Value::Null, &json!(false)));
     assert_eq!(
-        deeds(&fake),
+        changes(&fake),
         [
-            "www.example.com is 203.0.113.1",
-            "www.example.com is not 203.0.113.1 any more",
-            "www.example.com is 203.0.113.2",
-            "www.example.com is 203.0.113.2",
+            "set record www.example.com = 203.0.113.1",
+            "removed record www.example.com = 203.0.113.1",
+            "set record www.example.com = 203.0.113.2",
+            "set record www.example.com = 203.0.113.2",
         ]
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proxied_record_has_no_time_to_live_of_its_own() {
+async fn a_proxied_record_always_has_the_automatic_ttl() {
     let (fake, zone) = account();
-    let mut wish = address("203.0.113.1");
-    (wish["ttl"], wish["proxied"]) = (300.into(), true.into());
-    assert_eq!(create(&fake, &zone, wish).await["ttl"], 1);
+    let mut body = address("203.0.113.1");
+    (body["ttl"], body["proxied"]) = (300.into(), true.into());
+    assert_eq!(create(&fake, &zone, body).await["ttl"], 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,7 +205,7 @@ async fn a_deleted_record_is_gone() {
         let (status, answer) = ask(&fake, &line, json!({ "content": "203.0.113.2" })).await;
         assert_eq!((status, &answer["errors"][0]["code"]), (404, &json!(81_044)), "{line}");
     }
-    assert_eq!(deeds(&fake).last().unwrap(), "www.example.com is not 203.0.113.1 any more");
+    assert_eq!(changes(&fake).last().unwrap(), "removed record www.example.com = 203.0.113.1");
 }
 
 #[tokio::test(start_paused = true)]
@@ -215,7 +215,7 @@ async fn a_batch_deletes_patches_puts_and_posts_in_this_order() {
     for host in 1..=3 {
         ids.push(create(&fake, &zone, address(&format!("203.0.113.{host}"))).await["id"].clone());
     }
-    // Each change takes the address that the one before it gave up, so no other order is possible.
+    // Each change needs the address that the previous one frees, so only this order succeeds.
     let batch = json!({
         "posts": [address("203.0.113.3")],
         "puts": [{ "id": ids[2], "type": "A", "name": NAME, "content": "203.0.113.2" }],
@@ -243,7 +243,7 @@ async fn a_batch_with_one_bad_change_changes_nothing() {
     let (status, answer) = ask(&fake, &format!("POST zones/{zone}/dns_records/batch"), batch).await;
     assert_eq!((status, &answer["errors"][0]["code"]), (400, &json!(81_058)));
     assert_eq!(values(&fake), ["203.0.113.1"]);
-    assert_eq!(deeds(&fake), ["www.example.com is 203.0.113.1"]);
+    assert_eq!(changes(&fake), ["set record www.example.com = 203.0.113.1"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -259,7 +259,7 @@ async fn a_batch_has_at_most_200_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn listings_are_filtered_and_come_in_pages() {
+async fn listings_are_filtered_and_paged() {
     let (fake, zone) = account();
     for host in 0..101 {
         create(&fake, &zone, address(&format!("203.0.113.{host}"))).await;
@@ -285,7 +285,7 @@ async fn listings_are_filtered_and_come_in_pages() {
     assert_eq!(counts("comment.exact=ours").await, [1, 1, 1]);
     assert_eq!(counts("comment.present=").await, [1, 1, 1]);
     assert_eq!(counts("comment.absent=&per_page=1").await, [1, 101, 101]);
-    assert_eq!(counts("nonsense=1").await, [100, 102, 2], "an unknown filter filters nothing");
+    assert_eq!(counts("nonsense=1").await, [100, 102, 2], "the API ignores an unknown filter");
 }
 
 #[tokio::test(start_paused = true)]
@@ -304,18 +304,18 @@ async fn a_zone_is_found_by_its_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_else_does_is_in_the_ledger_too() {
+async fn manual_changes_are_in_the_ledger() {
     let (fake, _) = account();
     let id = fake.with(|cloud| cloud.add_record("example.com", "A", NAME, "192.0.2.9")).unwrap();
     assert!(fake.with(|cloud| cloud.edit_record("example.com", &id, &json!({ "proxied": true }))));
     assert_eq!(fake.with(|cloud| cloud.records(NAME, "A"))[0]["proxied"], true);
     assert_eq!(fake.with(|cloud| cloud.add_record("example.net", "A", NAME, "192.0.2.9")), None);
     assert!(!fake.with(|cloud| cloud.edit_record("example.com", "unknown", &json!({}))));
-    assert_eq!(deeds(&fake), ["www.example.com is 192.0.2.9", "www.example.com is 192.0.2.9"]);
+    assert_eq!(changes(&fake), ["set record www.example.com = 192.0.2.9"; 2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_request_too_many_blocks_all_of_them_for_five_minutes() {
+async fn exceeding_the_limit_blocks_all_requests_for_5_minutes() {
     let (fake, _) = account();
     let first = exchange(&fake, "GET zones", Value::Null).await;
     assert_eq!(first.headers()["ratelimit"], r#""default";r=1199;t=300"#);
@@ -329,7 +329,7 @@ async fn one_request_too_many_blocks_all_of_them_for_five_minutes() {
     assert_eq!(refused.headers()["retry-after"], "300");
     assert_eq!(refused.headers()["ratelimit"], r#""default";r=0;t=300"#);
     tokio::time::sleep(Duration::from_secs(299)).await;
-    assert_eq!(get(&fake, "zones").await.0, 429, "waiting for the window's end was not enough");
+    assert_eq!(get(&fake, "zones").await.0, 429, "the refused request restarted the window");
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(get(&fake, "zones").await.0, 200);
 }
@@ -337,8 +337,8 @@ async fn one_request_too_many_blocks_all_of_them_for_five_minutes() {
 #[tokio::test]
 async fn refusals_have_the_vendors_bodies() {
     let (fake, _) = account();
-    let stranger = Request::builder().uri("/client/v4/zones").header("authorization", "Bearer wrong");
-    let response = fake.service().oneshot(stranger.body(Bytes::new()).unwrap()).await.unwrap();
+    let unauthorized = Request::builder().uri("/client/v4/zones").header("authorization", "Bearer wrong");
+    let response = fake.service().oneshot(unauthorized.body(Bytes::new()).unwrap()).await.unwrap();
     let body: Value = serde_json::from_slice(response.body()).unwrap();
     assert_eq!(response.status(), 401);
     let errors = json!([{ "code": 10_000, "message": "Authentication error" }]);
@@ -357,7 +357,7 @@ async fn refusals_have_the_vendors_bodies() {
 }
 
 #[test]
-fn every_call_has_one_name() {
+fn call_names_are_unique() {
     let mut names = ROUTES.to_vec();
     names.sort_unstable();
     names.dedup();

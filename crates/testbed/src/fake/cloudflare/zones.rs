@@ -1,7 +1,7 @@
 //! Zones, and the transactions that change their records.
 //!
-//! In: changes, one or a batch of them. Out: the records that they made, and the deeds for the ledger, once all of them
-//! were accepted. It never leaves a zone half changed.
+//! In: one change or a batch of them. Out: the changed records, and the changes for the ledger, if all of them are
+//! valid. It never applies a part of a batch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::Answer;
-use super::super::ledger::Deed;
+use super::super::ledger::CloudChange;
 use super::envelope::{error, identifier, moment};
 use super::records::{Record, unknown_record};
 
 /// The most changes in one batch on a free plan.
 const BATCH_CHANGES_MAX: usize = 200;
 
-/// A zone and its records by their identifiers.
+/// A zone and its records by ID.
 #[derive(Clone, Debug)]
 pub(super) struct Zone {
     pub(super) name: String,
     pub(super) records: BTreeMap<String, Record>,
-    /// Which of the account's zones it is, so that no two records of the account have one identifier.
+    /// The number of the zone in the account. It makes record IDs unique in the account.
     pub(super) number: u64,
-    /// How many records it has ever had.
+    /// The number of records that were ever created in it.
     pub(super) record_count: u64,
 }
 
@@ -64,55 +64,55 @@ impl Zone {
     }
 }
 
-/// Changes to a copy of a zone, which takes the zone's place once all of them were accepted.
+/// Changes to a copy of a zone. The copy replaces the zone if all changes are valid.
 pub(super) struct Transaction {
     pub(super) zone: Zone,
     now: Duration,
-    pub(super) deeds: Vec<Deed>,
+    pub(super) changes: Vec<CloudChange>,
 }
 
 impl Transaction {
     pub(super) fn of(zone: &Zone, now: Duration) -> Self {
-        Self { zone: zone.clone(), now, deeds: Vec::new() }
+        Self { zone: zone.clone(), now, changes: Vec::new() }
     }
 
-    /// Makes a record.
-    pub(super) fn post(&mut self, wish: &Value) -> Result<Value, Answer> {
-        let record = Record::new(self.now).edited(wish, &self.zone.name, self.now)?;
+    /// Creates a record.
+    pub(super) fn post(&mut self, body: &Value) -> Result<Value, Answer> {
+        let record = Record::new(self.now).edited(body, &self.zone.name, self.now)?;
         self.zone.record_count += 1;
         let id = identifier((self.zone.number << 32) + self.zone.record_count);
         self.keep(&id, record)
     }
 
-    /// Changes the parts of a record that the request names.
+    /// Changes the fields of a record that the request contains.
     pub(super) fn patch(&mut self, id: &str, parts: &Value) -> Result<Value, Answer> {
         let record = self.record(id)?.edited(parts, &self.zone.name, self.now)?;
         self.keep(id, record)
     }
 
-    /// Makes another record of one. What the request does not name is as in a new record.
-    pub(super) fn put(&mut self, id: &str, wish: &Value) -> Result<Value, Answer> {
+    /// Replaces a record. Fields that the request omits get their default values.
+    pub(super) fn put(&mut self, id: &str, body: &Value) -> Result<Value, Answer> {
         let blank = Record::new(self.record(id)?.created);
-        let record = blank.edited(wish, &self.zone.name, self.now)?;
+        let record = blank.edited(body, &self.zone.name, self.now)?;
         self.keep(id, record)
     }
 
-    /// Removes a record, and gives what it was.
+    /// Deletes a record and returns it.
     pub(super) fn delete(&mut self, id: &str) -> Result<Value, Answer> {
         let gone = self.record(id)?;
-        let (was, deed) = (gone.json(id), gone.removed());
+        let (was, change) = (gone.json(id), gone.removed());
         self.zone.records.remove(id);
-        self.deeds.push(deed);
+        self.changes.push(change);
         Ok(was)
     }
 
-    /// Carries out many changes, in the order that the API has for them, not in that of the request.
-    pub(super) fn batch(&mut self, wish: &Value) -> Result<Value, Answer> {
+    /// Makes many changes, in the order that the API defines, not in that of the request.
+    pub(super) fn batch(&mut self, body: &Value) -> Result<Value, Answer> {
         let kinds = ["deletes", "patches", "puts", "posts"];
-        let changes = |kind: &str| wish[kind].as_array().map_or(&[][..], Vec::as_slice);
+        let changes = |kind: &str| body[kind].as_array().map_or(&[][..], Vec::as_slice);
         let count: usize = kinds.iter().map(|kind| changes(kind).len()).sum();
         if count > BATCH_CHANGES_MAX {
-            // The vendor's documentation has the limit, and no code for what exceeds it.
+            // The vendor documents the limit, but no error code for exceeding it.
             let message =
                 format!("A batch has at most {BATCH_CHANGES_MAX} changes, and this one has {count}.");
             return Err(error(400, 1004, &message));
@@ -140,15 +140,15 @@ impl Transaction {
         self.zone.records.get(id).ok_or_else(unknown_record)
     }
 
-    /// Puts a record in its place, if the others leave room for it.
+    /// Stores a record, if it does not conflict with the others.
     fn keep(&mut self, id: &str, record: Record) -> Result<Value, Answer> {
         let mut others = self.zone.records.iter().filter(|(other, _)| *other != id).map(|(_, other)| other);
         others.try_for_each(|other| record.fits_beside(other))?;
         let old = self.zone.records.get(id);
         if let Some(old) = old.filter(|old| (&old.name, &old.content) != (&record.name, &record.content)) {
-            self.deeds.push(old.removed());
+            self.changes.push(old.removed());
         }
-        self.deeds.push(record.set());
+        self.changes.push(record.set());
         let made = record.json(id);
         self.zone.records.insert(id.to_owned(), record);
         Ok(made)

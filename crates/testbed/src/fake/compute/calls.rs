@@ -1,7 +1,7 @@
-//! What each call does: the checks at the door, then a read or an order.
+//! The calls of the API: each checks the request, then reads the state or starts an operation.
 //!
-//! In: a parsed request. Out: the body of its answer, or a problem. A call changes nothing by itself; changes are orders
-//! that become operations.
+//! In: a parsed request. Out: the body of its answer, or a problem. A call never changes the state by itself: an
+//! accepted change becomes an operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::super::Call;
-use super::super::ledger::{Deed, Ledger};
+use super::super::ledger::{CloudChange, Ledger};
 use super::lists::{Entry, Listing};
 use super::orders::{Operation, Order};
 use super::problem::Problem;
@@ -19,7 +19,7 @@ use super::routes::{self, Place, SET_LABELS, Spec, USE_ADDRESS, USE_EXTERNAL_IP}
 
 const NAME_RULE: &str = "Must be a match of regex '[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?'";
 
-/// The region or zone and the name in a call's path, empty where it has none.
+/// The region or zone and the name in a call's path. A part that the path does not have is empty.
 struct Target<'a> {
     location: &'a str,
     name: &'a str,
@@ -75,8 +75,8 @@ impl Compute {
         }
     }
 
-    /// What is checked before anything else: the project, the caller's permissions, and that the place exists and can be
-    /// reached.
+    /// Runs the checks that come first: the project, the caller's permission, and that the region or zone exists and is
+    /// reachable.
     fn check(&self, call: &Call, spec: &Spec) -> Result<(), Problem> {
         let project = call.route.params.first().map_or("", String::as_str);
         if project != self.project {
@@ -111,8 +111,8 @@ impl Compute {
         Ok(())
     }
 
-    /// The operation that an earlier request with the same `requestId` began: a repeated request is not carried out
-    /// again.
+    /// Returns the operation that an earlier request with the same `requestId` started. The fake does not run a
+    /// repeated request again.
     fn begun_before(&self, call: &Call) -> Result<Option<&Operation>, Problem> {
         let Some(id) = call.query.get("requestId") else { return Ok(None) };
         if !is_uuid(id) {
@@ -193,14 +193,14 @@ impl Compute {
         let ip = text("natIP").map(str::to_owned);
         if let Some(ip) = &ip {
             self.check_usable(ip, region, &tier)?;
-            ledger.did(now, Deed::Told { address: ip.clone(), vm });
+            ledger.did(now, CloudChange::Accepted { address: ip.clone(), vm });
         }
         let config = text("name").unwrap_or(DEFAULT_CONFIG).to_owned();
         let order = Order::Attach { instance: Target::of(call).key(), interface, config, tier, ip, ptr };
         Ok(self.begin(order, id, call, now, ledger))
     }
 
-    /// An address can be used where it is reserved, by those who may, in its own tier.
+    /// Checks that the address is reserved in this region, that the caller may use it, and that the tier matches.
     fn check_usable(&self, ip: &str, region: &str, tier: &str) -> Result<(), Problem> {
         let found = self.addresses.values().find(|address| address.ip == ip && address.region == region);
         let Some(address) = found else {
@@ -218,7 +218,7 @@ impl Compute {
         Ok(())
     }
 
-    /// The name that a body asks for in the address's PTR record. The caller must own its domain.
+    /// Returns the PTR name that a body requests. The caller must own its domain.
     fn ptr_of(&self, body: &Value) -> Result<Option<String>, Problem> {
         let (field, name) = ("resource.publicPtrDomainName", body["publicPtrDomainName"].as_str());
         let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
@@ -259,7 +259,7 @@ impl Compute {
         self.instances.get(&key).ok_or_else(|| Problem::not_found(&path()))
     }
 
-    /// An operation, by its name or its number.
+    /// Finds an operation by its name or its number.
     fn operation(&self, call: &Call, spec: &Spec) -> Result<&Operation, Problem> {
         let Target { location, name } = Target::of(call);
         let is_meant = |operation: &&Operation| {
@@ -297,7 +297,7 @@ impl Compute {
         listing.aggregated(&call.query, &scopes, &self.unreachable_regions)
     }
 
-    /// Everything of one collection.
+    /// Returns everything in one collection.
     fn entries(&self, collection: &str, now: Duration) -> Vec<Entry> {
         let project = &self.project;
         match collection {
@@ -332,7 +332,7 @@ impl Compute {
     }
 }
 
-/// The position of the interface that a call names.
+/// Returns the position of the interface that a call names.
 fn interface_of(call: &Call, instance: &Instance) -> Result<usize, Problem> {
     let name = call.query.get("networkInterface").ok_or_else(|| Problem::required("networkInterface"))?;
     let at = (0..instance.interfaces.len()).find(|at| *name == format!("nic{at}"));
@@ -340,7 +340,7 @@ fn interface_of(call: &Call, instance: &Instance) -> Result<usize, Problem> {
     at.ok_or_else(|| Problem::invalid("networkInterface", name, why))
 }
 
-/// The tier that a body asks for; premium where it does not say.
+/// Returns the tier that a body requests. The default is premium.
 fn tier_of(body: &Value) -> Result<String, Problem> {
     match body["networkTier"].as_str().unwrap_or_default() {
         "" => Ok(PREMIUM.to_owned()),

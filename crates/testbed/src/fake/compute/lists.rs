@@ -1,7 +1,7 @@
-//! Lists: filters, order and pages, for one place or for all of them at once.
+//! Listings with filters, order and pages, for one scope or aggregated over all scopes.
 //!
-//! In: everything there is, as JSON, and the query. Out: one page of it in the API's envelope. A list never changes
-//! anything, and what can't be reached is named or refused, never left out silently.
+//! In: all items as JSON, and the query. Out: one page of them in the API's envelope. A listing never changes the
+//! state. It reports unreachable regions or fails, and never leaves them out silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,21 +10,21 @@ use serde_json::{Map, Value, json};
 use super::problem::Problem;
 use super::resources::{region_of, url};
 
-/// The most items on a page, and how many there are where the caller does not say.
+/// The maximum and default number of items on a page.
 const PAGE_MAX: usize = 500;
 
-/// Everything of one kind that a list may show.
+/// All items of one kind.
 pub(super) struct Listing {
     /// The envelope's kind, such as `compute#addressAggregatedList`.
     pub(super) kind: &'static str,
     /// The list's path without the API's root.
     pub(super) path: String,
-    /// The word for the things, as the envelope has it.
+    /// The name of the items in the envelope.
     pub(super) collection: &'static str,
     pub(super) entries: Vec<Entry>,
 }
 
-/// One thing, and the scope that it is in, such as `regions/us-central1`.
+/// One item and its scope, such as `regions/us-central1`.
 pub(super) struct Entry {
     pub(super) scope: String,
     pub(super) item: Value,
@@ -36,7 +36,7 @@ struct Page {
 }
 
 impl Listing {
-    /// The list of one place.
+    /// Returns the listing of one scope.
     pub(super) fn flat(self, query: &BTreeMap<String, String>) -> Result<Value, Problem> {
         let page = page(query, self.entries)?;
         let mut list = json!({ "kind": self.kind, "id": self.path, "selfLink": url(&self.path) });
@@ -49,7 +49,7 @@ impl Listing {
         Ok(list)
     }
 
-    /// The list of all places. Every scope is on every page, with a warning where it has nothing there.
+    /// Returns the aggregated listing. Every scope is on every page. A scope without items on that page has a warning.
     pub(super) fn aggregated(
         self,
         query: &BTreeMap<String, String>,
@@ -106,8 +106,8 @@ fn region_of_scope(scope: &str) -> &str {
     }
 }
 
-/// Filters, sorts and cuts. The token is the place of the page's last item in the order, so that items which come or go
-/// between two pages neither hide nor repeat others.
+/// Filters, sorts and cuts the entries. The page token is the sort position of the page's last item. So an item that
+/// appears or disappears between two pages neither hides nor repeats other items.
 fn page(query: &BTreeMap<String, String>, entries: Vec<Entry>) -> Result<Page, Problem> {
     let conditions = conditions(query.get("filter").map_or("", String::as_str))?;
     let size = page_size(query)?;
@@ -137,13 +137,13 @@ fn page_size(query: &BTreeMap<String, String>) -> Result<usize, Problem> {
     }
 }
 
-/// How an entry's place in the order is told, as text that sorts.
+/// Returns the sort position of an entry as sortable text.
 fn position(order: &str) -> Result<fn(&Entry) -> String, Problem> {
     match order {
         "" | "name" => {
             Ok(|entry| format!("{}/{}", entry.scope, entry.item["name"].as_str().unwrap_or_default()))
         }
-        // Ids count up with time, so the highest is the newest.
+        // IDs increase over time, so the highest ID is the newest.
         "creationTimestamp desc" => Ok(|entry| {
             let id = entry.item["id"].as_str().and_then(|id| id.parse::<u64>().ok());
             format!("{:020}", u64::MAX - id.unwrap_or_default())
@@ -167,7 +167,7 @@ fn decoded(token: &str) -> Result<String, Problem> {
 /// One comparison of a filter.
 struct Condition {
     field: Vec<String>,
-    /// Any of these will do.
+    /// The condition matches if the field has any of these values.
     values: Vec<String>,
     wants_equal: bool,
 }
@@ -185,8 +185,9 @@ impl Condition {
     }
 }
 
-/// Reads a filter made of equalities and inequalities that must all hold, or one regular expression that is a choice of
-/// names. What is more is refused, because a filter that is ignored would show things that the caller asked not to see.
+/// Parses a filter: equalities and inequalities that must all hold, a regular expression that is a choice of names, or
+/// equalities joined by `OR`. It refuses everything else, because an ignored filter would return items that the caller
+/// excluded.
 fn conditions(filter: &str) -> Result<Vec<Condition>, Problem> {
     let invalid = || Problem::invalid("filter", filter, "Invalid list filter expression.");
     if let Some((field, expression)) = filter.split_once(" eq ") {
@@ -200,7 +201,7 @@ fn conditions(filter: &str) -> Result<Vec<Condition>, Problem> {
     terms.filter(|term| !term.is_empty()).map(|term| condition(term).ok_or_else(invalid)).collect()
 }
 
-/// The two grammars of filters can't be mixed in one, and only this one has regular expressions.
+/// Parses `name eq "a|b"`. A filter can't mix the two grammars, and only this one has regular expressions.
 fn choice(field: &str, expression: &str) -> Option<Condition> {
     let names = expression.strip_prefix('"')?.strip_suffix('"')?.split('|');
     let is_plain =
@@ -209,7 +210,7 @@ fn choice(field: &str, expression: &str) -> Option<Condition> {
     (field == "name").then(|| Condition { field: vec![field.to_owned()], values, wants_equal: true })
 }
 
-/// A choice of values of one field, each in parentheses: `(address=a) OR (address=b)`.
+/// Parses a choice of values of one field, each in parentheses: `(address=a) OR (address=b)`.
 fn alternatives(filter: &str) -> Option<Condition> {
     let terms = filter.split(" OR ").map(|term| condition(term.strip_prefix('(')?.strip_suffix(')')?));
     let mut terms = terms.collect::<Option<Vec<_>>>()?.into_iter();
@@ -234,7 +235,7 @@ fn condition(term: &str) -> Option<Condition> {
     let is_field = |text: &str| {
         !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
     };
-    // A second operator, a space or a quote inside the value means a grammar that is not understood here.
+    // A second operator, a space or a quote inside the value belongs to a grammar that the fake does not support.
     let is_plain = !value.is_empty() && !value.contains([' ', '"', '=', '<', '>', '(', ')']);
     (is_field(field) && is_plain).then(|| Condition {
         field: field.split('.').map(str::to_owned).collect(),

@@ -1,22 +1,23 @@
-//! Operations: what was accepted and takes its time.
+//! Operations: accepted changes that take time.
 //!
-//! In: an order that passed the checks at the door. Out: its effect on the state and the ledger at the moment it is due,
-//! or a failure inside the operation where the world has changed until then. Orders take effect in the order of their
-//! due times, which is not always the order in which they were given.
+//! In: a change that passed the checks of its call. Out: its effect on the state and the ledger when it is due, or an
+//! error in the operation if the state no longer allows the change. Changes take effect in the order of their due
+//! times, which can differ from the order in which they were requested. This module never answers a request that failed
+//! its checks.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::super::Call;
-use super::super::ledger::{Deed, Ledger};
+use super::super::ledger::{CloudChange, Ledger};
 use super::orders::{Operation, Order};
 use super::problem::Failure;
 use super::project::Compute;
 use super::resources::{Access, Address, path};
 
 impl Compute {
-    /// Accepts an order and answers with its operation.
+    /// Accepts a change and returns its operation.
     pub(super) fn begin(
         &mut self,
         order: Order,
@@ -52,32 +53,33 @@ impl Compute {
         self.operations[index].to_json(&self.project, now)
     }
 
-    /// Lets everything happen that is due, the earliest first.
+    /// Carries out all operations that are due, the earliest first.
     pub(super) fn settle(&mut self, now: Duration, ledger: &mut Ledger) {
-        for deed in std::mem::take(&mut self.unwritten) {
-            ledger.did(now, deed);
+        for change in std::mem::take(&mut self.unwritten) {
+            ledger.did(now, change);
         }
         while let Some((at, index)) = self.pending.first().copied().filter(|(at, _)| *at <= now) {
             self.pending.remove(&(at, index));
             let Operation { order, target_id, fails_late, .. } = self.operations[index].clone();
-            let told = match &order {
-                Order::Attach { instance: (zone, name), ip: Some(ip), .. } => {
-                    Some(Deed::Failed { address: ip.clone(), vm: format!("{}/{zone}/{name}", self.project) })
-                }
+            let if_failed = match &order {
+                Order::Attach { instance: (zone, name), ip: Some(ip), .. } => Some(CloudChange::Failed {
+                    address: ip.clone(),
+                    vm: format!("{}/{zone}/{name}", self.project),
+                }),
                 _ => None,
             };
             let outcome =
                 if fails_late { Err(Failure::internal()) } else { self.carry_out(order, target_id) };
             match &outcome {
-                Ok(deeds) => deeds.iter().for_each(|deed| ledger.did(at, deed.clone())),
-                Err(_) => told.into_iter().for_each(|failed| ledger.did(at, failed)),
+                Ok(changes) => changes.iter().for_each(|change| ledger.did(at, change.clone())),
+                Err(_) => if_failed.into_iter().for_each(|failed| ledger.did(at, failed)),
             }
             let outcome = outcome.map(drop);
             self.operations[index].outcome = Some(outcome);
         }
     }
 
-    fn carry_out(&mut self, order: Order, target_id: u64) -> Result<Vec<Deed>, Failure> {
+    fn carry_out(&mut self, order: Order, target_id: u64) -> Result<Vec<CloudChange>, Failure> {
         match order {
             Order::Attach { instance, interface, config, tier, ip, ptr } => {
                 let access = Access { name: config, tier, ip, ptr };
@@ -91,9 +93,9 @@ impl Compute {
                 if self.addresses.contains_key(&key) {
                     return Err(Failure::already_exists(&address.path(&self.project)));
                 }
-                let deed = Deed::Created { address: address.ip.clone() };
+                let change = CloudChange::Created { address: address.ip.clone() };
                 self.addresses.insert(key, *address);
-                Ok(vec![deed])
+                Ok(vec![change])
             }
             Order::Release { address: key } => {
                 let address = self.same_address(&key, target_id)?;
@@ -102,20 +104,20 @@ impl Compute {
                     return Err(Failure::resource_in_use(&path, &user));
                 }
                 let marks = address.labels.values().cloned().collect();
-                let deed = Deed::Released { address: address.ip.clone(), marks };
+                let change = CloudChange::Released { address: address.ip.clone(), marks };
                 self.addresses.remove(&key);
-                Ok(vec![deed])
+                Ok(vec![change])
             }
             Order::Label { address: key, labels, fingerprint } => {
                 let address = self.same_address(&key, target_id)?;
                 if address.label_fingerprint() != fingerprint {
                     return Err(Failure::stale_labels());
                 }
-                let deed = Deed::Other(format!("labels of {} are {labels:?}", address.ip));
+                let change = CloudChange::Other(format!("set labels of {} to {labels:?}", address.ip));
                 if let Some(address) = self.addresses.get_mut(&key) {
                     address.labels = labels;
                 }
-                Ok(vec![deed])
+                Ok(vec![change])
             }
         }
     }
@@ -126,7 +128,7 @@ impl Compute {
         id: u64,
         interface: usize,
         access: Access,
-    ) -> Result<Vec<Deed>, Failure> {
+    ) -> Result<Vec<CloudChange>, Failure> {
         self.check_same_instance(key, id)?;
         if self.access(key, interface).is_some() {
             return Err(Failure::second_access_config());
@@ -143,32 +145,34 @@ impl Compute {
         Ok(self.put_on(key, interface, Access { ip: Some(ip), ..access }).into_iter().collect())
     }
 
-    /// Taking away a config that is not there is accepted and does nothing, as the real API was seen to do.
+    /// Deletes an access config. If there is none with that name the operation succeeds without effect, as observed
+    /// with the real API.
     fn carry_out_detach(
         &mut self,
         key: &(String, String),
         id: u64,
         interface: usize,
         config: &str,
-    ) -> Result<Vec<Deed>, Failure> {
+    ) -> Result<Vec<CloudChange>, Failure> {
         self.check_same_instance(key, id)?;
         let Some(access) = self.access(key, interface).filter(|access| access.name == config) else {
             return Ok(Vec::new());
         };
         let own = access.ip.clone().filter(|ip| !self.is_reserved(ip));
         let left = self.take_off(key, interface);
-        // A caller did this, and not a person or the machine's end.
-        let asked = own
-            .map(|ip| Deed::OwnRemoved { address: ip, vm: format!("{}/{}/{}", self.project, key.0, key.1) });
+        // A request removed the ephemeral address, not a person or the deletion of the VM.
+        let asked = own.map(|ip| CloudChange::EphemeralRemoved {
+            address: ip,
+            vm: format!("{}/{}/{}", self.project, key.0, key.1),
+        });
         Ok(asked.or(left).into_iter().collect())
     }
 
-    /// The access config of a machine's interface.
     pub(super) fn access(&self, key: &(String, String), interface: usize) -> Option<&Access> {
         self.instances.get(key)?.interfaces.get(interface)?.as_ref()
     }
 
-    /// A machine that was made anew under the same name is another machine.
+    /// Checks that the instance still has the same ID. A VM that was recreated with the same name is a different VM.
     fn check_same_instance(&self, key: &(String, String), id: u64) -> Result<(), Failure> {
         let instance = self.instances.get(key).filter(|instance| instance.id == id);
         let path = path(&self.project, "zones", &key.0, "instances", &key.1);

@@ -1,6 +1,6 @@
-//! Orders that passed the checks at the door, and the operations that they became.
+//! Changes that passed the checks of their calls, and their operations.
 //!
-//! Out: an operation in the API's own form. It never changes anything: `operations` carries orders out.
+//! Out: an operation in the API's format. This module never changes the state: `operations` carries changes out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::problem::Failure;
 use super::resources::{Address, timestamp, url};
 use super::routes::Place;
 
-/// A change that was accepted.
+/// An accepted change.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
     pub(super) id: u64,
@@ -27,10 +27,10 @@ pub(super) struct Operation {
     pub(super) outcome: Option<Result<(), Failure>>,
 }
 
-/// What an operation is to do.
+/// The change that an operation makes.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
-    /// Give an interface an external address: a reserved one, or an ephemeral one where none is named.
+    /// Attach an external address to an interface: a reserved one, or an ephemeral one if `ip` is `None`.
     Attach {
         instance: (String, String),
         interface: usize,
@@ -39,13 +39,13 @@ pub(super) enum Order {
         ip: Option<String>,
         ptr: Option<String>,
     },
-    /// Take an interface's external address away.
+    /// Remove the external address of an interface.
     Detach { instance: (String, String), interface: usize, config: String },
     /// Reserve an address.
     Reserve(Box<Address>),
-    /// Give an address back.
+    /// Release an address.
     Release { address: (String, String) },
-    /// Replace an address's labels, if they are still the ones with this fingerprint.
+    /// Replace the labels of an address, if they still have this fingerprint.
     Label { address: (String, String), labels: BTreeMap<String, String>, fingerprint: String },
 }
 
@@ -67,7 +67,7 @@ impl Order {
         }
     }
 
-    /// The region or zone, the collection and the name of what the order works on.
+    /// Returns the region or zone, the collection and the name of the resource that the change affects.
     pub(super) fn target(&self) -> (&str, &'static str, &str) {
         match self {
             Self::Attach { instance: (zone, name), .. } | Self::Detach { instance: (zone, name), .. } => {
@@ -86,12 +86,12 @@ impl Operation {
         format!("operation-{}", self.id)
     }
 
-    /// Operations can be asked for by name or by number.
+    /// Whether the operation has this name or number.
     pub(super) fn is_called(&self, name: &str) -> bool {
         name.strip_prefix("operation-").unwrap_or(name) == self.id.to_string()
     }
 
-    /// The scope that aggregated lists show it in.
+    /// The scope of the operation in aggregated listings.
     pub(super) fn scope(&self) -> String {
         format!("{}/{}", self.place.plural(), self.location)
     }

@@ -1,32 +1,32 @@
-//! One project of Compute Engine: what is in it, and what a person can do to it with a console.
+//! One project of Compute Engine: its resources, and what a person can do to them with the console.
 //!
-//! Out: who holds which address, and every change as a deed for the ledger. It never looks at a request: calls are in `calls`, and
-//! what takes its time is in `operations`.
+//! Out: which VM holds which address, and every change for the ledger. This module never reads a request: calls are in
+//! `calls`, and changes that take time are in `operations`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use super::super::ledger::Deed;
+use super::super::ledger::CloudChange;
 use super::super::ranges::nth_of;
 use super::orders::Operation;
 use super::resources::{Access, Address, Instance};
 
-/// Regions that exist without anything in them; each has the zones `a`, `b` and `c`.
+/// Regions that exist even if they are empty. Each has the zones `a`, `b` and `c`.
 pub(super) const REGIONS: &[&str] =
     &["asia-east1", "europe-west1", "europe-west4", "us-central1", "us-east1", "us-west1"];
 
-/// Ids start beyond what a JSON number can hold exactly, so that a client which reads them as numbers is found out.
+/// IDs start above the integers that a JSON number holds exactly. A client that parses them as numbers fails visibly.
 const FIRST_ID: u64 = 4_000_000_000_000_000_001;
 
-/// Where reserved addresses come from: the documentation's networks, then half of the benchmarks' network.
+/// Reserved addresses come from two documentation ranges, then from half of the benchmarking range.
 pub(super) const RESERVED_RANGES: &[(Ipv4Addr, u32)] = &[
     (Ipv4Addr::new(203, 0, 113, 1), 254),
     (Ipv4Addr::new(198, 51, 100, 1), 254),
     (Ipv4Addr::new(198, 18, 0, 0), 65_536),
 ];
 
-/// Where ephemeral addresses come from: the documentation's third network, then the other half of the benchmarks'.
+/// Ephemeral addresses come from the third documentation range, then from the other half of the benchmarking range.
 pub(super) const EPHEMERAL_RANGES: &[(Ipv4Addr, u32)] =
     &[(Ipv4Addr::new(192, 0, 2, 1), 254), (Ipv4Addr::new(198, 19, 0, 0), 65_536)];
 
@@ -40,9 +40,9 @@ pub struct Compute {
     pub operation_time: Duration,
     /// Permissions that the caller lacks, such as `compute.addresses.list`.
     pub denied: BTreeSet<String>,
-    /// Regions in which nothing can be reached for now. What was accepted there goes on.
+    /// Unreachable regions: calls to them fail. Operations that were accepted there continue.
     pub unreachable_regions: BTreeSet<String>,
-    /// Domains that the caller does not own, so that no PTR record may name them.
+    /// Domains that the caller does not own. PTR records can't name them.
     pub unverified_domains: BTreeSet<String>,
     pub(super) project: String,
     pub(super) token: String,
@@ -50,19 +50,19 @@ pub struct Compute {
     pub(super) addresses: BTreeMap<(String, String), Address>,
     pub(super) instances: BTreeMap<(String, String), Instance>,
     pub(super) operations: Vec<Operation>,
-    /// When which operation is due.
+    /// The due times of unfinished operations, with their index.
     pub(super) pending: BTreeSet<(Duration, usize)>,
-    /// Which operation each `requestId` began.
+    /// The operation that each `requestId` started.
     pub(super) requests: BTreeMap<String, usize>,
-    /// What people did since the ledger was last written.
-    pub(super) unwritten: Vec<Deed>,
+    /// Manual changes that are not in the ledger yet.
+    pub(super) unwritten: Vec<CloudChange>,
     ids_used: u64,
     reserved_used: u32,
     ephemeral_used: u32,
 }
 
 impl Compute {
-    /// An empty project that accepts one token.
+    /// Creates an empty project that accepts one token.
     pub fn new(project: &str, token: &str) -> Self {
         let zones = REGIONS.iter().flat_map(|region| ["a", "b", "c"].map(|zone| format!("{region}-{zone}")));
         Self {
@@ -85,40 +85,40 @@ impl Compute {
         }
     }
 
-    /// Makes a running machine with an ephemeral address, as they are by default.
+    /// Creates a running VM with an ephemeral address, which is the default of Compute Engine.
     pub fn add_instance(&mut self, zone: &str, name: &str) {
         let access = self.ephemeral_access();
         self.make_instance(zone, name, Some(access));
     }
 
-    /// Makes a running machine without an external address.
+    /// Creates a running VM without an external address.
     pub fn add_instance_without_address(&mut self, zone: &str, name: &str) {
         self.make_instance(zone, name, None);
     }
 
-    /// Gives a machine one more interface, without an external address.
+    /// Adds an interface without an external address to a VM.
     pub fn add_interface(&mut self, zone: &str, name: &str) {
         if let Some(instance) = self.instances.get_mut(&(zone.to_owned(), name.to_owned())) {
             instance.interfaces.push(None);
         }
     }
 
-    /// Deletes a machine. Reserved addresses that it held are free again.
+    /// Deletes a VM. Reserved addresses that it held become free.
     pub fn remove_instance(&mut self, zone: &str, name: &str) {
         let key = (zone.to_owned(), name.to_owned());
         let count = self.instances.get(&key).map_or(0, |instance| instance.interfaces.len());
-        let lost: Vec<Deed> = (0..count).filter_map(|at| self.take_off(&key, at)).collect();
+        let lost: Vec<CloudChange> = (0..count).filter_map(|at| self.take_off(&key, at)).collect();
         self.unwritten.extend(lost);
         self.instances.remove(&key);
     }
 
-    /// Deletes a machine and makes another of the same name, with another id and an ephemeral address.
+    /// Deletes a VM and creates another one with the same name, a different ID and an ephemeral address.
     pub fn recreate_instance(&mut self, zone: &str, name: &str) {
         self.remove_instance(zone, name);
         self.add_instance(zone, name);
     }
 
-    /// Stops a machine. It keeps a reserved address and loses an ephemeral one.
+    /// Stops a VM. It keeps a reserved address and loses an ephemeral one.
     pub fn stop_instance(&mut self, zone: &str, name: &str) {
         let key = (zone.to_owned(), name.to_owned());
         let reserved: BTreeSet<String> = self.addresses.values().map(|address| address.ip.clone()).collect();
@@ -127,29 +127,29 @@ impl Compute {
         let vm = instance.vm(&self.project);
         for access in instance.interfaces.iter_mut().flatten() {
             if let Some(ip) = access.ip.take_if(|ip| !reserved.contains(ip)) {
-                self.unwritten.push(Deed::Other(format!("ephemeral {ip} left {vm}")));
+                self.unwritten.push(CloudChange::Other(format!("detached ephemeral {ip} from {vm}")));
             }
         }
     }
 
-    /// Starts a stopped machine. A config without an address gets an ephemeral one.
+    /// Starts a stopped VM. An access config without an address gets an ephemeral one.
     pub fn start_instance(&mut self, zone: &str, name: &str) {
         let ip = self.next_ephemeral();
         let Some(instance) = self.instances.get_mut(&(zone.to_owned(), name.to_owned())) else { return };
         instance.is_running = true;
         let vm = instance.vm(&self.project);
         if let Some(access) = instance.interfaces.iter_mut().flatten().find(|access| access.ip.is_none()) {
-            self.unwritten.push(Deed::Other(format!("ephemeral {ip} on {vm}")));
+            self.unwritten.push(CloudChange::Other(format!("attached ephemeral {ip} to {vm}")));
             access.ip = Some(ip);
         }
     }
 
-    /// Reserves an address of the premium tier.
+    /// Reserves an address in the premium tier.
     pub fn add_address(&mut self, region: &str, name: &str, ip: &str) {
         self.reserve(region, name, ip, PREMIUM);
     }
 
-    /// Reserves an address of the standard tier.
+    /// Reserves an address in the standard tier.
     pub fn add_standard_address(&mut self, region: &str, name: &str, ip: &str) {
         self.reserve(region, name, ip, "STANDARD");
     }
@@ -168,20 +168,20 @@ impl Compute {
         self.addresses.insert((region.to_owned(), name.to_owned()), address);
     }
 
-    /// Gives an address back at once. Whoever holds it is left without one.
+    /// Releases an address at once. The VM that holds it is left without it.
     pub fn remove_address(&mut self, ip: &str) {
         let left = self.place_of(ip).and_then(|(key, at)| self.take_off(&key, at));
         self.unwritten.extend(left);
         self.addresses.retain(|_, address| address.ip != ip);
     }
 
-    /// Puts an address on a machine's first interface at once, as a person would: it leaves the machine that has it, and
-    /// whatever the interface had leaves that one.
+    /// Attaches an address to a VM's first interface at once, as a person would. The fake first detaches it from its
+    /// holder, and detaches the interface's present address.
     pub fn attach_now(&mut self, ip: &str, zone: &str, name: &str) {
         self.attach_to(ip, zone, name, 0);
     }
 
-    /// Does the same with the interface at a position. Nothing happens where the machine has no such interface.
+    /// Does the same for the interface at a position. Does nothing if the VM has no such interface.
     pub fn attach_to(&mut self, ip: &str, zone: &str, name: &str, interface: usize) {
         let place = ((zone.to_owned(), name.to_owned()), interface);
         let has_it = |instance: &Instance| interface < instance.interfaces.len();
@@ -189,7 +189,7 @@ impl Compute {
             return;
         }
         let holder = self.place_of(ip);
-        let left: Vec<Deed> =
+        let left: Vec<CloudChange> =
             holder.iter().chain([&place]).filter_map(|(key, at)| self.take_off(key, *at)).collect();
         let tier =
             self.addresses.values().find(|address| address.ip == ip).map(|address| address.tier.clone());
@@ -199,7 +199,7 @@ impl Compute {
         self.unwritten.extend(left.into_iter().chain(came));
     }
 
-    /// Sets the name of an address's PTR record, as a person would, on the machine that has it.
+    /// Sets the PTR name of an address on the VM that holds it, as a person would.
     pub fn set_ptr(&mut self, ip: &str, ptr: Option<&str>) {
         let Some((key, at)) = self.place_of(ip) else { return };
         let access = self.instances.get_mut(&key).and_then(|instance| instance.interfaces[at].as_mut());
@@ -208,40 +208,40 @@ impl Compute {
         }
     }
 
-    /// The name of an address's PTR record; an address on no machine has none.
+    /// Returns the PTR name of an address. An address that no VM holds has none.
     pub fn ptr(&self, ip: &str) -> Option<String> {
         let (key, at) = self.place_of(ip)?;
         self.instances.get(&key)?.interfaces[at].as_ref()?.ptr.clone()
     }
 
-    /// Takes whatever address a machine's first interface has off it at once, as a person would.
+    /// Detaches the address of a VM's first interface at once, as a person would.
     pub fn detach_now(&mut self, zone: &str, name: &str) {
         let left = self.take_off(&(zone.to_owned(), name.to_owned()), 0);
         self.unwritten.extend(left);
     }
 
-    /// Which machine has an address, reserved or ephemeral, as `project/zone/name`.
+    /// Returns the VM that holds an address, reserved or ephemeral, as `project/zone/name`.
     pub fn holder(&self, ip: &str) -> Option<String> {
         self.holders().get(ip).map(|instance| instance.vm(&self.project))
     }
 
-    /// Whether there is such a machine.
+    /// Whether the VM exists.
     pub fn exists(&self, zone: &str, name: &str) -> bool {
         self.instances.contains_key(&(zone.to_owned(), name.to_owned()))
     }
 
-    /// The interface that has an address, such as `nic0`.
+    /// Returns the interface that holds an address, such as `nic0`.
     pub fn interface_of(&self, ip: &str) -> Option<String> {
         self.place_of(ip).map(|(_, at)| format!("nic{at}"))
     }
 
-    /// Whether a machine has any external address.
+    /// Whether a VM has any external address.
     pub fn has_address(&self, zone: &str, name: &str) -> bool {
         self.addresses_on(zone, name).next().is_some()
     }
 
-    /// Whether a machine has an ephemeral address.
-    pub fn has_own(&self, zone: &str, name: &str) -> bool {
+    /// Whether a VM has an ephemeral address.
+    pub fn has_ephemeral(&self, zone: &str, name: &str) -> bool {
         self.addresses_on(zone, name).any(|ip| !self.is_reserved(ip))
     }
 
@@ -274,7 +274,7 @@ impl Compute {
         nth_of(EPHEMERAL_RANGES, self.ephemeral_used - 1)
     }
 
-    /// The next address that is not reserved under another name.
+    /// Returns the next address that is not reserved yet.
     pub(super) fn next_reserved(&mut self) -> String {
         loop {
             self.reserved_used += 1;
@@ -290,7 +290,7 @@ impl Compute {
         Access { name: DEFAULT_CONFIG.to_owned(), tier: PREMIUM.to_owned(), ip, ptr: None }
     }
 
-    /// Who has each address.
+    /// Returns the holder of each address.
     pub(super) fn holders(&self) -> BTreeMap<&str, &Instance> {
         let mut holders = BTreeMap::new();
         for instance in self.instances.values() {
@@ -301,7 +301,7 @@ impl Compute {
         holders
     }
 
-    /// The machine that has an address, and the position of the interface.
+    /// Returns the VM that holds an address, and the position of the interface.
     fn place_of(&self, ip: &str) -> Option<((String, String), usize)> {
         let instance = self.holders().get(ip).copied()?;
         Some(((instance.zone.clone(), instance.name.clone()), instance.interface_with(ip)?))
@@ -311,34 +311,34 @@ impl Compute {
         self.addresses.values().any(|address| address.ip == ip)
     }
 
-    /// Puts an access config on a machine's interface, and says what that was.
+    /// Sets the access config of an interface and returns the change.
     pub(super) fn put_on(
         &mut self,
         key: &(String, String),
         interface: usize,
         access: Access,
-    ) -> Option<Deed> {
+    ) -> Option<CloudChange> {
         let ip = access.ip.clone()?;
         let is_reserved = self.is_reserved(&ip);
         let instance = self.instances.get_mut(key)?;
         *instance.interfaces.get_mut(interface)? = Some(access);
         let vm = instance.vm(&self.project);
         Some(if is_reserved {
-            Deed::Attached { address: ip, vm }
+            CloudChange::Attached { address: ip, vm }
         } else {
-            Deed::Other(format!("ephemeral {ip} on {vm}"))
+            CloudChange::Other(format!("attached ephemeral {ip} to {vm}"))
         })
     }
 
-    /// Takes an interface's access config away, and says what that was.
-    pub(super) fn take_off(&mut self, key: &(String, String), interface: usize) -> Option<Deed> {
+    /// Removes the access config of an interface and returns the change.
+    pub(super) fn take_off(&mut self, key: &(String, String), interface: usize) -> Option<CloudChange> {
         let instance = self.instances.get_mut(key)?;
         let ip = instance.interfaces.get_mut(interface)?.take()?.ip?;
         let vm = instance.vm(&self.project);
         Some(if self.is_reserved(&ip) {
-            Deed::Detached { address: ip, vm }
+            CloudChange::Detached { address: ip, vm }
         } else {
-            Deed::Other(format!("ephemeral {ip} left {vm}"))
+            CloudChange::Other(format!("detached ephemeral {ip} from {vm}"))
         })
     }
 }

@@ -1,7 +1,7 @@
-//! Addresses and instances, and how they look on the wire.
+//! Addresses and instances, and their JSON.
 //!
-//! In: what the cloud knows of a thing. Out: its JSON, with the fields and formats of the discovery document. Nothing here
-//! changes anything.
+//! In: the state of a resource. Out: its JSON, with the fields and formats of the discovery document. This module never
+//! changes the state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,10 @@ use serde_json::{Value, json};
 
 const ROOT: &str = "https://www.googleapis.com/compute/v1";
 
-/// The moment of the fake's first request by its own calendar, 2026-01-01T00:00:00-08:00. A fixed one makes answers
-/// repeatable.
+/// The wall clock time of the fake's first request, 2026-01-01T00:00:00-08:00. It is fixed, so answers are repeatable.
 const BEGINNING: SignedDuration = SignedDuration::from_secs(1_767_254_400);
 
-/// The fingerprint of no labels at all.
+/// The fingerprint of an empty set of labels.
 const EMPTY_FINGERPRINT: &str = "42WmSpB8rSM=";
 
 /// A reserved address.
@@ -38,38 +37,36 @@ pub(super) struct Instance {
     pub(super) zone: String,
     pub(super) name: String,
     pub(super) is_running: bool,
-    /// The interfaces `nic0`, `nic1` and so on, and what gives each an external address.
+    /// The access configs of the interfaces `nic0`, `nic1` and so on.
     pub(super) interfaces: Vec<Option<Access>>,
     pub(super) created: Duration,
 }
 
-/// What gives an interface an external address.
+/// An access config, which gives an interface an external address.
 #[derive(Clone, Debug)]
 pub(super) struct Access {
     pub(super) name: String,
     pub(super) tier: String,
-    /// A stopped machine keeps the config of an ephemeral address and loses the address.
+    /// A stopped VM keeps the access config of an ephemeral address and loses the address.
     pub(super) ip: Option<String>,
-    /// The name in the address's public PTR record.
+    /// The public PTR name of the address.
     pub(super) ptr: Option<String>,
 }
 
-/// The path of a thing without the API's root, as error messages have it.
+/// Returns the path of a resource without the API's root, as error messages contain it.
 pub(super) fn path(project: &str, places: &str, place: &str, collection: &str, name: &str) -> String {
     format!("projects/{project}/{places}/{place}/{collection}/{name}")
 }
 
-/// The URL of a path.
 pub(super) fn url(path: &str) -> String {
     format!("{ROOT}/{path}")
 }
 
-/// The region that a zone is in.
 pub(super) fn region_of(zone: &str) -> &str {
     zone.rsplit_once('-').map_or(zone, |(region, _)| region)
 }
 
-/// A moment as the API writes it.
+/// Formats a time as the API does.
 pub(super) fn timestamp(at: Duration) -> String {
     let since = SignedDuration::try_from(at).unwrap_or(SignedDuration::ZERO).saturating_add(BEGINNING);
     let moment = Timestamp::from_duration(since).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -81,7 +78,7 @@ impl Address {
         path(project, "regions", &self.region, "addresses", &self.name)
     }
 
-    /// What a caller must have read to change the labels.
+    /// The fingerprint that a caller must send to change the labels.
     pub(super) fn label_fingerprint(&self) -> String {
         if self.labels.is_empty() {
             return EMPTY_FINGERPRINT.to_owned();
@@ -120,23 +117,23 @@ impl Instance {
         path(project, "zones", &self.zone, "instances", &self.name)
     }
 
-    /// The machine's name in the ledger.
+    /// The name of the VM in the ledger.
     pub(super) fn vm(&self, project: &str) -> String {
         format!("{project}/{}/{}", self.zone, self.name)
     }
 
-    /// The position of the interface that has an external address.
+    /// Returns the position of the interface that has this external address.
     pub(super) fn interface_with(&self, ip: &str) -> Option<usize> {
         let has_it =
             |access: &Option<Access>| access.as_ref().is_some_and(|access| access.ip.as_deref() == Some(ip));
         self.interfaces.iter().position(has_it)
     }
 
-    /// An interface as the API shows it. Each interface is in a network of its own.
+    /// Returns an interface in the API's format. Each interface is in its own network.
     fn interface_to_json(&self, project: &str, at: usize, access: Option<&Access>) -> Value {
         let region = region_of(&self.zone);
         let network = if at == 0 { "default".to_owned() } else { format!("network-{at}") };
-        // Ids count up, so their low bits give each machine an internal address of its own.
+        // IDs increase by one, so their low bits give each VM a different internal address.
         let [.., high, middle, low] = self.id.to_be_bytes();
         let second = (usize::from(high) + at) % 256;
         let mut interface = json!({
@@ -194,10 +191,10 @@ impl Access {
     }
 }
 
-/// Eight bytes that change with the text, in base64 as the API writes fingerprints.
+/// Returns eight bytes that depend on the text, in base64, which is the API's format of fingerprints.
 fn fingerprint(text: &str) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    // FNV-1a, because it is short and the same everywhere.
+    // FNV-1a, because it is short and gives the same result on every platform.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });

@@ -1,31 +1,31 @@
-//! The calls of the API: where each is found, what it works on and which permission it needs.
+//! The calls of the API: their paths, the resources that they affect and the permissions that they need.
 //!
-//! In: a method and a path. Out: the call's name and the variable parts of the path. It never looks at the state.
+//! In: a method and a path. Out: the name of the call and the variable parts of the path. It never reads the state.
 
 use ::http::Method;
 
 use super::super::{Route, matches};
 
-/// Needed besides `addAccessConfig`, for the address and for the subnetwork.
+/// Besides its own permission, `addAccessConfig` needs these for the address and for the subnetwork.
 pub(super) const USE_ADDRESS: &str = "compute.addresses.use";
 pub(super) const USE_EXTERNAL_IP: &str = "compute.subnetworks.useExternalIp";
 
-/// Needed besides `insert` for an address that carries labels.
+/// Besides its own permission, `insert` needs this one for an address with labels.
 pub(super) const SET_LABELS: &str = "compute.addresses.setLabels";
 
-/// Where the things that a call works on live.
+/// The kind of location that a call's resources are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In the project as a whole.
+    /// The whole project.
     Project,
-    /// In one region, the path's second variable.
+    /// One region, the second variable of the path.
     Region,
-    /// In one zone, the path's second variable.
+    /// One zone, the second variable of the path.
     Zone,
 }
 
 impl Place {
-    /// The word for such places in paths.
+    /// The collection of such locations in paths.
     pub(super) fn plural(self) -> &'static str {
         match self {
             Self::Project => "projects",
@@ -41,9 +41,9 @@ pub(super) struct Spec {
     pub(super) method: &'static str,
     pub(super) pattern: &'static str,
     pub(super) place: Place,
-    /// What the call works on, as paths name it.
+    /// The collection of the affected resources in paths.
     pub(super) collection: &'static str,
-    /// The permission without which the call is refused, whatever it says.
+    /// The permission that every request of this call needs.
     pub(super) permission: &'static str,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn spec(name: &str) -> Option<&'static Spec> {
     SPECS.iter().find(|spec| spec.name == name)
 }
 
-/// The permissions that a call needs in all that it may be used for.
+/// Returns all permissions that a call may need.
 pub fn permissions_of(call: &str) -> Vec<&'static str> {
     let besides: &[&str] = match call {
         "instances.addAccessConfig" => &[USE_ADDRESS, USE_EXTERNAL_IP],
@@ -70,12 +70,12 @@ pub fn permissions_of(call: &str) -> Vec<&'static str> {
     spec(call).map(|spec| spec.permission).into_iter().chain(besides.iter().copied()).collect()
 }
 
-/// Every permission that some call needs, to be put into [`Compute::denied`](super::Compute::denied).
+/// Returns the permissions of all calls. A test puts them into [`Compute::denied`](super::Compute::denied).
 pub fn permissions() -> impl Iterator<Item = &'static str> {
     SPECS.iter().flat_map(|spec| permissions_of(spec.name))
 }
 
-/// Every call, with the permission that the vendor documents for it.
+/// All calls, with the permissions that the vendor documents.
 pub(super) const SPECS: &[Spec] = &[
     Spec {
         name: "addresses.aggregatedList",

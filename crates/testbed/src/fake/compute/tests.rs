@@ -1,4 +1,4 @@
-//! The behaviours that drivers depend on, asked for as a driver would.
+//! Tests of the behaviours that drivers depend on, with the requests of a driver.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tower::Service;
 
 use super::super::Fake;
 use super::super::faults::{Fault, Rule};
-use super::super::ledger::Deed;
+use super::super::ledger::CloudChange;
 use super::super::ranges::nth_of;
 use super::project::{EPHEMERAL_RANGES, REGIONS, RESERVED_RANGES};
 use super::*;
@@ -19,7 +19,7 @@ const ZONE: &str = "us-central1-a";
 const IP: &str = "203.0.113.7";
 const LATER: Duration = Duration::from_secs(2);
 
-/// Two machines without addresses, and a reserved address.
+/// Returns a project with two VMs without addresses, and a reserved address.
 fn small_cloud() -> Fake<Compute> {
     let mut compute = Compute::new("p", "secret");
     compute.add_instance_without_address(ZONE, "a");
@@ -76,32 +76,32 @@ async fn reread(fake: &Fake<Compute>, operation: &Value) -> Value {
     get(fake, link.split_once("projects/p/").unwrap().1).await
 }
 
-fn deeds(fake: &Fake<Compute>) -> Vec<(u64, Deed)> {
-    fake.ledger().done.into_iter().map(|done| (done.at.as_millis() as u64, done.deed)).collect()
+fn changes(fake: &Fake<Compute>) -> Vec<(u64, CloudChange)> {
+    fake.ledger().done.into_iter().map(|done| (done.at.as_millis() as u64, done.change)).collect()
 }
 
 fn holder(fake: &Fake<Compute>) -> Option<String> {
     fake.with(|compute| compute.holder(IP))
 }
 
-fn deed(kind: fn(String, String) -> Deed, vm: &str) -> Deed {
+fn change(kind: fn(String, String) -> CloudChange, vm: &str) -> CloudChange {
     kind(IP.to_owned(), format!("p/{ZONE}/{vm}"))
 }
 
-fn told(address: String, vm: String) -> Deed {
-    Deed::Told { address, vm }
+fn accepted(address: String, vm: String) -> CloudChange {
+    CloudChange::Accepted { address, vm }
 }
 
-fn attached(address: String, vm: String) -> Deed {
-    Deed::Attached { address, vm }
+fn attached(address: String, vm: String) -> CloudChange {
+    CloudChange::Attached { address, vm }
 }
 
-fn detached(address: String, vm: String) -> Deed {
-    Deed::Detached { address, vm }
+fn detached(address: String, vm: String) -> CloudChange {
+    CloudChange::Detached { address, vm }
 }
 
 #[test]
-fn every_call_has_a_name_in_the_table_of_routes() {
+fn routes_lists_every_call() {
     assert_eq!(routes::SPECS.iter().map(|spec| spec.name).collect::<Vec<_>>(), ROUTES);
 }
 
@@ -128,7 +128,7 @@ async fn an_attach_takes_effect_when_its_operation_ends() {
     assert_eq!(address["users"], json!([user]));
     let instance = get(&fake, &format!("zones/{ZONE}/instances/a")).await;
     assert_eq!(instance["networkInterfaces"][0]["accessConfigs"][0]["natIP"], IP);
-    assert_eq!(deeds(&fake), [(0, deed(told, "a")), (1000, deed(attached, "a"))]);
+    assert_eq!(changes(&fake), [(0, change(accepted, "a")), (1000, change(attached, "a"))]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,12 +136,12 @@ async fn the_ledger_is_complete_without_a_further_request() {
     let fake = small_cloud();
     attach(&fake, "a").await;
     sleep(LATER).await;
-    assert_eq!(deeds(&fake).last(), Some(&(1000, deed(attached, "a"))));
+    assert_eq!(changes(&fake).last(), Some(&(1000, change(attached, "a"))));
     assert_eq!(holder(&fake), Some(format!("p/{ZONE}/a")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_machine_has_no_address_at_all() {
+async fn a_vm_has_no_address_after_a_detach() {
     let fake = small_cloud();
     fake.with(|compute| compute.attach_now(IP, ZONE, "a"));
     let (status, operation) = ask(&fake, "POST", &detach_path("a"), Value::Null).await;
@@ -150,11 +150,11 @@ async fn a_detached_machine_has_no_address_at_all() {
     let instance = get(&fake, &format!("zones/{ZONE}/instances/a")).await;
     assert_eq!(instance["networkInterfaces"][0].get("accessConfigs"), None);
     assert_eq!(get(&fake, "regions/us-central1/addresses/one").await["status"], "RESERVED");
-    assert_eq!(deeds(&fake), [(0, deed(attached, "a")), (1000, deed(detached, "a"))]);
+    assert_eq!(changes(&fake), [(0, change(attached, "a")), (1000, change(detached, "a"))]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn detaching_a_config_that_is_not_there_does_nothing() {
+async fn detaching_an_unknown_access_config_does_nothing() {
     let fake = small_cloud();
     fake.with(|compute| compute.attach_now(IP, ZONE, "a"));
     let path =
@@ -166,7 +166,7 @@ async fn detaching_a_config_that_is_not_there_does_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attach_without_an_address_gives_an_ephemeral_one() {
+async fn attaching_without_an_address_assigns_an_ephemeral_one() {
     let fake = small_cloud();
     ask(&fake, "POST", &attach_path("a"), json!({ "type": "ONE_TO_ONE_NAT" })).await;
     sleep(LATER).await;
@@ -174,11 +174,14 @@ async fn an_attach_without_an_address_gives_an_ephemeral_one() {
     let config = &instance["networkInterfaces"][0]["accessConfigs"][0];
     assert_eq!(config["natIP"], "192.0.2.1");
     assert_eq!((&config["name"], &config["networkTier"]), (&json!("External NAT"), &json!("PREMIUM")));
-    assert_eq!(deeds(&fake), [(1000, Deed::Other(format!("ephemeral 192.0.2.1 on p/{ZONE}/a")))]);
+    assert_eq!(
+        changes(&fake),
+        [(1000, CloudChange::Other(format!("attached ephemeral 192.0.2.1 to p/{ZONE}/a")))]
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_interface_has_an_access_config_of_its_own() {
+async fn each_interface_has_its_own_access_config() {
     let fake = small_cloud();
     fake.with(|compute| {
         compute.add_instance(ZONE, "wide");
@@ -194,7 +197,7 @@ async fn each_interface_has_an_access_config_of_its_own() {
     ask(&fake, "POST", &detach_path("wide"), Value::Null).await;
     sleep(LATER).await;
     let (address, vm) = ("192.0.2.1".to_owned(), format!("p/{ZONE}/wide"));
-    assert_eq!(deeds(&fake).last(), Some(&(1000, Deed::OwnRemoved { address, vm })));
+    assert_eq!(changes(&fake).last(), Some(&(1000, CloudChange::EphemeralRemoved { address, vm })));
     assert_eq!(fake.with(|compute| compute.interface_of(IP)).as_deref(), Some("nic1"));
     ask(&fake, "POST", &detach_path("wide").replace("nic0", "nic1"), Value::Null).await;
     sleep(LATER).await;
@@ -206,16 +209,16 @@ async fn each_interface_has_an_access_config_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interface_takes_one_access_config() {
+async fn an_interface_accepts_only_one_access_config() {
     let fake = small_cloud();
     fake.with(|compute| compute.add_instance(ZONE, "busy"));
     let answer = refused(&fake, "POST", &attach_path("busy"), json!({ "natIP": IP })).await;
     assert_eq!(answer, "400 badRequest At most one access config currently supported.");
-    assert_eq!(deeds(&fake), []);
+    assert_eq!(changes(&fake), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_another_machine_holds_fails_inside_the_operation() {
+async fn attaching_a_held_address_fails_in_the_operation() {
     let fake = small_cloud();
     fake.with(|compute| compute.attach_now(IP, ZONE, "a"));
     let operation = attach(&fake, "b").await;
@@ -229,7 +232,7 @@ async fn an_address_that_another_machine_holds_fails_inside_the_operation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_orders_for_one_address_or_one_interface_end_with_one_holder() {
+async fn only_one_of_several_conflicting_attaches_succeeds() {
     let fake = small_cloud();
     fake.with(|compute| compute.add_address("us-central1", "two", "203.0.113.8"));
     attach(&fake, "a").await;
@@ -238,7 +241,7 @@ async fn two_orders_for_one_address_or_one_interface_end_with_one_holder() {
     sleep(LATER).await;
     assert_eq!(reread(&fake, &late).await["error"]["errors"][0]["code"], "IP_IN_USE_BY_ANOTHER_RESOURCE");
     assert_eq!(reread(&fake, &second).await["error"]["errors"][0]["code"], "INVALID_USAGE");
-    assert_eq!(fake.ledger().double_holders().len(), 1, "one holder, but two machines were told");
+    assert_eq!(fake.ledger().double_holders().len(), 1, "one holder, but two accepted requests");
 }
 
 #[tokio::test(start_paused = true)]
@@ -250,23 +253,23 @@ async fn a_move_is_a_detach_and_then_an_attach() {
     attach(&fake, "b").await;
     sleep(LATER).await;
     let expected = [
-        (0, deed(attached, "a")),
-        (1000, deed(detached, "a")),
-        (2000, deed(told, "b")),
-        (3000, deed(attached, "b")),
+        (0, change(attached, "a")),
+        (1000, change(detached, "a")),
+        (2000, change(accepted, "b")),
+        (3000, change(attached, "b")),
     ];
-    assert_eq!(deeds(&fake), expected);
+    assert_eq!(changes(&fake), expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repeated_request_is_carried_out_once() {
+async fn a_repeated_request_id_runs_only_once() {
     let fake = small_cloud();
     let path = format!("{}&requestId=6f1c1b0e-0000-4000-8000-000000000001", attach_path("a"));
     let (_, first) = ask(&fake, "POST", &path, json!({ "natIP": IP })).await;
     sleep(LATER).await;
     let (status, again) = ask(&fake, "POST", &path, json!({ "natIP": IP })).await;
     assert_eq!((status, &again["id"], &again["status"]), (200, &first["id"], &json!("DONE")));
-    assert_eq!(deeds(&fake), [(0, deed(told, "a")), (1000, deed(attached, "a"))]);
+    assert_eq!(changes(&fake), [(0, change(accepted, "a")), (1000, change(attached, "a"))]);
 
     let path = format!("{}&requestId=mine", attach_path("b"));
     assert!(refused(&fake, "POST", &path, json!({})).await.starts_with("400 invalid"));
@@ -281,23 +284,23 @@ async fn a_late_failure_ends_the_operation_without_its_effect() {
     let done = reread(&fake, &operation).await;
     assert_eq!((&done["status"], &done["httpErrorStatusCode"]), (&json!("DONE"), &json!(500)));
     assert_eq!(done["error"]["errors"][0]["code"], "INTERNAL_ERROR");
-    let failed = |address, vm| Deed::Failed { address, vm };
-    assert_eq!(deeds(&fake), [(0, deed(told, "a")), (1000, deed(failed, "a"))]);
+    let failed = |address, vm| CloudChange::Failed { address, vm };
+    assert_eq!(changes(&fake), [(0, change(accepted, "a")), (1000, change(failed, "a"))]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overtaking_order_takes_effect_before_earlier_ones() {
+async fn an_overtaking_request_takes_effect_before_earlier_ones() {
     let fake = small_cloud();
     let slow = attach(&fake, "a").await;
     fake.inject(Rule::next("instances.addAccessConfig", Fault::Overtake));
     assert_eq!(attach(&fake, "b").await["status"], "DONE");
     sleep(LATER).await;
     assert_eq!(reread(&fake, &slow).await["error"]["errors"][0]["code"], "IP_IN_USE_BY_ANOTHER_RESOURCE");
-    assert!(deeds(&fake).contains(&(0, deed(attached, "b"))));
+    assert!(changes(&fake).contains(&(0, change(attached, "b"))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_for_a_machine_that_was_made_anew_fails() {
+async fn an_operation_on_a_recreated_vm_fails() {
     let fake = small_cloud();
     let before = get(&fake, &format!("zones/{ZONE}/instances/a")).await;
     let operation = attach(&fake, "a").await;
@@ -310,7 +313,7 @@ async fn an_order_for_a_machine_that_was_made_anew_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_must_be_in_the_region_and_the_tier_of_the_attach() {
+async fn attach_requires_an_address_of_the_same_region_and_tier() {
     let fake = small_cloud();
     fake.with(|compute| compute.add_address("us-east1", "far", "203.0.113.9"));
     let answer = refused(&fake, "POST", &attach_path("a"), json!({ "natIP": "203.0.113.9" })).await;
@@ -360,8 +363,11 @@ async fn an_address_is_created_labelled_and_released() {
     let answer = refused(&fake, "GET", "regions/us-east1/addresses/new", Value::Null).await;
     assert_eq!(answer, "404 notFound The resource 'projects/p/regions/us-east1/addresses/new' was not found");
     let ip = "203.0.113.1".to_owned();
-    assert_eq!(deeds(&fake)[0], (1000, Deed::Created { address: ip.clone() }));
-    assert_eq!(deeds(&fake).last().unwrap().1, Deed::Released { address: ip, marks: vec!["you".into()] });
+    assert_eq!(changes(&fake)[0], (1000, CloudChange::Created { address: ip.clone() }));
+    assert_eq!(
+        changes(&fake).last().unwrap().1,
+        CloudChange::Released { address: ip, marks: vec!["you".into()] }
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -373,7 +379,7 @@ async fn an_address_in_use_is_not_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_aggregated_list_names_every_scope_and_comes_in_pages() {
+async fn an_aggregated_list_is_paged_and_names_every_scope() {
     let fake = small_cloud();
     fake.with(|compute| {
         for n in 10..13 {
@@ -402,7 +408,7 @@ async fn an_aggregated_list_names_every_scope_and_comes_in_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unreachable_regions_are_named_or_the_list_fails() {
+async fn a_list_reports_unreachable_regions_or_fails() {
     let fake = small_cloud();
     fake.with(|compute| compute.unreachable_regions.insert("us-central1".to_owned()));
     assert!(refused(&fake, "GET", "aggregated/addresses", Value::Null).await.starts_with("503"));
@@ -418,7 +424,7 @@ async fn unreachable_regions_are_named_or_the_list_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn filters_compare_fields_and_refuse_what_they_do_not_know() {
+async fn filters_compare_fields_and_reject_unknown_syntax() {
     let fake = small_cloud();
     let body = json!({ "name": "mine", "labels": { "owner": "me" } });
     ask(&fake, "POST", "regions/us-central1/addresses", body).await;
@@ -468,7 +474,7 @@ async fn operations_are_listed_newest_first_on_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_permission_is_named_with_what_it_is_missing_for() {
+async fn a_403_names_the_permission_and_the_resource() {
     let fake = small_cloud();
     for (permission, method, path, resource) in [
         ("compute.addresses.list", "GET", "aggregated/addresses".to_owned(), ""),
@@ -491,7 +497,7 @@ async fn a_missing_permission_is_named_with_what_it_is_missing_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_unknown_is_not_found() {
+async fn unknown_resources_return_404() {
     let fake = small_cloud();
     for (path, resource) in [
         ("zones/us-central1-a/instances/x", "projects/p/zones/us-central1-a/instances/x"),
@@ -504,7 +510,7 @@ async fn what_is_unknown_is_not_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_1501st_request_of_a_minute_is_forbidden_until_the_minute_is_over() {
+async fn request_1501_in_a_minute_is_rate_limited() {
     let fake = small_cloud();
     for _ in 0..1500 {
         get(&fake, &format!("zones/{ZONE}/instances/a")).await;
@@ -524,7 +530,7 @@ async fn a_wrong_token_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopped_machine_loses_only_an_ephemeral_address() {
+async fn a_stopped_vm_loses_only_an_ephemeral_address() {
     let fake = small_cloud();
     fake.with(|compute| {
         compute.add_instance(ZONE, "c");
@@ -541,18 +547,18 @@ async fn a_stopped_machine_loses_only_an_ephemeral_address() {
 }
 
 #[test]
-fn a_person_moves_an_address_without_two_holders_in_the_ledger() {
+fn a_manual_move_records_no_double_holder() {
     let fake = small_cloud();
     fake.with(|compute| compute.attach_now(IP, ZONE, "a"));
     fake.with(|compute| compute.attach_now(IP, ZONE, "b"));
     fake.with(|compute| compute.remove_instance(ZONE, "b"));
-    let moved = [deed(attached, "a"), deed(detached, "a"), deed(attached, "b"), deed(detached, "b")];
-    assert_eq!(deeds(&fake).into_iter().map(|(_, deed)| deed).collect::<Vec<_>>(), moved);
+    let moved = [change(attached, "a"), change(detached, "a"), change(attached, "b"), change(detached, "b")];
+    assert_eq!(changes(&fake).into_iter().map(|(_, change)| change).collect::<Vec<_>>(), moved);
     assert_eq!(holder(&fake), None);
 }
 
 #[test]
-fn addresses_never_run_out_of_the_ranges_for_documentation_and_benchmarks() {
+fn address_ranges_wrap_around_when_used_up() {
     assert_eq!(nth_of(RESERVED_RANGES, 0), "203.0.113.1");
     assert_eq!(nth_of(RESERVED_RANGES, 254), "198.51.100.1");
     assert_eq!(nth_of(RESERVED_RANGES, 508), "198.18.0.0");

@@ -1,14 +1,14 @@
-//! The account behind the API: what is in it, and what is under way.
+//! The account behind the API: its resources, and the actions in flight.
 //!
-//! Out: the state that every call reads and changes, and who holds or awaits what. It never answers a call: what can be done with
-//! addresses, droplets, projects and domains is in the files of these names.
+//! Out: the state that every call reads and changes, and which droplet holds an address or is about to. This module
+//! never answers a call: see the modules for addresses, droplets, projects and domains.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::super::ledger::Deed;
+use super::super::ledger::CloudChange;
 
-/// The project of everything that names none.
+/// The default project, for everything that names none.
 pub(super) const DEFAULT_PROJECT_ID: &str = "00000000-0000-4000-8000-000000000001";
 
 /// The account behind the API.
@@ -16,29 +16,29 @@ pub(super) const DEFAULT_PROJECT_ID: &str = "00000000-0000-4000-8000-00000000000
 pub struct DigitalOcean {
     /// The bearer token that the API accepts.
     pub token: String,
-    /// How long an assignment or its opposite takes.
+    /// How long it takes to assign or unassign an address.
     pub action_time: Duration,
-    /// What the links in the answers begin with; the vendor's own host unless told otherwise.
+    /// The base URL of links in answers. The default is the vendor's host.
     pub api_url: String,
     pub(super) droplets: BTreeMap<u64, Droplet>,
     pub(super) addresses: BTreeMap<String, Address>,
     pub(super) actions: BTreeMap<u64, Action>,
-    /// The actions that have not ended.
+    /// The IDs of unfinished actions.
     pub(super) pending: BTreeSet<u64>,
     pub(super) projects: BTreeMap<String, Project>,
     pub(super) domains: BTreeMap<String, Domain>,
-    /// How many addresses the API has given out; none is given out twice.
+    /// How many addresses the API has created. It never creates the same address twice.
     pub(super) created_count: u32,
     pub(super) droplet_count: u16,
-    /// The default project is the first.
+    /// The number of projects that were ever created, including the default project.
     pub(super) project_count: u64,
     pub(super) record_count: u64,
-    /// What a person did with the console and the ledger does not know yet.
-    pub(super) unwritten: VecDeque<Deed>,
+    /// Manual changes that are not in the ledger yet.
+    pub(super) unwritten: VecDeque<CloudChange>,
 }
 
 impl DigitalOcean {
-    /// An account with nothing in it but its default project.
+    /// Creates an account with only the default project.
     pub fn new(token: impl Into<String>) -> Self {
         let default = Project::default_of_account();
         Self {
@@ -60,13 +60,13 @@ impl DigitalOcean {
     }
 }
 
-/// One virtual machine.
+/// One VM.
 #[derive(Clone, Debug)]
 pub(super) struct Droplet {
     pub(super) id: u64,
     pub(super) name: String,
     pub(super) region: String,
-    /// Its number in the account, from which its own addresses follow.
+    /// Its number in the account, which determines its private and public addresses.
     pub(super) number: u16,
     pub(super) is_off: bool,
 }
@@ -78,11 +78,11 @@ pub(super) struct Address {
     pub(super) project: String,
     pub(super) holder: Option<u64>,
     pub(super) created_at: Duration,
-    /// Whether the account's owner brought it along. The vendor can't find the actions of such an address.
+    /// Whether it is a bring-your-own IP (BYOIP). The vendor's API returns 404 for the actions of such an address.
     pub(super) byo: bool,
 }
 
-/// One order and what became of it.
+/// One requested change, and its status.
 #[derive(Clone, Debug)]
 pub(super) struct Action {
     pub(super) id: u64,
@@ -96,16 +96,16 @@ pub(super) struct Action {
     pub(super) status: Status,
 }
 
-/// What an action does.
+/// The change that an action makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Put the address on this droplet.
+    /// Assign the address to this droplet.
     Assign(u64),
-    /// Take it off the droplet that held it when the order came.
+    /// Unassign the address from the droplet that held it when the request arrived.
     Unassign(u64),
 }
 
-/// How far an action has come.
+/// The status of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     InProgress,
@@ -124,17 +124,17 @@ pub(super) struct Project {
     pub(super) created_at: Duration,
 }
 
-/// A zone.
+/// A DNS zone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Domain {
     pub(super) records: BTreeMap<u64, Record>,
 }
 
-/// One value of one name.
+/// One value of one DNS name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) kind: String,
-    /// Relative to the domain, which itself is `@`.
+    /// The name relative to the domain. The domain itself is `@`.
     pub(super) name: String,
     pub(super) data: String,
     pub(super) ttl: u64,
@@ -159,7 +159,7 @@ impl Project {
 }
 
 impl Order {
-    /// The droplet that it concerns.
+    /// The droplet that the change affects.
     fn droplet(self) -> u64 {
         match self {
             Self::Assign(droplet) | Self::Unassign(droplet) => droplet,
@@ -167,20 +167,20 @@ impl Order {
     }
 }
 
-/// Who holds or awaits what.
+/// Holders, and actions in flight.
 impl DigitalOcean {
-    /// The reserved addresses that a droplet has. The API allows one; a person may have done otherwise.
+    /// Returns the reserved addresses that a droplet holds. The API allows one, but a manual change can add more.
     pub(super) fn held_by(&self, droplet: u64) -> impl Iterator<Item = &str> {
         let held = self.addresses.iter().filter(move |(_, address)| address.holder == Some(droplet));
         held.map(|(ip, _)| ip.as_str())
     }
 
-    /// Whether an action is under way that concerns a droplet.
+    /// Whether an action that affects a droplet is in flight.
     pub(super) fn has_pending_event(&self, droplet: u64) -> bool {
         self.pending().any(|action| action.order.droplet() == droplet)
     }
 
-    /// The actions that have not ended.
+    /// Returns the unfinished actions.
     pub(super) fn pending(&self) -> impl Iterator<Item = &Action> {
         self.pending.iter().filter_map(|id| self.actions.get(id))
     }

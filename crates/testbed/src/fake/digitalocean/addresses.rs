@@ -1,26 +1,26 @@
-//! Reserved addresses and the actions that move them.
+//! Reserved addresses, and the actions that move them.
 //!
-//! In: orders. Out: actions, which take effect later or fail later. An address changes hands only in
-//! [`DigitalOcean::finish_actions`], so what the ledger says about a holder is written in one place; the other ways are
-//! releasing an address and a person at the console. It never checks twice: an order that was accepted is carried out
-//! however the world looks by then, unless the droplet is gone or has been given another address.
+//! In: requests to create, assign, unassign or release an address. Out: actions, which take effect or fail later. The
+//! holder of an address changes only in [`DigitalOcean::finish_actions`], when an address is released, and by manual
+//! changes. It never repeats the checks: it carries out an accepted action in any case, unless the droplet no longer
+//! exists or holds another address.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::ledger::{Deed, Ledger};
+use super::super::ledger::{CloudChange, Ledger};
 use super::super::{Answer, Call};
 use super::account::{Action, Address, DEFAULT_PROJECT_ID, DigitalOcean, Order, Status};
 use super::answers::{Handled, moment, no_content, not_found, unprocessable};
 use super::droplets::region_json;
 
-/// How many addresses each documentation range has to give.
+/// The number of addresses in each documentation range.
 const RANGE_SIZE: u32 = 254;
-/// The documentation ranges, in the order in which they are used.
+/// The documentation ranges, in the order in which the fake uses them.
 const RANGES: [[u8; 3]; 3] = [[203, 0, 113], [198, 51, 100], [192, 0, 2]];
-/// What comes after them: the range for benchmarks, which nobody routes either.
+/// The benchmarking range, which the fake uses after the documentation ranges. It is not routed either.
 const RANGE_OVERFLOW: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 
 impl Order {
@@ -48,7 +48,7 @@ impl Action {
     }
 
     fn json(&self, names: Names) -> Value {
-        // The vendor numbers an address as a resource by the address itself.
+        // The vendor's resource ID of an address is the address as a number.
         let resource_id = self.ip.parse::<Ipv4Addr>().map_or(0, u32::from);
         json!({
             "id": self.id,
@@ -63,7 +63,7 @@ impl Action {
         })
     }
 
-    /// The answers about an address's single action name its project too; listings don't.
+    /// Answers about a single action of an address include its project, listings don't.
     fn json_with_project(&self, names: Names) -> Value {
         let mut action = self.json(names);
         action["project_id"] = self.project.as_str().into();
@@ -71,7 +71,7 @@ impl Action {
     }
 }
 
-/// What reserved addresses are called, which depends on the door through which a request came.
+/// The names of reserved addresses in answers. They depend on the call: `reserved_ips` or `floating_ips`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names {
     one: &'static str,
@@ -79,7 +79,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The names that belong to a group of calls.
+    /// Returns the names for a group of calls.
     pub(super) fn of(group: &str) -> Self {
         if group.starts_with("floating") {
             Self { one: "floating_ip", many: "floating_ips" }
@@ -89,9 +89,9 @@ impl Names {
     }
 }
 
-/// What a person does with the console.
+/// What a person can do with the console.
 impl DigitalOcean {
-    /// Puts an address into the account, in its default project.
+    /// Adds an address to the default project.
     pub fn add_reserved_ip(&mut self, ip: impl Into<String>, region: impl Into<String>) {
         let address = Address {
             region: region.into(),
@@ -103,45 +103,46 @@ impl DigitalOcean {
         self.addresses.insert(ip.into(), address);
     }
 
-    /// Gives an address back at once. Its droplet is left without it.
+    /// Releases an address at once. The droplet that holds it is left without it.
     pub fn remove_reserved_ip(&mut self, ip: &str) {
         if let Some(droplet) = self.addresses.remove(ip).and_then(|address| address.holder) {
-            self.unwritten.push_back(Deed::Detached { address: ip.to_owned(), vm: droplet.to_string() });
+            self.unwritten
+                .push_back(CloudChange::Detached { address: ip.to_owned(), vm: droplet.to_string() });
         }
     }
 
-    /// Makes an address one that the account's owner brought along: listings don't show it, and polling its actions answers 404
-    /// from now on.
+    /// Makes an address a bring-your-own IP. From now on, listings don't contain it, and requests for its actions
+    /// return 404.
     pub fn bring_your_own(&mut self, ip: &str) {
         if let Some(address) = self.addresses.get_mut(ip) {
             address.byo = true;
         }
     }
 
-    /// Moves an address to a droplet at once, without an action, if there are both.
+    /// Assigns an address to a droplet at once, without an action. Does nothing if one of them does not exist.
     pub fn assign_now(&mut self, ip: &str, droplet: u64) {
         let Some(address) = self.addresses.get_mut(ip).filter(|_| self.droplets.contains_key(&droplet))
         else {
             return;
         };
         if let Some(old) = address.holder.replace(droplet) {
-            self.unwritten.push_back(Deed::Detached { address: ip.to_owned(), vm: old.to_string() });
+            self.unwritten.push_back(CloudChange::Detached { address: ip.to_owned(), vm: old.to_string() });
         }
-        self.unwritten.push_back(Deed::Attached { address: ip.to_owned(), vm: droplet.to_string() });
+        self.unwritten.push_back(CloudChange::Attached { address: ip.to_owned(), vm: droplet.to_string() });
     }
 
-    /// All addresses.
+    /// Returns all addresses.
     pub fn reserved_ips(&self) -> Vec<String> {
         self.addresses.keys().cloned().collect()
     }
 
-    /// The droplet that has an address.
+    /// Returns the droplet that holds an address.
     pub fn holder(&self, ip: &str) -> Option<u64> {
         self.addresses.get(ip)?.holder
     }
 }
 
-/// Addresses.
+/// The calls for addresses.
 impl DigitalOcean {
     pub(super) fn list_addresses(&self, names: Names, call: &Call) -> Answer {
         let addresses: Vec<(&String, &Address)> =
@@ -178,7 +179,7 @@ impl DigitalOcean {
         let ip = self.next_address();
         let address = Address { region, project, holder: None, created_at: now, byo: false };
         self.addresses.insert(ip.clone(), address);
-        ledger.did(now, Deed::Created { address: ip.clone() });
+        ledger.did(now, CloudChange::Created { address: ip.clone() });
         let links = match droplet {
             Some(droplet) => {
                 let id = self.begin(&ip, Order::Assign(droplet), call, now, ledger)?;
@@ -193,22 +194,22 @@ impl DigitalOcean {
         Ok(Answer::json(202, json!({ names.one: self.address_json(&ip, address), "links": links })))
     }
 
-    /// Releases an address. One that is on a droplet is taken from it: nothing protects the droplet.
+    /// Releases an address. If a droplet holds it, the droplet loses it: the API does not prevent that.
     pub(super) fn delete_address(&mut self, ip: &str, now: Duration, ledger: &mut Ledger) -> Handled {
         let address = self.addresses.get(ip).ok_or_else(not_found)?;
         if self.is_locked(ip) {
             return Err(address_is_busy());
         }
         if let Some(holder) = address.holder {
-            ledger.did(now, Deed::Detached { address: ip.to_owned(), vm: holder.to_string() });
+            ledger.did(now, CloudChange::Detached { address: ip.to_owned(), vm: holder.to_string() });
         }
         let marks = self.projects.get(&address.project).map(|project| project.name.clone());
-        ledger.did(now, Deed::Released { address: ip.to_owned(), marks: marks.into_iter().collect() });
+        ledger.did(now, CloudChange::Released { address: ip.to_owned(), marks: marks.into_iter().collect() });
         self.addresses.remove(ip);
         Ok(no_content())
     }
 
-    /// The next address that nobody has had. Seeded addresses may lie in the same ranges, so they are stepped over.
+    /// Returns the next address that was never used. It skips addresses that a test added.
     fn next_address(&mut self) -> String {
         loop {
             let ip = nth_address(self.created_count).to_string();
@@ -249,13 +250,13 @@ impl DigitalOcean {
     }
 }
 
-/// Actions.
+/// The calls for actions.
 impl DigitalOcean {
     pub(super) fn list_actions(&self, names: Names, ip: &str, call: &Call) -> Handled {
         if !self.addresses.contains_key(ip) {
             return Err(not_found());
         }
-        // The newest comes first.
+        // Newest first.
         let of_address = self.actions.values().rev().filter(|action| action.ip == ip);
         Ok(self.page(call, "actions", of_address.collect(), |action: &Action| action.json(names)))
     }
@@ -312,7 +313,7 @@ impl DigitalOcean {
         Ok(Order::Assign(droplet.id))
     }
 
-    /// Starts an action and gives its id. One that takes no time ends before the caller hears of it.
+    /// Starts an action and returns its ID. An action without a duration ends before the answer.
     fn begin(
         &mut self,
         ip: &str,
@@ -337,13 +338,13 @@ impl DigitalOcean {
         self.pending.insert(id);
         self.actions.insert(id, action);
         if let Order::Assign(droplet) = order {
-            ledger.did(now, Deed::Told { address: ip.to_owned(), vm: droplet.to_string() });
+            ledger.did(now, CloudChange::Accepted { address: ip.to_owned(), vm: droplet.to_string() });
         }
         self.finish_actions(now, ledger);
         Ok(id)
     }
 
-    /// Lets every action that has ended by now take effect, in the order in which they ended.
+    /// Finishes every action that is due, in the order of their end times.
     pub(super) fn finish_actions(&mut self, now: Duration, ledger: &mut Ledger) {
         let ended = self.pending().filter(|action| action.ends_at <= now);
         let mut ended: Vec<(Duration, u64)> = ended.map(|action| (action.ends_at, action.id)).collect();
@@ -354,7 +355,7 @@ impl DigitalOcean {
             let (ip, order, fails) = (action.ip.clone(), action.order, action.fails);
             let is_done = !fails && self.carry_out(&ip, order, ended_at, ledger);
             if let (false, Order::Assign(droplet)) = (is_done, order) {
-                ledger.did(ended_at, Deed::Failed { address: ip.clone(), vm: droplet.to_string() });
+                ledger.did(ended_at, CloudChange::Failed { address: ip.clone(), vm: droplet.to_string() });
             }
             if let Some(action) = self.actions.get_mut(&id) {
                 action.status = if is_done { Status::Completed } else { Status::Errored };
@@ -362,7 +363,7 @@ impl DigitalOcean {
         }
     }
 
-    /// Changes an address's holder, and says whether that was possible.
+    /// Changes the holder of an address. Returns whether that was possible.
     fn carry_out(&mut self, ip: &str, order: Order, at: Duration, ledger: &mut Ledger) -> bool {
         let next = match order {
             Order::Unassign(_) => None,
@@ -379,11 +380,11 @@ impl DigitalOcean {
             return true;
         }
         if let Some(old) = address.holder {
-            ledger.did(at, Deed::Detached { address: ip.to_owned(), vm: old.to_string() });
+            ledger.did(at, CloudChange::Detached { address: ip.to_owned(), vm: old.to_string() });
         }
         address.holder = next;
         if let Some(new) = next {
-            ledger.did(at, Deed::Attached { address: ip.to_owned(), vm: new.to_string() });
+            ledger.did(at, CloudChange::Attached { address: ip.to_owned(), vm: new.to_string() });
         }
         true
     }
@@ -393,7 +394,7 @@ fn address_is_busy() -> Answer {
     unprocessable("The floating IP already has a pending event.")
 }
 
-/// The address that the API gives out as its n-th, counted from zero.
+/// Returns the n-th address that the API creates, counted from zero.
 fn nth_address(n: u32) -> Ipv4Addr {
     let range = usize::try_from(n / RANGE_SIZE).ok().and_then(|index| RANGES.get(index));
     let host = u8::try_from(n % RANGE_SIZE + 1).unwrap_or_default();

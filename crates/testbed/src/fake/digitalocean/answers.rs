@@ -1,6 +1,6 @@
-//! The form of the API's answers: error bodies, empty answers, and moments.
+//! The format of the API's answers: error bodies, empty answers, and times.
 //!
-//! In: what went wrong, or when something happened. Out: an answer or a part of one. It never looks at the account.
+//! In: an error, or a time. Out: an answer or a part of one. This module never reads the account.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use super::super::Answer;
 
-/// The wall clock's time at the fake's first request. It is fixed so that two runs of a test give the same answers.
+/// The wall clock time of the fake's first request. It is fixed, so answers are repeatable.
 const FIRST_REQUEST_AT: i64 = 1_767_225_600;
 
-/// A handler's answer, or the refusal that takes its place.
+/// The answer of a handler, or its error.
 pub(super) type Handled = Result<Answer, Answer>;
 
-/// The vendor's error body.
+/// Returns an error in the vendor's format.
 pub(super) fn error(status: u16, id: &str, message: &str) -> Answer {
     Answer::json(status, json!({ "id": id, "message": message }))
 }
@@ -37,12 +37,12 @@ pub(super) fn unavailable(status: u16) -> Answer {
     }
 }
 
-/// The answer to a successful deletion.
+/// Returns the answer to a successful deletion.
 pub(super) fn no_content() -> Answer {
     Answer::json(204, Value::Null)
 }
 
-/// A moment in the format of the API's answers, which has whole seconds.
+/// Formats a time as the API does, in whole seconds.
 pub(super) fn moment(at: Duration) -> String {
     let seconds = i64::try_from(at.as_secs()).unwrap_or_default();
     Timestamp::from_second(FIRST_REQUEST_AT + seconds).unwrap_or_default().to_string()

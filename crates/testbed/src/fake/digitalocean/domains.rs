@@ -1,14 +1,15 @@
 //! Domains and their DNS records.
 //!
-//! In: a record's parts, with its name relative to the domain. Out: the same, one object for each value. The ledger has
-//! the full names. It never compares records with each other: two of them may have the same name, type and value.
+//! In: the fields of a record, with its name relative to the domain. Out: the same fields, one object for each value,
+//! and full names for the ledger. It never compares records with each other: two of them may have the same name, type
+//! and value.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::ledger::{Deed, Ledger};
+use super::super::ledger::{CloudChange, Ledger};
 use super::super::{Answer, Call};
 use super::account::{DigitalOcean, Domain, Record};
 use super::answers::{Handled, no_content, not_found, unprocessable};
@@ -32,7 +33,7 @@ impl Record {
         }
     }
 
-    /// This record with the parts that a request names. Parts that its type has no use for stay empty.
+    /// Returns this record with the changes of a request. Fields that its type does not use stay empty.
     fn edited(&self, body: &Value) -> Result<Self, Answer> {
         let text = |field: &str, old: &str| body[field].as_str().unwrap_or(old).to_owned();
         let number = |field: &str, old: Option<u64>| body[field].as_u64().or(old);
@@ -85,18 +86,18 @@ impl Record {
         })
     }
 
-    fn set(&self, domain: &str) -> Deed {
-        Deed::RecordSet { name: self.full_name(domain), value: self.data.clone() }
+    fn set(&self, domain: &str) -> CloudChange {
+        CloudChange::RecordSet { name: self.full_name(domain), value: self.data.clone() }
     }
 
-    fn removed(&self, domain: &str) -> Deed {
-        Deed::RecordRemoved { name: self.full_name(domain), value: self.data.clone() }
+    fn removed(&self, domain: &str) -> CloudChange {
+        CloudChange::RecordRemoved { name: self.full_name(domain), value: self.data.clone() }
     }
 }
 
-/// Domains.
+/// The calls for domains, and what a person can do with the console.
 impl DigitalOcean {
-    /// Puts a domain into the account, with the records that every domain of the vendor's begins with.
+    /// Adds a domain with the records that DigitalOcean creates for every domain.
     pub fn add_domain(&mut self, name: impl Into<String>) {
         let mut records = vec![Record::new("SOA", "@", "1800")];
         records.extend(NAME_SERVERS.map(|server| Record::new("NS", "@", server)));
@@ -104,7 +105,8 @@ impl DigitalOcean {
         self.domains.insert(name.into(), Domain { records });
     }
 
-    /// A person lets a name, relative to its domain, hold these values and no others. It is not in the ledger.
+    /// Replaces the values of a name as a person would. The name is relative to the domain. The ledger does not record
+    /// it.
     pub fn replace_records(&mut self, domain: &str, kind: &str, name: &str, values: &[&str]) {
         let made: Vec<_> =
             values.iter().map(|value| (self.next_record_id(), Record::new(kind, name, value))).collect();
@@ -114,14 +116,14 @@ impl DigitalOcean {
         }
     }
 
-    /// What a name, relative to its domain, holds.
+    /// Returns the values of a name, which is relative to the domain.
     pub fn record_values(&self, domain: &str, kind: &str, name: &str) -> Vec<String> {
         let records = self.domains.get(domain).into_iter().flat_map(|domain| domain.records.values());
         let meant = records.filter(|record| record.kind == kind && record.name == name);
         meant.map(|record| record.data.clone()).collect()
     }
 
-    /// The full name and the value of a record.
+    /// Returns the full name and the value of a record.
     pub fn record_of(&self, domain: &str, id: u64) -> Option<(String, String)> {
         let record = self.domains.get(domain)?.records.get(&id)?;
         Some((record.full_name(domain), record.data.clone()))
@@ -148,11 +150,11 @@ impl DigitalOcean {
         let apex = call.body["ip_address"].as_str().map(|ip| Record::new("A", "@", ip));
         apex.as_ref().map_or(Ok(()), Record::check)?;
         self.add_domain(name.as_str());
-        ledger.did(now, Deed::Other(format!("created domain {name}")));
+        ledger.did(now, CloudChange::Other(format!("created domain {name}")));
         if let Some(record) = apex {
             self.insert_record(&name, record, now, ledger)?;
         }
-        // The zone's file is written after the answer, so the answer has none.
+        // DigitalOcean writes the zone file after the answer, so the answer has none.
         let domain = json!({ "name": name, "ttl": TTL_DEFAULT, "zone_file": null });
         Ok(Answer::json(201, json!({ "domain": domain })))
     }
@@ -168,9 +170,9 @@ impl Domain {
     }
 }
 
-/// Records.
+/// The calls for records.
 impl DigitalOcean {
-    /// Lists records. The filter for names takes full names, although the answers hold relative ones.
+    /// Lists records. The name filter expects full names, although answers contain relative names.
     pub(super) fn list_records(&self, name: &str, call: &Call) -> Handled {
         let domain = self.domains.get(name).ok_or_else(not_found)?;
         let (full_name, kind) = (call.query.get("name"), call.query.get("type"));
@@ -203,7 +205,7 @@ impl DigitalOcean {
         Ok(Answer::json(201, json!({ "domain_record": body.json(id) })))
     }
 
-    /// Changes the parts of a record that the request names, in one step: at no moment is the name without a value.
+    /// Changes the fields of a record that the request contains. The name always has a value meanwhile.
     pub(super) fn edit_record(
         &mut self,
         name: &str,
@@ -215,9 +217,9 @@ impl DigitalOcean {
         let (id, old) = self.record(name, id)?;
         let (old, new) = (old.clone(), old.edited(&call.body)?);
         if (&old.name, &old.data) == (&new.name, &new.data) {
-            ledger.did(now, Deed::Other(format!("changed {}", old.full_name(name))));
+            ledger.did(now, CloudChange::Other(format!("changed {}", old.full_name(name))));
         } else {
-            // It is one step, so the ledger has no moment without a value.
+            // The addition comes first, so the ledger never shows the name without a value.
             ledger.did(now, new.set(name));
             ledger.did(now, old.removed(name));
         }

@@ -1,17 +1,17 @@
 //! Droplets and regions.
 //!
-//! Droplets come and go from outside only: no call of this fake creates or destroys one.
+//! Tests create and delete droplets directly. No call of this fake does.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::ledger::Deed;
+use super::super::ledger::CloudChange;
 use super::super::{Answer, Call};
 use super::account::{DigitalOcean, Droplet};
 use super::answers::{Handled, moment, not_found};
 
-/// The regions by the beginning of their slugs; a number follows.
+/// The regions by the prefix of their slugs. A number follows the prefix.
 const CITIES: [(&str, &str); 11] = [
     ("ams", "Amsterdam"),
     ("atl", "Atlanta"),
@@ -29,7 +29,7 @@ const CITIES: [(&str, &str); 11] = [
 const SIZE: &str = "s-1vcpu-1gb";
 
 impl Droplet {
-    /// The address that came with the droplet and goes with it; it is outside the ranges that reserved ones come from.
+    /// The droplet's ephemeral address. It is outside the ranges of reserved addresses.
     fn public_address(&self) -> String {
         let [high, low] = self.number.to_be_bytes();
         format!("198.19.{high}.{low}")
@@ -42,7 +42,7 @@ impl Droplet {
 }
 
 impl DigitalOcean {
-    /// Puts a running droplet into the account. One with the same id is replaced.
+    /// Adds a running droplet. It replaces a droplet with the same ID.
     pub fn add_droplet(&mut self, id: u64, name: impl Into<String>, region: impl Into<String>) {
         self.droplet_count += 1;
         let (name, region, number) = (name.into(), region.into(), self.droplet_count);
@@ -50,20 +50,20 @@ impl DigitalOcean {
         self.droplets.insert(id, droplet);
     }
 
-    /// Switches a droplet off. It keeps its addresses.
+    /// Powers a droplet off. It keeps its addresses.
     pub fn power_off(&mut self, id: u64) {
         if let Some(droplet) = self.droplets.get_mut(&id) {
             droplet.is_off = true;
         }
     }
 
-    /// Destroys a droplet. Its reserved address stays in the account and has no holder any more.
+    /// Deletes a droplet. Its reserved address stays in the account without a holder.
     pub fn remove_droplet(&mut self, id: u64) {
         self.droplets.remove(&id);
         for (ip, address) in &mut self.addresses {
             if address.holder == Some(id) {
                 address.holder = None;
-                self.unwritten.push_back(Deed::Detached { address: ip.clone(), vm: id.to_string() });
+                self.unwritten.push_back(CloudChange::Detached { address: ip.clone(), vm: id.to_string() });
             }
         }
     }
@@ -80,7 +80,7 @@ impl DigitalOcean {
         Ok(Answer::json(200, json!({ "droplet": self.droplet_json(droplet) })))
     }
 
-    /// A droplet with all its addresses; the reserved one comes last.
+    /// Returns a droplet with all its addresses. The reserved one comes last.
     pub(super) fn droplet_json(&self, droplet: &Droplet) -> Value {
         let mut networks = vec![
             network_json("private", &droplet.private_address(), "10.116.255.254"),
@@ -113,13 +113,13 @@ impl DigitalOcean {
         })
     }
 
-    /// Whether the account may reserve an address in a region: a real one, or one where it has droplets.
+    /// Whether the account can reserve an address in a region: a real region, or one where it has droplets.
     pub(super) fn is_region(&self, slug: &str) -> bool {
         city(slug).is_some() || self.droplets.values().any(|droplet| droplet.region == slug)
     }
 }
 
-/// A region as it appears inside other objects.
+/// Returns a region as other objects contain it.
 pub(super) fn region_json(slug: &str) -> Value {
     let number = slug.trim_start_matches(|letter: char| !letter.is_ascii_digit());
     let name = city(slug).map_or_else(|| slug.to_owned(), |city| format!("{city} {number}"));

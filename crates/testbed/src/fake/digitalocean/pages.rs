@@ -1,7 +1,7 @@
-//! Listings in pages, with the links that lead through them.
+//! Paged listings with links to other pages.
 //!
-//! In: everything there is to list and a request's `page` and `per_page`. Out: one page, the links and the total. It
-//! never refuses: a page size over the maximum is the maximum, and a page after the last is empty.
+//! In: all items, and the `page` and `per_page` parameters of a request. Out: one page, the links and the total. It
+//! never refuses a request: it reduces a page size over the maximum, and a page after the last one is empty.
 
 use serde_json::{Map, Value, json};
 
@@ -11,7 +11,7 @@ use super::account::DigitalOcean;
 const PER_PAGE_DEFAULT: usize = 20;
 const PER_PAGE_MAX: usize = 200;
 
-/// One page's bounds.
+/// The bounds of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Page {
     number: usize,
@@ -29,7 +29,7 @@ impl Page {
 }
 
 impl DigitalOcean {
-    /// The asked-for page of a listing, under the given key. Only what is on the page is rendered.
+    /// Returns the requested page of a listing, under the given key. It renders only the items on the page.
     pub(super) fn page<T>(&self, call: &Call, key: &str, all: Vec<T>, render: impl Fn(T) -> Value) -> Answer {
         let page = Page::of(call);
         let total = all.len();
@@ -63,7 +63,7 @@ impl DigitalOcean {
     }
 }
 
-/// The path of a listing, from its name and its variable parts.
+/// Returns the path of a listing, from its call and its parent resource.
 fn listing_path(call: &Call) -> String {
     let of_parent = |collection: &str, inner: &str| {
         let parent = call.route.params.first().map_or("", String::as_str);

@@ -1,12 +1,12 @@
-//! Projects, the only mark that a reserved address can carry from its creation on.
+//! Projects. A project is the only mark that a reserved address can carry from its creation on.
 //!
-//! Addresses belong to the project that their creation names. Droplets and domains belong to the default project.
+//! An address belongs to the project in its create request. Droplets and domains belong to the default project.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::ledger::{Deed, Ledger};
+use super::super::ledger::{CloudChange, Ledger};
 use super::super::{Answer, Call};
 use super::account::{DEFAULT_PROJECT_ID, DigitalOcean, Project};
 use super::answers::{Handled, error, moment, no_content, not_found, unprocessable};
@@ -28,7 +28,7 @@ impl Project {
     }
 }
 
-/// Something that belongs to a project.
+/// A resource of a project.
 struct Resource {
     urn: String,
     path: String,
@@ -57,13 +57,13 @@ impl DigitalOcean {
             environment: text("environment"),
             created_at: now,
         };
-        ledger.did(now, Deed::Other(format!("created project {}", project.name)));
+        ledger.did(now, CloudChange::Other(format!("created project {}", project.name)));
         let answer = Answer::json(201, json!({ "project": project.json() }));
         self.projects.insert(project.id.clone(), project);
         Ok(answer)
     }
 
-    /// Ids only grow, so that a deleted project's id never means another one.
+    /// IDs only increase, so the ID of a deleted project is never reused.
     fn next_project_id(&mut self) -> String {
         self.project_count += 1;
         format!("00000000-0000-4000-8000-{:012x}", self.project_count)
@@ -83,13 +83,13 @@ impl DigitalOcean {
             let message = "cannot delete a project with resources. move or remove the resources first";
             return Err(error(412, "precondition_failed", message));
         }
-        ledger.did(now, Deed::Other(format!("deleted project {}", project.name)));
+        ledger.did(now, CloudChange::Other(format!("deleted project {}", project.name)));
         self.projects.remove(id);
         Ok(no_content())
     }
 
     pub(super) fn list_resources(&self, id: &str, call: &Call) -> Handled {
-        // The vendor takes this word in place of the id wherever a project is named in a path.
+        // The API accepts `default` instead of a project ID in every path.
         let id = if id == "default" { DEFAULT_PROJECT_ID } else { id };
         let project = self.projects.get(id).ok_or_else(not_found)?;
         Ok(self.page(call, "resources", self.resources(&project.id), |resource| {
@@ -102,7 +102,7 @@ impl DigitalOcean {
         }))
     }
 
-    /// What belongs to a project. Addresses keep their old name here, as they do at the vendor's.
+    /// Returns the resources of a project. Like the vendor, it uses the old name for addresses (`floatingip`).
     fn resources(&self, project: &str) -> Vec<Resource> {
         let mut resources = Vec::new();
         if project == DEFAULT_PROJECT_ID {

@@ -1,4 +1,4 @@
-//! What the fake promises to the tests that rely on it, seen through its service as a driver sees it.
+//! Tests of the behaviours that other tests rely on, with the requests of a driver.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::super::faults::{Fault, Rule};
-use super::super::ledger::Deed;
+use super::super::ledger::CloudChange;
 use super::super::{Fake, Refusal};
 use super::{DigitalOcean, ROUTES};
 
 const IP: &str = "203.0.113.1";
 const OTHER_IP: &str = "203.0.113.2";
 
-/// An account with two droplets in Frankfurt, one in New York, and two addresses in Frankfurt.
+/// Returns an account with two droplets in Frankfurt, one in New York, and two addresses in Frankfurt.
 fn account() -> Fake<DigitalOcean> {
     let mut cloud = DigitalOcean::new("secret");
     cloud.add_droplet(1, "one", "fra1");
@@ -38,7 +38,7 @@ async fn exchange(fake: &Fake<DigitalOcean>, line: &str, body: Value) -> Respons
     fake.service().oneshot(request).await.unwrap()
 }
 
-/// Sends a request such as `GET droplets/1`, and gives the status and the body.
+/// Sends a request such as `GET droplets/1`, and returns the status and the body.
 async fn ask(fake: &Fake<DigitalOcean>, line: &str, body: Value) -> (u16, Value) {
     let response = exchange(fake, line, body).await;
     (response.status().as_u16(), serde_json::from_slice(response.body()).unwrap_or_default())
@@ -61,26 +61,26 @@ async fn seconds(count: u64) {
     tokio::time::sleep(Duration::from_secs(count)).await;
 }
 
-/// The ledger's changes as text, with their times.
-fn deeds(fake: &Fake<DigitalOcean>) -> Vec<String> {
+/// Returns the changes in the ledger as text, with their times.
+fn changes(fake: &Fake<DigitalOcean>) -> Vec<String> {
     let line = |at: Duration, text: String| format!("{} ms {text}", at.as_millis());
-    let deed = |deed: &Deed| match deed {
-        Deed::Told { address, vm } => format!("told {address} {vm}"),
-        Deed::Failed { address, vm } => format!("failed {address} {vm}"),
-        Deed::Attached { address, vm } => format!("attached {address} {vm}"),
-        Deed::Detached { address, vm } => format!("detached {address} {vm}"),
-        Deed::Created { address } => format!("created {address}"),
-        Deed::Released { address, .. } => format!("released {address}"),
-        Deed::RecordSet { name, value } => format!("set {name} {value}"),
-        Deed::RecordRemoved { name, value } => format!("removed {name} {value}"),
-        Deed::OwnRemoved { address, vm } => format!("removed {address} of {vm}"),
-        Deed::Other(text) => text.clone(),
+    let change = |change: &CloudChange| match change {
+        CloudChange::Accepted { address, vm } => format!("told {address} {vm}"),
+        CloudChange::Failed { address, vm } => format!("failed {address} {vm}"),
+        CloudChange::Attached { address, vm } => format!("attached {address} {vm}"),
+        CloudChange::Detached { address, vm } => format!("detached {address} {vm}"),
+        CloudChange::Created { address } => format!("created {address}"),
+        CloudChange::Released { address, .. } => format!("released {address}"),
+        CloudChange::RecordSet { name, value } => format!("set {name} {value}"),
+        CloudChange::RecordRemoved { name, value } => format!("removed {name} {value}"),
+        CloudChange::EphemeralRemoved { address, vm } => format!("removed {address} of {vm}"),
+        CloudChange::Other(text) => text.clone(),
     };
-    fake.ledger().done.iter().map(|done| line(done.at, deed(&done.deed))).collect()
+    fake.ledger().done.iter().map(|done| line(done.at, change(&done.change))).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_assignment_takes_effect_when_its_time_is_over() {
+async fn an_assignment_takes_effect_after_the_action_time() {
     let fake = account();
     let (status, answer) = assign(&fake, IP, 1).await;
     assert_eq!((status, &answer["action"]["status"]), (201, &json!("in-progress")));
@@ -96,28 +96,28 @@ async fn an_assignment_takes_effect_when_its_time_is_over() {
     let (_, action) = get(&fake, &format!("reserved_ips/{IP}/actions/{id}")).await;
     assert_eq!(action["action"]["status"], "completed");
     assert_eq!(action["action"]["completed_at"], "2026-01-01T00:00:01Z");
-    assert_eq!(deeds(&fake), ["0 ms told 203.0.113.1 1", "1000 ms attached 203.0.113.1 1"]);
+    assert_eq!(changes(&fake), ["0 ms told 203.0.113.1 1", "1000 ms attached 203.0.113.1 1"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_ended_is_seen_from_outside_without_another_request() {
+async fn finished_actions_are_visible_without_another_request() {
     let fake = account();
     assign(&fake, IP, 1).await;
     assert_eq!(fake.with(|cloud| cloud.holder(IP)), None);
     seconds(5).await;
-    assert_eq!(deeds(&fake), ["0 ms told 203.0.113.1 1", "1000 ms attached 203.0.113.1 1"]);
+    assert_eq!(changes(&fake), ["0 ms told 203.0.113.1 1", "1000 ms attached 203.0.113.1 1"]);
     assert_eq!(fake.with(|cloud| cloud.holder(IP)), Some(1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_move_leaves_the_old_holder_and_reaches_the_new_one_at_the_same_moment() {
+async fn a_move_detaches_and_attaches_at_the_same_moment() {
     let fake = account();
     fake.with(|cloud| cloud.assign_now(IP, 1));
     assert_eq!(assign(&fake, IP, 2).await.0, 201);
     seconds(1).await;
     assert_eq!(fake.with(|cloud| cloud.holder(IP)), Some(2));
     assert_eq!(
-        deeds(&fake),
+        changes(&fake),
         [
             "0 ms attached 203.0.113.1 1",
             "0 ms told 203.0.113.1 2",
@@ -129,23 +129,23 @@ async fn a_move_leaves_the_old_holder_and_reaches_the_new_one_at_the_same_moment
 }
 
 #[tokio::test(start_paused = true)]
-async fn unassigning_takes_the_address_off_later() {
+async fn an_unassignment_takes_effect_after_the_action_time() {
     let fake = account();
     fake.with(|cloud| cloud.assign_now(IP, 1));
     assert_eq!(unassign(&fake, IP).await.1["action"]["type"], "unassign_ip");
     assert_eq!(fake.with(|cloud| cloud.holder(IP)), Some(1));
     seconds(1).await;
     assert_eq!(fake.with(|cloud| cloud.holder(IP)), None);
-    assert_eq!(deeds(&fake).last().unwrap(), "1000 ms detached 203.0.113.1 1");
+    assert_eq!(changes(&fake).last().unwrap(), "1000 ms detached 203.0.113.1 1");
     assert_eq!(unassign(&fake, IP).await.0, 422, "an address on no droplet can't be unassigned");
 }
 
 #[tokio::test(start_paused = true)]
-async fn orders_that_the_vendor_refuses_are_refused() {
+async fn invalid_assignments_are_refused() {
     let fake = account();
     fake.with(|cloud| cloud.assign_now(IP, 1));
-    assert_eq!(assign(&fake, IP, 1).await.0, 422, "its own address again");
-    assert_eq!(assign(&fake, OTHER_IP, 1).await.0, 422, "the droplet has an address");
+    assert_eq!(assign(&fake, IP, 1).await.0, 422, "the droplet already has this address");
+    assert_eq!(assign(&fake, OTHER_IP, 1).await.0, 422, "the droplet has another address");
     assert_eq!(assign(&fake, OTHER_IP, 3).await.0, 422, "the droplet is in another region");
     assert_eq!(assign(&fake, "192.0.2.9", 1).await.0, 404, "no such address");
     assert_eq!(assign(&fake, OTHER_IP, 9).await.0, 404, "no such droplet");
@@ -156,7 +156,7 @@ async fn orders_that_the_vendor_refuses_are_refused() {
     let (_, body) = unassign(&fake, OTHER_IP).await;
     let message = "The floating IP already has a pending event.";
     assert_eq!(body, json!({ "id": "unprocessable_entity", "message": message }));
-    assert_eq!(deeds(&fake), ["0 ms attached 203.0.113.1 1", "0 ms told 203.0.113.2 2"]);
+    assert_eq!(changes(&fake), ["0 ms attached 203.0.113.1 1", "0 ms told 203.0.113.2 2"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,8 +168,8 @@ async fn an_action_that_fails_late_changes_nothing() {
     seconds(1).await;
     let (_, action) = get(&fake, &format!("actions/{}", answer["action"]["id"])).await;
     assert_eq!(action["action"]["status"], "errored");
-    assert_eq!(deeds(&fake), ["0 ms told 203.0.113.1 1", "1000 ms failed 203.0.113.1 1"]);
-    assert_eq!(assign(&fake, IP, 1).await.0, 201, "nothing is locked any more");
+    assert_eq!(changes(&fake), ["0 ms told 203.0.113.1 1", "1000 ms failed 203.0.113.1 1"]);
+    assert_eq!(assign(&fake, IP, 1).await.0, 201, "the failed action released its locks");
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,7 +180,8 @@ async fn an_action_can_overtake_one_that_began_earlier() {
     let (_, answer) = assign(&fake, OTHER_IP, 2).await;
     assert_eq!(answer["action"]["status"], "completed");
     seconds(1).await;
-    let attached: Vec<String> = deeds(&fake).into_iter().filter(|deed| deed.contains("attached")).collect();
+    let attached: Vec<String> =
+        changes(&fake).into_iter().filter(|change| change.contains("attached")).collect();
     assert_eq!(attached, ["0 ms attached 203.0.113.2 2", "1000 ms attached 203.0.113.1 1"]);
 }
 
@@ -193,11 +194,11 @@ async fn actions_take_effect_in_the_order_in_which_they_end() {
     assign(&fake, OTHER_IP, 2).await;
     seconds(60).await;
     let attached = ["3000 ms attached 203.0.113.2 2", "9000 ms attached 203.0.113.1 1"];
-    assert_eq!(deeds(&fake)[2..], attached);
+    assert_eq!(changes(&fake)[2..], attached);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_droplet_that_goes_away_drops_its_address_and_fails_what_was_under_way() {
+async fn deleting_a_droplet_frees_its_address_and_fails_actions() {
     let fake = account();
     fake.with(|cloud| cloud.assign_now(IP, 1));
     let (_, answer) = assign(&fake, OTHER_IP, 2).await;
@@ -211,11 +212,11 @@ async fn a_droplet_that_goes_away_drops_its_address_and_fails_what_was_under_way
     let (_, action) = get(&fake, &format!("actions/{}", answer["action"]["id"])).await;
     assert_eq!(action["action"]["status"], "errored");
     let expected = ["0 ms told 203.0.113.2 2", "0 ms detached 203.0.113.1 1", "1000 ms failed 203.0.113.2 2"];
-    assert_eq!(deeds(&fake)[1..], expected);
+    assert_eq!(changes(&fake)[1..], expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_action_of_an_address_that_was_brought_along_can_not_be_found() {
+async fn actions_of_a_bring_your_own_address_return_404() {
     let fake = account();
     fake.with(|cloud| cloud.bring_your_own(IP));
     let (status, answer) = assign(&fake, IP, 1).await;
@@ -229,7 +230,7 @@ async fn the_action_of_an_address_that_was_brought_along_can_not_be_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_old_names_are_a_second_door_to_the_same_state() {
+async fn floating_ips_calls_use_the_same_state() {
     let fake = account();
     let (status, created) = ask(&fake, "POST floating_ips", json!({ "region": "fra1" })).await;
     assert_eq!((status, &created["floating_ip"]["ip"]), (202, &json!("203.0.113.3")));
@@ -243,9 +244,9 @@ async fn the_old_names_are_a_second_door_to_the_same_state() {
     assert_eq!(address["reserved_ip"]["droplet"]["id"], 1);
     assert_eq!(ask(&fake, "DELETE floating_ips/203.0.113.3", Value::Null).await, (204, Value::Null));
     assert_eq!(
-        deeds(&fake)[3..],
+        changes(&fake)[3..],
         ["1000 ms detached 203.0.113.3 1", "1000 ms released 203.0.113.3"],
-        "nothing protects the droplet that held it"
+        "the API releases an address that a droplet holds"
     );
 }
 
@@ -256,8 +257,8 @@ async fn creating_an_address_for_a_droplet_also_assigns_it() {
     assert_eq!((status, &created["reserved_ip"]["locked"]), (202, &json!(true)));
     assert_eq!(created["links"]["actions"][0]["rel"], "assign_ip");
     seconds(1).await;
-    let told = ["0 ms created 203.0.113.3", "0 ms told 203.0.113.3 2", "1000 ms attached 203.0.113.3 2"];
-    assert_eq!(deeds(&fake), told);
+    let accepted = ["0 ms created 203.0.113.3", "0 ms told 203.0.113.3 2", "1000 ms attached 203.0.113.3 2"];
+    assert_eq!(changes(&fake), accepted);
     let (_, droplet) = get(&fake, "droplets/2").await;
     let networks = droplet["droplet"]["networks"]["v4"].as_array().unwrap().clone();
     assert_eq!(networks.last().unwrap()["ip_address"], "203.0.113.3");
@@ -267,7 +268,7 @@ async fn creating_an_address_for_a_droplet_also_assigns_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn created_addresses_go_through_the_documentation_ranges_and_never_come_back() {
+async fn created_addresses_are_never_reused() {
     let fake = Fake::new(DigitalOcean::new("secret"));
     fake.enforce_limits(false);
     let mut seen = Vec::new();
@@ -282,7 +283,7 @@ async fn created_addresses_go_through_the_documentation_ranges_and_never_come_ba
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_comes_in_pages_whose_links_lead_through_all_of_it() {
+async fn links_lead_through_all_pages_of_a_listing() {
     let fake = Fake::new(DigitalOcean::new("secret"));
     fake.with(|cloud| (1..=45).for_each(|host| cloud.add_reserved_ip(format!("203.0.113.{host}"), "fra1")));
     let mut next = Some("https://api.digitalocean.com/v2/reserved_ips".to_owned());
@@ -301,7 +302,7 @@ async fn a_listing_comes_in_pages_whose_links_lead_through_all_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_has_at_most_two_hundred() {
+async fn a_page_has_at_most_200_items() {
     let fake = Fake::new(DigitalOcean::new("secret"));
     fake.with(|cloud| (1..=201).for_each(|host| cloud.add_reserved_ip(format!("203.0.113.{host}"), "fra1")));
     let (_, page) = get(&fake, "reserved_ips?per_page=500").await;
@@ -309,19 +310,19 @@ async fn a_page_has_at_most_two_hundred() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_belongs_to_the_project_that_its_creation_names() {
+async fn a_new_address_belongs_to_the_requested_project() {
     let fake = account();
-    let wish = json!({ "name": "pool", "purpose": "addresses" });
-    let (status, created) = ask(&fake, "POST projects", wish.clone()).await;
+    let body = json!({ "name": "pool", "purpose": "addresses" });
+    let (status, created) = ask(&fake, "POST projects", body.clone()).await;
     assert_eq!(status, 201);
-    assert_eq!(ask(&fake, "POST projects", wish).await.0, 409, "the name is taken");
+    assert_eq!(ask(&fake, "POST projects", body).await.0, 409, "the name is taken");
     let id = created["project"]["id"].as_str().unwrap();
-    let wish = json!({ "region": "fra1", "project_id": id });
-    let (_, address) = ask(&fake, "POST reserved_ips", wish).await;
+    let body = json!({ "region": "fra1", "project_id": id });
+    let (_, address) = ask(&fake, "POST reserved_ips", body).await;
     assert_eq!(address["reserved_ip"]["project_id"], id);
     let (_, resources) = get(&fake, &format!("projects/{id}/resources")).await;
     assert_eq!(resources["resources"][0]["urn"], "do:floatingip:203.0.113.3");
-    assert_eq!(ask(&fake, &format!("DELETE projects/{id}"), Value::Null).await.0, 412, "it is not empty");
+    assert_eq!(ask(&fake, &format!("DELETE projects/{id}"), Value::Null).await.0, 412, "not empty");
     ask(&fake, "DELETE reserved_ips/203.0.113.3", Value::Null).await;
     assert_eq!(ask(&fake, &format!("DELETE projects/{id}"), Value::Null).await.0, 204);
     assert_eq!(get(&fake, &format!("projects/{id}")).await.0, 404);
@@ -330,10 +331,10 @@ async fn an_address_belongs_to_the_project_that_its_creation_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_are_found_by_their_full_name_and_changed_in_one_step() {
+async fn records_are_found_by_full_name_and_changed_atomically() {
     let fake = account();
-    let wish = json!({ "type": "A", "name": "www", "data": "203.0.113.1", "ttl": 60 });
-    let (status, created) = ask(&fake, "POST domains/example.com/records", wish).await;
+    let body = json!({ "type": "A", "name": "www", "data": "203.0.113.1", "ttl": 60 });
+    let (status, created) = ask(&fake, "POST domains/example.com/records", body).await;
     assert_eq!(status, 201);
     let id = created["domain_record"]["id"].as_u64().unwrap();
     let (_, found) = get(&fake, "domains/example.com/records?name=www.example.com&type=A").await;
@@ -350,7 +351,7 @@ async fn records_are_found_by_their_full_name_and_changed_in_one_step() {
     assert_eq!(ask(&fake, &format!("DELETE {path}"), Value::Null).await.0, 204);
     assert_eq!(get(&fake, &path).await.0, 404);
     assert_eq!(
-        deeds(&fake),
+        changes(&fake),
         [
             "0 ms set www.example.com 203.0.113.1",
             "0 ms set www.example.com 203.0.113.2",
@@ -362,7 +363,7 @@ async fn records_are_found_by_their_full_name_and_changed_in_one_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_thirteenth_creation_in_a_minute_is_refused_and_the_next_minute_allows_it() {
+async fn at_most_12_addresses_can_be_created_in_a_minute() {
     let fake = account();
     for _ in 0..12 {
         assert_eq!(ask(&fake, "POST reserved_ips", json!({ "region": "fra1" })).await.0, 202);
@@ -374,13 +375,13 @@ async fn the_thirteenth_creation_in_a_minute_is_refused_and_the_next_minute_allo
     assert_eq!(refused.headers()["ratelimit-remaining"], "0");
     let body: Value = serde_json::from_slice(refused.body()).unwrap();
     assert_eq!(body["id"], "too_many_requests");
-    assert_eq!(get(&fake, "reserved_ips").await.0, 200, "other calls go on");
+    assert_eq!(get(&fake, "reserved_ips").await.0, 200, "other calls still succeed");
     seconds(40).await;
     assert_eq!(ask(&fake, "POST reserved_ips", json!({ "region": "fra1" })).await.0, 202);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minute_has_250_requests_and_an_hour_has_5000() {
+async fn limits_are_250_requests_a_minute_and_5000_an_hour() {
     let fake = account();
     let mut accepted = 0;
     for _ in 0..21 {
@@ -390,7 +391,7 @@ async fn a_minute_has_250_requests_and_an_hour_has_5000() {
         }
         seconds(60).await;
     }
-    // Refused requests count too, so the hour is used up a little before 5,000 are accepted.
+    // Refused requests count too, so the hourly quota is used up a little before 5,000 requests succeed.
     assert_eq!(accepted, 19 * 250 + 5000 - 19 * 251);
     seconds(3600).await;
     let response = exchange(&fake, "GET droplets/1", Value::Null).await;
@@ -401,8 +402,8 @@ async fn a_minute_has_250_requests_and_an_hour_has_5000() {
 #[tokio::test]
 async fn refusals_have_the_vendors_bodies() {
     let fake = account();
-    let stranger = Request::builder().uri("/v2/droplets").header("authorization", "Bearer wrong");
-    let response = fake.service().oneshot(stranger.body(Bytes::new()).unwrap()).await.unwrap();
+    let unauthorized = Request::builder().uri("/v2/droplets").header("authorization", "Bearer wrong");
+    let response = fake.service().oneshot(unauthorized.body(Bytes::new()).unwrap()).await.unwrap();
     let body: Value = serde_json::from_slice(response.body()).unwrap();
     assert_eq!(response.status(), 401);
     assert_eq!(body, json!({ "id": "unauthorized", "message": "Unable to authenticate you" }));
@@ -421,7 +422,7 @@ async fn refusals_have_the_vendors_bodies() {
 }
 
 #[test]
-fn every_call_has_one_name() {
+fn call_names_are_unique() {
     let mut names = ROUTES.to_vec();
     names.sort_unstable();
     names.dedup();

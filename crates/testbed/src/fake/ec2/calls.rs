@@ -1,19 +1,21 @@
-//! What each call does.
+//! The calls of the API.
+//!
+//! In: a parsed request. Out: its answer, or an error. Every accepted change takes effect at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::ledger::Deed;
+use super::super::ledger::CloudChange;
 use super::super::signature::Signature;
 use super::super::{Answer, Call, pairs_of, xml};
 use super::{Address, Ec2, Instance, Interface, State, error};
 
-/// A handler's answer, or the refusal that takes its place.
+/// The answer of a handler, or its error.
 type Handled = Result<Answer, Answer>;
 
 const ACCOUNT: &str = "123456789012";
 
-/// A request's parameters, and the region that it is for.
+/// The parameters of a request, and the region that it is signed for.
 struct Asked {
     params: BTreeMap<String, String>,
     region: String,
@@ -33,12 +35,12 @@ impl Asked {
         self.get(name).map(|text| text == "true")
     }
 
-    /// A list, which is numbered from one.
+    /// Returns a list parameter. Its elements are numbered from one.
     fn list(&self, name: &str) -> Vec<&str> {
         (1..).map_while(|number| self.get(&format!("{name}.{number}"))).collect()
     }
 
-    /// The values of a filter, where there is one of that name.
+    /// Returns the values of a filter, or `None` if the request has no such filter.
     fn filter(&self, name: &str) -> Option<Vec<&str>> {
         let number = (1..).map_while(|number| Some((number, self.get(&format!("Filter.{number}.Name"))?)));
         let (number, _) = number.into_iter().find(|(_, found)| *found == name)?;
@@ -78,13 +80,13 @@ impl Ec2 {
         }
     }
 
-    /// What reads are told: the state of a while ago.
+    /// Returns the state that reads see, which is stale by [`Ec2::lag`].
     fn shown(&self, now: Duration) -> &State {
         let seen = self.history.iter().rev().find(|(at, _)| *at + self.lag <= now);
         seen.or(self.history.front()).map_or(&self.state, |(_, state)| state)
     }
 
-    /// Keeps what reads will be told later, while they are late.
+    /// Keeps the present state for later reads, if reads lag.
     pub(super) fn remember(&mut self, now: Duration) {
         if self.lag.is_zero() {
             self.history.clear();
@@ -225,7 +227,7 @@ impl Ec2 {
         let [_, high, middle, low] = number.to_be_bytes();
         let ip = format!("44.{high}.{middle}.{low}");
         let allocation = self.add_tagged_address(&asked.region, &ip, keys);
-        self.unwritten.push_back(Deed::Created { address: ip.clone() });
+        self.unwritten.push_back(CloudChange::Created { address: ip.clone() });
         let body = xml::text("publicIp", &ip)
             + &xml::text("domain", "vpc")
             + &xml::text("allocationId", &allocation);
@@ -239,7 +241,7 @@ impl Ec2 {
         }
         let released = self.state.addresses.remove(&ip);
         let marks = released.into_iter().flat_map(|address| address.tags.into_values()).collect();
-        self.unwritten.push_back(Deed::Released { address: ip, marks });
+        self.unwritten.push_back(CloudChange::Released { address: ip, marks });
         Ok(answer("ReleaseAddress", &xml::text("return", "true")))
     }
 
@@ -257,7 +259,8 @@ impl Ec2 {
                 found.assigns_own = true;
             }
             self.assign_own(&instance);
-            self.unwritten.push_back(Deed::Other(format!("{instance} has an address of its own again")));
+            self.unwritten
+                .push_back(CloudChange::Other(format!("assigned an ephemeral address to {instance}")));
         }
         Ok(answer("ModifyNetworkInterfaceAttribute", &xml::text("return", "true")))
     }

@@ -18,7 +18,7 @@ fn account() -> Fake<Ec2> {
     Fake::new(account)
 }
 
-/// The status and the body of the answer to a call.
+/// Returns the status and the body of the answer to a call.
 async fn call(fake: &Fake<Ec2>, form: &str) -> (u16, String) {
     let signed =
         format!("AWS4-HMAC-SHA256 Credential=AKID/20260101/{REGION}/ec2/aws4_request, SignedHeaders=host");
@@ -27,8 +27,8 @@ async fn call(fake: &Fake<Ec2>, form: &str) -> (u16, String) {
     (answer.status().as_u16(), String::from_utf8(answer.body().to_vec()).unwrap())
 }
 
-/// The text of an element in the answer to a call that must do well.
-async fn told(fake: &Fake<Ec2>, form: &str, element: &str) -> String {
+/// Returns the text of an element in the answer to a call that must succeed.
+async fn text_of(fake: &Fake<Ec2>, form: &str, element: &str) -> String {
     let (status, body) = call(fake, form).await;
     assert_eq!(status, 200, "{body}");
     xml::first(element, &body).unwrap_or_default()
@@ -42,11 +42,11 @@ async fn code(fake: &Fake<Ec2>, form: &str) -> String {
 
 async fn allocation(fake: &Fake<Ec2>, ip: &str) -> String {
     let form = format!("Action=DescribeAddresses&Filter.1.Name=public-ip&Filter.1.Value.1={ip}");
-    told(fake, &form, "allocationId").await
+    text_of(fake, &form, "allocationId").await
 }
 
 async fn interface(fake: &Fake<Ec2>, instance: &str) -> String {
-    told(fake, &format!("Action=DescribeInstances&InstanceId.1={instance}"), "networkInterfaceId").await
+    text_of(fake, &format!("Action=DescribeInstances&InstanceId.1={instance}"), "networkInterfaceId").await
 }
 
 async fn associate(fake: &Fake<Ec2>, ip: &str, instance: &str, reassociate: &str) -> (u16, String) {
@@ -58,21 +58,21 @@ async fn associate(fake: &Fake<Ec2>, ip: &str, instance: &str, reassociate: &str
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_is_taken_from_its_holder_unless_the_caller_says_otherwise() {
+async fn associate_moves_the_address_unless_reassociation_is_off() {
     let fake = account();
     assert_eq!(associate(&fake, "203.0.113.1", "i-1", "").await.0, 200);
     let (_, refused) = associate(&fake, "203.0.113.1", "i-2", "&AllowReassociation=false").await;
     assert_eq!(xml::first("Code", &refused).unwrap(), "Resource.AlreadyAssociated");
     assert_eq!(fake.with(|account| account.holder("203.0.113.1")).unwrap(), "us-east-1/i-1");
     let again = associate(&fake, "203.0.113.1", "i-1", "&AllowReassociation=false").await;
-    assert_eq!(again.0, 200, "it is there already");
+    assert_eq!(again.0, 200, "the interface already holds the address");
     assert_eq!(associate(&fake, "203.0.113.1", "i-2", "").await.0, 200);
     assert_eq!(fake.with(|account| account.holder("203.0.113.1")).unwrap(), "us-east-1/i-2");
     assert_eq!(fake.ledger().double_holders(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_address_of_the_interface_is_dropped_without_a_word() {
+async fn associate_silently_drops_the_interfaces_other_address() {
     let fake = account();
     fake.with(|account| account.attach_now("203.0.113.1", "i-1"));
     assert_eq!(associate(&fake, "203.0.113.2", "i-1", "&AllowReassociation=false").await.0, 200);
@@ -80,27 +80,27 @@ async fn another_address_of_the_interface_is_dropped_without_a_word() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machines_own_address_comes_back_by_itself_only_where_there_is_one_interface() {
+async fn an_ephemeral_address_returns_only_with_one_interface() {
     let fake = account();
     for (interfaces, comes_back) in [(1, true), (2, false)] {
         fake.with(|account| account.attach_now("203.0.113.1", "i-1"));
-        assert!(!fake.with(|account| account.has_own("i-1")));
+        assert!(!fake.with(|account| account.has_ephemeral("i-1")));
         if interfaces == 2 {
             fake.with(|account| account.add_interface(REGION, Some("i-1")));
         }
         fake.with(|account| account.detach_now("203.0.113.1"));
-        assert_eq!(fake.with(|account| account.has_own("i-1")), comes_back);
+        assert_eq!(fake.with(|account| account.has_ephemeral("i-1")), comes_back);
     }
     let form = format!(
         "Action=ModifyNetworkInterfaceAttribute&NetworkInterfaceId={}&AssociatePublicIpAddress=true",
         interface(&fake, "i-1").await
     );
     assert_eq!(call(&fake, &form).await.0, 200);
-    assert!(fake.with(|account| account.has_own("i-1")));
+    assert!(fake.with(|account| account.has_ephemeral("i-1")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_association_that_has_ended_can_be_ended_again_and_one_that_never_was_can_not() {
+async fn disassociating_twice_succeeds_but_an_unknown_id_fails() {
     let fake = account();
     let (_, body) = associate(&fake, "203.0.113.1", "i-1", "").await;
     let association = xml::first("associationId", &body).unwrap();
@@ -115,7 +115,7 @@ async fn an_association_that_has_ended_can_be_ended_again_and_one_that_never_was
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_in_use_is_not_released_and_what_is_made_carries_its_tags() {
+async fn release_refuses_addresses_in_use_and_allocate_sets_tags() {
     let fake = account();
     fake.with(|account| account.attach_now("203.0.113.1", "i-1"));
     let release = format!("Action=ReleaseAddress&AllocationId={}", allocation(&fake, "203.0.113.1").await);
@@ -124,27 +124,27 @@ async fn what_is_in_use_is_not_released_and_what_is_made_carries_its_tags() {
     assert_eq!(call(&fake, &release).await.0, 200);
     assert_eq!(code(&fake, &release).await, "InvalidAllocationID.NotFound");
     let tagged = "Action=AllocateAddress&TagSpecification.1.ResourceType=elastic-ip&TagSpecification.1.Tag.1.Key=k&TagSpecification.1.Tag.1.Value=v";
-    let made = told(&fake, tagged, "publicIp").await;
+    let made = text_of(&fake, tagged, "publicIp").await;
     let form = format!("Action=DescribeAddresses&Filter.1.Name=public-ip&Filter.1.Value.1={made}");
     assert_eq!(
-        (told(&fake, &form, "key").await, told(&fake, &form, "value").await),
+        (text_of(&fake, &form, "key").await, text_of(&fake, &form, "value").await),
         ("k".into(), "v".into())
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_reads_show_what_was() {
+async fn lagging_reads_return_the_old_state() {
     let fake = account();
     fake.with(|account| account.lag = Duration::from_secs(5));
     assert_eq!(associate(&fake, "203.0.113.1", "i-1", "").await.0, 200);
-    let holder = async || told(&fake, "Action=DescribeAddresses", "instanceId").await;
+    let holder = async || text_of(&fake, "Action=DescribeAddresses", "instanceId").await;
     assert_eq!(holder().await, "");
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(holder().await, "i-1");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dry_run_tells_whether_it_would_be_allowed() {
+async fn a_dry_run_reports_whether_the_call_is_allowed() {
     let fake = account();
     let form = "Action=AllocateAddress&DryRun=true";
     assert_eq!(code(&fake, form).await, "DryRunOperation");
@@ -154,7 +154,7 @@ async fn a_dry_run_tells_whether_it_would_be_allowed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_call_has_a_bucket_of_its_own() {
+async fn each_call_has_its_own_token_bucket() {
     let fake = account();
     let mut allowed = 0;
     while call(&fake, "Action=AllocateAddress").await.0 == 200 {

@@ -1,4 +1,4 @@
-//! What an object's status says.
+//! The status that the controller writes.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn scope() -> Scope {
     Scope { provider: Provider::DigitalOcean, account: "".into() }
 }
 
-/// So many Ready nodes, and a pool of which this is known beside its provider.
+/// An index with this number of Ready nodes, and a FloatingIPPool with this spec.
 fn index(nodes: usize, mut spec: Value) -> Index {
     let mut index = Index::default();
     let node = |number| {
@@ -41,7 +41,7 @@ fn index(nodes: usize, mut spec: Value) -> Index {
     index
 }
 
-/// The cloud tells who holds which address.
+/// Processes a listing with these holders.
 fn listed(index: &mut Index, holders: &[(&str, Holding)]) {
     let listed = |holding: &Holding| Listed { holding: holding.clone(), region: None, tag: None };
     let addresses =
@@ -50,7 +50,7 @@ fn listed(index: &mut Index, holders: &[(&str, Holding)]) {
     index.see_listing(&scope(), Ok(Listing { addresses, ..Listing::default() }), as_of);
 }
 
-/// What is to be written of the pool, if anything.
+/// The pool with its new status, or `None` if the status does not change.
 fn written(index: &Index) -> Option<FloatingIPPool> {
     let plan = plan::plan(&index.world, NOW);
     match changed(index, &plan, &key(), NOW)? {
@@ -63,19 +63,23 @@ fn status(index: &Index) -> FloatingIPPoolStatus {
     written(index).unwrap().status.unwrap()
 }
 
-/// The apiserver has taken what was written.
+/// Processes a watch event with the written object.
 fn accept(index: &mut Index, mut object: FloatingIPPool) {
     let version: u64 = object.metadata.resource_version.unwrap_or_default().parse().unwrap_or(0);
     object.metadata.resource_version = Some((version + 1).to_string());
     index.see(Seen::Pools(Change::Applied(Box::new(object.into()))));
 }
 
-/// Each address with its state and, where there are any, the node, its providerID, and whether there is an error.
+/// Each address with its state and, if set, the node, its providerID, and the word `error`.
 fn ips(index: &Index) -> Vec<String> {
-    let words = |(ip, said): (&String, &IpStatus)| {
-        let error = said.error.as_ref().map(|_| "error".to_owned());
-        let words =
-            [Some(said.state.name().to_owned()), said.node_name.clone(), said.provider_id.clone(), error];
+    let words = |(ip, status): (&String, &IpStatus)| {
+        let error = status.error.as_ref().map(|_| "error".to_owned());
+        let words = [
+            Some(status.state.name().to_owned()),
+            status.node_name.clone(),
+            status.provider_id.clone(),
+            error,
+        ];
         format!("{ip} {}", words.into_iter().flatten().collect::<Vec<_>>().join(" "))
     };
     status(index).ips.iter().map(words).collect()
@@ -106,20 +110,20 @@ fn f11_each_address_has_one_of_flipops_states() {
 }
 
 #[test]
-fn f11_nodes_that_could_get_an_address_and_those_that_refused_one_are_named_and_then_nothing_is_written() {
+fn f11_assignable_nodes_and_nodes_with_errors_are_listed() {
     let mut index = index(4, json!({"ips": ["203.0.113.1"]}));
     listed(&mut index, &[("203.0.113.1", Holding::By("2".into()))]);
     index.world.avoid_machines.insert("3".into(), NOW + Duration::from_secs(60));
     let object = written(&index).unwrap();
-    let said = object.status.clone().unwrap();
-    assert_eq!(said.assignable_nodes, ["n1", "n4"]);
-    assert_eq!(said.node_errors, ["n3"]);
+    let new = object.status.clone().unwrap();
+    assert_eq!(new.assignable_nodes, ["n1", "n4"]);
+    assert_eq!(new.node_errors, ["n3"]);
     accept(&mut index, object);
-    assert_eq!(written(&index), None, "a settled world costs no write");
+    assert_eq!(written(&index), None, "a settled cluster costs no write");
 
     let as_of = index.tick();
     index.see_listing(&scope(), Err(DriverError::Unavailable("no answer".into())), as_of);
-    assert_eq!(status(&index).assignable_nodes, ["n1", "n4"], "who held an address may still hold it");
+    assert_eq!(status(&index).assignable_nodes, ["n1", "n4"], "a holder may still hold it");
 
     index.world.avoid_machines.clear();
     index.world.remove_node(&NodeName::from("n4"));
@@ -128,7 +132,7 @@ fn f11_nodes_that_could_get_an_address_and_those_that_refused_one_are_named_and_
 }
 
 #[test]
-fn the_last_time_of_the_calendar_can_be_in_a_status() {
+fn the_status_can_store_the_latest_possible_time() {
     let mut index = index(1, json!({"ips": ["203.0.113.1"], "assignmentCoolOffSeconds": 1e308}));
     listed(&mut index, &[("203.0.113.1", Holding::Free)]);
     let mut object = written(&index).unwrap();
@@ -139,7 +143,7 @@ fn the_last_time_of_the_calendar_can_be_in_a_status() {
 }
 
 #[test]
-fn f11_of_many_nodes_the_first_by_name_are_named() {
+fn f11_of_many_nodes_the_first_by_name_are_listed() {
     let mut index = index(NODES_MAX + 50, json!({"ips": ["203.0.113.1"]}));
     listed(&mut index, &[("203.0.113.1", Holding::By("1".into()))]);
     let mut names: Vec<_> = (2..=NODES_MAX + 50).map(|number| format!("n{number}")).collect();
@@ -148,7 +152,7 @@ fn f11_of_many_nodes_the_first_by_name_are_named() {
 }
 
 #[test]
-fn the_values_of_a_name_that_another_object_has_are_not_told_as_its_own() {
+fn the_records_of_another_objects_dns_name_are_not_in_the_status() {
     let dns = json!({"provider": "digitalocean", "zone": "example.com", "recordName": "hello"});
     let mut index = index(1, json!({"ips": ["203.0.113.1"], "dnsRecordSet": dns}));
     index.world.dns_owner = Some("us".into());
@@ -178,12 +182,12 @@ fn the_time_of_a_loss_is_written_once_and_read_by_the_next_leader() {
     let object = written(&index).unwrap();
     assert_eq!(object.status.as_ref().unwrap().addresses[0].lost_since, Some(Time(NOW)));
     accept(&mut index, object);
-    assert_eq!(written(&index), None, "nothing has changed, so nothing is written");
+    assert_eq!(written(&index), None, "without a change there is no write");
     let kept = index.world.losses.clone();
     assert_eq!(index.remembered_losses(), kept);
 
-    // What an older version writes does not have it, so the next leader counts from its own time.
-    let Object::Pool(pool) = &index.objects[&key()].object else { panic!("it is a pool") };
+    // An older controller does not write this field, so the next leader starts from its own time.
+    let Object::Pool(pool) = &index.objects[&key()].object else { panic!("not a FloatingIPPool") };
     let mut erased = (**pool).clone();
     erased.status.as_mut().unwrap().addresses[0].lost_since = None;
     accept(&mut index, erased);
@@ -191,15 +195,15 @@ fn the_time_of_a_loss_is_written_once_and_read_by_the_next_leader() {
 }
 
 #[test]
-fn f11_a_pool_that_is_refused_says_why_and_names_no_nodes() {
+fn f11_a_refused_pool_reports_why_and_lists_no_nodes() {
     let mut index = index(1, json!({"ips": ["203.0.113.1"], "match": {"nodeLabel": "a in b"}}));
     listed(&mut index, &[("203.0.113.1", Holding::Free)]);
-    let said = status(&index);
-    assert!(said.error.unwrap().contains("a in b"));
-    assert_eq!(said.assignable_nodes, Vec::<String>::new());
+    let new = status(&index);
+    assert!(new.error.unwrap().contains("a in b"));
+    assert_eq!(new.assignable_nodes, Vec::<String>::new());
 }
 
-/// What etcd takes, less what the object's metadata and managed fields need.
+/// The size limit of etcd, less what metadata and managed fields need.
 const STATUS_BYTES_MAX: usize = 1_400_000;
 
 fn bytes(status: &FloatingIPPoolStatus) -> usize {
@@ -221,12 +225,12 @@ fn a_thousand_long_failures_fit_into_a_status() {
         let pause = plan::Pause { until, why: Arc::clone(&why) };
         index.world.avoid_addresses.insert(ip.parse().unwrap(), pause);
     }
-    let said = status(&index);
-    assert_eq!((said.addresses.len(), said.ips.len()), (1_000, 1_000));
-    assert!(bytes(&said) < STATUS_BYTES_MAX, "{}", bytes(&said));
-    let message = said.addresses[0].message.as_ref().unwrap();
+    let new = status(&index);
+    assert_eq!((new.addresses.len(), new.ips.len()), (1_000, 1_000));
+    assert!(bytes(&new) < STATUS_BYTES_MAX, "{}", bytes(&new));
+    let message = new.addresses[0].message.as_ref().unwrap();
     assert!(
-        message.starts_with("waits: the last try failed") && message.ends_with("more characters"),
+        message.starts_with("waits: the last attempt failed") && message.ends_with("more characters"),
         "{message}"
     );
 }
@@ -234,13 +238,13 @@ fn a_thousand_long_failures_fit_into_a_status() {
 #[test]
 fn a_huge_selector_fits_into_a_status() {
     let index = index(1, json!({"ips": ["203.0.113.1"], "match": {"nodeLabel": "a in b ".repeat(30_000)}}));
-    let said = status(&index);
-    assert!(said.error.as_ref().unwrap().contains("more characters"));
-    assert!(bytes(&said) < 50_000, "{}", bytes(&said));
+    let new = status(&index);
+    assert!(new.error.as_ref().unwrap().contains("more characters"));
+    assert!(bytes(&new) < 50_000, "{}", bytes(&new));
 }
 
 #[test]
-fn a_name_with_too_many_values_names_the_first() {
+fn of_too_many_dns_values_the_first_are_in_the_status() {
     let dns = json!({"provider": "digitalocean", "zone": "example.com", "recordName": "hello"});
     let mut index = index(1, json!({"ips": ["203.0.113.1"], "dnsRecordSet": dns}));
     index.world.dns_owner = Some("us".into());
@@ -257,7 +261,7 @@ fn a_name_with_too_many_values_names_the_first() {
 }
 
 #[test]
-fn a_swap_in_a_full_pool_fits_and_the_journal_is_whole() {
+fn the_journal_is_complete_even_if_the_status_is_full() {
     let ip = |at: usize| format!("203.0.{}.{}", at / 250, at % 250);
     let holder = |at: usize| json!({"vm": at.to_string(), "nodeName": "n"});
     let entry = |at: usize| {
@@ -278,9 +282,9 @@ fn a_swap_in_a_full_pool_fits_and_the_journal_is_whole() {
         }))
         .unwrap(),
     ])));
-    let said = status(&index);
-    assert_eq!(said.addresses.len(), plan::ADDRESSES_MAX);
-    assert_eq!(said.moves.unwrap().entries.len(), 30);
-    let remembered = said.addresses.iter().filter(|status| status.last_holder.is_some()).count();
-    assert_eq!(remembered, 1_000, "no last holder is left out");
+    let new = status(&index);
+    assert_eq!(new.addresses.len(), plan::ADDRESSES_MAX);
+    assert_eq!(new.moves.unwrap().entries.len(), 30);
+    let remembered = new.addresses.iter().filter(|status| status.last_holder.is_some()).count();
+    assert_eq!(remembered, 1_000, "no last holder is missing");
 }
