@@ -269,9 +269,15 @@ impl Compute {
         FIRST_ID + self.ids_used
     }
 
+    /// The next ephemeral address. No cloud assigns an address that is reserved or in use.
     pub(super) fn next_ephemeral(&mut self) -> String {
-        self.ephemeral_used += 1;
-        nth_of(EPHEMERAL_RANGES, self.ephemeral_used - 1)
+        loop {
+            self.ephemeral_used += 1;
+            let ip = nth_of(EPHEMERAL_RANGES, self.ephemeral_used - 1);
+            if !self.is_reserved(&ip) && !self.holders().contains_key(ip.as_str()) {
+                return ip;
+            }
+        }
     }
 
     /// Returns the next address that is not reserved yet.

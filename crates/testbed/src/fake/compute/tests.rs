@@ -558,6 +558,18 @@ fn a_manual_move_records_no_double_holder() {
 }
 
 #[test]
+fn an_ephemeral_address_is_never_a_reserved_one() {
+    let fake = small_cloud();
+    fake.with(|compute| {
+        for number in 1..=20 {
+            compute.add_address(REGIONS[0], &format!("taken-{number}"), &format!("192.0.2.{number}"));
+        }
+        compute.add_instance(ZONE, "new");
+        assert!(compute.has_ephemeral(ZONE, "new"), "a reserved address is not ephemeral");
+    });
+}
+
+#[test]
 fn address_ranges_wrap_around_when_used_up() {
     assert_eq!(nth_of(RESERVED_RANGES, 0), "203.0.113.1");
     assert_eq!(nth_of(RESERVED_RANGES, 254), "198.51.100.1");
