@@ -21,7 +21,7 @@ pub struct AddressStatus {
     /// State of the address. `Attached`: on a node of this cluster. `Moving`: a move is in flight. `Unattached`: on no
     /// VM, or the object is being deleted. `Foreign`: on a VM that is not a node of this cluster. `Conflict`: an older
     /// object owns it. `Missing`: the provider does not know it. `Disabled`: beyond `desiredIPs`. `Unknown`: the
-    /// controller could not read its state from the provider, or a step waits; see `reason`.
+    /// controller could not read its state from the provider, or does not move it for another cause; see `reason`.
     #[schemars(with = "String")]
     pub state: AddressState,
 

@@ -11,7 +11,8 @@ use axum::routing::get;
 use crate::bind_address::BindAddress;
 use crate::metrics::Metrics;
 
-/// Serves at both addresses until a server fails. If metrics are off, neither address serves them.
+/// Serves probes and metrics at `health_at`, and metrics at `metrics_at`, until a server fails. If `metrics_at` is off,
+/// `health_at` serves only probes.
 pub async fn serve(metrics: &Metrics, health_at: &BindAddress, metrics_at: &BindAddress) -> Result<()> {
     let has_metrics = *metrics_at != BindAddress::Off;
     // If both addresses are the same, one server is enough: the routes of the probes include metrics.

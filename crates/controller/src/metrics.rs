@@ -51,7 +51,7 @@ impl Metrics {
         let new = Registration { registry: &registry, pod: &identity.pod, names: &names };
         let info = new.gauges(
             "netipallocation_controller_info",
-            "Version of the running controller, always 1",
+            "Always 1; the label version is the version of the running controller",
             &["version", "pod_name"],
         )?;
         info.with_label_values(&[&identity.version, &identity.pod]).set(1);

@@ -372,8 +372,8 @@ async fn lead(
         // A released lease would let the next leader act without waiting, so the lease has to expire.
         () = asked_to_stop.clone() => return Ok(()),
     }
-    // The leader hands over before it detaches the address of its own node. If no process on another node has led since
-    // the last hand-over from this node, there is no other replica, and this process does it itself.
+    // A leader does not detach the address of its own node: it hands over, and the next leader detaches it. If this node
+    // handed over and no other node has led since, there is no other replica, so this process detaches it.
     let own_node = options.node.clone().filter(|node| !candidate.was_handed_over_from(node));
     parts.addresses.iter_mut().for_each(|addresses| addresses.spare(own_node.clone()));
     // The previous leader can't write any more, so this epoch is higher than all earlier ones.

@@ -52,8 +52,21 @@ pub(crate) fn next(
     let Some(verdicts) = plan.verdicts.get(&pool.key).filter(|_| is_sure) else {
         return EvictionDecision::default();
     };
-    let stays = |verdict: &Verdict| {
-        !matches!(verdict, Verdict::Moving(_) | Verdict::Queued(_) | Verdict::Unknown(_) | Verdict::Waits(_))
+    let stays = |verdict: &Verdict| match verdict {
+        Verdict::Moving(_) | Verdict::Queued(_) | Verdict::Unknown(_) | Verdict::Waits(_) => false,
+        Verdict::Settled(_)
+        | Verdict::Lingers(..)
+        | Verdict::NoNode
+        | Verdict::OtherRegion(..)
+        | Verdict::Unsupported(_)
+        | Verdict::Foreign(_)
+        | Verdict::OwnedBy(_)
+        | Verdict::Missing
+        | Verdict::Disabled
+        | Verdict::Releasing
+        | Verdict::Unmarked
+        | Verdict::Leaving
+        | Verdict::WouldStep(_) => true,
     };
     if !verdicts.iter().all(|(_, verdict)| stays(verdict)) {
         return EvictionDecision::default();

@@ -32,7 +32,7 @@ pub enum Readiness {
     Ready,
     /// It has not been Ready since this time.
     NotReadySince(Timestamp),
-    /// The controller can't decode its object. The node keeps its address and gets no new one.
+    /// The controller can't decode the Node object. The node keeps its address and gets no new one.
     Unknown,
 }
 

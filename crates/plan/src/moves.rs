@@ -75,7 +75,7 @@ pub(crate) enum NextAction {
     WaitUntil(Timestamp),
     /// The fact is older than the journal entry: list now.
     ReadAgain,
-    /// The listing does not show the state: list again later.
+    /// The fact is new enough, but does not say where the address is: list again later.
     WaitForCloud,
     Finish,
     Abandon,

@@ -74,7 +74,7 @@ use crate::{
 };
 
 /// Why it is unknown whether an address is on the VM that the cloud reports as its holder.
-const DOUBTFUL: &str = "the change that attached it to its VM failed; the controller repeats it";
+const DOUBTFUL: &str = "the provider reports it on its VM, but the call that should attach it there failed; the controller attaches it again";
 
 /// Why no move starts for an object that the controller can't update.
 const UNWRITABLE: &str = "the apiserver refuses updates of this object";

@@ -2,7 +2,8 @@
 //! about it.
 //!
 //! Scripts and alerts of users compare these names, so a name never changes. A test writes the tables in `docs` from
-//! these lists. This module never decides which reason an address has: `verdicts` and `vips` do.
+//! these lists. This module never decides which reason an address has: `verdicts` and `vips` do. If the
+//! controller can't act on an object at all, its `resources` and `index` modules choose the reason.
 
 /// Defines an enum whose variants are names that users rely on, each with a row of a table.
 macro_rules! closed {
@@ -86,7 +87,7 @@ closed! {
             "nothing",
         ),
         Disabled => ready(
-            "the address is beyond `desiredIPs` (FloatingIPPool)",
+            "the pool lists more addresses than `desiredIPs`, and does not need this one (FloatingIPPool)",
             "nothing, or raise `desiredIPs`",
         ),
         Deleted => ready(
@@ -100,11 +101,12 @@ closed! {
         Queued => reconciling(
             "many addresses of the account are moving. For moves that can wait, at most 96 addresses of an \
              account are detached at a time. This address still works on its current VM",
-            "wait. If it takes long, look for addresses with `Failed` or `Moving`: they can't be attached",
+            "wait. If it takes long, look for addresses with the reason `Failed` or `Moving`: this one waits until \
+             they are attached",
         ),
         NoNode => reconciling(
             "the address is attached to no VM, and no node can take it",
-            "bring up or uncordon a matching node; [compare](#an-address-is-not-attached)",
+            "bring up or uncordon a matching node; [find out why no node can take it](#an-address-is-not-attached)",
         ),
         OtherRegion => reconciling(
             "the address is attached to no VM, and all matching nodes are in other regions; the message names the \
@@ -123,15 +125,15 @@ closed! {
         ),
         Failed => reconciling(
             "the last call failed. The message contains the error of the cloud and the time of the next retry. If \
-             a permission is missing, that is at least 30 seconds away",
+             a permission is missing, the controller waits at least 30 seconds before it retries",
             "follow the message",
         ),
         Observing => reconciling(
             "`policy.mode` is `Observe`, and the controller would do something: see `status.proposed`",
-            "set `Active` if you want it done",
+            "set `policy.mode: Active` to let the controller do it",
         ),
         MaxConcurrentMoves => reconciling(
-            "as many voluntary moves as `policy` allows are in flight",
+            "the number of voluntary moves in flight has reached `policy.maxConcurrentMoves`",
             "wait",
         ),
         MinHealthy => reconciling(
@@ -149,10 +151,10 @@ closed! {
         NotReleased => stalled(
             "`policy.releaseCreated` would release the address, but the provider does not show the mark of this \
              object on it (FloatingIPPool). `created: true` in the status is not enough",
-            "first check that the credentials can read the mark: [project, tag or \
-             label](guides/floatingippool.md). If the object did not create the address, set the annotation \
-             `netinfra.darkbrains.com/not-created`, set `policy.releaseCreated: Never`, or release the address at \
-             the provider",
+            "check that the credentials can read the mark, which is a [project, tag or \
+             label](guides/floatingippool.md) that names this object. If the mark is really absent, do one of these: \
+             release the address at the provider; set `policy.releaseCreated: Never`; or, if this object did not \
+             create the address, add it to the annotation `netinfra.darkbrains.com/not-created`",
         ),
         Releasing => reconciling(
             "the controller is releasing an address beyond `desiredIPs`, because of `policy.releaseCreated` \
@@ -230,7 +232,7 @@ closed! {
         AmbiguousCreation => stalled(
             "a request to create an address got no answer; the message names the addresses that it may have \
              created (FloatingIPPool)",
-            "add those that belong to this pool to `spec.ips`, and the others to the annotation \
+            "add the addresses that belong to this pool to `spec.ips`, and the others to the annotation \
              `netinfra.darkbrains.com/not-created`",
         ),
         CreatedAddressesMax => stalled(
@@ -340,8 +342,8 @@ closed! {
         PodEvicted => normal("object", "the controller evicted a pod from a node without an address"),
         PodNotEvicted => warning("object", "it could not evict a pod, for example because of a PodDisruptionBudget"),
         Published => normal("object", "the controller wrote the records of the DNS name; the note contains their values"),
-        Unpublished => normal("object", "the controller deleted the records of the DNS name, because the object asks for that when it \
-                     is deleted"),
+        Unpublished => normal("object", "the object is being deleted with `policy.onDelete: Detach`, so the controller deleted the records of its \
+                     DNS name"),
         RecordFailed => warning("object", "the controller could not read or write the DNS name; the note contains the error message"),
         OutdatedCRD => warning("object", "the CRD in the cluster drops status fields; the note names them"),
         WriteRefused => warning("object, node, Cluster", "the apiserver has refused an update several times; [what to do](#an-object-cant-be-written)"),
@@ -369,20 +371,22 @@ const fn unreported() -> VipRow {
 closed! {
     /// Why a VIP of a Cluster is as it is.
     VipReason: VipRow {
-        Assigned => reported("nothing, unless the message says that the class lacks the variable"),
+        Assigned => reported("nothing, unless the message says that the ClusterClass has no variable `clusterVip`. Then add it if a patch \
+                     needs the VIP"),
         Allocating => reported("the Cluster has waited for an address for a minute. Check that the IPAM provider runs: \
                      `kubectl get ipaddressclaims`"),
-        Releasing => reported("the Cluster has waited for an address for a minute. Its claim got none, so the controller \
-                     deletes the claim and claims from another pool, which the message names. Wait. A pool with \
-                     `addressReuseGracePeriodSeconds` also delays the deletion of such a claim. Do not set that \
-                     on pools that may be full while others have free addresses"),
+        Releasing => reported("the Cluster has waited for an address for a minute, and its claim got none. So the controller \
+                     deletes the claim and creates one for another pool, which the message names. Wait. If the old \
+                     pool has `addressReuseGracePeriodSeconds`, the deletion can take that long, even though the \
+                     claim has no address. Do not set that field on pools that may be full while others have free \
+                     addresses"),
         PoolExhausted => reported("[add addresses, or another pool](../runbooks/CAPIVIPPoolExhausted.md)"),
         NoPool => reported("label a pool with the class of the Cluster and the role"),
         NoClass => reported("the class that the Cluster names does not exist in that namespace. Create it, or correct the \
                      name"),
-        ClaimNotOurs => reported("an `IPAddressClaim` with the name that the controller uses has another owner. The claim of a \
-                     deleted Cluster disappears by itself after the pool's `addressReuseGracePeriodSeconds`. \
-                     Delete any other claim yourself"),
+        ClaimNotOurs => reported("the `IPAddressClaim` that the controller needs already exists and has another owner. If that is a \
+                     deleted Cluster of the same name, wait: its claim disappears after the pool's \
+                     `addressReuseGracePeriodSeconds`. Otherwise delete the claim"),
         InUse => reported("the pool assigned an address that is already a VIP of another Cluster. If that Cluster is \
                      being deleted, wait: its machines may still use the address. If the VIP was set by hand, add \
                      it to `spec.excludedAddresses` of the pool and delete the claim that the message names. The \

@@ -245,7 +245,7 @@ fn of_addresses(
                 let since = pool.moving_since.get(address).copied().unwrap_or(now);
                 wanted.keep(*address, since, on_its_way, now);
             }
-            // It is unknown where it is, or whether it has really lost its node.
+            // The address may still be on its node, or the controller does not act on it, so its record stays.
             Verdict::Unknown(_)
             | Verdict::WouldStep(_)
             | Verdict::Waits(Waits::ForConfirmation(_) | Waits::ForNewerController | Waits::ForCorrection)
@@ -258,7 +258,19 @@ fn of_addresses(
                 wanted.unmatched.insert(*address, since);
                 wanted.keep(*address, since, UNMATCHED_STAYS.min(ttl / 2), now);
             }
-            _ => {}
+            // These are on no node of the object. Without the guards above, so are those that the first arms keep.
+            Verdict::Moving(_)
+            | Verdict::Queued(_)
+            | Verdict::Unknown(_)
+            | Verdict::WouldStep(_)
+            | Verdict::Unsupported(_)
+            | Verdict::Foreign(_)
+            | Verdict::OwnedBy(_)
+            | Verdict::Missing
+            | Verdict::Disabled
+            | Verdict::Releasing
+            | Verdict::Unmarked
+            | Verdict::Leaving => {}
         }
     }
     wanted

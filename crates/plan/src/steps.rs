@@ -33,7 +33,7 @@ pub struct Plan {
     pub hands_over: bool,
     /// When to plan again even if nothing has changed.
     pub ask_again: Option<Timestamp>,
-    /// Scopes to list again now: nothing can continue there before.
+    /// Scopes to list again now: an address there waits for a newer listing.
     pub read_again: BTreeSet<Scope>,
     /// Scopes in which the state of an address is unknown: to be listed from time to time.
     pub unsettled: BTreeSet<Scope>,
@@ -85,7 +85,7 @@ pub struct Step {
     pub scope: Scope,
     /// The address.
     pub address: Address,
-    /// Whether it goes before steps that are not urgent: nothing answers at the address now.
+    /// Whether the step is urgent and goes before others, because no VM serves the address now.
     pub is_urgent: bool,
     /// What to do.
     pub action: Action,
@@ -282,7 +282,11 @@ impl fmt::Display for CreationStep {
                 write!(f, "begin to create addresses, tagged {tag}")
             }
             CreationAction::Begin(Creation { before, .. }) => {
-                write!(f, "begin to create addresses, existing: {}", list(before, ADDRESSES_SHOWN_MAX))
+                write!(
+                    f,
+                    "begin to create addresses; unlisted addresses in the account so far: {}",
+                    list(before, ADDRESSES_SHOWN_MAX)
+                )
             }
             CreationAction::Claim => write!(f, "claim the creation"),
             CreationAction::Adopt(addresses) => write!(f, "adopt {}", list(addresses, ADDRESSES_SHOWN_MAX)),

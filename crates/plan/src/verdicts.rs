@@ -54,7 +54,7 @@ pub enum Verdict {
 /// Why a possible move does not start yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// As many voluntary moves as the policy allows are in flight.
+    /// The number of voluntary moves in flight has reached the policy's limit.
     ForBudget,
     /// Too few addresses are on nodes that should have them.
     ForHealthy,
@@ -111,9 +111,11 @@ impl fmt::Display for Verdict {
         match self {
             Self::Settled(node) => write!(f, "on {node}"),
             Self::Lingers(_, Some(node), why) => {
-                write!(f, "stays on {node} until another node can take it: {why}")
+                write!(f, "should leave {node} ({why}), but no other node can take it yet")
             }
-            Self::Lingers(vm, None, why) => write!(f, "stays on {vm} until another node can take it: {why}"),
+            Self::Lingers(vm, None, why) => {
+                write!(f, "should leave {vm} ({why}), but no other node can take it yet")
+            }
             Self::Moving(Some(node)) => write!(f, "is being attached to {node}"),
             Self::Moving(None) => write!(f, "is being detached from its node"),
             Self::Queued(node) => {
@@ -156,7 +158,9 @@ impl fmt::Display for Verdict {
 impl fmt::Display for Waits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ForBudget => write!(f, "as many moves as policy.maxConcurrentMoves allows are in flight"),
+            Self::ForBudget => {
+                write!(f, "the number of moves in flight has reached policy.maxConcurrentMoves")
+            }
             Self::ForHealthy => write!(f, "fewer than policy.minHealthy addresses are on healthy nodes"),
             Self::ForCoolOff(Some(until)) => write!(f, "the cool-off ends at {until}"),
             Self::ForCoolOff(None) => {
@@ -316,8 +320,8 @@ impl Lacking {
 impl fmt::Display for Lacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Creating(count) => write!(f, "creating addresses: {count} more"),
-            Self::WouldCreate(count) => write!(f, "would create addresses: {count} more"),
+            Self::Creating(count) => write!(f, "creating addresses, still missing: {count}"),
+            Self::WouldCreate(count) => write!(f, "would create addresses, still missing: {count}"),
             Self::Ambiguous(candidates) => write!(
                 f,
                 "a request to create an address got no answer, and may have created one of these: {}; add those of this \
@@ -326,8 +330,8 @@ impl fmt::Display for Lacking {
             ),
             Self::TooMany(count) => write!(
                 f,
-                "no object lists {count} addresses of the account, and without tags a new address could be lost among \
-                 them: allow the token to use projects, or list addresses in spec.ips"
+                "the account has {count} addresses that no object lists: too many to recognize a new one among them \
+                 without tags. Allow the token to use projects, or list existing addresses in spec.ips"
             ),
             Self::Unlisted(addresses) => write!(
                 f,

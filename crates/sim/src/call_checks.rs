@@ -145,8 +145,8 @@ impl Universe {
         Some(Violation { invariant: "I2", what: format!("executed after D, and after {}", newer.line) })
     }
 
-    /// Records the response of a cloud. `is_heard` says whether the process will receive all of it. Returns what the
-    /// process will then have read.
+    /// Records the response of a cloud. `is_heard`: the process receives all of it. Returns a `Reading` if the response is
+    /// a complete, successful listing.
     pub fn answered(&self, arrived: Arrived, status: u16, is_heard: bool) -> Option<Reading> {
         let Arrived { request, at, mut wrong } = arrived;
         let is_done = (200..300).contains(&status);

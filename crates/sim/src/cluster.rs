@@ -578,8 +578,9 @@ impl Cluster {
         }
     }
 
-    /// A tool resets the pool's list to its initial content, without the created addresses. Has no effect if the token
-    /// can't read marks: the controller could not tell then which addresses it has created.
+    /// A tool resets the pool's list to its initial content, without the created addresses. Does nothing if the pool
+    /// creates no addresses, or if the token can't read projects: without these marks the controller can't tell which
+    /// addresses it created.
     fn unlist(&mut self) {
         if !self.creates || !self.tags {
             return;

@@ -89,8 +89,8 @@ pub enum Event {
     },
     /// A tool resets the pool's list to its initial content.
     Unlist,
-    /// A person lets the pool release created addresses that it does not need, lists an address of somebody else beyond
-    /// `desiredIPs`, and forges a status that says that the pool created it.
+    /// A person tries to make the controller release an address of somebody else: lists it in addition to `desiredIPs`
+    /// others, forges a status that says that the pool created it, and sets `policy.releaseCreated: WhenUnneeded`.
     ForgeCreated,
     /// A person deletes an object.
     Delete {

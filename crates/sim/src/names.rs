@@ -137,7 +137,8 @@ fn taken_for(universe: &Universe) -> Option<Duration> {
     universe.disturbed_for("the name")
 }
 
-/// The healthy node that a published address belongs to. None if a recent event is a reason to remove the address.
+/// The node that must keep this published address. None if the node is not healthy, or if the address may be removed,
+/// for example after a recent event.
 fn well_node(universe: &Universe, name: &str, value: &str) -> Option<String> {
     let nodes = universe.api.all("nodes");
     let droplet = universe.ocean.with(|ocean| ocean.holder(value)).map(|id| format!("digitalocean://{id}"));

@@ -97,7 +97,8 @@ const DELAY_MAX: Duration = Duration::from_millis(40);
 /// Faults that the next change triggers.
 #[derive(Default)]
 struct Traps {
-    /// The next change of an address at this cloud arrives this long after D.
+    /// The next change of an address at this cloud arrives late: D (`TAKEOVER_SECONDS`) plus this duration after it was
+    /// sent. The controller no longer expects it then.
     overdue: BTreeMap<Cloud, Duration>,
     /// The process that sends the next change there crashes.
     doom: BTreeMap<Asked, Death>,
@@ -167,12 +168,12 @@ impl Universe {
         Timestamp::from_second(BEGINNING).unwrap_or_default() + self.elapsed()
     }
 
-    /// Makes one request in `one_in` to Kubernetes fail for this long.
+    /// For the duration `lasts`, makes on average one of every `one_in` requests to Kubernetes fail.
     pub fn kubernetes_storm(&self, one_in: u64, lasts: Duration) {
         lock(&self.weather).kubernetes.brews(one_in, self.elapsed() + lasts);
     }
 
-    /// Makes one request in `one_in` to the clouds fail for this long.
+    /// For the duration `lasts`, makes on average one of every `one_in` requests to the clouds fail.
     pub fn cloud_storm(&self, one_in: u64, lasts: Duration) {
         lock(&self.weather).clouds.brews(one_in, self.elapsed() + lasts);
     }

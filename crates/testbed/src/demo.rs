@@ -202,7 +202,8 @@ impl Servers {
             ("AWS_SECRET_ACCESS_KEY", TOKEN.to_owned()),
             ("AZURE_RESOURCE_MANAGER_ENDPOINT", self.azure.url()),
             ("AZURE_RESOURCE_GROUP", SUBSCRIPTION.1.to_owned()),
-            // Of the managed identity variants, this one allows another token endpoint.
+            // With this kind of managed identity (Azure App Service), the token endpoint comes from a variable. For a
+            // VM's managed identity, the client library has a fixed URL.
             ("IDENTITY_ENDPOINT", format!("{}/metadata/identity/oauth2/token", self.entra.url())),
             ("IDENTITY_HEADER", TOKEN.to_owned()),
         ]

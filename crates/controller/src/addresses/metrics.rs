@@ -101,7 +101,7 @@ impl AddressMetrics {
             )?,
             reconciled: new.counters(
                 "netipallocation_reconcile_total",
-                "Reconciliations of the object, by status success or error",
+                "Reconciliations of the object, by status (success or error)",
                 &by_status,
             )?,
             reconcile_seconds: new.histograms(
@@ -122,12 +122,12 @@ impl AddressMetrics {
             )?,
             evictions: new.counters(
                 "ip_address_controller_pod_evictions_total",
-                "Evictions of pods from nodes without an address, by status evicted, refused or error",
+                "Evictions of pods from nodes without an address, by status (evicted, refused or error)",
                 &by_status,
             )?,
             move_seconds: new.histograms(
                 "ip_address_controller_move_duration_seconds",
-                "Time from the journal entry of a move until the provider has reported its end, in seconds",
+                "Duration of a move in seconds, from its journal entry until the provider has confirmed its last step",
                 &["kind", "provider"],
                 &MOVE_SECONDS,
             )?,

@@ -205,7 +205,8 @@ impl Undecodable {
         serde_json::from_str(json).ok()
     }
 
-    /// Decodes the object with its metadata, this spec or else its own, and without a status. None if that fails.
+    /// Decodes the object without its status. Uses `spec` instead of the object's own spec, if given. Returns None if
+    /// decoding fails.
     pub fn with_spec<K: DeserializeOwned>(&self, spec: Option<serde_json::Value>) -> Option<K> {
         let spec = match spec {
             Some(spec) => spec,

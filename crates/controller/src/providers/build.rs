@@ -39,8 +39,9 @@ pub struct Drivers {
     pub records: BTreeMap<DnsProvider, Arc<dyn RecordDriver>>,
 }
 
-/// Creates the drivers. They send their requests with the fenced `service`. Token requests change nothing and use the
-/// unfenced `open`. Messages to a name server check `may_leave` instead.
+/// Creates the drivers. They send requests through `service`, which is fenced: it sends changes only while this process
+/// has a valid lease. Azure's token requests change nothing, so they use `open`, which is not fenced. The RFC 2136
+/// driver does not use HTTP: it checks `may_leave` before it sends an update.
 pub fn drivers(
     settings: &Settings,
     service: &HttpService,

@@ -40,7 +40,7 @@ pub enum ResponseKind {
     Machines(BTreeSet<VmId>, Result<BTreeMap<VmId, MachineState>, DriverError>),
 }
 
-/// Requests to all clouds, and when each scope is due.
+/// The requests to all clouds that are in flight, and when the next ones of each scope are due.
 pub struct Clouds {
     drivers: BTreeMap<Provider, Arc<dyn AddressDriver>>,
     requests: Tasks<Response>,
@@ -209,7 +209,7 @@ fn pause_after(error: &DriverError) -> Duration {
     }
 }
 
-/// ResponseKind to read if listing is not allowed.
+/// What to read if listing is not allowed.
 #[derive(Debug, Default)]
 pub struct ListRequest {
     /// The addresses that objects list.

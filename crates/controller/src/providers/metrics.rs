@@ -38,12 +38,12 @@ impl ProviderMetrics {
             )?,
             cloud_errors: new.counters(
                 "ip_address_controller_cloud_api_errors_total",
-                "Failed calls to every cloud, including Google Cloud",
+                "Failed calls to all clouds, including those in netipallocation_gcp_api_errors_total",
                 &["provider", "operation", "error_type"],
             )?,
             calls: new.counters(
                 "flipop_providers_calls_total",
-                "Calls to providers, by outcome success or error",
+                "Calls to providers, by outcome (success or error)",
                 &["provider", "call", "outcome", "kind", "namespace", "name"],
             )?,
             call_seconds: new.histograms(

@@ -22,9 +22,8 @@
 //! Elastic IP address is disassociated, EC2 assigns a new ephemeral address, but not to an instance with several
 //! interfaces, as nodes often have. So `restore` requests one.
 //!
-//! **Dry run before detach.** With permission to disassociate but not to associate, the controller would detach an
-//! address and could not attach it elsewhere. So before it disassociates, the driver sends `AssociateAddress` as a dry
-//! run, at most once an hour for each region.
+//! **Dry run before detach.** Before it disassociates an address, the driver checks with a dry run of `AssociateAddress`
+//! that it may attach the address elsewhere, at most once an hour for each region.
 //!
 //! **Stale reads.** A listing can show the state before a change that EC2 has already confirmed. For a while after a
 //! change, the driver corrects what listings say about the changed address.

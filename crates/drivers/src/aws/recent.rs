@@ -114,7 +114,7 @@ impl Recent {
         self.staleness_max.saturating_sub(since.elapsed())
     }
 
-    /// Records that a read showed a holder.
+    /// Forgets since when an address is free, because a read showed a holder.
     pub(super) fn note_held(&mut self, region: &Arc<str>, address: Address) {
         self.free.remove(&(Arc::clone(region), address));
     }

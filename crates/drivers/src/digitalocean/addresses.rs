@@ -71,7 +71,8 @@ const NEW_MAX: usize = 50;
 /// How many unlisted addresses the driver reads concurrently.
 const UNLISTED_AT_ONCE: usize = 8;
 
-/// How long the driver waits before it reads a missing address again. It may have become a BYOIP address.
+/// How long the driver waits before it reads a missing address again. Somebody may have added it to the account as BYOIP,
+/// which listings do not show.
 const ABSENT_FOR: Duration = Duration::from_secs(600);
 
 /// The minimum interval between two reads of missing addresses, however many there are. A list full of typing errors
@@ -79,7 +80,7 @@ const ABSENT_FOR: Duration = Duration::from_secs(600);
 const ABSENT_EVERY: Duration = Duration::from_secs(6);
 
 /// Why an unlisted address is unknown.
-const UNREAD: &str = "DigitalOcean does not list it, and the limit on single reads per listing is reached";
+const UNREAD: &str = "DigitalOcean does not list it, and too many such addresses are read one by one; the controller reads it with a later listing";
 
 /// The purpose of created projects, one of the values that DigitalOcean offers.
 const PURPOSE: &str = "Operational / Developer tooling";
@@ -227,8 +228,8 @@ impl DigitalOcean {
         }
         match self.read_projects(projects).await {
             Ok(()) => {
-                // An address may refer to a project that the token can't see. It does not belong to the controller;
-                // remember it, so the driver does not list the projects each time.
+                // An address may refer to a project that the token can't see. The controller did not create that
+                // project. It gets an empty name here, so the driver does not list all projects again each time.
                 let names = projects.names.get_or_insert_default();
                 ids.for_each(|id| _ = names.entry(id.to_owned()).or_insert_with(|| "".into()));
                 Tags::Complete

@@ -361,12 +361,12 @@ impl Compute {
         }
         match listing.get(address).holding {
             Holding::Free => Ok(()),
-            Holding::By(holder) => {
-                Err(DriverError::Conflict(format!("{address} is on {holder}, so {vm} keeps {found}")))
-            }
-            Holding::Missing | Holding::Unknown(_) => {
-                Err(DriverError::NotFound(format!("{address} does not exist, so {vm} keeps {found}")))
-            }
+            Holding::By(holder) => Err(DriverError::Conflict(format!(
+                "{address} is on {holder}, so the controller does not replace the ephemeral address {found} of {vm}"
+            ))),
+            Holding::Missing | Holding::Unknown(_) => Err(DriverError::NotFound(format!(
+                "{address} does not exist in the project, so the controller does not replace the ephemeral address {found} of {vm}"
+            ))),
         }
     }
 

@@ -9,7 +9,7 @@ use super::machine_id::parts_of;
 use crate::http::{Path, Refused};
 use crate::{DriverError, Polled};
 
-/// The interface and the access config that have an address.
+/// The interface and the access config that hold this address.
 pub(super) fn config_of(
     interfaces: &[NetworkInterface],
     address: Address,

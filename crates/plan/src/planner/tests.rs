@@ -617,13 +617,18 @@ fn an_unknown_address_that_is_not_used_blocks_all_nodes_too() {
 fn only_a_drained_node_loses_its_address_without_a_new_node() {
     check(
         "n1 notready 500 holds a1",
-        expect!["a1 stays on n1 until another node can take it: the node is NotReady"],
+        expect!["a1 should leave n1 (the node is NotReady), but no other node can take it yet"],
     );
     check(
         "n1 unmatched holds a1",
-        expect!["a1 stays on n1 until another node can take it: the node does not match the selectors"],
+        expect![
+            "a1 should leave n1 (the node does not match the selectors), but no other node can take it yet"
+        ],
     );
-    check("a1 left", expect!["a1 stays on left until another node can take it: the node no longer exists"]);
+    check(
+        "a1 left",
+        expect!["a1 should leave left (the node no longer exists), but no other node can take it yet"],
+    );
 }
 
 #[test]
@@ -820,7 +825,9 @@ fn f4_a_floating_address_leaves_only_when_another_node_needs_it() {
     for lingers in ["floating | n1 pods holds a1", "floating | n1 cordoned empty holds a1"] {
         check(
             lingers,
-            expect!["a1 stays on n1 until another node can take it: no matching pod on the node is Ready"],
+            expect![
+                "a1 should leave n1 (no matching pod on the node is Ready), but no other node can take it yet"
+            ],
         );
     }
     check("floating | n1 pods holds a1 | n2", expect!["begin a1 n1 -> n2"]);
@@ -866,7 +873,7 @@ fn max_concurrent_moves_limits_voluntary_moves_only() {
     check(
         "budget 1 | n1 cordoned empty holds a1 | n2 cordoned empty holds a2 | n3 | n4 | a1 moves n1 -> n3 | a1 busy",
         expect![
-            "a1 is being attached to n3, a2 waits: as many moves as policy.maxConcurrentMoves allows are in flight"
+            "a1 is being attached to n3, a2 waits: the number of moves in flight has reached policy.maxConcurrentMoves"
         ],
     );
 }
@@ -1083,7 +1090,7 @@ fn a_failed_attach_without_a_journal_entry_is_repeated() {
     check(
         "n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful | a1 busy",
         expect![
-            "a1 is in an unknown state and is not moved: the change that attached it to its VM failed; the controller repeats it"
+            "a1 is in an unknown state and is not moved: the provider reports it on its VM, but the call that should attach it there failed; the controller attaches it again"
         ],
     );
     let mut rested = world("n1 holds a1 | n2 | a1 doubtful");
@@ -1112,7 +1119,7 @@ fn a_repeated_attach_that_fails_detaches_nothing() {
     check(
         waits,
         expect![
-            "a1 is in an unknown state and is not moved: the change that attached it to its VM failed; the controller repeats it"
+            "a1 is in an unknown state and is not moved: the provider reports it on its VM, but the call that should attach it there failed; the controller attaches it again"
         ],
     );
     for text in [gives_up, waits] {
@@ -1129,7 +1136,7 @@ fn a_repeated_attach_that_fails_detaches_nothing() {
     check("n1 refuses notready 99 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n2"]);
     check(
         "n1 refuses notready 99 holds a1 | a1 doubtful",
-        expect!["a1 stays on n1 until another node can take it: the node is NotReady"],
+        expect!["a1 should leave n1 (the node is NotReady), but no other node can take it yet"],
     );
 }
 
@@ -1309,9 +1316,12 @@ fn a_creation_is_journalled_before_its_first_request() {
 fn nothing_is_created_without_need() {
     check(
         "creates | desired 3 | creating | n1 holds a1 | observe",
-        expect!["a1 on n1, would create addresses: 2 more"],
+        expect!["a1 on n1, would create addresses, still missing: 2"],
     );
-    check("creates | desired 3 | n1 holds a1 | observe", expect!["a1 on n1, would create addresses: 2 more"]);
+    check(
+        "creates | desired 3 | n1 holds a1 | observe",
+        expect!["a1 on n1, would create addresses, still missing: 2"],
+    );
     check(
         "creates | desired 3 | n1 holds a1 | refused",
         expect!["a1 waits: the controller can't act on the object: see the object's conditions and Events"],
@@ -1450,17 +1460,20 @@ fn a_creation_needs_a_complete_listing_after_its_entry() {
         "creates | tagged-before | desired 2 | n1 holds a1",
         expect!["begin to create addresses, tagged tag"],
     );
-    check("creates | desired 1 | creating | asking", expect!["creating addresses: 1 more"]);
+    check("creates | desired 1 | creating | asking", expect!["creating addresses, still missing: 1"]);
     check("creates | desired 1 | creating | creating-epoch 6 | a7 tagged", expect!["claim the creation"]);
 }
 
 #[test]
 fn without_tags_addresses_are_created_one_at_a_time() {
-    check("creates untagged | desired 9 | a8 elsewhere", expect!["begin to create addresses, existing: a8"]);
+    check(
+        "creates untagged | desired 9 | a8 elsewhere",
+        expect!["begin to create addresses; unlisted addresses in the account so far: a8"],
+    );
     check("creates untagged | desired 9 | a8 elsewhere | creating", expect!["create 1 in r"]);
     check(
         "creates untagged | desired 9 | a8 elsewhere | creating asked",
-        expect!["begin to create addresses, existing: a8"],
+        expect!["begin to create addresses; unlisted addresses in the account so far: a8"],
     );
 }
 
@@ -1474,11 +1487,11 @@ fn a_possible_result_of_a_lost_answer_is_only_reported() {
     );
     check(
         "creates untagged | desired 9 | a7 elsewhere | a8 elsewhere | creating",
-        expect!["begin to create addresses, existing: a7, a8"],
+        expect!["begin to create addresses; unlisted addresses in the account so far: a7, a8"],
     );
     check(
         "creates untagged | desired 2 | n7 holds a7 | a8 elsewhere | creating asked",
-        expect!["begin to create addresses, existing: a8"],
+        expect!["begin to create addresses; unlisted addresses in the account so far: a8"],
     );
 }
 
@@ -1817,13 +1830,13 @@ fn f4_an_unmatched_address_leaves_the_name_unless_it_is_moving() {
     check(
         left,
         expect![
-            "a1 on n1, a2 stays on n2 until another node can take it: no matching pod on the node is Ready, name contains a1, a2"
+            "a1 on n1, a2 should leave n2 (no matching pod on the node is Ready), but no other node can take it yet, name contains a1, a2"
         ],
     );
     check(
         &format!("{left} | a2 unmatched 1"),
         expect![
-            "a1 on n1, a2 stays on n2 until another node can take it: no matching pod on the node is Ready, name contains a1, a2"
+            "a1 on n1, a2 should leave n2 (no matching pod on the node is Ready), but no other node can take it yet, name contains a1, a2"
         ],
     );
     check(&format!("{left} | a2 unmatched 2"), expect!["publish A hello.example.com at digitalocean: a1"]);
@@ -1874,7 +1887,7 @@ fn a_name_is_never_emptied() {
     check(
         "floating | publishes | n1 empty holds a1 | a1 unmatched 2 | record ours a1",
         expect![
-            "a1 stays on n1 until another node can take it: no matching pod on the node is Ready, name still contains a1: no address is on a matching node, and the controller never empties a name"
+            "a1 should leave n1 (no matching pod on the node is Ready), but no other node can take it yet, name still contains a1: no address is on a matching node, and the controller never empties a name"
         ],
     );
     check(

@@ -62,7 +62,7 @@ fn world(text: &str) -> World {
         reserved: BTreeMap::new(),
         failed: BTreeMap::new(),
     };
-    // Clauses about unknown objects come last, because they replace what the others add.
+    // Clauses that start with `no ` come last: they make a whole kind unknown, and so erase what other clauses add.
     let clauses: Vec<_> = text.split('|').map(str::trim).filter(|clause| !clause.is_empty()).collect();
     let (unknown, known): (Vec<_>, Vec<_>) = clauses.iter().partition(|clause| clause.starts_with("no "));
     known.into_iter().chain(unknown).for_each(|clause| read(&mut world, clause));

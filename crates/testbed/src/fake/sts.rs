@@ -42,7 +42,7 @@ pub struct Sts {
     pub lifetime: Duration,
     /// The secret access key.
     pub secret: String,
-    /// The session token, both of the credentials and of the metadata service.
+    /// Used twice: as the session token in the credentials, and as the token that the metadata service issues.
     pub session: String,
 }
 

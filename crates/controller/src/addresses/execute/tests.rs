@@ -97,7 +97,8 @@ impl AddressDriver for Cloud {
     }
 }
 
-/// Starts operations. Returns all polls within ten minutes, and when the last operation ended that is not refused.
+/// Starts operations and waits for all of them, except those whose polls are refused (`refused/…`). Returns every poll
+/// until ten minutes after that, and how long the waiting took.
 async fn looks(ids: impl Iterator<Item = String>) -> (Vec<(Duration, BTreeSet<String>)>, Duration) {
     let (cloud, poller, _polling) = Cloud::start();
     let mut ends = Vec::new();

@@ -74,8 +74,8 @@ impl Index {
         for (key, tracked) in &self.objects {
             let is_meant = |pool: &&Pool| pool.scope == *scope && pool.policy.mode.acts();
             let Some(pool) = self.world.pool(key).filter(is_meant) else { continue };
-            // `lastHolder` is written as soon as the address is attached, the state `Attached` a moment later. While
-            // reads may be stale, the state is `Unknown`.
+            // Not only `Attached` counts. The status gets `lastHolder` as soon as the address is attached, but may say
+            // `Moving` for a moment longer. While reads may be stale, it says `Unknown`.
             let is_on_its_holder = |status: &&AddressStatus| {
                 matches!(status.state, AddressState::Attached | AddressState::Moving | AddressState::Unknown)
             };

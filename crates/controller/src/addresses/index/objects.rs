@@ -137,7 +137,7 @@ impl Index {
         let consequence = if !sent.keeps_journal_and_holders(&answered) {
             tracing::error!(object = %key, %dropped, "the CRD drops status fields that the controller needs: apply the CRDs of this version");
             tracked.refused_until = Some(Instant::now() + OUTDATED_RETRY);
-            "the controller starts nothing for this object"
+            "the controller does not act on this object"
         } else {
             "the status lacks these fields"
         };

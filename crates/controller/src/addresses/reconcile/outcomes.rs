@@ -227,7 +227,7 @@ impl Reconciler {
                 self.cluster_due = Some(Instant::now() + CLUSTER_RETRY);
             }
             Err(error) => {
-                tracing::warn!(%error, "failed to read the namespace kube-system, so no DNS name is published: allow it or set DNS_OWNER_ID");
+                tracing::warn!(%error, "can't read the namespace kube-system, so the controller publishes no DNS name: grant get on this namespace, or set DNS_OWNER_ID");
                 self.cluster_due = Some(Instant::now() + CLUSTER_RETRY);
             }
         }

@@ -96,6 +96,10 @@ fn is_over(state: &Published, was_published: bool) -> bool {
         | Published::NotOurs(_)
         | Published::OwnedByOther(_) => true,
         Published::Failed(_) | Published::Unread => !was_published,
-        _ => false,
+        Published::Yes(_)
+        | Published::Publishing
+        | Published::LastKept(_)
+        | Published::Nothing
+        | Published::Would(_) => false,
     }
 }

@@ -294,7 +294,7 @@ impl Builder<'_> {
     /// What the message of the conditions mentions besides the reason.
     fn besides(&self) -> impl Iterator<Item = String> {
         let without = self.index.without.get(&self.pool.scope).map(|permission| {
-            format!("permission {permission} is missing, so the controller reads each VM instead")
+            format!("permission {permission} is missing, so the controller can't list addresses and reads each VM instead: grant it")
         });
         let unsupported = self.index.unsupported(&self.pool.key).filter(|_| self.refusal.is_none());
         let unsupported = unsupported.map(|(node, why)| format!("node {node} can't get an address: {why}"));
@@ -447,7 +447,15 @@ impl Builder<'_> {
             Verdict::Disabled | Verdict::Releasing | Verdict::Unmarked | Verdict::Leaving => {
                 (IpState::Disabled, None, None)
             }
-            other => (IpState::Error, None, Some(cut(&other.to_string(), self.address_message_max()))),
+            Verdict::Unsupported(_)
+            | Verdict::Foreign(_)
+            | Verdict::OwnedBy(_)
+            | Verdict::Missing
+            | Verdict::Unknown(_)
+            | Verdict::Waits(_)
+            | Verdict::WouldStep(_) => {
+                (IpState::Error, None, Some(cut(&verdict.to_string(), self.address_message_max())))
+            }
         };
         IpStatus {
             state,

@@ -253,7 +253,7 @@ async fn v8_refused_conditions_back_off_and_block_nothing_else() {
         let requests = leader.requests(first_lists(&["c"], vec![pool("p", 1)], Vec::new())).await;
         assert_eq!(requests[..3], ["POST ipaddressclaims", "PATCH c", "POST events"], "{code}");
         assert_eq!(requests[3..], ["GET clusters", "PATCH c/status"], "{code}");
-        // The controller still updates the annotation.
+        // Although the conditions were refused, the controller updates the annotation of the Cluster.
         let change = Change::All(vec![claim("c", "p").into()]);
         let requests = leader.requests(vec![Seen::Claims(change)]).await;
         assert_eq!(requests, ["PATCH c"], "{code}");

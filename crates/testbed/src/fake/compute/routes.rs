@@ -70,7 +70,8 @@ pub fn permissions_of(call: &str) -> Vec<&'static str> {
     spec(call).map(|spec| spec.permission).into_iter().chain(besides.iter().copied()).collect()
 }
 
-/// Returns the permissions of all calls. A test puts them into [`Compute::denied`](super::Compute::denied).
+/// Returns all permissions that any call needs. Tests deny all of them, or all but a few, with
+/// [`Compute::denied`](super::Compute::denied).
 pub fn permissions() -> impl Iterator<Item = &'static str> {
     SPECS.iter().flat_map(|spec| permissions_of(spec.name))
 }
