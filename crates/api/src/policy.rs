@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct Policy {
     /// Whether the controller acts. `Active`: it moves addresses and publishes records. `Observe`: a dry run. It lists
-    /// what it would do in `status.proposed` and changes nothing, but finishes moves that are already in flight.
-    /// Default: `Active`.
+    /// what it would do in `status.proposed` and changes nothing. A move that is in flight waits until the mode is
+    /// `Active` again. Default: `Active`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
 

@@ -384,7 +384,7 @@ async fn lead(
         biased;
         () = candidate.keep() => bail!("leadership was lost"),
         () = parts.lead(epoch) => {
-            tracing::info!("handing over: the next step would detach the address of this pod's own node");
+            tracing::info!("handing over: the next step would change the address of the node that this pod runs on");
             options.node.as_ref()
         }
         () = asked_to_stop.clone() => {

@@ -78,7 +78,7 @@ pub struct Settings {
     #[arg(long, env = "POD_NAMESPACE")]
     pub pod_namespace: Option<String>,
 
-    /// Node that the pod runs on. Before the leader moves the address of its own node, it hands over the lease
+    /// Node that the pod runs on. Before the leader changes the address of this node, it hands over the lease
     #[arg(long, env = "NODE_NAME")]
     pub node_name: Option<String>,
 

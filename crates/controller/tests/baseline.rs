@@ -361,6 +361,27 @@ fn names_that_users_of_0_1_0_rely_on_still_exist() {
     assert!(!has_name("reason", "Settle", &sources));
 }
 
+#[test]
+fn every_documented_reason_is_used() {
+    let sources = sources();
+    let is_used = |list: &str, name: &str| {
+        let used = format!("{list}::{name}");
+        let is_whole = |at: usize| {
+            let (before, after) =
+                (sources[..at].chars().next_back(), sources[at + used.len()..].chars().next());
+            ![before, after].iter().flatten().any(|next| next.is_alphanumeric())
+        };
+        sources.match_indices(&used).any(|(at, _)| is_whole(at))
+    };
+    let reasons = Reason::ALL.iter().map(|reason| ("Reason", reason.name()));
+    let events = EventReason::ALL.iter().map(|reason| ("EventReason", reason.name()));
+    let vips = VipReason::ALL.iter().map(|reason| ("VipReason", reason.name()));
+    let unused: Vec<_> =
+        reasons.chain(events).chain(vips).filter(|(list, name)| !is_used(list, name)).collect();
+    assert_eq!(unused, Vec::<(&str, &str)>::new());
+    assert!(!is_used("Reason", "Settle") && !is_used("Reason", "WriteRefused"));
+}
+
 /// Objects that 0.1.0 wrote, by the name of their file.
 fn objects() -> Vec<(String, Value)> {
     let entries = std::fs::read_dir(folder().join("objects")).unwrap();

@@ -61,6 +61,8 @@ impl ConditionType {
 pub struct ReasonRow {
     /// Which condition is True for this reason.
     pub condition: ConditionType,
+    /// Whether a status can have it. The controller does not write the status of an object that it can't decode.
+    pub is_in_status: bool,
     /// What it means.
     pub meaning: &'static str,
     /// What a person does about it.
@@ -68,15 +70,19 @@ pub struct ReasonRow {
 }
 
 const fn ready(meaning: &'static str, remedy: &'static str) -> ReasonRow {
-    ReasonRow { condition: ConditionType::Ready, meaning, remedy }
+    ReasonRow { condition: ConditionType::Ready, is_in_status: true, meaning, remedy }
 }
 
 const fn reconciling(meaning: &'static str, remedy: &'static str) -> ReasonRow {
-    ReasonRow { condition: ConditionType::Reconciling, meaning, remedy }
+    ReasonRow { condition: ConditionType::Reconciling, is_in_status: true, meaning, remedy }
 }
 
 const fn stalled(meaning: &'static str, remedy: &'static str) -> ReasonRow {
-    ReasonRow { condition: ConditionType::Stalled, meaning, remedy }
+    ReasonRow { condition: ConditionType::Stalled, is_in_status: true, meaning, remedy }
+}
+
+const fn only_event(meaning: &'static str, remedy: &'static str) -> ReasonRow {
+    ReasonRow { is_in_status: false, ..stalled(meaning, remedy) }
 }
 
 closed! {
@@ -200,7 +206,7 @@ closed! {
             "the status holds at most 1,000 addresses and 1,000 unfinished moves, and has no room for another",
             "wait until moves have finished; divide the addresses between two objects",
         ),
-        Undecodable => stalled(
+        Undecodable => only_event(
             "the controller can't decode the object, and does not act on it. It reports this by an Event only, \
              because it does not write the status of such an object",
             "[correct it](#an-object-cant-be-decoded)",
@@ -446,8 +452,10 @@ mod tests {
     fn n21_f18_the_tables_of_reasons_and_events_are_generated() {
         let mut rows = String::from("| reason | condition | meaning | what to do |\n|---|---|---|---|\n");
         for reason in Reason::ALL {
-            let (name, ReasonRow { condition, meaning, remedy }) = (reason.name(), reason.row());
-            writeln!(rows, "| `{name}` | {} | {meaning} | {remedy} |", condition.name()).unwrap();
+            let (name, ReasonRow { condition, is_in_status, meaning, remedy }) =
+                (reason.name(), reason.row());
+            let condition = if is_in_status { condition.name() } else { "none, only an Event" };
+            writeln!(rows, "| `{name}` | {condition} | {meaning} | {remedy} |").unwrap();
         }
         check("troubleshooting.md", "reasons", &rows);
 

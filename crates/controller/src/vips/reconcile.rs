@@ -672,7 +672,7 @@ impl VipReconciler {
     /// Publishes an Event without waiting for the response.
     fn publish(&mut self, event: NewEvent) {
         if self.events_in_flight >= EVENTS_IN_FLIGHT_MAX {
-            return tracing::debug!(note = event.note, "dropped an Event: too many are being sent");
+            return tracing::debug!(note = event.note, "dropped an Event: too many are in flight");
         }
         self.events_in_flight += 1;
         self.events_published += 1;

@@ -65,7 +65,7 @@ async fn seconds(count: u64) {
 fn changes(fake: &Fake<DigitalOcean>) -> Vec<String> {
     let line = |at: Duration, text: String| format!("{} ms {text}", at.as_millis());
     let change = |change: &CloudChange| match change {
-        CloudChange::Accepted { address, vm } => format!("told {address} {vm}"),
+        CloudChange::Accepted { address, vm } => format!("accepted {address} {vm}"),
         CloudChange::Failed { address, vm } => format!("failed {address} {vm}"),
         CloudChange::Attached { address, vm } => format!("attached {address} {vm}"),
         CloudChange::Detached { address, vm } => format!("detached {address} {vm}"),
@@ -96,7 +96,7 @@ async fn an_assignment_takes_effect_after_the_action_time() {
     let (_, action) = get(&fake, &format!("reserved_ips/{IP}/actions/{id}")).await;
     assert_eq!(action["action"]["status"], "completed");
     assert_eq!(action["action"]["completed_at"], "2026-01-01T00:00:01Z");
-    assert_eq!(changes(&fake), ["0 ms told 203.0.113.1 1", "1000 ms attached 203.0.113.1 1"]);
+    assert_eq!(changes(&fake), ["0 ms accepted 203.0.113.1 1", "1000 ms attached 203.0.113.1 1"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,7 +105,7 @@ async fn finished_actions_are_visible_without_another_request() {
     assign(&fake, IP, 1).await;
     assert_eq!(fake.with(|cloud| cloud.holder(IP)), None);
     seconds(5).await;
-    assert_eq!(changes(&fake), ["0 ms told 203.0.113.1 1", "1000 ms attached 203.0.113.1 1"]);
+    assert_eq!(changes(&fake), ["0 ms accepted 203.0.113.1 1", "1000 ms attached 203.0.113.1 1"]);
     assert_eq!(fake.with(|cloud| cloud.holder(IP)), Some(1));
 }
 
@@ -120,7 +120,7 @@ async fn a_move_detaches_and_attaches_at_the_same_moment() {
         changes(&fake),
         [
             "0 ms attached 203.0.113.1 1",
-            "0 ms told 203.0.113.1 2",
+            "0 ms accepted 203.0.113.1 2",
             "1000 ms detached 203.0.113.1 1",
             "1000 ms attached 203.0.113.1 2",
         ]
@@ -156,7 +156,7 @@ async fn invalid_assignments_are_refused() {
     let (_, body) = unassign(&fake, OTHER_IP).await;
     let message = "The floating IP already has a pending event.";
     assert_eq!(body, json!({ "id": "unprocessable_entity", "message": message }));
-    assert_eq!(changes(&fake), ["0 ms attached 203.0.113.1 1", "0 ms told 203.0.113.2 2"]);
+    assert_eq!(changes(&fake), ["0 ms attached 203.0.113.1 1", "0 ms accepted 203.0.113.2 2"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,7 +168,7 @@ async fn an_action_that_fails_late_changes_nothing() {
     seconds(1).await;
     let (_, action) = get(&fake, &format!("actions/{}", answer["action"]["id"])).await;
     assert_eq!(action["action"]["status"], "errored");
-    assert_eq!(changes(&fake), ["0 ms told 203.0.113.1 1", "1000 ms failed 203.0.113.1 1"]);
+    assert_eq!(changes(&fake), ["0 ms accepted 203.0.113.1 1", "1000 ms failed 203.0.113.1 1"]);
     assert_eq!(assign(&fake, IP, 1).await.0, 201, "the failed action released its locks");
 }
 
@@ -211,7 +211,8 @@ async fn deleting_a_droplet_frees_its_address_and_fails_actions() {
     seconds(1).await;
     let (_, action) = get(&fake, &format!("actions/{}", answer["action"]["id"])).await;
     assert_eq!(action["action"]["status"], "errored");
-    let expected = ["0 ms told 203.0.113.2 2", "0 ms detached 203.0.113.1 1", "1000 ms failed 203.0.113.2 2"];
+    let expected =
+        ["0 ms accepted 203.0.113.2 2", "0 ms detached 203.0.113.1 1", "1000 ms failed 203.0.113.2 2"];
     assert_eq!(changes(&fake)[1..], expected);
 }
 
@@ -257,7 +258,8 @@ async fn creating_an_address_for_a_droplet_also_assigns_it() {
     assert_eq!((status, &created["reserved_ip"]["locked"]), (202, &json!(true)));
     assert_eq!(created["links"]["actions"][0]["rel"], "assign_ip");
     seconds(1).await;
-    let accepted = ["0 ms created 203.0.113.3", "0 ms told 203.0.113.3 2", "1000 ms attached 203.0.113.3 2"];
+    let accepted =
+        ["0 ms created 203.0.113.3", "0 ms accepted 203.0.113.3 2", "1000 ms attached 203.0.113.3 2"];
     assert_eq!(changes(&fake), accepted);
     let (_, droplet) = get(&fake, "droplets/2").await;
     let networks = droplet["droplet"]["networks"]["v4"].as_array().unwrap().clone();
