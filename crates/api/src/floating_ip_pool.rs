@@ -166,8 +166,8 @@ pub struct FloatingIPPoolStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_tag: Option<String>,
 
-    /// When the controller last assigned an address of this pool to a node. The next leader continues the pause of
-    /// `assignmentCoolOffSeconds` from here.
+    /// When the controller last assigned an address of this pool to a node. `assignmentCoolOffSeconds` counts from this
+    /// time, also after a change of leader.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_assignment: Option<Time>,
 

@@ -26,7 +26,7 @@ pub struct Match {
 
     /// Taints that a matching node may have. A node with any other taint does not match. For example, tolerate
     /// `node.kubernetes.io/unschedulable` to let cordoned nodes match. Default: none. The controller ignores the taints
-    /// that Kubernetes sets on a NotReady node; `policy.failoverGraceSeconds` says how long such a node keeps its
+    /// that Kubernetes sets on a NotReady node; `policy.failoverGraceSeconds` sets how long such a node keeps its
     /// address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerations: Option<Vec<Toleration>>,

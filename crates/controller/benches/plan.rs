@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use api::NetIPAllocation;
 use controller::addresses::index::Index;
-use controller::addresses::watch::{Kind, Seen, SlimNode};
+use controller::addresses::watch::{Kind, Observed, SlimNode};
 use controller::kubernetes::decode::Change;
 use drivers::{Listed, Listing};
 use plan::{Address, Holding, Provider, Scope, Timestamp};
@@ -80,16 +80,18 @@ fn allocation(number: usize, addresses: &[Address]) -> NetIPAllocation {
 fn cluster(nodes: usize) -> (Index, usize) {
     let pools = nodes / POOL_SHARE;
     let mut index = Index::default();
-    index.see(Seen::Absent(Kind::Pods));
-    index.see(Seen::Absent(Kind::FloatingIPPools));
-    index.see(Seen::Nodes(Change::All((0..nodes).map(|number| node(number, pools, true).into()).collect())));
+    index.observe(Observed::Absent(Kind::Pods));
+    index.observe(Observed::Absent(Kind::FloatingIPPools));
+    index.observe(Observed::Nodes(Change::All(
+        (0..nodes).map(|number| node(number, pools, true).into()).collect(),
+    )));
     let addresses: Vec<Address> = (0..nodes * 2 / 3).map(address).collect();
     let share = addresses.len() / pools;
     let of_pool = |pool: usize| {
         &addresses[pool * share..if pool + 1 == pools { addresses.len() } else { (pool + 1) * share }]
     };
     let objects = (0..pools).map(|pool| allocation(pool, of_pool(pool)).into()).collect();
-    index.see(Seen::Allocations(Change::All(objects)));
+    index.observe(Observed::Allocations(Change::All(objects)));
     let mut listing = Listing::default();
     for pool in 0..pools {
         for (position, address) in of_pool(pool).iter().enumerate() {
@@ -104,7 +106,7 @@ fn cluster(nodes: usize) -> (Index, usize) {
         }
     }
     let tick = index.tick();
-    index.see_listing(&scope(), Ok(listing), tick);
+    index.observe_listing(&scope(), Ok(listing), tick);
     (index, pools)
 }
 
@@ -125,7 +127,7 @@ fn main() {
         for event in 0..EVENTS {
             let changed = node(event * 7 % size, pools, event % 2 == 1);
             let started = Instant::now();
-            index.see(Seen::Nodes(Change::Applied(Box::new(changed.into()))));
+            index.observe(Observed::Nodes(Change::Applied(Box::new(changed.into()))));
             let observed = Instant::now();
             let plan = plan::plan(&index.world, now());
             planning.push(observed.elapsed().as_secs_f64() * 1_000.0);

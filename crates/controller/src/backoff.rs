@@ -4,6 +4,8 @@
 //! itself.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::times::later;
@@ -20,10 +22,14 @@ pub struct Backoff<K> {
 /// Pass this as the version if a failure also delays later versions of the object.
 pub(crate) const ANY_VERSION: u64 = 0;
 
-#[derive(Clone, Copy, Debug)]
-struct Failure {
+/// The consecutive failures of a key.
+#[derive(Clone, Debug)]
+pub struct Failure {
     version: u64,
-    count: u32,
+    /// How many there were.
+    pub count: u32,
+    /// The last error.
+    pub why: Arc<str>,
     until: Instant,
 }
 
@@ -35,12 +41,38 @@ impl<K: Ord> Backoff<K> {
     }
 
     /// Records a failure of this version. Returns the number of consecutive failures.
-    pub fn failed(&mut self, key: K, version: u64) -> u32 {
-        let before = self.failures.get(&key).filter(|failure| failure.version == version);
-        let count = before.map_or(0, |failure| failure.count);
-        let until = later(Instant::now(), self.retry.grown(count));
-        self.failures.insert(key, Failure { version, count: count.saturating_add(1), until });
-        count.saturating_add(1)
+    pub fn failed(&mut self, key: K, version: u64, error: &impl Display) -> u32 {
+        let pause = self.retry.grown(self.count(&key, version));
+        self.failed_for(key, version, error, pause)
+    }
+
+    /// Records a failed call of a provider. Returns the number of consecutive failures and the pause, which depends on
+    /// the error. A call that was not sent is no failure.
+    pub fn failed_call(&mut self, key: K, error: &DriverError) -> (u32, Duration) {
+        let before = self.count(&key, ANY_VERSION);
+        let pause = self.retry.pause_after(error, before);
+        if matches!(error, DriverError::NotSent(_)) {
+            return (before, pause);
+        }
+        (self.failed_for(key, ANY_VERSION, error, pause), pause)
+    }
+
+    /// Like [`Self::failed`], with a pause that the caller chooses.
+    pub fn failed_for(&mut self, key: K, version: u64, error: &impl Display, pause: Duration) -> u32 {
+        let count = self.count(&key, version).saturating_add(1);
+        let (why, until) = (error.to_string().into(), later(Instant::now(), pause));
+        self.failures.insert(key, Failure { version, count, why, until });
+        count
+    }
+
+    /// The consecutive failures of a key, if there are any.
+    pub fn failure(&self, key: &K) -> Option<&Failure> {
+        self.failures.get(key)
+    }
+
+    fn count(&self, key: &K, version: u64) -> u32 {
+        let before = self.failures.get(key).filter(|failure| failure.version == version);
+        before.map_or(0, |failure| failure.count)
     }
 
     /// Resets the backoff of this key.
@@ -120,7 +152,7 @@ mod tests {
     async fn pauses(backoff: &mut Backoff<&str>, times: usize) -> Vec<u64> {
         let mut pauses = Vec::new();
         for _ in 0..times {
-            backoff.failed("a", 7);
+            backoff.failed("a", 7, &"late");
             let until = backoff.waits_until(&"a", 7).unwrap();
             pauses.push((until - Instant::now()).as_secs());
             tokio::time::sleep_until(until).await;
@@ -140,14 +172,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failure_delays_only_its_own_key_and_version() {
         let mut backoff = Backoff::new(Retry { shortest: SHORTEST, longest: 5 * SHORTEST });
-        assert_eq!(backoff.failed("a", 7), 1);
-        assert_eq!(backoff.failed("a", 7), 2);
+        assert_eq!(backoff.failed("a", 7, &"late"), 1);
+        assert_eq!(backoff.failed("a", 7, &"refused"), 2);
+        assert_eq!(&*backoff.failure(&"a").unwrap().why, "refused");
         assert!(backoff.waits_until(&"a", 7).is_some());
         assert_eq!(backoff.waits_until(&"b", 7), None);
         assert_eq!(backoff.waits_until(&"a", 8), None, "a new version may be tried at once");
-        assert_eq!(backoff.failed("a", 8), 1);
+        assert_eq!(backoff.failed("a", 8, &"late"), 1);
         assert!(backoff.next_due().is_some());
         backoff.retain(|key| *key != "a");
         assert_eq!(backoff.next_due(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_was_not_sent_is_no_failure() {
+        let mut backoff = Backoff::new(Retry { shortest: SHORTEST, longest: 60 * SHORTEST });
+        let refused = DriverError::Invalid("no".into());
+        let not_sent = DriverError::NotSent(NotSent { wait: 9 * SHORTEST });
+        assert_eq!(backoff.failed_call("a", &refused), (1, SHORTEST));
+        assert_eq!(backoff.failed_call("a", &not_sent), (1, 9 * SHORTEST));
+        assert_eq!(backoff.failed_call("a", &refused), (2, 2 * SHORTEST));
     }
 }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use tokio::net::TcpListener;
 
-/// Where a server listens, if it does.
+/// The address that a server listens on, or `Off` if the server is disabled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindAddress {
     /// The server is off. Written as `0`.
@@ -52,7 +52,9 @@ impl FromStr for BindAddress {
         if text == "0" {
             return Ok(Self::Off);
         }
-        let invalid = || format!("{text:?} is no address: write host:port, :port, or 0 for none");
+        let invalid = || {
+            format!("{text:?} is not a valid bind address: use host:port, :port, or 0 to disable the server")
+        };
         let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
         let unbracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         // Without brackets, the last part of an IPv6 address would be read as the port.

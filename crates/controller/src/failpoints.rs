@@ -1,7 +1,7 @@
 //! Failpoints: let a test kill or stop this process at a certain request. Compiled only with the feature `failpoints`,
 //! which no release has.
 //!
-//! The process counts every request to a cloud and every write to Kubernetes. The environment variable `FAILPOINT` says
+//! The process counts every request to a cloud and every write to Kubernetes. The environment variable `FAILPOINT` sets
 //! what happens at one of them. `kill-before:17` and `kill-after:17` kill the process with SIGKILL before or after
 //! request 17. `stop-before:addAccessConfig` stops it with SIGSTOP before the first request whose method and URL
 //! contain that text.

@@ -1,7 +1,7 @@
 //! Serves `/healthz`, `/readyz` and `/metrics`.
 //!
 //! In: the metrics and two bind addresses. Out: HTTP responses. The process is ready after it has read everything that
-//! it watches; a standby replica is ready too.
+//! it watches; a standby replica is ready too. It is healthy while its reconcile loops run.
 
 use anyhow::{Context, Result};
 use axum::Router;
@@ -52,8 +52,16 @@ fn health_routes(metrics: &Metrics, has_metrics: bool) -> Router {
             false => (StatusCode::SERVICE_UNAVAILABLE, "initial list of watched resources is incomplete"),
         }
     };
+    let for_health = metrics.clone();
+    let health = move || async move {
+        if for_health.is_healthy() {
+            (StatusCode::OK, "ok")
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, "a reconcile loop has not run for 30 seconds")
+        }
+    };
     let routes = if has_metrics { metrics_route(metrics) } else { Router::new() };
-    routes.route("/healthz", get(async || "ok")).route("/readyz", get(readiness))
+    routes.route("/healthz", get(health)).route("/readyz", get(readiness))
 }
 
 #[cfg(test)]
@@ -101,6 +109,20 @@ mod tests {
             found = ask => found,
             ended = serve(&metrics, health_at, metrics_at) => panic!("{ended:?}"),
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn healthz_fails_while_a_loop_hangs() {
+        let metrics = Metrics::new(&Identity::default()).unwrap();
+        let (first, second) = (metrics.pulse(), metrics.pulse());
+        first.beat();
+        second.beat();
+        assert!(metrics.is_healthy());
+        tokio::time::advance(Duration::from_secs(30)).await;
+        first.beat();
+        assert!(!metrics.is_healthy(), "the second loop hangs");
+        second.beat();
+        assert!(metrics.is_healthy());
     }
 
     #[tokio::test]

@@ -32,6 +32,8 @@ pub mod leadership;
 pub mod logs;
 pub mod metrics;
 pub mod providers;
+pub mod pulse;
+pub mod reconciler;
 pub mod runtime;
 pub mod settings;
 pub mod tasks;

@@ -1,8 +1,8 @@
 //! The registry of all metrics, and the metrics of the process itself.
 //!
 //! In: the metrics that the other modules register, under the names that existing dashboards and alerts use. Out: the
-//! text of `/metrics`. This module knows no types of other modules and makes no decisions. Only readiness is read back,
-//! for `/readyz`.
+//! text of `/metrics`. This module knows no types of other modules and makes no decisions. Only readiness is read back, for
+//! `/readyz`, and whether the loops run, for `/healthz`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,6 +10,8 @@ use prometheus::core::{Collector, Desc};
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+
+use crate::pulse::Pulse;
 
 /// Values of the labels `status` and `outcome`.
 pub(crate) const SUCCESS: &str = "success";
@@ -40,6 +42,7 @@ struct Inner {
     is_leader: IntGauge,
     ready: IntGauge,
     undecodable: IntGaugeVec,
+    pulses: Mutex<Vec<Pulse>>,
 }
 
 impl Metrics {
@@ -64,11 +67,11 @@ impl Metrics {
         )?;
         let undecodable = new.gauges(
             "ip_address_controller_undecodable_objects",
-            "Objects of a kind that the controller can't decode and does not act on",
+            "Objects that the controller can't decode and does not act on, by kind",
             &["kind"],
         )?;
-        let (pod, describing) = (identity.pod.clone(), Mutex::default());
-        Ok(Self(Arc::new(Inner { registry, pod, names, describing, is_leader, ready, undecodable })))
+        let (pod, describing, pulses) = (identity.pod.clone(), Mutex::default(), Mutex::default());
+        Ok(Self(Arc::new(Inner { registry, pod, names, describing, is_leader, ready, undecodable, pulses })))
     }
 
     /// Registers further metrics.
@@ -94,6 +97,18 @@ impl Metrics {
     /// Blocks scrapes while the caller rewrites gauges.
     pub(crate) fn describing(&self) -> MutexGuard<'_, ()> {
         self.0.describing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A pulse for a loop. The process is healthy while all of them beat.
+    pub fn pulse(&self) -> Pulse {
+        let pulse = Pulse::default();
+        self.0.pulses.lock().unwrap_or_else(PoisonError::into_inner).push(pulse.clone());
+        pulse
+    }
+
+    /// Whether all loops run.
+    pub fn is_healthy(&self) -> bool {
+        self.0.pulses.lock().unwrap_or_else(PoisonError::into_inner).iter().all(Pulse::is_alive)
     }
 
     /// Whether the controller has read everything that it watches.

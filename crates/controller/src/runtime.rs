@@ -33,6 +33,7 @@ use crate::providers::external_dns::ExternalDns;
 use crate::providers::listings::Clouds;
 use crate::providers::metered::metered;
 use crate::providers::metrics::ProviderMetrics;
+use crate::reconciler::Loop;
 use crate::settings::{Settings, VipOptions};
 use crate::vips::metrics::VipMetrics;
 use crate::vips::reconcile::{self as vips, VipReconciler};
@@ -223,16 +224,17 @@ pub async fn control(
         );
         addresses.sign_records_as(options.dns_owner.clone());
         addresses.limit_creations(options.created_max);
-        addresses
+        Loop::new(addresses, metrics.process.pulse())
     });
     let vips = options.vips.clone().map(|vips| {
         watches.push(crate::vips::watch::start(&watching, &line.to));
         let (fence, clock) = (Arc::clone(&fence), Arc::clone(&clock));
         let edges = vips::Edges { client: writing_vips, fence, clock };
         let retry = options.retry.at_most(VIP_RETRY_MAX);
-        VipReconciler::new(line.seen, edges, metrics.vips.clone(), &options.identity, retry, vips)
+        let vips = VipReconciler::new(line.seen, edges, metrics.vips.clone(), &options.identity, retry, vips);
+        Loop::new(vips, metrics.process.pulse())
     });
-    let mut parts = Parts { addresses, vips, metrics: metrics.process };
+    let mut parts = Reconcilers { addresses, vips, metrics: metrics.process };
     let asked_to_stop = asked_to_stop.shared();
     if !options.keeps_addresses && options.vips.as_ref().is_none_or(|vips| !vips.allocates) {
         // A process that only serves the runtime extension does not take part in leader election.
@@ -259,13 +261,13 @@ pub async fn control(
 }
 
 /// The reconcilers that share one lease. A part that is `None` never does anything.
-struct Parts {
-    addresses: Option<Reconciler>,
-    vips: Option<VipReconciler>,
+struct Reconcilers {
+    addresses: Option<Loop<Reconciler>>,
+    vips: Option<Loop<VipReconciler>>,
     metrics: Metrics,
 }
 
-impl Parts {
+impl Reconcilers {
     /// Watches without acting.
     async fn stand_by(&mut self) {
         let Self { addresses, vips, .. } = self;
@@ -293,7 +295,7 @@ impl Parts {
 
     /// The highest epoch in any journal.
     fn last_epoch(&self) -> Epoch {
-        self.addresses.as_ref().map(Reconciler::last_epoch).unwrap_or_default()
+        self.addresses.as_ref().map(|addresses| addresses.reconciler.last_epoch()).unwrap_or_default()
     }
 
     /// Leads with the given epoch. Returns when another process should take over.
@@ -302,8 +304,17 @@ impl Parts {
         let Self { addresses, vips, .. } = self;
         tokio::select! {
             biased;
-            () = of(addresses, async |addresses| addresses.lead(epoch).await) => {}
-            () = of(vips, async |vips| vips.lead().await) => {}
+            () = of(addresses, async |addresses| {
+                addresses.reconciler.begin_to_lead(epoch);
+                addresses.lead().await;
+            }) => {}
+            () = of(vips, async |vips| {
+                if vips.reconciler.allocates() {
+                    vips.lead().await;
+                } else {
+                    vips.stand_by().await;
+                }
+            }) => {}
         }
     }
 
@@ -335,7 +346,7 @@ async fn of<P>(part: &mut Option<P>, does: impl AsyncFnOnce(&mut P)) {
 /// Waits for the lease, and leads while this process holds it.
 async fn lead(
     candidate: &mut Candidate,
-    parts: &mut Parts,
+    parts: &mut Reconcilers,
     options: &Options,
     asked_to_stop: Shared<impl Future<Output = ()>>,
 ) -> Result<()> {
@@ -375,7 +386,7 @@ async fn lead(
     // A leader does not detach the address of its own node: it hands over, and the next leader detaches it. If this node
     // handed over and no other node has led since, there is no other replica, so this process detaches it.
     let own_node = options.node.clone().filter(|node| !candidate.was_handed_over_from(node));
-    parts.addresses.iter_mut().for_each(|addresses| addresses.spare(own_node.clone()));
+    parts.addresses.iter_mut().for_each(|addresses| addresses.reconciler.spare(own_node.clone()));
     // The previous leader can't write any more, so this epoch is higher than all earlier ones.
     let epoch = leadership::next_epoch(candidate.last_epoch(), parts.last_epoch());
     candidate.set_epoch(epoch).await.context("failed to write the epoch into the lease")?;

@@ -329,7 +329,8 @@ pub struct VipOptions {
     pub default_port: u16,
 }
 
-/// Adds a second dash to long flags with one, which Go accepts. Flags of one letter, such as `-V`, stay as they are.
+/// Adds the second dash to a long flag that has only one, such as `-zap-log-level`: Go programs accept both forms. A
+/// flag of one letter, such as `-V`, stays as it is.
 fn with_two_dashes(arguments: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = OsString> {
     arguments.into_iter().map(|argument| {
         let name = argument.to_str().and_then(|text| text.strip_prefix('-'));

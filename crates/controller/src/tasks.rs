@@ -27,15 +27,29 @@ impl<T: Send + 'static> Tasks<T> {
     /// Waits for the next task to end. Returns none if the set is empty. If the task panicked, the panic continues in
     /// the caller, so that it ends the process as in builds with `panic = "abort"`.
     pub async fn next(&mut self) -> Option<Result<T, JoinError>> {
-        match self.0.join_next().await {
-            Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            ended => ended,
-        }
+        resume_panic(self.0.join_next().await)
+    }
+
+    /// The result of a task that has ended, if there is one. A panic continues in the caller, as in [`Self::next`].
+    pub fn try_next(&mut self) -> Option<Result<T, JoinError>> {
+        resume_panic(self.0.try_join_next())
+    }
+
+    /// The number of tasks, also of those that have ended and whose result nobody took.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Whether the set has no tasks.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+fn resume_panic<T>(ended: Option<Result<T, JoinError>>) -> Option<Result<T, JoinError>> {
+    match ended {
+        Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        ended => ended,
     }
 }
 

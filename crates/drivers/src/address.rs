@@ -41,7 +41,7 @@ pub trait AddressDriver: Send + Sync {
         self.list(scope)
     }
 
-    /// Attaches a free address to a VM. If [`Traits::moves_in_one_call`] is set, another VM may hold the address. If an
+    /// Attaches a free address to a VM. If [`Properties::moves_in_one_call`] is set, another VM may hold the address. If an
     /// ephemeral address of the VM is in the way, it changes nothing and returns [`Progress::Occupied`].
     fn attach<'a>(
         &'a self,
@@ -127,7 +127,7 @@ pub trait AddressDriver: Send + Sync {
     ) -> BoxFuture<'a, Result<BTreeMap<VmId, MachineState>, DriverError>>;
 
     /// Properties of the provider.
-    fn traits(&self) -> Traits;
+    fn properties(&self) -> Properties;
 }
 
 /// The addresses of a scope, as the provider lists them.
@@ -171,7 +171,7 @@ pub struct Listed {
 }
 
 impl Listing {
-    /// What this listing says about one address.
+    /// What this listing contains about one address.
     pub fn get(&self, address: Address) -> Listed {
         let unlisted = |holding| Listed { holding, region: None, tag: None };
         match self.addresses.get(&address) {
@@ -231,7 +231,7 @@ pub enum Polled {
 
 /// Properties of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traits {
+pub struct Properties {
     /// Attaching an address also detaches it from its current holder, in the same operation.
     pub moves_in_one_call: bool,
     /// How long a read can return the state before a change that the provider has already confirmed.

@@ -91,11 +91,11 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// How urgent requests are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Haste {
+pub enum Urgency {
     /// It can wait. A part of each limit is reserved for requests that can't.
     Ordinary,
     /// Like `Ordinary`, but it detaches a working address, so the calls that attach it again must follow soon.
-    TakingOff,
+    Detaching,
     /// It moves an address off a failed or deleted node.
     Urgent,
     /// A listing or a poll of operations. Nothing else can proceed without it, and its result is current however late
@@ -111,14 +111,14 @@ const JITTER: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug)]
 pub struct Priority {
     /// How urgent the request is.
-    pub haste: Haste,
+    pub urgency: Urgency,
     /// Whether earlier requests of the same step would be wasted without this one.
     pub has_begun: bool,
 }
 
 impl Priority {
     fn is_urgent(self) -> bool {
-        matches!(self.haste, Haste::Urgent | Haste::Reading)
+        matches!(self.urgency, Urgency::Urgent | Urgency::Reading)
     }
 
     /// The rank in the queue. A request waits behind all requests of the same or a lower rank.
@@ -127,7 +127,7 @@ impl Priority {
             (true, true) => 0,
             (true, false) => 1,
             (false, true) => 2,
-            (false, false) if self.haste == Haste::Ordinary => 3,
+            (false, false) if self.urgency == Urgency::Ordinary => 3,
             (false, false) => 4,
         }
     }
@@ -139,8 +139,8 @@ tokio::task_local! {
 
 /// Sets the urgency of all requests that a future sends. The requests belong to one step: after the first one, the
 /// others count as begun.
-pub async fn with_haste<F: Future>(haste: Haste, future: F) -> F::Output {
-    with_priority(Priority { haste, has_begun: haste == Haste::Reading }, future).await
+pub async fn with_haste<F: Future>(urgency: Urgency, future: F) -> F::Output {
+    with_priority(Priority { urgency, has_begun: urgency == Urgency::Reading }, future).await
 }
 
 /// Like [`with_haste`], for a future that may continue a step that another future has begun.
@@ -154,7 +154,7 @@ pub fn budgeted(service: HttpService, limits: &[Limit]) -> HttpService {
     let send = move |request: Request<Bytes>| {
         let (mut service, budget) = (service.clone(), budget.clone());
         async move {
-            let alone = Priority { haste: Haste::Ordinary, has_begun: false };
+            let alone = Priority { urgency: Urgency::Ordinary, has_begun: false };
             let priority = PRIORITY.try_with(Cell::get).unwrap_or(alone);
             let sent = budget.take(&request, priority).await?;
             // Outside of [`with_haste`], each request is a step of its own.
@@ -244,7 +244,7 @@ impl Budget {
     async fn take(&self, request: &Request<Bytes>, priority: Priority) -> Result<Sent, NotSent> {
         let latest = later(Instant::now(), WAIT_MAX);
         // A listing does not queue: without it, nothing else can proceed.
-        let mut has_queued = priority.haste == Haste::Reading;
+        let mut has_queued = priority.urgency == Urgency::Reading;
         loop {
             let now = Instant::now();
             let next = match self.try_take(request, priority, now) {
@@ -253,7 +253,7 @@ impl Budget {
                 Err(next) if has_queued => next,
                 Err(_) => self.turn(request, priority, now),
             };
-            if next > latest && priority.haste != Haste::Reading {
+            if next > latest && priority.urgency != Urgency::Reading {
                 return Err(NotSent { wait: next.saturating_duration_since(now) });
             }
             has_queued = true;

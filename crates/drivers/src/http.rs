@@ -86,8 +86,8 @@ impl Path {
         Self::default().and(template, values)
     }
 
-    /// The path of a resource ID from the provider, such as `/subscriptions/s/resourceGroups/g`. Each part of the ID is
-    /// encoded as a value.
+    /// The path of a resource ID from the provider, such as `/subscriptions/s/resourceGroups/g`. Each segment of the ID
+    /// is percent-encoded.
     pub fn of_id(id: &str) -> Self {
         id.trim_start_matches('/').split('/').fold(Self::default(), |path, part| {
             let template = if path.text.is_empty() { "{}" } else { "/{}" };

@@ -27,7 +27,7 @@ pub mod rfc2136;
 pub mod times;
 pub mod tokens;
 
-pub use address::{AddressDriver, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
+pub use address::{AddressDriver, Listed, Listing, Operation, Polled, Progress, Properties, Tags};
 pub use error::{DriverError, NotSent};
 pub use provider_id::{machine_of, unsupported};
 pub use times::Seconds;

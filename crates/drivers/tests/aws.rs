@@ -159,7 +159,7 @@ async fn an_address_is_attached_and_moves_by_detaching_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_done_change_is_a_no_op_and_a_foreign_holder_a_conflict() {
+async fn no_change_is_sent_if_already_done_or_held_by_another_vm() {
     let (fake, driver, scope) = account();
     assert_eq!(driver.detach(&scope, address(ADDRESS), &vm(ONE)).await.unwrap(), Progress::Done);
     assert_eq!(driver.detach(&scope, address("203.0.113.99"), &vm(ONE)).await.unwrap(), Progress::Done);

@@ -389,7 +389,7 @@ mod at_compute_engine {
     }
 
     /// The VMs that lost their ephemeral address.
-    fn stripped(fake: &Fake<compute::Compute>) -> Vec<String> {
+    fn vms_that_lost_ephemeral(fake: &Fake<compute::Compute>) -> Vec<String> {
         let of = |done: Done| match done.change {
             CloudChange::EphemeralRemoved { vm, .. } => Some(vm),
             _ => None,
@@ -414,7 +414,7 @@ mod at_compute_engine {
             finish(&driver, async || driver.restore(&scope, address(ADDRESS), &target).await).await.unwrap();
         }
         println!("ledger: {:#?}", fake.ledger().done);
-        assert_eq!(stripped(&fake), [format!("demo/{ZONE}/three")], "failed: {failed:?}");
+        assert_eq!(vms_that_lost_ephemeral(&fake), [format!("demo/{ZONE}/three")], "failed: {failed:?}");
         let (holder, own) =
             fake.with(|project| (project.holder(ADDRESS), project.has_ephemeral(ZONE, "one")));
         assert_eq!(holder, Some(format!("demo/{ZONE}/three")));
@@ -430,7 +430,7 @@ mod at_compute_engine {
             let refused = driver.replace(&scope, address(ADDRESS), &target).await.unwrap_err();
             assert!(matches!(&refused, DriverError::Conflict(why) if why.contains(ONE)), "{refused}");
         }
-        assert_eq!(stripped(&fake), Vec::<String>::new());
+        assert_eq!(vms_that_lost_ephemeral(&fake), Vec::<String>::new());
     }
 
     #[tokio::test(start_paused = true)]
@@ -442,7 +442,7 @@ mod at_compute_engine {
         }
         let restored = driver.restore(&scope, address(ADDRESS), &vm(ONE)).await;
         assert!(matches!(restored, Err(DriverError::Conflict(_))), "{restored:?}");
-        assert_eq!(stripped(&fake), Vec::<String>::new());
+        assert_eq!(vms_that_lost_ephemeral(&fake), Vec::<String>::new());
         assert_eq!(fake.with(|project| project.interface_of(ADDRESS)).as_deref(), Some("nic1"));
     }
 

@@ -73,17 +73,19 @@ impl CreationDecision {
         Self { action: Some(action), lacking, reads: None }
     }
 
-    fn say(lacking: Lacking) -> Self {
+    fn without_action(lacking: Lacking) -> Self {
         Self { action: None, lacking: Some(lacking), reads: None }
     }
 }
 
-/// How many addresses may still be created, over all accounts and pools.
+/// How many addresses the controller may still create, over all accounts and pools: `CREATED_ADDRESSES_MAX` minus
 ///
-/// An address counts if the provider shows the mark of a controller on it, even if its pool was deleted or belongs to
-/// another cluster that shares the account: it costs the same. If the credentials can't read the marks of an account,
-/// an address counts if the status of its pool says that it was created. Addresses of requests in flight count too, and
-/// so do those that a request without an answer may have created.
+/// - the addresses on which the provider shows the mark of a controller. Their pool may be deleted, or may belong to
+///   another cluster that shares the account: they cost the same.
+/// - if the credentials can't read the marks of an account, the addresses that the controller created according to the
+///   status of their pool
+/// - the created addresses that the controller is writing into a spec
+/// - the addresses that requests in flight may create, and those that a request without a response may have created
 #[derive(Debug)]
 pub(crate) struct Room {
     max: usize,
@@ -180,11 +182,11 @@ impl Case<'_> {
         match (pool.policy.mode, self.account()) {
             _ if *lacking == 0 => CreationDecision::default(),
             (Mode::Refused | Mode::Leaving, _) => CreationDecision::default(),
-            _ if !unlisted.is_empty() => CreationDecision::say(Lacking::Unlisted(unlisted)),
-            (Mode::Observe, _) => CreationDecision::say(Lacking::WouldCreate(*lacking)),
-            _ if pool.region.is_none() => CreationDecision::say(Lacking::NoRegion),
+            _ if !unlisted.is_empty() => CreationDecision::without_action(Lacking::Unlisted(unlisted)),
+            (Mode::Observe, _) => CreationDecision::without_action(Lacking::WouldCreate(*lacking)),
+            _ if pool.region.is_none() => CreationDecision::without_action(Lacking::NoRegion),
             (Mode::Active, None) => unread(Reads::AtOnce),
-            (Mode::Active, Some(_)) if self.left == 0 => CreationDecision::say(self.full()),
+            (Mode::Active, Some(_)) if self.left == 0 => CreationDecision::without_action(self.full()),
             (Mode::Active, Some(account)) => self.begin(account),
         }
     }
@@ -193,7 +195,9 @@ impl Case<'_> {
     fn with_entry(&self, entry: &Creation, now: Timestamp) -> CreationDecision {
         let Self { world, pool, lacking, left, .. } = *self;
         match pool.policy.mode {
-            Mode::Observe if lacking > 0 => return CreationDecision::say(Lacking::WouldCreate(lacking)),
+            Mode::Observe if lacking > 0 => {
+                return CreationDecision::without_action(Lacking::WouldCreate(lacking));
+            }
             Mode::Observe | Mode::Refused => return CreationDecision::default(),
             Mode::Active | Mode::Leaving => {}
         }
@@ -202,13 +206,13 @@ impl Case<'_> {
         }
         let is_under_way = world.in_flight.creations.contains_key(&pool.key);
         if is_under_way || entry.written == PENDING || !pool.adopted.is_empty() {
-            return CreationDecision::say(Lacking::Creating(lacking.max(1)));
+            return CreationDecision::without_action(Lacking::Creating(lacking.max(1)));
         }
         let Some(account) = self.account().filter(|account| account.as_of > entry.written) else {
             return unread(Reads::AtOnce);
         };
         if entry.tag.is_some() && !account.can_tag {
-            return CreationDecision::say(Lacking::TagsHidden);
+            return CreationDecision::without_action(Lacking::TagsHidden);
         }
         let found = self.new_since(entry);
         match (&entry.tag, found.is_empty()) {
@@ -217,7 +221,9 @@ impl Case<'_> {
                 return CreationDecision::act(CreationAction::Adopt(found), lacking);
             }
             (Some(_), false) => return CreationDecision::act(CreationAction::Adopt(found), lacking),
-            (None, false) if entry.may_have_asked => return CreationDecision::say(Lacking::Ambiguous(found)),
+            (None, false) if entry.may_have_asked => {
+                return CreationDecision::without_action(Lacking::Ambiguous(found));
+            }
             (None, false) => return self.begin(account),
             (_, true) => {}
         }
@@ -231,7 +237,7 @@ impl Case<'_> {
         }
         let unlisted = self.made_and_unlisted();
         if !unlisted.is_empty() {
-            return CreationDecision::say(Lacking::Unlisted(unlisted));
+            return CreationDecision::without_action(Lacking::Unlisted(unlisted));
         }
         if left == 0 {
             let finish = CreationDecision::act(CreationAction::Finish, 0);
@@ -242,9 +248,11 @@ impl Case<'_> {
             return self.begin(account);
         }
         if let Some(pause) = world.avoid_creations.get(&pool.key).filter(|pause| now < pause.until) {
-            return CreationDecision::say(Lacking::Failed(pause.clone()));
+            return CreationDecision::without_action(Lacking::Failed(pause.clone()));
         }
-        let Some(region) = pool.region.clone() else { return CreationDecision::say(Lacking::NoRegion) };
+        let Some(region) = pool.region.clone() else {
+            return CreationDecision::without_action(Lacking::NoRegion);
+        };
         let count = if entry.tag.is_some() { lacking.min(AT_ONCE_MAX).min(left) } else { 1 };
         CreationDecision::act(CreationAction::Ask { count, region, tag: entry.tag.clone() }, lacking)
     }
@@ -252,12 +260,12 @@ impl Case<'_> {
     /// Starts a creation with an entry that lists the existing addresses.
     fn begin(&self, account: &Account) -> CreationDecision {
         if self.pool.is_tag_used && !account.can_tag {
-            return CreationDecision::say(Lacking::TagsHidden);
+            return CreationDecision::without_action(Lacking::TagsHidden);
         }
         let tag = account.can_tag.then(|| Arc::clone(self.tag));
         let before = tag.as_ref().map_or_else(|| self.unlisted(), |tag| self.tagged(tag));
         match before.len() {
-            too_many if too_many > BEFORE_MAX => CreationDecision::say(Lacking::TooMany(too_many)),
+            too_many if too_many > BEFORE_MAX => CreationDecision::without_action(Lacking::TooMany(too_many)),
             _ => {
                 let (epoch, written) = (self.world.epoch, Tick::default());
                 let entry = Creation { tag, before, may_have_asked: false, epoch, written };

@@ -55,7 +55,7 @@ pub(crate) fn next(
     let stays = |verdict: &Verdict| match verdict {
         Verdict::Moving(_) | Verdict::Queued(_) | Verdict::Unknown(_) | Verdict::Waits(_) => false,
         Verdict::Settled(_)
-        | Verdict::Lingers(..)
+        | Verdict::NoMatch(..)
         | Verdict::NoNode
         | Verdict::OtherRegion(..)
         | Verdict::Unsupported(_)

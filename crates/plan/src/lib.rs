@@ -67,7 +67,7 @@ pub use pool::{
     ADDRESSES_MAX, Creation, Journal, Mode, Move, PENDING, Pods, Policy, Pool, Spread, Takeover, Target,
     Tenancy,
 };
-pub use reasons::{ConditionType, EventReason, Reason, VipConditionType, VipReason};
+pub use reasons::{ConditionType, EventReason, Reason, VipReason};
 pub use record::{
     DnsProvider, InFlightRecord, Publication, RecordFact, RecordKind, RecordName, RecordSet, Source,
 };

@@ -123,7 +123,7 @@ pub(crate) fn next(
 }
 
 /// The next step if no VM has an ephemeral address: the rows of the truth table from top to bottom.
-#[expect(clippy::too_many_arguments, reason = "these are the columns of the truth table")]
+#[expect(clippy::too_many_arguments, reason = "the arguments are the inputs of the truth table")]
 fn towards_target(
     world: &World,
     pool: &Pool,
@@ -251,7 +251,7 @@ fn turn(world: &World, pool: &Pool, address: Address, entry: &Move, now: Timesta
 
 /// How many addresses of each scope may be detached because of moves that can wait. An address counts unless it is
 /// known to be on a VM. Addresses of lost holders don't count: no one detached them from a node that served them.
-pub(crate) fn in_the_air(world: &World) -> BTreeMap<Scope, usize> {
+pub(crate) fn detached_for_moves(world: &World) -> BTreeMap<Scope, usize> {
     let mut counts = BTreeMap::new();
     // The controller moves no address of an object that it does not act on.
     for pool in world.pools().filter(|pool| pool.policy.mode.acts()) {

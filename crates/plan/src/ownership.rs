@@ -21,8 +21,8 @@ pub(crate) struct Ownership {
 }
 
 impl Ownership {
-    /// The owner is the object whose journal names the address, otherwise the oldest object that lists it, otherwise
-    /// the first by name.
+    /// The owner is an object whose journal names the address. If there is none, it is an object that lists it. Among
+    /// several, it is the oldest one, and among those of the same age the first by kind, namespace and name.
     pub(crate) fn new<'a>(pools: impl Iterator<Item = &'a Pool>) -> Self {
         let pools: Vec<&Pool> = pools.collect();
         let mut order: Vec<usize> = (0..pools.len()).collect();

@@ -26,7 +26,7 @@
 //! on a VM that is not ours                                leave it, or policy.takeover     Foreign
 //! free, or on a VM of ours that has to give it up         move it to a fit, free node      Moving
 //!   and there is no such node:  UntilDrained, drained     detach it                        Moving
-//!                               otherwise                 leave it                         Lingers, NoNode,
+//!                               otherwise                 leave it                         NoMatch, NoNode,
 //!                                                                                          OtherRegion
 //! ```
 //!
@@ -91,7 +91,7 @@ pub fn plan(world: &World, now: Timestamp) -> Plan {
         marked: BTreeMap::new(),
         tally: Tally::default(),
         urgent_turns: moves::urgent_turns(world, now),
-        in_the_air: moves::in_the_air(world),
+        detached_for_moves: moves::detached_for_moves(world),
         unknown: BTreeSet::new(),
         room: creation::Room::of(world),
         journalled: Vec::new(),
@@ -117,7 +117,7 @@ struct Planner<'a> {
     /// For each scope, until when its last urgent move waits for the rate limit.
     urgent_turns: BTreeMap<Scope, Timestamp>,
     /// For each scope, how many addresses are detached because of moves that can wait.
-    in_the_air: BTreeMap<Scope, usize>,
+    detached_for_moves: BTreeMap<Scope, usize>,
     /// Scopes with an address in an unknown state that has no move.
     unknown: BTreeSet<Scope>,
     /// How many addresses may still be created, if there is a limit.
@@ -264,7 +264,7 @@ impl<'a> Planner<'a> {
     /// address there.
     fn left<'p>(&self, pool: &'p Pool, address: Address, to: Option<&Target>) -> Option<&'p VmId> {
         let is_left = |vm: &&VmId| self.world.node_of(vm).is_some() && to.is_none_or(|to| to.vm != **vm);
-        lent_to(pool, address).filter(is_left)
+        ephemeral_replaced_on(pool, address).filter(is_left)
     }
 
     /// Starts a move without a new node.
@@ -447,10 +447,10 @@ impl<'a> Planner<'a> {
             self.ask_again(Some(turn));
             return false;
         }
-        let in_the_air = self.in_the_air.entry(scope.clone()).or_default();
+        let detached_for_moves = self.detached_for_moves.entry(scope.clone()).or_default();
         // When one of them is attached, that is an event, which leads to another plan.
-        let may = *in_the_air < moves::DETACHED_MAX;
-        *in_the_air += usize::from(may);
+        let may = *detached_for_moves < moves::DETACHED_MAX;
+        *detached_for_moves += usize::from(may);
         may
     }
 
@@ -467,7 +467,9 @@ impl<'a> Planner<'a> {
         self.count_loss(pool, address, known.map(|known| &known.fact));
         let Some(Known { fact, slot }) = known else {
             self.plan.read_again.insert(pool.scope.clone());
-            return Some(Verdict::Unknown("the controller has not listed the account yet".into()));
+            return Some(Verdict::Unknown(
+                "the controller has not listed the addresses of the account yet".into(),
+            ));
         };
         let is_leaving = pool.policy.mode == Mode::Leaving;
         let mut seek = |holder| {
@@ -559,7 +561,7 @@ impl<'a> Planner<'a> {
         });
         let placed = self.place(&seekers, ranked);
 
-        let mut actions = Actions::default();
+        let mut actions = DisjointSteps::default();
         let mut journalled = std::mem::take(&mut self.journalled);
         journalled.sort_by_key(|step| !step.is_urgent);
         for step in journalled {
@@ -619,7 +621,7 @@ impl<'a> Planner<'a> {
     fn wait_for_confirmation(&mut self, step: Step) {
         let Some(tripped) = self.plan.tripped.get(&step.scope) else { return };
         let waits = Verdict::Waits(Waits::ForConfirmation(tripped.clone()));
-        self.say(&step.pool, step.address, waits);
+        self.set_verdict(&step.pool, step.address, waits);
     }
 
     /// Holds back new moves that do not fit into the object's status.
@@ -660,12 +662,12 @@ impl<'a> Planner<'a> {
             fits
         });
         for (pool, address) in held_back {
-            self.say(&pool, address, Verdict::Waits(Waits::ForRoom));
+            self.set_verdict(&pool, address, Verdict::Waits(Waits::ForRoom));
         }
     }
 
     /// Replaces the verdict of an address.
-    fn say(&mut self, pool: &PoolKey, address: Address, verdict: Verdict) {
+    fn set_verdict(&mut self, pool: &PoolKey, address: Address, verdict: Verdict) {
         let present = self.plan.verdicts.get_mut(pool).into_iter().flatten();
         for (_, present) in present.filter(|(of, _)| *of == address) {
             present.clone_from(&verdict);
@@ -801,7 +803,7 @@ impl<'a> Planner<'a> {
                     return self.ask_for_again(pool, address, holder);
                 }
                 Some(HeldBy { vm, node, why, .. }) => {
-                    return (None, Verdict::Lingers(vm.clone(), node.clone(), *why));
+                    return (None, Verdict::NoMatch(vm.clone(), node.clone(), *why));
                 }
             }
         }
@@ -859,14 +861,14 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Steps of which no two share an address or a VM.
+/// The steps of a plan. No two calls to a cloud use the same VM.
 #[derive(Default)]
-struct Actions {
+struct DisjointSteps {
     steps: Vec<Step>,
     machines: BTreeSet<VmId>,
 }
 
-impl Actions {
+impl DisjointSteps {
     /// Adds a step of an unfinished move, unless an earlier call uses one of its VMs.
     fn add(&mut self, step: Step, world: &World) {
         if step.action.is_call() {
@@ -887,7 +889,7 @@ fn step(pool: &Pool, address: Address, is_urgent: bool, action: Action) -> Step 
 }
 
 /// The last holder of an address, if it had an ephemeral address before.
-fn lent_to(pool: &Pool, address: Address) -> Option<&VmId> {
+fn ephemeral_replaced_on(pool: &Pool, address: Address) -> Option<&VmId> {
     pool.last_holders.get(&address).filter(|_| pool.replaced_ephemeral.contains(&address))
 }
 
@@ -895,7 +897,7 @@ fn lent_to(pool: &Pool, address: Address) -> Option<&VmId> {
 /// that it returns to.
 fn to_restore(pool: &Pool, address: Address, from: Option<&VmId>, to: Option<&Target>) -> BTreeSet<VmId> {
     let end = from.or_else(|| to.map(|to| &to.vm));
-    end.filter(|vm| lent_to(pool, address) == Some(*vm)).into_iter().cloned().collect()
+    end.filter(|vm| ephemeral_replaced_on(pool, address) == Some(*vm)).into_iter().cloned().collect()
 }
 
 /// Whether an address may not be on the VM that the cloud reports, because the change that attached it failed. If the

@@ -176,7 +176,8 @@ impl Move {
     }
 }
 
-/// The time of an entry that is not written yet. No fact is newer, so the controller makes no call for it.
+/// The tick of a journal entry that is not in the status yet. It is later than every fact, so the controller makes no
+/// call for the entry until it is written.
 pub const PENDING: Tick = Tick(u64::MAX);
 
 /// The target of a move.

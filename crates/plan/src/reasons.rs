@@ -2,15 +2,16 @@
 //! about it.
 //!
 //! Scripts and alerts of users compare these names, so a name never changes. A test writes the tables in `docs` from
-//! these lists. This module never decides which reason an address has: `verdicts` and `vips` do. If the
-//! controller can't act on an object at all, its `resources` and `index` modules choose the reason.
+//! these lists. This module never decides which reason an address has: `verdicts` and `vips` do. If the controller
+//! can't act on an object at all, its `resources` and `index` modules choose the reason. The condition types of a
+//! Cluster are in `vips::Role`, one for each role.
 
 /// Defines an enum whose variants are names that users rely on, each with a row of a table.
 macro_rules! closed {
-    ($(#[$meta:meta])* $enum:ident: $row:ident { $($name:ident => $value:expr,)* }) => {
+    ($(#[$meta:meta])* $enum:ident: $row:ty { $($name:ident => $value:expr,)* }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "its row says what each one means")]
+        #[allow(missing_docs, reason = "its row explains each one")]
         pub enum $enum { $($name),* }
 
         impl $enum {
@@ -22,7 +23,7 @@ macro_rules! closed {
                 match self { $(Self::$name => stringify!($name)),* }
             }
 
-            /// What the table in the docs says about it.
+            /// Its row in the table of the docs.
             pub const fn row(self) -> $row {
                 match self { $(Self::$name => $value),* }
             }
@@ -102,13 +103,15 @@ closed! {
         ),
         Moving => reconciling(
             "a move is in flight",
-            "wait; the cloud takes a few seconds for each move",
+            "wait; the cloud takes a few seconds for each move. If it takes more than a minute, look for the Event \
+             `MoveFailed`, which contains the error of the cloud, and at the operations of the cloud",
         ),
         Queued => reconciling(
-            "many addresses of the account are moving. For moves that can wait, at most 96 addresses of an \
-             account are detached at a time. This address still works on its current VM",
-            "wait. If it takes long, look for addresses with the reason `Failed` or `Moving`: this one waits until \
-             they are attached",
+            "many addresses of the account are moving. The controller moves addresses off failed nodes first, and \
+             detaches at most 96 working addresses of an account at a time. This address still works on its \
+             current VM",
+            "wait. If the address stays `Queued`, look for addresses of the same account with the reason `Failed` \
+             or `Moving`: the controller moves this address after it has attached enough of those",
         ),
         NoNode => reconciling(
             "the address is attached to no VM, and no node can take it",
@@ -121,7 +124,7 @@ closed! {
         ),
         NoMatch => reconciling(
             "the address is on a node that should not have it, and no other node can take it. It still works \
-             there. The message says what is wrong with the node",
+             there. The message names what is wrong with the node",
             "fix that node, or bring up another one",
         ),
         Unknown => reconciling(
@@ -185,12 +188,12 @@ closed! {
         ),
         Missing => stalled(
             "the cloud does not know the address",
-            "wrong project or a typing error: correct the list. If the address was released, reserve it again if \
-             the cloud allows it",
+            "correct the list: a typo, or an address of another project, subscription, region or account than \
+             that of the nodes. If the address was released, reserve it again if the cloud allows it",
         ),
         UnsupportedAddress => stalled(
-            "the cloud can't attach such an address to a VM: an IPv6 address at Google Cloud. The controller \
-             leaves it alone",
+            "it is an IPv6 address at Google Cloud, where the controller attaches only IPv4 addresses. The \
+             controller does not change it",
             "remove it from the list",
         ),
         NewerJournal => stalled(
@@ -217,7 +220,7 @@ closed! {
         ),
         UnsupportedNode => stalled(
             "the VMs of all matching nodes are of a kind that can't have such an address; the message names one \
-             and says why",
+             and the reason",
             "use other VMs; at Azure, [single virtual machines or scale sets with Flexible \
              orchestration](guides/azure.md#which-address-fits-which-node)",
         ),
@@ -248,8 +251,8 @@ closed! {
              limit](guides/floatingippool.md#addresses-that-are-created)",
         ),
         UnlistedAddresses => stalled(
-            "this pool needs more addresses, but no object lists some that the controller created for it; the \
-             message names them (FloatingIPPool)",
+            "this pool needs more addresses. The controller creates none, because it already created some for \
+             this pool that no object lists; the message names them (FloatingIPPool)",
             "if a tool removed them, put them back and [let the tool ignore `spec.ips`](guides/argo-cd.md). To \
              replace them, release them at the cloud, or add them to the annotation \
              `netinfra.darkbrains.com/not-created`",
@@ -257,7 +260,7 @@ closed! {
         NoTags => stalled(
             "the token may not use projects. Without them, the controller could lose track of a new address, or \
              can't see the addresses that it created in a project (FloatingIPPool)",
-            "allow the token to use projects (takes effect within ten minutes), or list addresses in `spec.ips`",
+            "give the DigitalOcean token the scopes `project:read` and `project:create` (takes effect within ten minutes), or list addresses in `spec.ips`",
         ),
         RecordNotOurs => stalled(
             "the DNS name has records that the controller did not create, and not all of their values are \
@@ -283,7 +286,8 @@ closed! {
         ),
         NothingToPublish => reconciling(
             "no address is on a matching node, and the DNS name has no records yet",
-            "bring up a matching node",
+            "add a Ready node that matches the object. For a NodeDNSRecordSet, the node needs an address of the \
+             `addressType`",
         ),
         RecordFailed => reconciling(
             "the controller could not read or write the DNS name. The message contains the error of the provider \
@@ -300,7 +304,8 @@ closed! {
         ),
         LastAddressesKept => reconciling(
             "no address is left for the DNS name, so it keeps the last ones: the controller never empties a name",
-            "bring up a matching node",
+            "add a Ready node that matches the object. For a NodeDNSRecordSet, the node needs an address of the \
+             `addressType`",
         ),
         NoRegion => stalled(
             "the controller has to create addresses, but the object has no region (FloatingIPPool)",
@@ -343,7 +348,7 @@ closed! {
         AddressAttached => normal("node", "an address was attached to this node"),
         AddressDetached => normal("node", "an address was detached from this node"),
         MoveFailed => warning("object", "the provider refused a call or did not answer; the note contains its error message"),
-        MoveGivenUp => normal("object", "the controller abandoned a move that no longer makes sense, and looks for another node"),
+        MoveGivenUp => normal("object", "the controller abandoned a move because something changed, for example the target can no longer take the address; it then plans again"),
         NoOwnAddress => warning("object", "a VM that had an ephemeral address could not get a new one: give it one by hand"),
         PodEvicted => normal("object", "the controller evicted a pod from a node without an address"),
         PodNotEvicted => warning("object", "it could not evict a pod, for example because of a PodDisruptionBudget"),
@@ -355,74 +360,40 @@ closed! {
         WriteRefused => warning("object, node, Cluster", "the apiserver has refused an update several times; [what to do](#an-object-cant-be-written)"),
         Undecodable => warning("object, node, Cluster", "the controller can't decode the object and does not act on it; [what to \
                      do](#an-object-cant-be-decoded)"),
-        DeprecatedField => warning("object", "`deploymentRef` is used; the note says what to write instead"),
+        DeprecatedField => warning("object", "`deploymentRef` is used; the note names the field to use instead"),
     }
 }
 
-/// A row of the table of VIPs' reasons.
-#[derive(Clone, Copy, Debug)]
-pub struct VipRow {
-    /// What a person does about it; none for a reason that no user sees.
-    pub remedy: Option<&'static str>,
-}
-
-const fn reported(remedy: &'static str) -> VipRow {
-    VipRow { remedy: Some(remedy) }
-}
-
-const fn unreported() -> VipRow {
-    VipRow { remedy: None }
-}
-
 closed! {
-    /// Why a VIP of a Cluster is as it is.
-    VipReason: VipRow {
-        Assigned => reported("nothing, unless the message says that the ClusterClass has no variable `clusterVip`. Then add it if a patch \
+    /// Why a VIP of a Cluster is as it is. Its row is what a person does about it; none for a reason that no user sees.
+    VipReason: Option<&'static str> {
+        Assigned => Some("nothing, unless the message reports that the ClusterClass has no variable `clusterVip`. Then add it if a patch \
                      needs the VIP"),
-        Allocating => reported("the Cluster has waited for an address for a minute. Check that the IPAM provider runs: \
-                     `kubectl get ipaddressclaims`"),
-        Releasing => reported("the Cluster has waited for an address for a minute, and its claim got none. So the controller \
+        Allocating => Some("the Cluster has waited for an address for a minute. Check that the pods of the IPAM provider run, and \
+                     look at the conditions of the claim: `kubectl describe ipaddressclaims`"),
+        Releasing => Some("the Cluster has waited for an address for a minute, and its claim got none. So the controller \
                      deletes the claim and creates one for another pool, which the message names. Wait. If the old \
                      pool has `addressReuseGracePeriodSeconds`, the deletion can take that long, even though the \
                      claim has no address. Do not set that field on pools that may be full while others have free \
                      addresses"),
-        PoolExhausted => reported("[add addresses, or another pool](../runbooks/CAPIVIPPoolExhausted.md)"),
-        NoPool => reported("label a pool with the class of the Cluster and the role"),
-        NoClass => reported("the class that the Cluster names does not exist in that namespace. Create it, or correct the \
+        PoolExhausted => Some("[add addresses, or another pool](../runbooks/CAPIVIPPoolExhausted.md)"),
+        NoPool => Some("label a pool with the class of the Cluster and the role"),
+        NoClass => Some("the ClusterClass that the Cluster names does not exist in the namespace of the reference. Create it, or correct the \
                      name"),
-        ClaimNotOurs => reported("the `IPAddressClaim` that the controller needs already exists and has another owner. If that is a \
+        ClaimNotOurs => Some("the `IPAddressClaim` that the controller needs already exists and has another owner. If that is a \
                      deleted Cluster of the same name, wait: its claim disappears after the pool's \
                      `addressReuseGracePeriodSeconds`. Otherwise delete the claim"),
-        InUse => reported("the pool assigned an address that is already a VIP of another Cluster. If that Cluster is \
+        InUse => Some("the pool assigned an address that is already a VIP of another Cluster. If that Cluster is \
                      being deleted, wait: its machines may still use the address. If the VIP was set by hand, add \
                      it to `spec.excludedAddresses` of the pool and delete the claim that the message names. The \
                      next claim gets another address"),
-        Failed => reported("the message contains the error of the API server. The controller retries at least every 30 \
+        Failed => Some("the message contains the error of the API server. The controller retries at least every 30 \
                      seconds"),
-        Manual => unreported(),
-        Unknown => unreported(),
-        Paused => unreported(),
-        Leaving => unreported(),
-        NotWanted => unreported(),
-    }
-}
-
-/// The types of a Cluster's conditions about its VIPs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VipConditionType {
-    /// About the VIP of the control plane.
-    ControlPlane,
-    /// About the VIP for ingress.
-    Ingress,
-}
-
-impl VipConditionType {
-    /// The name that users see.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ControlPlane => "vip.capi.gorizond.io/ControlPlaneVIPReady",
-            Self::Ingress => "vip.capi.gorizond.io/IngressVIPReady",
-        }
+        Manual => None,
+        Unknown => None,
+        Paused => None,
+        Leaving => None,
+        NotWanted => None,
     }
 }
 
@@ -468,11 +439,38 @@ mod tests {
         check("troubleshooting.md", "Events", &rows);
     }
 
+    /// The rows of a NetIPAllocation's reasons with this condition. The text of a reason that only other kinds have names
+    /// those kinds.
+    fn rows_for_runbook(condition: ConditionType) -> String {
+        let mut rows = String::from("| reason | meaning | what to do |\n|---|---|---|\n");
+        for reason in Reason::ALL {
+            let row = reason.row();
+            let is_of_other_kinds =
+                row.meaning.contains("(FloatingIPPool") || row.meaning.contains("(NodeDNSRecordSet");
+            if row.condition != condition || !row.is_in_status || is_of_other_kinds {
+                continue;
+            }
+            // Links are relative to the folder above.
+            let remedy = row.remedy.replace("](#", "](../troubleshooting.md#");
+            let remedy = remedy.replace("](guides/", "](../guides/").replace("](runbooks/", "](");
+            writeln!(rows, "| `{}` | {} | {remedy} |", reason.name(), row.meaning).unwrap();
+        }
+        rows
+    }
+
+    #[test]
+    fn the_tables_of_reasons_in_the_runbook_are_generated() {
+        for condition in [ConditionType::Stalled, ConditionType::Reconciling] {
+            let table = format!("reasons of {}", condition.name());
+            check("runbooks/NetIPAllocationCRDUnhealthy.md", &table, &rows_for_runbook(condition));
+        }
+    }
+
     #[test]
     fn the_table_of_vip_reasons_is_generated() {
         let mut rows = String::from("| reason | what to do |\n|---|---|\n");
         for reason in VipReason::ALL {
-            let Some(remedy) = reason.row().remedy else { continue };
+            let Some(remedy) = reason.row() else { continue };
             writeln!(rows, "| `{}` | {remedy} |", reason.name()).unwrap();
         }
         check("guides/cluster-api.md", "reasons of VIPs", &rows);

@@ -43,7 +43,7 @@ use crate::{
 const READ_EVERY: Duration = Duration::from_secs(300);
 
 /// The TTL to assume for moving addresses if the object has none.
-const ON_ITS_WAY_DEFAULT: Duration = Duration::from_secs(30);
+const WHILE_MOVING_DEFAULT: Duration = Duration::from_secs(30);
 
 /// How long an address that has lost its match stays published. Half of the TTL, if that is shorter.
 const UNMATCHED_STAYS: Duration = Duration::from_secs(2);
@@ -103,8 +103,8 @@ pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: T
             let key = (name.provider, Arc::clone(&name.name), name.kind);
             let older = taken.get(&key).copied();
             let next = match older {
-                _ if is_left => RecordDecision::say(Published::Left),
-                Some(older) => RecordDecision::say(Published::Conflict(older.clone())),
+                _ if is_left => RecordDecision::without_action(Published::Left),
+                Some(older) => RecordDecision::without_action(Published::Conflict(older.clone())),
                 None => next(world, pool, publication, &name, &wanted, now),
             };
             if !is_left {
@@ -128,7 +128,7 @@ struct RecordDecision {
 }
 
 impl RecordDecision {
-    fn say(verdict: Published) -> Self {
+    fn without_action(verdict: Published) -> Self {
         Self { action: None, verdict, ask_again: None }
     }
 }
@@ -142,16 +142,16 @@ fn next(
     now: Timestamp,
 ) -> RecordDecision {
     let Some(us) = world.dns_owner.as_ref().filter(|_| pool.policy.mode != Mode::Refused) else {
-        return RecordDecision::say(Published::Unread);
+        return RecordDecision::without_action(Published::Unread);
     };
     let under_way = world.in_flight.records.get(name);
     if under_way == Some(&InFlightRecord::Write) {
-        return RecordDecision::say(Published::Publishing);
+        return RecordDecision::without_action(Published::Publishing);
     }
     if let Some(pause) = world.avoid_records.get(name).filter(|pause| now < pause.until) {
         return RecordDecision {
             ask_again: Some(pause.until),
-            ..RecordDecision::say(Published::Failed(pause.clone()))
+            ..RecordDecision::without_action(Published::Failed(pause.clone()))
         };
     }
     // While a read is in flight, the report uses the old contents, and the controller changes nothing.
@@ -167,7 +167,7 @@ fn next(
     let stale_at = later(fact.as_of, READ_EVERY);
     let verdict = |verdict| match stale_at <= now {
         true => read(verdict),
-        false => RecordDecision { ask_again: Some(stale_at), ..RecordDecision::say(verdict) },
+        false => RecordDecision { ask_again: Some(stale_at), ..RecordDecision::without_action(verdict) },
     };
     let is_ours = owner.as_ref() == Some(us);
     if !crate::sabotaged!(RecordOwnerIgnored) {
@@ -181,11 +181,11 @@ fn next(
     }
     if pool.policy.mode == Mode::Leaving {
         return match (pool.policy.detaches_on_delete, is_ours) {
-            (false, _) => RecordDecision::say(Published::Left),
-            (true, false) => RecordDecision::say(Published::Gone),
+            (false, _) => RecordDecision::without_action(Published::Left),
+            (true, false) => RecordDecision::without_action(Published::Gone),
             (true, true) => RecordDecision {
                 action: (!is_reading).then(|| RecordAction::Remove(fact.set.clone())),
-                ..RecordDecision::say(Published::Publishing)
+                ..RecordDecision::without_action(Published::Publishing)
             },
         };
     }
@@ -206,7 +206,7 @@ fn next(
     }
     let new = RecordSet { values: target, ttl: publication.ttl, owner: Some(Arc::clone(us)) };
     let action = (!is_reading).then(|| RecordAction::Write { old: fact.set.clone(), new });
-    RecordDecision { action, ..RecordDecision::say(Published::Publishing) }
+    RecordDecision { action, ..RecordDecision::without_action(Published::Publishing) }
 }
 
 fn wanted(world: &World, member: &Member, publication: &Publication, plan: &Plan, now: Timestamp) -> Wanted {
@@ -224,9 +224,9 @@ fn of_addresses(
     now: Timestamp,
 ) -> Wanted {
     let mut wanted = Wanted { own: pool.addresses.iter().copied().collect(), ..Wanted::default() };
-    let ttl = publication.ttl.map_or(ON_ITS_WAY_DEFAULT, |seconds| Duration::from_secs(seconds.into()));
+    let ttl = publication.ttl.map_or(WHILE_MOVING_DEFAULT, |seconds| Duration::from_secs(seconds.into()));
     // Removing it from the set also takes a moment.
-    let on_its_way = ttl.saturating_mul(9) / 10;
+    let while_moving = ttl.saturating_mul(9) / 10;
     for (address, verdict) in plan.verdicts.get(&pool.key).into_iter().flatten() {
         let is_going = |verdict: &Verdict| match verdict {
             Verdict::Moving(to) => to.is_some(),
@@ -243,7 +243,7 @@ fn of_addresses(
             }
             verdict if is_going(verdict) => {
                 let since = pool.moving_since.get(address).copied().unwrap_or(now);
-                wanted.keep(*address, since, on_its_way, now);
+                wanted.keep(*address, since, while_moving, now);
             }
             // The address may still be on its node, or the controller does not act on it, so its record stays.
             Verdict::Unknown(_)
@@ -253,12 +253,13 @@ fn of_addresses(
             {
                 _ = wanted.kept.insert(*address)
             }
-            Verdict::Lingers(..) | Verdict::NoNode | Verdict::OtherRegion(..) | Verdict::Waits(_) => {
+            Verdict::NoMatch(..) | Verdict::NoNode | Verdict::OtherRegion(..) | Verdict::Waits(_) => {
                 let since = world.unmatched.get(address).copied().unwrap_or(now);
                 wanted.unmatched.insert(*address, since);
                 wanted.keep(*address, since, UNMATCHED_STAYS.min(ttl / 2), now);
             }
-            // These are on no node of the object. Without the guards above, so are those that the first arms keep.
+            // The DNS name does not contain these. `Moving` comes here without a target, and the other verdicts of the
+            // first arms only with a deliberate defect.
             Verdict::Moving(_)
             | Verdict::Queued(_)
             | Verdict::Unknown(_)

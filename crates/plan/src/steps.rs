@@ -1,6 +1,6 @@
 //! The plan: the steps to take, and a verdict for everything else.
 //!
-//! Steps print as text, such as `attach 203.0.113.10 -> edge-2`. Users read that text in logs, Events and
+//! Steps print as text, such as `attach 203.0.113.10 to edge-2`. Users read that text in logs, Events and
 //! `status.proposed`, and tests compare it. Nothing here decides: the planner chooses the steps, and the controller
 //! takes them.
 
@@ -102,7 +102,7 @@ pub enum Action {
     Claim,
     /// Remove the entry from the journal: the move is complete.
     Finish,
-    /// Remove the entry from the journal: the move no longer makes sense.
+    /// Remove the entry from the journal: the facts have changed, so the move is not needed or not possible any more.
     Abandon,
     /// Write into the journal that the target VM has an ephemeral address, so that the controller restores one later.
     NoteEphemeral,
@@ -162,25 +162,27 @@ impl fmt::Display for Step {
         let address = self.address;
         match &self.action {
             Action::Begin(Move { from: None, to: Some(to), .. }) => {
-                write!(f, "begin {address} -> {}", to.node)
+                write!(f, "begin to attach {address} to {}", to.node)
             }
             Action::Begin(Move { from: Some(from), to: Some(to), .. }) => {
-                write!(f, "begin {address} {from} -> {}", to.node)
+                write!(f, "begin to move {address} from {from} to {}", to.node)
             }
-            Action::Begin(Move { from: Some(from), to: None, .. }) => write!(f, "begin {address} off {from}"),
+            Action::Begin(Move { from: Some(from), to: None, .. }) => {
+                write!(f, "begin to detach {address} from {from}")
+            }
             Action::Begin(Move { from: None, to: None, .. }) => write!(f, "begin to release {address}"),
             Action::Release(_) => write!(f, "release {address}"),
             Action::Drop => write!(f, "remove {address} from the object"),
             Action::Claim => write!(f, "claim {address}"),
-            Action::Finish => write!(f, "finish {address}"),
-            Action::Abandon => write!(f, "abandon {address}"),
-            Action::Attach(to) => write!(f, "attach {address} -> {}", to.node),
+            Action::Finish => write!(f, "finish the move of {address}"),
+            Action::Abandon => write!(f, "abandon the move of {address}"),
+            Action::Attach(to) => write!(f, "attach {address} to {}", to.node),
             Action::Replace(to) => {
-                write!(f, "attach {address} -> {} in place of its ephemeral address", to.node)
+                write!(f, "attach {address} to {} in place of the VM's ephemeral address", to.node)
             }
             Action::Restore(vm) => write!(f, "restore an ephemeral address on {vm} after {address}"),
             Action::NoteEphemeral => {
-                write!(f, "note for {address}: target VM has an ephemeral address, replacing it")
+                write!(f, "record for {address} that the target VM has an ephemeral address")
             }
             Action::KeepPtr(name) => write!(f, "save the PTR name {name} of {address}"),
             Action::Detach(from) => write!(f, "detach {address} from {from}"),

@@ -18,7 +18,7 @@ pub enum Verdict {
     /// It is on this node and stays there.
     Settled(NodeName),
     /// It is on this VM, which should not have it. It stays until another node can take it.
-    Lingers(VmId, Option<NodeName>, Why),
+    NoMatch(VmId, Option<NodeName>, Why),
     /// A move is in flight: the controller attaches it to this node, or only detaches it.
     Moving(Option<NodeName>),
     /// It still works on its VM. It moves to this node once fewer addresses of the account are detached.
@@ -77,7 +77,7 @@ impl Verdict {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Settled(_) => Reason::Settled,
-            Self::Lingers(..) => Reason::NoMatch,
+            Self::NoMatch(..) => Reason::NoMatch,
             Self::Moving(_) => Reason::Moving,
             Self::Queued(_) => Reason::Queued,
             Self::NoNode => Reason::NoNode,
@@ -110,10 +110,10 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Settled(node) => write!(f, "on {node}"),
-            Self::Lingers(_, Some(node), why) => {
+            Self::NoMatch(_, Some(node), why) => {
                 write!(f, "should leave {node} ({why}), but no other node can take it yet")
             }
-            Self::Lingers(vm, None, why) => {
+            Self::NoMatch(vm, None, why) => {
                 write!(f, "should leave {vm} ({why}), but no other node can take it yet")
             }
             Self::Moving(Some(node)) => write!(f, "is being attached to {node}"),
@@ -242,7 +242,7 @@ impl fmt::Display for Published {
         match self {
             Self::Yes(values) => write!(f, "contains {}", list(values, RECORDS_SHOWN_MAX)),
             Self::Publishing => write!(f, "is being published"),
-            Self::Unread => write!(f, "has not been read yet"),
+            Self::Unread => write!(f, "is unknown: the controller has not read its records yet"),
             Self::Failed(pause) => write!(f, "could not be read or written: {pause}"),
             Self::Conflict(key) => write!(f, "belongs to {key}, which is older: choose another recordName"),
             Self::NotOurs(values) => write!(

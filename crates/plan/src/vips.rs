@@ -173,7 +173,7 @@ impl Verdict {
     }
 
     /// Whether the Cluster gets a VIP without action by a person, mostly within seconds.
-    pub fn is_on_its_way(&self) -> bool {
+    pub fn is_in_progress(&self) -> bool {
         matches!(self, Self::Allocating(_) | Self::Releasing { .. })
     }
 
@@ -256,7 +256,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    fn say(verdict: Verdict) -> Self {
+    fn without_action(verdict: Verdict) -> Self {
         Self { step: None, verdict }
     }
 
@@ -296,8 +296,10 @@ pub fn plan(world: &World, key: &Key, cluster: &Cluster) -> [(Role, Decision); 2
 fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
     let decide = decide(world, key, cluster, role);
     match (&decide.step, world.failed.get(&(key.clone(), role))) {
-        (Some(_), Some(error)) => Decision::say(Verdict::Failed(Arc::clone(error))),
-        (Some(_), None) if !world.are_clusters_known => Decision::say(Verdict::Unknown("Clusters")),
+        (Some(_), Some(error)) => Decision::without_action(Verdict::Failed(Arc::clone(error))),
+        (Some(_), None) if !world.are_clusters_known => {
+            Decision::without_action(Verdict::Unknown("Clusters"))
+        }
         _ => decide,
     }
 }
@@ -305,17 +307,17 @@ fn next(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
 /// The plan without regard to failures and to whether Clusters are known.
 fn decide(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
     if cluster.undecodable.is_some() {
-        return Decision::say(Verdict::Unknown("the Cluster"));
+        return Decision::without_action(Verdict::Unknown("the Cluster"));
     }
     if cluster.is_leaving {
-        return Decision::say(Verdict::Leaving);
+        return Decision::without_action(Verdict::Leaving);
     }
     if cluster.is_paused && !crate::sabotaged!(PausedTouched) {
-        return Decision::say(Verdict::Paused);
+        return Decision::without_action(Verdict::Paused);
     }
-    let Some(class) = &cluster.class else { return Decision::say(Verdict::NotWanted) };
+    let Some(class) = &cluster.class else { return Decision::without_action(Verdict::NotWanted) };
     if world.undecodable.claims.contains(&role.claim(key)) {
-        return Decision::say(Verdict::Unknown("its IPAddressClaim"));
+        return Decision::without_action(Verdict::Unknown("its IPAddressClaim"));
     }
     let is_ours = |claim: &&Claim| claim.owners.contains(&cluster.uid) || crate::sabotaged!(ClaimAdopted);
     if role == Role::Ingress && cluster.wants_ingress == Some(false) {
@@ -324,17 +326,21 @@ fn decide(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
         let step = (waits && cluster.ingress.is_none()).then_some(Step::Delete);
         return Decision { step, verdict: Verdict::NotWanted };
     }
-    let Some(claims) = &world.claims else { return Decision::say(Verdict::Unknown("IPAddressClaims")) };
-    let Some(addresses) = &world.addresses else { return Decision::say(Verdict::Unknown("IPAddresses")) };
+    let Some(claims) = &world.claims else {
+        return Decision::without_action(Verdict::Unknown("IPAddressClaims"));
+    };
+    let Some(addresses) = &world.addresses else {
+        return Decision::without_action(Verdict::Unknown("IPAddresses"));
+    };
     let (Some(global), Some(namespaced)) = (&world.global_pools, &world.namespaced_pools) else {
-        return Decision::say(Verdict::Unknown("pools"));
+        return Decision::without_action(Verdict::Unknown("pools"));
     };
     let claim = claims.get(&role.claim(key));
     let ours = claim.filter(is_ours);
     let is_undecodable =
         |address: &Key| world.undecodable.addresses.contains(address) && !addresses.contains_key(address);
     if ours.and_then(|claim| claim.address.as_ref()).is_some_and(is_undecodable) {
-        return Decision::say(Verdict::Unknown("its IPAddress"));
+        return Decision::without_action(Verdict::Unknown("its IPAddress"));
     }
     let given = ours.and_then(|claim| {
         let address = addresses.get(claim.address.as_ref()?)?;
@@ -342,7 +348,7 @@ fn decide(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
     });
     let copy = match copy(world, cluster, role, given) {
         Ok(copy) => copy,
-        Err(verdict) => return Decision::say(verdict),
+        Err(verdict) => return Decision::without_action(verdict),
     };
     let present = match role {
         Role::ControlPlane => &cluster.endpoint,
@@ -377,9 +383,9 @@ fn decide(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
     let no_pool = |claimed_from| Verdict::NoPool { class: Arc::clone(class), claimed_from };
     let exhausted = || Verdict::Exhausted(pools.iter().map(|(name, _)| (*name).clone()).collect());
     match (claim, has_room) {
-        (Some(_), _) if ours.is_none() => Decision::say(Verdict::NotOurs(role.claim(key))),
+        (Some(_), _) if ours.is_none() => Decision::without_action(Verdict::NotOurs(role.claim(key))),
         (Some(claim), to) if claim.is_leaving => {
-            Decision::say(Verdict::Releasing { from: claim.pool.clone(), to: to.or_else(has_any) })
+            Decision::without_action(Verdict::Releasing { from: claim.pool.clone(), to: to.or_else(has_any) })
         }
         (Some(claim), has_room) => {
             let allocating = Verdict::Allocating(claim.pool.clone());
@@ -387,7 +393,12 @@ fn decide(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
                 let vip = address.to_string().into();
                 let holder = holder(world, key, cluster, *address);
                 if let Some((of, of_role)) = holder.filter(|_| !crate::sabotaged!(VipShared)) {
-                    return Decision::say(Verdict::InUse { vip, role: of_role, of, claim: role.claim(key) });
+                    return Decision::without_action(Verdict::InUse {
+                        vip,
+                        role: of_role,
+                        of,
+                        claim: role.claim(key),
+                    });
                 }
                 let with_copy = matches!(copy, Copy::Missing | Copy::Present);
                 return Decision::take(Step::Write { vip, with_copy }, allocating);
@@ -395,12 +406,12 @@ fn decide(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
             let is_lost = !pools.iter().any(|(name, pool)| **name == claim.pool && !pool.is_full());
             match has_room {
                 // The provider is about to assign an address, or the controller is about to see it.
-                _ if claim.address.is_some() || !is_lost => Decision::say(allocating),
+                _ if claim.address.is_some() || !is_lost => Decision::without_action(allocating),
                 to @ Some(_) => {
                     Decision::take(Step::Delete, Verdict::Releasing { from: claim.pool.clone(), to })
                 }
-                None if pools.is_empty() => Decision::say(no_pool(Some(claim.pool.clone()))),
-                None => Decision::say(exhausted()),
+                None if pools.is_empty() => Decision::without_action(no_pool(Some(claim.pool.clone()))),
+                None => Decision::without_action(exhausted()),
             }
         }
         (None, has_room) => match (has_room.or_else(has_any), pools.first()) {
@@ -408,9 +419,9 @@ fn decide(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
             // The provider assigns an address as soon as the pool has one.
             (None, Some((first, _))) => Decision::take(Step::Create((*first).clone()), exhausted()),
             (None, None) if role == Role::Ingress && cluster.wants_ingress.is_none() => {
-                Decision::say(Verdict::NotWanted)
+                Decision::without_action(Verdict::NotWanted)
             }
-            (None, None) => Decision::say(no_pool(None)),
+            (None, None) => Decision::without_action(no_pool(None)),
         },
     }
 }

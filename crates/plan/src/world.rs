@@ -377,7 +377,7 @@ impl World {
         })
     }
 
-    /// The slots of all nodes whose VM holds an address.
+    /// The slots (positions in the bitmaps) of all nodes whose VM holds an address.
     pub(crate) fn holders(&self) -> impl Iterator<Item = usize> {
         self.facts.values().flat_map(BTreeMap::values).filter_map(|known| known.slot)
     }

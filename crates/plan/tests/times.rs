@@ -163,10 +163,10 @@ proptest! {
         let text = planned.to_string();
         let now = times.now.as_nanosecond();
         if now < exact(times.past[0], times.grace) {
-            prop_assert!(!text.contains("begin 203.0.113.1 "), "in its grace period: {text}");
+            prop_assert!(!text.contains("begin to move 203.0.113.1 "), "in its grace period: {text}");
         }
         if !times.cool_off.is_zero() && now < exact(times.past[1], times.cool_off) {
-            prop_assert!(!text.contains("begin 203.0.113.2 "), "within the cool-off: {text}");
+            prop_assert!(!text.contains("begin to move 203.0.113.2 "), "within the cool-off: {text}");
         }
         world.clock_moved(SignedDuration::from_secs(times.moved));
         plan(&world, times.now);

@@ -18,12 +18,12 @@ use crate::violation::Violation;
 /// The record of a run.
 #[derive(Default)]
 pub struct Arrivals {
-    pub(crate) seen: Mutex<Seen>,
+    pub(crate) seen: Mutex<Recorded>,
 }
 
 /// The recorded facts.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct Recorded {
     pub(crate) sent: u64,
     pub(crate) landed: Vec<Landed>,
     /// When the last listing of addresses arrived whose response has reached its process.
@@ -33,8 +33,9 @@ pub(crate) struct Seen {
     /// When the last change of a subject arrived, if it failed or its response was lost.
     pub(crate) failed: BTreeMap<(u64, String), Timestamp>,
     /// When an event last changed something.
-    pub(crate) disturbed: BTreeMap<String, Duration>,
-    /// Addresses that were taken from a VM outside the cluster before the controller could know that they were there.
+    pub(crate) changed_at: BTreeMap<String, Duration>,
+    /// Addresses that were detached from a VM outside the cluster before the controller could know that this VM has them,
+    /// or for which a change arrived after D at a cloud without preconditions.
     pub(crate) raced: BTreeSet<String>,
     /// Changes that arrived after D at clouds without preconditions: time, subject and path.
     pub(crate) late: Vec<(Duration, String, String)>,
@@ -42,10 +43,10 @@ pub(crate) struct Seen {
     pub(crate) asked: usize,
     /// When a process last sent exactly this write to Kubernetes.
     pub(crate) repeated: BTreeMap<(u64, String), Duration>,
-    /// Violations by writes to Kubernetes.
+    /// The rules that writes to Kubernetes have violated.
     pub(crate) untrue: Vec<Violation>,
     /// Whether a check has failed so far.
-    pub(crate) is_condemned: bool,
+    pub(crate) has_violation: bool,
     /// The epoch of each process that has led.
     pub(crate) epochs: BTreeMap<String, i64>,
 }

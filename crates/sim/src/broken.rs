@@ -137,7 +137,7 @@ pub fn judge(
     let (Some(before), path) = (before, request.uri().path()) else { return };
     let plural = path.trim_end_matches("/status").rsplit('/').nth(1).unwrap_or_default();
     if status.is_success() && is_undecodable(plural, before) {
-        universe.condemn("I13", format!("p{process} wrote {path}, which is undecodable"));
+        universe.report_violation("I13", format!("p{process} wrote {path}, which is undecodable"));
     }
     if status != StatusCode::UNPROCESSABLE_ENTITY && status != StatusCode::INTERNAL_SERVER_ERROR {
         return;
@@ -145,7 +145,10 @@ pub fn judge(
     let version = before["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let times = universe.refusals.add((process, path.to_owned(), version), universe.elapsed());
     if times == REFUSED_PER_MINUTE_MAX + 1 {
-        universe.condemn("I7", format!("p{process} sent {times} rejected writes of {path} within a minute"));
+        universe.report_violation(
+            "I7",
+            format!("p{process} sent {times} rejected writes of {path} within a minute"),
+        );
     }
 }
 

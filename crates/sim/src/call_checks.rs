@@ -166,7 +166,7 @@ impl Universe {
         let line = format!("{method} {path} {body} -> {status}");
         let is_overdue = request.is_overdue;
         if is_overdue && is_done {
-            self.disturb("objects");
+            self.record_change("objects");
             if request.cloud != Cloud::Azure {
                 let mut seen = lock(&self.arrivals.seen);
                 seen.raced.extend(request.subject());
@@ -177,9 +177,9 @@ impl Universe {
         // A change that the cloud rejected has detached nothing.
         let is_harmless = |invariant| is_overdue || matches!(invariant, "I1" | "I8" | "I10");
         wrong.retain(|violation| is_done || !is_harmless(violation.invariant));
-        let says: String = wrong.iter().map(|violation| format!(" ({violation})")).collect();
+        let violations: String = wrong.iter().map(|violation| format!(" ({violation})")).collect();
         let late = if is_overdue { " after D" } else { "" };
-        self.tell(&format!("p{process} {line}{late}{says}"));
+        self.log(&format!("p{process} {line}{late}{violations}"));
         let (subject, is_known_move) = (request.subject(), request.moves_an_address() && is_done && is_heard);
         let mut seen = lock(&self.arrivals.seen);
         let key = (*process, subject.clone().unwrap_or_default());
@@ -189,7 +189,7 @@ impl Universe {
             seen.failed.insert(key, self.now());
         }
         let (process, path, number) = (*process, path.clone(), *number);
-        seen.is_condemned |= !wrong.is_empty();
+        seen.has_violation |= !wrong.is_empty();
         seen.landed.push(Landed {
             process,
             line,
@@ -221,7 +221,7 @@ impl Universe {
         let holds = |ip: &&str| machine.is_some() && self.holder(ip).map(Into::into) == machine;
         let held = listed.filter_map(Value::as_str).find(holds);
         if let Some(ip) = held.filter(|ip| self.is_quiet(&[name, ip, "objects"])) {
-            self.condemn("I5", format!("node {name} lost its label although it holds {ip}"));
+            self.report_violation("I5", format!("node {name} lost its label although it holds {ip}"));
         }
     }
 
@@ -254,7 +254,7 @@ impl Universe {
         }
         let ip = request.subject().filter(|_| request.cloud == Cloud::Ocean)?;
         let is_held = self.ocean.with(|ocean| ocean.holder(&ip)) == Some(STRANGER_DROPLET);
-        let given = lock(&self.arrivals.seen).disturbed.get(&ip).copied().unwrap_or_default();
+        let given = lock(&self.arrivals.seen).changed_at.get(&ip).copied().unwrap_or_default();
         is_held.then(|| self.now() - self.elapsed().saturating_sub(given))
     }
 

@@ -123,8 +123,8 @@ impl Cluster {
 
     /// Applies an event. An event that is not possible at this moment has no effect.
     pub fn happen(&mut self, event: &Event) {
-        self.universe.tell(&event.to_string());
-        self.disturb(event);
+        self.universe.log(&event.to_string());
+        self.record_change(event);
         let now = self.universe.now();
         let api = self.universe.api.clone();
         match event {
@@ -219,7 +219,7 @@ impl Cluster {
                     self.pod(node, true);
                 }
                 if self.universe.api.changes() > before {
-                    self.universe.disturb(&node_name(cloud, node));
+                    self.universe.record_change(&node_name(cloud, node));
                 }
             }
         }
@@ -228,13 +228,13 @@ impl Cluster {
         let before = self.universe.api.changes();
         Cloud::ALL.into_iter().for_each(|cloud| self.recreate(cloud));
         if self.universe.api.changes() > before {
-            self.universe.disturb("objects");
+            self.universe.record_change("objects");
         }
         self.confirm_losses(Duration::ZERO);
         for address in 0..ADDRESSES {
             for (cloud, ip) in Cloud::ALL.map(|cloud| (cloud, address_at(cloud, address))) {
                 if self.given_away.contains_key(&ip) {
-                    self.universe.disturb(&ip);
+                    self.universe.record_change(&ip);
                     self.person_moves(cloud, address, Some(address));
                 }
             }
@@ -260,21 +260,21 @@ impl Cluster {
     }
 
     /// Records what an event changes, so that checks know the reason for the controller's next actions.
-    fn disturb(&self, event: &Event) {
+    fn record_change(&self, event: &Event) {
         match event {
-            Event::NotReady { cloud, node } => self.universe.falls_ill(&node_name(*cloud, *node)),
+            Event::NotReady { cloud, node } => self.universe.becomes_not_ready(&node_name(*cloud, *node)),
             Event::Ready { cloud, node }
             | Event::Cordon { cloud, node }
             | Event::Uncordon { cloud, node }
             | Event::Lost { cloud, node }
             | Event::Removed { cloud, node }
-            | Event::Returns { cloud, node } => self.universe.disturb(&node_name(*cloud, *node)),
+            | Event::Returns { cloud, node } => self.universe.record_change(&node_name(*cloud, *node)),
             Event::Blackout { cloud } => {
-                (0..NODES).for_each(|node| self.universe.falls_ill(&node_name(*cloud, node)));
+                (0..NODES).for_each(|node| self.universe.becomes_not_ready(&node_name(*cloud, node)));
             }
-            Event::Pod { node, .. } => self.universe.disturb(&node_name(Cloud::Ocean, *node)),
+            Event::Pod { node, .. } => self.universe.record_change(&node_name(Cloud::Ocean, *node)),
             Event::PersonMoves { cloud, address, node } => {
-                self.universe.disturb(&address_at(*cloud, *address));
+                self.universe.record_change(&address_at(*cloud, *address));
                 // The provider detaches the addresses that the VM had.
                 let Some((droplet, machine)) = node.map(|node| self.machine(*cloud, node)) else { return };
                 let is_there = |ip: &String| {
@@ -282,10 +282,10 @@ impl Cluster {
                     holder == droplet.to_string() || holder.ends_with(&format!("/{machine}"))
                 };
                 let displaced = (0..ADDRESSES).map(|other| address_at(*cloud, other)).filter(is_there);
-                displaced.for_each(|ip| self.universe.disturb(&ip));
+                displaced.for_each(|ip| self.universe.record_change(&ip));
             }
             Event::SecondInterface { address, .. } => {
-                self.universe.disturb(&address_at(Cloud::Compute, *address));
+                self.universe.record_change(&address_at(Cloud::Compute, *address));
             }
             Event::Edit { .. }
             | Event::Desire { .. }
@@ -296,7 +296,7 @@ impl Cluster {
             | Event::Recreate { .. }
             // Edits made while the object was undecodable take effect now.
             | Event::Undecodable { what: Thing::Owner { .. } | Thing::Names, is_broken: false } => {
-                self.universe.disturb("objects");
+                self.universe.record_change("objects");
             }
             _ => {}
         }
@@ -467,7 +467,7 @@ impl Cluster {
                     .retain(|(_, name), _| *name != machine && !holder.ends_with(&format!("/{name}")));
                 // AWS displaces the address that the VM has. The person causes this too.
                 let dropped = self.universe.ec2.with(|ec2| ec2.held_by(&machine));
-                dropped.iter().for_each(|ip| self.universe.disturb(ip));
+                dropped.iter().for_each(|ip| self.universe.record_change(ip));
                 self.universe.ec2.with(|ec2| ec2.attach_now(&ip, &machine));
             }
         }
@@ -680,7 +680,7 @@ impl Cluster {
         self.universe.ec2.with(|ec2| ec2.lag = Duration::ZERO);
         self.universe.compute.with(|compute| compute.unreachable_regions.clear());
         self.hide_projects();
-        self.universe.disturb("objects");
+        self.universe.record_change("objects");
         Cloud::ALL.into_iter().for_each(|cloud| self.recreate(cloud));
         vips::heal(&self.universe);
         broken::heal(&self.universe);
@@ -692,7 +692,7 @@ impl Cluster {
     /// candidate addresses the pool has created. Lists these, and excludes the others with an annotation.
     pub fn resolve(&mut self) {
         let now = self.universe.now();
-        self.universe.disturb("objects");
+        self.universe.record_change("objects");
         Cloud::ALL.into_iter().for_each(|cloud| self.recreate(cloud));
         self.note_lacking();
         let mut put_back = BTreeSet::new();

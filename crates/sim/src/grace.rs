@@ -13,15 +13,15 @@ use crate::options;
 /// The NotReady nodes in their grace period.
 pub struct Grace {
     lasts: Duration,
-    seen: Mutex<Seen>,
+    seen: Mutex<State>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct State {
     /// Nodes that were healthy for a while, and since when they are NotReady.
-    ill: BTreeMap<String, Duration>,
+    not_ready: BTreeMap<String, Duration>,
     /// Processes whose wall clock was changed.
-    misjudging: BTreeSet<u64>,
+    with_changed_clock: BTreeSet<u64>,
 }
 
 impl Grace {
@@ -37,26 +37,26 @@ impl Grace {
 
     /// Records that a node that was healthy for a while becomes NotReady.
     pub(crate) fn begins(&self, node: &str, now: Duration) {
-        lock(&self.seen).ill.insert(node.to_owned(), now);
+        lock(&self.seen).not_ready.insert(node.to_owned(), now);
     }
 
     /// Since when a node that was healthy for a while is NotReady.
     pub(crate) fn ill_since(&self, node: &str) -> Option<Duration> {
-        lock(&self.seen).ill.get(node).copied()
+        lock(&self.seen).not_ready.get(node).copied()
     }
 
     /// Whether the wall clock of a process was changed.
     pub(crate) fn is_misjudging(&self, process: u64) -> bool {
-        lock(&self.seen).misjudging.contains(&process)
+        lock(&self.seen).with_changed_clock.contains(&process)
     }
 
     /// Records that the wall clock of a process was changed.
     pub fn misjudges(&self, process: u64) {
-        lock(&self.seen).misjudging.insert(process);
+        lock(&self.seen).with_changed_clock.insert(process);
     }
 
     /// Forgets a node, because another event has changed it.
     pub fn is_over(&self, node: &str) {
-        lock(&self.seen).ill.remove(node);
+        lock(&self.seen).not_ready.remove(node);
     }
 }

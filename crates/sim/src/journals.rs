@@ -62,10 +62,10 @@ impl Journal {
         let is_new = |entry: &&Value| text(&entry["address"]).is_some_and(|ip| !moving.contains(&ip));
         let too_early =
             entries(&after).filter(is_new).filter_map(|entry| too_early(universe, process, entry));
-        too_early.for_each(|what| universe.condemn("I8", what));
+        too_early.for_each(|what| universe.report_violation("I8", what));
         if !universe.grace.is_misjudging(process) {
             let forgotten = forgotten_losses(universe, &self.before, &after);
-            forgotten.into_iter().for_each(|what| universe.condemn("I12", what));
+            forgotten.into_iter().for_each(|what| universe.report_violation("I12", what));
         }
     }
 }

@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use controller::addresses::index::Index;
-use controller::addresses::watch::Seen;
+use controller::addresses::watch::Observed;
 use controller::kubernetes::decode::Change;
 use drivers::http::HttpService;
 use plan::{Address, Epoch, Fact, Holding, Plan, Provider, RecordFact, Scope, Timestamp, Verdict};
@@ -403,11 +403,11 @@ fn stripped(universe: &Universe) -> Vec<String> {
 /// The true state, as the controller would see it without network faults, and the plan for it.
 async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
     let mut index = Index::default();
-    index.see(Seen::Nodes(Change::All(read(universe.api.all("nodes")))));
-    index.see(Seen::Pods(Change::All(read(universe.api.all("pods")))));
-    index.see(Seen::Allocations(Change::All(read(universe.api.all("netipallocations")))));
-    index.see(Seen::Pools(Change::All(read(universe.api.all("floatingippools")))));
-    index.see(Seen::RecordSets(Change::All(read(universe.api.all("nodednsrecordsets")))));
+    index.observe(Observed::Nodes(Change::All(read(universe.api.all("nodes")))));
+    index.observe(Observed::Pods(Change::All(read(universe.api.all("pods")))));
+    index.observe(Observed::Allocations(Change::All(read(universe.api.all("netipallocations")))));
+    index.observe(Observed::Pools(Change::All(read(universe.api.all("floatingippools")))));
+    index.observe(Observed::RecordSets(Change::All(read(universe.api.all("nodednsrecordsets")))));
     universe.ocean.heal();
     universe.zones.heal();
     universe.route53.heal();
@@ -431,7 +431,7 @@ async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
         let scope = Scope { provider, account: account.into() };
         let listing = drivers.addresses[&provider].list(&scope).await;
         let tick = index.tick();
-        index.see_listing(&scope, listing, tick);
+        index.observe_listing(&scope, listing, tick);
     }
     index.world.epoch = Epoch(i64::MAX);
     index.world.losses = index.remembered_losses();

@@ -54,14 +54,14 @@ enum Command {
         /// Kind of script to generate from the seed
         #[arg(long, value_enum, default_value_t)]
         of: ScriptKind,
-        /// Run with this deliberate defect in the controller, named as in the table that `power` prints
+        /// Add this defect to the controller. The command `power` prints the names of all defects
         #[arg(long, value_parser = defect)]
         broken: Option<Sabotage>,
         /// Print the controllers' log first, with virtual time. Takes `info` or any other RUST_LOG filter
         #[arg(long)]
         log: Option<String>,
     },
-    /// Kill the leader eight times in each run while it creates 20 addresses and others create some too
+    /// Kill the leader eight times in each run while the controller creates 20 addresses and another user creates addresses in the same account
     Creations,
     /// Also make every other node NotReady in turn, so that as many addresses as possible move
     Churn,

@@ -79,7 +79,7 @@ pub fn take(universe: &Universe) {
         );
         ocean.replace_records(DNS_ZONE, "A", "pool", &[TAKEN_VALUE]);
     });
-    universe.disturb("the name");
+    universe.record_change("the name");
 }
 
 /// Whether a request concerns DNS.
@@ -134,7 +134,7 @@ fn text(value: &Value) -> String {
 
 /// How long ago a person took over the pool's name.
 fn taken_for(universe: &Universe) -> Option<Duration> {
-    universe.disturbed_for("the name")
+    universe.changed_for("the name")
 }
 
 /// The node that must keep this published address. None if the node is not healthy, or if the address may be removed,

@@ -94,7 +94,7 @@ async fn live(
         fleet.happen(event);
     }
     fleet.supervise_until(CHAOS).await?;
-    universe.tell("all faults end");
+    universe.log("all faults end");
     fleet.heal();
     cluster.heal();
     fleet.supervise_until(CHAOS + SETTLES_WITHIN / 2).await?;
@@ -148,7 +148,7 @@ impl Fleet {
         let (terminate, asked) = oneshot::channel::<()>();
         let options = Options {
             identity: format!("p{}", self.started),
-            // Each pod runs on a node that can hold an address.
+            // Each replica of the controller runs on a node that can hold an address.
             node: Some(format!("edge-{replica}").as_str().into()),
             namespace: None,
             lease: ("kube-system".into(), "lease".into()),
@@ -162,7 +162,7 @@ impl Fleet {
         };
         let edges = edges(&self.universe, &process);
         let (universe, number, stop) = (Arc::clone(&self.universe), self.started, process.stop.clone());
-        universe.tell(&format!("p{number} starts"));
+        universe.log(&format!("p{number} starts"));
         let task = tokio::spawn(async move {
             let Ok(metrics) = AllMetrics::new(&Identity::default()) else { return };
             let asked = async move {
@@ -173,7 +173,7 @@ impl Fleet {
             };
             let ended = stop.rules(control(edges, options, metrics, asked.boxed())).await;
             let ended = ended.map_err(|error| error.to_string());
-            universe.tell(&format!("p{number} ends: {ended:?}"));
+            universe.log(&format!("p{number} ends: {ended:?}"));
         });
         self.processes[replica] = Some(Running { process, task, terminate: Some(terminate) });
     }
@@ -182,7 +182,7 @@ impl Fleet {
     async fn supervise_until(&mut self, until: Duration) -> Option<()> {
         const LOOK: Duration = Duration::from_millis(250);
         loop {
-            if self.universe.is_condemned() {
+            if self.universe.has_violation() {
                 return None;
             }
             let now = self.universe.elapsed();
@@ -214,7 +214,7 @@ impl Fleet {
                     |later: &Later| matches!(later, Later::Resume(other) if other.number == process.number);
                 let is_stopped_longer = self.later.iter().any(|(_, later)| is_same(later));
                 if !is_stopped_longer && !process.is_dead() {
-                    self.universe.tell(&format!("p{} resumes", process.number));
+                    self.universe.log(&format!("p{} resumes", process.number));
                     process.stop.set(false);
                 }
             }
@@ -233,7 +233,7 @@ impl Fleet {
         match event {
             Event::Crash { replica } => {
                 if let Some(running) = self.processes[of(replica)].take() {
-                    self.universe.tell(&format!("p{} is killed", running.process.number));
+                    self.universe.log(&format!("p{} is killed", running.process.number));
                     running.task.abort();
                     self.later.push((now + RESTART, Later::Start(of(replica))));
                 }
@@ -242,13 +242,13 @@ impl Fleet {
                 if let Some(running) = &mut self.processes[of(replica)]
                     && let Some(terminate) = running.terminate.take()
                 {
-                    self.universe.tell(&format!("p{} is asked to terminate", running.process.number));
+                    self.universe.log(&format!("p{} is asked to terminate", running.process.number));
                     _ = terminate.send(());
                 }
             }
             Event::Stop { replica, seconds } => {
                 if let Some(running) = &self.processes[of(replica)] {
-                    self.universe.tell(&format!("p{} is stopped", running.process.number));
+                    self.universe.log(&format!("p{} is stopped", running.process.number));
                     running.process.stop.set(true);
                     let at = now + Duration::from_secs(*seconds);
                     self.later.push((at, Later::Resume(Arc::clone(&running.process))));
@@ -268,7 +268,7 @@ impl Fleet {
             Event::Overdue { cloud, seconds } => {
                 self.universe.delay_next(*cloud, Duration::from_secs(*seconds));
             }
-            Event::CrashAtCall { asked, death } => self.universe.doom(*asked, *death),
+            Event::CrashAtCall { asked, death } => self.universe.crash_at_next(*asked, *death),
             Event::EditLease { edit } => self.edit_lease(*edit),
             _ => {}
         }

@@ -116,7 +116,8 @@ pub fn churn(seed: u64) -> Vec<(Duration, Event)> {
 /// How often the leader is killed in a run of [`creations`].
 pub const KILLS: u64 = 8;
 
-/// The controller creates 20 addresses and others create some too, while the leader is killed repeatedly.
+/// The controller creates 20 addresses and another user creates addresses in the same account, while the leader is
+/// killed repeatedly.
 pub fn creations(seed: u64) -> Vec<(Duration, Event)> {
     let mut rng = Rng::new(seed, "creations");
     let mut at = Duration::from_secs(20);

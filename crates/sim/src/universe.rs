@@ -101,7 +101,7 @@ struct Traps {
     /// sent. The controller no longer expects it then.
     overdue: BTreeMap<Cloud, Duration>,
     /// The process that sends the next change there crashes.
-    doom: BTreeMap<Asked, Death>,
+    crash_at_next: BTreeMap<Asked, Death>,
 }
 
 /// What happens to a request.
@@ -189,16 +189,16 @@ impl Universe {
     }
 
     /// Makes the process that sends the next change there crash.
-    pub fn doom(&self, asked: Asked, death: Death) {
-        lock(&self.traps).doom.insert(asked, death);
+    pub fn crash_at_next(&self, asked: Asked, death: Death) {
+        lock(&self.traps).crash_at_next.insert(asked, death);
     }
 
-    /// Whether the process that sends a change now crashes. Resets the fault.
+    /// Whether the process must crash at this request, before or after it sends it. If so, clears the fault.
     pub fn is_doomed(&self, asked: Asked, death: Death) -> bool {
-        let doom = &mut lock(&self.traps).doom;
-        let is_doomed = doom.get(&asked) == Some(&death);
+        let crash_at_next = &mut lock(&self.traps).crash_at_next;
+        let is_doomed = crash_at_next.get(&asked) == Some(&death);
         if is_doomed {
-            doom.remove(&asked);
+            crash_at_next.remove(&asked);
         }
         is_doomed
     }
@@ -244,7 +244,7 @@ impl Universe {
     }
 
     /// Adds a line to the event log.
-    pub fn tell(&self, text: &str) {
+    pub fn log(&self, text: &str) {
         let line = format!("{:>9.3} {text}", self.elapsed().as_secs_f64());
         lock(&self.story).push(line);
     }
@@ -318,7 +318,7 @@ impl Process {
 
     /// Crashes now. None of its tasks continues.
     pub async fn dies(&self) {
-        self.universe.tell(&format!("p{} crashes", self.number));
+        self.universe.log(&format!("p{} crashes", self.number));
         self.is_dead.store(true, Ordering::SeqCst);
         self.stop.set(true);
         std::future::pending().await

@@ -161,12 +161,12 @@ struct Side {
     real: Option<Client>,
     simulated: ApiServer,
     /// The last two versions seen of each object, newest first.
-    seen: BTreeMap<String, (Seen, Seen)>,
+    seen: BTreeMap<String, (ObjectVersion, ObjectVersion)>,
 }
 
 /// Identifies one version of an object.
 #[derive(Clone, Default)]
-struct Seen {
+struct ObjectVersion {
     version: String,
     uid: String,
 }
@@ -214,7 +214,7 @@ impl Side {
         let recall = |which: Which| match which {
             Which::Last => last.clone(),
             Which::Older => older.clone(),
-            Which::None => Seen::default(),
+            Which::None => ObjectVersion::default(),
         };
         let (version, uid) = (recall(step.version).version, recall(step.uid).uid);
         let (version, uid) = (("resourceVersion", &*version), ("uid", &*uid));
@@ -259,7 +259,7 @@ impl Side {
             }
         };
         let uid = body["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-        let now = Seen { version: version_of(&body), uid };
+        let now = ObjectVersion { version: version_of(&body), uid };
         let changed = if now.version.is_empty() || now.version == last.version { "" } else { " changed" };
         if body["kind"] == subject.kind().kind && now.version != last.version {
             self.seen.insert(name, (now, last));

@@ -58,7 +58,7 @@ fn edit(universe: &Universe, change: impl FnOnce(&mut Value)) {
 }
 
 /// How a candidate acquires the Lease, and how long that takes.
-async fn gains(candidate: &mut Candidate) -> (Gained, Duration) {
+async fn acquire_timed(candidate: &mut Candidate) -> (Gained, Duration) {
     let began = Instant::now();
     (candidate.win().await, began.elapsed())
 }
@@ -68,7 +68,7 @@ async fn a_created_lease_has_an_unknown_previous_holder() {
     let universe = universe();
     let (mut first, fence) = candidate(&universe, 1);
     assert_eq!(fence.remaining(), None);
-    let (gained, took) = gains(&mut first).await;
+    let (gained, took) = acquire_timed(&mut first).await;
     assert_eq!(gained, Gained::Unknown(LEASE));
     assert!(took < MOMENT);
     let spec = &lease(&universe)["spec"];
@@ -90,7 +90,7 @@ async fn a_released_lease_is_acquired_at_once() {
         first.release(None).await.unwrap();
         Instant::now()
     };
-    let (released, (gained, _)) = tokio::join!(release, gains(&mut second));
+    let (released, (gained, _)) = tokio::join!(release, acquire_timed(&mut second));
     assert_eq!(gained, Gained::Released);
     assert!(released.elapsed() < MOMENT);
     assert_eq!(fence.remaining(), None, "the fence of the old leader is closed");
@@ -103,7 +103,7 @@ async fn a_released_lease_is_acquired_at_once() {
 async fn an_expired_lease_is_taken_over_after_its_duration() {
     let universe = universe();
     let (_first, _) = leader(&universe, 1, 1).await;
-    let (gained, took) = gains(&mut candidate(&universe, 2).0).await;
+    let (gained, took) = acquire_timed(&mut candidate(&universe, 2).0).await;
     assert_eq!(gained, Gained::TakenOver);
     assert!(took >= LEASE && took < LEASE + RETRY + MOMENT, "{took:?}");
 }
@@ -180,7 +180,7 @@ async fn an_emptied_lease_does_not_count_as_released() {
     // The earlier release must not count, even if both leaders have the same epoch, as after edits by people.
     let (_second, _) = leader(&universe, 2, 1).await;
     edit(&universe, |lease| lease["spec"]["holderIdentity"] = "".into());
-    let (gained, took) = gains(&mut candidate(&universe, 3).0).await;
+    let (gained, took) = acquire_timed(&mut candidate(&universe, 3).0).await;
     assert_eq!(gained, Gained::Unknown(LEASE));
     assert!(took < MOMENT);
 }
@@ -190,7 +190,7 @@ async fn a_shortened_lease_expires_after_the_configured_duration() {
     let universe = universe();
     let (_first, _) = leader(&universe, 1, 1).await;
     edit(&universe, |lease| lease["spec"]["leaseDurationSeconds"] = 1.into());
-    let (gained, took) = gains(&mut candidate(&universe, 2).0).await;
+    let (gained, took) = acquire_timed(&mut candidate(&universe, 2).0).await;
     assert_eq!(gained, Gained::TakenOver);
     assert!(took >= LEASE);
 }
@@ -233,7 +233,7 @@ async fn a_lease_with_our_own_name_is_from_a_write_without_response() {
     let universe = universe();
     let (_first, _) = leader(&universe, 1, 1).await;
     edit(&universe, |lease| lease["spec"]["holderIdentity"] = "p2".into());
-    let (gained, took) = gains(&mut candidate(&universe, 2).0).await;
+    let (gained, took) = acquire_timed(&mut candidate(&universe, 2).0).await;
     assert_eq!(gained, Gained::Unknown(LEASE));
     assert!(took < MOMENT);
 }
@@ -281,7 +281,7 @@ async fn while_flipop_leads_a_candidate_waits_and_then_takes_over() {
     let (mut before, _) = leader(&universe, 1, 1).await;
     before.release(None).await.unwrap();
     flipop(&universe, "flipop-1");
-    let (gained, took) = gains(&mut candidate(&universe, 2).0).await;
+    let (gained, took) = acquire_timed(&mut candidate(&universe, 2).0).await;
     assert_eq!(gained, Gained::TakenOver, "FLIPOP does not hand over to the controller");
     assert!(took >= Duration::from_secs(9) && took < Duration::from_secs(9) + RETRY + MOMENT, "{took:?}");
 }

@@ -150,7 +150,8 @@ fn emptied(time: u64) -> Vec<(u64, Event)> {
     drained.chain([emptied]).chain(back).collect()
 }
 
-/// The seed determines network delays and which replica leads. One of this many seeds must detect a missing guard.
+/// How many seeds to try without the guard. The seed determines network delays and which replica leads, so not every run
+/// shows that the guard is missing, but at least one must.
 const SEEDS: u64 = 12;
 
 /// A deliberate defect affects the whole process, so one test runs all scenarios one after the other.

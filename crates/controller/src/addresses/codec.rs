@@ -62,7 +62,7 @@ pub(crate) struct Memory {
     pub(crate) created: Option<bool>,
 }
 
-/// What the status says about one address for people. The controller never reads it again, except the time of the state.
+/// The part of an address's status that is for people. The controller reads only the time of the state again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Description {
     pub(crate) node_name: Option<String>,
@@ -146,7 +146,9 @@ pub(crate) fn remember(pool: &mut Pool, status: &[AddressStatus]) {
 /// When the holders of an object's addresses were lost, according to its status.
 pub(crate) fn losses_of(status: &[AddressStatus]) -> impl Iterator<Item = (Address, Timestamp)> {
     let stored = status.iter().filter(|_| !plan::sabotaged!(LossesForgotten));
-    stored.filter_map(decode_address).filter_map(|(address, memory)| Some((address, memory.lost_since?)))
+    // Few addresses have a loss, and every event of an object comes here.
+    let lost = stored.filter(|status| status.lost_since.is_some()).filter_map(decode_address);
+    lost.filter_map(|(address, memory)| Some((address, memory.lost_since?)))
 }
 
 /// When the unfinished moves started, according to the journal. A move that failed is unfinished.

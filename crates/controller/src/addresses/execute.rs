@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drivers::budget::{Haste, Priority, with_haste, with_priority};
+use drivers::budget::{Priority, Urgency, with_haste, with_priority};
 use drivers::record::RecordDriver;
 use drivers::times::later;
 use drivers::{AddressDriver, DriverError, NotSent, Operation, Polled, Progress};
@@ -195,7 +195,7 @@ impl Executor {
     /// The providers whose reads may be stale, and for how long.
     pub fn late_reads(&self) -> BTreeMap<Provider, Duration> {
         let late = |(provider, driver): (&Provider, &Arc<dyn AddressDriver>)| {
-            let staleness_max = driver.traits().staleness_max;
+            let staleness_max = driver.properties().staleness_max;
             (!staleness_max.is_zero()).then_some((*provider, staleness_max))
         };
         self.drivers.iter().filter_map(late).collect()
@@ -203,7 +203,8 @@ impl Executor {
 
     /// The providers that move an address between two VMs in one call.
     pub fn moves_in_one_call(&self) -> impl Iterator<Item = Provider> {
-        let one_call = |(_, driver): &(&Provider, &Arc<dyn AddressDriver>)| driver.traits().moves_in_one_call;
+        let one_call =
+            |(_, driver): &(&Provider, &Arc<dyn AddressDriver>)| driver.properties().moves_in_one_call;
         self.drivers.iter().filter(one_call).map(|(provider, _)| *provider)
     }
 
@@ -242,7 +243,7 @@ impl Executor {
             let (pool, scope, request) = (pool.clone(), scope.clone(), request.clone());
             self.under_way.spawn(async move {
                 let created = driver.create(&scope, &request.region, request.tag.as_deref());
-                let created = with_haste(Haste::Ordinary, created);
+                let created = with_haste(Urgency::Ordinary, created);
                 let result = for_object(pool.clone(), created).await;
                 outlast(echo, &result).await;
                 Ended::Creation(Created { pool, scope, request, result })
@@ -269,7 +270,7 @@ impl Executor {
         self.in_flight.records.insert(step.name.clone(), what);
         let (driver, echo) = (self.record_drivers.get(&step.name.provider).cloned(), self.echo);
         self.under_way.spawn(async move {
-            let result = with_haste(Haste::Ordinary, records::take(driver, &step)).await;
+            let result = with_haste(Urgency::Ordinary, records::take(driver, &step)).await;
             if what == InFlightRecord::Write {
                 outlast(echo, &result).await;
             }
@@ -341,10 +342,10 @@ async fn take(
 ) -> Result<Effect, DriverError> {
     let Step { scope, address, is_urgent, action, ptr, .. } = step;
     ptr.iter().for_each(|name| driver.keep_ptr(*address, name));
-    let haste = match action {
-        _ if *is_urgent => Haste::Urgent,
-        Action::Detach(_) => Haste::TakingOff,
-        _ => Haste::Ordinary,
+    let urgency = match action {
+        _ if *is_urgent => Urgency::Urgent,
+        Action::Detach(_) => Urgency::Detaching,
+        _ => Urgency::Ordinary,
     };
     let advance = async |has_begun: bool| {
         let calls = match action {
@@ -356,7 +357,7 @@ async fn take(
             other => return Err(DriverError::Invalid(format!("{other:?} is not a call"))),
         };
         // A step that has started may have left a VM without any address, so it counts as urgent.
-        gate.pass(*is_urgent || has_begun, with_priority(Priority { haste, has_begun }, calls)).await
+        gate.pass(*is_urgent || has_begun, with_priority(Priority { urgency, has_begun }, calls)).await
     };
     for operation in 0..OPERATIONS_MAX {
         let progress = loop {
@@ -422,7 +423,7 @@ async fn poll(
             continue;
         }
         let operations: Vec<Operation> = due.iter().map(|(operation, ..)| operation.clone()).collect();
-        let polled = with_haste(Haste::Reading, driver.poll(&operations)).await;
+        let polled = with_haste(Urgency::Reading, driver.poll(&operations)).await;
         for ((operation, to, _), polled) in due.into_iter().zip(polled) {
             let ended = match polled {
                 Ok(Polled::Ended) => Ok(()),

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::addresses::metrics::AddressMetrics;
     use crate::addresses::resources::floating_ip_pool;
-    use crate::addresses::watch::Seen;
+    use crate::addresses::watch::Observed;
     use crate::kubernetes::decode::Change;
     use crate::metrics::{Identity, Metrics};
     use crate::providers::metrics::ProviderMetrics;
@@ -201,7 +201,7 @@ mod tests {
             }))
             .unwrap()
         };
-        index.see(Seen::Nodes(Change::All((1..=3).map(node).collect())));
+        index.observe(Observed::Nodes(Change::All((1..=3).map(node).collect())));
         let pool = json!({
             "metadata": {"name": "pool", "namespace": "web", "uid": "1", "resourceVersion": "1"},
             "spec": {
@@ -216,7 +216,7 @@ mod tests {
                 "addresses": [{"address": "203.0.113.1", "state": "Attached", "lastHolder": {"vm": "1"}}],
             },
         });
-        index.see(Seen::Pools(Change::All(vec![serde_json::from_value(pool).unwrap()])));
+        index.observe(Observed::Pools(Change::All(vec![serde_json::from_value(pool).unwrap()])));
         index
     }
 
@@ -245,7 +245,7 @@ mod tests {
         assert!(text.contains("# TYPE flipop_floatingippoolcontroller_ip_assignments counter"), "{text}");
         metrics.describe(&index);
         assert_eq!(series(&metrics), expected, "describing the pool again counts nothing twice");
-        index.see(Seen::Pools(Change::All(Vec::new())));
+        index.observe(Observed::Pools(Change::All(Vec::new())));
         metrics.describe(&index);
         assert_eq!(series(&metrics), Vec::<String>::new());
     }
@@ -253,9 +253,21 @@ mod tests {
     #[test]
     fn f12_calls_have_the_labels_of_their_object() {
         let (metrics, mut index) = (metrics(), index());
-        metrics.providers.called("digitalocean", "AssignIP", Some(&key()), true, Duration::from_millis(20));
-        metrics.providers.called("digitalocean", "AssignIP", Some(&key()), false, Duration::from_millis(20));
-        metrics.providers.called("digitalocean", "ListIPs", None, true, Duration::from_millis(20));
+        metrics.providers.record_call(
+            "digitalocean",
+            "AssignIP",
+            Some(&key()),
+            true,
+            Duration::from_millis(20),
+        );
+        metrics.providers.record_call(
+            "digitalocean",
+            "AssignIP",
+            Some(&key()),
+            false,
+            Duration::from_millis(20),
+        );
+        metrics.providers.record_call("digitalocean", "ListIPs", None, true, Duration::from_millis(20));
         metrics.describe(&index);
         let of_list = r#"flipop_providers_calls_total{call="ListIPs",kind="",name="",namespace="",outcome="success",provider="digitalocean"} 1"#;
         let calls = |series: Vec<String>| -> Vec<String> {
@@ -269,7 +281,7 @@ mod tests {
         assert_eq!(calls(series(&metrics)), expected);
         let count = r#"flipop_providers_call_duration_seconds_count{call="AssignIP",kind="FloatingIPPool",name="pool",namespace="web",provider="digitalocean"} 2"#;
         assert!(series(&metrics).contains(&count.to_owned()), "{:#?}", series(&metrics));
-        index.see(Seen::Pools(Change::All(Vec::new())));
+        index.observe(Observed::Pools(Change::All(Vec::new())));
         metrics.describe(&index);
         assert_eq!(calls(series(&metrics)), [of_list]);
         assert!(series(&metrics).iter().all(|line| !line.contains("AssignIP")), "{:#?}", series(&metrics));
@@ -283,11 +295,11 @@ mod tests {
             "spec": {"provider": "cloudflare", "dnsRecordSet": {"recordName": "nodes", "zone": "example.com"}},
             "status": {"dns": {"name": "nodes.example.com", "values": ["203.0.113.1", "203.0.113.2"]}},
         });
-        index.see(Seen::RecordSets(Change::All(vec![serde_json::from_value(records).unwrap()])));
+        index.observe(Observed::RecordSets(Change::All(vec![serde_json::from_value(records).unwrap()])));
         metrics.describe(&index);
         let expected = r#"flipop_nodednsrecordset_records{dns="nodes.example.com",name="nodes",namespace="web",provider="cloudflare"} 2"#;
         assert_eq!(series(&metrics), [expected]);
-        index.see(Seen::RecordSets(Change::All(Vec::new())));
+        index.observe(Observed::RecordSets(Change::All(Vec::new())));
         metrics.describe(&index);
         assert_eq!(series(&metrics), Vec::<String>::new());
     }

@@ -25,7 +25,7 @@ use self::tracked::Tracked;
 use super::codec;
 use super::object::Object;
 use super::resources::kind_name;
-use super::watch::{Kind, Seen, SlimNode, SlimPod};
+use super::watch::{Kind, Observed, SlimNode, SlimPod};
 use crate::kubernetes::decode::Register;
 use crate::providers::listings::ListRequest;
 
@@ -72,26 +72,28 @@ impl Index {
     }
 
     /// Processes an event of a watch.
-    pub fn see(&mut self, seen: Seen) {
+    pub fn observe(&mut self, seen: Observed) {
         match seen {
-            Seen::Nodes(change) => self.see_nodes(change),
-            Seen::Pods(change) => self.see_pods(change),
-            Seen::Owners(kind, change) => self.see_owners(kind, change),
-            Seen::Allocations(change) => {
-                self.see_objects(Kind::NetIPAllocations, change, |object| {
+            Observed::Nodes(change) => self.observe_nodes(change),
+            Observed::Pods(change) => self.observe_pods(change),
+            Observed::Owners(kind, change) => self.observe_owners(kind, change),
+            Observed::Allocations(change) => {
+                self.observe_objects(Kind::NetIPAllocations, change, |object| {
                     Object::Allocation(Arc::new(object))
                 });
             }
-            Seen::Pools(change) => {
-                self.see_objects(Kind::FloatingIPPools, change, |object| Object::Pool(Arc::new(object)));
+            Observed::Pools(change) => {
+                self.observe_objects(Kind::FloatingIPPools, change, |object| Object::Pool(Arc::new(object)));
             }
-            Seen::RecordSets(change) => {
-                self.see_objects(Kind::NodeDNSRecordSets, change, |object| Object::Records(Arc::new(object)));
+            Observed::RecordSets(change) => {
+                self.observe_objects(Kind::NodeDNSRecordSets, change, |object| {
+                    Object::Records(Arc::new(object))
+                });
             }
-            Seen::Unsure(kind) => _ = self.known.remove(&kind),
+            Observed::Unsure(kind) => _ = self.known.remove(&kind),
             // If the CRD was deleted, its objects may still exist or be restored. Without objects nothing is missing.
-            Seen::Absent(kind) if self.has_some(kind) => _ = self.known.remove(&kind),
-            Seen::Absent(kind) => _ = self.known.insert(kind),
+            Observed::Absent(kind) if self.has_some(kind) => _ = self.known.remove(&kind),
+            Observed::Absent(kind) => _ = self.known.insert(kind),
         }
     }
 

@@ -273,7 +273,7 @@ fn count(counters: &IntCounterVec, key: &PoolKey, is_done: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addresses::watch::Seen;
+    use crate::addresses::watch::Observed;
     use crate::kubernetes::decode::Change;
     use crate::metrics::Identity;
     use serde_json::{Value, json};
@@ -288,9 +288,9 @@ mod tests {
         text.lines().filter(|line| line.starts_with(beginning)).map(ToOwned::to_owned).collect()
     }
 
-    fn see(index: &mut Index, node: Value, allocation: Value) {
-        index.see(Seen::Nodes(Change::All(vec![serde_json::from_value(node).unwrap()])));
-        index.see(Seen::Allocations(Change::All(vec![serde_json::from_value(allocation).unwrap()])));
+    fn observe(index: &mut Index, node: Value, allocation: Value) {
+        index.observe(Observed::Nodes(Change::All(vec![serde_json::from_value(node).unwrap()])));
+        index.observe(Observed::Allocations(Change::All(vec![serde_json::from_value(allocation).unwrap()])));
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
                 {"address": "203.0.113.2", "state": "Unattached"},
             ]},
         });
-        see(&mut index, node, edge);
+        observe(&mut index, node, edge);
         metrics.describe(&index);
         let expected = [
             r#"netipallocation_attached_ips_total{crd_name="edge"} 1"#,
@@ -325,7 +325,7 @@ mod tests {
         let missing: Vec<_> =
             expected.iter().filter(|line| !found.iter().any(|found| found == *line)).collect();
         assert!(missing.is_empty(), "{missing:?} is not in {found:#?}");
-        index.see(Seen::Allocations(Change::All(Vec::new())));
+        index.observe(Observed::Allocations(Change::All(Vec::new())));
         metrics.describe(&index);
         let found = lines(&metrics, "netipallocation_");
         let of_object = found.iter().filter(|line| line.contains("edge"));
@@ -342,7 +342,7 @@ mod tests {
             "spec": {"reservedIPs": ["203.0.113.1"], "nodeSelector": {"role": "edge"}, "cloud": {"provider": "gcp"}},
             "status": {"addresses": [{"address": "203.0.113.1", "state": "Attached", "nodeName": holder}]},
         });
-        see(&mut index, node, object);
+        observe(&mut index, node, object);
         metrics.describe(&index);
         let beginning = format!("netipallocation_node_ip_ready{{crd_name=\"{name}\",node=");
         let found = lines(&metrics, "netipallocation_node_ip_ready{");

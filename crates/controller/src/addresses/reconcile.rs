@@ -35,18 +35,13 @@ use super::execute::{Ended, Executor};
 use super::index::Index;
 use super::metrics::AddressMetrics;
 use super::report::{Reporter, Written};
-use super::watch::Seen;
-use crate::backoff::Retry;
-use crate::kubernetes::events::NewEvent;
+use super::watch::Observed;
+use crate::backoff::{Backoff, Retry};
+use crate::kubernetes::events::{NewEvent, Publisher};
 use crate::kubernetes::write::is_refused;
 use crate::leadership::clock::Clock;
 use crate::providers::listings::{Clouds, Response, ResponseKind};
-
-/// How long the loop waits for further events of the watches before it plans.
-const SETTLE: Duration = Duration::from_millis(5);
-
-/// The longest pause between two plans.
-const IDLE_MAX: Duration = Duration::from_secs(30);
+use crate::reconciler::{Flow, IDLE_MAX, Reconcile, Source, first_of};
 
 /// The maximum age of a VM's state.
 const MACHINES_AGE_MAX: Duration = Duration::from_secs(60);
@@ -66,7 +61,7 @@ const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 /// The reconciler of addresses and DNS names.
 pub struct Reconciler {
     index: Index,
-    seen: mpsc::UnboundedReceiver<Seen>,
+    seen: mpsc::UnboundedReceiver<Observed>,
     clouds: Clouds,
     executor: Executor,
     reporter: Reporter,
@@ -75,22 +70,22 @@ pub struct Reconciler {
     wall_ahead: Option<SignedDuration>,
     metrics: AddressMetrics,
     retry: Retry,
-    /// For each address, the number of failures since it was last attached, and the last error.
-    failures: BTreeMap<plan::Address, (u32, Arc<str>)>,
-    /// For each VM, the number of consecutive failures to restore its ephemeral address.
-    failed_restores: BTreeMap<plan::VmId, u32>,
-    failed_creations: BTreeMap<plan::PoolKey, u32>,
+    /// The failures of each address since it was last attached.
+    failures: Backoff<plan::Address>,
+    /// Failures to restore the ephemeral address of a VM.
+    failed_restores: Backoff<plan::VmId>,
+    failed_creations: Backoff<plan::PoolKey>,
     /// For each pool, the number of recent evictions, and the time of the last one.
     evictions: BTreeMap<plan::PoolKey, (u32, Instant)>,
-    /// For each DNS name, the number of consecutive failures to read or write its records.
-    failed_records: BTreeMap<plan::RecordName, u32>,
+    /// Failures to read or write the records of a DNS name.
+    failed_records: Backoff<plan::RecordName>,
     /// When to read the UID of the namespace kube-system. `None` while the request is in flight.
     cluster_due: Option<Instant>,
     /// Pools whose last eviction failed and was reported.
     not_evicted: BTreeSet<plan::PoolKey>,
-    next_round: Instant,
+    next_plan: Instant,
     /// When the provider last reported the state of a VM.
-    machines_told: BTreeMap<VmId, Instant>,
+    machines_listed: BTreeMap<VmId, Instant>,
     /// When the unfinished moves started.
     begun: BTreeMap<plan::Address, Instant>,
     /// When the metrics about objects and nodes were last updated.
@@ -98,18 +93,21 @@ pub struct Reconciler {
 }
 
 /// An event that wakes up the loop.
-enum Happened {
-    Seen(Seen),
+pub enum Happened {
+    /// An event of a watch.
+    Observed(Observed),
+    /// A response of a provider to a listing.
     Responded(Response),
+    /// The result of a call.
     Ended(Ended),
+    /// The result of a write.
     Written(Written),
-    TimeWentBy,
 }
 
 impl Reconciler {
     /// A reconciler that has not processed any event.
     pub fn new(
-        seen: mpsc::UnboundedReceiver<Seen>,
+        seen: mpsc::UnboundedReceiver<Observed>,
         clouds: Clouds,
         executor: Executor,
         reporter: Reporter,
@@ -129,40 +127,18 @@ impl Reconciler {
             wall_ahead: None,
             metrics,
             retry,
-            failures: BTreeMap::new(),
-            failed_restores: BTreeMap::new(),
-            failed_creations: BTreeMap::new(),
+            failures: Backoff::new(retry),
+            failed_restores: Backoff::new(retry),
+            failed_creations: Backoff::new(retry),
             evictions: BTreeMap::new(),
-            failed_records: BTreeMap::new(),
+            failed_records: Backoff::new(retry),
             cluster_due: Some(Instant::now()),
             not_evicted: BTreeSet::new(),
-            next_round: Instant::now(),
-            machines_told: BTreeMap::new(),
+            next_plan: Instant::now(),
+            machines_listed: BTreeMap::new(),
             begun: BTreeMap::new(),
             described: None,
         }
-    }
-
-    /// Watches without acting.
-    pub async fn stand_by(&mut self) {
-        loop {
-            self.see_next().await;
-        }
-    }
-
-    /// Watches without acting until all caches are filled.
-    pub async fn until_complete(&mut self) {
-        while !self.index.is_complete() {
-            self.see_next().await;
-        }
-    }
-
-    async fn see_next(&mut self) {
-        match self.seen.recv().await {
-            Some(seen) => self.index.see(seen),
-            None => std::future::pending().await,
-        }
-        self.metrics.process.set_ready(self.index.is_complete());
     }
 
     /// The highest epoch in any journal.
@@ -192,76 +168,12 @@ impl Reconciler {
         self.index.world.created_max = Some(max);
     }
 
-    /// Leads with the given epoch. Returns when another process should take over.
-    pub async fn lead(&mut self, epoch: Epoch) {
+    /// Prepares to lead with the given epoch.
+    pub fn begin_to_lead(&mut self, epoch: Epoch) {
         self.index.world.epoch = epoch;
         self.index.world.losses = self.index.remembered_losses();
         self.index.distrust_late_reads(&self.executor.late_reads());
         self.metrics.process.set_leader(true);
-        self.next_round = Instant::now();
-        loop {
-            let happened = self.next().await;
-            // The loop waits for further events only after watch events. It reacts to its own results at once.
-            let is_ours = !matches!(happened, Happened::Seen(_) | Happened::TimeWentBy);
-            let pause = if is_ours { Duration::ZERO } else { SETTLE };
-            self.take_in(happened);
-            let settled = Instant::now() + pause;
-            while let Ok(more) = tokio::time::timeout_at(settled, self.next_now()).await {
-                self.take_in(more);
-                if Instant::now() >= settled {
-                    break;
-                }
-            }
-            self.metrics.process.set_ready(self.index.is_complete());
-            if self.index.is_complete() && self.round() {
-                return;
-            }
-        }
-    }
-
-    /// Starts nothing new, waits until no call is in flight, and writes the results into the status.
-    pub async fn finish(&mut self) {
-        loop {
-            let now = self.clock.wall();
-            self.index.world.in_flight = self.executor.in_flight.clone();
-            self.reporter.catch_up(&self.index);
-            let plan = self.plan(now);
-            self.reporter.publish(&self.index, &plan, now);
-            if self.executor.is_idle() && self.reporter.is_idle() {
-                return;
-            }
-            let happened = self.next_now().await;
-            self.take_in(happened);
-        }
-    }
-
-    async fn next(&mut self) -> Happened {
-        let mut due = self.next_round;
-        if self.index.is_complete() {
-            due = [self.clouds.next_due(), self.reporter.next_due()]
-                .into_iter()
-                .flatten()
-                .fold(due, Instant::min);
-        }
-        tokio::select! {
-            biased;
-            happened = self.next_now() => happened,
-            () = tokio::time::sleep_until(due) => Happened::TimeWentBy,
-        }
-    }
-
-    async fn next_now(&mut self) -> Happened {
-        // Results of the executor come first, because they correct the facts.
-        tokio::select! {
-            biased;
-            ended = self.executor.ended() => Happened::Ended(ended),
-            written = self.reporter.written() => Happened::Written(written),
-            response = self.clouds.next_response() => Happened::Responded(response),
-            seen = self.seen.recv() => match seen {
-                Some(seen) => Happened::Seen(seen),
-                None => std::future::pending().await,
-            },
-        }
     }
 
     /// Moves the ends of all pauses if somebody has set the wall clock, so each pause keeps its length.
@@ -275,62 +187,8 @@ impl Reconciler {
         }
     }
 
-    fn take_in(&mut self, happened: Happened) {
-        self.follow_clock();
-        match happened {
-            Happened::Seen(seen) => self.index.see(seen),
-            Happened::Responded(Response { scope, what: ResponseKind::Addresses(as_of, listing) }) => {
-                self.index.see_listing(&scope, listing, as_of);
-            }
-            Happened::Responded(Response { what: ResponseKind::Machines(asked, Ok(machines)), .. }) => {
-                self.index.see_machines(&asked, &machines);
-                self.machines_told.extend(asked.into_iter().map(|vm| (vm, Instant::now())));
-            }
-            Happened::Responded(Response { scope, what: ResponseKind::Machines(_, Err(error)) }) => {
-                tracing::warn!(%scope, %error, "failed to list VMs");
-            }
-            Happened::Ended(Ended::Step(outcome)) => self.note_outcome(outcome),
-            Happened::Ended(Ended::Creation(created)) => self.note_created(created),
-            Happened::Ended(Ended::Eviction(evicted)) => self.note_evicted(evicted),
-            Happened::Ended(Ended::Record(recorded)) => self.note_recorded(recorded),
-            Happened::Ended(Ended::ClusterId(asked)) => self.note_cluster_id(asked),
-            Happened::Written(Written::Object(key, _, Ok(answered))) => {
-                self.index.see_object_written(&key, answered)
-            }
-            Happened::Written(Written::Object(key, _, Err(error))) => {
-                tracing::warn!(object = %key, %error, "failed to update object");
-            }
-            Happened::Written(Written::Status(key, sent, Ok(answered))) => {
-                if let Some(note) = self.index.see_written(&key, &sent, answered) {
-                    self.tell(&key, EventReason::OutdatedCRD, note);
-                }
-                self.reporter.tell_of_written(&key, self.clock.wall());
-            }
-            Happened::Written(Written::Event(Err(error))) => {
-                tracing::debug!(%error, "failed to publish event")
-            }
-            Happened::Written(Written::Event(Ok(()))) => {}
-            Happened::Written(Written::Status(key, _, Err(error))) => {
-                tracing::warn!(object = %key, %error, "failed to update status");
-                if !matches!(&error, kube::Error::Api(status) if status.is_conflict()) {
-                    self.metrics.not_written(&key);
-                }
-                // A refused write has no effect, so the pool goes back to the stored status. A write without a response
-                // may have taken effect, so the pool stays as it is, and the reporter writes it again.
-                if is_refused(&error) {
-                    self.index.refresh(&key);
-                }
-            }
-            Happened::Written(Written::Marks(node, _, Err(error))) => {
-                tracing::warn!(%node, %error, "failed to update node labels and annotations")
-            }
-            Happened::Written(Written::Marks(..)) => {}
-            Happened::TimeWentBy => self.next_round = Instant::now() + IDLE_MAX,
-        }
-    }
-
     /// Plans, and starts the resulting calls and writes. Returns whether another process should lead.
-    fn round(&mut self) -> bool {
+    fn plan_and_act(&mut self) -> bool {
         self.follow_clock();
         let (now, began) = (self.clock.wall(), Instant::now());
         self.reporter.catch_up(&self.index);
@@ -345,7 +203,7 @@ impl Reconciler {
         self.index.world.avoid_creations.retain(|_, pause| pause.until > now);
         self.index.world.avoid_evictions.retain(|_, until| *until > now);
         self.index.world.avoid_records.retain(|_, pause| pause.until > now);
-        self.machines_told.retain(|vm, at| {
+        self.machines_listed.retain(|vm, at| {
             let is_fresh = at.elapsed() <= MACHINES_AGE_MAX;
             if !is_fresh {
                 self.index.world.machines.remove(vm);
@@ -385,7 +243,7 @@ impl Reconciler {
         self.reporter.publish(&self.index, &after, now);
         for report in self.index.undecodable.due(Instant::now()) {
             let (kind, api_version) = report.kind.named();
-            self.reporter.tell(NewEvent::of_undecodable(&report, &kind, &api_version), now);
+            self.reporter.events.publish(NewEvent::of_undecodable(&report, &kind, &api_version), now);
         }
         let scopes = self.index.scopes();
         let index = &mut self.index;
@@ -398,7 +256,7 @@ impl Reconciler {
         }
         let describe = self.describe();
         let due = ask_again.into_iter().chain(describe).chain([Instant::now() + IDLE_MAX]);
-        self.next_round = due.min().unwrap_or(self.next_round);
+        self.next_plan = due.min().unwrap_or(self.next_plan);
         hands_over
     }
 
@@ -462,7 +320,7 @@ impl Reconciler {
                         self.begun.entry(step.address).or_insert_with(Instant::now);
                     }
                     Action::Finish => {
-                        self.failures.remove(&step.address);
+                        self.failures.succeeded(&step.address);
                         let began = self.begun.remove(&step.address);
                         let took = began.map(|began| began.elapsed());
                         took.iter().for_each(|took| self.metrics.moved(&key, step.scope.provider, *took));
@@ -525,7 +383,7 @@ impl Reconciler {
             .flatten()
             .filter_map(|(name, state)| matches!(state, Published::Yes(_)).then_some(name))
             .collect();
-        self.failed_records.retain(|name, _| names.contains(name) && !published.contains(name));
+        self.failed_records.retain(|name| names.contains(name) && !published.contains(name));
         // An object that is not in the cache may own a name.
         for step in plan.records.iter().filter(|_| self.index.knows_names()) {
             if !self.reporter.is_writing(&step.pool) {
@@ -569,6 +427,116 @@ impl Reconciler {
                 self.index.world.set_pool(pool);
             }
         }
+    }
+}
+
+impl Reconcile for Reconciler {
+    type Event = Happened;
+
+    async fn next_event(&mut self, first: Source) -> Happened {
+        let Self { seen, clouds, executor, reporter, .. } = self;
+        let watched = async {
+            match seen.recv().await {
+                Some(seen) => Happened::Observed(seen),
+                None => std::future::pending().await,
+            }
+        };
+        // Results of the executor come before others, because they correct the facts.
+        let ended = async {
+            tokio::select! {
+                biased;
+                ended = executor.ended() => Happened::Ended(ended),
+                written = reporter.written() => Happened::Written(written),
+                response = clouds.next_response() => Happened::Responded(response),
+            }
+        };
+        first_of(first, watched, ended).await
+    }
+
+    fn source(event: &Happened) -> Source {
+        if matches!(event, Happened::Observed(_)) { Source::Watches } else { Source::Requests }
+    }
+
+    fn apply(&mut self, happened: Happened) -> bool {
+        self.follow_clock();
+        match happened {
+            Happened::Observed(seen) => self.index.observe(seen),
+            Happened::Responded(Response { scope, what: ResponseKind::Addresses(as_of, listing) }) => {
+                self.index.observe_listing(&scope, listing, as_of);
+            }
+            Happened::Responded(Response { what: ResponseKind::Machines(asked, Ok(machines)), .. }) => {
+                self.index.observe_machines(&asked, &machines);
+                self.machines_listed.extend(asked.into_iter().map(|vm| (vm, Instant::now())));
+            }
+            Happened::Responded(Response { scope, what: ResponseKind::Machines(_, Err(error)) }) => {
+                tracing::warn!(%scope, %error, "failed to list VMs");
+            }
+            Happened::Ended(Ended::Step(outcome)) => self.note_outcome(outcome),
+            Happened::Ended(Ended::Creation(created)) => self.note_created(created),
+            Happened::Ended(Ended::Eviction(evicted)) => self.note_evicted(evicted),
+            Happened::Ended(Ended::Record(recorded)) => self.note_recorded(recorded),
+            Happened::Ended(Ended::ClusterId(asked)) => self.note_cluster_id(asked),
+            Happened::Written(Written::Object(key, _, Ok(answered))) => {
+                self.index.observe_object_written(&key, answered)
+            }
+            Happened::Written(Written::Object(key, _, Err(error))) => {
+                tracing::warn!(object = %key, %error, "failed to update object");
+            }
+            Happened::Written(Written::Status(key, sent, Ok(answered))) => {
+                if let Some(note) = self.index.observe_written(&key, &sent, answered) {
+                    self.publish_event(&key, EventReason::OutdatedCRD, note);
+                }
+                self.reporter.publish_after_write(&key, self.clock.wall());
+            }
+            Happened::Written(Written::Status(key, _, Err(error))) => {
+                tracing::warn!(object = %key, %error, "failed to update status");
+                if !matches!(&error, kube::Error::Api(status) if status.is_conflict()) {
+                    self.metrics.not_written(&key);
+                }
+                // A refused write has no effect, so the pool goes back to the stored status. A write without a response
+                // may have taken effect, so the pool stays as it is, and the reporter writes it again.
+                if is_refused(&error) {
+                    self.index.refresh(&key);
+                }
+            }
+            Happened::Written(Written::Marks(node, _, Err(error))) => {
+                tracing::warn!(%node, %error, "failed to update node labels and annotations")
+            }
+            Happened::Written(Written::Marks(..)) => {}
+        }
+        self.metrics.process.set_ready(self.index.is_complete());
+        true
+    }
+
+    fn is_complete(&self) -> bool {
+        self.index.is_complete()
+    }
+
+    fn reconcile(&mut self) -> Flow {
+        self.next_plan = Instant::now() + IDLE_MAX;
+        if self.index.is_complete() && self.plan_and_act() { Flow::HandOver } else { Flow::Continue }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let others = [self.clouds.next_due(), self.reporter.next_due()];
+        let others = others.into_iter().flatten().filter(|_| self.index.is_complete());
+        others.chain([self.next_plan]).min()
+    }
+
+    fn report_results(&mut self) {
+        let now = self.clock.wall();
+        self.index.world.in_flight = self.executor.in_flight.clone();
+        self.reporter.catch_up(&self.index);
+        let plan = self.plan(now);
+        self.reporter.publish(&self.index, &plan, now);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.executor.is_idle() && self.reporter.is_idle()
+    }
+
+    fn events(&mut self) -> &mut Publisher {
+        &mut self.reporter.events
     }
 }
 

@@ -26,7 +26,7 @@ use super::index::Index;
 use super::index::tracked::Tracked;
 use super::object::Object;
 use crate::backoff::{ANY_VERSION, Backoff};
-use crate::kubernetes::events::{NewEvent, publish};
+use crate::kubernetes::events::{NewEvent, Publisher};
 use crate::kubernetes::write::{REFUSALS_REPORTED, REFUSED_RETRY, UNANSWERED_RETRY, is_conflict, is_refused};
 use crate::leadership::fence::Fence;
 use crate::tasks::Tasks;
@@ -39,8 +39,6 @@ pub enum Written {
     Object(PoolKey, u64, Result<Object, kube::Error>),
     /// A patch of a node's labels and annotations, based on this version.
     Marks(NodeName, u64, Result<(), kube::Error>),
-    /// An Event.
-    Event(Result<(), kube::Error>),
 }
 
 /// The reporter, and its writes in flight.
@@ -61,11 +59,8 @@ pub struct Reporter {
     unanswered: Backoff<Target>,
     /// Writes that the apiserver refused.
     refused: Backoff<Target>,
-    /// The name of this process in Events.
-    identity: String,
-    /// The number of Events so far, and how many of them are in flight.
-    events: u64,
-    events_in_flight: usize,
+    /// Publishes Events.
+    pub events: Publisher,
     /// Writes that were refused several times and are not reported yet.
     refusals: Vec<(Target, String)>,
     /// The Event of an object that the reporter publishes when the status is written.
@@ -73,9 +68,6 @@ pub struct Reporter {
     /// The UIDs of objects whose deprecated fields were reported.
     deprecations: BTreeSet<String>,
 }
-
-/// The maximum number of Events in flight. The reporter drops further Events; the log contains the same information.
-const EVENTS_IN_FLIGHT_MAX: usize = 100;
 
 /// The target of a write.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,6 +83,7 @@ enum Target {
 impl Reporter {
     /// A reporter without writes in flight.
     pub fn new(client: Client, fence: Arc<Fence>, identity: &str) -> Self {
+        let events = Publisher::new(client.clone(), identity);
         Self {
             client,
             fence,
@@ -101,9 +94,7 @@ impl Reporter {
             patched: BTreeMap::new(),
             unanswered: Backoff::new(UNANSWERED_RETRY),
             refused: Backoff::new(REFUSED_RETRY),
-            identity: identity.to_owned(),
-            events: 0,
-            events_in_flight: 0,
+            events,
             refusals: Vec::new(),
             after_write: BTreeMap::new(),
             deprecations: BTreeSet::new(),
@@ -148,7 +139,7 @@ impl Reporter {
         if self.fence.remaining().is_none() {
             return;
         }
-        self.tell_of_deprecations(index, now);
+        self.publish_deprecations(index, now);
         self.report_refused_writes(index, now);
         self.patched.retain(|name, version| {
             let node = index.nodes.get(name);
@@ -219,11 +210,11 @@ impl Reporter {
             // The watch will show the current version.
             Some(error) if is_conflict(error) && !matches!(target, Target::Object(_)) => {}
             Some(error) if is_refused(error) => {
-                if self.refused.failed(target.clone(), version) == REFUSALS_REPORTED {
+                if self.refused.failed(target.clone(), version, error) == REFUSALS_REPORTED {
                     self.refusals.push((target, error.to_string()));
                 }
             }
-            Some(_) => _ = self.unanswered.failed(target, ANY_VERSION),
+            Some(error) => _ = self.unanswered.failed(target, ANY_VERSION, error),
         }
     }
 
@@ -242,31 +233,19 @@ impl Reporter {
                     NewEvent::of_node(name, index.nodes.get(name), EventReason::WriteRefused, note)
                 }
             };
-            self.tell(event, now);
+            self.events.publish(event, now);
         }
-    }
-
-    /// Publishes an Event. Nothing waits for it.
-    pub fn tell(&mut self, event: NewEvent, now: Timestamp) {
-        if self.events_in_flight >= EVENTS_IN_FLIGHT_MAX {
-            return tracing::debug!(note = event.note, "dropped an Event: too many are in flight");
-        }
-        self.events_in_flight += 1;
-        self.events += 1;
-        let (client, number, identity) = (self.client.clone(), self.events, self.identity.clone());
-        self.writing
-            .spawn(async move { Written::Event(publish(client, event, number, &identity, now).await) });
     }
 
     /// Publishes the Event of a status that was written.
-    pub fn tell_of_written(&mut self, key: &PoolKey, now: Timestamp) {
+    pub fn publish_after_write(&mut self, key: &PoolKey, now: Timestamp) {
         if let Some(event) = self.after_write.remove(key) {
-            self.tell(event, now);
+            self.events.publish(event, now);
         }
     }
 
     /// Publishes one Event for each object that uses a deprecated field.
-    fn tell_of_deprecations(&mut self, index: &Index, now: Timestamp) {
+    fn publish_deprecations(&mut self, index: &Index, now: Timestamp) {
         for tracked in index.objects.values() {
             let uid = tracked.object.metadata().uid.as_deref().unwrap_or_default();
             if self.deprecations.contains(uid) {
@@ -274,7 +253,7 @@ impl Reporter {
             }
             if let Some(event) = of_deprecation(&tracked.object) {
                 self.deprecations.insert(uid.to_owned());
-                self.tell(event, now);
+                self.events.publish(event, now);
             }
         }
     }
@@ -296,7 +275,6 @@ impl Reporter {
                             self.objects.remove(key);
                             self.note(Target::Object(key.clone()), *version, result.as_ref().err());
                         }
-                        Written::Event(_) => self.events_in_flight -= 1,
                         Written::Marks(name, version, result) => {
                             self.nodes.remove(name);
                             if result.as_ref().is_err_and(|error| !is_conflict(error)) {
@@ -307,7 +285,9 @@ impl Reporter {
                     }
                     return written;
                 }
-                Some(Err(error)) => tracing::error!(%error, "a write task failed"),
+                Some(Err(error)) => {
+                    tracing::error!(%error, "a task that writes to the apiserver was cancelled")
+                }
                 None => std::future::pending().await,
             }
         }

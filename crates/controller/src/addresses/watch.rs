@@ -1,6 +1,6 @@
 //! The watches of the address reconciler.
 //!
-//! In: the apiserver's watches. Out: [`Seen`] events on a channel, also if a watch fails. The types have only the
+//! In: the apiserver's watches. Out: [`Observed`] events on a channel, also if a watch fails. The types have only the
 //! fields that decisions need, because the memory of the controller grows with the watched objects. This file never
 //! decides anything.
 
@@ -234,7 +234,7 @@ impl Kind {
 
 /// An event of a watch.
 #[derive(Debug)]
-pub enum Seen {
+pub enum Observed {
     /// Nodes.
     Nodes(Change<SlimNode>),
     /// Pods.
@@ -254,60 +254,60 @@ pub enum Seen {
 }
 
 /// Starts the watches. They stop when the returned `Tasks` are dropped.
-pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> Tasks<()> {
+pub fn start(client: &Client, to: &mpsc::UnboundedSender<Observed>) -> Tasks<()> {
     let mut tasks = Tasks::default();
-    spawn(&mut tasks, client, to, Kind::Nodes, Seen::Nodes);
-    spawn(&mut tasks, client, to, Kind::Pods, Seen::Pods);
+    spawn(&mut tasks, client, to, Kind::Nodes, Observed::Nodes);
+    spawn(&mut tasks, client, to, Kind::Pods, Observed::Pods);
     spawn(&mut tasks, client, to, Kind::Deployments, owners::<Deployment>(Kind::Deployments));
     spawn(&mut tasks, client, to, Kind::StatefulSets, owners::<StatefulSet>(Kind::StatefulSets));
     spawn(&mut tasks, client, to, Kind::DaemonSets, owners::<DaemonSet>(Kind::DaemonSets));
     spawn(&mut tasks, client, to, Kind::ReplicaSets, owners::<ReplicaSet>(Kind::ReplicaSets));
-    spawn(&mut tasks, client, to, Kind::NetIPAllocations, Seen::Allocations);
-    spawn(&mut tasks, client, to, Kind::FloatingIPPools, Seen::Pools);
-    spawn(&mut tasks, client, to, Kind::NodeDNSRecordSets, Seen::RecordSets);
+    spawn(&mut tasks, client, to, Kind::NetIPAllocations, Observed::Allocations);
+    spawn(&mut tasks, client, to, Kind::FloatingIPPools, Observed::Pools);
+    spawn(&mut tasks, client, to, Kind::NodeDNSRecordSets, Observed::RecordSets);
     tasks
 }
 
 /// Of owners of pods, only the metadata is read.
-fn owners<K>(kind: Kind) -> impl Fn(Change<PartialObjectMeta<K>>) -> Seen + Copy {
-    move |change| Seen::Owners(kind, change.map(|owner| owner.metadata))
+fn owners<K>(kind: Kind) -> impl Fn(Change<PartialObjectMeta<K>>) -> Observed + Copy {
+    move |change| Observed::Owners(kind, change.map(|owner| owner.metadata))
 }
 
 fn spawn<K>(
     tasks: &mut Tasks<()>,
     client: &Client,
-    to: &mpsc::UnboundedSender<Seen>,
+    to: &mpsc::UnboundedSender<Observed>,
     kind: Kind,
-    seen: impl Fn(Change<K>) -> Seen + Copy + Send + Sync + 'static,
+    seen: impl Fn(Change<K>) -> Observed + Copy + Send + Sync + 'static,
 ) where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Default,
 {
     let (api, to) = (Api::<Decoded<K>>::all(client.clone()), to.clone());
     let was_absent = AtomicBool::new(false);
-    let tell = move |heard| {
+    let convert = move |event| {
         let is_absent =
-            kind.may_be_absent() && matches!(&heard, WatchEvent::Lost(error) if is_not_found(error));
+            kind.may_be_absent() && matches!(&event, WatchEvent::Lost(error) if is_not_found(error));
         let is_new = !was_absent.swap(is_absent, Ordering::Relaxed);
-        match heard {
+        match event {
             WatchEvent::Changed(change) => seen(change),
             WatchEvent::Lost(_) if plan::sabotaged!(FailedWatchReadAsEmpty) => seen(Change::All(Vec::new())),
             WatchEvent::Lost(_) if is_absent => {
                 if is_new {
                     tracing::warn!(?kind, "the cluster does not have this kind");
                 }
-                Seen::Absent(kind)
+                Observed::Absent(kind)
             }
             WatchEvent::Lost(error) => {
                 tracing::warn!(?kind, %error, "a watch failed");
-                Seen::Unsure(kind)
+                Observed::Unsure(kind)
             }
         }
     };
     // A watcher that resumes after an error sends nothing until something changes. So a failed watcher is replaced by a
     // new one, whose relist shows that the cache is complete again.
     tasks.spawn(async move {
-        while follow(api.clone(), &to, &tell).await {
+        while follow(api.clone(), &to, &convert).await {
             tokio::time::sleep(WATCH_RETRY).await;
         }
     });

@@ -327,7 +327,7 @@ impl<T> Default for Register<T> {
 
 impl<T: Copy + Ord> Register<T> {
     /// Applies a change of a kind.
-    pub fn see<K>(&mut self, kind: T, change: &Change<K>, metadata: impl Fn(&K) -> &ObjectMeta) {
+    pub fn observe<K>(&mut self, kind: T, change: &Change<K>, metadata: impl Fn(&K) -> &ObjectMeta) {
         let key_of = |one: &Decoded<K>| match one {
             Decoded::Object(object) => key(kind, metadata(object)),
             Decoded::Undecodable(undecodable) => key(kind, &undecodable.metadata),
@@ -522,26 +522,26 @@ mod tests {
     #[test]
     fn the_register_forgets_fixed_and_deleted_objects() {
         let mut register = Register::default();
-        let mut see = |kind, change| {
-            register.see(kind, &change, NetIPAllocation::meta);
+        let mut observe = |kind, change| {
+            register.observe(kind, &change, NetIPAllocation::meta);
             let all =
                 [1, 2].map(|kind| register.of(kind).map(|(_, name)| name.to_owned()).collect::<Vec<_>>());
             all.concat()
         };
-        see(1, Change::All(["a", "b", "c"].map(|name| read(name, "1", false)).into()));
-        let all = see(2, Change::Applied(Box::new(read("other", "1", false))));
+        observe(1, Change::All(["a", "b", "c"].map(|name| read(name, "1", false)).into()));
+        let all = observe(2, Change::Applied(Box::new(read("other", "1", false))));
         assert_eq!(all, ["a", "b", "c", "other"]);
-        see(1, Change::Applied(Box::new(read("a", "2", true))));
-        let all = see(1, Change::Deleted(Box::new(read("b", "1", false).meta().clone())));
+        observe(1, Change::Applied(Box::new(read("a", "2", true))));
+        let all = observe(1, Change::Deleted(Box::new(read("b", "1", false).meta().clone())));
         assert_eq!(all, ["c", "other"]);
-        assert_eq!(see(1, Change::All(Vec::new())), ["other"]);
+        assert_eq!(observe(1, Change::All(Vec::new())), ["other"]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_version_is_reported_once_and_at_most_once_a_minute() {
         let mut register = Register::default();
         let mut reports = |version: &str| {
-            register.see(1, &Change::All(vec![read("a", version, false)]), NetIPAllocation::meta);
+            register.observe(1, &Change::All(vec![read("a", version, false)]), NetIPAllocation::meta);
             register.due(Instant::now()).len()
         };
         assert_eq!([reports("1"), reports("1"), reports("2")], [1, 0, 0]);

@@ -4,6 +4,8 @@
 //! response and never retries. It does not use kube's recorder, which merges Events with the same reason and keeps only
 //! the first note. The notes of this controller differ by address.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -13,6 +15,10 @@ use plan::{ConditionType, EventReason, Reason, Timestamp};
 
 use super::decode::Report;
 use super::limits::{NOTE_MAX, cut};
+use crate::tasks::Tasks;
+
+/// The maximum number of Events in flight. Further Events are dropped; the log contains the same information.
+const IN_FLIGHT_MAX: usize = 100;
 
 /// The most characters of an object's name in the name of an Event.
 const NAME_MAX: usize = 180;
@@ -73,7 +79,44 @@ impl NewEvent {
     }
 }
 
-pub(crate) async fn publish(
+/// Publishes Events without waiting for the responses.
+pub struct Publisher {
+    client: Client,
+    /// The name of this process in Events.
+    instance: Arc<str>,
+    /// The number of Events so far.
+    published: u64,
+    in_flight: Tasks<()>,
+}
+
+impl Publisher {
+    /// A publisher for the process with this name.
+    pub fn new(client: Client, instance: &str) -> Self {
+        Self { client, instance: instance.into(), published: 0, in_flight: Tasks::default() }
+    }
+
+    /// Publishes an Event, or drops it if too many are in flight.
+    pub fn publish(&mut self, event: NewEvent, now: Timestamp) {
+        while self.in_flight.try_next().is_some() {}
+        if self.in_flight.len() >= IN_FLIGHT_MAX {
+            return tracing::debug!(note = event.note, "dropped an Event: too many are in flight");
+        }
+        self.published += 1;
+        let (client, instance, number) = (self.client.clone(), Arc::clone(&self.instance), self.published);
+        self.in_flight.spawn(async move {
+            if let Err(error) = send(client, event, number, &instance, now).await {
+                tracing::debug!(%error, "failed to publish event");
+            }
+        });
+    }
+
+    /// Waits until no Event is in flight.
+    pub async fn flush(&mut self) {
+        while self.in_flight.next().await.is_some() {}
+    }
+}
+
+async fn send(
     client: Client,
     new: NewEvent,
     number: u64,

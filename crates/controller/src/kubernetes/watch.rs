@@ -37,7 +37,7 @@ pub enum WatchEvent<K> {
 pub async fn follow<K, S>(
     api: Api<Decoded<K>>,
     to: &mpsc::UnboundedSender<S>,
-    tell: impl Fn(WatchEvent<K>) -> S,
+    convert: impl Fn(WatchEvent<K>) -> S,
 ) -> bool
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
@@ -62,9 +62,9 @@ where
             }
             Ok(Event::Apply(object)) => Change::Applied(Box::new(slimmed(object))),
             Ok(Event::Delete(object)) => Change::Deleted(Box::new(object.meta().clone())),
-            Err(error) => return to.send(tell(WatchEvent::Lost(error))).is_ok(),
+            Err(error) => return to.send(convert(WatchEvent::Lost(error))).is_ok(),
         };
-        if to.send(tell(WatchEvent::Changed(change))).is_err() {
+        if to.send(convert(WatchEvent::Changed(change))).is_err() {
             return false;
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::backoff::Retry;
 
-/// The backoff after a write without a response, or with one that says that the apiserver is not available.
+/// The backoff after a write without a response, or with one that reports the apiserver as unavailable.
 pub(crate) const UNANSWERED_RETRY: Retry = Retry { shortest: WRITE_RETRY, longest: Duration::from_secs(2) };
 
 /// The backoff after a refused write.

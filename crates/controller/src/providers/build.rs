@@ -55,7 +55,9 @@ pub fn drivers(
             let driver = Compute::new(service, &settings.google_compute_custom_endpoint, tokens);
             drivers.addresses.insert(Provider::Gcp, Arc::new(driver));
         }
-        Err(error) => tracing::warn!(%error, "failed to load credentials, Google Cloud is not available"),
+        Err(error) => {
+            tracing::warn!(%error, "failed to load Google Cloud credentials, its addresses are not managed")
+        }
     }
     drivers.addresses.insert(Provider::Azure, Arc::new(azure(settings, service, open)));
     let token = secret(&settings.digitalocean_access_token_file, &settings.digitalocean_access_token);

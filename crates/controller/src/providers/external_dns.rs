@@ -25,7 +25,7 @@ const OWNER: &str = "netinfra.darkbrains.com/owner";
 
 /// The owner of an endpoint without the controller's mark. The controller leaves it alone, because it may have more
 /// data than this driver reads.
-const SOMEBODY: &str = "somebody";
+const UNKNOWN_OWNER: &str = "unknown";
 
 /// Writes `DNSEndpoint`s.
 pub struct ExternalDns {
@@ -128,7 +128,7 @@ fn set(found: &DynamicObject, name: &RecordName) -> RecordSet {
     RecordSet {
         values: targets.filter_map(|target| target.as_str()?.parse().ok()).collect(),
         ttl: Some(endpoint["recordTTL"].as_u64().and_then(|ttl| u32::try_from(ttl).ok()).unwrap_or(0)),
-        owner: Some(owner.unwrap_or(SOMEBODY).into()),
+        owner: Some(owner.unwrap_or(UNKNOWN_OWNER).into()),
     }
 }
 

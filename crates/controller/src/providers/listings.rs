@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use drivers::budget::{Haste, with_haste};
+use drivers::budget::{Urgency, with_haste};
 use drivers::times::later;
 use drivers::{AddressDriver, DriverError, Listing, NotSent, Tags};
 use plan::{Address, MachineState, Provider, Scope, Tick, VmId};
@@ -103,7 +103,7 @@ impl Clouds {
                 let (tick, named) = begin(&scope, asked.is_denied);
                 self.requests.spawn(async move {
                     let listing = match driver {
-                        Some(driver) => with_haste(Haste::Reading, list(&*driver, &scope, named)).await,
+                        Some(driver) => with_haste(Urgency::Reading, list(&*driver, &scope, named)).await,
                         None => Err(no_credentials(&scope)),
                     };
                     Response { scope, what: ResponseKind::Addresses(tick, listing) }
@@ -133,7 +133,7 @@ impl Clouds {
             (self.drivers.get(&scope.provider).cloned(), scope.clone(), machines.clone());
         self.requests.spawn(async move {
             let machines = match driver {
-                Some(driver) => with_haste(Haste::Reading, driver.machines(&scope)).await,
+                Some(driver) => with_haste(Urgency::Reading, driver.machines(&scope)).await,
                 None => Err(no_credentials(&scope)),
             };
             Response { scope, what: ResponseKind::Machines(asked, machines) }

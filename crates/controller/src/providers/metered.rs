@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use drivers::record::{RecordChange, RecordDriver};
-use drivers::{AddressDriver, DriverError, Listing, Operation, Polled, Progress, Traits};
+use drivers::{AddressDriver, DriverError, Listing, Operation, Polled, Progress, Properties};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use plan::{Address, DnsProvider, MachineState, PoolKey, Provider, RecordName, RecordSet, Scope, VmId};
@@ -74,7 +74,7 @@ impl Metered {
             // A request that was not sent is no call.
             if !matches!(answer, Err(DriverError::NotSent(_))) {
                 self.count(call, answer.as_ref().err());
-                self.called(call, answer.is_ok(), began);
+                self.record_call(call, answer.is_ok(), began);
             }
             answer
         }
@@ -87,10 +87,11 @@ impl Metered {
         }
     }
 
-    fn called(&self, call: Call, is_done: bool, began: Instant) {
+    fn record_call(&self, call: Call, is_done: bool, began: Instant) {
         let (provider, call) = (self.provider.name(), call.known_as);
-        let called =
-            |object: Option<&PoolKey>| self.metrics.called(provider, call, object, is_done, began.elapsed());
+        let called = |object: Option<&PoolKey>| {
+            self.metrics.record_call(provider, call, object, is_done, began.elapsed())
+        };
         OBJECT.try_with(|object| called(Some(object))).unwrap_or_else(|_| called(None));
     }
 }
@@ -183,7 +184,7 @@ impl AddressDriver for Metered {
                 self.count(POLL, error);
             }
             // The response that an operation failed is a successful call.
-            self.called(POLL, answers.iter().all(Result::is_ok), began);
+            self.record_call(POLL, answers.iter().all(Result::is_ok), began);
             answers
         }
         .boxed()
@@ -196,8 +197,8 @@ impl AddressDriver for Metered {
         self.counted(MACHINES, self.driver.machines(scope))
     }
 
-    fn traits(&self) -> Traits {
-        self.driver.traits()
+    fn properties(&self) -> Properties {
+        self.driver.properties()
     }
 }
 
@@ -216,7 +217,7 @@ impl MeteredRecords {
     ) -> Result<T, DriverError> {
         let began = Instant::now();
         let answer = answer.await;
-        self.metrics.called(self.provider.name(), call, Some(object), answer.is_ok(), began.elapsed());
+        self.metrics.record_call(self.provider.name(), call, Some(object), answer.is_ok(), began.elapsed());
         answer
     }
 }

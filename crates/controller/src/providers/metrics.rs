@@ -66,7 +66,7 @@ impl ProviderMetrics {
 
     /// Counts a call to a provider. `call` is FLIPOP's name for it. `object` is absent if the call serves a whole
     /// account.
-    pub fn called(
+    pub fn record_call(
         &self,
         provider: &str,
         call: &'static str,

@@ -5,10 +5,10 @@
 
 use kube::ResourceExt;
 use plan::vips::Role;
-use plan::{Timestamp, VipConditionType, VipReason};
+use plan::{Timestamp, VipReason};
 use serde_json::{Value, json};
 
-use super::codec::{Words, words};
+use super::codec::{VipState, vip_states};
 use super::names::STATUS;
 use super::watch::Cluster;
 
@@ -21,14 +21,6 @@ const MESSAGE_MAX: usize = 4_096;
 /// The API version whose conditions have a severity.
 const WITH_SEVERITY: &str = "v1beta1";
 
-/// The condition type for a role.
-pub fn type_of(role: Role) -> &'static str {
-    match role {
-        Role::ControlPlane => VipConditionType::ControlPlane.name(),
-        Role::Ingress => VipConditionType::Ingress.name(),
-    }
-}
-
 /// Whether the conditions of a Cluster repeat its annotation.
 pub fn are_current(cluster: &Cluster) -> bool {
     updated(cluster, WITH_SEVERITY, Timestamp::UNIX_EPOCH).is_none()
@@ -37,22 +29,22 @@ pub fn are_current(cluster: &Cluster) -> bool {
 /// The conditions that a Cluster should have, in the format of the API version. Returns none if it already has them.
 pub fn updated(cluster: &Cluster, version: &str, now: Timestamp) -> Option<Vec<Value>> {
     let present = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let states = words(cluster.annotations().get(STATUS).map(String::as_str));
+    let states = vip_states(cluster.annotations().get(STATUS).map(String::as_str));
     let mut conditions = present.to_vec();
     for role in Role::ALL {
-        let (kind, wanted) = (type_of(role), states.get(role.name()));
+        let (kind, wanted) = (role.condition_type(), states.get(role.name()));
         let place = conditions.iter().position(|condition| condition["type"] == kind);
         match (wanted, place) {
             (None, None) => {}
             (None, Some(place)) => _ = conditions.remove(place),
-            (Some(words), None) if conditions.len() < CONDITIONS_MAX => {
-                conditions.push(condition(kind, words, None, version, now));
+            (Some(state), None) if conditions.len() < CONDITIONS_MAX => {
+                conditions.push(condition(kind, state, None, version, now));
             }
             // The list is full. The annotation has the same content.
             (Some(_), None) => {}
-            (Some(words), Some(place)) => {
-                if !has_state(&conditions[place], words) {
-                    conditions[place] = condition(kind, words, Some(&conditions[place]), version, now);
+            (Some(state), Some(place)) => {
+                if !has_state(&conditions[place], state) {
+                    conditions[place] = condition(kind, state, Some(&conditions[place]), version, now);
                 }
             }
         }
@@ -61,38 +53,37 @@ pub fn updated(cluster: &Cluster, version: &str, now: Timestamp) -> Option<Vec<V
 }
 
 /// Builds a condition. It keeps `lastTransitionTime` while its status does not change.
-fn condition(kind: &str, words: &Words, before: Option<&Value>, version: &str, now: Timestamp) -> Value {
-    let status = status(words);
+fn condition(kind: &str, state: &VipState, before: Option<&Value>, version: &str, now: Timestamp) -> Value {
+    let status = status(state);
     let since =
         before.filter(|before| before["status"] == status).map(|before| &before["lastTransitionTime"]);
     let now = plan::whole_seconds(now).to_string();
     let mut condition = json!({
         "type": kind,
         "status": status,
-        "reason": words.reason,
-        "message": message(words),
+        "reason": state.reason,
+        "message": message(state),
         "lastTransitionTime": since.cloned().unwrap_or_else(|| now.into()),
     });
     if version == WITH_SEVERITY && status == "False" {
-        let is_in_progress =
-            [VipReason::Allocating, VipReason::Releasing].iter().any(|reason| words.reason == reason.name());
+        let is_in_progress = state.has(&[VipReason::Allocating, VipReason::Releasing]);
         condition["severity"] = if is_in_progress { "Info" } else { "Warning" }.into();
     }
     condition
 }
 
-fn has_state(condition: &Value, words: &Words) -> bool {
-    condition["status"] == status(words)
-        && condition["reason"] == *words.reason
-        && condition["message"] == message(words)
+fn has_state(condition: &Value, state: &VipState) -> bool {
+    condition["status"] == status(state)
+        && condition["reason"] == *state.reason
+        && condition["message"] == message(state)
 }
 
-fn status(words: &Words) -> &'static str {
-    if words.reason == VipReason::Assigned.name() { "True" } else { "False" }
+fn status(state: &VipState) -> &'static str {
+    if state.has(&[VipReason::Assigned]) { "True" } else { "False" }
 }
 
-fn message(words: &Words) -> String {
-    words.message.chars().take(MESSAGE_MAX).collect()
+fn message(state: &VipState) -> String {
+    state.message.chars().take(MESSAGE_MAX).collect()
 }
 
 #[cfg(test)]

@@ -40,8 +40,6 @@ pub enum Ended {
     Outdated(Key, ClusterUpdate, Option<Box<Cluster>>),
     /// An update of a Cluster's conditions. Has the current Cluster if it still exists.
     Reported(Key, Result<Option<Box<Cluster>>, kube::Error>),
-    /// The publication of an Event.
-    EventPublished(Result<(), kube::Error>),
 }
 
 /// Sends a change if the lease is still valid, so a process that was suspended before this point does not send it after

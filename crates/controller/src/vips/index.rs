@@ -1,6 +1,6 @@
 //! Keeps the observed Clusters, ClusterClasses, pools, claims and addresses as a `World`: plain data.
 //!
-//! In: [`Seen`] events, and the responses to the controller's own writes. Out: the world for the planner, and the
+//! In: [`Observed`] events, and the responses to the controller's own writes. Out: the world for the planner, and the
 //! metadata that writes need. Only this module reads the labels and annotations that users set.
 
 #[cfg(test)]
@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::conditions;
 use super::names::{CLASS, INGRESS_ENABLED, INGRESS_VIP, PAUSED, PRIORITY, ROLE, STATUS, VARIABLE};
 use super::watch::{
-    Address, Addresses, Claim, Class, Cluster, ClusterSpec, Endpoint, Kind, Lenient, Pool, Seen, Topology,
+    Address, Addresses, Claim, Class, Cluster, ClusterSpec, Endpoint, Kind, Lenient, Observed, Pool, Topology,
 };
 use crate::kubernetes::decode::{Change, Decoded, Register, Settled, Undecodable};
 use crate::kubernetes::watch::version;
@@ -65,15 +65,15 @@ impl Index {
     }
 
     /// Applies an event. Ignores queries, which the reconciler answers.
-    pub fn see(&mut self, seen: Seen) {
+    pub fn observe(&mut self, seen: Observed) {
         match seen {
-            Seen::Clusters(change) => self.see_clusters(change),
-            Seen::Classes(change) => {
+            Observed::Clusters(change) => self.observe_clusters(change),
+            Observed::Classes(change) => {
                 self.set_complete(Kind::Classes);
                 self.world.undecodable.classes = self.note(Kind::Classes, &change);
                 apply(&mut self.world.classes, change, key, |class| Some(defines(class)), |_, last| last);
             }
-            Seen::Pools(kind, change) => {
+            Observed::Pools(kind, change) => {
                 self.set_complete(kind);
                 self.note(kind, &change);
                 let pools = match kind {
@@ -88,13 +88,13 @@ impl Index {
                     |undecodable, last| last.or_else(|| Some(pool(&stand_in(&undecodable.metadata)))),
                 );
             }
-            Seen::Claims(change) => self.see_claims(change),
-            Seen::Addresses(change) => {
+            Observed::Claims(change) => self.observe_claims(change),
+            Observed::Addresses(change) => {
                 self.set_complete(Kind::Addresses);
                 self.world.undecodable.addresses = self.note(Kind::Addresses, &change);
                 apply(&mut self.world.addresses, change, key, address, |_, last| last);
             }
-            Seen::Served(kind, resource) => {
+            Observed::Served(kind, resource) => {
                 let version = &resource.version;
                 if self.served.get(&kind).is_none_or(|known| known.version != *version) {
                     tracing::info!(kind = kind.name(), version, "watching");
@@ -106,20 +106,20 @@ impl Index {
                 self.incomplete.entry(kind).or_default();
                 self.forget(kind);
             }
-            Seen::Unsure(kind, error) => {
+            Observed::Unsure(kind, error) => {
                 if self.incomplete.get(&kind) != Some(&error) {
                     tracing::warn!(kind = kind.name(), error, "a watch failed");
                 }
                 self.incomplete.insert(kind, error);
                 self.forget(kind);
             }
-            Seen::Absent(kind) => self.see_absent(kind),
-            Seen::Asked(..) | Seen::AskedEndpoint(..) => {}
+            Observed::Absent(kind) => self.observe_absent(kind),
+            Observed::Asked(..) | Observed::AskedEndpoint(..) => {}
         }
     }
 
     /// A kind that was never served has no objects. The objects of a kind that is no longer served are unknown.
-    fn see_absent(&mut self, kind: Kind) {
+    fn observe_absent(&mut self, kind: Kind) {
         self.absent.insert(kind);
         if self.served.remove(&kind).is_some() {
             tracing::warn!(kind = kind.name(), "the apiserver no longer serves this kind");
@@ -151,12 +151,12 @@ impl Index {
 
     /// Records the objects of a kind that can't be decoded, and returns all of them.
     fn note<K: Resource>(&mut self, kind: Kind, change: &Change<K>) -> BTreeSet<Key> {
-        self.undecodable.see(kind, change, K::meta);
+        self.undecodable.observe(kind, change, K::meta);
         let of_kind = self.undecodable.of(kind);
         of_kind.map(|(namespace, name)| Key { namespace: namespace.into(), name: name.into() }).collect()
     }
 
-    fn see_clusters(&mut self, change: Change<Cluster>) {
+    fn observe_clusters(&mut self, change: Change<Cluster>) {
         self.set_complete(Kind::Clusters);
         self.note(Kind::Clusters, &change);
         match change {
@@ -165,9 +165,9 @@ impl Index {
                 let present: BTreeSet<_> = all.iter().map(|cluster| key(cluster.meta())).collect();
                 self.clusters.retain(|key, _| present.contains(key));
                 self.world.clusters.retain(|key, _| present.contains(key));
-                all.into_iter().for_each(|cluster| self.see_decoded_cluster(cluster));
+                all.into_iter().for_each(|cluster| self.observe_decoded_cluster(cluster));
             }
-            Change::Applied(cluster) => self.see_decoded_cluster(*cluster),
+            Change::Applied(cluster) => self.observe_decoded_cluster(*cluster),
             Change::Deleted(gone) => {
                 let key = key(&gone);
                 self.clusters.remove(&key);
@@ -178,9 +178,9 @@ impl Index {
 
     /// Applies a version of a Cluster. If this version can't be decoded, the index keeps the last one, reserves every
     /// address in the JSON as a VIP of this Cluster, and the planner does nothing for it.
-    fn see_decoded_cluster(&mut self, cluster: Decoded<Cluster>) {
+    fn observe_decoded_cluster(&mut self, cluster: Decoded<Cluster>) {
         let undecodable = match cluster {
-            Decoded::Object(cluster) => return self.see_cluster(cluster),
+            Decoded::Object(cluster) => return self.observe_cluster(cluster),
             Decoded::Undecodable(undecodable) => undecodable,
         };
         let key = key(&undecodable.metadata);
@@ -188,7 +188,7 @@ impl Index {
         match known {
             Some(known) if version(&known.metadata) > version(&undecodable.metadata) => return,
             Some(_) => {}
-            None => self.see_cluster(stand_in_cluster(&undecodable)),
+            None => self.observe_cluster(stand_in_cluster(&undecodable)),
         }
         let (Some(cluster), Some(tracked)) = (self.world.clusters.get_mut(&key), self.clusters.get_mut(&key))
         else {
@@ -200,15 +200,15 @@ impl Index {
     }
 
     /// Applies the response to a write. A late response may be about a Cluster that is gone.
-    pub fn see_answer(&mut self, cluster: Cluster) {
+    pub fn observe_answer(&mut self, cluster: Cluster) {
         let known = self.clusters.get(&key(&cluster.metadata));
         if known.is_some_and(|known| known.metadata.uid == cluster.metadata.uid) {
-            self.see_cluster(cluster);
+            self.observe_cluster(cluster);
         }
     }
 
     /// Applies a Cluster, unless a newer version is known: the response to a write can arrive before the watch event.
-    fn see_cluster(&mut self, cluster: Cluster) {
+    fn observe_cluster(&mut self, cluster: Cluster) {
         let key = key(&cluster.metadata);
         let known = self.clusters.get(&key).filter(|known| known.metadata.uid == cluster.metadata.uid);
         if known.is_some_and(|known| version(&known.metadata) > version(&cluster.metadata)) {
@@ -233,7 +233,7 @@ impl Index {
         self.clusters.insert(key, tracked);
     }
 
-    fn see_claims(&mut self, change: Change<Claim>) {
+    fn observe_claims(&mut self, change: Change<Claim>) {
         self.set_complete(Kind::Claims);
         self.world.undecodable.claims = self.note(Kind::Claims, &change);
         // The last known version of an undecodable claim may be outdated, so the planner does not use it.
@@ -242,9 +242,9 @@ impl Index {
             Settled::All(all) => {
                 self.world.claims = Some(BTreeMap::new());
                 self.claims.clear();
-                all.into_iter().for_each(|claim| self.see_claim(claim));
+                all.into_iter().for_each(|claim| self.observe_claim(claim));
             }
-            Settled::Applied(claim) => self.see_claim(claim),
+            Settled::Applied(claim) => self.observe_claim(claim),
             Settled::Deleted(gone) => {
                 let key = key(&gone);
                 let is_same = self.claims.get(&key).is_some_and(|known| known.uid == gone.uid);
@@ -257,7 +257,7 @@ impl Index {
     }
 
     /// Applies a claim, unless its name is not the name of a VIP's claim, or a newer version is known.
-    fn see_claim(&mut self, claim: Claim) {
+    fn observe_claim(&mut self, claim: Claim) {
         let key = key(&claim.metadata);
         if role_of_claim(&key).is_none() {
             return;
@@ -360,7 +360,8 @@ fn pool_ref(metadata: &ObjectMeta) -> PoolRef {
     PoolRef { name, namespace: Some(namespace).filter(|namespace| !namespace.is_empty()) }
 }
 
-/// An address and its claim, which is its controller owner. None if the address is not an IP.
+/// Converts an IPAddress. Its claim is the owner reference with `controller: true`. None if `spec.address` is not an IP
+/// address.
 fn address(found: &Address) -> Option<vips::Address> {
     let owner = found.owner_references().iter().find(|owner| owner.controller == Some(true));
     Some(vips::Address {

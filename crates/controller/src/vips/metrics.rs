@@ -129,7 +129,7 @@ impl VipMetrics {
     ) {
         let result = if verdicts.clone().any(Verdict::is_stuck) {
             "error"
-        } else if verdicts.clone().any(Verdict::is_on_its_way) {
+        } else if verdicts.clone().any(Verdict::is_in_progress) {
             "requeued"
         } else if verdicts.any(|verdict| matches!(verdict, Verdict::Assigned { .. })) {
             "success"

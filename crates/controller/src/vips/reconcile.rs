@@ -10,8 +10,7 @@
 //! conditions and Events. The claims are the only journal. Every change is a compare-and-swap in one store, so an
 //! interrupted change, or the same change by two replicas, has the effect of one change.
 //!
-//! The file is long because the loop, its bookkeeping and the outcomes of writes share one state. It becomes shorter
-//! when both reconcilers share one loop.
+//! The file is long because the loop, its bookkeeping and the outcomes of writes share one state.
 
 #[cfg(test)]
 mod tests;
@@ -32,24 +31,19 @@ use super::execute::Ended;
 use super::index::Index;
 use super::metrics::VipMetrics;
 use super::report::{ClusterUpdate, Verbosity, Written};
-use super::watch::{Cluster, Kind, Seen};
+use super::watch::{Cluster, Kind, Observed};
 use super::{execute, index, report};
 use crate::backoff::{ANY_VERSION, Backoff, Retry};
-use crate::kubernetes::events::{self, NewEvent};
+use crate::kubernetes::events::{NewEvent, Publisher};
 use crate::kubernetes::watch::version;
 use crate::kubernetes::write::{REFUSALS_REPORTED, is_refused};
 use crate::leadership::clock::Clock;
 use crate::leadership::fence::Fence;
+use crate::reconciler::{Flow, Reconcile, Source, first_of};
 use crate::settings::VipOptions;
 use crate::tasks::Tasks;
 
-/// How long the reconciler collects further events before it plans.
-const SETTLE: Duration = Duration::from_millis(5);
-
-/// The longest pause between two reconciliations.
-const IDLE_MAX: Duration = Duration::from_secs(30);
-
-/// The most requests in flight, so that the apiserver can serve other clients too.
+/// The maximum number of requests in flight, so that the apiserver can serve other clients too.
 const IN_FLIGHT_MAX: usize = 64;
 
 /// How long an allocation may take before its progress is reported on the Cluster.
@@ -70,9 +64,6 @@ const REPORTING_MAX: usize = 8;
 /// The pause after the apiserver denied a write of conditions, which the ClusterRole of 0.1.0 does not allow.
 const DENIED_PAUSE: Duration = Duration::from_secs(300);
 
-/// The most requests for Events in flight.
-const EVENTS_IN_FLIGHT_MAX: usize = 32;
-
 /// A request in flight for a Cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
@@ -84,13 +75,11 @@ enum Work {
 /// Allocates VIPs for Clusters.
 pub struct VipReconciler {
     index: Index,
-    seen: mpsc::UnboundedReceiver<Seen>,
+    seen: mpsc::UnboundedReceiver<Observed>,
     client: Client,
     fence: Arc<Fence>,
     clock: Arc<dyn Clock>,
     metrics: VipMetrics,
-    /// The reporting instance of Events.
-    identity: String,
     options: VipOptions,
     tasks: Tasks<Ended>,
     in_flight: BTreeSet<(Key, Work)>,
@@ -111,24 +100,24 @@ pub struct VipReconciler {
     missed: BTreeMap<(Key, Role), Instant>,
     /// Since when each VIP has been allocating without interruption.
     allocating: BTreeMap<(Key, Role), Instant>,
-    events_published: u64,
-    events_in_flight: usize,
+    events: Publisher,
     described: Option<Instant>,
 }
 
-/// What the loop reacts to.
-enum Happened {
-    Seen(Seen),
+/// An event that wakes up the loop.
+pub enum Happened {
+    /// An event of a watch, or a query.
+    Observed(Observed),
+    /// The result of a request.
     Ended(Box<Ended>),
-    TimerFired,
 }
 
 /// The channel to a [`VipReconciler`], for events of watches and queries of the runtime extension.
 pub struct Line {
     /// Sends events and queries.
-    pub to: mpsc::UnboundedSender<Seen>,
+    pub to: mpsc::UnboundedSender<Observed>,
     /// Receives events and queries.
-    pub seen: mpsc::UnboundedReceiver<Seen>,
+    pub seen: mpsc::UnboundedReceiver<Observed>,
 }
 
 impl Default for Line {
@@ -151,7 +140,7 @@ pub struct Edges {
 impl VipReconciler {
     /// Creates a reconciler with an empty index.
     pub fn new(
-        seen: mpsc::UnboundedReceiver<Seen>,
+        seen: mpsc::UnboundedReceiver<Observed>,
         edges: Edges,
         metrics: VipMetrics,
         identity: &str,
@@ -159,6 +148,7 @@ impl VipReconciler {
         options: VipOptions,
     ) -> Self {
         let Edges { client, fence, clock } = edges;
+        let events = Publisher::new(client.clone(), identity);
         Self {
             index: Index::default(),
             seen,
@@ -166,7 +156,6 @@ impl VipReconciler {
             fence,
             clock,
             metrics,
-            identity: identity.to_owned(),
             options,
             tasks: Tasks::default(),
             in_flight: BTreeSet::new(),
@@ -177,120 +166,27 @@ impl VipReconciler {
             denied_until: None,
             missed: BTreeMap::new(),
             allocating: BTreeMap::new(),
-            events_published: 0,
-            events_in_flight: 0,
+            events,
             described: None,
         }
     }
 
-    /// Updates the index without acting, as a standby does. Never returns.
-    pub async fn stand_by(&mut self) {
-        loop {
-            self.observe_next().await;
-        }
-    }
-
-    /// Updates the index without acting until it is complete.
-    pub async fn until_complete(&mut self) {
-        while !self.index.is_complete() {
-            self.observe_next().await;
-        }
-    }
-
-    async fn observe_next(&mut self) {
-        match self.seen.recv().await {
-            Some(seen) => self.observe(seen),
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Reconciles until the caller drops the future, because the lease is lost or the process stops.
-    pub async fn lead(&mut self) {
-        if !self.options.allocates {
-            return self.stand_by().await;
-        }
-        self.reconcile();
-        loop {
-            let happened = self.next().await;
-            let pause = if matches!(happened, Happened::Ended(_)) { Duration::ZERO } else { SETTLE };
-            self.handle(happened);
-            let settled = Instant::now() + pause;
-            while let Ok(more) = tokio::time::timeout_at(settled, self.next_now()).await {
-                self.handle(more);
-                if Instant::now() >= settled {
-                    break;
-                }
-            }
-            self.reconcile();
-        }
-    }
-
-    /// Waits for the requests in flight without starting new ones.
-    pub async fn finish(&mut self) {
-        while !self.tasks.is_empty() {
-            let happened = self.next_now().await;
-            self.handle(happened);
-        }
-    }
-
-    async fn next(&mut self) -> Happened {
-        let now = Instant::now();
-        let retries = self.failures.next_due().into_iter();
-        let words = self.allocating.values().map(|since| *since + PATIENCE);
-        let claims = self.outdated_claims.values().map(|(_, until)| *until);
-        let reports = self.unreported.next_due().into_iter().chain(self.denied_until);
-        let due = retries
-            .chain(words)
-            .chain(reports)
-            .chain(claims)
-            .filter(|due| *due > now)
-            .chain([now + IDLE_MAX])
-            .min()
-            .unwrap_or(now);
-        tokio::select! {
-            biased;
-            happened = self.next_now() => happened,
-            () = tokio::time::sleep_until(due) => Happened::TimerFired,
-        }
-    }
-
-    async fn next_now(&mut self) -> Happened {
-        let is_idle = self.tasks.is_empty();
-        tokio::select! {
-            biased;
-            Some(ended) = self.tasks.next(), if !is_idle => match ended {
-                Ok(ended) => Happened::Ended(Box::new(ended)),
-                Err(error) => {
-                    tracing::error!(%error, "a write task failed");
-                    Happened::TimerFired
-                }
-            },
-            seen = self.seen.recv() => match seen {
-                Some(seen) => Happened::Seen(seen),
-                None => std::future::pending().await,
-            },
-        }
-    }
-
-    fn handle(&mut self, happened: Happened) {
-        match happened {
-            Happened::Seen(seen) => self.observe(seen),
-            Happened::Ended(ended) => self.handle_outcome(*ended),
-            Happened::TimerFired => {}
-        }
+    /// Whether it allocates VIPs. Otherwise it only answers the runtime extension.
+    pub fn allocates(&self) -> bool {
+        self.options.allocates
     }
 
     /// Applies an event to the index, or answers a query. The sender of a query may be gone.
-    fn observe(&mut self, seen: Seen) {
+    fn observe(&mut self, seen: Observed) {
         match seen {
-            Seen::Asked(cluster, answer) => {
+            Observed::Asked(cluster, answer) => {
                 let key = index::key(&cluster.metadata);
                 let _ = answer.send(plan::vips::plan(&self.index.world, &key, &index::facts(&cluster)));
             }
-            Seen::AskedEndpoint(key, answer) => {
+            Observed::AskedEndpoint(key, answer) => {
                 let _ = answer.send(self.endpoint(&key));
             }
-            seen => self.index.see(seen),
+            seen => self.index.observe(seen),
         }
     }
 
@@ -311,7 +207,7 @@ impl VipReconciler {
     }
 
     /// Plans for each Cluster, and starts the planned requests.
-    fn reconcile(&mut self) {
+    fn plan_and_act(&mut self) {
         let began = Instant::now();
         let (clusters, claims) = (&self.index.clusters, &self.index.claims);
         self.unreported.retain(|key| clusters.contains_key(key));
@@ -336,7 +232,7 @@ impl VipReconciler {
         for report in self.index.undecodable.due(began) {
             let Some(served) = self.index.served.get(&report.kind) else { continue };
             let event = NewEvent::of_undecodable(&report, report.kind.name(), &served.api_version);
-            self.publish(event);
+            self.events.publish(event, self.clock.wall());
         }
         if self.described.is_none_or(|last| last.elapsed() >= METRICS_EVERY) {
             self.metrics.describe(&self.index);
@@ -350,10 +246,10 @@ impl VipReconciler {
         let class = cluster.class.clone();
         let planned = plan::vips::plan(&self.index.world, key, cluster);
         for (role, next) in &planned {
-            if next.verdict.is_on_its_way() || matches!(next.verdict, Verdict::Exhausted(_)) {
+            if next.verdict.is_in_progress() || matches!(next.verdict, Verdict::Exhausted(_)) {
                 self.note_missing(key, *role);
             }
-            if next.verdict.is_on_its_way() {
+            if next.verdict.is_in_progress() {
                 self.allocating.entry((key.clone(), *role)).or_insert(began);
             } else {
                 self.allocating.remove(&(key.clone(), *role));
@@ -513,7 +409,7 @@ impl VipReconciler {
             Ok(Some(cluster)) => {
                 self.unreported.succeeded(&key);
                 self.denied_until = None;
-                self.index.see_answer(*cluster);
+                self.index.observe_answer(*cluster);
             }
             // The watch will deliver the deletion.
             Ok(None) => {
@@ -523,7 +419,7 @@ impl VipReconciler {
                 }
             }
             Err(error) => {
-                self.unreported.failed(key.clone(), ANY_VERSION);
+                self.unreported.failed(key.clone(), ANY_VERSION, &error);
                 match &error {
                     // Other controllers change a new Cluster often.
                     kube::Error::Api(status) if status.code == 409 => {}
@@ -585,7 +481,7 @@ impl VipReconciler {
             Ended::Outdated(key, cluster_update, now) => {
                 self.in_flight.remove(&(key.clone(), Work::Cluster));
                 if let Some(now) = now {
-                    self.index.see_answer(*now);
+                    self.index.observe_answer(*now);
                 }
                 let known = self.index.clusters.get(&key).map(|known| version(&known.metadata));
                 let refused = &cluster_update.patch["metadata"]["resourceVersion"];
@@ -601,12 +497,6 @@ impl VipReconciler {
                 self.in_flight.remove(&(key.clone(), Work::Conditions));
                 self.reported(key, result);
             }
-            Ended::EventPublished(result) => {
-                self.events_in_flight -= 1;
-                if let Err(error) = result {
-                    tracing::debug!(%error, "failed to publish event");
-                }
-            }
         }
     }
 
@@ -618,7 +508,7 @@ impl VipReconciler {
     fn cluster_updated(&mut self, key: &Key, cluster_update: ClusterUpdate, cluster: Cluster) {
         self.failures.succeeded(&(key.clone(), None));
         let created = cluster.creation_timestamp().map(|created| created.0);
-        self.index.see_answer(cluster);
+        self.index.observe_answer(cluster);
         let class = self.index.world.clusters.get(key).and_then(|cluster| cluster.class.clone());
         for Written { role, vip, is_new } in &cluster_update.vips {
             self.failures.succeeded(&(key.clone(), Some(*role)));
@@ -652,7 +542,7 @@ impl VipReconciler {
             if event.kind.is_warning {
                 tracing::warn!(target: LOG, cluster = %key, reason = event.kind.reason, "{}", event.note);
             }
-            self.publish(event);
+            self.events.publish(event, self.clock.wall());
         }
     }
 
@@ -666,26 +556,12 @@ impl VipReconciler {
         };
         let note =
             format!("the apiserver refused an update by the controller, which retries with backoff: {error}");
-        self.publish(report::refusal(&tracked.metadata, served, note));
-    }
-
-    /// Publishes an Event without waiting for the response.
-    fn publish(&mut self, event: NewEvent) {
-        if self.events_in_flight >= EVENTS_IN_FLIGHT_MAX {
-            return tracing::debug!(note = event.note, "dropped an Event: too many are in flight");
-        }
-        self.events_in_flight += 1;
-        self.events_published += 1;
-        let (client, number, identity) = (self.client.clone(), self.events_published, self.identity.clone());
-        let now = self.clock.wall();
-        self.tasks.spawn(async move {
-            Ended::EventPublished(events::publish(client, event, number, &identity, now).await)
-        });
+        self.events.publish(report::refusal(&tracked.metadata, served, note), self.clock.wall());
     }
 
     /// Records a failed write for a VIP, or without a role for the annotation of a Cluster.
     fn failed(&mut self, key: &Key, role: Option<Role>, reason: &'static str, error: &kube::Error) {
-        let failures = self.failures.failed((key.clone(), role), ANY_VERSION);
+        let failures = self.failures.failed((key.clone(), role), ANY_VERSION, error);
         if reason == CLUSTER_PATCH_FAILED && failures == REFUSALS_REPORTED && is_refused(error) {
             self.report_refused_write(key, error);
         }
@@ -700,6 +576,82 @@ impl VipReconciler {
         if let Some(class) = class {
             self.metrics.failed(role, &class, reason);
         }
+    }
+}
+
+impl Reconcile for VipReconciler {
+    type Event = Happened;
+
+    async fn next_event(&mut self, first: Source) -> Happened {
+        let Self { seen, tasks, .. } = self;
+        let watched = async {
+            match seen.recv().await {
+                Some(seen) => Happened::Observed(seen),
+                None => std::future::pending().await,
+            }
+        };
+        let ended = async {
+            loop {
+                match tasks.next().await {
+                    Some(Ok(ended)) => return Happened::Ended(Box::new(ended)),
+                    Some(Err(error)) => {
+                        tracing::error!(%error, "a task that writes to the apiserver was cancelled")
+                    }
+                    None => std::future::pending().await,
+                }
+            }
+        };
+        first_of(first, watched, ended).await
+    }
+
+    fn source(event: &Happened) -> Source {
+        match event {
+            Happened::Observed(_) => Source::Watches,
+            Happened::Ended(_) => Source::Requests,
+        }
+    }
+
+    fn apply(&mut self, event: Happened) -> bool {
+        match event {
+            Happened::Observed(seen) => {
+                // The answer to a query changes no plan.
+                let changes = !matches!(seen, Observed::Asked(..) | Observed::AskedEndpoint(..));
+                self.observe(seen);
+                changes
+            }
+            Happened::Ended(ended) => {
+                self.handle_outcome(*ended);
+                true
+            }
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.index.is_complete()
+    }
+
+    fn reconcile(&mut self) -> Flow {
+        self.plan_and_act();
+        Flow::Continue
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let retries = self.failures.next_due().into_iter();
+        let reports = self.allocating.values().map(|since| *since + PATIENCE);
+        let claims = self.outdated_claims.values().map(|(_, until)| *until);
+        let conditions = self.unreported.next_due().into_iter().chain(self.denied_until);
+        retries.chain(reports).chain(claims).chain(conditions).filter(|due| *due > now).min()
+    }
+
+    fn report_results(&mut self) {}
+
+    fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    fn events(&mut self) -> &mut Publisher {
+        &mut self.events
     }
 }
 

@@ -13,7 +13,7 @@ use plan::vips::{self, Key, Role, Step, Verdict, World};
 use plan::{EventReason, VipReason};
 use serde_json::{Value, json};
 
-use super::codec::{Words, words};
+use super::codec::{VipState, vip_states};
 use super::index::Tracked;
 use super::names::{INGRESS_VIP, STATUS, VARIABLE};
 use super::watch::Kind;
@@ -77,7 +77,7 @@ pub fn cluster_update(
         vips.push(Written { role, vip, is_new });
     }
     let planned = vips::plan(world, key, &after);
-    let before = words(tracked.state_annotation.as_deref());
+    let before = vip_states(tracked.state_annotation.as_deref());
     let mut now = before.clone();
     for (role, next) in &planned {
         let name = role.name().to_owned();
@@ -89,10 +89,9 @@ pub fn cluster_update(
             (Verdict::Manual(_) | Verdict::NotWanted, _) => _ = now.remove(&name),
             // A previous leader may have reported a longer wait. A full pool may have a free address for a moment, but
             // only one of the waiting Clusters gets it. In both cases the reported state stays.
-            (verdict, Verbosity::Patient) if verdict.is_on_its_way() => {
+            (verdict, Verbosity::Patient) if verdict.is_in_progress() => {
                 let waiting = [VipReason::Allocating, VipReason::Releasing, VipReason::PoolExhausted];
-                let waits = |words: &Words| waiting.iter().any(|reason| words.reason == reason.name());
-                now.retain(|role, words| *role != name || waits(words));
+                now.retain(|role, state| *role != name || state.has(&waiting));
             }
             (verdict, _) => _ = now.insert(name, state_of(verdict)),
         }
@@ -106,7 +105,7 @@ pub fn cluster_update(
     }
     let is_new = |role: Role| {
         let name = role.name();
-        now.get(name).is_some_and(|words| before.get(name).is_none_or(|old| old.reason != words.reason))
+        now.get(name).is_some_and(|state| before.get(name).is_none_or(|old| old.reason != state.reason))
     };
     let changed = planned.iter().filter(|(role, _)| is_new(*role));
     let events = changed.map(|(role, next)| event(&tracked.metadata, served, *role, &next.verdict)).collect();
@@ -147,8 +146,8 @@ fn write(
     }
 }
 
-fn state_of(verdict: &Verdict) -> Words {
-    Words { reason: verdict.reason().name().to_owned(), message: verdict.to_string() }
+fn state_of(verdict: &Verdict) -> VipState {
+    VipState { reason: verdict.reason().name().to_owned(), message: verdict.to_string() }
 }
 
 fn reference(metadata: &ObjectMeta, served: &ApiResource) -> ObjectReference {
@@ -182,7 +181,7 @@ mod tests {
     use crate::kubernetes::decode::Change;
     use crate::vips::index::Index;
     use crate::vips::names::INGRESS_ENABLED;
-    use crate::vips::watch::Seen;
+    use crate::vips::watch::Observed;
     use kube::core::GroupVersionKind;
     use std::collections::BTreeMap;
 
@@ -213,12 +212,12 @@ mod tests {
         let owner = json!({
             "apiVersion": "v1", "kind": "IPAddressClaim", "name": name, "uid": name, "controller": true});
         address["metadata"]["ownerReferences"] = json!([owner]);
-        index.see(Seen::Clusters(Change::All(vec![serde_json::from_value(cluster).unwrap()])));
-        index.see(Seen::Classes(Change::All(vec![serde_json::from_value(class).unwrap()])));
-        index.see(Seen::Claims(Change::All(vec![serde_json::from_value(claim).unwrap()])));
-        index.see(Seen::Addresses(Change::All(vec![serde_json::from_value(address).unwrap()])));
+        index.observe(Observed::Clusters(Change::All(vec![serde_json::from_value(cluster).unwrap()])));
+        index.observe(Observed::Classes(Change::All(vec![serde_json::from_value(class).unwrap()])));
+        index.observe(Observed::Claims(Change::All(vec![serde_json::from_value(claim).unwrap()])));
+        index.observe(Observed::Addresses(Change::All(vec![serde_json::from_value(address).unwrap()])));
         for kind in [Kind::GlobalPools, Kind::NamespacedPools] {
-            index.see(Seen::Pools(kind, Change::All(Vec::new())));
+            index.observe(Observed::Pools(kind, Change::All(Vec::new())));
         }
         index
     }
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn v8_a_removed_ingress_annotation_is_restored_as_no_new_vip() {
+    fn v8_restoring_an_ingress_annotation_reports_no_new_vip() {
         let ingress = |labels: Value| {
             let (spec, asked) = (json!({"topology": {"class": "k"}}), json!({INGRESS_ENABLED: "true"}));
             let ClusterUpdate { patch, vips, .. } =
@@ -301,8 +300,8 @@ mod tests {
     #[test]
     fn a_new_leader_keeps_the_reported_wait() {
         let patched = |reason: &str| {
-            let words = json!({"control-plane": {"reason": reason, "message": "waiting"}}).to_string();
-            let mut index = index(json!({"topology": {"class": "k"}}), json!({STATUS: words}));
+            let state = json!({"control-plane": {"reason": reason, "message": "waiting"}}).to_string();
+            let mut index = index(json!({"topology": {"class": "k"}}), json!({STATUS: state}));
             index.world.addresses = Some(BTreeMap::new());
             amended(&index, |_| Verbosity::Patient)
                 .map(|cluster_update| cluster_update.patch["metadata"]["annotations"].clone())

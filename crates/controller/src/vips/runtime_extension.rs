@@ -40,7 +40,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::BoxError;
 
 use super::reconcile::{age, may_be_built};
-use super::watch::{Cluster, Seen};
+use super::watch::{Cluster, Observed};
 use crate::bind_address::listen;
 use crate::leadership::clock::{Clock, SystemClock};
 
@@ -82,7 +82,7 @@ pub async fn serve(
     port: u16,
     name: String,
     certificates: &Path,
-    to: mpsc::UnboundedSender<Seen>,
+    to: mpsc::UnboundedSender<Observed>,
 ) -> Result<()> {
     let certificates = Certificates::once_readable(certificates).await;
     let mut config =
@@ -121,7 +121,7 @@ async fn serve_connection(acceptor: TlsAcceptor, stream: TcpStream, routes: Rout
     Ok(http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).await?)
 }
 
-fn routes(name: &str, to: mpsc::UnboundedSender<Seen>, longest: Duration) -> Router {
+fn routes(name: &str, to: mpsc::UnboundedSender<Observed>, longest: Duration) -> Router {
     let (creating, patching) = (format!("{name}-before-create"), format!("{name}-generate-patches"));
     let discovered = discovered(&creating, &patching);
     let to_create = to.clone();
@@ -207,7 +207,7 @@ struct HookHolder {
     field_path: String,
 }
 
-async fn before_create(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
+async fn before_create(body: &[u8], to: &mpsc::UnboundedSender<Observed>) -> Value {
     let kind = "BeforeClusterCreateResponse";
     let wait = |seconds: i32, message: String| {
         response(kind, json!({"retryAfterSeconds": seconds, "message": message}))
@@ -221,7 +221,7 @@ async fn before_create(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
     };
     let age = age(cluster.creation_timestamp().as_ref(), SystemClock.wall());
     let (sender, receiver) = oneshot::channel();
-    match ask(to, Seen::Asked(Box::new(cluster), sender), receiver).await {
+    match ask(to, Observed::Asked(Box::new(cluster), sender), receiver).await {
         Ok(planned) => match may_be_built(&planned, age) {
             Ok(()) => wait(0, String::new()),
             Err(message) => {
@@ -248,7 +248,7 @@ fn retry_after(planned: &[(Role, Decision); 2], age: Duration) -> i32 {
 
 /// Returns a patch with the endpoint for each infrastructure template of a Cluster. A Cluster that needs no endpoint
 /// gets no patch. If the endpoint is not known yet, the response is a failure, and Cluster API retries.
-async fn generate_patches(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Value {
+async fn generate_patches(body: &[u8], to: &mpsc::UnboundedSender<Observed>) -> Value {
     let kind = "GeneratePatchesResponse";
     let fail = |message: String| response(kind, json!({"status": "Failure", "message": message}));
     let request: GeneratePatches = match serde_json::from_slice(body) {
@@ -262,7 +262,7 @@ async fn generate_patches(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Valu
         }
         let key = Key { namespace: holder.namespace.into(), name: holder.name.into() };
         let (sender, receiver) = oneshot::channel();
-        match ask(to, Seen::AskedEndpoint(key, sender), receiver).await {
+        match ask(to, Observed::AskedEndpoint(key, sender), receiver).await {
             Ok(Ok(Some((host, port)))) => {
                 let endpoint = json!({"host": host, "port": port});
                 let patch = json!({"spec": {"template": {"spec": {"controlPlaneEndpoint": endpoint}}}});
@@ -277,7 +277,11 @@ async fn generate_patches(body: &[u8], to: &mpsc::UnboundedSender<Seen>) -> Valu
     response(kind, json!({"items": items}))
 }
 
-async fn ask<T>(to: &mpsc::UnboundedSender<Seen>, question: Seen, answer: oneshot::Receiver<T>) -> Result<T> {
+async fn ask<T>(
+    to: &mpsc::UnboundedSender<Observed>,
+    question: Observed,
+    answer: oneshot::Receiver<T>,
+) -> Result<T> {
     to.send(question).map_err(|_| anyhow!("the VIP reconciler has stopped"))?;
     let answered = tokio::time::timeout(ANSWER_MAX, answer).await;
     answered.context("the VIP reconciler did not answer in time")?.context("the VIP reconciler has stopped")
@@ -349,10 +353,10 @@ mod tests {
     use tower::ServiceExt;
 
     /// A fake VIP reconciler that answers one query with this plan.
-    fn with(planned: [(Role, Decision); 2]) -> mpsc::UnboundedSender<Seen> {
+    fn with(planned: [(Role, Decision); 2]) -> mpsc::UnboundedSender<Observed> {
         let (to, mut seen) = mpsc::unbounded_channel();
         tokio::spawn(async move {
-            if let Some(Seen::Asked(_, answer)) = seen.recv().await {
+            if let Some(Observed::Asked(_, answer)) = seen.recv().await {
                 let _ = answer.send(planned);
             }
         });
@@ -424,7 +428,7 @@ mod tests {
         let (to, mut seen) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Some(seen) = seen.recv().await {
-                if let Seen::AskedEndpoint(key, answer) = seen {
+                if let Observed::AskedEndpoint(key, answer) = seen {
                     let _ = answer.send(match &*key.name {
                         "c" => Ok(Some(("10.0.0.1".to_owned(), 6443))),
                         "without" => Ok(None),

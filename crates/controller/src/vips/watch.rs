@@ -1,6 +1,6 @@
 //! Watches the kinds of Cluster API and its IPAM provider, in the API versions that the apiserver serves.
 //!
-//! In: the apiserver's discovery and watches. Out: [`Seen`] events on a channel. The types here have only the fields
+//! In: the apiserver's discovery and watches. Out: [`Observed`] events on a channel. The types here have only the fields
 //! that the controller needs. Without Cluster API, this module requests the list of API groups every few seconds and
 //! logs nothing. It starts the watches when the CRDs are installed.
 
@@ -224,7 +224,7 @@ pub struct AddressSpec {
 }
 
 /// An event of a watch, or a query of the runtime extension.
-pub enum Seen {
+pub enum Observed {
     /// A change of Clusters.
     Clusters(Change<Cluster>),
     /// A change of ClusterClasses.
@@ -241,7 +241,7 @@ pub enum Seen {
     Unsure(Kind, String),
     /// The apiserver does not serve this kind.
     Absent(Kind),
-    /// A query for the plan of a Cluster, which the caller provides.
+    /// A query for the plan of this Cluster, as the request of the runtime hook contains it.
     Asked(Box<Cluster>, oneshot::Sender<[(Role, Decision); 2]>),
     /// A query for the endpoint of a Cluster. The response is an error with the reason if the Cluster has to wait for
     /// it.
@@ -249,14 +249,14 @@ pub enum Seen {
 }
 
 /// Starts the watches. They end when the set is dropped.
-pub fn start(client: &Client, to: &mpsc::UnboundedSender<Seen>) -> Tasks<()> {
+pub fn start(client: &Client, to: &mpsc::UnboundedSender<Observed>) -> Tasks<()> {
     let mut tasks = Tasks::default();
     tasks.spawn(watch(client.clone(), to.clone()));
     tasks
 }
 
 /// Watches each kind while the apiserver serves it, until the receiver is dropped.
-async fn watch(client: Client, to: mpsc::UnboundedSender<Seen>) {
+async fn watch(client: Client, to: mpsc::UnboundedSender<Observed>) {
     let mut following: Tasks<(Kind, bool)> = Tasks::default();
     let mut waiting = BTreeSet::from(Kind::ALL);
     loop {
@@ -265,9 +265,9 @@ async fn watch(client: Client, to: mpsc::UnboundedSender<Seen>) {
             for kind in std::mem::take(&mut waiting) {
                 let found = served.as_ref().map(|served| served.iter().find(|(found, _)| *found == kind));
                 let seen = match &found {
-                    Ok(Some((_, resource))) => Seen::Served(kind, resource.clone()),
-                    Ok(None) => Seen::Absent(kind),
-                    Err(error) => Seen::Unsure(kind, error.to_string()),
+                    Ok(Some((_, resource))) => Observed::Served(kind, resource.clone()),
+                    Ok(None) => Observed::Absent(kind),
+                    Err(error) => Observed::Unsure(kind, error.to_string()),
                 };
                 // Sent before the watch starts, because this event clears the objects of its kind.
                 if to.send(seen).is_err() {
@@ -329,29 +329,29 @@ async fn served(client: &Client, kinds: &BTreeSet<Kind>) -> Result<Vec<(Kind, Ap
 /// Watches a kind until the watch fails. Returns the kind, and whether the receiver still exists.
 async fn follow_kind(
     client: Client,
-    to: mpsc::UnboundedSender<Seen>,
+    to: mpsc::UnboundedSender<Observed>,
     kind: Kind,
     resource: ApiResource,
 ) -> (Kind, bool) {
     let (client, resource) = (&client, &resource);
     let is_heard = match kind {
-        Kind::Clusters => each(client, &to, kind, resource, Seen::Clusters).await,
-        Kind::Classes => each(client, &to, kind, resource, Seen::Classes).await,
+        Kind::Clusters => each(client, &to, kind, resource, Observed::Clusters).await,
+        Kind::Classes => each(client, &to, kind, resource, Observed::Classes).await,
         Kind::GlobalPools | Kind::NamespacedPools => {
-            each(client, &to, kind, resource, |change| Seen::Pools(kind, change)).await
+            each(client, &to, kind, resource, |change| Observed::Pools(kind, change)).await
         }
-        Kind::Claims => each(client, &to, kind, resource, Seen::Claims).await,
-        Kind::Addresses => each(client, &to, kind, resource, Seen::Addresses).await,
+        Kind::Claims => each(client, &to, kind, resource, Observed::Claims).await,
+        Kind::Addresses => each(client, &to, kind, resource, Observed::Addresses).await,
     };
     (kind, is_heard)
 }
 
 async fn each<P, U>(
     client: &Client,
-    to: &mpsc::UnboundedSender<Seen>,
+    to: &mpsc::UnboundedSender<Observed>,
     kind: Kind,
     resource: &ApiResource,
-    seen: impl Fn(Change<Object<P, U>>) -> Seen,
+    seen: impl Fn(Change<Object<P, U>>) -> Observed,
 ) -> bool
 where
     P: Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
@@ -361,8 +361,8 @@ where
     follow(api, to, |heard| match heard {
         WatchEvent::Changed(change) => seen(change),
         WatchEvent::Lost(_) if plan::sabotaged!(UnknownVipsReadAsEmpty) => seen(Change::All(Vec::new())),
-        WatchEvent::Lost(error) if is_not_found(&error) => Seen::Absent(kind),
-        WatchEvent::Lost(error) => Seen::Unsure(kind, error.to_string()),
+        WatchEvent::Lost(error) if is_not_found(&error) => Observed::Absent(kind),
+        WatchEvent::Lost(error) => Observed::Unsure(kind, error.to_string()),
     })
     .await
 }

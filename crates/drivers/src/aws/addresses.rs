@@ -52,7 +52,7 @@ use crate::budget::{Limit, budgeted};
 use crate::error::{check_tag, not_held_by};
 use crate::http::{quoted, unreadable};
 use crate::{
-    AddressDriver, DriverError, Listed, Listing, NotSent, Operation, Polled, Progress, Tags, Traits,
+    AddressDriver, DriverError, Listed, Listing, NotSent, Operation, Polled, Progress, Properties, Tags,
 };
 
 /// Every call this driver makes.
@@ -560,8 +560,8 @@ impl AddressDriver for Ec2 {
         self.list_machines(scope).boxed()
     }
 
-    fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: false, staleness_max: self.staleness_max }
+    fn properties(&self) -> Properties {
+        Properties { moves_in_one_call: false, staleness_max: self.staleness_max }
     }
 }
 

@@ -19,7 +19,8 @@ pub(super) struct Recent {
     staleness_max: Duration,
     /// The confirmed changes of each address, the oldest first.
     changes: BTreeMap<(Arc<str>, Address), Vec<Change>>,
-    /// Since when every read has shown each address as free.
+    /// For each address that reads show as free, the time of the first of these reads. A read that shows a holder
+    /// removes the entry.
     free: BTreeMap<(Arc<str>, Address), Instant>,
     /// When each VM got an ephemeral address that has not been replaced since.
     own: BTreeMap<VmId, Instant>,

@@ -47,7 +47,7 @@ use crate::error::{check_tag, not_held_by};
 use crate::http::{HttpService, JsonApi, Path, retry_after, unreadable, unseen};
 use crate::times::later;
 use crate::tokens::Tokens;
-use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
+use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Properties, Tags};
 
 /// The default URL of Azure Resource Manager. `AZURE_RESOURCE_MANAGER_ENDPOINT` overrides it.
 pub const DEFAULT_URL: &str = "https://management.azure.com";
@@ -71,7 +71,7 @@ const COMPUTE_API: &str = "2024-07-01";
 /// The maximum number of pages. A longer listing is treated as an error.
 const PAGES_MAX: usize = 500;
 
-/// The maximum interval between two polls of an operation, whatever `Retry-After` says.
+/// The maximum interval between two polls of an operation, regardless of `Retry-After`.
 const POLL_AFTER_MAX: Duration = Duration::from_secs(30);
 
 /// How often, and at which interval, `create` reads a new address until Azure has assigned an IP address.
@@ -556,7 +556,7 @@ impl AddressDriver for Azure {
         self.list_machines(scope).boxed()
     }
 
-    fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: false, staleness_max: Duration::ZERO }
+    fn properties(&self) -> Properties {
+        Properties { moves_in_one_call: false, staleness_max: Duration::ZERO }
     }
 }

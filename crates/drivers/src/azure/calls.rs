@@ -61,9 +61,10 @@ pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
             | "PreconditionFailed",
         )
         | (412, _) => DriverError::Conflict(message),
-        (_, "ScopeLocked" | "ReadOnlyDisabledSubscription") => DriverError::Invalid(format!(
-            "{message} It is locked or disabled: remove the lock or enable the subscription"
-        )),
+        (_, "ScopeLocked") => DriverError::Invalid(format!("{message} Remove the lock")),
+        (_, "ReadOnlyDisabledSubscription") => {
+            DriverError::Invalid(format!("{message} Enable the subscription"))
+        }
         (_, "DenyAssignmentAuthorizationFailed") => DriverError::Invalid(format!(
             "{message} The resource group is locked down, and no role can change that. On AKS Standard, set the \
              lockdown of the node resource group to Unrestricted. On AKS Automatic this is not possible"

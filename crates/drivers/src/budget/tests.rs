@@ -13,8 +13,8 @@ fn per_minute(requests_max: usize) -> Budget {
     budget(Limit::window(requests_max, Duration::from_secs(60)))
 }
 
-const URGENT: Priority = Priority { haste: Haste::Urgent, has_begun: true };
-const ORDINARY: Priority = Priority { haste: Haste::Ordinary, has_begun: true };
+const URGENT: Priority = Priority { urgency: Urgency::Urgent, has_begun: true };
+const ORDINARY: Priority = Priority { urgency: Urgency::Ordinary, has_begun: true };
 
 fn request(method: &str) -> Request<Bytes> {
     Request::builder().method(method).body(Bytes::new()).unwrap()
@@ -123,7 +123,7 @@ async fn a_window_starts_at_the_response_or_error_of_a_slow_request() {
     let started = Instant::now();
     for _ in 0..2 {
         let asked = service.clone().oneshot(request("GET"));
-        assert!(with_haste(Haste::Reading, asked).await.is_err());
+        assert!(with_haste(Urgency::Reading, asked).await.is_err());
     }
     assert_eq!(started.elapsed(), Duration::from_millis(5_000 + 60_500 + 5_000));
 }
@@ -155,7 +155,7 @@ async fn parts_of_each_limit_are_reserved_by_rank() {
     let bucket = (budget(Limit::bucket(|_| true, 100, 1)), [87, 0, 5, 5, 3]);
     for (budget, expected) in [window, bucket] {
         let first = |priority| Priority { has_begun: false, ..priority };
-        let detaching = Priority { haste: Haste::TakingOff, has_begun: false };
+        let detaching = Priority { urgency: Urgency::Detaching, has_begun: false };
         let sent = [detaching, first(ORDINARY), ORDINARY, first(URGENT), URGENT].map(|priority| {
             let take = || budget.try_take(&request("POST"), priority, Instant::now()).ok();
             std::iter::from_fn(take).count()
@@ -176,7 +176,7 @@ async fn a_step_that_has_read_writes_before_other_steps_read() {
     let read_and_write = async || {
         let _permit = concurrency.acquire().await;
         let read = ask().inspect_ok(|_| reads.update(|so_far| so_far + 1));
-        with_haste(Haste::Urgent, read.and_then(|_| ask())).await
+        with_haste(Urgency::Urgent, read.and_then(|_| ask())).await
     };
     let step = async || {
         while let Err(error) = read_and_write().await {
@@ -241,6 +241,6 @@ async fn a_listing_waits_for_its_turn_instead_of_failing() {
     budget.take(&request("POST"), URGENT).await.unwrap();
     let started = Instant::now();
     assert!(budget.take(&request("POST"), URGENT).await.is_err());
-    budget.take(&request("GET"), Priority { haste: Haste::Reading, has_begun: true }).await.unwrap();
+    budget.take(&request("GET"), Priority { urgency: Urgency::Reading, has_begun: true }).await.unwrap();
     assert_eq!(started.elapsed(), Duration::from_secs(60) + JITTER);
 }

@@ -41,7 +41,7 @@ use super::calls::{explain, list_pages};
 use crate::error::{check_tag, not_held_by};
 use crate::http::{HttpService, JsonApi, Path, unreadable};
 use crate::tokens::Tokens;
-use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
+use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Properties, Tags};
 
 /// Every call this driver makes.
 pub const CALLS: &[&str] = &[
@@ -255,7 +255,8 @@ impl DigitalOcean {
         Ok(())
     }
 
-    /// The ID of the project with a name. Creates the project if it does not exist. Names are unique in an account.
+    /// Returns the ID of the project named `wanted`. Creates the project if it does not exist. Names are unique in an
+    /// account.
     async fn project(&self, wanted: &str) -> Result<String, DriverError> {
         let find = |projects: &Projects| {
             let mut names = projects.names.iter().flatten();
@@ -447,8 +448,8 @@ impl AddressDriver for DigitalOcean {
         self.list_machines().boxed()
     }
 
-    fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: true, staleness_max: Duration::ZERO }
+    fn properties(&self) -> Properties {
+        Properties { moves_in_one_call: true, staleness_max: Duration::ZERO }
     }
 }
 

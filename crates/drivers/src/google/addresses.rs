@@ -58,7 +58,7 @@ use super::change::{Change, What};
 use crate::error::check_tag;
 use crate::http::{HttpService, JsonApi, Path, unreadable, unseen};
 use crate::tokens::Tokens;
-use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Tags, Traits};
+use crate::{AddressDriver, DriverError, Listed, Listing, Operation, Polled, Progress, Properties, Tags};
 
 /// The default URL of Compute Engine. `GOOGLE_COMPUTE_CUSTOM_ENDPOINT` overrides it.
 pub const DEFAULT_URL: &str = "https://compute.googleapis.com/compute/v1";
@@ -104,7 +104,7 @@ pub struct Compute {
     pub(super) tiers: Mutex<BTreeMap<Address, String>>,
     /// Names that addresses have or that `create` has requested, so that the next address gets another name.
     pub(super) names: Mutex<BTreeSet<String>>,
-    /// When the permission for each call that reads operations was last denied.
+    /// For each API method that reads operations: when Google last denied the permission for it.
     pub(super) denied: Mutex<BTreeMap<&'static str, Instant>>,
     /// The changes that running operations make, by operation ID.
     pub(super) changes: Mutex<BTreeMap<String, Change>>,
@@ -584,8 +584,8 @@ impl AddressDriver for Compute {
         self.list_machines(&scope.account).boxed()
     }
 
-    fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: false, staleness_max: Duration::ZERO }
+    fn properties(&self) -> Properties {
+        Properties { moves_in_one_call: false, staleness_max: Duration::ZERO }
     }
 }
 

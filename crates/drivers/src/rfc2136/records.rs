@@ -258,7 +258,9 @@ fn explain(what: &str, code: ResponseCode) -> Result<(), DriverError> {
             Err(DriverError::Conflict(format!("{what}: {code}")))
         }
         ResponseCode::NotAuth => Err(denied("a TSIG key that the server knows, for a zone that it has")),
-        ResponseCode::Refused => Err(denied("an update-policy for the name and for the mark beside it")),
+        ResponseCode::Refused => Err(denied(
+            "an update-policy for the name and for its owner record (TXT, _owner-a or _owner-aaaa)",
+        )),
         ResponseCode::ServFail => Err(DriverError::Unavailable(format!("{what}: {code}"))),
         other => Err(DriverError::Invalid(format!("{what}: the server answered {other}"))),
     }

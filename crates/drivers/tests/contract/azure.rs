@@ -59,7 +59,7 @@ impl Account for Ours {
         REGION
     }
 
-    async fn strike(&self, request: Kind, fault: Fault) {
+    async fn inject_fault(&self, request: Kind, fault: Fault) {
         let call = match request {
             Kind::List => "PublicIPAddresses_ListAll",
             Kind::Attach | Kind::Detach => "NetworkInterfaces_CreateOrUpdate",

@@ -75,7 +75,7 @@ async fn all_pages_of_a_listing_are_read<A: Account>(account: &A) -> Verdict {
 async fn a_lost_or_truncated_listing_is_an_error<A: Account>(account: &A) -> Verdict {
     let unavailable = Fault::Refuse(Refusal::Unavailable(503));
     for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Truncate, unavailable] {
-        account.strike(Kind::List, fault.clone()).await;
+        account.inject_fault(Kind::List, fault.clone()).await;
         let listed = account.driver().list(&account.scope()).await;
         assert!(matches!(listed, Err(DriverError::Unavailable(_))), "{fault:?}: {listed:?}");
     }
@@ -95,7 +95,7 @@ async fn an_address_is_attached_and_detached<A: Account>(account: &A) -> Verdict
 
 async fn an_address_is_moved_and_never_has_two_holders<A: Account>(account: &A) -> Verdict {
     attach(account, ADDRESS, ONE).await.unwrap();
-    if !account.driver().traits().moves_in_one_call {
+    if !account.driver().properties().moves_in_one_call {
         detach(account, ADDRESS, ONE).await.unwrap();
     }
     attach(account, ADDRESS, TWO).await.unwrap();
@@ -119,7 +119,7 @@ async fn a_change_that_is_already_done_changes_nothing<A: Account>(account: &A) 
 async fn attach_takes_an_address_only_if_moves_are_one_call<A: Account>(account: &A) -> Verdict {
     account.put_on(ADDRESS, TWO).await;
     let attached = attach(account, ADDRESS, ONE).await;
-    if account.driver().traits().moves_in_one_call {
+    if account.driver().properties().moves_in_one_call {
         attached.unwrap();
         assert_eq!(account.holder(ADDRESS).await, Some(account.vm(ONE)));
         return Err("it moves an address in one call, and the planner decides which address to move");
@@ -193,7 +193,7 @@ async fn one_of_two_concurrent_calls_wins<A: Account>(account: &A) -> Verdict {
 }
 
 async fn an_attach_whose_response_is_lost_is_resumed<A: Account>(account: &A) -> Verdict {
-    account.strike(Kind::Attach, Fault::LoseReply).await;
+    account.inject_fault(Kind::Attach, Fault::LoseReply).await;
     let lost = attach(account, ADDRESS, ONE).await;
     assert!(matches!(lost, Err(DriverError::Unavailable(_))), "{lost:?}");
     settles_on(account, ONE).await;
@@ -202,7 +202,7 @@ async fn an_attach_whose_response_is_lost_is_resumed<A: Account>(account: &A) ->
 }
 
 async fn an_attach_whose_request_is_lost_is_repeated<A: Account>(account: &A) -> Verdict {
-    account.strike(Kind::Attach, Fault::LoseRequest).await;
+    account.inject_fault(Kind::Attach, Fault::LoseRequest).await;
     let lost = attach(account, ADDRESS, ONE).await;
     assert!(matches!(lost, Err(DriverError::Unavailable(_))), "{lost:?}");
     assert_eq!(account.holder(ADDRESS).await, None);
@@ -231,7 +231,7 @@ async fn settles_on<A: Account>(account: &A, machine: &str) {
 
 async fn a_detach_whose_response_is_lost_is_resumed<A: Account>(account: &A) -> Verdict {
     account.put_on(ADDRESS, ONE).await;
-    account.strike(Kind::Detach, Fault::LoseReply).await;
+    account.inject_fault(Kind::Detach, Fault::LoseReply).await;
     let lost = detach(account, ADDRESS, ONE).await;
     assert!(matches!(lost, Err(DriverError::Unavailable(_))), "{lost:?}");
     for _ in 0..100 {
@@ -244,13 +244,13 @@ async fn a_detach_whose_response_is_lost_is_resumed<A: Account>(account: &A) -> 
 }
 
 async fn a_throttled_call_is_reported_and_changes_nothing<A: Account>(account: &A) -> Verdict {
-    account.strike(Kind::Attach, Fault::Refuse(Refusal::RateLimited(Duration::from_secs(17)))).await;
+    account.inject_fault(Kind::Attach, Fault::Refuse(Refusal::RateLimited(Duration::from_secs(17)))).await;
     let refused = attach(account, ADDRESS, ONE).await;
     let Err(DriverError::RateLimited { retry_after, .. }) = refused else { panic!("{refused:?}") };
     if A::SAYS_WHEN_TO_RETRY {
         assert_eq!(retry_after, Duration::from_secs(17));
     }
-    account.strike(Kind::List, Fault::Refuse(Refusal::RateLimited(Duration::from_secs(17)))).await;
+    account.inject_fault(Kind::List, Fault::Refuse(Refusal::RateLimited(Duration::from_secs(17)))).await;
     let refused = account.driver().list(&account.scope()).await;
     assert!(matches!(refused, Err(DriverError::RateLimited { .. })), "{refused:?}");
     assert_eq!(account.changes().await, 0);
@@ -284,7 +284,7 @@ async fn a_failed_operation_is_an_error_and_can_be_repeated<A: Account>(account:
     if let Some(reason) = A::NEVER_FAILS_LATE {
         return Err(reason);
     }
-    account.strike(Kind::Attach, Fault::FailLate).await;
+    account.inject_fault(Kind::Attach, Fault::FailLate).await;
     assert!(attach(account, ADDRESS, ONE).await.is_err());
     assert_eq!(account.holder(ADDRESS).await, None);
     settles_on(account, ONE).await;
@@ -294,7 +294,7 @@ async fn a_failed_operation_is_an_error_and_can_be_repeated<A: Account>(account:
 async fn a_new_address_has_its_tag_even_if_the_response_is_lost<A: Account>(account: &A) -> Verdict {
     let (driver, scope, tag) = (account.driver(), account.scope(), MARK);
     assert_eq!(driver.list(&scope).await.unwrap().tags, Tags::Complete);
-    account.strike(Kind::Create, Fault::LoseReply).await;
+    account.inject_fault(Kind::Create, Fault::LoseReply).await;
     let lost = driver.create(&scope, account.region(), Some(tag)).await;
     assert!(matches!(lost, Err(DriverError::Unavailable(_))), "{lost:?}");
     let made = driver.create(&scope, account.region(), Some(tag)).await.unwrap();

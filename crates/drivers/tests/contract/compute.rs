@@ -60,7 +60,7 @@ impl Account for Ours {
         REGION
     }
 
-    async fn strike(&self, request: Kind, fault: Fault) {
+    async fn inject_fault(&self, request: Kind, fault: Fault) {
         let call = match request {
             Kind::List => "addresses.aggregatedList",
             Kind::Attach => "instances.addAccessConfig",

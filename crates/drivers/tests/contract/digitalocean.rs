@@ -76,7 +76,7 @@ impl Account for Ours {
         REGION
     }
 
-    async fn strike(&self, request: Kind, fault: Fault) {
+    async fn inject_fault(&self, request: Kind, fault: Fault) {
         self.fake.inject(Rule::next(call(request), fault));
     }
 

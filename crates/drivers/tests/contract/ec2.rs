@@ -100,7 +100,7 @@ impl Account for Ours {
         REGION
     }
 
-    async fn strike(&self, request: Kind, fault: Fault) {
+    async fn inject_fault(&self, request: Kind, fault: Fault) {
         self.fake.inject(Rule::next(call(request).0, fault));
     }
 
@@ -212,7 +212,7 @@ impl Account for OnMoto {
         REGION
     }
 
-    async fn strike(&self, request: Kind, fault: Fault) {
+    async fn inject_fault(&self, request: Kind, fault: Fault) {
         self.moto.inject(Rule::next(call(request).0, fault));
     }
 

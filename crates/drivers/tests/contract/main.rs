@@ -63,7 +63,7 @@ trait Account {
     fn region(&self) -> &str;
 
     /// Injects a fault into the next request of a kind.
-    async fn strike(&self, request: Kind, fault: Fault);
+    async fn inject_fault(&self, request: Kind, fault: Fault);
     /// Denies the permission for a kind of request, and returns its name.
     async fn deny(&self, request: Kind) -> &'static str;
     async fn add_addresses(&self, count: usize);

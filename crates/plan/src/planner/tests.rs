@@ -4,8 +4,8 @@
 //!
 //! A clause `n1 …` describes a node:
 //! - `cordoned`, `leaving` (about to be removed), `undecodable`, `unmatched`, `notready 30` (for 30 seconds)
-//! - its pods: one is Ready by default; `empty` (none), `pods` (some, none Ready), `unconfirmed-pods` (some can't be
-//!   decoded), `misplaced_pods` (pods of the workload that the controller may evict)
+//! - its pods: one is Ready by default; `empty` (none), `pods` (some, none Ready), `undecodable-pods` (some can't be
+//!   decoded), `evictable` (pods of the workload that the controller may evict)
 //! - `zone b`, `region s` (`region -` for unknown; `r` by default)
 //! - its VM: `nomachine`, `machine n2` (the same VM as n2), `dead` (the cloud reports it as stopped), `refuses` (it
 //!   refused an address recently), `reserved` (an undecodable object contains it)
@@ -19,8 +19,7 @@
 //!   leader started the move), `going 10` (moving for 10 seconds)
 //! - `last n1` (its last holder), `was on n1` (the status says that it was there), `lost 30` (its holder was lost 30
 //!   seconds ago)
-//! - `replaced_ephemeral` (its last holder had an ephemeral address), `returned n1` (n1 has an ephemeral address again since a1 left
-//!   it)
+//! - `replaced` (its last holder had an ephemeral address), `returned n1` (n1 has an ephemeral address again since a1 left it)
 //! - `named x` (the name in its PTR record), `kept x` (the name that the status has saved)
 //! - `of r` (it can be used in region r only)
 //! - `tagged` or `elsewhere`: in the account but not in the pool, with or without the pool's tag
@@ -36,7 +35,7 @@
 //! - `epoch 8` (the epoch of the journal; that of this leader is 7), `newer` (a journal that this version can't read),
 //!   `urgent` (the moves have a dead holder), `confirmed 30` (losses up to 30 seconds ago)
 //! - `onecall` (the cloud moves an address in one call), `here n1` (the controller runs there)
-//! - `own n1` (its VM has an ephemeral address), `to_restore n1` (the journal says that it had one)
+//! - `own n1` (its VM has an ephemeral address), `restore n1` (according to the journal, it had one)
 //! - `late` (the cloud may not show the changes of an earlier leader yet), `late before` (it does now, but was not
 //!   listed since), `late once` (it was listed since)
 //! - `creates` (the pool creates addresses with a tag), `creates untagged`, `creating` (the journal has a creation),
@@ -228,7 +227,7 @@ impl Sketch {
             ["budget", count] => pool.policy.concurrent_moves_max = Some(count.parse().unwrap()),
             ["healthy", count] => pool.policy.healthy_min = count.parse().unwrap(),
             ["desired", count] => pool.desired = count.parse().unwrap(),
-            ["owed", names @ ..] => {
+            ["restore", names @ ..] => {
                 let to_restore: BTreeSet<_> = names.iter().map(|name| vm(name)).collect();
                 self.each_move(|entry| entry.to_restore.clone_from(&to_restore));
             }
@@ -268,14 +267,14 @@ impl Sketch {
                 known.tag = (words == ["tagged"]).then(|| "tag".into());
                 self.pool.addresses.retain(|listed| *listed != address);
             }
-            ["doubtful"] => known.is_unconfirmed = true,
+            ["unconfirmed"] => known.is_unconfirmed = true,
             ["made"] => known.tag = Some("tag".into()),
             ["claimed"] => _ = self.pool.created_here.insert(address),
             ["marked", other] => known.tag = Some((*other).into()),
             ["disowned"] => _ = self.pool.disowned.insert(address),
             ["unmatched", seconds] => _ = self.world.unmatched.insert(address, seconds_ago(seconds)),
             ["going", seconds] => _ = self.pool.moving_since.insert(address, seconds_ago(seconds)),
-            ["lent"] => _ = self.pool.replaced_ephemeral.insert(address),
+            ["replaced"] => _ = self.pool.replaced_ephemeral.insert(address),
             ["named", name] => _ = self.world.ptrs.insert(address, (*name).into()),
             ["kept", name] => _ = self.pool.ptrs.insert(address, (*name).into()),
             ["inherited"] => _ = self.world.inherited.insert(address),
@@ -352,10 +351,10 @@ impl Sketch {
                 }
                 "cordoned" => node.is_cordoned = true,
                 "leaving" => node.is_leaving = true,
-                "astray" => self.misplaced_pods.push(name.into()),
+                "evictable" => self.misplaced_pods.push(name.into()),
                 "empty" => pods = Some(Pods::Absent),
                 "pods" => pods = Some(Pods::Present),
-                "doubtful-pods" => pods = Some(Pods::Unknown),
+                "undecodable-pods" => pods = Some(Pods::Unknown),
                 "undecodable" => node.readiness = Readiness::Unknown,
                 "reserved" => _ = self.world.reserved_machines.insert(vm(name)),
                 "unmatched" => pods = None,
@@ -426,7 +425,7 @@ fn check(text: &str, expected: Expect) {
 
 #[test]
 fn free_addresses_go_to_nodes_in_the_order_of_their_names() {
-    check("n2 | n1 | a1 free | a2 free", expect!["begin a1 -> n1, begin a2 -> n2"]);
+    check("n2 | n1 | a1 free | a2 free", expect!["begin to attach a1 to n1, begin to attach a2 to n2"]);
 }
 
 #[test]
@@ -436,7 +435,7 @@ fn a_settled_world_plans_nothing() {
 
 #[test]
 fn a_drained_node_gives_its_address_to_the_next_one() {
-    check("n1 cordoned empty holds a1 | n2 ready", expect!["begin a1 n1 -> n2"]);
+    check("n1 cordoned empty holds a1 | n2 ready", expect!["begin to move a1 from n1 to n2"]);
 }
 
 #[test]
@@ -450,17 +449,20 @@ fn an_undecodable_node_keeps_its_address_and_gets_none() {
     check("n1 undecodable cordoned empty holds a1 | n2", expect!["a1 on n1"]);
     check("floating | n1 undecodable unmatched holds a1 | n2", expect!["a1 on n1"]);
     check("n1 undecodable | a1 free", expect!["a1 is attached to no VM: no node can take it"]);
-    check("n1 undecodable | n2 | a1 moves - -> n1", expect!["abandon a1"]);
+    check("n1 undecodable | n2 | a1 moves - -> n1", expect!["abandon the move of a1"]);
     let lost = "n1 undecodable holds a1 | n2 undecodable holds a2 | n3 undecodable holds a3 | n4 undecodable holds a4 | n5 undecodable holds a5";
     assert!(plan(&world(lost), now()).tripped.is_empty(), "undecodable nodes are not lost");
 }
 
 #[test]
 fn a_node_with_an_undecodable_pod_keeps_its_address_and_gets_none() {
-    check("floating | n1 doubtful-pods holds a1 | n2", expect!["a1 on n1"]);
-    check("floating | n1 pods holds a1 | n2", expect!["begin a1 n1 -> n2"]);
-    check("floating | n1 doubtful-pods | a1 free", expect!["a1 is attached to no VM: no node can take it"]);
-    check("n1 cordoned doubtful-pods holds a1 | n2", expect!["a1 on n1"]);
+    check("floating | n1 undecodable-pods holds a1 | n2", expect!["a1 on n1"]);
+    check("floating | n1 pods holds a1 | n2", expect!["begin to move a1 from n1 to n2"]);
+    check(
+        "floating | n1 undecodable-pods | a1 free",
+        expect!["a1 is attached to no VM: no node can take it"],
+    );
+    check("n1 cordoned undecodable-pods holds a1 | n2", expect!["a1 on n1"]);
 }
 
 #[test]
@@ -470,14 +472,14 @@ fn an_undecodable_node_represents_its_vm_before_a_notready_one() {
 
 #[test]
 fn a_vm_in_an_undecodable_object_gets_no_address() {
-    check("n1 reserved | n2 | a1 free | a2 free", expect!["begin a1 -> n2"]);
+    check("n1 reserved | n2 | a1 free | a2 free", expect!["begin to attach a1 to n2"]);
 }
 
 #[test]
 fn an_unwritable_object_starts_nothing_and_blocks_no_node() {
     let mut world = world("n1 | n2 holds a1 | a2 free | a3 free | younger lists a3");
     let plan_of = |world: &World| plan(world, now()).to_string();
-    assert_eq!(plan_of(&world), "begin 203.0.113.2 -> n1");
+    assert_eq!(plan_of(&world), "begin to attach 203.0.113.2 to n1");
     let key = PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: "p".into() };
     world.unwritable.insert(key.clone(), now() + Duration::from_secs(30));
     let plan = plan(&world, now());
@@ -546,7 +548,7 @@ fn a_move_that_does_not_fit_into_the_journal_waits() {
 
 #[test]
 fn n8_a_drained_nodes_address_is_detached_if_no_node_can_take_it() {
-    check("n1 cordoned empty holds a1", expect!["begin a1 off n1"]);
+    check("n1 cordoned empty holds a1", expect!["begin to detach a1 from n1"]);
 }
 
 #[test]
@@ -554,7 +556,7 @@ fn a_notready_node_keeps_its_address_for_the_grace_period() {
     check("grace 60 | n1 notready 30 holds a1 | n2", expect!["a1 on n1"]);
     let asked = plan(&world("grace 60 | n1 notready 30 holds a1 | n2"), now()).ask_again;
     assert_eq!(asked, Some(now() + Duration::from_secs(30)));
-    check("grace 60 | n1 notready 60 holds a1 | n2", expect!["begin a1 n1 -> n2"]);
+    check("grace 60 | n1 notready 60 holds a1 | n2", expect!["begin to move a1 from n1 to n2"]);
 }
 
 #[test]
@@ -565,7 +567,7 @@ fn a_huge_grace_period_does_not_overflow() {
 
 #[test]
 fn an_address_of_a_deleted_node_moves_to_another_node() {
-    check("a1 left | n1", expect!["begin a1 left -> n1"]);
+    check("a1 left | n1", expect!["begin to move a1 from left to n1"]);
 }
 
 #[test]
@@ -580,7 +582,7 @@ fn an_address_on_a_foreign_vm_stays_there() {
 
 #[test]
 fn takeover_moves_a_foreign_address_only_to_a_node() {
-    check("takeover | a1 foreign | n1", expect!["begin a1 foreign -> n1"]);
+    check("takeover | a1 foreign | n1", expect!["begin to move a1 from foreign to n1"]);
     check(
         "takeover | a1 foreign",
         expect![
@@ -637,7 +639,7 @@ fn a_vm_that_registered_twice_gets_one_address() {
     let mut twin = twins.node(&"n2".into()).unwrap().clone();
     twin.machine = Some((scope(), vm("n1")));
     twins.set_node(&"n2".into(), twin);
-    assert_eq!(plan(&twins, now()).to_string(), "begin 203.0.113.1 -> n1");
+    assert_eq!(plan(&twins, now()).to_string(), "begin to attach 203.0.113.1 to n1");
     let mut dead = world("n1 holds a1 | n3");
     let mut twin = dead.node(&"n1".into()).unwrap().clone();
     twin.readiness = Readiness::NotReadySince(seconds_ago("500"));
@@ -659,7 +661,7 @@ fn a_refused_object_still_owns_its_addresses() {
 fn a_refusal_pauses_the_node_and_the_address() {
     let mut refused = world("n1 | n2 | a1 free");
     refused.avoid_machines.insert(vm("n1"), now() + Duration::from_secs(5));
-    assert_eq!(plan(&refused, now()).to_string(), "begin 203.0.113.1 -> n2");
+    assert_eq!(plan(&refused, now()).to_string(), "begin to attach 203.0.113.1 to n2");
     let until = now() + Duration::from_secs(3);
     refused.avoid_addresses.insert(address("a1"), Pause { until, why: "refused".into() });
     let waiting = plan(&refused, now());
@@ -699,7 +701,7 @@ fn a_missing_address_does_not_block_the_others() {
         "a1 missing | n1",
         expect!["a1 was not found in the account: correct the list of addresses, or reserve it again"],
     );
-    check("a1 missing | a2 free | n1", expect!["begin a2 -> n1"]);
+    check("a1 missing | a2 free | n1", expect!["begin to attach a2 to n1"]);
 }
 
 #[test]
@@ -715,7 +717,7 @@ fn n4_zones_restrict_new_placements_and_move_no_address() {
 
 #[test]
 fn an_address_goes_only_to_its_own_region() {
-    check("n1 | a1 of elsewhere | a2 of r", expect!["begin a2 -> n1"]);
+    check("n1 | a1 of elsewhere | a2 of r", expect!["begin to attach a2 to n1"]);
 }
 
 #[test]
@@ -750,7 +752,7 @@ fn an_address_that_its_cloud_cant_attach_is_reported() {
     let planned = plan(&world, now());
     assert_eq!(
         planned.to_string(),
-        format!("begin {} -> n1", address("a1")),
+        format!("begin to attach {} to n1", address("a1")),
         "it does not count for the desired number"
     );
     assert_eq!(planned.verdicts[&pool.key][0], (six, Verdict::Unsupported(crate::NO_IPV6)));
@@ -782,9 +784,12 @@ fn a_ptr_name_is_saved_before_its_address_is_detached() {
 fn with_zone_spreading_zones_fill_evenly() {
     check(
         "spread | n1 zone a holds a1 | n2 zone a | n3 zone b | n4 zone b | a2 free | a3 free",
-        expect!["begin a2 -> n2, begin a3 -> n3"],
+        expect!["begin to attach a2 to n2, begin to attach a3 to n3"],
     );
-    check("spread | n1 zone a holds a1 | n2 zone a | n3 zone b | a2 free", expect!["begin a2 -> n3"]);
+    check(
+        "spread | n1 zone a holds a1 | n2 zone a | n3 zone b | a2 free",
+        expect!["begin to attach a2 to n3"],
+    );
 }
 
 #[test]
@@ -801,23 +806,23 @@ fn the_oldest_object_that_lists_an_address_owns_it() {
 fn a_pool_in_observe_mode_reports_what_it_would_do() {
     check(
         "observe | n1 cordoned empty holds a1 | n2",
-        expect!["a1 would be changed, but policy.mode is Observe: begin a1 n1 -> n2"],
+        expect!["a1 would be changed, but policy.mode is Observe: begin to move a1 from n1 to n2"],
     );
     check(
         "observe | n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2",
         expect!["a1 is being attached to n2"],
     );
-    check("observe | n1 | a1 free | a2 elsewhere | younger lists a2", expect!["begin a2 -> n1"]);
+    check("observe | n1 | a1 free | a2 elsewhere | younger lists a2", expect!["begin to attach a2 to n1"]);
 }
 
 #[test]
 fn f3_floating_addresses_go_to_nodes_with_a_ready_pod() {
-    check("floating | n1 pods | n2 empty | n3 | a1 free", expect!["begin a1 -> n3"]);
+    check("floating | n1 pods | n2 empty | n3 | a1 free", expect!["begin to attach a1 to n3"]);
 }
 
 #[test]
 fn f2_without_pod_selectors_every_node_is_fit() {
-    check("floating anypods | n1 empty | a1 free", expect!["begin a1 -> n1"]);
+    check("floating anypods | n1 empty | a1 free", expect!["begin to attach a1 to n1"]);
 }
 
 #[test]
@@ -830,22 +835,25 @@ fn f4_a_floating_address_leaves_only_when_another_node_needs_it() {
             ],
         );
     }
-    check("floating | n1 pods holds a1 | n2", expect!["begin a1 n1 -> n2"]);
+    check("floating | n1 pods holds a1 | n2", expect!["begin to move a1 from n1 to n2"]);
 }
 
 #[test]
 fn a_free_address_goes_before_one_that_a_vm_holds() {
-    check("floating | n1 pods holds a1 | n2 | a2 free", expect!["begin a2 -> n2"]);
+    check("floating | n1 pods holds a1 | n2 | a2 free", expect!["begin to attach a2 to n2"]);
 }
 
 #[test]
 fn an_address_of_a_dead_holder_goes_first() {
-    check("floating | n1 pods holds a1 | n2 notready 9 holds a2 | n3", expect!["begin a2 n2 -> n3"]);
+    check(
+        "floating | n1 pods holds a1 | n2 notready 9 holds a2 | n3",
+        expect!["begin to move a2 from n2 to n3"],
+    );
 }
 
 #[test]
 fn addresses_beyond_the_desired_number_stay_as_they_are() {
-    check("desired 1 | n1 | n2 | a1 free | a2 free", expect!["begin a1 -> n1"]);
+    check("desired 1 | n1 | n2 | a1 free | a2 free", expect!["begin to attach a1 to n1"]);
 }
 
 #[test]
@@ -855,20 +863,20 @@ fn a_node_without_a_vm_gets_no_address() {
 
 #[test]
 fn a_node_that_stops_matching_loses_its_address() {
-    check("n1 unmatched holds a1 | n2", expect!["begin a1 n1 -> n2"]);
+    check("n1 unmatched holds a1 | n2", expect!["begin to move a1 from n1 to n2"]);
 }
 
 #[test]
 fn with_the_policy_a_node_about_to_be_removed_loses_its_address() {
     check("n1 leaving holds a1 | n2", expect!["a1 on n1"]);
-    check("disruption | n1 leaving holds a1 | n2 leaving | n3", expect!["begin a1 n1 -> n3"]);
+    check("disruption | n1 leaving holds a1 | n2 leaving | n3", expect!["begin to move a1 from n1 to n3"]);
 }
 
 #[test]
 fn max_concurrent_moves_limits_voluntary_moves_only() {
     check(
         "budget 1 | n1 cordoned empty holds a1 | n2 cordoned empty holds a2 | n3 notready 9 holds a3 | n4 | n5 | n6",
-        expect!["begin a3 n3 -> n4, begin a1 n1 -> n5"],
+        expect!["begin to move a3 from n3 to n4, begin to move a1 from n1 to n5"],
     );
     check(
         "budget 1 | n1 cordoned empty holds a1 | n2 cordoned empty holds a2 | n3 | n4 | a1 moves n1 -> n3 | a1 busy",
@@ -884,17 +892,20 @@ fn voluntary_moves_wait_while_too_few_addresses_are_healthy() {
         "healthy 2 | n1 cordoned empty holds a1 | n2 holds a2 | n3",
         expect!["a1 waits: fewer than policy.minHealthy addresses are on healthy nodes, a2 on n2"],
     );
-    check("healthy 1 | n1 cordoned empty holds a1 | n2 holds a2 | n3", expect!["begin a1 n1 -> n3"]);
+    check(
+        "healthy 1 | n1 cordoned empty holds a1 | n2 holds a2 | n3",
+        expect!["begin to move a1 from n1 to n3"],
+    );
 }
 
 #[test]
-fn f5_assignments_are_a_cool_off_apart() {
-    check("cooloff 20 | assigned 20 | n1 | n2 | a1 free | a2 free", expect!["begin a1 -> n1"]);
+fn f5_the_next_assignment_waits_until_the_cool_off_ends() {
+    check("cooloff 20 | assigned 20 | n1 | n2 | a1 free | a2 free", expect!["begin to attach a1 to n1"]);
     check(
         "cooloff 20 | assigned 5 | n1 | a1 free",
         expect!["a1 waits: the cool-off ends at 1970-01-12T13:46:55Z"],
     );
-    check("cooloff 20 | n1 | n2 | a1 free | a1 moves - -> n1 | a2 free", expect!["attach a1 -> n1"]);
+    check("cooloff 20 | n1 | n2 | a1 free | a1 moves - -> n1 | a2 free", expect!["attach a1 to n1"]);
     check(
         "cooloff 18446744073709551615 | assigned 5 | n1 | a1 free",
         expect!["a1 waits: the cool-off ends at 9999-12-30T22:00:00.999999999Z"],
@@ -907,11 +918,11 @@ fn f5_assignments_are_a_cool_off_apart() {
 fn an_unfinished_move_resumes_from_what_the_cloud_reports() {
     let two_nodes = "n1 cordoned empty | n2 | a1 moves n1 -> n2";
     check(&format!("{two_nodes} | n1 cordoned empty holds a1"), expect!["detach a1 from n1"]);
-    check(&format!("onecall | {two_nodes} | n1 cordoned empty holds a1"), expect!["attach a1 -> n2"]);
-    check(two_nodes, expect!["attach a1 -> n2"]);
-    check(&format!("{two_nodes} | n2 holds a1"), expect!["finish a1"]);
+    check(&format!("onecall | {two_nodes} | n1 cordoned empty holds a1"), expect!["attach a1 to n2"]);
+    check(two_nodes, expect!["attach a1 to n2"]);
+    check(&format!("{two_nodes} | n2 holds a1"), expect!["finish the move of a1"]);
     check("n1 cordoned empty holds a1 | a1 moves n1 -> -", expect!["detach a1 from n1"]);
-    check("n1 cordoned empty | a1 moves n1 -> -", expect!["finish a1"]);
+    check("n1 cordoned empty | a1 moves n1 -> -", expect!["finish the move of a1"]);
 }
 
 #[test]
@@ -945,7 +956,11 @@ fn a_move_waits_for_its_journal_entry_and_for_its_backoff() {
     );
     failed.avoid_addresses.clear();
     failed.avoid_machines.insert(vm("n2"), until);
-    assert_eq!(plan(&failed, now()).to_string(), "abandon 203.0.113.1", "a target that refused is abandoned");
+    assert_eq!(
+        plan(&failed, now()).to_string(),
+        "abandon the move of 203.0.113.1",
+        "a target that refused is abandoned"
+    );
 }
 
 #[test]
@@ -957,7 +972,7 @@ fn a_rate_limited_move_waits_and_is_not_reported_as_failed() {
     assert_eq!((waiting.to_string().as_str(), waiting.ask_again), ("", Some(turn)));
     let verdict = waiting.verdicts.values().flatten().next().map(|(_, verdict)| verdict);
     assert!(matches!(verdict, Some(Verdict::Moving(_))), "{verdict:?}");
-    assert_eq!(plan(&held_back, turn).to_string(), "attach 203.0.113.1 -> n2");
+    assert_eq!(plan(&held_back, turn).to_string(), "attach 203.0.113.1 to n2");
 }
 
 #[test]
@@ -970,7 +985,7 @@ fn a_voluntary_move_waits_while_an_urgent_one_is_rate_limited() {
     let waiting = plan(&crowded, now());
     assert_eq!((waiting.to_string().as_str(), waiting.ask_again), ("", Some(turn)));
     let steps = plan(&crowded, turn).to_string();
-    assert_eq!(steps, "attach 203.0.113.2 -> n3\ndetach 203.0.113.1 from vm-n1");
+    assert_eq!(steps, "attach 203.0.113.2 to n3\ndetach 203.0.113.1 from vm-n1");
     crowded.turns = BTreeMap::from([(address("a1"), Turn { at: now(), is_urgent: false })]);
     assert!(plan(&crowded, now()).to_string().contains("detach"), "no urgent move waits");
 }
@@ -1031,8 +1046,8 @@ fn few_addresses_are_detached_at_once_by_moves_that_can_wait() {
     let unknown = "a7 unknown | a8 unknown | a9 unknown";
     assert_eq!(detached(&format!("{living} | {unknown}")), max - 3, "they may be detached");
     let observed = world(&format!("{living} | observe | a7 free"));
-    assert_eq!(moves::in_the_air(&observed), BTreeMap::new(), "mode Observe detaches nothing");
-    assert!(moves::in_the_air(&world("n1 holds a1 | n2")).is_empty());
+    assert_eq!(moves::detached_for_moves(&observed), BTreeMap::new(), "mode Observe detaches nothing");
+    assert!(moves::detached_for_moves(&world("n1 holds a1 | n2")).is_empty());
     assert_eq!(detached(&format!("{living} | urgent")), crowd);
     let one_leaves = living.replace("a7 moves n7 -> n507", "a7 moves n7 -> -");
     assert_eq!(detached(&one_leaves), max + 1, "a plain detach does not wait");
@@ -1056,12 +1071,12 @@ fn few_addresses_are_detached_at_once_by_moves_that_can_wait() {
 
 #[test]
 fn an_unfinished_move_that_makes_no_sense_any_more_is_abandoned() {
-    check("n1 holds a1 | n2 | a1 moves n1 -> n2", expect!["abandon a1"]);
-    check("n1 cordoned empty holds a1 | n2 cordoned | a1 moves n1 -> n2", expect!["abandon a1"]);
-    check("n1 | n2 holds a2 | a1 moves n1 -> n2", expect!["abandon a1"]);
-    check("n1 | a1 moves n1 -> n2", expect!["abandon a1"]);
-    check("n1 cordoned empty | n2 | n3 holds a1 | a1 moves n1 -> n2", expect!["abandon a1"]);
-    check("n1 | n2 | a1 moves n1 -> n2 | a1 missing", expect!["abandon a1"]);
+    check("n1 holds a1 | n2 | a1 moves n1 -> n2", expect!["abandon the move of a1"]);
+    check("n1 cordoned empty holds a1 | n2 cordoned | a1 moves n1 -> n2", expect!["abandon the move of a1"]);
+    check("n1 | n2 holds a2 | a1 moves n1 -> n2", expect!["abandon the move of a1"]);
+    check("n1 | a1 moves n1 -> n2", expect!["abandon the move of a1"]);
+    check("n1 cordoned empty | n2 | n3 holds a1 | a1 moves n1 -> n2", expect!["abandon the move of a1"]);
+    check("n1 | n2 | a1 moves n1 -> n2 | a1 missing", expect!["abandon the move of a1"]);
 }
 
 #[test]
@@ -1071,51 +1086,57 @@ fn an_earlier_leaders_move_is_claimed_before_it_resumes() {
 
 #[test]
 fn a_failed_attach_is_repeated_even_if_the_cloud_reports_it() {
-    check("n1 cordoned empty | n2 holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["attach a1 -> n2"]);
-    check("n1 | n2 cordoned empty holds a1 | a1 moves n1 -> n2 | a1 doubtful", expect!["attach a1 -> n2"]);
+    check("n1 cordoned empty | n2 holds a1 | a1 moves n1 -> n2 | a1 unconfirmed", expect!["attach a1 to n2"]);
+    check("n1 | n2 cordoned empty holds a1 | a1 moves n1 -> n2 | a1 unconfirmed", expect!["attach a1 to n2"]);
 }
 
 #[test]
 fn a_failed_attach_without_a_journal_entry_is_repeated() {
-    check("n1 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
-    check("n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful", expect!["attach a1 -> n1"]);
-    check("n1 holds a1 | n2 | a1 moves n1 -> n1", expect!["finish a1"]);
-    check("grace 60 | n1 notready 1 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
-    check("n1 holds a1 | n2 | a1 last n1 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
-    check("n1 holds a1 | n2 | a1 was on n2 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
+    check("n1 holds a1 | n2 | a1 unconfirmed", expect!["begin to move a1 from n1 to n1"]);
+    check("n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 unconfirmed", expect!["attach a1 to n1"]);
+    check("n1 holds a1 | n2 | a1 moves n1 -> n1", expect!["finish the move of a1"]);
     check(
-        "observe | n1 holds a1 | n2 | a1 doubtful",
-        expect!["a1 would be changed, but policy.mode is Observe: begin a1 n1 -> n1"],
+        "grace 60 | n1 notready 1 holds a1 | n2 | a1 unconfirmed",
+        expect!["begin to move a1 from n1 to n1"],
+    );
+    check("n1 holds a1 | n2 | a1 last n1 | a1 unconfirmed", expect!["begin to move a1 from n1 to n1"]);
+    check("n1 holds a1 | n2 | a1 was on n2 | a1 unconfirmed", expect!["begin to move a1 from n1 to n1"]);
+    check(
+        "observe | n1 holds a1 | n2 | a1 unconfirmed",
+        expect!["a1 would be changed, but policy.mode is Observe: begin to move a1 from n1 to n1"],
     );
     check(
-        "n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful | a1 busy",
+        "n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 unconfirmed | a1 busy",
         expect![
             "a1 is in an unknown state and is not moved: the provider reports it on its VM, but the call that should attach it there failed; the controller attaches it again"
         ],
     );
-    let mut rested = world("n1 holds a1 | n2 | a1 doubtful");
+    let mut rested = world("n1 holds a1 | n2 | a1 unconfirmed");
     rested.avoid_machines.insert(vm("n1"), now());
     assert!(!plan(&rested, now()).steps.is_empty(), "the backoff ends now");
 }
 
 #[test]
 fn an_address_in_the_status_of_its_vm_is_not_attached_again() {
-    check("n1 holds a1 | n2 | a1 was on n1 | a1 doubtful", expect!["a1 on n1"]);
-    check("n1 notready 99 holds a1 | n2 | a1 was on n1 | a1 doubtful", expect!["begin a1 n1 -> n2"]);
+    check("n1 holds a1 | n2 | a1 was on n1 | a1 unconfirmed", expect!["a1 on n1"]);
+    check(
+        "n1 notready 99 holds a1 | n2 | a1 was on n1 | a1 unconfirmed",
+        expect!["begin to move a1 from n1 to n2"],
+    );
 }
 
 #[test]
 fn a_leaving_holder_repeats_an_attach_only_without_a_new_node() {
-    check("n1 notready 99 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n2"]);
-    check("n1 notready 99 holds a1 | a1 doubtful", expect!["begin a1 n1 -> n1"]);
-    check("n1 cordoned empty holds a1 | a1 doubtful", expect!["begin a1 off n1"]);
+    check("n1 notready 99 holds a1 | n2 | a1 unconfirmed", expect!["begin to move a1 from n1 to n2"]);
+    check("n1 notready 99 holds a1 | a1 unconfirmed", expect!["begin to move a1 from n1 to n1"]);
+    check("n1 cordoned empty holds a1 | a1 unconfirmed", expect!["begin to detach a1 from n1"]);
 }
 
 #[test]
 fn a_repeated_attach_that_fails_detaches_nothing() {
-    let gives_up = "n1 refuses holds a1 | n2 | a1 moves n1 -> n1 | a1 doubtful";
-    check(gives_up, expect!["abandon a1"]);
-    let waits = "n1 refuses holds a1 | n2 | a1 doubtful";
+    let gives_up = "n1 refuses holds a1 | n2 | a1 moves n1 -> n1 | a1 unconfirmed";
+    check(gives_up, expect!["abandon the move of a1"]);
+    let waits = "n1 refuses holds a1 | n2 | a1 unconfirmed";
     check(
         waits,
         expect![
@@ -1129,21 +1150,21 @@ fn a_repeated_attach_that_fails_detaches_nothing() {
             "the mark of the node stays"
         );
     }
-    let mut failed = world("n1 holds a1 | n2 | a1 doubtful");
+    let mut failed = world("n1 holds a1 | n2 | a1 unconfirmed");
     let pause = Pause { until: now() + Duration::from_secs(5), why: "no".into() };
     failed.avoid_addresses.insert(address("a1"), pause);
     assert!(plan(&failed, now()).steps.is_empty(), "the backoff also delays a repeated attach");
-    check("n1 refuses notready 99 holds a1 | n2 | a1 doubtful", expect!["begin a1 n1 -> n2"]);
+    check("n1 refuses notready 99 holds a1 | n2 | a1 unconfirmed", expect!["begin to move a1 from n1 to n2"]);
     check(
-        "n1 refuses notready 99 holds a1 | a1 doubtful",
+        "n1 refuses notready 99 holds a1 | a1 unconfirmed",
         expect!["a1 should leave n1 (the node is NotReady), but no other node can take it yet"],
     );
 }
 
 #[test]
 fn a_repeated_attach_delays_no_other_and_changes_no_mark() {
-    let cooling = "floating | cooloff 30 | n1 holds a1 | n2 | a2 free | a1 moves n1 -> n1 | a1 doubtful";
-    check(cooling, expect!["attach a1 -> n1, begin a2 -> n2"]);
+    let cooling = "floating | cooloff 30 | n1 holds a1 | n2 | a2 free | a1 moves n1 -> n1 | a1 unconfirmed";
+    check(cooling, expect!["attach a1 to n1, begin to attach a2 to n2"]);
     let assigned = |text: &str| {
         let mut pool = world(text).pools().next().unwrap().clone();
         pool.note(address("a1"), &Action::Finish, Epoch(7), now());
@@ -1153,13 +1174,13 @@ fn a_repeated_attach_delays_no_other_and_changes_no_mark() {
     assert_eq!(assigned("n1 | n2 holds a1 | a1 moves n1 -> n2"), Some(now()));
     let healed = plan(&world("floating | n1 holds a1 | a1 moves n1 -> n1 | epoch 6"), now());
     assert!(healed.marks.coming.values().flatten().any(|node| *node == "n1".into()), "{healed}");
-    let displaced = plan(&world("floating | n1 cordoned empty holds a1 | n2 | a1 doubtful"), now());
+    let displaced = plan(&world("floating | n1 cordoned empty holds a1 | n2 | a1 unconfirmed"), now());
     assert!(displaced.marks.coming.is_empty(), "the node has to leave and gets no mark: {displaced}");
 }
 
 #[test]
 fn an_address_whose_attach_keeps_failing_is_detached() {
-    let failing = world("n1 | n2 refuses holds a1 | n3 | a1 moves n1 -> n2 | a1 doubtful");
+    let failing = world("n1 | n2 refuses holds a1 | n3 | a1 moves n1 -> n2 | a1 unconfirmed");
     let plan = plan(&failing, now());
     assert_eq!(plan.to_string().replace("203.0.113.", "a").replace("vm-", ""), "detach a1 from n2");
     assert!(plan.marks.holders.values().all(BTreeMap::is_empty), "no node has a mark for it");
@@ -1187,7 +1208,7 @@ fn the_journal_of_a_newer_controller_stops_the_pool() {
 fn a_breaker_trips_when_many_holders_are_lost_at_once() {
     let lost = "n1 notready 9 holds a1 | n2 notready 9 holds a2 | n3 notready 9 holds a3 | n4 notready 9 holds a4 \
                 | n5 notready 9 holds a5 | n6 | n7";
-    check(&format!("{lost} | floating | desired 1"), expect!["begin a1 n1 -> n6"]);
+    check(&format!("{lost} | floating | desired 1"), expect!["begin to move a1 from n1 to n6"]);
     let tripped = plan(&world(lost), now());
     assert_eq!(tripped.to_string(), "");
     assert_eq!(tripped.tripped[&scope()].lost, 5);
@@ -1217,7 +1238,7 @@ fn a_tripped_breaker_stops_detaches_but_not_attaches() {
     let moving = format!("{lost} | a6 free | a6 moves n8 -> n6 | a7 moves n9 -> n7");
     let plan = plan(&world(&moving), now());
     assert!(!plan.tripped.is_empty());
-    assert_eq!(plan.to_string(), "attach 203.0.113.6 -> n6");
+    assert_eq!(plan.to_string(), "attach 203.0.113.6 to n6");
     let verdict = |name: &str| {
         let mut all = plan.verdicts.values().flatten();
         all.find(|(of, _)| *of == address(name)).map(|(_, verdict)| verdict.to_string()).unwrap()
@@ -1230,7 +1251,7 @@ fn a_tripped_breaker_stops_detaches_but_not_attaches() {
         "so that the move can continue"
     );
     let arrived = moving.replacen("n6 |", "n6 holds a6 |", 1).replace("a6 free | ", "");
-    assert_eq!(super::plan(&world(&arrived), now()).to_string(), "finish 203.0.113.6");
+    assert_eq!(super::plan(&world(&arrived), now()).to_string(), "finish the move of 203.0.113.6");
     assert!(verdict("a7").contains("confirm-loss="), "{}", verdict("a7"));
 }
 
@@ -1421,7 +1442,7 @@ fn a_created_address_that_no_object_lists_is_not_replaced() {
         ],
     );
     // An address with an unfinished move is unlisted too, and so is one that was removed during a creation.
-    check("creates | desired 3 | n1 | n2 | a7 tagged | a7 moves n1 -> n2", expect!["attach a7 -> n2"]);
+    check("creates | desired 3 | n1 | n2 | a7 tagged | a7 moves n1 -> n2", expect!["attach a7 to n2"]);
     check(
         "creates | desired 3 | creating | a9 tagged",
         expect![
@@ -1536,9 +1557,9 @@ fn an_address_without_the_providers_mark_is_not_released() {
         expect!["a1 on n1, a2 is not used: it is beyond spec.desiredIPs"],
     );
     // An earlier version started the release: the entry ends, and the address stays.
-    check(&format!("{spare} | a2 released"), expect!["abandon a2"]);
+    check(&format!("{spare} | a2 released"), expect!["abandon the move of a2"]);
     check(&format!("{spare} | a2 released | epoch 6"), expect!["claim a2"]);
-    check(&format!("{spare} | a2 released | a2 marked other"), expect!["abandon a2"]);
+    check(&format!("{spare} | a2 released | a2 marked other"), expect!["abandon the move of a2"]);
     // The mark was read before the entry was written.
     check(
         "desired 1 | releases | n1 holds a1 | a2 made | a2 released | a2 stale",
@@ -1555,17 +1576,26 @@ fn a_release_continues_only_while_its_conditions_hold() {
     );
     let begun = plan(&world("desired 1 | releases | n1 holds a1 | a2 made | a2 free"), now()).steps;
     assert!(begun.iter().any(|step| matches!(&step.action, Action::Begin(entry) if entry.releases)));
-    check("desired 2 | releases | n1 holds a1 | a2 made | a2 released", expect!["abandon a2"]);
-    check("desired 1 | n1 holds a1 | a2 made | a2 released", expect!["abandon a2"]);
-    check("desired 1 | releases | n1 holds a1 | a2 made | a2 released | a2 elsewhere", expect!["abandon a2"]);
+    check("desired 2 | releases | n1 holds a1 | a2 made | a2 released", expect!["abandon the move of a2"]);
+    check("desired 1 | n1 holds a1 | a2 made | a2 released", expect!["abandon the move of a2"]);
+    check(
+        "desired 1 | releases | n1 holds a1 | a2 made | a2 released | a2 elsewhere",
+        expect!["abandon the move of a2"],
+    );
     check(
         "desired 1 | releases | n1 holds a1 | a2 made | a2 released | younger lists a2",
-        expect!["abandon a2"],
+        expect!["abandon the move of a2"],
     );
-    check("desired 1 | releases | n1 holds a1 | a2 made | a2 released | deleted", expect!["abandon a2"]);
-    check("desired 1 | n1 holds a1 | n2 holds a2 | a2 released", expect!["abandon a2"]);
+    check(
+        "desired 1 | releases | n1 holds a1 | a2 made | a2 released | deleted",
+        expect!["abandon the move of a2"],
+    );
+    check("desired 1 | n1 holds a1 | n2 holds a2 | a2 released", expect!["abandon the move of a2"]);
     check("desired 1 | n1 holds a1 | a2 missing | a2 released", expect!["remove a2 from the object"]);
-    check("desired 1 | n1 holds a1 | a2 elsewhere | a2 missing | a2 released", expect!["finish a2"]);
+    check(
+        "desired 1 | n1 holds a1 | a2 elsewhere | a2 missing | a2 released",
+        expect!["finish the move of a2"],
+    );
 }
 
 #[test]
@@ -1577,19 +1607,19 @@ fn a_deleted_object_finishes_its_moves_and_detaches_on_request() {
     check("deleted | n1 cordoned empty holds a1 | a1 moves n1 -> n2 | n2", expect!["detach a1 from n1"]);
     check(
         "deleted detaching | n1 holds a1 | a2 foreign | a3 left",
-        expect!["begin a1 off n1, begin a3 off left"],
+        expect!["begin to detach a1 from n1, begin to detach a3 from left"],
     );
     check("deleted detaching | n1 holds a1 | a1 moves n1 -> -", expect!["detach a1 from n1"]);
-    check("deleted | n1 holds a1 | a1 moves n1 -> -", expect!["abandon a1"]);
+    check("deleted | n1 holds a1 | a1 moves n1 -> -", expect!["abandon the move of a1"]);
 }
 
 #[test]
 fn n9_pods_are_evicted_one_at_a_time_from_nodes_without_an_address() {
-    check("evicts | n1 holds a1 | n3 astray | n2 astray", expect!["evict a pod from n2"]);
-    check("evicts | n1 holds a1 | n2 astray unmatched", expect!["evict a pod from n2"]);
-    check("n1 holds a1 | n2 astray", expect!["a1 on n1"]);
-    check("evicts | n1 holds a1 astray | n2", expect!["a1 on n1"]);
-    let text = "evicts | evicted | n1 holds a1 | n2 astray";
+    check("evicts | n1 holds a1 | n3 evictable | n2 evictable", expect!["evict a pod from n2"]);
+    check("evicts | n1 holds a1 | n2 evictable unmatched", expect!["evict a pod from n2"]);
+    check("n1 holds a1 | n2 evictable", expect!["a1 on n1"]);
+    check("evicts | n1 holds a1 evictable | n2", expect!["a1 on n1"]);
+    let text = "evicts | evicted | n1 holds a1 | n2 evictable";
     check(
         text,
         expect![
@@ -1597,13 +1627,13 @@ fn n9_pods_are_evicted_one_at_a_time_from_nodes_without_an_address() {
         ],
     );
     assert_eq!(plan(&world(text), now()).ask_again, Some(now() + Duration::from_secs(5)));
-    assert_eq!(plan(&world("evicts | evicting | n1 holds a1 | n2 astray"), now()).evictions, []);
+    assert_eq!(plan(&world("evicts | evicting | n1 holds a1 | n2 evictable"), now()).evictions, []);
 }
 
 #[test]
 fn n9_pods_on_another_objects_node_are_reported_and_not_evicted() {
     check(
-        "evicts | n1 holds a1 | n2 holds a2 astray | a2 elsewhere | younger lists a2",
+        "evicts | n1 holds a1 | n2 holds a2 evictable | a2 elsewhere | younger lists a2",
         expect![
             "a1 on n1, a2 of younger: on n2, pods of the workload are on n2, which holds another object's address: let them select the node label allocation.netinfra.darkbrains.com/<name>"
         ],
@@ -1613,13 +1643,13 @@ fn n9_pods_on_another_objects_node_are_reported_and_not_evicted() {
 #[test]
 fn n9_pods_that_fit_on_no_other_node_stay() {
     check(
-        "evicts | n1 holds a1 cordoned pods | n2 cordoned empty astray",
+        "evicts | n1 holds a1 cordoned pods | n2 cordoned empty evictable",
         expect![
             "a1 on n1, pods of the workload stay on n2, which holds no address: no Ready, schedulable node holds one"
         ],
     );
     check(
-        "evicts | a1 missing | n2 astray",
+        "evicts | a1 missing | n2 evictable",
         expect![
             "a1 was not found in the account: correct the list of addresses, or reserve it again, pods of the workload stay on n2, which holds no address: no Ready, schedulable node holds one"
         ],
@@ -1629,16 +1659,16 @@ fn n9_pods_that_fit_on_no_other_node_stay() {
 #[test]
 fn no_pod_is_evicted_while_something_is_unknown() {
     for text in [
-        "evicts | a1 unknown | n1 holds a2 | n2 astray",
-        "evicts | n1 holds a1 | n2 astray nomachine",
-        "evicts | n1 holds a1 | n2 astray notready 5",
-        "evicts | newer | n1 holds a1 | n2 astray",
-        "evicts | observe | n1 holds a1 | n2 astray",
-        "evicts | refused | n1 holds a1 | n2 astray",
-        "evicts | deleted | n1 holds a1 | n2 astray",
-        "evicts | n1 holds a1 | n2 astray | younger lists a7 | a7 unknown",
-        "evicts | n1 holds a1 | a2 moves - -> n2 | n2 astray",
-        "evicts | n1 holds a1 | a2 free | n2 astray",
+        "evicts | a1 unknown | n1 holds a2 | n2 evictable",
+        "evicts | n1 holds a1 | n2 evictable nomachine",
+        "evicts | n1 holds a1 | n2 evictable notready 5",
+        "evicts | newer | n1 holds a1 | n2 evictable",
+        "evicts | observe | n1 holds a1 | n2 evictable",
+        "evicts | refused | n1 holds a1 | n2 evictable",
+        "evicts | deleted | n1 holds a1 | n2 evictable",
+        "evicts | n1 holds a1 | n2 evictable | younger lists a7 | a7 unknown",
+        "evicts | n1 holds a1 | a2 moves - -> n2 | n2 evictable",
+        "evicts | n1 holds a1 | a2 free | n2 evictable",
     ] {
         assert_eq!(plan(&world(text), now()).evictions, [], "{text}");
     }
@@ -1646,44 +1676,47 @@ fn no_pod_is_evicted_while_something_is_unknown() {
 
 #[test]
 fn an_ephemeral_address_is_journalled_before_it_is_removed() {
-    check("a1 moves - -> n1 | n1", expect!["attach a1 -> n1"]);
+    check("a1 moves - -> n1 | n1", expect!["attach a1 to n1"]);
     check(
         "a1 moves - -> n1 | n1 | own n1",
-        expect!["note for a1: target VM has an ephemeral address, replacing it"],
+        expect!["record for a1 that the target VM has an ephemeral address"],
     );
     check(
-        "a1 moves - -> n1 | n1 | own n1 | owed n1",
-        expect!["attach a1 -> n1 in place of its ephemeral address"],
+        "a1 moves - -> n1 | n1 | own n1 | restore n1",
+        expect!["attach a1 to n1 in place of the VM's ephemeral address"],
     );
-    check("a1 moves - -> n1 | n1 | owed n1", expect!["attach a1 -> n1 in place of its ephemeral address"]);
-    let both = "a1 moves n1 -> n2 | n1 cordoned empty | n2 | owed n1 n2";
+    check(
+        "a1 moves - -> n1 | n1 | restore n1",
+        expect!["attach a1 to n1 in place of the VM's ephemeral address"],
+    );
+    let both = "a1 moves n1 -> n2 | n1 cordoned empty | n2 | restore n1 n2";
     check(both, expect!["restore an ephemeral address on n1 after a1"]);
-    check(&format!("{both} | own n1"), expect!["attach a1 -> n2 in place of its ephemeral address"]);
+    check(&format!("{both} | own n1"), expect!["attach a1 to n2 in place of the VM's ephemeral address"]);
 }
 
 #[test]
 fn an_ephemeral_address_is_restored_before_the_move_ends() {
-    let moved = "a1 moves n1 -> n2 | n2 holds a1 | n1 cordoned empty | owed n1";
+    let moved = "a1 moves n1 -> n2 | n2 holds a1 | n1 cordoned empty | restore n1";
     check(moved, expect!["restore an ephemeral address on n1 after a1"]);
-    check(&format!("{moved} | own n1"), expect!["finish a1"]);
-    check("a1 moves n1 -> n2 | n2 holds a1 | n1 holds a2 | owed n1", expect!["finish a1"]);
+    check(&format!("{moved} | own n1"), expect!["finish the move of a1"]);
+    check("a1 moves n1 -> n2 | n2 holds a1 | n1 holds a2 | restore n1", expect!["finish the move of a1"]);
     check(
-        "a1 moves n1 -> - | n1 cordoned empty | owed n1",
+        "a1 moves n1 -> - | n1 cordoned empty | restore n1",
         expect!["restore an ephemeral address on n1 after a1"],
     );
-    check("a1 moves n1 -> n2 | n2 holds a1 | n1 | owed n2", expect!["finish a1"]);
+    check("a1 moves n1 -> n2 | n2 holds a1 | n1 | restore n2", expect!["finish the move of a1"]);
 }
 
 #[test]
 fn a_failed_target_gets_an_ephemeral_address_again() {
-    let given_up = "a1 moves - -> n1 | n1 cordoned empty | n2 | owed n1";
+    let given_up = "a1 moves - -> n1 | n1 cordoned empty | n2 | restore n1";
     check(given_up, expect!["restore an ephemeral address on n1 after a1"]);
-    check(&format!("{given_up} | own n1"), expect!["abandon a1"]);
+    check(&format!("{given_up} | own n1"), expect!["abandon the move of a1"]);
 }
 
 #[test]
 fn the_next_move_remembers_the_holders_ephemeral_address() {
-    let Plan { steps, .. } = plan(&world("n1 cordoned empty holds a1 | a1 lent | n2"), now());
+    let Plan { steps, .. } = plan(&world("n1 cordoned empty holds a1 | a1 replaced | n2"), now());
     let [Step { action: Action::Begin(entry), .. }] = steps.as_slice() else { panic!("{steps:?}") };
     assert_eq!(entry.to_restore, BTreeSet::from([vm("n1")]));
     let mut pool = pool("p", "1");
@@ -1712,12 +1745,12 @@ fn once_shown(text: &str) -> Plan {
 
 #[test]
 fn an_ephemeral_address_to_restore_survives_stale_listings() {
-    let arrived = "a1 moves n1 -> n2 | n2 holds a1 | n1 | owed n1";
-    let given_up = "a1 moves n1 -> n2 | n1 cordoned holds a1 | n2 cordoned empty | owed n2";
+    let arrived = "a1 moves n1 -> n2 | n2 holds a1 | n1 | restore n1";
+    let given_up = "a1 moves n1 -> n2 | n1 cordoned holds a1 | n2 cordoned empty | restore n2";
     for text in [arrived, given_up] {
         assert!(!once_shown(text).steps.is_empty(), "{text}");
     }
-    check("late | a1 moves n1 -> n2 | n2 holds a1 | n1", expect!["finish a1"]);
+    check("late | a1 moves n1 -> n2 | n2 holds a1 | n1", expect!["finish the move of a1"]);
 }
 
 #[test]
@@ -1737,25 +1770,22 @@ fn a_stale_listing_does_not_end_an_earlier_leaders_move() {
         assert!(!once_shown(&text).steps.is_empty(), "{text}");
     }
     let free = "late | a1 moves n1 -> n2 | a1 inherited | n1 | n2 cordoned empty";
-    check(free, expect!["abandon a1"]);
+    check(free, expect!["abandon the move of a1"]);
 }
 
 #[test]
 fn a_restored_ephemeral_address_counts_before_the_cloud_shows_it() {
     let moves = "a1 moves - -> n1 | n1 | a1 returned n1";
-    check(
-        &format!("late | {moves}"),
-        expect!["note for a1: target VM has an ephemeral address, replacing it"],
-    );
-    check(&format!("late once | {moves}"), expect!["attach a1 -> n1"]);
-    check("late | a1 moves - -> n1 | n1 | n2 | a1 returned n2", expect!["attach a1 -> n1"]);
+    check(&format!("late | {moves}"), expect!["record for a1 that the target VM has an ephemeral address"]);
+    check(&format!("late once | {moves}"), expect!["attach a1 to n1"]);
+    check("late | a1 moves - -> n1 | n1 | n2 | a1 returned n2", expect!["attach a1 to n1"]);
 }
 
 #[test]
 fn an_abandoned_move_remembers_a_restored_target() {
     let mut pool = pool("p", "1");
     pool.last_holders.insert(address("a1"), vm("n1"));
-    let world = world("a1 moves n1 -> n2 | n1 holds a1 | n2 | owed n2");
+    let world = world("a1 moves n1 -> n2 | n1 holds a1 | n2 | restore n2");
     let entry = world.pools().next().unwrap().entry(address("a1")).unwrap().clone();
     pool.note(address("a1"), &Action::Begin(entry), Epoch(7), now());
     pool.note(address("a1"), &Action::Abandon, Epoch(7), now());
@@ -1785,23 +1815,23 @@ fn the_last_holder_of_a_free_address_gets_an_ephemeral_one() {
         steps => panic!("{text}: {steps:?}"),
     };
     let n1 = || BTreeSet::from([vm("n1")]);
-    assert_eq!(begun("n1 cordoned | n2 | a1 last n1 | a1 lent"), (Some(vm("n1")), n1()));
-    assert_eq!(begun("n1 | a1 last n1 | a1 lent"), (None, n1()), "the address returns to it");
+    assert_eq!(begun("n1 cordoned | n2 | a1 last n1 | a1 replaced"), (Some(vm("n1")), n1()));
+    assert_eq!(begun("n1 | a1 last n1 | a1 replaced"), (None, n1()), "the address returns to it");
     assert_eq!(begun("n1 cordoned | n2 | a1 last n1"), (None, BTreeSet::new()));
-    assert_eq!(begun("n2 | a1 last n1 | a1 lent"), (None, BTreeSet::new()), "its node was deleted");
+    assert_eq!(begun("n2 | a1 last n1 | a1 replaced"), (None, BTreeSet::new()), "its node was deleted");
     // Another node has the address since.
-    let elsewhere = "n1 cordoned | n2 cordoned empty holds a1 | a1 last n1 | a1 lent | n3";
+    let elsewhere = "n1 cordoned | n2 cordoned empty holds a1 | a1 last n1 | a1 replaced | n3";
     assert_eq!(begun(elsewhere), (Some(vm("n2")), BTreeSet::new()));
-    check("a1 moves n1 -> n2 | owed n1 | n1 cordoned | n2", expect!["attach a1 -> n2"]);
+    check("a1 moves n1 -> n2 | restore n1 | n1 cordoned | n2", expect!["attach a1 to n2"]);
     check(
-        "a1 moves n1 -> n2 | owed n1 | n1 cordoned | n2 holds a1",
+        "a1 moves n1 -> n2 | restore n1 | n1 cordoned | n2 holds a1",
         expect!["restore an ephemeral address on n1 after a1"],
     );
 }
 
 #[test]
 fn a_leader_does_not_cut_off_its_own_node() {
-    for cut in ["a1 moves n1 -> n2 | n1 cordoned empty holds a1 | n2", "a1 moves - -> n1 | n1 | owed n1"] {
+    for cut in ["a1 moves n1 -> n2 | n1 cordoned empty holds a1 | n2", "a1 moves - -> n1 | n1 | restore n1"] {
         let planned = |text: String| plan(&world(&text), now());
         let elsewhere = planned(format!("{cut} | here n2"));
         assert!(!elsewhere.hands_over && !elsewhere.steps.is_empty(), "{cut}");
@@ -1851,7 +1881,7 @@ fn f4_an_unmatched_address_leaves_the_name_unless_it_is_moving() {
     );
     check(&format!("{going} | a2 going 27"), expect!["publish A hello.example.com at digitalocean: a1"]);
     check(
-        &format!("{} | a2 going 27 | a2 doubtful", going.replace("| n2 |", "| n2 holds a2 |")),
+        &format!("{} | a2 going 27 | a2 unconfirmed", going.replace("| n2 |", "| n2 holds a2 |")),
         expect!["publish A hello.example.com at digitalocean: a1"],
     );
     check(
@@ -1950,7 +1980,7 @@ fn a_deleted_object_leaves_its_name_to_another_object() {
     check(
         "floating | publishes | deleted detaching | younger publishes | younger refused | record ours a1 | a1 free",
         expect![
-            "a1 stays as it is: the object is being deleted, name stays as it is: the object is being deleted, name of younger has not been read yet"
+            "a1 stays as it is: the object is being deleted, name stays as it is: the object is being deleted, name of younger is unknown: the controller has not read its records yet"
         ],
     );
 }
@@ -2016,11 +2046,11 @@ fn an_address_in_backoff_does_not_block_a_node() {
     let mut world = world("n1 | a1 free | a2 free");
     let until = now() + Duration::from_secs(4);
     world.avoid_addresses.insert(address("a1"), Pause { until, why: "refused".into() });
-    assert_eq!(plan(&world, now()).to_string(), "begin 203.0.113.2 -> n1");
-    assert_eq!(plan(&world, until).to_string(), "begin 203.0.113.1 -> n1");
+    assert_eq!(plan(&world, now()).to_string(), "begin to attach 203.0.113.2 to n1");
+    assert_eq!(plan(&world, until).to_string(), "begin to attach 203.0.113.1 to n1");
     world.avoid_machines.insert(vm("n1"), until);
     assert_eq!(plan(&world, now()).to_string(), "");
-    assert_eq!(plan(&world, until).to_string(), "begin 203.0.113.1 -> n1");
+    assert_eq!(plan(&world, until).to_string(), "begin to attach 203.0.113.1 to n1");
 }
 
 #[test]
@@ -2038,7 +2068,7 @@ fn a_pause_ends_exactly_at_its_time() {
     let pause = Pause { until: now(), why: "no answer".into() };
     world.avoid_addresses.insert(address("a1"), pause);
     world.avoid_machines.insert(vm("n1"), now());
-    assert_eq!(plan(&world, now()).to_string(), "attach 203.0.113.1 -> n1");
+    assert_eq!(plan(&world, now()).to_string(), "attach 203.0.113.1 to n1");
     let verdict = |at| plan(&world, at).verdicts.into_values().flatten().next().unwrap().1.to_string();
     assert!(verdict(now() - Duration::from_secs(1)).contains("no answer"));
     assert_eq!(verdict(now()), "is being attached to n1");
@@ -2068,9 +2098,9 @@ fn two_moves_that_share_a_vm_take_turns() {
 #[test]
 fn an_address_that_someone_moved_elsewhere_is_not_detached() {
     let elsewhere = "n1 cordoned empty | n2 cordoned empty holds a1 | n3";
-    check(&format!("{elsewhere} | a1 moves n1 -> -"), expect!["abandon a1"]);
-    check(&format!("{elsewhere} | a1 moves n1 -> n3"), expect!["abandon a1"]);
-    check(&format!("{elsewhere} | onecall | a1 moves n1 -> n3"), expect!["abandon a1"]);
+    check(&format!("{elsewhere} | a1 moves n1 -> -"), expect!["abandon the move of a1"]);
+    check(&format!("{elsewhere} | a1 moves n1 -> n3"), expect!["abandon the move of a1"]);
+    check(&format!("{elsewhere} | onecall | a1 moves n1 -> n3"), expect!["abandon the move of a1"]);
 }
 
 #[test]
@@ -2081,19 +2111,22 @@ fn a_lost_or_detached_address_goes_before_those_that_can_wait() {
     let lost = plan(&world(&begun.replace("HOLDS", "unmatched notready 99 holds")), now());
     let order: Vec<_> = lost.steps.iter().map(|step| (step.address, step.is_urgent)).collect();
     assert_eq!(order, [(address("a2"), true), (address("a1"), false)]);
-    let in_the_air = plan(
+    let detached_for_moves = plan(
         &world("n1 unmatched holds a1 | n2 unmatched | n3 | n4 | a1 moves n1 -> n3 | a2 moves n2 -> n4"),
         now(),
     );
-    let order: Vec<_> = in_the_air.steps.iter().map(|step| (step.address, step.is_urgent)).collect();
+    let order: Vec<_> = detached_for_moves.steps.iter().map(|step| (step.address, step.is_urgent)).collect();
     assert_eq!(order, [(address("a2"), true), (address("a1"), false)], "a2 is detached");
 }
 
 #[test]
 fn an_urgent_move_does_not_restore_its_source_first() {
-    let to_restore = "n1 cordoned empty | n2 | a1 moves n1 -> n2 | owed n1 n2";
+    let to_restore = "n1 cordoned empty | n2 | a1 moves n1 -> n2 | restore n1 n2";
     check(to_restore, expect!["restore an ephemeral address on n1 after a1"]);
-    check(&format!("{to_restore} | urgent"), expect!["attach a1 -> n2 in place of its ephemeral address"]);
+    check(
+        &format!("{to_restore} | urgent"),
+        expect!["attach a1 to n2 in place of the VM's ephemeral address"],
+    );
 }
 
 #[test]

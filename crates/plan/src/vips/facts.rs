@@ -27,6 +27,14 @@ impl Role {
         }
     }
 
+    /// The type of the Cluster's condition about this VIP.
+    pub fn condition_type(self) -> &'static str {
+        match self {
+            Self::ControlPlane => "vip.capi.gorizond.io/ControlPlaneVIPReady",
+            Self::Ingress => "vip.capi.gorizond.io/IngressVIPReady",
+        }
+    }
+
     /// The prefix of the names of its claims. The name of the Cluster follows.
     pub fn claim_prefix(self) -> &'static str {
         match self {

@@ -82,16 +82,16 @@ impl Universe {
     }
 
     /// Reports a violation by a write to Kubernetes.
-    pub fn condemn(&self, invariant: &'static str, what: String) {
-        self.tell(&what);
+    pub fn report_violation(&self, invariant: &'static str, what: String) {
+        self.log(&what);
         let mut seen = lock(&self.arrivals.seen);
-        seen.is_condemned = true;
+        seen.has_violation = true;
         seen.untrue.push(Violation { invariant, what });
     }
 
     /// Whether a check has failed so far. The run ends then.
-    pub fn is_condemned(&self) -> bool {
-        lock(&self.arrivals.seen).is_condemned
+    pub fn has_violation(&self) -> bool {
+        lock(&self.arrivals.seen).has_violation
     }
 
     /// The violations by writes to Kubernetes.
@@ -105,8 +105,8 @@ impl Universe {
     }
 
     /// Records that an event changes something now.
-    pub fn disturb(&self, what: &str) {
-        lock(&self.arrivals.seen).disturbed.insert(what.to_owned(), self.elapsed());
+    pub fn record_change(&self, what: &str) {
+        lock(&self.arrivals.seen).changed_at.insert(what.to_owned(), self.elapsed());
         self.grace.is_over(what);
     }
 
@@ -115,29 +115,30 @@ impl Universe {
         lock(&self.arrivals.seen).raced.remove(ip);
     }
 
-    /// Whether an address was taken from a VM outside the cluster before the controller could know that it was there.
+    /// Whether the controller is excused for this address: it detached the address from a VM outside the cluster before
+    /// it could know that this VM has it, or a change arrived after D at a cloud without preconditions.
     pub fn is_raced(&self, ip: &str) -> bool {
         lock(&self.arrivals.seen).raced.contains(ip)
     }
 
     /// How long ago an event last changed something; None if never.
-    pub fn disturbed_for(&self, what: &str) -> Option<Duration> {
-        let at = lock(&self.arrivals.seen).disturbed.get(what).copied()?;
+    pub fn changed_for(&self, what: &str) -> Option<Duration> {
+        let at = lock(&self.arrivals.seen).changed_at.get(what).copied()?;
         Some(self.elapsed().saturating_sub(at))
     }
 
     /// Whether no event has recently changed any of these.
     pub fn is_quiet(&self, what: &[&str]) -> bool {
         let (seen, now) = (lock(&self.arrivals.seen), self.elapsed());
-        what.iter().all(|what| seen.disturbed.get(*what).is_none_or(|at| *at + QUIET < now))
+        what.iter().all(|what| seen.changed_at.get(*what).is_none_or(|at| *at + QUIET < now))
     }
 
     /// Records that a node becomes NotReady. If it was healthy before, its grace period starts.
-    pub fn falls_ill(&self, node: &str) {
+    pub fn becomes_not_ready(&self, node: &str) {
         let is_ready = |object: &Value| object["status"]["conditions"][0]["status"] == "True";
         let was_well = self.api.one("nodes", "", node).is_some_and(|node| is_ready(&node));
         let was_quiet = self.is_quiet(&[node]);
-        self.disturb(node);
+        self.record_change(node);
         if was_well && was_quiet {
             self.grace.begins(node, self.elapsed());
         }

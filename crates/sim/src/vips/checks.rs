@@ -125,12 +125,13 @@ pub fn carried_out(
     };
     let before = universe.api.one(plural, NAMESPACE, &name);
     let answered = answer();
-    universe.tell(&format!("{method} {plural} {name} -> {}", answered.status().as_u16()));
+    universe.log(&format!("{method} {plural} {name} -> {}", answered.status().as_u16()));
     let change = format!("{method} {name} {}", String::from_utf8_lossy(request.body()));
     let is_repeated = universe.is_repeated(process, change, sent);
     if !answered.status().is_success() {
         if is_repeated {
-            universe.condemn(I11, format!("{name}: {method} was rejected, and retried without backoff"));
+            universe
+                .report_violation(I11, format!("{name}: {method} was rejected, and retried without backoff"));
         }
         return answered;
     }
@@ -144,7 +145,7 @@ pub fn carried_out(
         (&Method::DELETE, "ipaddressclaims", Some(claim), _) => deleted(claim),
         _ => vec![format!("the controller must not send {method} for {plural}")],
     };
-    wrong.into_iter().for_each(|what| universe.condemn(I11, format!("{name}: {what}")));
+    wrong.into_iter().for_each(|what| universe.report_violation(I11, format!("{name}: {what}")));
     answered
 }
 
@@ -153,7 +154,7 @@ fn text_of(request: &Request<Bytes>, field: &str) -> Option<String> {
     text(&body["metadata"][field]).map(ToOwned::to_owned)
 }
 
-/// Violations by a change of a Cluster's status.
+/// The rules that an update of a Cluster's status violates.
 fn reported(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if is_paused(before) && is_known(universe, before) {
@@ -168,7 +169,7 @@ fn reported(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
     found
 }
 
-/// Violations by a change of a Cluster.
+/// The rules that an update of a Cluster violates.
 fn amended(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if is_paused(before) && is_known(universe, before) {
@@ -228,7 +229,7 @@ fn is_paused(cluster: &Value) -> bool {
     cluster["spec"]["paused"] == true || cluster["metadata"]["annotations"][PAUSED].is_string()
 }
 
-/// Violations by a new claim.
+/// The rules that a new claim violates.
 fn claimed(universe: &Universe, claim: &Value) -> Vec<String> {
     let mut found = Vec::new();
     let Some(uid) = owner(claim) else { return vec!["a new claim has no owner".to_owned()] };
@@ -250,7 +251,7 @@ fn claimed(universe: &Universe, claim: &Value) -> Vec<String> {
     found
 }
 
-/// Violations by the deletion of a claim.
+/// The rules that the deletion of a claim violates.
 fn deleted(claim: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if owner(claim).is_none() {

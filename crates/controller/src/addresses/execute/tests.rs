@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use drivers::{Listing, Traits};
+use drivers::{Listing, Properties};
 use futures::future::{BoxFuture, join_all, ready};
 use plan::{MachineState, Target, VmId};
 
@@ -92,8 +92,8 @@ impl AddressDriver for Cloud {
         ready(Ok(BTreeMap::new())).boxed()
     }
 
-    fn traits(&self) -> Traits {
-        Traits { moves_in_one_call: false, staleness_max: Duration::ZERO }
+    fn properties(&self) -> Properties {
+        Properties { moves_in_one_call: false, staleness_max: Duration::ZERO }
     }
 }
 

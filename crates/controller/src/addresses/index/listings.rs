@@ -74,8 +74,8 @@ impl Index {
         for (key, tracked) in &self.objects {
             let is_meant = |pool: &&Pool| pool.scope == *scope && pool.policy.mode.acts();
             let Some(pool) = self.world.pool(key).filter(is_meant) else { continue };
-            // Not only `Attached` counts. The status gets `lastHolder` as soon as the address is attached, but may say
-            // `Moving` for a moment longer. While reads may be stale, it says `Unknown`.
+            // Not only `Attached` counts. The status gets `lastHolder` as soon as the address is attached, but may be
+            // `Moving` for a moment longer. While reads may be stale, it is `Unknown`.
             let is_on_its_holder = |status: &&AddressStatus| {
                 matches!(status.state, AddressState::Attached | AddressState::Moving | AddressState::Unknown)
             };
@@ -91,7 +91,7 @@ impl Index {
     }
 
     /// Processes a listing that started at `as_of`, or its error.
-    pub fn see_listing(&mut self, scope: &Scope, listing: Result<Listing, DriverError>, as_of: Tick) {
+    pub fn observe_listing(&mut self, scope: &Scope, listing: Result<Listing, DriverError>, as_of: Tick) {
         let asked = self.asked_for(scope);
         match listing {
             Ok(listing) => {
@@ -142,9 +142,9 @@ impl Index {
     }
 
     /// Processes the states of the requested VMs. A VM that the provider does not return is gone.
-    pub fn see_machines(&mut self, asked: &BTreeSet<VmId>, told: &BTreeMap<VmId, MachineState>) {
+    pub fn observe_machines(&mut self, asked: &BTreeSet<VmId>, found: &BTreeMap<VmId, MachineState>) {
         for vm in asked {
-            let state = told.get(vm).copied().unwrap_or(MachineState::Gone);
+            let state = found.get(vm).copied().unwrap_or(MachineState::Gone);
             self.world.machines.insert(vm.clone(), state);
         }
     }

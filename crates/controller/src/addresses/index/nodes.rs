@@ -14,9 +14,9 @@ use crate::addresses::watch::{Kind, SlimNode};
 use crate::kubernetes::decode::{Change, Settled};
 
 impl Index {
-    pub(super) fn see_nodes(&mut self, change: Change<SlimNode>) {
+    pub(super) fn observe_nodes(&mut self, change: Change<SlimNode>) {
         self.believe(Kind::Nodes, matches!(change, Change::All(_)));
-        self.undecodable.see(Kind::Nodes, &change, SlimNode::meta);
+        self.undecodable.observe(Kind::Nodes, &change, SlimNode::meta);
         let change = change.with_stand_ins(|undecodable| {
             let name = NodeName::from(undecodable.metadata.name.as_deref().unwrap_or_default());
             Some(SlimNode::stand_in(&undecodable, self.nodes.get(&name)))
@@ -48,7 +48,7 @@ impl Index {
         let mut without_scope = Vec::new();
         for (key, tracked) in &self.objects {
             let pods = tracked.membership(&name, &node);
-            tracked.tell(&mut self.world, key, &name, &node, pods);
+            tracked.update_world(&mut self.world, key, &name, &node, pods);
             let lacks_scope = tracked.refusal.as_ref().is_some_and(Refusal::lacks_scope);
             if lacks_scope && pods.is_some() && (machine.is_some() || unsupported.is_some()) {
                 without_scope.push(key.clone());

@@ -23,14 +23,14 @@ use crate::addresses::watch::Kind;
 use crate::kubernetes::decode::{Change, Decoded, Undecodable};
 
 impl Index {
-    pub(super) fn see_objects<K: kube::Resource<DynamicType = ()> + Clone>(
+    pub(super) fn observe_objects<K: kube::Resource<DynamicType = ()> + Clone>(
         &mut self,
         kind: Kind,
         change: Change<K>,
         object: fn(K) -> Object,
     ) {
         self.believe(kind, matches!(change, Change::All(_)));
-        self.undecodable.see(kind, &change, K::meta);
+        self.undecodable.observe(kind, &change, K::meta);
         match change {
             Change::All(all) => {
                 let keys: BTreeSet<_> = all.iter().map(|one| pool_key(kind, one.meta())).collect();
@@ -125,7 +125,7 @@ impl Index {
     /// Processes the response to a status write. If fields that were sent are missing, the CRD in the cluster is older
     /// than this controller. Without its journal, `lastHolder` and `created` the controller starts nothing; all other
     /// fields only describe. Returns a note for an Event if the dropped fields have changed.
-    pub fn see_written(&mut self, key: &PoolKey, sent: &Object, answered: Object) -> Option<String> {
+    pub fn observe_written(&mut self, key: &PoolKey, sent: &Object, answered: Object) -> Option<String> {
         let tracked = self.objects.get_mut(key)?;
         if tracked.object.metadata().uid != answered.metadata().uid {
             return None;
@@ -164,7 +164,7 @@ impl Index {
     }
 
     /// Processes the response to a write of finalizers or spec. Pending changes of the status stay valid.
-    pub fn see_object_written(&mut self, key: &PoolKey, answered: Object) {
+    pub fn observe_object_written(&mut self, key: &PoolKey, answered: Object) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
         let is_newer = tracked.version() < answered.version();
         if tracked.object.metadata().uid != answered.metadata().uid || !is_newer {
@@ -178,7 +178,13 @@ impl Index {
     }
 
     /// Processes an address that was created for a pool.
-    pub fn see_created(&mut self, key: &PoolKey, scope: &Scope, address: Address, request: &CreateRequest) {
+    pub fn observe_created(
+        &mut self,
+        key: &PoolKey,
+        scope: &Scope,
+        address: Address,
+        request: &CreateRequest,
+    ) {
         if self.uid(key) != request.uid {
             tracing::error!(object = %key, %address, "created an address for an object that is deleted: release it at the provider");
             return;
@@ -264,7 +270,8 @@ impl Index {
         (pool.journal, pool.creation) = codec::journal(known, tracked.object.moves(), learnt);
         pool.adopted = tracked.adopted.clone();
         pool.created_here.extend(&tracked.made);
-        // If the CRD drops PTR names, keep them in memory until the move ends.
+        // If the CRD lacks the field for PTR names, the apiserver prunes them. Keep the name of each moving address in
+        // memory until its move ends.
         if tracked.dropped_fields.contain("addresses.ptrName") {
             let moving = self.world.ptrs.iter().filter(|(address, _)| pool.entry(**address).is_some());
             let names: Vec<_> = moving.map(|(address, name)| (*address, Arc::clone(name))).collect();
@@ -275,8 +282,8 @@ impl Index {
     /// Makes the pool of an object from the object, all nodes and all pods.
     pub(super) fn rebuild(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
-        let Parsed { mut pool, provider, who, mut refusal, record_refusal, age_max } = tracked.parsed();
-        (tracked.who, tracked.age_max, tracked.refused_until) = (who, age_max, None);
+        let Parsed { mut pool, provider, selection, mut refusal, record_refusal, age_max } = tracked.parsed();
+        (tracked.selection, tracked.age_max, tracked.refused_until) = (selection, age_max, None);
         tracked.record_refusal = record_refusal;
         tracked.adopted.retain(|address| !pool.addresses.contains(address));
         tracked.dropped.retain(|address| pool.addresses.contains(address));
@@ -330,7 +337,7 @@ impl Index {
         let Some(tracked) = self.objects.get(key) else { return };
         for (name, pods) in members {
             if let Some(node) = self.nodes.get(&name) {
-                tracked.tell(&mut self.world, key, &name, node, pods);
+                tracked.update_world(&mut self.world, key, &name, node, pods);
             }
         }
     }
@@ -356,7 +363,7 @@ pub(super) fn stand_in(kind: Kind, undecodable: &Undecodable) -> Option<Object> 
     ) -> Option<Arc<K>> {
         undecodable.with_spec(None).or_else(|| undecodable.with_spec(Some(spec))).map(Arc::new)
     }
-    // For a DNS name, provider, zone and name are enough: they reserve it.
+    // If the rest of `dnsRecordSet` can't be decoded, its zone and record name are enough to reserve the DNS name.
     let records = undecodable.at(&["spec", "dnsRecordSet"]).or_else(|| {
         let part = |field| undecodable.at::<String>(&["spec", "dnsRecordSet", field]);
         let (provider, zone, record_name) = (part("provider"), part("zone")?, part("recordName")?);

@@ -25,25 +25,36 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// Processes an event. Returns whether the owner of any pod may have changed.
-    pub(crate) fn see(&mut self, kind: Kind, change: Settled<ObjectMeta>) -> bool {
-        match change {
+    /// Processes an event. Returns the namespaces in which the owner of a pod may have changed.
+    pub(crate) fn observe(&mut self, kind: Kind, change: Settled<ObjectMeta>) -> BTreeSet<String> {
+        let mut changed = BTreeSet::new();
+        let gone: Vec<_> = match &change {
             Settled::All(all) => {
                 let names: BTreeSet<_> = all.iter().map(|owner| Workload::of(kind, owner)).collect();
                 let is_gone = |named: &&Workload| named.kind == kind && !names.contains(named);
-                let gone: Vec<_> = self.known.keys().filter(is_gone).cloned().collect();
-                let mut has_changed = false;
+                self.known.keys().filter(is_gone).cloned().collect()
+            }
+            Settled::Applied(_) | Settled::Deleted(_) => Vec::new(),
+        };
+        let mut set = |named: Workload, owner: Option<&ObjectMeta>| {
+            let namespace = named.namespace.clone();
+            if self.set(named, owner) {
+                changed.insert(namespace);
+            }
+        };
+        match change {
+            Settled::All(all) => {
                 for named in gone {
-                    has_changed |= self.set(named, None);
+                    set(named, None);
                 }
                 for owner in &all {
-                    has_changed |= self.set(Workload::of(kind, owner), Some(owner));
+                    set(Workload::of(kind, owner), Some(owner));
                 }
-                has_changed
             }
-            Settled::Applied(owner) => self.set(Workload::of(kind, &owner), Some(&owner)),
-            Settled::Deleted(owner) => self.set(Workload::of(kind, &owner), None),
+            Settled::Applied(owner) => set(Workload::of(kind, &owner), Some(&owner)),
+            Settled::Deleted(owner) => set(Workload::of(kind, &owner), None),
         }
+        changed
     }
 
     /// The last decoded version of an owner whose newest version is undecodable. `None` if no version was ever decoded;
@@ -94,16 +105,18 @@ impl Owners {
     /// before the pod, the pod may belong to any workload of that kind in its namespace.
     pub(crate) fn has(&self, workload: &Workload, pod: &SlimPod) -> bool {
         let known = self.known.get(workload).map(|(uid, _)| uid);
-        let is_near = pod.metadata.namespace.as_ref() == Some(&workload.namespace);
+        if !is_near(workload, pod) {
+            return false;
+        }
         let Some(owner) = controller(pod.metadata.owner_references.as_deref()) else {
             // A workload that was deleted with `--cascade=orphan` leaves its pods to the workload that replaces it.
-            return is_near && known.is_none() && is_evictable(pod);
+            return known.is_none() && is_evictable(pod);
         };
         match self.of_replica_sets.get(&owner.uid) {
             Some(Some(above)) if self.uids.contains(above) => known == Some(above),
-            Some(_) => is_near && workload.kind == Kind::Deployments,
+            Some(_) => workload.kind == Kind::Deployments,
             None if self.uids.contains(&owner.uid) => known == Some(&owner.uid),
-            None => is_near && workload.owns_through(&owner.kind),
+            None => workload.owns_through(&owner.kind),
         }
     }
 
@@ -114,8 +127,13 @@ impl Owners {
             Some(above) => above.as_ref(),
             None => Some(&owner.uid),
         };
-        above.is_some() && above == self.known.get(workload).map(|(uid, _)| uid)
+        is_near(workload, pod) && above.is_some() && above == self.known.get(workload).map(|(uid, _)| uid)
     }
+}
+
+/// Whether a pod is in the namespace of a workload. Owner references never lead to another namespace.
+fn is_near(workload: &Workload, pod: &SlimPod) -> bool {
+    pod.metadata.namespace.as_ref() == Some(&workload.namespace)
 }
 
 /// Whether a drain evicts a pod. Pods of DaemonSets and static pods of the kubelet stay.
@@ -159,6 +177,11 @@ mod tests {
         Settled::All(vec![owner])
     }
 
+    /// The namespaces that a change of one of these owners concerns.
+    fn in_web() -> BTreeSet<String> {
+        ["web".to_owned()].into()
+    }
+
     fn web() -> Workload {
         Workload::new(WorkloadKind::Deployment, "web", "web")
     }
@@ -166,8 +189,9 @@ mod tests {
     #[test]
     fn n5_a_deployments_pods_are_found_by_owner_not_by_name() {
         let mut owners = Owners::default();
-        owners.see(Kind::Deployments, Settled::All(vec![owner("web", "d1", ""), owner("web-6", "d2", "")]));
-        owners.see(
+        owners
+            .observe(Kind::Deployments, Settled::All(vec![owner("web", "d1", ""), owner("web-6", "d2", "")]));
+        owners.observe(
             Kind::ReplicaSets,
             Settled::All(vec![owner("web-5", "r1", "d1"), owner("web-6", "r2", "d2")]),
         );
@@ -179,7 +203,7 @@ mod tests {
     #[test]
     fn n5_a_pod_belongs_to_a_stateful_set_or_a_daemon_set_directly() {
         let mut owners = Owners::default();
-        owners.see(Kind::StatefulSets, all(owner("db", "s1", "")));
+        owners.observe(Kind::StatefulSets, all(owner("db", "s1", "")));
         let named = |kind| Workload::new(kind, "web", "db");
         assert!(owners.has(&named(WorkloadKind::StatefulSet), &pod("StatefulSet", "s1")));
         assert!(!owners.has(&named(WorkloadKind::DaemonSet), &pod("StatefulSet", "s1")), "another kind");
@@ -188,15 +212,15 @@ mod tests {
     #[test]
     fn n5_pods_of_a_deleted_workload_count_until_they_are_gone() {
         let mut owners = Owners::default();
-        owners.see(Kind::Deployments, all(owner("web", "d1", "")));
-        owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
-        owners.see(Kind::StatefulSets, all(owner("db", "s1", "")));
-        assert!(owners.see(Kind::Deployments, Settled::All(Vec::new())));
+        owners.observe(Kind::Deployments, all(owner("web", "d1", "")));
+        owners.observe(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
+        owners.observe(Kind::StatefulSets, all(owner("db", "s1", "")));
+        assert_eq!(owners.observe(Kind::Deployments, Settled::All(Vec::new())), in_web());
         assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "its pods may still serve traffic");
-        owners.see(Kind::Deployments, all(owner("web", "d2", "")));
+        owners.observe(Kind::Deployments, all(owner("web", "d2", "")));
         assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "a new one of this name may adopt them");
         let db = Workload::new(WorkloadKind::StatefulSet, "web", "db");
-        owners.see(Kind::StatefulSets, Settled::All(Vec::new()));
+        owners.observe(Kind::StatefulSets, Settled::All(Vec::new()));
         assert!(owners.has(&db, &pod("StatefulSet", "s1")));
         assert!(owners.has(&db, &orphan()), "it may have been deleted with --cascade=orphan");
         assert!(!owners.has(&web(), &orphan()), "this one exists and does not own the pod");
@@ -205,35 +229,48 @@ mod tests {
     #[test]
     fn a_pod_of_an_unknown_or_orphaned_replica_set_may_be_ours() {
         let mut owners = Owners::default();
-        owners.see(Kind::Deployments, Settled::All(vec![owner("web", "d1", ""), owner("else", "d9", "")]));
+        owners
+            .observe(Kind::Deployments, Settled::All(vec![owner("web", "d1", ""), owner("else", "d9", "")]));
         assert!(owners.has(&web(), &pod("ReplicaSet", "r9")));
         assert!(
             !owners.has(&Workload::new(WorkloadKind::Deployment, "other", "web"), &pod("ReplicaSet", "r9"))
         );
-        assert!(owners.see(Kind::ReplicaSets, all(owner("else-1", "r9", ""))));
+        assert_eq!(owners.observe(Kind::ReplicaSets, all(owner("else-1", "r9", ""))), in_web());
         assert!(owners.has(&web(), &pod("ReplicaSet", "r9")), "the Deployment may adopt the ReplicaSet");
-        assert!(owners.see(Kind::ReplicaSets, all(owner("else-1", "r9", "d9"))), "now its owner is known");
+        let changed = owners.observe(Kind::ReplicaSets, all(owner("else-1", "r9", "d9")));
+        assert_eq!(changed, in_web(), "now its owner is known");
         assert!(!owners.has(&web(), &pod("ReplicaSet", "r9")));
+    }
+
+    #[test]
+    fn an_owner_reference_into_another_namespace_does_not_count() {
+        let mut owners = Owners::default();
+        owners.observe(Kind::Deployments, all(owner("web", "d1", "")));
+        owners.observe(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
+        let mut foreign = pod("ReplicaSet", "r1");
+        foreign.metadata.namespace = Some("other".to_owned());
+        assert!(!owners.has(&web(), &foreign) && !owners.surely_has(&web(), &foreign));
     }
 
     #[test]
     fn n9_a_pod_certainly_belongs_only_if_its_owner_is_known() {
         let mut owners = Owners::default();
-        owners.see(Kind::Deployments, all(owner("web", "d1", "")));
+        owners.observe(Kind::Deployments, all(owner("web", "d1", "")));
         assert!(!owners.surely_has(&web(), &pod("ReplicaSet", "r1")), "its ReplicaSet is not in the cache");
-        owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
+        owners.observe(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
         assert!(owners.surely_has(&web(), &pod("ReplicaSet", "r1")));
         assert!(!owners.surely_has(&web(), &orphan()));
-        owners.see(Kind::Deployments, all(owner("web", "d2", "")));
+        owners.observe(Kind::Deployments, all(owner("web", "d2", "")));
         assert!(!owners.surely_has(&web(), &pod("ReplicaSet", "r1")), "another Deployment replaced it");
     }
 
     #[test]
     fn an_event_without_a_change_of_owners_is_ignored() {
         let mut owners = Owners::default();
-        assert!(owners.see(Kind::ReplicaSets, all(owner("web-5", "r1", "d1"))));
-        assert!(!owners.see(Kind::ReplicaSets, Settled::Applied(owner("web-5", "r1", "d1"))));
-        assert!(owners.see(Kind::ReplicaSets, Settled::All(Vec::new())));
+        let mut observe = |change| owners.observe(Kind::ReplicaSets, change);
+        assert_eq!(observe(all(owner("web-5", "r1", "d1"))), in_web());
+        assert_eq!(observe(Settled::Applied(owner("web-5", "r1", "d1"))), BTreeSet::new());
+        assert_eq!(observe(Settled::All(Vec::new())), in_web());
     }
 
     #[test]

@@ -9,12 +9,12 @@ use plan::{NodeName, Pods, PoolKey, WorkloadPod, World};
 use super::Index;
 use super::owners::{self, Owners};
 use super::tracked::{PodCount, Tracked};
-use crate::addresses::resources::parsed::{PodsMeant, Who};
+use crate::addresses::resources::parsed::{PodSelection, Selection};
 use crate::addresses::resources::selector;
 use crate::addresses::watch::{Kind, SlimNode, SlimPod};
 use crate::kubernetes::decode::{Change, Settled};
 
-impl PodsMeant {
+impl PodSelection {
     fn means(&self, pod: &SlimPod, owners: &Owners) -> bool {
         match self {
             Self::Labelled { namespace, labels } => {
@@ -41,7 +41,7 @@ impl PodsMeant {
 impl Tracked {
     /// The state of the object's pods on a node, or `None` if the object does not select the node.
     pub(super) fn membership(&self, name: &NodeName, node: &SlimNode) -> Option<Pods> {
-        let Who { nodes, tolerations, pods, pods_otherwise, .. } = &self.who;
+        let Selection { nodes, tolerations, pods, pods_if_none_selected, .. } = &self.selection;
         let is_tolerated = |tolerations: &Vec<_>| {
             let mut taints =
                 node.spec.taints.iter().filter(|taint| !READINESS_TAINTS.contains(&taint.key.as_str()));
@@ -50,12 +50,12 @@ impl Tracked {
         if !nodes.matches(node.labels()) || !tolerations.as_ref().is_none_or(is_tolerated) {
             return None;
         }
-        let Some(meant) = pods else { return Some(*pods_otherwise) };
+        let Some(pod_selection) = pods else { return Some(*pods_if_none_selected) };
         let PodCount { ours, ready, others, undecodable, .. } =
             self.pods.get(name).copied().unwrap_or_default();
         Some(match (ready, ours) {
             (_, 0) => Pods::Absent,
-            _ if meant.outstay_a_drain() && others == 0 => Pods::Absent,
+            _ if pod_selection.outstay_a_drain() && others == 0 => Pods::Absent,
             (0, _) if undecodable > 0 => Pods::Unknown,
             (0, _) => Pods::Present,
             _ => Pods::Ready,
@@ -64,7 +64,7 @@ impl Tracked {
 
     /// Updates the world: the object's pods on a node, whether one of them can be evicted, and which node addresses to
     /// publish.
-    pub(super) fn tell(
+    pub(super) fn update_world(
         &self,
         world: &mut World,
         key: &PoolKey,
@@ -73,7 +73,7 @@ impl Tracked {
         pods: Option<Pods>,
     ) {
         world.set_member(key, name, pods);
-        if let Some(publishes) = self.who.publishes {
+        if let Some(publishes) = self.selection.publishes {
             world.set_node_addresses(key, name, publishes.of(node));
         }
         world.set_evictable(key, name, self.pods.get(name).is_some_and(|pods| pods.evictable > 0));
@@ -90,9 +90,9 @@ impl Tracked {
     /// Adds or removes a pod, and returns its node. Returns `None` if the pod has ended or does not matter to the
     /// object.
     pub(super) fn count(&mut self, pod: &SlimPod, owners: &Owners, change: isize) -> Option<NodeName> {
-        let meant = self.who.pods.as_ref()?;
-        let is_ours = meant.means(pod, owners);
-        let is_other = !is_ours && meant.outstay_a_drain() && owners::is_evictable(pod);
+        let pod_selection = self.selection.pods.as_ref()?;
+        let is_ours = pod_selection.means(pod, owners);
+        let is_other = !is_ours && pod_selection.outstay_a_drain() && owners::is_evictable(pod);
         if has_ended(pod) || !(is_ours || is_other) {
             return None;
         }
@@ -106,7 +106,7 @@ impl Tracked {
         add(&mut counted.ours, is_ours);
         add(&mut counted.ready, is_ours && is_ready(pod));
         add(&mut counted.others, is_other);
-        add(&mut counted.evictable, meant.may_evict(pod, owners));
+        add(&mut counted.evictable, pod_selection.may_evict(pod, owners));
         add(&mut counted.undecodable, is_ours && pod.is_stand_in);
         Some(node)
     }
@@ -130,9 +130,9 @@ fn key_of_pod(pod: &kube::api::ObjectMeta) -> (String, String) {
 }
 
 impl Index {
-    pub(super) fn see_pods(&mut self, change: Change<SlimPod>) {
+    pub(super) fn observe_pods(&mut self, change: Change<SlimPod>) {
         self.believe(Kind::Pods, matches!(change, Change::All(_)));
-        self.undecodable.see(Kind::Pods, &change, SlimPod::meta);
+        self.undecodable.observe(Kind::Pods, &change, SlimPod::meta);
         let change = change.with_stand_ins(|undecodable| {
             Some(SlimPod::stand_in(&undecodable, self.pods.get(&key_of_pod(&undecodable.metadata))))
         });
@@ -149,16 +149,17 @@ impl Index {
         }
     }
 
-    pub(super) fn see_owners(&mut self, kind: Kind, change: Change<kube::api::ObjectMeta>) {
+    pub(super) fn observe_owners(&mut self, kind: Kind, change: Change<kube::api::ObjectMeta>) {
         self.believe(kind, matches!(change, Change::All(_)));
-        self.undecodable.see(kind, &change, |owner| owner);
+        self.undecodable.observe(kind, &change, |owner| owner);
         let change = change.with_stand_ins(|undecodable| self.owners.last_known(kind, &undecodable.metadata));
-        if !change.is_some_and(|change| self.owners.see(kind, change)) {
-            return;
-        }
-        let has_workload =
-            |(_, tracked): &(&PoolKey, &Tracked)| matches!(tracked.who.pods, Some(PodsMeant::Of(_)));
-        let keys: Vec<_> = self.objects.iter().filter(has_workload).map(|(key, _)| key.clone()).collect();
+        let Some(change) = change else { return };
+        let changed = self.owners.observe(kind, change);
+        let is_concerned = |(_, tracked): &(&PoolKey, &Tracked)| match &tracked.selection.pods {
+            Some(PodSelection::Of(workload)) => changed.contains(&workload.namespace),
+            _ => false,
+        };
+        let keys: Vec<_> = self.objects.iter().filter(is_concerned).map(|(key, _)| key.clone()).collect();
         for key in keys {
             self.recount(&key);
         }
@@ -169,7 +170,7 @@ impl Index {
         let Some(tracked) = self.objects.get_mut(key) else { return };
         tracked.recount(self.pods.values(), &self.owners);
         for (name, node) in &self.nodes {
-            tracked.tell(&mut self.world, key, name, node, tracked.membership(name, node));
+            tracked.update_world(&mut self.world, key, name, node, tracked.membership(name, node));
         }
     }
 
@@ -188,7 +189,7 @@ impl Index {
         }
         for (key, name) in touched {
             if let (Some(tracked), Some(node)) = (self.objects.get(&key), self.nodes.get(&name)) {
-                tracked.tell(&mut self.world, &key, &name, node, tracked.membership(&name, node));
+                tracked.update_world(&mut self.world, &key, &name, node, tracked.membership(&name, node));
             }
         }
     }
@@ -196,16 +197,16 @@ impl Index {
     /// The pod of an object's workload to evict from a node. `None` while no node has the label `ip.ready`, which the
     /// replacement of the pod may require.
     pub fn pod_to_evict(&self, key: &PoolKey, node: &NodeName) -> Option<&SlimPod> {
-        let meant = self.objects.get(key)?.who.pods.as_ref()?;
+        let pod_selection = self.objects.get(key)?.selection.pods.as_ref()?;
         if !self.nodes.values().any(SlimNode::is_ip_ready) {
             return None;
         }
-        let pods = self.pods.values().filter(|pod| !has_ended(pod) && meant.means(pod, &self.owners));
+        let pods = self.pods.values().filter(|pod| !has_ended(pod) && pod_selection.means(pod, &self.owners));
         let pods = pods.map(|pod| WorkloadPod {
             pod,
             node: pod.spec.node_name.as_deref(),
             is_leaving: pod.metadata.deletion_timestamp.is_some(),
-            may_evict: meant.may_evict(pod, &self.owners),
+            may_evict: pod_selection.may_evict(pod, &self.owners),
         });
         plan::pod_to_evict(pods, node)
     }

@@ -22,15 +22,15 @@ fn index(kind: &str, workload: Kind) -> Index {
     let mut index = Index::default();
     let node =
         json!({"metadata": {"name": "n1"}, "spec": {"providerID": "gce://p/z/n1", "unschedulable": true}});
-    index.see(Seen::Nodes(Change::All(vec![read(node)])));
+    index.observe(Observed::Nodes(Change::All(vec![read(node)])));
     let spec = json!({
         "reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"},
         "workloadRef": {"kind": kind, "name": "web", "namespace": "web"},
     });
     let allocation = json!({"metadata": {"name": "edge", "uid": "a1", "resourceVersion": "1"}, "spec": spec});
-    index.see(Seen::Allocations(Change::All(vec![read(allocation)])));
+    index.observe(Observed::Allocations(Change::All(vec![read(allocation)])));
     let owner = json!({"name": "web", "namespace": "web", "uid": "w1"});
-    index.see(Seen::Owners(workload, Change::All(vec![read(owner)])));
+    index.observe(Observed::Owners(workload, Change::All(vec![read(owner)])));
     index
 }
 
@@ -57,7 +57,7 @@ fn a_dropped_optional_field_is_reported_once_and_stops_nothing() {
     described["message"] = json!("on n1");
     let (sent, stored) = (json!({"addresses": [described]}), json!({"addresses": [address]}));
     let (key, sent, stored) = written(&index, sent, stored);
-    let note = index.see_written(&key, &sent, stored).unwrap();
+    let note = index.observe_written(&key, &sent, stored).unwrap();
     assert!(note.starts_with("the CRD drops status.addresses.message,"), "{note}");
     let tracked = &index.objects[&key];
     assert!(tracked.refused_until.is_none());
@@ -68,9 +68,9 @@ fn a_dropped_optional_field_is_reported_once_and_stops_nothing() {
     assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Active);
 
     let (key, sent, stored) = written(&index, sent.status(), index.objects[&key].object.status());
-    assert_eq!(index.see_written(&key, &sent, stored), None, "it was reported already");
+    assert_eq!(index.observe_written(&key, &sent, stored), None, "it was reported already");
     let (key, sent, stored) = written(&index, sent.status(), sent.status());
-    index.see_written(&key, &sent, stored);
+    index.observe_written(&key, &sent, stored);
     assert!(index.objects[&key].dropped_fields.is_empty(), "the CRD was updated");
 }
 
@@ -88,7 +88,7 @@ fn a_crd_that_drops_ptr_names_blocks_no_move() {
     };
     index.world.ptrs.insert(moved, "a.example.com".into());
     let (key, sent, stored) = written(&index, status(json!({"ptrName": "a.example.com"})), status(json!({})));
-    index.see_written(&key, &sent, stored).unwrap();
+    index.observe_written(&key, &sent, stored).unwrap();
     let name = |index: &Index| index.world.pool(&key).unwrap().ptrs.get(&moved).cloned();
     assert_eq!(name(&index).as_deref(), Some("a.example.com"), "otherwise the move would never continue");
     index.rebuild(&key);
@@ -115,7 +115,7 @@ async fn an_object_is_retried_after_its_crd_dropped_the_journal() {
             false => json!({}),
         };
         let (key, sent, stored) = written(&index, sent, stored);
-        index.see_written(&key, &sent, stored).unwrap();
+        index.observe_written(&key, &sent, stored).unwrap();
         assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Refused);
         index.retry_outdated();
         assert_eq!(index.world.pool(&key).unwrap().policy.mode, Mode::Refused);
@@ -135,16 +135,16 @@ fn a_deleted_crd_blocks_others_only_while_its_objects_may_exist() {
     let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::NetIPAllocations);
     index.known.extend(others);
     assert!(index.is_complete());
-    index.see(Seen::Absent(Kind::NetIPAllocations));
+    index.observe(Observed::Absent(Kind::NetIPAllocations));
     assert!(!index.is_complete(), "its object may still exist");
     let gone = json!({"metadata": {"name": "edge", "uid": "a1", "resourceVersion": "2"}, "spec": {
         "reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"},
     }});
     let gone: NetIPAllocation = read(gone);
-    index.see(Seen::Allocations(Change::Deleted(Box::new(gone.metadata))));
-    index.see(Seen::Absent(Kind::NetIPAllocations));
+    index.observe(Observed::Allocations(Change::Deleted(Box::new(gone.metadata))));
+    index.observe(Observed::Absent(Kind::NetIPAllocations));
     assert!(index.is_complete());
-    index.see(Seen::Unsure(Kind::Nodes));
+    index.observe(Observed::Unsure(Kind::Nodes));
     assert!(!index.is_complete());
 }
 
@@ -161,7 +161,7 @@ async fn a_new_leader_does_not_trust_stale_reads_that_contradict_status() {
     };
     let fact = async |is_ready: bool, state: &str, wait: Duration, listed: Holding| {
         let mut index = Index::default();
-        index.see(Seen::Nodes(Change::All(vec![read(node(is_ready))])));
+        index.observe(Observed::Nodes(Change::All(vec![read(node(is_ready))])));
         let allocation = json!({
             "metadata": {"name": "edge", "uid": "a1", "resourceVersion": "1"},
             "spec": {"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "aws", "region": "us-east-1"}},
@@ -169,13 +169,13 @@ async fn a_new_leader_does_not_trust_stale_reads_that_contradict_status() {
                 "address": "203.0.113.1", "state": state, "lastHolder": {"vm": "us-east-1/i-1", "nodeName": "n1"},
             }]},
         });
-        index.see(Seen::Allocations(Change::All(vec![read(allocation)])));
+        index.observe(Observed::Allocations(Change::All(vec![read(allocation)])));
         index.distrust_late_reads(&BTreeMap::from([(Provider::Aws, Duration::from_secs(30))]));
         tokio::time::sleep(wait).await;
         let listed = drivers::Listed { holding: listed, region: None, tag: None };
         let listing = Listing { addresses: BTreeMap::from([(address, listed)]), ..Listing::default() };
         let as_of = index.tick();
-        index.see_listing(&scope, Ok(listing), as_of);
+        index.observe_listing(&scope, Ok(listing), as_of);
         index.let_late_reads_pass();
         index.world.fact(&scope, address).unwrap().holding.clone()
     };
@@ -186,7 +186,7 @@ async fn a_new_leader_does_not_trust_stale_reads_that_contradict_status() {
         assert!(matches!(doubted, Holding::Unknown(_)), "{doubted:?}");
         assert_eq!(fact(true, "Attached", Duration::from_secs(30), listed.clone()).await, listed);
         let again = fact(true, "Unknown", Duration::ZERO, listed.clone()).await;
-        assert!(matches!(again, Holding::Unknown(_)), "the status says Unknown meanwhile");
+        assert!(matches!(again, Holding::Unknown(_)), "the status is Unknown meanwhile");
         let arrived = fact(true, "Moving", Duration::ZERO, listed.clone()).await;
         assert!(matches!(arrived, Holding::Unknown(_)), "it is attached, but the status does not say so yet");
         for settled in ["Unattached", "Foreign"] {
@@ -207,7 +207,7 @@ fn an_account_is_unknown_until_a_listing_is_complete() {
     let partial = Listing { unreachable: vec!["a region".into()], ..Listing::default() };
     for (listing, is_known) in [(&whole, true), (&partial, false), (&whole, true)] {
         let as_of = index.tick();
-        index.see_listing(&scope, Ok(listing.clone()), as_of);
+        index.observe_listing(&scope, Ok(listing.clone()), as_of);
         assert_eq!(index.world.accounts.contains_key(&scope), is_known);
     }
 }
@@ -237,27 +237,27 @@ fn an_unsupported_vm_is_reported_until_its_node_is_gone() {
     let spec = json!({"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "azure"}});
     let allocation = json!({"metadata": {"name": "edge", "uid": "a1", "resourceVersion": "1"}, "spec": spec});
     let mut index = Index::default();
-    index.see(Seen::Allocations(Change::All(vec![read(allocation.clone())])));
+    index.observe(Observed::Allocations(Change::All(vec![read(allocation.clone())])));
     let refusal = |index: &Index| {
         let (_, tracked) = index.objects.first_key_value().unwrap();
         tracked.refusal.as_ref().map(|refusal| (refusal.reason.name(), refusal.message.clone()))
     };
-    index.see(Seen::Nodes(Change::Applied(uniform.clone())));
+    index.observe(Observed::Nodes(Change::Applied(uniform.clone())));
     let (reason, message) = refusal(&index).unwrap();
     assert_eq!(reason, "UnsupportedNode");
     assert!(message.starts_with("node n1 can't get an address") && message.contains("Flexible"), "{message}");
-    index.see(Seen::Nodes(Change::Applied(node("n2", "virtualMachines/two"))));
+    index.observe(Observed::Nodes(Change::Applied(node("n2", "virtualMachines/two"))));
     assert_eq!(refusal(&index), None);
     let key = index.objects.keys().next().unwrap().clone();
     assert_eq!(index.unsupported(&key).map(|(node, _)| node.as_str()), Some("n1"));
-    index.see(Seen::Nodes(Change::Deleted(Box::new(uniform.meta().clone()))));
+    index.observe(Observed::Nodes(Change::Deleted(Box::new(uniform.meta().clone()))));
     assert_eq!(index.unsupported(&key), None);
 
     let mut index = Index::default();
-    index.see(Seen::Nodes(Change::Applied(uniform.clone())));
-    index.see(Seen::Allocations(Change::All(vec![read(allocation)])));
+    index.observe(Observed::Nodes(Change::Applied(uniform.clone())));
+    index.observe(Observed::Allocations(Change::All(vec![read(allocation)])));
     assert_eq!(refusal(&index).unwrap().0, "UnsupportedNode");
-    index.see(Seen::Nodes(Change::Deleted(Box::new(uniform.meta().clone()))));
+    index.observe(Observed::Nodes(Change::Deleted(Box::new(uniform.meta().clone()))));
     assert_eq!(refusal(&index).unwrap().0, "NoNodes");
 }
 
@@ -267,7 +267,7 @@ fn only_taints_of_a_planned_removal_move_the_address() {
         let taints = json!([{"key": taint, "effect": effect}]);
         let node = json!({"metadata": {"name": "n1"}, "spec": {"taints": taints}});
         let mut index = Index::default();
-        index.see(Seen::Nodes(Change::Applied(Box::new(read::<SlimNode>(node).into()))));
+        index.observe(Observed::Nodes(Change::Applied(Box::new(read::<SlimNode>(node).into()))));
         index.world.node(&"n1".into()).unwrap().is_leaving
     };
     assert!(!is_leaving("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule"));
@@ -278,15 +278,15 @@ fn only_taints_of_a_planned_removal_move_the_address() {
 }
 
 #[test]
-fn n5_a_workloads_pods_count_until_they_are_gone_or_have_ended() {
+fn n5_pods_of_a_workload_are_present_until_gone_or_ended() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
     assert_eq!(pods(&index), Pods::Absent);
-    index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+    index.observe(Observed::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
     assert_eq!(pods(&index), Pods::Present);
-    index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Succeeded"))));
+    index.observe(Observed::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Succeeded"))));
     assert_eq!(pods(&index), Pods::Absent);
-    index.see(Seen::Pods(Change::Applied(pod("web-1", "StatefulSet", "w1", "Running"))));
-    index.see(Seen::Pods(Change::Deleted(Box::new(
+    index.observe(Observed::Pods(Change::Applied(pod("web-1", "StatefulSet", "w1", "Running"))));
+    index.observe(Observed::Pods(Change::Deleted(Box::new(
         pod("web-1", "StatefulSet", "w1", "Running").meta().clone(),
     ))));
     assert_eq!(pods(&index), Pods::Absent);
@@ -295,36 +295,36 @@ fn n5_a_workloads_pods_count_until_they_are_gone_or_have_ended() {
 #[test]
 fn n5_pods_are_counted_again_when_their_owner_is_known() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
-    index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w2", "Running"))));
+    index.observe(Observed::Pods(Change::Applied(pod("web-0", "StatefulSet", "w2", "Running"))));
     assert_eq!(pods(&index), Pods::Present, "its owner is not known yet");
     let other = json!({"name": "other", "namespace": "web", "uid": "w2"});
-    index.see(Seen::Owners(Kind::StatefulSets, Change::Applied(Box::new(read(other)))));
+    index.observe(Observed::Owners(Kind::StatefulSets, Change::Applied(Box::new(read(other)))));
     assert_eq!(pods(&index), Pods::Absent);
 }
 
 #[test]
 fn n6_without_a_workload_no_pod_keeps_an_address_on_a_cordoned_node() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
-    index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+    index.observe(Observed::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
     assert_eq!(pods(&index), Pods::Present);
     let spec = json!({"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"}});
     let metadata = json!({"name": "edge", "uid": "a1", "resourceVersion": "2", "generation": 2});
     let without = json!({"metadata": metadata, "spec": spec});
-    index.see(Seen::Allocations(Change::Applied(Box::new(read(without)))));
+    index.observe(Observed::Allocations(Change::Applied(Box::new(read(without)))));
     assert_eq!(pods(&index), Pods::Absent);
 }
 
 #[test]
 fn n7_a_daemon_set_pod_keeps_the_address_until_the_node_is_drained() {
     let mut index = index("DaemonSet", Kind::DaemonSets);
-    index.see(Seen::Pods(Change::Applied(pod("other", "ReplicaSet", "r1", "Running"))));
+    index.observe(Observed::Pods(Change::Applied(pod("other", "ReplicaSet", "r1", "Running"))));
     assert_eq!(pods(&index), Pods::Absent, "the node has no pod of the workload");
-    index.see(Seen::Pods(Change::Applied(pod("web", "DaemonSet", "w1", "Running"))));
+    index.observe(Observed::Pods(Change::Applied(pod("web", "DaemonSet", "w1", "Running"))));
     assert_eq!(pods(&index), Pods::Present);
     let agent = json!({"name": "agent", "namespace": "web", "uid": "w9"});
-    index.see(Seen::Owners(Kind::DaemonSets, Change::Applied(Box::new(read(agent)))));
-    index.see(Seen::Pods(Change::Applied(pod("agent", "DaemonSet", "w9", "Running"))));
-    index.see(Seen::Pods(Change::Deleted(Box::new(
+    index.observe(Observed::Owners(Kind::DaemonSets, Change::Applied(Box::new(read(agent)))));
+    index.observe(Observed::Pods(Change::Applied(pod("agent", "DaemonSet", "w9", "Running"))));
+    index.observe(Observed::Pods(Change::Deleted(Box::new(
         pod("other", "ReplicaSet", "r1", "Running").meta().clone(),
     ))));
     assert_eq!(pods(&index), Pods::Absent, "pods that a drain leaves on the node don't count");
@@ -350,15 +350,15 @@ fn edge() -> PoolKey {
 #[test]
 fn an_undecodable_object_keeps_its_last_version_and_acts_on_nothing() {
     let mut index = Index::default();
-    index.see(Seen::Allocations(Change::All(vec![allocation("1", true)])));
-    index.see(Seen::Allocations(Change::Applied(Box::new(allocation("2", false)))));
+    index.observe(Observed::Allocations(Change::All(vec![allocation("1", true)])));
+    index.observe(Observed::Allocations(Change::Applied(Box::new(allocation("2", false)))));
     let pool = index.world.pool(&edge()).unwrap();
     assert_eq!(pool.policy.mode, Mode::Refused);
     assert!(pool.entry("203.0.113.9".parse().unwrap()).is_some(), "the last journal stays");
     assert_eq!(index.undecodable.of(Kind::NetIPAllocations).collect::<Vec<_>>(), [("", "edge")]);
-    index.see(Seen::Allocations(Change::All(vec![allocation("2", false)])));
+    index.observe(Observed::Allocations(Change::All(vec![allocation("2", false)])));
     assert!(index.world.pool(&edge()).is_some(), "a relist does not remove it");
-    index.see(Seen::Allocations(Change::Applied(Box::new(allocation("3", true)))));
+    index.observe(Observed::Allocations(Change::Applied(Box::new(allocation("3", true)))));
     assert!(index.objects[&edge()].undecodable.is_none());
     assert!(index.world.reserved_machines.is_empty());
     assert_eq!(index.undecodable.of(Kind::NetIPAllocations).count(), 0);
@@ -367,14 +367,14 @@ fn an_undecodable_object_keeps_its_last_version_and_acts_on_nothing() {
 #[test]
 fn a_never_decoded_object_reserves_its_addresses_and_vms() {
     let mut index = Index::default();
-    index.see(Seen::Allocations(Change::All(vec![allocation("2", false)])));
+    index.observe(Observed::Allocations(Change::All(vec![allocation("2", false)])));
     let pool = index.world.pool(&edge()).unwrap();
     let named = ["203.0.113.1", "203.0.113.2", "203.0.113.9"].map(|text| text.parse().unwrap());
     assert_eq!(pool.addresses, named);
     assert_eq!(pool.policy.mode, Mode::Refused);
     assert!(index.world.reserved_machines.contains(&VmId::from("p/z/n2")));
     let meta = allocation("2", false).meta().clone();
-    index.see(Seen::Allocations(Change::Deleted(Box::new(meta))));
+    index.observe(Observed::Allocations(Change::Deleted(Box::new(meta))));
     assert!(index.world.pool(&edge()).is_none() && index.world.reserved_machines.is_empty());
 }
 
@@ -389,8 +389,8 @@ fn an_undecodable_spec_reserves_its_addresses_and_dns_name() {
         });
         let records = json!({"metadata": metadata, "spec": {"addressType": 7, "dnsRecordSet": dns}});
         let mut index = Index::default();
-        index.see(Seen::Pools(Change::All(vec![read(pool)])));
-        index.see(Seen::RecordSets(Change::All(vec![read(records)])));
+        index.observe(Observed::Pools(Change::All(vec![read(pool)])));
+        index.observe(Observed::RecordSets(Change::All(vec![read(records)])));
         assert_eq!(index.world.pools().count(), 2);
         for pool in index.world.pools() {
             assert_eq!(&*pool.publication.as_ref().unwrap().name, "hello.example.com");
@@ -412,15 +412,15 @@ fn an_undecodable_node_keeps_its_vm_and_its_readiness_is_unknown() {
     let broken = || node(json!("maybe"));
     for before in [Some(node(json!(false))), None] {
         let mut index = Index::default();
-        before.into_iter().for_each(|node| index.see(Seen::Nodes(Change::All(vec![node]))));
-        index.see(Seen::Nodes(Change::All(vec![broken()])));
+        before.into_iter().for_each(|node| index.observe(Observed::Nodes(Change::All(vec![node]))));
+        index.observe(Observed::Nodes(Change::All(vec![broken()])));
         let (_, found) = index.world.node_of(&VmId::from("p/z/n1")).unwrap();
         assert_eq!(found.readiness, Readiness::Unknown);
-        index.see(Seen::Nodes(Change::Applied(Box::new(node(json!(false))))));
+        index.observe(Observed::Nodes(Change::Applied(Box::new(node(json!(false))))));
         let (_, found) = index.world.node_of(&VmId::from("p/z/n1")).unwrap();
         assert_eq!(found.readiness, Readiness::Ready);
-        index.see(Seen::Nodes(Change::Applied(Box::new(broken()))));
-        index.see(Seen::Nodes(Change::Deleted(Box::new(broken().meta().clone()))));
+        index.observe(Observed::Nodes(Change::Applied(Box::new(broken()))));
+        index.observe(Observed::Nodes(Change::Deleted(Box::new(broken().meta().clone()))));
         assert!(index.world.node_of(&VmId::from("p/z/n1")).is_none());
     }
 }
@@ -434,35 +434,38 @@ fn an_undecodable_pod_counts_on_its_node_and_is_never_evicted() {
         "metadata": {"name": "web-0", "namespace": "web", "ownerReferences": [owner]},
         "spec": {"nodeName": "n1"}, "status": {"phase": 7},
     }));
-    index.see(Seen::Pods(Change::All(vec![broken.clone()])));
+    index.observe(Observed::Pods(Change::All(vec![broken.clone()])));
     assert_eq!(pods(&index), Pods::Unknown);
-    index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+    index.observe(Observed::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
     assert_eq!(pods(&index), Pods::Present);
     let evictable = |index: &Index| {
         index.objects.values().any(|tracked| tracked.pods.values().any(|pods| pods.evictable > 0))
     };
     assert!(evictable(&index));
-    index.see(Seen::Pods(Change::All(vec![broken.clone()])));
+    index.observe(Observed::Pods(Change::All(vec![broken.clone()])));
     assert_eq!(pods(&index), Pods::Unknown, "the last decoded version stays");
     assert!(!evictable(&index));
     let mut unbound: Value = json!({"metadata": {"name": "web-0", "namespace": "web"}});
     unbound["metadata"]["ownerReferences"] = json!([owner]);
-    index.see(Seen::Pods(Change::All(vec![read(unbound)])));
+    index.observe(Observed::Pods(Change::All(vec![read(unbound)])));
     assert_eq!(pods(&index), Pods::Absent);
-    index.see(Seen::Pods(Change::All(vec![broken])));
+    index.observe(Observed::Pods(Change::All(vec![broken])));
     assert_eq!(pods(&index), Pods::Unknown, "the pod was bound to its node since");
 }
 
 #[test]
 fn an_undecodable_owner_keeps_its_last_version() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
-    index.see(Seen::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+    index.observe(Observed::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
     let broken = json!({"name": "web", "namespace": "web", "uid": "w1", "labels": 7});
     let broken: Decoded<kube::core::PartialObjectMeta<k8s_openapi::api::apps::v1::StatefulSet>> =
         read(json!({"metadata": broken}));
     let broken = broken.map(|owner| owner.metadata);
     assert!(matches!(broken, Decoded::Undecodable(_)));
-    index.see(Seen::Owners(Kind::StatefulSets, Change::All(vec![broken])));
-    let meant = index.objects.values().next().unwrap().who.pods.as_ref().unwrap();
-    assert!(meant.may_evict(index.pods.values().next().unwrap(), &index.owners), "the last owner stays");
+    index.observe(Observed::Owners(Kind::StatefulSets, Change::All(vec![broken])));
+    let pod_selection = index.objects.values().next().unwrap().selection.pods.as_ref().unwrap();
+    assert!(
+        pod_selection.may_evict(index.pods.values().next().unwrap(), &index.owners),
+        "the last owner stays"
+    );
 }

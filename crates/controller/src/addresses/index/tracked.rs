@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::addresses::dropped_fields::DroppedFields;
 use crate::addresses::object::Object;
 use crate::addresses::resources;
-use crate::addresses::resources::parsed::{Parsed, Who};
+use crate::addresses::resources::parsed::{Parsed, Selection};
 use crate::addresses::resources::refusal::Refusal;
 use crate::kubernetes::decode::Undecodable;
 use crate::kubernetes::watch::version;
@@ -33,7 +33,7 @@ pub struct Tracked {
     /// substitute, and the controller does not write the object.
     pub undecodable: Option<Reserved>,
     /// Which nodes and pods it selects.
-    pub(super) who: Who,
+    pub(super) selection: Selection,
     /// Addresses that were created for it and that its spec does not list yet.
     pub(super) adopted: BTreeSet<Address>,
     /// Addresses that this process created for it.
@@ -98,7 +98,13 @@ impl Tracked {
             refused_until: None,
             dropped_fields: DroppedFields::default(),
             undecodable: None,
-            who: Who { nodes, tolerations, pods, pods_otherwise: Pods::Absent, publishes: None },
+            selection: Selection {
+                nodes,
+                tolerations,
+                pods,
+                pods_if_none_selected: Pods::Absent,
+                publishes: None,
+            },
             adopted: BTreeSet::new(),
             made: BTreeSet::new(),
             dropped: BTreeSet::new(),

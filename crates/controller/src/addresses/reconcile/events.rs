@@ -7,9 +7,11 @@ use crate::kubernetes::events::NewEvent;
 
 impl Reconciler {
     /// Publishes an Event on an object.
-    pub(super) fn tell(&mut self, key: &plan::PoolKey, reason: EventReason, note: String) {
+    pub(super) fn publish_event(&mut self, key: &plan::PoolKey, reason: EventReason, note: String) {
         let Some(tracked) = self.index.objects.get(key) else { return };
-        self.reporter.tell(NewEvent::of_object(&tracked.object, reason, "Move", note), self.clock.wall());
+        self.reporter
+            .events
+            .publish(NewEvent::of_object(&tracked.object, reason, "Move", note), self.clock.wall());
     }
 
     /// Publishes the Events of a move that starts or ends, on the object and on the nodes.
@@ -33,7 +35,7 @@ impl Reconciler {
                     (None, Some(to)) => format!("attaching {address} to {}", to.node),
                     (None, None) => return,
                 };
-                self.tell(key, EventReason::Moving, note);
+                self.publish_event(key, EventReason::Moving, note);
             }
             (Action::Finish, Some(entry)) => {
                 let left = entry.from.as_ref().filter(|_| !entry.repeats_attach()).and_then(name);
@@ -45,7 +47,7 @@ impl Reconciler {
                 for (node, reason, note) in events {
                     let Some(node) = node else { continue };
                     let event = NewEvent::of_node(&node, self.index.nodes.get(&node), reason, note);
-                    self.reporter.tell(event, self.clock.wall());
+                    self.reporter.events.publish(event, self.clock.wall());
                 }
                 let world = &self.index.world;
                 let lacks = |vm: &&plan::VmId| {
@@ -55,14 +57,14 @@ impl Reconciler {
                 let lacking: Vec<_> = entry.to_restore.iter().filter(lacks).cloned().collect();
                 for vm in lacking {
                     let note = format!("VM {vm} has lost its ephemeral address: assign a new one yourself");
-                    self.tell(key, EventReason::NoOwnAddress, note);
+                    self.publish_event(key, EventReason::NoOwnAddress, note);
                 }
                 if let Some(node) = came {
-                    self.tell(key, EventReason::Attached, format!("attached {address} to {node}"));
+                    self.publish_event(key, EventReason::Attached, format!("attached {address} to {node}"));
                 }
             }
             (Action::Abandon, Some(_)) => {
-                self.tell(key, EventReason::MoveGivenUp, format!("abandoned the move of {address}"));
+                self.publish_event(key, EventReason::MoveGivenUp, format!("abandoned the move of {address}"));
             }
             _ => {}
         }

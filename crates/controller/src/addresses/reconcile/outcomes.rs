@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::{EVICTION_PAUSE, Reconciler};
 use crate::addresses::execute::evict::NotEvicted;
 use crate::addresses::execute::{Created, Effect, Evicted, Outcome, Recorded};
+use crate::backoff::ANY_VERSION;
 
 /// After this many evictions the pause becomes longer: the replacements of the pods don't require a node with an
 /// address.
@@ -72,27 +73,27 @@ impl Reconciler {
                     Effect::Holds(holding) => {
                         // Only a successful attach resets the failures.
                         if matches!(holding, Holding::By(_)) {
-                            self.failures.remove(address);
+                            self.failures.succeeded(address);
                         }
                         self.index.world.ptrs.remove(address);
                         self.index.correct(scope, *address, holding);
                     }
                     Effect::HasPtr(name) => _ = self.index.world.ptrs.insert(*address, name),
                     Effect::HasEphemeral => {
-                        action.machine().iter().for_each(|vm| _ = self.failed_restores.remove(*vm));
+                        action.machine().iter().for_each(|vm| self.failed_restores.succeeded(vm));
                         self.index.world.has_ephemeral.extend(action.machine().cloned());
                     }
                 }
             }
             Err(DriverError::NotSent(NotSent { wait })) => {
-                tracing::debug!(object = %step.pool, %address, "move" = self.move_id(*address), %step, ?wait, "step not sent yet");
+                tracing::debug!(object = %step.pool, %address, "move" = self.move_id(*address), %step, ?wait, "request not sent yet");
                 let at = later(self.clock.wall(), wait);
                 self.index.world.turns.insert(*address, Turn { at, is_urgent: step.is_urgent });
             }
             Err(error) => {
                 tracing::warn!(object = %step.pool, %address, "move" = self.move_id(*address), %step, %error, "step failed");
                 let now = self.clock.wall();
-                self.tell(&step.pool, EventReason::MoveFailed, format!("{step} failed: {error}"));
+                self.publish_event(&step.pool, EventReason::MoveFailed, format!("{step} failed: {error}"));
                 let entry = self.index.world.pool(&step.pool).and_then(|pool| pool.entry(*address));
                 match action {
                     // Only the VM gets a pause: the address may have to move to another VM at any time.
@@ -111,37 +112,32 @@ impl Reconciler {
         }
     }
 
-    /// Sets the pause of an address after a failure, and that of the VM if the VM is the cause.
+    /// Starts the backoff of an address after a failed call. If the VM caused the failure, the VM gets no address for
+    /// `AVOID`.
     fn hold_back(&mut self, step: &Step, error: &DriverError, now: Timestamp) {
         let Step { address, action, .. } = step;
-        let why: Arc<str> = error.to_string().into();
         // Only failed restores count for the VM.
         let restores = match action {
-            Action::Restore(vm) => {
-                let restores = self.failed_restores.entry(vm.clone()).or_default();
-                *restores += 1;
-                *restores
-            }
+            Action::Restore(vm) => self.failed_restores.failed(vm.clone(), ANY_VERSION, error),
             _ => 0,
         };
-        let (failures, last) = self.failures.entry(*address).or_insert((0, Arc::clone(&why)));
+        let (failures, pause) = self.failures.failed_call(*address, error);
         let pause = match action {
             // The VM has lost its ephemeral address in vain, so restore it soon.
             Action::Replace(_) if is_refused(error) => self.retry.shortest,
             Action::Restore(_) if restores >= RESTORE_TRIES => self.retry.shortest,
             Action::Restore(_) => self.retry.grown(restores - 1),
-            _ => self.retry.pause_after(error, *failures),
+            _ => pause,
         };
-        (*failures, *last) = (*failures + 1, Arc::clone(&why));
-        let failures = *failures;
-        self.index.world.avoid_addresses.insert(*address, Pause { until: later(now, pause), why });
+        let (until, why) = (later(now, pause), error.to_string().into());
+        self.index.world.avoid_addresses.insert(*address, Pause { until, why });
         if let (Action::Restore(vm), true) = (action, restores >= RESTORE_TRIES) {
-            self.failed_restores.remove(vm);
+            self.failed_restores.succeeded(vm);
             // Stop trying, otherwise the address waits forever. A person has to assign an ephemeral address to the VM.
             self.index.world.has_ephemeral.insert(vm.clone());
             let note =
                 format!("failed to restore the ephemeral address of VM {vm}, assign one yourself: {error}");
-            self.tell(&step.pool, EventReason::NoOwnAddress, note);
+            self.publish_event(&step.pool, EventReason::NoOwnAddress, note);
         }
         if let (Action::Attach(to) | Action::Replace(to), true) =
             (action, is_caused_by_vm(action, error, failures))
@@ -158,14 +154,12 @@ impl Reconciler {
             Ok(_) if plan::sabotaged!(AnswerForgotten) => {}
             Ok(address) => {
                 tracing::info!(object = %key, %address, "created address");
-                self.failed_creations.remove(&key);
-                self.index.see_created(&key, &scope, address, &request);
+                self.failed_creations.succeeded(&key);
+                self.index.observe_created(&key, &scope, address, &request);
             }
             Err(error) => {
                 tracing::warn!(object = %key, %error, "failed to create address");
-                let failures = self.failed_creations.entry(key.clone()).or_default();
-                let pause = self.retry.pause_after(&error, *failures);
-                *failures += u32::from(!matches!(error, DriverError::NotSent(_)));
+                let (_, pause) = self.failed_creations.failed_call(key.clone(), &error);
                 let (until, why) = (later(self.clock.wall(), pause), error.to_string().into());
                 self.index.world.avoid_creations.insert(key.clone(), Pause { until, why });
                 if self.index.uid(&key) == request.uid {
@@ -184,25 +178,22 @@ impl Reconciler {
             Ok(set) => {
                 if action != RecordAction::Read {
                     // Only a write resets the failures: the credentials may allow reads but no writes.
-                    self.failed_records.remove(&name);
+                    self.failed_records.succeeded(&name);
                     let values: Vec<_> = set.values.iter().map(ToString::to_string).collect();
                     let (reason, note) = match values.is_empty() {
                         true => (EventReason::Unpublished, format!("deleted the records of {name}")),
                         false => (EventReason::Published, format!("published {name}: {}", values.join(", "))),
                     };
                     tracing::info!(object = %key, %name, ?values, "changed DNS records");
-                    self.tell(&key, reason, note);
+                    self.publish_event(&key, reason, note);
                 }
                 self.index.world.records.insert(name, RecordFact { set, as_of: now });
             }
             Err(error) => {
                 tracing::warn!(object = %key, %name, %error, "failed to read or write DNS records");
-                let failures = self.failed_records.entry(name.clone()).or_default();
-                let pause = self.retry.pause_after(&error, *failures);
-                let is_failed = !matches!(error, DriverError::NotSent(_));
-                *failures += u32::from(is_failed);
-                if is_failed && *failures == 1 {
-                    self.tell(
+                let (failures, pause) = self.failed_records.failed_call(name.clone(), &error);
+                if failures == 1 && !matches!(error, DriverError::NotSent(_)) {
+                    self.publish_event(
                         &key,
                         EventReason::RecordFailed,
                         format!("failed to read or write {name}: {error}"),
@@ -240,7 +231,11 @@ impl Reconciler {
         let (status, pause) = match evicted.into_result() {
             Ok(()) => {
                 tracing::info!(object = %key, pod = what, "evicted pod");
-                self.tell(&key, EventReason::PodEvicted, format!("evicted {what}, which holds no address"));
+                self.publish_event(
+                    &key,
+                    EventReason::PodEvicted,
+                    format!("evicted {what}, which holds no address"),
+                );
                 self.not_evicted.remove(&key);
                 let (count, last) = self.evictions.entry(key.clone()).or_insert((0, Instant::now()));
                 (*count, *last) = (*count + 1, Instant::now());
@@ -249,7 +244,11 @@ impl Reconciler {
             Err(error) => {
                 tracing::warn!(object = %key, pod = what, %error, "failed to evict pod");
                 if self.not_evicted.insert(key.clone()) {
-                    self.tell(&key, EventReason::PodNotEvicted, format!("failed to evict {what}: {error}"));
+                    self.publish_event(
+                        &key,
+                        EventReason::PodNotEvicted,
+                        format!("failed to evict {what}: {error}"),
+                    );
                 }
                 (if matches!(error, NotEvicted::Refused(_)) { "refused" } else { "error" }, EVICTION_RETRY)
             }
@@ -262,9 +261,9 @@ impl Reconciler {
     /// Sets the pause of an address whose failed move was abandoned. It grows each time, because every attempt may cost
     /// a VM its ephemeral address.
     pub(super) fn rest(&mut self, address: plan::Address, now: Timestamp) {
-        let Some((failures, why)) = self.failures.get(&address) else { return };
-        let pause = self.retry.grown(*failures);
-        let (until, why) = (later(now, pause), Arc::clone(why));
+        let Some(failure) = self.failures.failure(&address) else { return };
+        let pause = self.retry.grown(failure.count);
+        let (until, why) = (later(now, pause), Arc::clone(&failure.why));
         self.index.world.avoid_addresses.insert(address, Pause { until, why });
     }
 }

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_the_right_marks_costs_no_write() {
+    fn a_node_with_the_right_marks_is_not_patched() {
         assert_eq!(diff(&node(json!({}), json!({})), &marks(&[], &[])), None);
         let marked = node(json!({"ip.ready": "true", OF_EDGE: "true"}), json!({}));
         assert_eq!(diff(&marked, &marks(&["NetIPAllocation"], &[])), None);

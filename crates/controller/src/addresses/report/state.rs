@@ -5,7 +5,7 @@ use plan::Verdict;
 
 pub(super) fn state(verdict: &Verdict) -> AddressState {
     match verdict {
-        Verdict::Settled(_) | Verdict::Lingers(..) | Verdict::Queued(_) => AddressState::Attached,
+        Verdict::Settled(_) | Verdict::NoMatch(..) | Verdict::Queued(_) => AddressState::Attached,
         Verdict::Moving(_) => AddressState::Moving,
         Verdict::NoNode | Verdict::OtherRegion(..) => AddressState::Unattached,
         Verdict::Foreign(_) => AddressState::Foreign,

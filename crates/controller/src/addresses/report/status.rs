@@ -169,7 +169,9 @@ impl Builder<'_> {
         let (reason, message) = match (self.refusal, self.worst_record()) {
             (Some(refusal), _) => (refusal.reason, refusal.message.clone()),
             (None, Some(worst)) => worst,
-            (None, None) => (Reason::Unknown, "the DNS name has not been read yet".to_owned()),
+            (None, None) => {
+                (Reason::Unknown, "the controller has not read the records of the DNS name yet".to_owned())
+            }
         };
         status.state = Some(match reason.condition() {
             ConditionType::Ready => "active".into(),
@@ -437,7 +439,7 @@ impl Builder<'_> {
             |node: &plan::NodeName| self.index.nodes.get(node).and_then(|node| node.spec.provider_id.clone());
         let (state, node, error) = match verdict {
             Verdict::Settled(node) => (IpState::Active, Some(node), None),
-            Verdict::Lingers(..) => (IpState::NoMatch, None, None),
+            Verdict::NoMatch(..) => (IpState::NoMatch, None, None),
             Verdict::Moving(node) => (IpState::InProgress, node.as_ref(), None),
             Verdict::Queued(node) => (IpState::InProgress, Some(node), None),
             Verdict::NoNode => (IpState::Unassigned, None, None),

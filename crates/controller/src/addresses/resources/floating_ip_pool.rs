@@ -6,7 +6,7 @@ use api::FloatingIPPool;
 use kube::ResourceExt;
 use plan::{Pool, PoolKey, Provider, Reason, Scope, Source, TAG_PREFIX, Tenancy};
 
-use super::parsed::{Parsed, Who, created, parse_addresses};
+use super::parsed::{Parsed, Selection, created, parse_addresses};
 use super::policy::allowed;
 use super::publication::publication;
 use super::refusal::Refusal;
@@ -39,7 +39,7 @@ pub(super) fn parse(object: &FloatingIPPool) -> Parsed {
     let provider = named(&spec.provider).map_err(|unsupported| refusal = Some(unsupported)).ok();
     let matches = spec.matches.clone().unwrap_or_default();
     let needs_pods = matches.needs_pods();
-    let who = Who::matching(matches, None, |invalid| refusal = Some(invalid));
+    let selection = Selection::matching(matches, None, |invalid| refusal = Some(invalid));
     let mut record_refusal = None;
     let publication = spec.dns_record_set.as_ref().and_then(|records| {
         let present = object.status.as_ref().and_then(|status| status.dns.as_ref());
@@ -71,7 +71,7 @@ pub(super) fn parse(object: &FloatingIPPool) -> Parsed {
         ..Pool::new(key(object), scope, addresses)
     };
     codec::remember(&mut pool, addresses_status);
-    Parsed { pool, provider, who, refusal, record_refusal, age_max: FACTS_AGE_MAX }
+    Parsed { pool, provider, selection, refusal, record_refusal, age_max: FACTS_AGE_MAX }
 }
 
 fn named(provider: &str) -> Result<Provider, Refusal> {

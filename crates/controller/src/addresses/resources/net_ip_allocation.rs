@@ -7,7 +7,7 @@ use api::net_ip_allocation::{Provider as At, Workload as WorkloadRef};
 use kube::ResourceExt;
 use plan::{Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
-use super::parsed::{Parsed, PodsMeant, Who, created, parse_addresses};
+use super::parsed::{Parsed, PodSelection, Selection, created, parse_addresses};
 use super::policy::allowed;
 use super::workload::Workload;
 use crate::addresses::codec::{self, losses_confirmed};
@@ -46,14 +46,15 @@ pub(super) fn parse(object: &NetIPAllocation) -> Parsed {
     };
     codec::remember(&mut pool, status);
     let named = |workload: WorkloadRef| Workload::new(workload.kind, workload.namespace, workload.name);
-    let pods = spec.workload().map(|workload| PodsMeant::Of(named(workload)));
+    let pods = spec.workload().map(|workload| PodSelection::Of(named(workload)));
     let labels = spec.node_selector.clone().unwrap_or_default();
     let nodes = labels.into_iter().collect();
-    let who = Who { nodes, tolerations: None, pods, pods_otherwise: Pods::Absent, publishes: None };
+    let selection =
+        Selection { nodes, tolerations: None, pods, pods_if_none_selected: Pods::Absent, publishes: None };
     Parsed {
         pool,
         provider: Some(provider),
-        who,
+        selection,
         refusal,
         record_refusal: None,
         age_max: spec.reconcile_interval(),

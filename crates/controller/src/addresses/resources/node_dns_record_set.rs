@@ -6,7 +6,7 @@ use api::NodeDNSRecordSet;
 use kube::ResourceExt;
 use plan::{Pool, PoolKey, Provider, Scope, Source, Tenancy};
 
-use super::parsed::{NodeAddress, Parsed, Who, created};
+use super::parsed::{NodeAddress, Parsed, Selection, created};
 use super::publication::publication;
 
 /// The name of the kind.
@@ -31,7 +31,7 @@ pub(super) fn parse(object: &NodeDNSRecordSet) -> Parsed {
     let publishes = NodeAddress::named(spec.address_type()).map_err(&mut refuse).ok();
     let matches = spec.matches.clone().unwrap_or_default();
     let needs_pods = matches.needs_pods();
-    let who = Who::matching(matches, publishes, refuse);
+    let selection = Selection::matching(matches, publishes, refuse);
     // This kind has no addresses, so the controller never lists this scope.
     let nowhere = Scope { provider: Provider::DigitalOcean, account: "".into() };
     let pool = Pool {
@@ -40,5 +40,5 @@ pub(super) fn parse(object: &NodeDNSRecordSet) -> Parsed {
         publication,
         ..Pool::new(key(object), nowhere, Vec::new())
     };
-    Parsed { pool, provider: None, who, refusal, record_refusal: None, age_max: Duration::MAX }
+    Parsed { pool, provider: None, selection, refusal, record_refusal: None, age_max: Duration::MAX }
 }

@@ -17,18 +17,18 @@ use super::workload::Workload;
 use crate::addresses::watch::SlimNode;
 
 /// Which nodes and pods an object selects.
-pub(crate) struct Who {
+pub(crate) struct Selection {
     pub(crate) nodes: Selector,
     /// The tolerated taints. `None`: taints don't matter.
     pub(crate) tolerations: Option<Vec<k8s_openapi::api::core::v1::Toleration>>,
-    pub(crate) pods: Option<PodsMeant>,
+    pub(crate) pods: Option<PodSelection>,
     /// The state of pods if the object selects no pods.
-    pub(crate) pods_otherwise: Pods,
+    pub(crate) pods_if_none_selected: Pods,
     /// Which addresses of the nodes the object publishes, if any.
     pub(crate) publishes: Option<NodeAddress>,
 }
 
-impl Who {
+impl Selection {
     /// Parses a `match`. Calls `refuse` for each selector that can't be parsed.
     pub(super) fn matching(
         matches: Match,
@@ -42,30 +42,28 @@ impl Who {
             })
         };
         let nodes = read(matches.node_label.as_deref());
-        let pods = matches.needs_pods().then(|| PodsMeant::Labelled {
+        let pods = matches.needs_pods().then(|| PodSelection::Labelled {
             namespace: matches.pod_namespace.clone().filter(|namespace| !namespace.is_empty()),
             labels: read(matches.pod_label.as_deref()),
         });
         let tolerations = Some(matches.tolerations.unwrap_or_default());
-        Self { nodes, tolerations, pods, pods_otherwise: Pods::Ready, publishes }
+        Self { nodes, tolerations, pods, pods_if_none_selected: Pods::Ready, publishes }
     }
 }
 
 /// Which pods an object selects.
-pub(crate) enum PodsMeant {
+pub(crate) enum PodSelection {
     /// Pods with these labels, in this namespace or in all namespaces.
     Labelled { namespace: Option<String>, labels: Selector },
     /// Pods of a workload.
     Of(Workload),
 }
 
-impl PodsMeant {}
-
 /// A parsed object, without what depends on nodes.
 pub(crate) struct Parsed {
     pub(crate) pool: Pool,
     pub(crate) provider: Option<Provider>,
-    pub(crate) who: Who,
+    pub(crate) selection: Selection,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) record_refusal: Option<Refusal>,
     pub(crate) age_max: Duration,

@@ -13,9 +13,9 @@ fn cluster(version: &str, spec: Value) -> Cluster {
     object(json!({"metadata": metadata, "spec": spec}))
 }
 
-fn served(kind: Kind) -> Seen {
+fn served(kind: Kind) -> Observed {
     let named = kube::core::GroupVersionKind::gvk("any", "v1", kind.name());
-    Seen::Served(kind, ApiResource::from_gvk(&named))
+    Observed::Served(kind, ApiResource::from_gvk(&named))
 }
 
 #[test]
@@ -71,8 +71,8 @@ fn spec_or_status_of_a_class_defines_a_variable() {
 #[test]
 fn an_older_version_of_a_cluster_does_not_replace_a_newer_one() {
     let mut index = Index::default();
-    index.see_cluster(cluster("7", json!({"controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443}})));
-    index.see_cluster(cluster("6", json!({})));
+    index.observe_cluster(cluster("7", json!({"controlPlaneEndpoint": {"host": "10.0.0.1", "port": 6443}})));
+    index.observe_cluster(cluster("6", json!({})));
     assert!(index.world.clusters.values().next().unwrap().endpoint.is_some());
 }
 
@@ -84,7 +84,7 @@ fn the_index_keeps_only_claims_with_names_of_vip_claims() {
         let spec = json!({"poolRef": {"kind": "GlobalInClusterIPPool", "name": "p"}});
         object(json!({"metadata": metadata, "spec": spec, "status": {"addressRef": {"name": ""}}}))
     };
-    index.see(Seen::Claims(Change::All(vec![claim("vip-cp-c").into(), claim("machine-7").into()])));
+    index.observe(Observed::Claims(Change::All(vec![claim("vip-cp-c").into(), claim("machine-7").into()])));
     let claims = index.world.claims.unwrap();
     let named: Vec<_> = claims.keys().map(ToString::to_string).collect();
     assert_eq!(named, ["ns/vip-cp-c"]);
@@ -94,28 +94,28 @@ fn the_index_keeps_only_claims_with_names_of_vip_claims() {
 #[test]
 fn a_kind_never_served_is_empty_and_one_no_longer_served_unknown() {
     let mut index = Index::default();
-    index.see(Seen::Absent(Kind::NamespacedPools));
+    index.observe(Observed::Absent(Kind::NamespacedPools));
     assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
-    index.see(served(Kind::NamespacedPools));
+    index.observe(served(Kind::NamespacedPools));
     assert_eq!(index.world.namespaced_pools, None, "not listed yet");
-    index.see(Seen::Pools(Kind::NamespacedPools, Change::All(Vec::new())));
+    index.observe(Observed::Pools(Kind::NamespacedPools, Change::All(Vec::new())));
     assert_eq!(index.world.namespaced_pools, Some(BTreeMap::new()));
     for _ in 0..2 {
-        index.see(Seen::Absent(Kind::NamespacedPools));
+        index.observe(Observed::Absent(Kind::NamespacedPools));
         assert_eq!(index.world.namespaced_pools, None, "also after a second discovery");
     }
-    index.see(Seen::Absent(Kind::Claims));
+    index.observe(Observed::Absent(Kind::Claims));
     assert_eq!(index.world.claims, None, "an absent claim kind does not mean that there are no claims");
 }
 
 #[test]
 fn clusters_are_known_from_the_first_list_to_a_watch_failure() {
     let mut index = Index::default();
-    index.see(served(Kind::Clusters));
+    index.observe(served(Kind::Clusters));
     assert!(!index.world.are_clusters_known);
-    index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({})).into()])));
+    index.observe(Observed::Clusters(Change::All(vec![cluster("1", json!({})).into()])));
     assert!(index.world.are_clusters_known);
-    index.see(Seen::Unsure(Kind::Clusters, "gone".into()));
+    index.observe(Observed::Unsure(Kind::Clusters, "gone".into()));
     assert!(!index.world.are_clusters_known);
     assert_eq!(index.world.clusters.len(), 1, "the last known Clusters stay");
 }
@@ -123,9 +123,9 @@ fn clusters_are_known_from_the_first_list_to_a_watch_failure() {
 #[test]
 fn a_late_response_does_not_restore_a_deleted_cluster() {
     let mut index = Index::default();
-    index.see(Seen::Clusters(Change::All(vec![cluster("1", json!({})).into()])));
-    index.see(Seen::Clusters(Change::Deleted(Box::new(cluster("1", json!({})).metadata))));
-    index.see_answer(cluster("2", json!({})));
+    index.observe(Observed::Clusters(Change::All(vec![cluster("1", json!({})).into()])));
+    index.observe(Observed::Clusters(Change::Deleted(Box::new(cluster("1", json!({})).metadata))));
+    index.observe_answer(cluster("2", json!({})));
     assert!(index.clusters.is_empty() && index.world.clusters.is_empty());
 }
 
@@ -153,13 +153,13 @@ fn an_address_belongs_to_its_controller_owner() {
 fn the_index_is_complete_when_each_kind_is_listed_or_absent() {
     let mut index = Index::default();
     assert!(!index.is_complete());
-    Kind::ALL.into_iter().for_each(|kind| index.see(Seen::Absent(kind)));
+    Kind::ALL.into_iter().for_each(|kind| index.observe(Observed::Absent(kind)));
     assert!(index.is_complete(), "a cluster without Cluster API");
-    index.see(served(Kind::Clusters));
+    index.observe(served(Kind::Clusters));
     assert!(!index.is_complete());
-    index.see(Seen::Clusters(Change::All(Vec::new())));
+    index.observe(Observed::Clusters(Change::All(Vec::new())));
     assert!(index.is_complete());
-    index.see(Seen::Unsure(Kind::Clusters, "gone".into()));
+    index.observe(Observed::Unsure(Kind::Clusters, "gone".into()));
     assert!(!index.is_complete());
 }
 
@@ -175,18 +175,20 @@ fn an_undecodable_cluster_keeps_its_endpoint_and_is_not_written() {
     for before in [Some(cluster("1", json!({"topology": {"class": "k"}}))), None] {
         let has_class = before.is_some();
         let mut index = Index::default();
-        before.into_iter().for_each(|before| index.see(Seen::Clusters(Change::All(vec![before.into()]))));
-        index.see(Seen::Clusters(Change::All(vec![broken("2")])));
+        before
+            .into_iter()
+            .for_each(|before| index.observe(Observed::Clusters(Change::All(vec![before.into()]))));
+        index.observe(Observed::Clusters(Change::All(vec![broken("2")])));
         let found = index.world.clusters.values().next().unwrap();
         assert_eq!(found.undecodable, Some(["10.0.0.1".parse().unwrap()].into()));
         assert_eq!(found.class.is_some(), has_class, "the index keeps the last decoded version");
         assert_eq!(found.endpoint.is_some(), !has_class);
-        index.see_answer(cluster("1", json!({})));
+        index.observe_answer(cluster("1", json!({})));
         assert!(
             index.world.clusters.values().all(|cluster| cluster.undecodable.is_some()),
             "a late response must not clear it"
         );
-        index.see(Seen::Clusters(Change::Applied(Box::new(cluster("3", json!({})).into()))));
+        index.observe(Observed::Clusters(Change::Applied(Box::new(cluster("3", json!({})).into()))));
         assert!(index.world.clusters.values().all(|cluster| cluster.undecodable.is_none()));
     }
 }
@@ -200,16 +202,17 @@ fn undecodable_pools_claims_classes_and_addresses_are_not_absent() {
         })
     };
     let mut index = Index::default();
-    index.see(Seen::Pools(
+    index.observe(Observed::Pools(
         Kind::NamespacedPools,
         Change::All(vec![object(json!({"metadata": metadata("p"), "spec": {}, "status": 7}))]),
     ));
     let pools = index.world.namespaced_pools.as_ref().unwrap();
     assert!(pools.values().all(|pool| pool.classes.contains("k") && pool.count.is_none()));
     assert_eq!(pools.len(), 1);
-    index.see(Seen::Claims(Change::All(vec![object(json!({"metadata": metadata("vip-cp-c")}))])));
-    index.see(Seen::Classes(Change::All(vec![object(json!({"metadata": metadata("k"), "spec": 7}))])));
-    index.see(Seen::Addresses(Change::All(vec![object(json!({"metadata": metadata("a")}))])));
+    index.observe(Observed::Claims(Change::All(vec![object(json!({"metadata": metadata("vip-cp-c")}))])));
+    index
+        .observe(Observed::Classes(Change::All(vec![object(json!({"metadata": metadata("k"), "spec": 7}))])));
+    index.observe(Observed::Addresses(Change::All(vec![object(json!({"metadata": metadata("a")}))])));
     let vips::Undecodable { classes, claims, addresses } = &index.world.undecodable;
     let named =
         [classes, claims, addresses].map(|keys| keys.iter().map(ToString::to_string).collect::<String>());

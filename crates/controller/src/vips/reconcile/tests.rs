@@ -12,6 +12,8 @@ use tower::BoxError;
 use super::*;
 use crate::kubernetes::decode::Change;
 use crate::metrics::{Identity, Metrics};
+use crate::pulse::Pulse;
+use crate::reconciler::Loop;
 use crate::vips::names::{CLASS, ROLE};
 
 struct Stopped;
@@ -41,21 +43,21 @@ fn first_lists(
     clusters: &[&str],
     pools: Vec<crate::vips::watch::Pool>,
     claims: Vec<crate::vips::watch::Claim>,
-) -> Vec<Seen> {
+) -> Vec<Observed> {
     let served = |kind: Kind| {
-        Seen::Served(kind, ApiResource::from_gvk(&GroupVersionKind::gvk("any", "v1", kind.name())))
+        Observed::Served(kind, ApiResource::from_gvk(&GroupVersionKind::gvk("any", "v1", kind.name())))
     };
     let cluster = |name: &&str| object(name, json!({"metadata": {"annotations": {CLASS: "k"}}}));
     Kind::ALL
         .into_iter()
         .map(served)
         .chain([
-            Seen::Clusters(Change::All(clusters.iter().map(cluster).collect())),
-            Seen::Classes(Change::All(Vec::new())),
-            Seen::Pools(Kind::GlobalPools, Change::All(pools.into_iter().map(Into::into).collect())),
-            Seen::Pools(Kind::NamespacedPools, Change::All(Vec::new())),
-            Seen::Claims(Change::All(claims.into_iter().map(Into::into).collect())),
-            Seen::Addresses(Change::All(Vec::new())),
+            Observed::Clusters(Change::All(clusters.iter().map(cluster).collect())),
+            Observed::Classes(Change::All(Vec::new())),
+            Observed::Pools(Kind::GlobalPools, Change::All(pools.into_iter().map(Into::into).collect())),
+            Observed::Pools(Kind::NamespacedPools, Change::All(Vec::new())),
+            Observed::Claims(Change::All(claims.into_iter().map(Into::into).collect())),
+            Observed::Addresses(Change::All(Vec::new())),
         ])
         .collect()
 }
@@ -88,8 +90,8 @@ fn changed(name: &str, mut patch: Value, version: usize) -> Value {
 
 /// A leader, and the requests that it sent.
 struct Leader {
-    vips: VipReconciler,
-    to: mpsc::UnboundedSender<Seen>,
+    vips: Loop<VipReconciler>,
+    to: mpsc::UnboundedSender<Observed>,
     sent: Arc<Mutex<Vec<String>>>,
 }
 
@@ -173,11 +175,11 @@ impl Leader {
         let metrics = VipMetrics::new(metrics).unwrap();
         let vips =
             VipReconciler::new(seen, edges, metrics, "me", Retry { shortest: hour, longest: hour }, options);
-        Self { vips, to, sent }
+        Self { vips: Loop::new(vips, Pulse::default()), to, sent }
     }
 
     /// The requests that the leader sends after these events.
-    async fn requests(&mut self, events: Vec<Seen>) -> Vec<String> {
+    async fn requests(&mut self, events: Vec<Observed>) -> Vec<String> {
         let before = self.sent.lock().unwrap().len();
         events.into_iter().for_each(|seen| self.to.send(seen).unwrap());
         self.vips.until_complete().await;
@@ -237,11 +239,11 @@ async fn a_briefly_free_address_causes_no_reports() {
     for free in [1, 0, 1] {
         // The wait exceeds PATIENCE.
         if free > 0 {
-            let VipReconciler { missed, allocating, .. } = &mut leader.vips;
+            let VipReconciler { missed, allocating, .. } = &mut leader.vips.reconciler;
             missed.values_mut().chain(allocating.values_mut()).for_each(|since| *since -= PATIENCE);
         }
         let change = Change::Applied(Box::new(pool("p", free).into()));
-        let requests = leader.requests(vec![Seen::Pools(Kind::GlobalPools, change)]).await;
+        let requests = leader.requests(vec![Observed::Pools(Kind::GlobalPools, change)]).await;
         assert_eq!(requests, Vec::<String>::new(), "{free} free");
     }
 }
@@ -255,7 +257,7 @@ async fn v8_refused_conditions_back_off_and_block_nothing_else() {
         assert_eq!(requests[3..], ["GET clusters", "PATCH c/status"], "{code}");
         // Although the conditions were refused, the controller updates the annotation of the Cluster.
         let change = Change::All(vec![claim("c", "p").into()]);
-        let requests = leader.requests(vec![Seen::Claims(change)]).await;
+        let requests = leader.requests(vec![Observed::Claims(change)]).await;
         assert_eq!(requests, ["PATCH c"], "{code}");
     }
 }
@@ -275,5 +277,5 @@ async fn v8_conditions_are_written_only_once() {
     let mut leader = Leader::new(403);
     leader.requests(first_lists(&["c"], vec![pool("p", 1)], Vec::new())).await;
     let change = Change::Applied(Box::new(pool("q", 1).into()));
-    assert_eq!(leader.requests(vec![Seen::Pools(Kind::GlobalPools, change)]).await, Vec::<String>::new());
+    assert_eq!(leader.requests(vec![Observed::Pools(Kind::GlobalPools, change)]).await, Vec::<String>::new());
 }

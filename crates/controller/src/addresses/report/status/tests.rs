@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::addresses::resources::floating_ip_pool;
-use crate::addresses::watch::Seen;
+use crate::addresses::watch::Observed;
 use crate::kubernetes::decode::Change;
 use api::floating_ip_pool::FloatingIPPoolStatus;
 use drivers::{DriverError, Listed, Listing};
@@ -33,11 +33,11 @@ fn index(nodes: usize, mut spec: Value) -> Index {
         });
         serde_json::from_value(node).unwrap()
     };
-    index.see(Seen::Nodes(Change::All((1..=nodes).map(node).collect())));
+    index.observe(Observed::Nodes(Change::All((1..=nodes).map(node).collect())));
     spec["provider"] = "digitalocean".into();
     let metadata = json!({"name": "pool", "namespace": "web", "uid": "1", "resourceVersion": "1"});
     let pool = json!({"metadata": metadata, "spec": spec});
-    index.see(Seen::Pools(Change::All(vec![serde_json::from_value(pool).unwrap()])));
+    index.observe(Observed::Pools(Change::All(vec![serde_json::from_value(pool).unwrap()])));
     index
 }
 
@@ -47,7 +47,7 @@ fn listed(index: &mut Index, holders: &[(&str, Holding)]) {
     let addresses =
         holders.iter().map(|(address, holding)| (address.parse().unwrap(), listed(holding))).collect();
     let as_of = index.tick();
-    index.see_listing(&scope(), Ok(Listing { addresses, ..Listing::default() }), as_of);
+    index.observe_listing(&scope(), Ok(Listing { addresses, ..Listing::default() }), as_of);
 }
 
 /// The pool with its new status, or `None` if the status does not change.
@@ -67,7 +67,7 @@ fn status(index: &Index) -> FloatingIPPoolStatus {
 fn accept(index: &mut Index, mut object: FloatingIPPool) {
     let version: u64 = object.metadata.resource_version.unwrap_or_default().parse().unwrap_or(0);
     object.metadata.resource_version = Some((version + 1).to_string());
-    index.see(Seen::Pools(Change::Applied(Box::new(object.into()))));
+    index.observe(Observed::Pools(Change::Applied(Box::new(object.into()))));
 }
 
 /// Each address with its state and, if set, the node, its providerID, and the word `error`.
@@ -105,7 +105,7 @@ fn f11_each_address_has_one_of_flipops_states() {
     assert_eq!(ips(&without_pods), ["203.0.113.1 no-match", "203.0.113.2 unassigned"]);
     let as_of = without_pods.tick();
     let silence = DriverError::Unavailable("no answer".into());
-    without_pods.see_listing(&scope(), Err(silence), as_of);
+    without_pods.observe_listing(&scope(), Err(silence), as_of);
     assert_eq!(ips(&without_pods), ["203.0.113.1 error error", "203.0.113.2 error error"]);
 }
 
@@ -122,7 +122,7 @@ fn f11_assignable_nodes_and_nodes_with_errors_are_listed() {
     assert_eq!(written(&index), None, "a settled cluster costs no write");
 
     let as_of = index.tick();
-    index.see_listing(&scope(), Err(DriverError::Unavailable("no answer".into())), as_of);
+    index.observe_listing(&scope(), Err(DriverError::Unavailable("no answer".into())), as_of);
     assert_eq!(status(&index).assignable_nodes, ["n1", "n4"], "a holder may still hold it");
 
     index.world.avoid_machines.clear();
@@ -166,7 +166,7 @@ fn the_records_of_another_objects_dns_name_are_not_in_the_status() {
     let metadata = json!({"name": "a", "namespace": "web", "uid": "0", "resourceVersion": "1"});
     let spec = json!({"provider": "digitalocean", "ips": ["203.0.113.2"], "dnsRecordSet": dns});
     let other = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
-    index.see(Seen::Pools(Change::Applied(Box::new(other))));
+    index.observe(Observed::Pools(Change::Applied(Box::new(other))));
     assert_eq!(status(&index).dns.unwrap().values, Vec::<String>::new());
 }
 
@@ -176,7 +176,7 @@ fn the_time_of_a_loss_is_written_once_and_read_by_the_next_leader() {
     listed(&mut index, &[("203.0.113.1", Holding::By("1".into()))]);
     let object = written(&index).unwrap();
     accept(&mut index, object);
-    index.see(Seen::Nodes(Change::All(Vec::new())));
+    index.observe(Observed::Nodes(Change::All(Vec::new())));
     let lost_at = NOW + Duration::from_millis(700);
     index.world.losses = plan::plan(&index.world, lost_at).losses;
     let object = written(&index).unwrap();
@@ -274,7 +274,7 @@ fn the_journal_is_complete_even_if_the_status_is_full() {
     let held: Vec<_> = (0..1_000).map(of_status).collect();
     let listed: Vec<_> = (30..1_030).map(ip).collect();
     let mut index = Index::default();
-    index.see(Seen::Pools(Change::All(vec![
+    index.observe(Observed::Pools(Change::All(vec![
         serde_json::from_value(json!({
             "metadata": {"name": "pool", "namespace": "web", "uid": "1", "resourceVersion": "1"},
             "spec": {"provider": "digitalocean", "ips": listed},

@@ -1,0 +1,381 @@
+//! The loop that addresses and VIPs share: it collects events, plans, acts and reports.
+//!
+//! ```text
+//!           ┌── stand_by, until_complete: apply events, never act
+//! events ───┤
+//!           └── lead: apply a batch of events ──▶ reconcile (plan, act, report) ──▶ wait for the next event or deadline
+//! ```
+//!
+//! In: a [`Reconcile`], which waits for events and knows when it must plan again. Out: calls of its methods, one at a
+//! time. This module never reads an event, so it decides only when to plan, never what to do.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::kubernetes::events::Publisher;
+use crate::pulse::Pulse;
+
+/// How long the loop collects further events of the watches before it plans.
+const SETTLE: Duration = Duration::from_millis(5);
+
+/// The maximum number of events before a plan. A flood of events must not delay moves.
+const BATCH_MAX: usize = 256;
+
+/// The longest pause between two plans.
+pub const IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// What the loop drives.
+pub trait Reconcile {
+    /// A change in the cluster, or the result of a request.
+    type Event: Send;
+
+    /// Waits for the next event. If several are ready, one from `first` comes first. Cancelling it loses no event.
+    fn next_event(&mut self, first: Source) -> impl Future<Output = Self::Event> + Send;
+
+    /// Where an event comes from.
+    fn source(event: &Self::Event) -> Source;
+
+    /// Applies an event. Returns whether the next plan may differ because of it.
+    fn apply(&mut self, event: Self::Event) -> bool;
+
+    /// Whether everything that it watches was read.
+    fn is_complete(&self) -> bool;
+
+    /// Plans, and starts the planned requests.
+    fn reconcile(&mut self) -> Flow;
+
+    /// When to plan again even without an event.
+    fn next_due(&self) -> Option<Instant>;
+
+    /// Starts the writes that report the results of finished requests, and nothing else.
+    fn report_results(&mut self);
+
+    /// Whether no request is in flight.
+    fn is_idle(&self) -> bool;
+
+    /// The publisher of its Events.
+    fn events(&mut self) -> &mut Publisher;
+}
+
+/// Where an event comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A watch. More of them may follow at once.
+    Watches,
+    /// A finished request of this process.
+    Requests,
+}
+
+impl Source {
+    fn other(self) -> Self {
+        match self {
+            Self::Watches => Self::Requests,
+            Self::Requests => Self::Watches,
+        }
+    }
+}
+
+/// Whether this process continues to lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// It continues.
+    Continue,
+    /// Another process should take over.
+    HandOver,
+}
+
+/// Waits for an event of a watch or for the result of a request. If both are ready, the one from `first` comes first.
+pub async fn first_of<E>(
+    first: Source,
+    watched: impl Future<Output = E>,
+    ended: impl Future<Output = E>,
+) -> E {
+    match first {
+        Source::Watches => tokio::select! {
+            biased;
+            event = watched => event,
+            event = ended => event,
+        },
+        Source::Requests => tokio::select! {
+            biased;
+            event = ended => event,
+            event = watched => event,
+        },
+    }
+}
+
+/// A reconciler and its loop.
+pub struct Loop<R> {
+    /// What the loop drives.
+    pub reconciler: R,
+    pulse: Pulse,
+}
+
+impl<R: Reconcile> Loop<R> {
+    /// A loop that has not begun.
+    pub fn new(reconciler: R, pulse: Pulse) -> Self {
+        Self { reconciler, pulse }
+    }
+
+    /// Applies events without acting. Never returns.
+    pub async fn stand_by(&mut self) {
+        loop {
+            self.apply_next().await;
+        }
+    }
+
+    /// Applies events without acting until everything that it watches was read.
+    pub async fn until_complete(&mut self) {
+        while !self.reconciler.is_complete() {
+            self.apply_next().await;
+        }
+    }
+
+    /// Reconciles until another process should take over.
+    pub async fn lead(&mut self) {
+        while self.reconciler.reconcile() == Flow::Continue {
+            self.collect().await;
+        }
+    }
+
+    /// Starts nothing new, waits until no request is in flight, and reports the results.
+    pub async fn finish(&mut self) {
+        loop {
+            self.reconciler.report_results();
+            if self.reconciler.is_idle() {
+                self.reconciler.events().flush().await;
+                return self.pulse.stop();
+            }
+            self.apply_next().await;
+        }
+    }
+
+    /// Applies the next event, or returns after a while without one.
+    async fn apply_next(&mut self) {
+        if let Some(event) = self.next_before(Source::Requests, Pulse::next()).await {
+            self.reconciler.apply(event);
+        }
+    }
+
+    /// Applies events until a plan is needed: because of one of them, or because of a deadline.
+    async fn collect(&mut self) {
+        let idle = Instant::now() + IDLE_MAX;
+        let mut first = Source::Requests;
+        let mut needs_plan = false;
+        while !needs_plan {
+            let due = self.reconciler.next_due().map_or(idle, |due| due.min(idle));
+            let Some(event) = self.next_before(first, due.min(Pulse::next())).await else {
+                needs_plan = Instant::now() >= due;
+                continue;
+            };
+            // Events of watches come in groups. Results of requests are processed at once.
+            let settled = match R::source(&event) {
+                Source::Watches => Instant::now() + SETTLE,
+                Source::Requests => Instant::now(),
+            };
+            needs_plan = self.reconciler.apply(event);
+            for _ in 1..BATCH_MAX {
+                first = first.other();
+                let Some(event) = self.next_before(first, settled).await else { break };
+                needs_plan |= self.reconciler.apply(event);
+            }
+            // The deadline may have passed in the meantime, and the reconciler does not report it again.
+            needs_plan |= Instant::now() >= due;
+        }
+    }
+
+    /// The next event, or none if there is none before this time. An event that is ready counts, however late it is.
+    async fn next_before(&mut self, first: Source, due: Instant) -> Option<R::Event> {
+        let event = tokio::select! {
+            biased;
+            event = self.reconciler.next_event(first) => Some(event),
+            () = tokio::time::sleep_until(due) => None,
+        };
+        self.pulse.beat();
+        event
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::Client;
+    use kube::client::Body;
+    use std::collections::VecDeque;
+    use tower::BoxError;
+
+    /// Events with the time at which they become ready, and whether they change something.
+    struct Fake {
+        watched: VecDeque<(Instant, bool)>,
+        ended: VecDeque<(Instant, bool)>,
+        applied: Vec<Source>,
+        /// The time of each plan, and how many events were applied before it.
+        plans: Vec<(Instant, usize)>,
+        due: Option<Instant>,
+        hands_over_after: usize,
+        events: Publisher,
+    }
+
+    impl Fake {
+        /// Plans this many times.
+        fn plans(count: usize) -> Self {
+            let nowhere = tower::service_fn(|_: http::Request<Body>| {
+                std::future::pending::<Result<http::Response<Body>, BoxError>>()
+            });
+            Self {
+                watched: VecDeque::new(),
+                ended: VecDeque::new(),
+                applied: Vec::new(),
+                plans: Vec::new(),
+                due: None,
+                hands_over_after: count,
+                events: Publisher::new(Client::new(nowhere, "default"), "me"),
+            }
+        }
+
+        fn in_loop(self) -> Loop<Self> {
+            Loop::new(self, Pulse::default())
+        }
+    }
+
+    async fn ready(events: &mut VecDeque<(Instant, bool)>) -> bool {
+        let Some((at, _)) = events.front().copied() else { return std::future::pending().await };
+        tokio::time::sleep_until(at).await;
+        events.pop_front().is_some_and(|(_, changes)| changes)
+    }
+
+    impl Reconcile for Fake {
+        type Event = (Source, bool);
+
+        async fn next_event(&mut self, first: Source) -> Self::Event {
+            let Self { watched, ended, .. } = self;
+            let watched = async { (Source::Watches, ready(watched).await) };
+            let ended = async { (Source::Requests, ready(ended).await) };
+            first_of(first, watched, ended).await
+        }
+
+        fn source((source, _): &Self::Event) -> Source {
+            *source
+        }
+
+        fn apply(&mut self, (source, changes): Self::Event) -> bool {
+            self.applied.push(source);
+            changes
+        }
+
+        fn is_complete(&self) -> bool {
+            !self.applied.is_empty()
+        }
+
+        fn reconcile(&mut self) -> Flow {
+            self.plans.push((Instant::now(), self.applied.len()));
+            if self.plans.len() < self.hands_over_after { Flow::Continue } else { Flow::HandOver }
+        }
+
+        fn next_due(&self) -> Option<Instant> {
+            self.due.filter(|due| *due > Instant::now())
+        }
+
+        fn report_results(&mut self) {}
+
+        fn is_idle(&self) -> bool {
+            self.ended.is_empty()
+        }
+
+        fn events(&mut self) -> &mut Publisher {
+            &mut self.events
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_plan_follows_a_group_of_watch_events() {
+        let (mut fake, now) = (Fake::plans(2), Instant::now());
+        fake.watched.extend((0..4).map(|number| (now + Duration::from_millis(number), true)));
+        let mut fake = fake.in_loop();
+        fake.lead().await;
+        let fake = fake.reconciler;
+        assert_eq!(fake.plans, [(now, 0), (now + SETTLE, 4)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_result_of_a_request_is_planned_for_at_once() {
+        let (mut fake, now) = (Fake::plans(2), Instant::now());
+        let then = now + Duration::from_secs(1);
+        fake.ended.push_back((then, true));
+        let mut fake = fake.in_loop();
+        fake.lead().await;
+        let fake = fake.reconciler;
+        assert_eq!(fake.plans, [(now, 0), (then, 1)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_result_that_changes_nothing_causes_no_plan() {
+        let (mut fake, now) = (Fake::plans(2), Instant::now());
+        fake.ended.extend([(now, false), (now + Duration::from_secs(1), false)]);
+        let mut fake = fake.in_loop();
+        fake.lead().await;
+        let fake = fake.reconciler;
+        assert_eq!(fake.plans, [(now, 0), (now + IDLE_MAX, 2)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_events_delays_neither_a_plan_nor_results() {
+        let (mut fake, now) = (Fake::plans(2), Instant::now());
+        fake.watched.extend((0..10_000).map(|_| (now, true)));
+        fake.ended.extend((0..100).map(|_| (now, true)));
+        let mut fake = fake.in_loop();
+        fake.lead().await;
+        let fake = fake.reconciler;
+        let results = fake.applied.iter().filter(|source| **source == Source::Requests).count();
+        assert_eq!((fake.plans[1].1, results), (BATCH_MAX, 100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_causes_a_plan_without_an_event() {
+        let (mut fake, now) = (Fake::plans(3), Instant::now());
+        fake.due = Some(now + Duration::from_secs(7));
+        let mut fake = fake.in_loop();
+        fake.lead().await;
+        let fake = fake.reconciler;
+        let expected = [now, now + Duration::from_secs(7), now + Duration::from_secs(7) + IDLE_MAX];
+        assert_eq!(fake.plans.iter().map(|(at, _)| *at).collect::<Vec<_>>(), expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_that_passes_while_events_are_collected_causes_a_plan() {
+        let (mut fake, now) = (Fake::plans(2), Instant::now());
+        fake.due = Some(now + Duration::from_secs(7));
+        let event = now + Duration::from_millis(6_998);
+        fake.watched.push_back((event, false));
+        let mut fake = fake.in_loop();
+        fake.lead().await;
+        let fake = fake.reconciler;
+        assert_eq!(fake.plans[1], (event + SETTLE, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_standby_applies_events_and_plans_nothing() {
+        let (mut fake, now) = (Fake::plans(1), Instant::now());
+        fake.watched.extend([(now, true), (now, true)]);
+        let mut fake = fake.in_loop();
+        fake.until_complete().await;
+        assert_eq!(fake.reconciler.applied.len(), 1);
+        let an_hour = Duration::from_secs(3_600);
+        assert!(tokio::time::timeout(an_hour, fake.stand_by()).await.is_err());
+        assert_eq!((fake.reconciler.applied.len(), fake.reconciler.plans.len()), (2, 0));
+        assert!(fake.pulse.is_alive(), "a standby without events is alive");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn finish_waits_for_all_requests() {
+        let (mut fake, now) = (Fake::plans(1), Instant::now());
+        let last = now + Duration::from_secs(20);
+        fake.ended.extend([(now, true), (last, true)]);
+        let mut fake = fake.in_loop();
+        fake.finish().await;
+        assert_eq!((Instant::now(), fake.reconciler.plans.len()), (last, 0));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(fake.pulse.is_alive(), "a loop that has finished may wait for others");
+    }
+}
