@@ -4,8 +4,8 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 
 cache := env("XDG_CACHE_HOME", home_directory() / ".cache") / "ip-address-controller"
 
-# Build results are outside the checkout, so that a new clone on the same machine can reuse them.
-export CARGO_TARGET_DIR := env("CARGO_TARGET_DIR", cache / "target")
+# The folder for Cargo's results, which all checkouts of this user share.
+export CARGO_TARGET_DIR := `tools/target-folder`
 
 deny_version := "0.20.2"
 mdbook_version := "0.5.4"
@@ -68,7 +68,7 @@ fakes:
 # Runs tests on the real control plane. With filter `capi`: 200 Clusters at once; `upgrade`: UPGRADES switches each way.
 e2e filter="": tools _packaging-is-generated (_baseline filter) && (_rights filter)
     rm -rf {{audit}} && mkdir -p {{audit}}
-    CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} tools/run-tests --jobs {{ if filter == "capi" { "1" } else { "3" } }} --filter "{{filter}}" -- {{e2e_tests}}
+    CLUSTERS="${CLUSTERS:-{{ if filter == "capi" { "200" } else { "20" } }}}" AUDIT_FOLDER={{audit}} tools/run-tests --jobs {{ if filter == "capi" { "1" } else { "6" } }} --filter "{{filter}}" -- {{e2e_tests}}
     tools/run-tests --may-be-none --filter "{{filter}}" -- {{apiserver_tests}}
 
 # Builds release 0.1.0 for the upgrade tests.

@@ -1,6 +1,6 @@
 //! Compatibility with release 0.1.0: its CRDs, the names that its users rely on, and the objects that it wrote.
 //!
-//! The tests compare the current code with the files in `baseline/`. The README there says how each file was made.
+//! The tests compare the current code with the files in `baseline/`. The README there explains how each file was made.
 //! `e2e/upgrade.rs` runs the binary of that release.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 

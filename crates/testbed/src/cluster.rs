@@ -12,7 +12,9 @@ use kube::{Api, Client};
 
 use crate::control_plane::ControlPlane;
 
-const POLL_EVERY: Duration = Duration::from_millis(50);
+/// The shortest and the longest pause between two polls. Each poll takes CPU time of the apiserver, which other tests
+/// need.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// A node that kwok keeps Ready, such as `node("edge-1").label("role", "edge")`.
 pub fn node(name: &str) -> NodeFixture {
@@ -113,9 +115,9 @@ impl PodFixture {
 impl ControlPlane {
     /// Installs the controller's CRDs and waits until the apiserver serves them.
     pub async fn install_crds(&self) -> Result<()> {
-        for (name, crd) in api::crds::all() {
-            self.apply(&serde_json::to_string(&crd)?).with_context(|| format!("installing {name}"))?;
-        }
+        let crds = api::crds::all().into_iter().map(|(_, crd)| serde_json::to_string(&crd));
+        let documents = crds.collect::<Result<Vec<_>, _>>()?.join("\n---\n");
+        self.apply(&documents).context("installing the CRDs")?;
         let waited = self.kubectl().args(["wait", "--for=condition=Established", "crd", "--all"]).output()?;
         ensure!(waited.status.success(), "{}", String::from_utf8_lossy(&waited.stderr));
         Ok(())
@@ -148,11 +150,29 @@ metadata:
     }
 }
 
-/// Polls until `is_so` returns true, and returns how long that took. After `longest` it fails with an error that
-/// contains `what`.
+/// Polls until `is_so` returns true, and returns how long that took: at most a tenth too long, because the pauses grow
+/// with the time waited. After `longest` it fails with an error that contains `what`.
 pub async fn eventually(
     what: &str,
     longest: Duration,
+    is_so: impl AsyncFnMut() -> Result<bool>,
+) -> Result<Duration> {
+    poll(what, longest, pause_after, is_so).await
+}
+
+/// Like [`eventually`], for a state that may last only a moment: the pauses stay short.
+pub async fn at_some_moment(
+    what: &str,
+    longest: Duration,
+    is_so: impl AsyncFnMut() -> Result<bool>,
+) -> Result<Duration> {
+    poll(what, longest, |_| PAUSES.0, is_so).await
+}
+
+async fn poll(
+    what: &str,
+    longest: Duration,
+    pause: impl Fn(Duration) -> Duration,
     mut is_so: impl AsyncFnMut() -> Result<bool>,
 ) -> Result<Duration> {
     let started = Instant::now();
@@ -169,6 +189,11 @@ pub async fn eventually(
                 Ok(_) => bail!("timed out after {longest:?} waiting for: {what}"),
             }
         }
-        tokio::time::sleep(POLL_EVERY).await;
+        tokio::time::sleep(pause(started.elapsed())).await;
     }
+}
+
+/// The pause before the next poll, after this time of waiting.
+pub fn pause_after(waited: Duration) -> Duration {
+    (waited / 10).clamp(PAUSES.0, PAUSES.1)
 }

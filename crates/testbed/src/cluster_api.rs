@@ -1,9 +1,9 @@
 //! Runs the real Cluster API and its in-cluster IPAM provider on a control plane of the testbed.
 //!
 //! In: a control plane, and the managers and manifests that `just tools` built. Out: all kinds of Cluster API in all
-//! their versions; the core manager, with ClusterClasses and runtime extensions; the IPAM provider; and a test provider
-//! for infrastructures and control planes. Only the machines are missing. The managers stop when this value is dropped
-//! or this process ends. The CRDs stay in the control plane.
+//! their versions; the core manager, with ClusterClasses and runtime extensions; and the IPAM provider. A test also starts
+//! [`provider::Provider`], which provides infrastructures and control planes. Only the machines are missing. The managers
+//! stop when this value is dropped or this process ends. The CRDs stay in the control plane.
 //!
 //! A release runs the managers in pods, behind a Service with a certificate. Here they are processes, and the apiserver
 //! calls their webhooks on loopback. The webhooks listen on all interfaces, because neither manager has a flag for
@@ -26,7 +26,6 @@ use crate::cluster::eventually;
 use crate::control_plane::{ControlPlane, free_ports, is_listening, wait_until};
 use crate::process::Process;
 use crate::tools;
-use provider::Provider;
 
 pub mod claims;
 pub mod clusterctl;
@@ -48,6 +47,8 @@ const CORE: Manager = Manager {
         "--diagnostics-address=0",
         "--insecure-diagnostics",
         "--feature-gates=ClusterTopology=true,RuntimeSDK=true",
+        // A new control plane has no objects to migrate.
+        "--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
     ],
 };
 
@@ -60,14 +61,42 @@ const IPAM: Manager = Manager {
 /// A running Cluster API.
 #[derive(Debug)]
 pub struct ClusterApi {
-    // Fields are dropped in this order.
-    _provider: Provider,
     ipam: Process,
     core: Process,
 }
 
+/// A control plane, and the managers of Cluster API if it is installed.
+#[derive(Debug)]
+pub struct ManagementCluster {
+    // Fields are dropped in this order.
+    /// The managers.
+    pub cluster_api: Option<ClusterApi>,
+    /// The control plane.
+    pub control_plane: ControlPlane,
+}
+
+impl ManagementCluster {
+    /// Installs and starts Cluster API.
+    pub async fn install_cluster_api(&mut self) -> Result<()> {
+        self.cluster_api = Some(ClusterApi::start(&self.control_plane).await?);
+        Ok(())
+    }
+}
+
+impl AsRef<ControlPlane> for ManagementCluster {
+    fn as_ref(&self) -> &ControlPlane {
+        &self.control_plane
+    }
+}
+
+impl AsMut<ControlPlane> for ManagementCluster {
+    fn as_mut(&mut self) -> &mut ControlPlane {
+        &mut self.control_plane
+    }
+}
+
 impl ClusterApi {
-    /// Installs all kinds, starts the managers and the provider, and waits until they are ready.
+    /// Installs all kinds, starts the managers, and waits until they are ready.
     pub async fn start(control_plane: &ControlPlane) -> Result<Self> {
         let client = control_plane.client().await?;
         let certificate = Certificate::generate()?;
@@ -82,7 +111,7 @@ impl ClusterApi {
         let mut ipam = IPAM.start(control_plane, ipam_port, &certificate)?;
         wait_until(CORE.program, &mut core, async || is_listening(core_port)).await?;
         wait_until(IPAM.program, &mut ipam, async || is_listening(ipam_port)).await?;
-        Ok(Self { _provider: Provider::start(client), ipam, core })
+        Ok(Self { ipam, core })
     }
 
     /// Installs all kinds as Cluster API before 1.11 has them, without the version v1beta2. Starts no manager, because
@@ -175,7 +204,7 @@ impl Manager {
     }
 
     fn start(&self, control_plane: &ControlPlane, port: u16, certificate: &Certificate) -> Result<Process> {
-        let certificates = control_plane.folder().join(format!("certificates-{}", self.module));
+        let certificates = control_plane.server_folder().join(format!("certificates-{}", self.module));
         certificate.write(&certificates)?;
         let configure = |command: &mut Command| {
             command
@@ -183,9 +212,9 @@ impl Manager {
                 .arg(format!("--webhook-port={port}"))
                 .arg(format!("--webhook-cert-dir={}", certificates.display()))
                 .args(self.arguments)
-                .env("HOME", control_plane.folder());
+                .env("HOME", control_plane.server_folder());
         };
-        Process::start(self.program, &tools::binary(self.program)?, configure, control_plane.folder())
+        Process::start(self.program, &tools::binary(self.program)?, configure, control_plane.server_folder())
     }
 }
 

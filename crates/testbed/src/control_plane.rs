@@ -32,7 +32,7 @@ const PORTS: std::ops::Range<u16> = 10_000..32_000;
 const AUDIT_LOG: &str = "audit.log";
 
 /// Which servers run in addition to the apiserver and etcd.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The controller-manager: garbage collection, ReplicaSets, ServiceAccounts.
     pub controller_manager: bool,
@@ -66,7 +66,20 @@ pub struct ControlPlane {
     apiserver: Process,
     etcd: Process,
     plan: Launch,
+    files: TempDir,
     folder: TempDir,
+}
+
+impl AsRef<Self> for ControlPlane {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl AsMut<Self> for ControlPlane {
+    fn as_mut(&mut self) -> &mut Self {
+        self
+    }
 }
 
 /// The configuration that a server needs to start, and to start again.
@@ -76,34 +89,35 @@ struct Launch {
     etcd_peer_port: u16,
     apiserver_port: u16,
     admin_token: String,
-    node_lifecycle: bool,
+    options: Options,
 }
 
 impl ControlPlane {
     /// Starts a control plane and waits until it is ready.
     pub async fn start(options: Options) -> Result<Self> {
-        // The folder contains an administrator's token, so only this user may read it.
-        let only_owner = std::fs::Permissions::from_mode(0o700);
-        let folder = tempfile::Builder::new()
-            .prefix("ip-address-controller-testbed-")
-            .permissions(only_owner)
-            .tempdir()?;
+        let (files, folder) = (new_folder()?, new_folder()?);
         let ports = free_ports(3)?;
         let plan = Launch {
             etcd_port: ports[0],
             etcd_peer_port: ports[1],
             apiserver_port: ports[2],
             admin_token: random_token()?,
-            node_lifecycle: options.node_lifecycle,
+            options,
         };
         write_secrets(folder.path(), &plan)?;
         let mut etcd = plan.etcd(folder.path())?;
         wait_until("etcd", &mut etcd, async || is_listening(plan.etcd_port)).await?;
-        let mut apiserver = plan.apiserver(folder.path())?;
-        // Clients read the apiserver's certificate, which is complete when the apiserver listens.
-        wait_until("kube-apiserver", &mut apiserver, async || is_listening(plan.apiserver_port)).await?;
-        let mut this =
-            Self { kwok: None, scheduler: None, controller_manager: None, apiserver, etcd, plan, folder };
+        let apiserver = plan.apiserver(folder.path())?;
+        let mut this = Self {
+            kwok: None,
+            scheduler: None,
+            controller_manager: None,
+            apiserver,
+            etcd,
+            plan,
+            files,
+            folder,
+        };
         this.write_kubeconfig("admin", &this.plan.admin_token)?;
         this.wait_until_ready().await?;
         if options.controller_manager {
@@ -135,9 +149,36 @@ impl ControlPlane {
         self.plan.apiserver_port
     }
 
-    /// A folder for logs and files of the test. It is removed with the control plane.
+    /// The URL of etcd.
+    pub fn etcd(&self) -> String {
+        format!("http://127.0.0.1:{}", self.plan.etcd_port)
+    }
+
+    /// Which servers run.
+    pub const fn options(&self) -> Options {
+        self.plan.options
+    }
+
+    /// A folder for logs and files of the test. It is removed at the end of the test.
     pub fn folder(&self) -> &Path {
+        self.files.path()
+    }
+
+    /// A folder for logs and files of the servers. It is removed with the control plane.
+    pub fn server_folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// Prepares the control plane for another test: records which permissions this one has used, and removes its files.
+    pub fn end_test(&mut self) -> Result<()> {
+        self.record_permissions();
+        self.files = new_folder()?;
+        Ok(())
+    }
+
+    fn record_permissions(&self) {
+        let name = self.folder.path().file_name().unwrap_or_default().to_string_lossy();
+        audit::leave(&self.folder.path().join(AUDIT_LOG), &name);
     }
 
     /// A client with the permissions of a cluster administrator.
@@ -189,7 +230,8 @@ impl ControlPlane {
 
     /// The process IDs of all servers.
     pub fn process_ids(&self) -> Vec<i32> {
-        let Self { kwok, scheduler, controller_manager, apiserver, etcd, plan: _, folder: _ } = self;
+        let Self { kwok, scheduler, controller_manager, apiserver, etcd, plan: _, files: _, folder: _ } =
+            self;
         let optional = [kwok, scheduler, controller_manager].into_iter().flatten();
         optional.chain([apiserver, etcd]).map(Process::id).collect()
     }
@@ -225,8 +267,7 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        let name = self.folder.path().file_name().unwrap_or_default().to_string_lossy();
-        audit::leave(&self.folder.path().join(AUDIT_LOG), &name);
+        self.record_permissions();
     }
 }
 
@@ -276,7 +317,7 @@ impl Launch {
 
     fn controller_manager(&self, folder: &Path) -> Result<Process> {
         let kubeconfig = folder.join("admin.kubeconfig");
-        let controllers = if self.node_lifecycle { "*" } else { "*,-node-lifecycle-controller" };
+        let controllers = if self.options.node_lifecycle { "*" } else { "*,-node-lifecycle-controller" };
         let configure = |command: &mut Command| {
             command
                 .arg(format!("--kubeconfig={}", kubeconfig.display()))
@@ -326,6 +367,12 @@ impl Launch {
     }
 }
 
+/// A folder that only this user may read, because it may contain an administrator's token.
+fn new_folder() -> Result<TempDir> {
+    let only_owner = std::fs::Permissions::from_mode(0o700);
+    Ok(tempfile::Builder::new().prefix("ip-address-controller-testbed-").permissions(only_owner).tempdir()?)
+}
+
 fn write_secrets(folder: &Path, plan: &Launch) -> Result<()> {
     let administrator = format!("{},admin,admin,\"system:masters\"\n", plan.admin_token);
     std::fs::write(folder.join("tokens.csv"), administrator)?;
@@ -333,6 +380,12 @@ fn write_secrets(folder: &Path, plan: &Launch) -> Result<()> {
     let key = rcgen::KeyPair::generate()?;
     std::fs::write(folder.join("service-account.key"), key.serialize_pem())?;
     std::fs::write(folder.join("service-account.pub"), key.public_key_pem())?;
+    // Without these files, the apiserver creates RSA keys, which takes half a second of CPU time.
+    let certificates = folder.join("certificates");
+    std::fs::create_dir(&certificates)?;
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
+    std::fs::write(certificates.join("apiserver.crt"), made.cert.pem())?;
+    std::fs::write(certificates.join("apiserver.key"), made.signing_key.serialize_pem())?;
     Ok(())
 }
 

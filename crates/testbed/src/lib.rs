@@ -9,6 +9,7 @@
 
 pub mod audit;
 pub mod burst;
+pub mod checkpoint;
 pub mod cluster;
 pub mod cluster_api;
 pub mod control_plane;
@@ -17,7 +18,9 @@ pub mod external_dns;
 pub mod fake;
 pub mod moto;
 pub mod nameserver;
+pub mod objects;
 pub mod process;
 pub mod proxy;
 pub mod python;
+pub mod spares;
 pub mod tools;

@@ -63,12 +63,12 @@ struct Shared {
     _process: Process,
     port: u16,
     upstream: Upstream,
-    seen: Mutex<Seen>,
+    seen: Mutex<State>,
     _folder: TempDir,
 }
 
 #[derive(Default)]
-struct Seen {
+struct State {
     faults: Faults,
     /// Denied permissions, such as `ec2:AssociateAddress`.
     denied: BTreeSet<String>,
@@ -116,7 +116,7 @@ impl Moto {
 
     /// Resets the server and the proxy to their initial state.
     pub async fn reset(&self) -> Result<(), BoxError> {
-        *self.seen() = Seen::default();
+        *self.seen() = State::default();
         let request = Request::post(self.url("/moto-api/reset")).body(Bytes::new())?;
         self.shared.upstream.clone().oneshot(request).await.map(drop)
     }
@@ -189,7 +189,7 @@ impl Moto {
         Ok(instance.filter(|id| !id.is_empty()).map(|id| format!("{region}/{id}")))
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, State> {
         self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -316,8 +316,8 @@ impl Moto {
             .into_iter()
             .find(has_it)
             .and_then(|found| xml::first("instanceId", found));
-        // Moto does not record the instance if a request names an interface, but finds the interface if it names an
-        // instance.
+        // If a request names an interface, Moto does not record its instance. If a request names an instance, Moto finds
+        // the interface. So the forwarded request names the instance.
         let Some(instance) = found else {
             return self.forward(request).await;
         };

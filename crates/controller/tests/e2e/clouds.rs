@@ -125,11 +125,11 @@ impl Cloud {
         });
         rig.control_plane.apply(&object.to_string()).unwrap();
         rig.settled("nia/edge").await;
-        assert_eq!(rig.ready_nodes().len(), 2);
+        rig.labelled(|nodes| nodes.len() == 2).await;
         let node = (self.holder)(&rig, self.addresses[0]).unwrap();
         rig.kubectl(&["cordon", &node]);
         self.leaves(&rig, &node, "nia/edge").await;
-        assert!(!rig.ready_nodes().contains(&node));
+        rig.labelled(|nodes| !nodes.contains(&node)).await;
     }
 
     /// The controller creates the missing address of a pool, and moves an address off a VM that is gone.

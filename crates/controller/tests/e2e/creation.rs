@@ -10,7 +10,7 @@ use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::CloudChange;
 
-use crate::rig::{Rig, SUCCESSOR};
+use crate::rig::{Requests, Rig, SUCCESSOR, in_parts};
 
 const SOON: Duration = Duration::from_secs(20);
 const POOL: &str = "floatingippool/made";
@@ -41,7 +41,7 @@ fn list(rig: &Rig, ips: &[String]) {
     rig.kubectl(&["patch", POOL, "--type=merge", "-p", &patch]);
 }
 
-/// The condition `Stalled` if it is true: it says what a person has to do.
+/// The condition `Stalled` if it is true: its message names what a person has to do.
 fn stalled(rig: &Rig) -> Option<Value> {
     let conditions = rig.get(POOL)["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let is_stalled = |condition: &Value| condition["type"] == "Stalled" && condition["status"] == "True";
@@ -145,12 +145,13 @@ async fn creates_when_killed_at(rig: &Rig, failpoint: &str, desired: usize) -> b
     rig.survives_kill(failpoint, POOL, provoke, is_done).await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_creation_survives_sigkill_before_and_after_every_request() {
+/// Kills the controller before and after each of these requests of a creation, until a creation takes fewer requests.
+/// Returns at how many requests it was killed.
+async fn kills_at(requests: Requests) -> usize {
     let rig = Rig::prepare().await;
     let mut foreign = in_account(&rig);
-    let (mut requests, mut desired) = (0, 0);
-    for number in 1.. {
+    let (mut killed, mut desired) = (0, 0);
+    for number in requests {
         let mut died = false;
         for when in ["before", "after"] {
             desired += 1;
@@ -165,11 +166,15 @@ async fn a_creation_survives_sigkill_before_and_after_every_request() {
         if !died {
             break;
         }
-        requests = number;
+        killed += 1;
     }
-    println!(
-        "killed before and after each of {requests} requests of a creation: {desired} desired, 0 leaked, 0 lost"
-    );
+    killed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_survives_sigkill_before_and_after_every_request() {
+    let requests = in_parts(3, kills_at).await;
+    println!("killed before and after each of {requests} requests of a creation: 0 leaked, 0 lost");
     assert!(requests >= 5, "a creation takes more requests than {requests}");
 }
 
@@ -235,7 +240,7 @@ async fn unlisted_addresses_are_reported_and_not_replaced() {
         "the controller replaced an address or its list"
     );
 
-    // The user lists two addresses again, as the condition says, and gives up the third.
+    // The user lists two addresses again, as the condition asks, and gives up the third.
     let [kept @ .., given_up] = made.as_slice() else { panic!("no address was created") };
     let annotation = format!("netinfra.darkbrains.com/not-created={given_up}");
     rig.kubectl(&["annotate", POOL, &annotation]);

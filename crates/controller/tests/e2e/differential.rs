@@ -24,7 +24,7 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 use testbed::fake::ledger::CloudChange;
 
-use crate::side::{Side, Who, ZONE, annotation};
+use crate::side::{Implementation, Side, ZONE, annotation};
 
 /// Both controllers are settled if nothing has changed for this long. FLIPOP polls an action once a second.
 const QUIET: Duration = Duration::from_secs(2);
@@ -348,7 +348,8 @@ async fn compare(scenario: &Scenario, number: u64, flipop: &Side, ours: &Side) -
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_controllers_agree_except_for_listed_differences() {
-    let (mut flipop, mut ours) = tokio::join!(Side::start(Who::Flipop, &[]), Side::start(Who::Ours, &[]));
+    let (mut flipop, mut ours) =
+        tokio::join!(Side::start(Implementation::Flipop, &[]), Side::start(Implementation::Ours, &[]));
     for side in [&flipop, &ours] {
         side.cloud().enforce_limits(false);
     }

@@ -193,8 +193,9 @@ async fn a_silently_dead_watch_is_noticed_within_ten_seconds() {
     let changes = rig.clouds.compute.ledger().done.len();
     rig.kubectl(&["delete", "node", "edge-1"]);
     let log = controller.process.log().to_owned();
-    let has_begun =
-        async || Ok(std::fs::read_to_string(&log)?.contains("begin 34.123.45.67 demo/us-west1-a/edge-1"));
+    let has_begun = async || {
+        Ok(std::fs::read_to_string(&log)?.contains("begin to move 34.123.45.67 from demo/us-west1-a/edge-1"))
+    };
     let noticed = eventually("the deletion is noticed", SOON, has_begun);
     let noticed = noticed.await.unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
     let left = eventually("the address is detached from the deleted node", SOON, async || {
@@ -330,7 +331,7 @@ async fn observe_mode_changes_nothing() {
     rig.control_plane.apply(&observed).unwrap();
     let _controller = rig.controller("ip-address-controller", &[]);
     eventually("the status proposes the move", SOON, async || {
-        Ok(rig.get("nia/edge")["status"]["proposed"][0] == "begin 34.123.45.67 -> edge-1")
+        Ok(rig.get("nia/edge")["status"]["proposed"][0] == "begin to attach 34.123.45.67 to edge-1")
     })
     .await
     .unwrap_or_else(|error| panic!("{error}: {:#}", rig.get("nia/edge")["status"]));

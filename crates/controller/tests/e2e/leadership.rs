@@ -7,7 +7,7 @@ use serde_json::Value;
 use testbed::cluster::eventually;
 use testbed::demo;
 
-use crate::rig::{Rig, read};
+use crate::rig::{Requests, Rig, in_parts, read};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -216,8 +216,9 @@ fn node_of(rig: &Rig, address: &str) -> (String, String) {
     (parts.next().unwrap_or_default().to_owned(), zone)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_move_survives_sigkill_before_and_after_every_request() {
+/// Kills the controller before and after each of these requests of a move, until a move takes fewer requests. Returns
+/// at how many requests it was killed.
+async fn kills_at(requests: Requests) -> usize {
     let rig = Rig::prepare().await;
     rig.clouds.compute.with(|compute| compute.operation_time = Duration::from_millis(100));
     {
@@ -227,15 +228,21 @@ async fn a_move_survives_sigkill_before_and_after_every_request() {
         controller.process.signal(Signal::TERM).unwrap();
         controller.process.wait(Duration::from_secs(10)).unwrap();
     }
-    let mut requests = 0;
-    for number in 1.. {
+    let mut killed = 0;
+    for number in requests {
         let before = fails_over_when_killed_at(&rig, &format!("kill-before:{number}")).await;
         let after = fails_over_when_killed_at(&rig, &format!("kill-after:{number}")).await;
         if !before && !after {
             break;
         }
-        requests = number;
+        killed += 1;
     }
+    killed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_survives_sigkill_before_and_after_every_request() {
+    let requests = in_parts(4, kills_at).await;
     println!(
         "killed before and after each of {requests} requests; settled each time, no address lost or on two VMs"
     );

@@ -7,23 +7,44 @@ use std::time::{Duration, Instant};
 use kube::Client;
 use rustix::process::Signal;
 use serde_json::Value;
-use testbed::cluster::eventually;
+use testbed::cluster::{eventually, pause_after};
 use testbed::control_plane::{ControlPlane, Options, free_ports};
 use testbed::demo::{self, Clouds, Servers};
+use testbed::objects::Objects;
 use testbed::process::Process;
+use testbed::spares::{Reusable, Spares};
 use testbed::tools;
+
+/// Control planes with the CRDs, RBAC and a released lease.
+static SPARES: Spares<ControlPlane> = Spares::new();
 
 /// Settings of a controller that succeeds one that was killed. It waits for its own lease duration if that is longer
 /// than the predecessor's, so the duration is short. A busy machine must still be able to renew the lease in time.
 pub const SUCCESSOR: [(&str, &str); 2] = [("LEASE_DURATION", "5"), ("TAKEOVER_SECONDS", "1")];
 
+/// Numbers of requests, for one part of a test.
+pub type Requests = std::iter::StepBy<std::ops::RangeFrom<usize>>;
+
+/// Runs the parts of a test in parallel, and returns the sum of their results. Together, the parts get all numbers of
+/// requests from 1 on. A test that kills the controller at every request has parts with a control plane each, because
+/// it mostly waits for leases to expire.
+pub async fn in_parts(count: usize, part: impl AsyncFn(Requests) -> usize + Clone + Send + 'static) -> usize {
+    let run = |first: usize| {
+        let (part, requests) = (part.clone(), (first..).step_by(count));
+        tokio::task::spawn_blocking(move || tokio::runtime::Handle::current().block_on(part(requests)))
+    };
+    let parts: Vec<_> = (1..=count).map(run).collect();
+    futures::future::join_all(parts).await.into_iter().map(Result::unwrap).sum()
+}
+
 /// A control plane and fake clouds, without a controller.
 pub struct Rig {
     pub client: Client,
+    objects: Objects,
     pub clouds: Clouds,
     servers: Servers,
     pub kubeconfig: PathBuf,
-    pub control_plane: ControlPlane,
+    pub control_plane: Reusable<ControlPlane>,
 }
 
 /// A running controller.
@@ -33,8 +54,23 @@ pub struct Controller {
     pub metrics_port: u16,
 }
 
+impl Controller {
+    /// Waits until the controller has killed itself or its work is done, and stops it. Returns whether it killed itself.
+    pub async fn dies(mut self, longest: Duration, is_done: impl AsyncFn() -> bool) -> bool {
+        let started = Instant::now();
+        let mut died = false;
+        while started.elapsed() < longest && !died && !is_done().await {
+            died = self.process.try_wait().unwrap().is_some();
+            tokio::time::sleep(pause_after(started.elapsed())).await;
+        }
+        // It may die at a write after the last one that `is_done` checks, such as an Event.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        died | self.process.try_wait().unwrap().is_some()
+    }
+}
+
 impl Rig {
-    /// Starts a control plane with nodes, CRDs and RBAC, and fake clouds.
+    /// Returns a control plane with nodes, CRDs and RBAC, and fake clouds.
     pub async fn prepare() -> Self {
         let rig = Self::with(Options::everything()).await;
         for node in demo::nodes() {
@@ -43,17 +79,21 @@ impl Rig {
         rig
     }
 
-    /// Starts a control plane of these servers with CRDs and RBAC, and fake clouds. It has no nodes.
+    /// Returns a control plane of these servers with CRDs and RBAC, and fake clouds. It has no nodes.
     pub async fn with(options: Options) -> Self {
-        let control_plane = ControlPlane::start(options).await.unwrap();
-        control_plane.install_crds().await.unwrap();
-        control_plane.apply(&read("k8s/rbac.yaml")).unwrap();
-        control_plane.install_released_lease().unwrap();
+        let start = async || {
+            let control_plane = ControlPlane::start(options).await?;
+            control_plane.install_crds().await?;
+            control_plane.apply(&read("k8s/rbac.yaml"))?;
+            control_plane.install_released_lease()?;
+            Ok(control_plane)
+        };
+        let control_plane = SPARES.acquire(options, start).await.unwrap();
         let client = control_plane.client().await.unwrap();
         let clouds = Clouds::default();
         let servers = clouds.serve(0).await.unwrap();
         let kubeconfig = control_plane.kubeconfig_for("kube-system", "ip-address-controller").unwrap();
-        Self { client, clouds, servers, kubeconfig, control_plane }
+        Self { objects: Objects::new(client.clone()), client, clouds, servers, kubeconfig, control_plane }
     }
 
     /// Like [`Self::prepare`], and starts a controller.
@@ -104,20 +144,12 @@ impl Rig {
         is_done: impl Fn() -> bool,
     ) -> bool {
         let short = [("LEASE_DURATION", "3"), ("TAKEOVER_SECONDS", "1"), ("FAILPOINT", failpoint)];
-        let mut doomed = self.controller("ip-address-controller", &short);
+        let doomed = self.controller("ip-address-controller", &short);
         provoke();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let mut died = false;
-        while Instant::now() < deadline && !died && !is_done() {
-            died = doomed.process.try_wait().unwrap().is_some();
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        // It may die at a write after the last one that `is_done` checks.
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        died |= doomed.process.try_wait().unwrap().is_some();
-        drop(doomed);
+        let died = doomed.dies(Duration::from_secs(20), async || is_done()).await;
         let mut healthy = self.controller("ip-address-controller", &SUCCESSOR);
-        eventually("the work is done", Duration::from_secs(30), async || {
+        // Long, because several control planes share the machine. If it stops for some seconds, all watches start again.
+        eventually("the work is done", Duration::from_secs(90), async || {
             healthy.process.ensure_running()?;
             Ok(is_done())
         })
@@ -152,13 +184,26 @@ impl Rig {
 
     /// An object as JSON.
     pub fn get(&self, what: &str) -> Value {
-        serde_json::from_str(&self.kubectl(&["get", what, "-o", "json"])).unwrap()
+        self.objects.get(what).unwrap_or_else(|error| panic!("{what}: {error:#}\n{}", self.logs()))
     }
 
     /// The names of the nodes with the label `ip.ready=true`.
     pub fn ready_nodes(&self) -> Vec<String> {
-        let names = self.kubectl(&["get", "nodes", "-l", "ip.ready=true", "-o", "name"]);
-        names.lines().map(|line| line.trim_start_matches("node/").to_owned()).collect()
+        self.objects.names("nodes", "ip.ready=true").unwrap()
+    }
+
+    /// Waits until the nodes with the label `ip.ready=true` are as expected, and returns them. The controller writes labels
+    /// after the status.
+    pub async fn labelled(&self, is_expected: impl Fn(&[String]) -> bool) -> Vec<String> {
+        let mut nodes = Vec::new();
+        let waited = eventually("the nodes have the label", Duration::from_secs(30), async || {
+            nodes = self.ready_nodes();
+            Ok(is_expected(&nodes))
+        });
+        match waited.await {
+            Ok(_) => nodes,
+            Err(error) => panic!("{error}: {nodes:?}\n{}", self.logs()),
+        }
     }
 
     /// The address in a node's annotation.

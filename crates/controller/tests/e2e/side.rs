@@ -30,7 +30,7 @@ const REGION: &str = "nyc3";
 const SOON: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Implementation {
     Flipop,
     Ours,
 }
@@ -43,7 +43,7 @@ pub struct Side {
 
 impl Side {
     /// Starts a controller on an empty control plane and an empty account.
-    pub async fn start(who: Who, environment: &[(&str, &str)]) -> Self {
+    pub async fn start(who: Implementation, environment: &[(&str, &str)]) -> Self {
         let options =
             Options { controller_manager: true, node_lifecycle: false, scheduler: false, kwok: false };
         let rig = Rig::with(options).await;
@@ -60,8 +60,8 @@ impl Side {
         .await
         .unwrap();
         let process = match who {
-            Who::Flipop => rig.flipop(),
-            Who::Ours => rig.controller("ip-address-controller", environment).process,
+            Implementation::Flipop => rig.flipop(),
+            Implementation::Ours => rig.controller("ip-address-controller", environment).process,
         };
         let side = Self { process, rig };
         side.fresh_account(Duration::from_secs(1));

@@ -17,7 +17,7 @@ use testbed::fake::ledger::CloudChange;
 use tokio::time::Instant;
 
 use crate::rig;
-use crate::side::{Side, Who, ZONE};
+use crate::side::{Implementation, Side, ZONE};
 
 /// How long the account takes for an assignment.
 const ACTION_TIME: Duration = Duration::from_secs(1);
@@ -118,7 +118,7 @@ fn records(side: &Side) -> usize {
 }
 
 /// 20 addresses on 40 nodes: 20 times a pod moves to a node without an address. Then nothing happens for a minute.
-async fn moves_then_idle(who: Who) -> Value {
+async fn moves_then_idle(who: Implementation) -> Value {
     let side = Side::start(who, &UNLIMITED).await;
     side.cloud().enforce_limits(false);
     cluster(&side, 40, 20).await;
@@ -152,7 +152,7 @@ async fn moves_then_idle(who: Who) -> Value {
 }
 
 /// 100 of 150 addresses have to move at once, because the pods on their nodes end and pods on other nodes become Ready.
-async fn failover(who: Who, is_limited: bool) -> Value {
+async fn failover(who: Implementation, is_limited: bool) -> Value {
     let environment: &[_] = if is_limited { &[] } else { &UNLIMITED };
     let side = Side::start(who, environment).await;
     side.cloud().enforce_limits(false);
@@ -206,7 +206,7 @@ async fn failover(who: Who, is_limited: bool) -> Value {
 async fn flipop_and_ours_side_by_side() {
     println!("an action of the account takes {} s", ACTION_TIME.as_secs());
     let only = std::env::var("SIDE").ok();
-    let sides = [("flipop", Who::Flipop), ("ours", Who::Ours)];
+    let sides = [("flipop", Implementation::Flipop), ("ours", Implementation::Ours)];
     let sides = sides.into_iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name));
     let mut figures = json!({"action_seconds": ACTION_TIME.as_secs()});
     for what in ["moves", "failover", "failover_with_limits"] {

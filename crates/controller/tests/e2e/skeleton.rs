@@ -19,7 +19,7 @@ async fn netipallocation_attaches_labels_and_follows_node_deletion() {
     let holder = |address: &str| rig.holder(address);
     assert_eq!(holder("34.123.45.67").unwrap(), "demo/us-west1-a/edge-1");
     assert_eq!(holder("34.123.45.68").unwrap(), "demo/us-west1-b/edge-2");
-    assert_eq!(rig.ready_nodes(), ["edge-1", "edge-2"]);
+    rig.labelled(|nodes| nodes == ["edge-1", "edge-2"]).await;
     let status = rig.get("nia/edge")["status"].clone();
     assert_eq!(status["summary"]["attached"], 2);
     assert_eq!(status["addresses"][0]["nodeName"], "edge-1");

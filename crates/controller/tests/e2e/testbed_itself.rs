@@ -4,6 +4,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use testbed::checkpoint::Checkpoint;
 use testbed::cluster::{eventually, node, pod};
 use testbed::control_plane::{ControlPlane, Options};
 
@@ -18,9 +22,9 @@ async fn nodes_become_ready_pods_run_and_a_deployment_is_scheduled() {
     node("n1").create(&client).await.unwrap();
     pod("default", "placed").on("n1").create(&client).await.unwrap();
     pod("default", "scheduled").create(&client).await.unwrap();
-    let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = kube::Api::namespaced(client, "default");
+    let pods: Api<Pod> = Api::namespaced(client, "default");
     eventually("both pods are Ready on n1", Duration::from_secs(30), async || {
-        let is_ready = |pod: &k8s_openapi::api::core::v1::Pod| {
+        let is_ready = |pod: &Pod| {
             let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
             let ready =
                 conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True");
@@ -40,12 +44,56 @@ async fn killed_servers_restart_with_their_data() {
     node("n1").create(&client).await.unwrap();
     control_plane.restart_apiserver().await.unwrap();
     control_plane.restart_etcd().await.unwrap();
-    let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(client);
+    let nodes: Api<Node> = Api::all(client);
     eventually("n1 is still there", Duration::from_secs(30), async || {
         Ok(nodes.get_opt("n1").await?.is_some())
     })
     .await
     .unwrap();
+}
+
+#[tokio::test]
+async fn a_control_plane_is_reset_to_its_checkpoint() {
+    let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
+    let client = control_plane.client().await.unwrap();
+    node("n1").create(&client).await.unwrap();
+    let config = |name: &str, value: &str| {
+        let metadata = json!({"name": name, "finalizers": ["testbed.invalid/forever"]});
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"key": value}})
+            .to_string()
+    };
+    control_plane.apply(&config("changed", "before")).unwrap();
+    let nodes: Api<Node> = Api::all(client.clone());
+    // kwok still writes the status of a node that is not Ready yet.
+    eventually("n1 is Ready", Duration::from_secs(30), async || {
+        let status = nodes.get("n1").await?.status.unwrap_or_default();
+        Ok(status.conditions.into_iter().flatten().any(|it| it.type_ == "Ready" && it.status == "True"))
+    })
+    .await
+    .unwrap();
+    let uid = nodes.get("n1").await.unwrap().uid();
+    let mut checkpoint = Checkpoint::take(&control_plane).await.unwrap();
+
+    for round in ["first", "second"] {
+        control_plane.apply(&config("changed", round)).unwrap();
+        control_plane.apply(&config("new", round)).unwrap();
+        nodes.delete("n1", &Default::default()).await.unwrap();
+        node("n2").create(&client).await.unwrap();
+        pod("default", "placed").on("n2").create(&client).await.unwrap();
+        checkpoint.restore(&control_plane).await.unwrap();
+        let configs: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+        let changed = configs.get("changed").await.unwrap().data.unwrap_or_default();
+        assert_eq!(changed["key"], "before", "{round}");
+        assert!(configs.get_opt("new").await.unwrap().is_none(), "{round}");
+        let found = nodes.list(&Default::default()).await.unwrap();
+        assert!(found.iter().map(ResourceExt::uid).eq([uid.clone()]), "{round}: {found:?}");
+        let pods: Api<Pod> = Api::all(client.clone());
+        assert!(pods.list(&Default::default()).await.unwrap().items.is_empty(), "{round}");
+    }
+
+    control_plane.install_crds().await.unwrap();
+    let error = checkpoint.restore(&control_plane).await.unwrap_err().to_string();
+    assert!(error.contains("customresourcedefinitions"), "{error}");
 }
 
 #[tokio::test]

@@ -26,9 +26,10 @@ use kube::{Resource, ResourceExt};
 use rustix::process::Signal;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use testbed::cluster::{eventually, node};
+use testbed::cluster::{at_some_moment, eventually, node};
 use testbed::cluster_api::ClusterApi;
 use testbed::cluster_api::fixtures::{self, Version};
+use testbed::cluster_api::provider::Provider;
 use testbed::control_plane::Options;
 use testbed::demo::{PROJECT, ZONE};
 use testbed::fake::ledger::{CloudChange, Ledger};
@@ -251,7 +252,8 @@ struct Leader {
 /// 200 addresses with their control plane, clouds, nodes and objects.
 struct Fleet {
     rig: Rig,
-    /// Kept because Cluster API stops when this is dropped.
+    /// Kept because they stop when they are dropped.
+    _provider: Provider,
     _cluster_api: ClusterApi,
     /// Addresses that existed from the beginning and that no object lists.
     foreign: BTreeSet<String>,
@@ -319,12 +321,13 @@ impl Fleet {
             rig.kubectl(&["create", kind, &name, role, &account, "-n", "kube-system"]);
         }
         let cluster_api = ClusterApi::start(&rig.control_plane).await.unwrap();
+        let provider = Provider::start(rig.client.clone());
         cluster_api.install_class(&rig.client, Version::V1Beta2, "default").await.unwrap();
         let vips =
             crate::capi::for_class(fixtures::global_pool("vips", &["10.0.1.10-10.0.3.250"]), "control-plane");
         rig.control_plane.apply(&vips.to_string()).unwrap();
         let foreign = rig.clouds.digitalocean.with(|account| account.reserved_ips()).into_iter().collect();
-        let fleet = Self { rig, _cluster_api: cluster_api, foreign };
+        let fleet = Self { rig, _provider: provider, _cluster_api: cluster_api, foreign };
         fleet.build_clouds();
         let names = fleet.node_names();
         fleet.create_nodes(&names).await;
@@ -569,7 +572,7 @@ impl Fleet {
             let is_in_motion = |place: &Place| place.is_ordered || place.holder.is_none();
             places.iter().filter(|(ip, place)| ip.starts_with(prefix) && is_in_motion(place)).count()
         };
-        _ = eventually("moves at Google Cloud are in flight", SOON, async || {
+        _ = at_some_moment("moves at Google Cloud are in flight", SOON, async || {
             Ok(in_motion(&places(&self.ledgers()), "198.19.") >= 2)
         })
         .await;
@@ -605,7 +608,7 @@ impl Fleet {
         lost.extend(lost_here);
         // A different moment in each wave, at which the switch counts.
         tokio::time::sleep(Duration::from_millis(number as u64 * 157 % 500)).await;
-        _ = eventually("entries of several phases are open", SOON / 4, async || {
+        _ = at_some_moment("entries of several phases are open", SOON / 4, async || {
             let entries = self.open_entries().await;
             Ok(is_counted(&phases(&entries, &places(&self.ledgers()))))
         })

@@ -21,12 +21,13 @@ const DEFINITIONS: &str = include_str!("provider.yaml");
 
 /// A running provider. It stops when this value is dropped.
 #[derive(Debug)]
-pub(super) struct Provider {
+pub struct Provider {
     _tasks: JoinSet<()>,
 }
 
 impl Provider {
-    pub(super) fn start(client: Client) -> Self {
+    /// Starts the provider as a task of this runtime.
+    pub fn start(client: Client) -> Self {
         let mut tasks = JoinSet::new();
         tasks.spawn(provision(client));
         Self { _tasks: tasks }

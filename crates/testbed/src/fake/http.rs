@@ -69,7 +69,7 @@ where
     L::Addr: std::fmt::Debug,
 {
     let app = axum::Router::new().fallback(move |request: Request| forward(service.clone(), request));
-    // The accept loop ends only with the task. Clients report failed connections themselves.
+    // The result can be ignored: the server runs until its task is aborted, and clients report failed connections.
     let _ = axum::serve(listener, app).await;
 }
 
@@ -83,15 +83,14 @@ pub struct Certificate {
 impl Certificate {
     /// Creates a certificate.
     pub fn new() -> anyhow::Result<Self> {
-        let key = rcgen::KeyPair::generate()?;
-        let certificate = rcgen::CertificateParams::new(["127.0.0.1".to_owned()])?.self_signed(&key)?;
-        let secret = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
+        let secret = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], secret)?;
-        Ok(Self { pem: certificate.pem(), acceptor: TlsAcceptor::from(Arc::new(config)) })
+            .with_single_cert(vec![made.cert.der().clone()], secret)?;
+        Ok(Self { pem: made.cert.pem(), acceptor: TlsAcceptor::from(Arc::new(config)) })
     }
 }
 

@@ -10,20 +10,25 @@ use serde_json::{Value, json};
 use testbed::cluster::eventually;
 use testbed::cluster_api::clusterctl::{Kind, Release};
 use testbed::cluster_api::fixtures::{self, Version};
-use testbed::cluster_api::{ClusterApi, claims, provider};
+use testbed::cluster_api::provider::{self, Provider};
+use testbed::cluster_api::{ManagementCluster, claims};
 use testbed::control_plane::{ControlPlane, Options};
 use testbed::tools;
 
 /// Cluster API may wait up to this long before it retries.
 const LONGEST: Duration = Duration::from_secs(60);
 
-async fn start() -> (ControlPlane, ClusterApi, Client) {
+/// Starts a control plane with Cluster API. No other test gets it: a manager may still write an object of a test after the
+/// control plane was reset.
+async fn start() -> (ManagementCluster, Client, Provider) {
     let control_plane = ControlPlane::start(Options::api_only()).await.unwrap();
+    let mut cluster = ManagementCluster { cluster_api: None, control_plane };
     let started = Instant::now();
-    let cluster_api = ClusterApi::start(&control_plane).await.unwrap();
+    cluster.install_cluster_api().await.unwrap();
     println!("Cluster API was ready after {:.1} s", started.elapsed().as_secs_f64());
-    let client = control_plane.client().await.unwrap();
-    (control_plane, cluster_api, client)
+    let client = cluster.control_plane.client().await.unwrap();
+    let provider = Provider::start(client.clone());
+    (cluster, client, provider)
 }
 
 fn api(client: &Client, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {
@@ -31,16 +36,17 @@ fn api(client: &Client, group: &str, version: &str, kind: &str) -> Api<DynamicOb
     Api::namespaced_with(client.clone(), "default", &resource)
 }
 
-fn apply(control_plane: &ControlPlane, manifest: &Value) {
-    control_plane.apply(&manifest.to_string()).unwrap();
+fn apply(cluster: &ManagementCluster, manifest: &Value) {
+    cluster.control_plane.apply(&manifest.to_string()).unwrap();
 }
 
 /// Creates a Cluster without a VIP, sets the VIP as a controller would, waits until the infrastructure has it, and
 /// deletes the Cluster.
 async fn the_vip_variable_becomes_the_endpoint(version: Version) {
-    let (control_plane, cluster_api, client) = start().await;
+    let (management, client, _provider) = start().await;
+    let cluster_api = management.cluster_api.as_ref().unwrap();
     cluster_api.install_class(&client, version, "default").await.unwrap();
-    apply(&control_plane, &fixtures::cluster(version, "default", "a"));
+    apply(&management, &fixtures::cluster(version, "default", "a"));
     let clusters = api(&client, "cluster.x-k8s.io", "v1beta2", "Cluster");
     let variables = |value: &str| json!([{"name": "clusterVip", "value": value}]);
     assert_eq!(clusters.get("a").await.unwrap().data["spec"]["topology"]["variables"], variables(""));
@@ -56,7 +62,7 @@ async fn the_vip_variable_becomes_the_endpoint(version: Version) {
 
     let mut cluster = fixtures::cluster(version, "default", "a");
     cluster["spec"]["topology"]["variables"] = variables("10.0.0.7");
-    apply(&control_plane, &cluster);
+    apply(&management, &cluster);
     let provisioned = eventually("the VIP is the cluster's endpoint", LONGEST, async || {
         let cluster = clusters.get("a").await?;
         Ok(endpoint().await? == Some(json!({"host": "10.0.0.7", "port": 6443}))
@@ -86,9 +92,9 @@ async fn capi_the_vip_variable_becomes_the_endpoint_in_v1beta1() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn capi_a_cluster_can_be_read_in_both_api_versions() {
-    let (control_plane, _cluster_api, client) = start().await;
+    let (management, client, _provider) = start().await;
     for (version, name) in [(Version::V1Beta1, "old"), (Version::V1Beta2, "new")] {
-        apply(&control_plane, &fixtures::cluster(version, "default", name));
+        apply(&management, &fixtures::cluster(version, "default", name));
         let old = api(&client, "cluster.x-k8s.io", "v1beta1", "Cluster").get(name).await.unwrap();
         assert_eq!(old.data["spec"]["topology"]["class"], fixtures::CLASS, "{name}");
         let new = api(&client, "cluster.x-k8s.io", "v1beta2", "Cluster").get(name).await.unwrap();
@@ -98,14 +104,15 @@ async fn capi_a_cluster_can_be_read_in_both_api_versions() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn capi_a_claim_gets_an_address_from_global_and_namespaced_pools() {
-    let (control_plane, cluster_api, client) = start().await;
+    let (management, client, _provider) = start().await;
+    let cluster_api = management.cluster_api.as_ref().unwrap();
     let everywhere = fixtures::global_pool("everywhere", &["10.0.1.10-10.0.1.19"]);
     let here = fixtures::namespaced_pool("default", "here", &["10.0.2.10"]);
     let claims = api(&client, "ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim");
     let addresses = api(&client, "ipam.cluster.x-k8s.io", "v1beta2", "IPAddress");
     for (pool, name, expected) in [(everywhere, "global", "10.0.1.10"), (here, "namespaced", "10.0.2.10")] {
-        apply(&control_plane, &pool);
-        apply(&control_plane, &fixtures::claim("default", name, &pool));
+        apply(&management, &pool);
+        apply(&management, &fixtures::claim("default", name, &pool));
         let claimed = eventually("the claim has its address", LONGEST, async || {
             let claim = claims.get(name).await?;
             let Some(address) = claim.data["status"]["addressRef"]["name"].as_str() else { return Ok(false) };
@@ -119,22 +126,23 @@ async fn capi_a_claim_gets_an_address_from_global_and_namespaced_pools() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn capi_webhooks_reject_invalid_objects() {
-    let (control_plane, _cluster_api, _client) = start().await;
+    let (management, _client, _provider) = start().await;
     let pool = fixtures::global_pool("odd", &["somewhere"]);
-    let refused = control_plane.apply(&pool.to_string()).unwrap_err().to_string();
+    let refused = management.control_plane.apply(&pool.to_string()).unwrap_err().to_string();
     assert!(refused.contains("not a valid IP, range, nor CIDR"), "{refused}");
     let mut cluster = fixtures::cluster(Version::V1Beta2, "default", "odd");
     cluster["spec"]["topology"]["version"] = json!("not a version");
-    let refused = control_plane.apply(&cluster.to_string()).unwrap_err().to_string();
+    let refused = management.control_plane.apply(&cluster.to_string()).unwrap_err().to_string();
     assert!(refused.contains("version must be a valid semantic version"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn capi_two_hundred_claims_at_once_get_two_hundred_addresses() {
     const CLAIMS: usize = 200;
-    let (control_plane, cluster_api, client) = start().await;
+    let (management, client, _provider) = start().await;
+    let cluster_api = management.cluster_api.as_ref().unwrap();
     let pool = fixtures::global_pool("everywhere", &["10.0.1.0-10.0.2.0"]);
-    apply(&control_plane, &pool);
+    apply(&management, &pool);
     let took = claims::time_to_address(&client, "default", &pool, CLAIMS)
         .await
         .unwrap_or_else(|error| panic!("{error:#}\n{}", cluster_api.log_tails()));

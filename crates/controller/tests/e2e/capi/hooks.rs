@@ -52,7 +52,7 @@ async fn prepared() -> Capi {
 
 /// Starts a replica that only serves the hooks of Cluster API, and waits until Cluster API has discovered them.
 async fn extension(capi: &Capi) -> Controller {
-    let folder = capi.control_plane.folder().join("certificates-hooks");
+    let folder = capi.control_plane().folder().join("certificates-hooks");
     let certificate = Certificate::generate().unwrap();
     certificate.write(&folder).unwrap();
     let port = free_ports(1).unwrap()[0].to_string();

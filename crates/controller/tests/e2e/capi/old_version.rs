@@ -31,7 +31,7 @@ fn assign(capi: &Capi, claim: &Value, address: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn v3_v8_vips_work_when_only_v1beta1_is_served() {
     let capi = Capi::without_cluster_api().await;
-    ClusterApi::install_v1beta1(&capi.control_plane).await.unwrap();
+    ClusterApi::install_v1beta1(capi.control_plane()).await.unwrap();
     let versions = capi.kubectl(&["api-versions"]);
     let is_served = |version: &str| versions.lines().any(|line| line == version);
     assert!(
@@ -45,7 +45,7 @@ async fn v3_v8_vips_work_when_only_v1beta1_is_served() {
 
     let _controller = capi.controller("vips", &[], &[]);
     for example in ["v1beta1/clusterclass.yaml", "pool.yaml", "v1beta1/cluster.yaml"] {
-        capi.control_plane.apply(&read(&format!("examples/cluster-api/{example}"))).unwrap();
+        capi.control_plane().apply(&read(&format!("examples/cluster-api/{example}"))).unwrap();
     }
     let claimed = || capi.kubectl(&["get", "ipaddressclaims", "-o", "name"]).contains("vip-cp-my-cluster");
     eventually("an address is claimed", SOON, async || Ok(claimed()))

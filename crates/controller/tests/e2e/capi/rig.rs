@@ -9,9 +9,12 @@ use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use testbed::cluster::eventually;
-use testbed::cluster_api::{ClusterApi, fixtures, provider};
+use testbed::cluster_api::provider::{self, Provider};
+use testbed::cluster_api::{ClusterApi, ManagementCluster, fixtures};
 use testbed::control_plane::{ControlPlane, Options, free_ports};
+use testbed::objects::Objects;
 use testbed::process::Process;
+use testbed::spares::{Reusable, Spares};
 
 use crate::rig::{Controller, read};
 
@@ -24,13 +27,27 @@ pub const AS_INSTALLED: [(&str, &str); 1] = [("LEASE_DURATION", "15")];
 /// A control plane with Cluster API.
 pub struct Capi {
     pub client: Client,
+    objects: Objects,
     pub kubeconfig: PathBuf,
-    cluster_api: Option<ClusterApi>,
-    pub control_plane: ControlPlane,
+    _provider: Option<Provider>,
+    servers: Reusable<ManagementCluster>,
+}
+
+/// Control planes with the RBAC of the manifest.
+static WITHOUT_CLUSTER_API: Spares<ManagementCluster> = Spares::new();
+
+const OPTIONS: Options = Options { controller_manager: true, ..Options::api_only() };
+
+async fn without_cluster_api() -> anyhow::Result<ManagementCluster> {
+    let control_plane = ControlPlane::start(OPTIONS).await?;
+    control_plane.kubectl().args(["create", "namespace", "capi-system"]).output()?;
+    control_plane.apply(&read("k8s/cluster-api/capi-vip-allocator.yaml"))?;
+    Ok(ManagementCluster { cluster_api: None, control_plane })
 }
 
 impl Capi {
-    /// Starts a control plane with Cluster API and the RBAC of the manifest.
+    /// Returns a control plane with Cluster API and the RBAC of the manifest. No later test gets it: a manager may still
+    /// write an object of this test after the control plane was reset.
     pub async fn start() -> Self {
         let mut capi = Self::without_cluster_api().await;
         capi.install_cluster_api().await;
@@ -39,18 +56,20 @@ impl Capi {
 
     /// Like [`Self::start`], without Cluster API.
     pub async fn without_cluster_api() -> Self {
-        let options = Options { controller_manager: true, ..Options::api_only() };
-        let control_plane = ControlPlane::start(options).await.unwrap();
-        control_plane.kubectl().args(["create", "namespace", "capi-system"]).output().unwrap();
-        control_plane.apply(&read("k8s/cluster-api/capi-vip-allocator.yaml")).unwrap();
-        let client = control_plane.client().await.unwrap();
+        let servers = WITHOUT_CLUSTER_API.acquire(OPTIONS, without_cluster_api).await.unwrap();
+        let client = servers.control_plane.client().await.unwrap();
         let account = "capi-vip-allocator-controller-manager";
-        let kubeconfig = control_plane.kubeconfig_for("capi-system", account).unwrap();
-        Self { client, kubeconfig, cluster_api: None, control_plane }
+        let kubeconfig = servers.control_plane.kubeconfig_for("capi-system", account).unwrap();
+        Self { objects: Objects::new(client.clone()), client, kubeconfig, _provider: None, servers }
     }
 
     pub async fn install_cluster_api(&mut self) {
-        self.cluster_api = Some(ClusterApi::start(&self.control_plane).await.unwrap());
+        self.servers.install_cluster_api().await.unwrap();
+        self._provider = Some(Provider::start(self.client.clone()));
+    }
+
+    pub fn control_plane(&self) -> &ControlPlane {
+        &self.servers.control_plane
     }
 
     /// Starts a controller with only VIPs enabled.
@@ -64,12 +83,12 @@ impl Capi {
         };
         let program = PathBuf::from(env!("CARGO_BIN_EXE_ip-address-controller"));
         let name = format!("ip-address-controller-{name}");
-        let process = Process::start(&name, &program, configure, self.control_plane.folder()).unwrap();
+        let process = Process::start(&name, &program, configure, self.control_plane().folder()).unwrap();
         Controller { process, health_port: ports[0], metrics_port: ports[1] }
     }
 
     pub fn apply(&self, manifest: &Value) {
-        self.control_plane.apply(&manifest.to_string()).unwrap();
+        self.control_plane().apply(&manifest.to_string()).unwrap();
     }
 
     pub fn apply_all(&self, manifests: &[Value]) {
@@ -82,14 +101,14 @@ impl Capi {
     }
 
     pub fn kubectl(&self, arguments: &[&str]) -> String {
-        let output = self.control_plane.kubectl().args(arguments).output().unwrap();
+        let output = self.control_plane().kubectl().args(arguments).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "kubectl {arguments:?}: {error}\n{}", self.logs());
         String::from_utf8(output.stdout).unwrap()
     }
 
     pub fn get(&self, what: &str) -> Value {
-        serde_json::from_str(&self.kubectl(&["get", what, "-o", "json"])).unwrap()
+        self.objects.get(what).unwrap_or_else(|error| panic!("{what}: {error:#}\n{}", self.logs()))
     }
 
     pub fn clusters(&self) -> Api<DynamicObject> {
@@ -142,8 +161,8 @@ impl Capi {
 
     /// The last lines of all logs.
     pub fn logs(&self) -> String {
-        let managers = self.cluster_api.as_ref().map(ClusterApi::log_tails).unwrap_or_default();
-        let files = std::fs::read_dir(self.control_plane.folder()).unwrap();
+        let managers = self.servers.cluster_api.as_ref().map(ClusterApi::log_tails).unwrap_or_default();
+        let files = std::fs::read_dir(self.control_plane().folder()).unwrap();
         let ours = files
             .map(|entry| entry.unwrap().path())
             .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("ip-address"));

@@ -1,6 +1,6 @@
-//! The calls of the API.
+//! Handles the calls of the fake Azure API.
 //!
-//! In: a parsed request. Out: its answer, or a problem. A change that passes the checks becomes an operation.
+//! In: a parsed request. Out: its answer, or an error (`Problem`). A change that passes the checks becomes an operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

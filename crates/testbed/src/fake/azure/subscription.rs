@@ -1,7 +1,7 @@
 //! One subscription: its resources, and what a person can do to them with the portal.
 //!
-//! Out: which VM holds which address, and every change for the ledger. This module never reads a request: calls are in
-//! `calls`, and changes that take time are in `operations`.
+//! Out: which VM holds which address, and every change, which the fake records in its `Ledger`. This module never reads
+//! a request: `calls` does, and `operations` makes the changes that take time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;

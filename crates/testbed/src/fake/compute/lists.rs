@@ -1,6 +1,6 @@
 //! Listings with filters, order and pages, for one scope or aggregated over all scopes.
 //!
-//! In: all items as JSON, and the query. Out: one page of them in the API's envelope. A listing never changes the
+//! In: all items as JSON, and the query. Out: one page of them as a list response of the API. A listing never changes the
 //! state. It reports unreachable regions or fails, and never leaves them out silently.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,11 +15,11 @@ const PAGE_MAX: usize = 500;
 
 /// All items of one kind.
 pub(super) struct Listing {
-    /// The envelope's kind, such as `compute#addressAggregatedList`.
+    /// The field `kind` of the response, such as `compute#addressAggregatedList`.
     pub(super) kind: &'static str,
     /// The list's path without the API's root.
     pub(super) path: String,
-    /// The name of the items in the envelope.
+    /// The name of the items in the response.
     pub(super) collection: &'static str,
     pub(super) entries: Vec<Entry>,
 }

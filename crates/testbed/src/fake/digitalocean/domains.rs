@@ -105,8 +105,8 @@ impl DigitalOcean {
         self.domains.insert(name.into(), Domain { records });
     }
 
-    /// Replaces the values of a name as a person would. The name is relative to the domain. The ledger does not record
-    /// it.
+    /// Replaces the records of a name and type, to simulate a change by a person. The name is relative to the domain.
+    /// The `Ledger` does not record the change.
     pub fn replace_records(&mut self, domain: &str, kind: &str, name: &str, values: &[&str]) {
         let made: Vec<_> =
             values.iter().map(|value| (self.next_record_id(), Record::new(kind, name, value))).collect();
