@@ -157,13 +157,13 @@ _picture: tools
 
 _deny: (_install "cargo-deny" deny_version)
 
-_mdbook: (_install "mdbook" mdbook_version)
+_mdbook: (_install "mdbook" mdbook_version "--no-default-features --features search")
 
 _mutants: (_install "cargo-mutants" mutants_version)
 
 # Installs a program from crates.io into the cache.
-_install name version:
-    @[ -x {{cache}}/{{name}}-{{version}}/bin/{{name}} ] || CARGO_TARGET_DIR={{cache}}/{{name}}-build cargo install --debug --quiet --locked --root {{cache}}/{{name}}-{{version}} {{name}}@{{version}}
+_install name version options="":
+    @[ -x {{cache}}/{{name}}-{{version}}/bin/{{name}} ] || CARGO_TARGET_DIR={{cache}}/{{name}}-build cargo install --debug --quiet --locked --root {{cache}}/{{name}}-{{version}} {{options}} {{name}}@{{version}}
     @rm -rf {{cache}}/{{name}}-build
 
 # Tests the alerts and Argo CD's health script.
