@@ -34,9 +34,9 @@ pub struct AddressStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_holder: Option<Holder>,
 
-    /// IDs of the last VMs, at most 4, that held the address before and got an ephemeral address again when it left.
-    /// Only for providers whose listings can lag behind, so that a new leader does not overlook such an ephemeral
-    /// address.
+    /// IDs of up to 4 VMs that held the address last and got an ephemeral address back when the controller detached it.
+    /// Only for providers whose listings can be stale: a listing may not show that ephemeral address yet, so a new
+    /// leader reads it here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4))]
     pub previous_holders: Vec<String>,

@@ -317,7 +317,7 @@ mod addresses {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn hostile_text_does_not_redirect_requests_to_google() {
+    async fn hostile_text_does_not_redirect_google_requests() {
         let ordinary = ["the-project", "us-west1-a", "the-machine", "us-west1", TAG];
         for (at, value) in ordinary.into_iter().enumerate() {
             try_hostile(project, at_google, value, false, &hostile(), async |driver, value| {
@@ -349,7 +349,7 @@ mod addresses {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn hostile_text_does_not_redirect_requests_to_azure() {
+    async fn hostile_text_does_not_redirect_azure_requests() {
         let ordinary = ["the-subscription", "the-machine", "westeurope", TAG];
         for (at, value) in ordinary.into_iter().enumerate() {
             try_hostile(subscription, at_azure, value, false, &hostile(), async |driver, value| {
@@ -380,7 +380,7 @@ mod addresses {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn hostile_text_does_not_redirect_requests_to_digitalocean() {
+    async fn hostile_text_does_not_redirect_digitalocean_requests() {
         let ordinary = ["", "1", "nyc3", TAG];
         for (at, value) in ordinary.into_iter().enumerate() {
             try_hostile(account, at_digitalocean, value, false, &hostile(), async |driver, value| {
@@ -421,7 +421,7 @@ mod addresses {
         }
 
         #[tokio::test(start_paused = true)]
-        async fn hostile_text_does_not_redirect_requests_to_aws() {
+        async fn hostile_text_does_not_redirect_aws_requests() {
             let instances: Vec<_> = hostile().into_iter().map(|text| format!("i-{text}")).collect();
             for (at, value, values) in
                 [(0, "us-east-1", hostile()), (1, "i-1", instances), (2, TAG, hostile())]
@@ -543,7 +543,7 @@ mod names {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn hostile_text_does_not_redirect_requests_to_digitalocean() {
+    async fn hostile_text_does_not_redirect_digitalocean_requests() {
         try_both(DnsProvider::DigitalOcean, domains, at_digitalocean).await;
     }
 
@@ -585,7 +585,7 @@ mod names {
 
     #[cfg(feature = "aws")]
     #[tokio::test(start_paused = true)]
-    async fn hostile_text_does_not_redirect_requests_to_route53() {
+    async fn hostile_text_does_not_redirect_route53_requests() {
         use drivers::aws::records::{Route53, limits};
         use drivers::aws::{Aws, Identity};
         use testbed::fake::route53;

@@ -538,7 +538,7 @@ mod at_compute_engine {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn n19_without_operations_get_the_machine_shows_the_outcome() {
+    async fn n19_without_permission_to_get_operations_the_vm_shows_the_outcome() {
         let (fake, driver, scope) = project();
         allow_only(&fake, &[&DOCUMENTED[..], &NEEDED].concat());
         fake.with(|project| project.add_instance_without_address(ZONE, "three"));
@@ -1045,7 +1045,7 @@ mod at_azure {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_address_with_the_same_resource_id_is_not_changed() {
+    async fn a_recreated_address_that_reuses_a_resource_id_is_not_changed() {
         let (fake, driver, scope) = subscription();
         driver.list(&scope).await.unwrap();
         fake.with(|subscription| {

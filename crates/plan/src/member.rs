@@ -48,8 +48,7 @@ impl Member {
         self.matching.contains(slot).then_some(pods)
     }
 
-    /// Updates whether a node may get an address. The conditions are the same as in `standing`, for a node that holds
-    /// no address.
+    /// Updates whether a node may get an address. For a node that holds none, the conditions are those of `standing`.
     pub(crate) fn judge(&mut self, slot: usize, node: &Node) {
         let pool = &self.pool;
         let has_place = match pool.tenancy {

@@ -759,7 +759,7 @@ impl<'a> Planner<'a> {
         zones
     }
 
-    /// The move of a seeker to the node that it got, if any, and the verdict.
+    /// The verdict for an address that needs a node, and the step that starts its move if it got one.
     fn settle(&mut self, seeker: Seeker<'_>, slot: Option<usize>) -> (Option<Step>, Verdict) {
         let Seeker { rank, pool, address, region, holder, .. } = seeker;
         let to = slot.and_then(|slot| self.world.at(slot)).and_then(|(name, node)| {

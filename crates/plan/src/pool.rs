@@ -148,7 +148,7 @@ impl Default for Journal {
 pub struct Move {
     /// The VM that held the address when the move started.
     pub from: Option<VmId>,
-    /// The VM that should get it; none to only detach it.
+    /// The VM that should get the address. `None` if the move only detaches it.
     pub to: Option<Target>,
     /// Which of the two VMs had an ephemeral address. The controller removes it only after this is written, and
     /// restores one before the move ends.

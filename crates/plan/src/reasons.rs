@@ -135,7 +135,7 @@ closed! {
         Failed => reconciling(
             "the last call failed. The message contains the error of the cloud and the time of the next retry. If \
              a permission is missing, the controller waits at least 30 seconds before it retries",
-            "follow the message",
+            "do what the message of the condition says",
         ),
         Observing => reconciling(
             "`policy.mode` is `Observe`, and the controller would do something: see `status.proposed`",
@@ -198,7 +198,7 @@ closed! {
         ),
         NewerJournal => stalled(
             "a newer version of the controller started moves that this version can't read",
-            "roll forward again",
+            "upgrade the controller again",
         ),
         Refused => stalled(
             "the controller can't act on the object. If the object itself has this reason, its CRD drops the \
@@ -207,7 +207,7 @@ closed! {
         ),
         JournalFull => reconciling(
             "the status holds at most 1,000 addresses and 1,000 unfinished moves, and has no room for another",
-            "wait until moves have finished; divide the addresses between two objects",
+            "wait until moves have finished, or divide the addresses between two objects",
         ),
         Undecodable => only_event(
             "the controller can't decode the object, and does not act on it. It reports this by an Event only, \

@@ -405,7 +405,7 @@ fn decide(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
             }
             let is_lost = !pools.iter().any(|(name, pool)| **name == claim.pool && !pool.is_full());
             match has_room {
-                // The provider is about to assign an address, or the controller is about to see it.
+                // The IPAM provider assigns an address soon, or has, and the watch does not show it yet.
                 _ if claim.address.is_some() || !is_lost => Decision::without_action(allocating),
                 to @ Some(_) => {
                     Decision::take(Step::Delete, Verdict::Releasing { from: claim.pool.clone(), to })

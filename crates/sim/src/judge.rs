@@ -336,8 +336,8 @@ fn created(universe: &Universe, cluster: &Cluster) -> Vec<String> {
     found
 }
 
-/// VMs with a wrong ephemeral address. A VM has one only if it had one before. If it had one, it has one again or holds
-/// ours.
+/// VMs whose ephemeral address is wrong. A VM that began without one must have none. A VM that began with one must have
+/// one, or hold an address of an object.
 fn own(universe: &Universe, cluster: &Cluster) -> Vec<String> {
     let wrong = |((zone, name), had): (&(&str, String), &bool)| {
         let (exists, has, holds) = match *zone {

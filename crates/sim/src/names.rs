@@ -87,7 +87,7 @@ pub fn is_about(path: &str) -> bool {
     ["/domains/", "/dns_records", "/rrset"].iter().any(|part| path.contains(part))
 }
 
-/// The violation by a DNS change that arrives now.
+/// Checks a DNS change that arrives at a provider. Returns the invariant that it violates, if any.
 pub fn wrong(universe: &Universe, path: &str, body: &str) -> Option<Violation> {
     let violation = |what: String| Some(Violation { invariant: "I10", what });
     let batch = body;

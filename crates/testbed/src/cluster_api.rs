@@ -114,8 +114,8 @@ impl ClusterApi {
         Ok(Self { ipam, core })
     }
 
-    /// Installs all kinds as Cluster API before 1.11 has them, without the version v1beta2. Starts no manager, because
-    /// the managers of this release need v1beta2.
+    /// Installs the CRDs of Cluster API without the version v1beta2, as before Cluster API 1.11. Starts no manager,
+    /// because the managers that the testbed builds need v1beta2.
     pub async fn install_v1beta1(control_plane: &ControlPlane) -> Result<()> {
         let client = control_plane.client().await?;
         let unused = Certificate::generate()?;

@@ -34,9 +34,10 @@ pub struct Response {
 
 /// The result of a request to a cloud.
 pub enum ResponseKind {
-    /// The addresses, and the number of the listing.
+    /// The result of a listing of addresses, and the number that says when it started, compared with other listings and
+    /// writes.
     Addresses(Tick, Result<Listing, DriverError>),
-    /// The VMs in question, and the states of the existing VMs.
+    /// The VMs that were asked for, and the states of those that exist.
     Machines(BTreeSet<VmId>, Result<BTreeMap<VmId, MachineState>, DriverError>),
 }
 

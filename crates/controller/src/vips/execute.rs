@@ -42,9 +42,9 @@ pub enum Ended {
     Reported(Key, Result<Option<Box<Cluster>>, kube::Error>),
 }
 
-/// Sends a change if the lease is still valid, so a process that was suspended before this point does not send it after
-/// it has lost the lease. A change in flight is not canceled when the lease expires: a slow apiserver would only get
-/// the same request again, and every change is safe to repeat.
+/// Checks the lease right before it sends a change, so a process that was suspended and has lost the lease sends nothing.
+/// It does not cancel a change in flight when the lease expires, because then a slow apiserver would only get the same
+/// request again. A late change does no harm: every change is safe to repeat.
 pub async fn while_leading<T>(
     fence: &Fence,
     change: impl Future<Output = Result<T, kube::Error>>,

@@ -216,7 +216,7 @@ async fn eight_kills_while_creating_twenty_addresses_leak_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unlisted_addresses_are_reported_and_not_replaced() {
+async fn addresses_removed_from_the_spec_are_reported_and_not_replaced() {
     let rig = Rig::prepare().await;
     let _controller = rig.controller("ip-address-controller", &[("TAKEOVER_SECONDS", "1")]);
     rig.control_plane.apply(&pool(3, "nobody=has-this", "")).unwrap();

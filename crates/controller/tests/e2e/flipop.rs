@@ -27,7 +27,7 @@ fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flipop_runs_on_our_crds_and_dropped_fields_are_listed() {
+async fn flipop_runs_on_our_crds_and_the_fields_that_it_drops_are_known() {
     let control_plane = ControlPlane::start(Options::everything()).await.unwrap();
     control_plane.install_crds().await.unwrap();
     let client = control_plane.client().await.unwrap();

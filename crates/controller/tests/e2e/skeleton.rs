@@ -43,7 +43,7 @@ async fn netipallocation_attaches_labels_and_follows_node_deletion() {
 // Several threads: the fakes answer while this thread waits for kubectl.
 // F3 F6
 #[tokio::test(flavor = "multi_thread")]
-async fn floatingippool_attaches_annotates_and_follows_node_deletion() {
+async fn a_pool_annotates_its_node_and_fails_over_when_the_node_is_deleted() {
     let (rig, _controller) = Rig::start().await;
     rig.kubectl(&["create", "namespace", "ingress"]);
     eventually("the namespace accepts pods", SOON, async || {

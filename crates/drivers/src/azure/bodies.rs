@@ -80,7 +80,7 @@ impl PublicIp {
                 // The interface was created or deleted between the two listings, or the role does not cover it. Any VM
                 // can be the holder, also a node.
                 None => Holding::Unknown(
-                    format!("it is on {id}, which is not listed: check that the controller's role covers it")
+                    format!("it is attached to {id}, which Azure does not show: check that the controller's role may read {id}")
                         .into(),
                 ),
             },

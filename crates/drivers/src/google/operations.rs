@@ -114,7 +114,7 @@ impl Compute {
             }
             tracing::warn!(
                 permission = permission_of(name),
-                "not allowed to read operations; reading each VM instead"
+                "no permission to get operations; reading the VM of each operation instead"
             );
         }
         let change = self.changes.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned();

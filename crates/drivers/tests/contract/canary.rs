@@ -23,7 +23,7 @@ pub const TOKEN: &str = "Planted7Secret-bearer-token";
 pub const AWS_SECRET: &str = "Planted7Secret/of+an/access+key";
 /// An AWS session token.
 pub const AWS_SESSION: &str = "Planted7Secret-session-token";
-/// The proof of identity of a service account, a pod or an application.
+/// The credential of a service account, a pod or an application.
 pub const PROOF: &str = "Planted7Secret-proof";
 
 /// The secret of a TSIG key, in base64 as users write it.

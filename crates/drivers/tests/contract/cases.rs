@@ -108,7 +108,7 @@ async fn a_change_that_is_already_done_changes_nothing<A: Account>(account: &A) 
     account.put_on(ADDRESS, ONE).await;
     let before = account.changes().await;
     let attached = attach(account, ADDRESS, ONE).await;
-    // Some providers reject a change that is already done. Then a listing shows the state.
+    // Some providers reject a change that is already done. The controller then lists the addresses.
     assert!(matches!(attached, Ok(()) | Err(DriverError::Conflict(_))), "{attached:?}");
     detach(account, OTHER, ONE).await.unwrap();
     assert_eq!(account.changes().await, before);

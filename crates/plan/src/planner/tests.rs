@@ -616,7 +616,7 @@ fn an_unknown_address_that_is_not_used_blocks_all_nodes_too() {
 }
 
 #[test]
-fn only_a_drained_node_loses_its_address_without_a_new_node() {
+fn if_no_node_can_take_it_only_a_drained_node_loses_its_address() {
     check(
         "n1 notready 500 holds a1",
         expect!["a1 should leave n1 (the node is NotReady), but no other node can take it yet"],
@@ -826,7 +826,7 @@ fn f2_without_pod_selectors_every_node_is_fit() {
 }
 
 #[test]
-fn f4_a_floating_address_leaves_only_when_another_node_needs_it() {
+fn f4_a_floating_ip_is_detached_only_when_another_node_needs_it() {
     for lingers in ["floating | n1 pods holds a1", "floating | n1 cordoned empty holds a1"] {
         check(
             lingers,
@@ -1162,7 +1162,7 @@ fn a_repeated_attach_that_fails_detaches_nothing() {
 }
 
 #[test]
-fn a_repeated_attach_delays_no_other_and_changes_no_mark() {
+fn a_repeated_attach_delays_no_other_address_and_marks_no_node() {
     let cooling = "floating | cooloff 30 | n1 holds a1 | n2 | a2 free | a1 moves n1 -> n1 | a1 unconfirmed";
     check(cooling, expect!["attach a1 to n1, begin to attach a2 to n2"]);
     let assigned = |text: &str| {
@@ -1986,7 +1986,7 @@ fn a_deleted_object_leaves_its_name_to_another_object() {
 }
 
 #[test]
-fn a_name_is_read_again_from_time_to_time() {
+fn the_records_of_a_dns_name_are_read_again_after_a_while() {
     let settled = "floating | publishes | n1 holds a1 | record ours a1";
     check(&format!("{settled} | record old | record reading"), expect!["a1 on n1, name contains a1"]);
     check(&format!("{settled} | record old"), expect!["read A hello.example.com at digitalocean"]);
@@ -1998,7 +1998,7 @@ fn a_name_is_read_again_from_time_to_time() {
 }
 
 #[test]
-fn the_name_of_a_pool_in_observe_mode_is_not_written() {
+fn the_dns_records_of_a_pool_in_observe_mode_are_not_written() {
     check(
         "floating | observe | publishes | n1 holds a1",
         expect!["a1 on n1, name would be changed, but policy.mode is Observe: publish a1"],

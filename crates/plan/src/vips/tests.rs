@@ -237,7 +237,7 @@ fn an_undecodable_cluster_is_not_changed() {
 }
 
 #[test]
-fn an_address_in_an_undecodable_cluster_is_no_vip_of_another() {
+fn an_address_in_an_undecodable_cluster_is_given_to_no_other() {
     check(
         "pool p | claim from p has 10.0.0.1 | undecodable another 10.0.0.1",
         expect!["control-plane: (InUse)"],

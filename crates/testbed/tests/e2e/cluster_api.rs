@@ -18,8 +18,8 @@ use testbed::tools;
 /// Cluster API may wait up to this long before it retries.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Starts a control plane with Cluster API. No other test gets it: a manager may still write an object of a test after the
-/// control plane was reset.
+/// Starts a control plane with Cluster API. Other tests do not reuse it: after a reset, a manager of Cluster API may still
+/// write an object of the previous test.
 async fn start() -> (ManagementCluster, Client, Provider) {
     let control_plane = ControlPlane::start(Options::api_only()).await.unwrap();
     let mut cluster = ManagementCluster { cluster_api: None, control_plane };

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_step_that_stops_waiting_keeps_no_place() {
+    async fn a_step_that_times_out_gives_up_its_place_in_the_queue() {
         let gate = Gate::default();
         for _ in 0..2 {
             let ends = ends(&gate, 3 * PATIENCE / 4, std::iter::repeat_n(false, 1_000)).await;

@@ -365,7 +365,7 @@ fn an_undecodable_object_keeps_its_last_version_and_acts_on_nothing() {
 }
 
 #[test]
-fn a_never_decoded_object_reserves_its_addresses_and_vms() {
+fn an_object_that_never_decoded_reserves_its_addresses_and_vms() {
     let mut index = Index::default();
     index.observe(Observed::Allocations(Change::All(vec![allocation("2", false)])));
     let pool = index.world.pool(&edge()).unwrap();

@@ -209,7 +209,7 @@ async fn a_deleted_record_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_deletes_patches_puts_and_posts_in_this_order() {
+async fn a_batch_runs_deletes_then_patches_then_puts_then_posts() {
     let (fake, zone) = account();
     let mut ids = Vec::new();
     for host in 1..=3 {

@@ -231,7 +231,7 @@ async fn actions_of_a_bring_your_own_address_return_404() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn floating_ips_calls_use_the_same_state() {
+async fn calls_of_floating_ips_and_reserved_ips_share_their_state() {
     let fake = account();
     let (status, created) = ask(&fake, "POST floating_ips", json!({ "region": "fra1" })).await;
     assert_eq!((status, &created["floating_ip"]["ip"]), (202, &json!("203.0.113.3")));
