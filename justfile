@@ -118,7 +118,7 @@ _bench-clouds: tools build
 
 # Measures calls and memory of the release binary when nothing changes, in a small and a large cluster.
 _bench-idle: tools build
-    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred an_idle_leader | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
 
 # Compares FLIPOP with our release binary, one after the other, on equal control planes and accounts.
 _bench-flipop: tools build

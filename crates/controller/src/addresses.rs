@@ -16,6 +16,7 @@ pub(crate) mod create_request;
 pub mod dropped_fields;
 pub mod execute;
 mod flipop_metrics;
+pub(crate) mod freshness;
 pub mod index;
 pub mod metrics;
 pub mod object;

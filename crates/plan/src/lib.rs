@@ -58,7 +58,9 @@ mod world;
 
 pub use creation::TAG_PREFIX;
 pub use evictions::{WorkloadPod, pod_to_evict};
-pub use facts::{Account, Fact, Holding, InFlight, LastReported, MachineState, Node, Pause, Readiness, Turn};
+pub use facts::{
+    Account, Fact, Holding, InFlight, Kinds, LastReported, MachineState, Node, Pause, Readiness, Turn,
+};
 pub use jiff::{SignedDuration, Timestamp};
 pub use losses::Tripped;
 pub use names::{Address, Epoch, NO_IPV6, NodeName, PoolKey, Provider, Scope, Tick, VmId};

@@ -48,6 +48,11 @@
 //! detached addresses are attached; all moves of an object in mode Observe; and all new moves of an object that the
 //! apiserver refuses to update, because they can't be journalled.
 //!
+//! While the controller can't read a kind of objects that a decision depends on, it starts no move, detaches no working
+//! address, evicts no pod and removes no address from a DNS name. A watch can also be silent because it is broken. So
+//! before the controller does any of these, it lists nodes and pods again whose watch has been silent for a while. It
+//! attaches detached addresses in any case.
+//!
 //! A leader never cuts off the node that it runs on. Instead the plan asks for another leader, which takes the step.
 //!
 //! The file is long because one pass over all pools fills the whole plan: each part reads what the parts before it have
@@ -68,9 +73,9 @@ use crate::records;
 use crate::standing::{Standing, standing};
 use crate::world::{Known, Reads};
 use crate::{
-    ADDRESSES_MAX, Action, Address, CreationAction, CreationStep, Eviction, Fact, Holding, Journal, Lacking,
-    Mark, Mode, Move, NodeName, Pause, Plan, Pool, PoolKey, Scope, Spread, Step, Takeover, Target, Tenancy,
-    Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
+    ADDRESSES_MAX, Action, Address, CreationAction, CreationStep, Eviction, Fact, Holding, Journal, Kinds,
+    Lacking, Mark, Mode, Move, NodeName, Pause, Plan, Pool, PoolKey, Scope, Spread, Step, Takeover, Target,
+    Tenancy, Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
 };
 
 /// Why it is unknown whether an address is on the VM that the cloud reports as its holder.
@@ -597,6 +602,7 @@ impl<'a> Planner<'a> {
         }
         self.plan.steps = actions.steps;
         self.hold_back_what_does_not_fit();
+        self.hold_back_what_is_outdated();
         self.evict(ranked);
         if !crate::sabotaged!(NeverPublished) {
             records::publish(self.world, ranked, &mut self.plan, self.now);
@@ -666,6 +672,51 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Holds back steps that depend on objects which the controller can't read, or whose watch has been silent. The
+    /// latter wait for a list.
+    fn hold_back_what_is_outdated(&mut self) {
+        let World { silent, unread, .. } = *self.world;
+        if unread.pools {
+            self.plan.creations.clear();
+        }
+        if !silent.has_some() && !unread.has_some() {
+            return;
+        }
+        let mut steps = std::mem::take(&mut self.plan.steps);
+        steps.retain(|step| {
+            let needed = self.depends_on(step);
+            let (silent, unread) = (needed.and(silent), needed.and(unread));
+            if unread.has_some() {
+                let why = format!("the controller can't read {unread} from the apiserver at present");
+                self.set_verdict(&step.pool, step.address, Verdict::Unknown(why.into()));
+            } else if silent.has_some() {
+                self.plan.relist.add(silent);
+                self.plan.awaits_list.insert(step.pool.clone());
+            }
+            !silent.has_some() && !unread.has_some()
+        });
+        self.plan.steps = steps;
+    }
+
+    /// The kinds of objects that decide whether a step is right: none, unless it starts a move, takes an address from the
+    /// VM that holds it, or releases it.
+    fn depends_on(&self, step: &Step) -> Kinds {
+        let Some(pool) = self.world.pool(&step.pool) else { return Kinds::default() };
+        let is_held = || {
+            let fact = self.world.fact(&step.scope, step.address);
+            fact.is_none_or(|fact| fact.holding != Holding::Free)
+        };
+        match (&step.action, pool.entry(step.address)) {
+            (Action::Begin(entry), _) => Kinds { pools: true, ..pool.tenancy.depends_on(entry.is_voluntary) },
+            (Action::Detach(_), Some(entry)) => pool.tenancy.depends_on(entry.is_voluntary),
+            (Action::Attach(_) | Action::Replace(_), Some(entry)) if is_held() => {
+                pool.tenancy.depends_on(entry.is_voluntary)
+            }
+            (Action::Release(_), _) => Kinds { pools: true, ..Kinds::default() },
+            _ => Kinds::default(),
+        }
+    }
+
     /// Replaces the verdict of an address.
     fn set_verdict(&mut self, pool: &PoolKey, address: Address, verdict: Verdict) {
         let present = self.plan.verdicts.get_mut(pool).into_iter().flatten();
@@ -684,7 +735,12 @@ impl<'a> Planner<'a> {
             let next = evictions::next(self.world, member, &self.plan, &self.holding, &busy, self.now);
             let pool = &member.pool.key;
             self.ask_again(next.ask_again);
-            self.plan.evictions.extend(next.from.map(|node| Eviction { pool: pool.clone(), node }));
+            if let Some(node) = next.from {
+                self.plan.relist.add(self.world.silent);
+                if !self.world.silent.has_some() && !self.world.unread.has_some() {
+                    self.plan.evictions.push(Eviction { pool: pool.clone(), node });
+                }
+            }
             self.plan
                 .misplaced_pods
                 .extend(next.misplaced_pods.map(|misplaced_pods| (pool.clone(), misplaced_pods)));

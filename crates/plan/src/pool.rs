@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Address, Epoch, Fact, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId};
+use crate::{Address, Epoch, Fact, Kinds, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId};
 
 /// What the planner makes of one NetIPAllocation, FloatingIPPool or NodeDNSRecordSet.
 #[derive(Clone, Debug, PartialEq)]
@@ -213,6 +213,18 @@ pub enum Tenancy {
         /// Whether pods matter at all.
         needs_pods: bool,
     },
+}
+
+impl Tenancy {
+    /// The kinds of objects that decide which nodes keep or get an address. A drained node gives up its address because
+    /// the pods of the workload have left, a dead one whatever its pods do.
+    pub(crate) fn depends_on(self, is_voluntary: bool) -> Kinds {
+        let (pods, owners) = match self {
+            Self::UntilDrained => (is_voluntary, is_voluntary),
+            Self::UntilDisplaced { needs_pods } => (needs_pods, false),
+        };
+        Kinds { nodes: true, pods, owners, pools: false }
+    }
 }
 
 /// The policy of an object, with all defaults resolved.

@@ -128,8 +128,9 @@ closed! {
             "fix that node, or bring up another one",
         ),
         Unknown => reconciling(
-            "the controller could not read the state of the address, or the answer of the cloud was incomplete. \
-             It moves nothing and removes no label",
+            "the controller could not read the state of the address, the answer of the cloud was incomplete, or \
+             the apiserver does not let the controller read nodes, pods or other objects that a move depends on. It \
+             moves nothing and removes no label",
             "[by the error in the message](runbooks/NetIPAllocationGCPAPIErrors.md#likely-causes)",
         ),
         Failed => reconciling(

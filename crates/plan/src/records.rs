@@ -20,6 +20,8 @@
 //!                              otherwise                    leave it            Left
 //! no address should be in it                                leave it            LastKept, Nothing
 //! it contains what it should, with this controller's mark   leave it            Yes
+//! an address would leave it, and the controller can't read
+//!   nodes or pods, or their watch has been silent           list these again    Publishing
 //! otherwise                                                 write it            Publishing, or Would
 //! ```
 //!
@@ -34,7 +36,7 @@ use std::time::Duration;
 
 use crate::member::Member;
 use crate::{
-    Address, DnsProvider, Holding, InFlightRecord, Mode, Plan, Pool, PoolKey, Publication, Published,
+    Address, DnsProvider, Holding, InFlightRecord, Kinds, Mode, Plan, Pool, PoolKey, Publication, Published,
     Readiness, RecordAction, RecordKind, RecordName, RecordSet, RecordStep, Source, Tenancy, Timestamp,
     Verdict, Waits, World, later,
 };
@@ -111,6 +113,7 @@ pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: T
                 taken.entry(key).or_insert(&pool.key);
             }
             due = due.into_iter().chain(next.ask_again).min();
+            plan.relist.add(next.relist);
             if let Some(action) = next.action {
                 plan.records.push(RecordStep { pool: pool.key.clone(), name: name.clone(), action });
             }
@@ -125,11 +128,13 @@ struct RecordDecision {
     action: Option<RecordAction>,
     verdict: Published,
     ask_again: Option<Timestamp>,
+    /// Kinds of objects to list again, because the next step waits for the list.
+    relist: Kinds,
 }
 
 impl RecordDecision {
     fn without_action(verdict: Published) -> Self {
-        Self { action: None, verdict, ask_again: None }
+        Self { action: None, verdict, ask_again: None, relist: Kinds::default() }
     }
 }
 
@@ -158,8 +163,7 @@ fn next(
     let is_reading = under_way.is_some();
     let read = |verdict| RecordDecision {
         action: (!is_reading).then_some(RecordAction::Read),
-        verdict,
-        ask_again: None,
+        ..RecordDecision::without_action(verdict)
     };
     let Some(fact) = world.records.get(name) else { return read(Published::Unread) };
     let RecordSet { values, ttl, owner } = &fact.set;
@@ -203,6 +207,12 @@ fn next(
     }
     if pool.policy.mode == Mode::Observe {
         return verdict(Published::Would(target));
+    }
+    let needed = pool.tenancy.depends_on(false);
+    let (silent, unread) = (needed.and(world.silent), needed.and(world.unread));
+    if (silent.has_some() || unread.has_some()) && !values.is_subset(&target) {
+        let verdict = RecordDecision::without_action(Published::Publishing);
+        return RecordDecision { relist: silent, ..verdict };
     }
     let new = RecordSet { values: target, ttl: publication.ttl, owner: Some(Arc::clone(us)) };
     let action = (!is_reading).then(|| RecordAction::Write { old: fact.set.clone(), new });

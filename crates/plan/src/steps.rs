@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::names::{ADDRESSES_SHOWN_MAX, RECORDS_SHOWN_MAX, list};
 use crate::{
-    Address, Creation, Lacking, MisplacedPods, Move, NodeName, PoolKey, Published, RecordName, RecordSet,
-    Scope, Target, Timestamp, Tripped, Verdict, VmId,
+    Address, Creation, Kinds, Lacking, MisplacedPods, Move, NodeName, PoolKey, Published, RecordName,
+    RecordSet, Scope, Target, Timestamp, Tripped, Verdict, VmId,
 };
 
 /// What should happen now.
@@ -37,6 +37,10 @@ pub struct Plan {
     pub read_again: BTreeSet<Scope>,
     /// Scopes in which the state of an address is unknown: to be listed from time to time.
     pub unsettled: BTreeSet<Scope>,
+    /// Kinds of objects to list again: their watch has been silent, and something waits for the list.
+    pub relist: Kinds,
+    /// Pools with a step that waits for such a list.
+    pub awaits_list: BTreeSet<PoolKey>,
     /// VMs whose state shows whether a holder is lost or only its VM is stopped.
     pub ask_machines: BTreeMap<Scope, BTreeSet<VmId>>,
     /// Breakers that are tripped.
@@ -197,7 +201,10 @@ impl fmt::Display for Plan {
         let creations = self.creations.iter().map(|step| step as &dyn fmt::Display);
         let evictions = self.evictions.iter().map(|step| step as &dyn fmt::Display);
         let records = self.records.iter().map(|step| step as &dyn fmt::Display);
-        for (at, step) in steps.chain(creations).chain(evictions).chain(records).enumerate() {
+        let list = self.relist.has_some().then(|| format!("list {}", self.relist));
+        let lists = list.iter().map(|list| list as &dyn fmt::Display);
+        let all = steps.chain(creations).chain(evictions).chain(records).chain(lists);
+        for (at, step) in all.enumerate() {
             let separator = if at == 0 { "" } else { "\n" };
             write!(f, "{separator}{step}")?;
         }

@@ -192,6 +192,9 @@ impl Cluster {
             | Event::Stop { .. }
             | Event::ClockJump { .. }
             | Event::KubernetesStorm { .. }
+            | Event::Silence { .. }
+            | Event::Unreadable { .. }
+            | Event::StaleList { .. }
             | Event::CloudStorm { .. } => {}
         }
         self.note_lacking();

@@ -137,6 +137,21 @@ pub enum Event {
         one_in: u64,
         seconds: u64,
     },
+    /// All watches are silent for a while, and then bring everything at once. Their connections stay alive, as behind a
+    /// proxy that forwards nothing.
+    Silence {
+        seconds: u64,
+    },
+    /// The apiserver refuses all lists and watches of a kind for a while.
+    Unreadable {
+        plural: &'static str,
+        seconds: u64,
+    },
+    /// The next list of a kind is as old as this, as if etcd had been restored from a copy.
+    StaleList {
+        plural: &'static str,
+        seconds: u64,
+    },
     /// For a while one request in `one_in` to the clouds fails.
     CloudStorm {
         one_in: u64,

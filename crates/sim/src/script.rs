@@ -149,8 +149,8 @@ fn trouble(rng: &mut Rng, mood: Mood) -> Event {
     let kind = match mood {
         Mood::Stops if !rng.one_in(4) => 2,
         Mood::Crashes if !rng.one_in(4) => *rng.pick(&[0, 9]),
-        Mood::Weather if !rng.one_in(4) => *rng.pick(&[6, 6, 6, 11]),
-        _ => rng.roll(13),
+        Mood::Weather if !rng.one_in(4) => *rng.pick(&[6, 6, 6, 11, 13, 14]),
+        _ => rng.roll(15),
     };
     match kind {
         0 | 1 => Event::Crash { replica },
@@ -166,6 +166,8 @@ fn trouble(rng: &mut Rng, mood: Mood) -> Event {
         9 | 10 => crash_at_call(rng, cloud),
         11 => Event::Overdue { cloud, seconds: 1 + rng.roll(25) },
         12 => lease_edit(rng),
+        13 => silence(rng),
+        14 => unreadable(rng),
         _ => cloud_fault(rng, cloud),
     }
 }
@@ -181,6 +183,19 @@ fn lease_edit(rng: &mut Rng) -> Event {
     let edits = [LeaseEdit::Empty, give, LeaseEdit::Shorten, LeaseEdit::Annotate, LeaseEdit::Strip];
     Event::EditLease { edit: *rng.pick(&edits) }
 }
+
+/// Longer than the controller trusts a silent watch, and sometimes longer than any watch is silent.
+fn silence(rng: &mut Rng) -> Event {
+    Event::Silence { seconds: 12 + rng.roll(150) }
+}
+
+/// Half of the time longer than a watch is resumed.
+fn unreadable(rng: &mut Rng) -> Event {
+    Event::Unreadable { plural: *rng.pick(&READ), seconds: 5 + rng.roll(60) }
+}
+
+/// Kinds that moves depend on.
+const READ: [&str; 4] = ["nodes", "pods", "netipallocations", "floatingippools"];
 
 fn cloud_fault(rng: &mut Rng, cloud: Cloud) -> Event {
     let faults = [
@@ -201,7 +216,7 @@ fn event(rng: &mut Rng, mood: Mood) -> Event {
     let node = rng.roll(NODES);
     let replica = Replica::Number(rng.roll(REPLICAS_MAX));
     // The first 24 numbers concern nodes and pods. The others concern objects, the controller and the clouds.
-    match rng.roll(if mood == Mood::Calm { 24 } else { 43 }) {
+    match rng.roll(if mood == Mood::Calm { 24 } else { 46 }) {
         0 if rng.one_in(4) => Event::Blackout { cloud },
         0..5 => Event::NotReady { cloud, node },
         5..8 => Event::Ready { cloud, node },
@@ -242,6 +257,9 @@ fn event(rng: &mut Rng, mood: Mood) -> Event {
         39 => crash_at_call(rng, cloud),
         40 => Event::Overdue { cloud, seconds: 1 + rng.roll(25) },
         41 if rng.one_in(2) => Event::DeleteKind { cloud },
+        42 => silence(rng),
+        43 => unreadable(rng),
+        44 => Event::StaleList { plural: *rng.pick(&READ), seconds: 5 + rng.roll(60) },
         _ => cloud_fault(rng, cloud),
     }
 }

@@ -38,7 +38,16 @@ fn candidate(universe: &Arc<Universe>, number: u64) -> (Candidate, Arc<Fence>) {
         flipop_namespace: Some("kube-system".into()),
     };
     let edges = edges(universe, &process);
-    (Candidate::new(edges.leasing, options, edges.clock, Arc::clone(&edges.fence)), edges.fence)
+    (
+        Candidate::new(
+            edges.leasing,
+            &edges.watching.watches,
+            options,
+            edges.clock,
+            Arc::clone(&edges.fence),
+        ),
+        edges.fence,
+    )
 }
 
 /// A candidate that leads with an epoch, and its fence.

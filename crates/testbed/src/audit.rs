@@ -4,9 +4,10 @@
 //! for each control plane, written when the control plane stops. It lists the kinds of requests that the controller's
 //! ServiceAccounts sent. `tests/rights.rs` of the controller compares all files with the permissions that RBAC grants.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 /// The environment variable that names the folder.
@@ -43,6 +44,23 @@ pub struct Use {
 pub(crate) fn used(log: &Path) -> BTreeSet<Use> {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     text.lines().filter_map(|line| read(&serde_json::from_str(line).ok()?)).collect()
+}
+
+/// The requests that began in a period, each as verb and resource or path, with their numbers.
+pub(crate) fn counted(log: &Path, from: Timestamp, until: Timestamp) -> BTreeMap<String, usize> {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let (mut seen, mut counted) = (BTreeSet::new(), BTreeMap::new());
+    for entry in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        let at = entry["requestReceivedTimestamp"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+        let is_meant = at.is_some_and(|at| from <= at && at < until);
+        // A watch is in the log twice: when it starts and when it ends.
+        if is_meant && seen.insert(entry["auditID"].to_string()) {
+            let verb = entry["verb"].as_str().unwrap_or_default();
+            let what = read(&entry).map_or_else(|| entry["requestURI"].to_string(), |used| used.resource);
+            *counted.entry(format!("{verb} {what}")).or_default() += 1;
+        }
+    }
+    counted
 }
 
 fn read(entry: &Value) -> Option<Use> {

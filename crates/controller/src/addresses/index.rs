@@ -4,6 +4,7 @@
 //! reporter. The index never decides and never guesses: a fact that it does not have is *unknown*. An object that can't
 //! become a pool stays in the world as a refused pool, because it still owns its addresses.
 
+mod interest;
 mod listings;
 mod nodes;
 mod objects;
@@ -17,17 +18,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use plan::{Address, Journal, Move, NodeName, PoolKey, Provider, Scope, Tick, Timestamp, VmId, World};
+use plan::{Address, Journal, Kinds, Move, NodeName, PoolKey, Provider, Scope, Tick, Timestamp, VmId, World};
 use tokio::time::Instant;
 
+use self::interest::Interest;
 use self::owners::Owners;
 use self::tracked::Tracked;
 use super::codec;
+use super::freshness::Freshness;
 use super::object::Object;
 use super::resources::kind_name;
+use super::resources::parsed::{PodSelection, Selection};
 use super::watch::{Kind, Observed, SlimNode, SlimPod};
 use crate::kubernetes::decode::Register;
 use crate::providers::listings::ListRequest;
+
+/// The kinds of owners of pods.
+const OWNERS: [Kind; 4] = [Kind::Deployments, Kind::ReplicaSets, Kind::StatefulSets, Kind::DaemonSets];
 
 /// Everything that the controller has observed.
 #[derive(Default)]
@@ -39,6 +46,7 @@ pub struct Index {
     /// Nodes, with the fields that marks and selectors need.
     pub nodes: BTreeMap<NodeName, SlimNode>,
     pods: BTreeMap<(String, String), SlimPod>,
+    interest: Interest,
     owners: Owners,
     /// Scopes in which the permission to list addresses is missing, with the name of the permission.
     pub without: BTreeMap<Scope, String>,
@@ -46,7 +54,12 @@ pub struct Index {
     unsupported: BTreeMap<NodeName, &'static str>,
     /// Objects that can't be decoded.
     pub undecodable: Register<Kind>,
+    /// Kinds whose objects are all in the cache.
     known: BTreeSet<Kind>,
+    /// Kinds whose objects were all in the cache at some time.
+    listed: BTreeSet<Kind>,
+    freshness_of_nodes: Freshness,
+    freshness_of_pods: Freshness,
     /// Until when reads from a provider may not show the previous leader's changes.
     stale_until: BTreeMap<Provider, Instant>,
     tick: u64,
@@ -59,16 +72,23 @@ impl Index {
         Tick(self.tick)
     }
 
-    /// Whether the caches of all kinds that addresses depend on are filled. An object that is not in the cache may own
-    /// an address, and a node that is not in the cache may hold one. NodeDNSRecordSets have no addresses, so this
-    /// ignores them.
+    /// Whether all nodes and all objects that may own an address are in the cache. Without them nothing may begin.
+    /// Everything else that is not in the cache stops only what depends on it.
     pub fn is_complete(&self) -> bool {
-        Kind::ALL.iter().all(|kind| self.known.contains(kind) || *kind == Kind::NodeDNSRecordSets)
+        [Kind::Nodes, Kind::NetIPAllocations, Kind::FloatingIPPools]
+            .iter()
+            .all(|kind| self.known.contains(kind))
     }
 
     /// Whether all objects that may own a DNS name are in the cache.
     pub fn knows_names(&self) -> bool {
-        self.known.contains(&Kind::NodeDNSRecordSets)
+        [Kind::FloatingIPPools, Kind::NodeDNSRecordSets].iter().all(|kind| self.known.contains(kind))
+    }
+
+    /// Our kinds whose objects may not all be in the cache.
+    pub fn unread_kinds(&self) -> impl Iterator<Item = &'static str> {
+        let kinds = [Kind::NetIPAllocations, Kind::FloatingIPPools].into_iter();
+        kinds.filter(|kind| !self.known.contains(kind)).map(kind_name)
     }
 
     /// Processes an event of a watch.
@@ -90,10 +110,15 @@ impl Index {
                     Object::Records(Arc::new(object))
                 });
             }
+            Observed::Listed(kind, began) => {
+                if let Some(freshness) = self.freshness(kind) {
+                    freshness.listed(began, Instant::now());
+                }
+            }
             Observed::Unsure(kind) => _ = self.known.remove(&kind),
             // If the CRD was deleted, its objects may still exist or be restored. Without objects nothing is missing.
             Observed::Absent(kind) if self.has_some(kind) => _ = self.known.remove(&kind),
-            Observed::Absent(kind) => _ = self.known.insert(kind),
+            Observed::Absent(kind) => self.know(kind),
         }
     }
 
@@ -102,11 +127,71 @@ impl Index {
         self.objects.keys().any(|key| key.kind == kind_name(kind))
     }
 
-    /// Marks the cache of a kind as complete after a relist. Other events don't prove that it is complete.
-    fn believe(&mut self, kind: Kind, is_relist: bool) {
-        if is_relist {
-            self.known.insert(kind);
+    /// Notes that the watch of a kind brought something. Only a list proves that the cache is complete.
+    fn heard(&mut self, kind: Kind, is_list: bool) {
+        if is_list {
+            self.know(kind);
+        } else if let Some(freshness) = self.freshness(kind) {
+            freshness.heard(Instant::now());
         }
+    }
+
+    /// Notes that all objects of a kind are in the cache.
+    fn know(&mut self, kind: Kind) {
+        self.known.insert(kind);
+        if self.listed.insert(kind) {
+            self.count_where_complete();
+        }
+    }
+
+    /// Whether the pods of a selection were counted: each kind that decides about it was listed at least once.
+    fn counts(&self, selection: &Selection) -> bool {
+        let is_listed = |kind: &Kind| self.listed.contains(kind);
+        match &selection.pods {
+            None => true,
+            Some(PodSelection::Labelled { .. }) => is_listed(&Kind::Pods),
+            Some(PodSelection::Of(workload)) => workload.decided_by().all(|kind| is_listed(&kind)),
+        }
+    }
+
+    /// Updates the objects whose pods are counted from now on.
+    fn count_where_complete(&mut self) {
+        let is_due = |tracked: &Tracked| !tracked.is_counted && self.counts(&tracked.selection);
+        let due: Vec<_> =
+            self.objects.iter().filter(|(_, tracked)| is_due(tracked)).map(|(key, _)| key.clone()).collect();
+        for key in due {
+            if let Some(tracked) = self.objects.get_mut(&key) {
+                tracked.is_counted = true;
+            }
+            self.recount(&key);
+        }
+    }
+
+    /// How recent the objects of a kind are, if the planner needs to know.
+    fn freshness(&mut self, kind: Kind) -> Option<&mut Freshness> {
+        match kind {
+            Kind::Nodes => Some(&mut self.freshness_of_nodes),
+            Kind::Pods => Some(&mut self.freshness_of_pods),
+            _ => None,
+        }
+    }
+
+    /// Tells the planner which kinds can't be read, and which watches are silent.
+    pub fn note_outdated(&mut self) {
+        let now = Instant::now();
+        let (nodes, pods) = (self.freshness_of_nodes.is_silent(now), self.freshness_of_pods.is_silent(now));
+        self.world.silent = match plan::sabotaged!(SilentWatchTrusted) {
+            true => Kinds::default(),
+            false => Kinds { nodes, pods, ..Kinds::default() },
+        };
+        let is_unread = |kind: &Kind| !self.known.contains(kind);
+        let unread = Kinds {
+            nodes: is_unread(&Kind::Nodes),
+            pods: is_unread(&Kind::Pods),
+            owners: OWNERS.iter().any(is_unread),
+            pools: self.unread_kinds().next().is_some(),
+        };
+        self.world.unread = unread;
     }
 
     /// The UID of an object.

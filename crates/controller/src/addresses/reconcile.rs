@@ -35,7 +35,7 @@ use super::execute::{Ended, Executor};
 use super::index::Index;
 use super::metrics::AddressMetrics;
 use super::report::{Reporter, Written};
-use super::watch::Observed;
+use super::watch::{Observed, Relists};
 use crate::backoff::{Backoff, Retry};
 use crate::kubernetes::events::{NewEvent, Publisher};
 use crate::kubernetes::write::is_refused;
@@ -62,6 +62,7 @@ const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 pub struct Reconciler {
     index: Index,
     seen: mpsc::UnboundedReceiver<Observed>,
+    relists: Relists,
     clouds: Clouds,
     executor: Executor,
     reporter: Reporter,
@@ -108,6 +109,7 @@ impl Reconciler {
     /// A reconciler that has not processed any event.
     pub fn new(
         seen: mpsc::UnboundedReceiver<Observed>,
+        relists: Relists,
         clouds: Clouds,
         executor: Executor,
         reporter: Reporter,
@@ -120,6 +122,7 @@ impl Reconciler {
         Self {
             index,
             seen,
+            relists,
             clouds,
             executor,
             reporter,
@@ -232,6 +235,7 @@ impl Reconciler {
         self.create(&plan);
         self.publish_names(&plan);
         self.journal(&plan, now);
+        self.relists.ask(plan.relist);
         let (ask_again, hands_over) = (plan.ask_again, plan.hands_over);
         // If the plan has steps, the status has to show them, so plan again. Most plans have none and stay valid.
         let after = if plan.steps.is_empty() && plan.creations.is_empty() && plan.records.is_empty() {
@@ -240,6 +244,7 @@ impl Reconciler {
             self.index.world.in_flight = self.executor.in_flight.clone();
             self.plan(now)
         };
+        self.relists.ask(after.relist);
         self.reporter.publish(&self.index, &after, now);
         for report in self.index.undecodable.due(Instant::now()) {
             let (kind, api_version) = report.kind.named();
@@ -263,7 +268,10 @@ impl Reconciler {
     /// Plans, and stores the losses and unmatched addresses for the next plan. Each plan may reach a status, so each
     /// counts.
     fn plan(&mut self, now: Timestamp) -> Plan {
-        let plan = plan::plan(&self.index.world, now);
+        self.index.note_outdated();
+        let mut plan = plan::plan(&self.index.world, now);
+        // An unknown object may have an address on any node.
+        plan.marks.uncertain.extend(self.index.unread_kinds());
         self.index.world.losses = plan.losses.clone();
         self.index.world.unmatched = plan.unmatched.clone();
         plan
@@ -460,7 +468,12 @@ impl Reconcile for Reconciler {
     fn apply(&mut self, happened: Happened) -> bool {
         self.follow_clock();
         match happened {
-            Happened::Observed(seen) => self.index.observe(seen),
+            Happened::Observed(seen) => {
+                if let Observed::Listed(kind, _) | Observed::Unsure(kind) = seen {
+                    self.relists.answered(kind);
+                }
+                self.index.observe(seen);
+            }
             Happened::Responded(Response { scope, what: ResponseKind::Addresses(as_of, listing) }) => {
                 self.index.observe_listing(&scope, listing, as_of);
             }
@@ -514,13 +527,12 @@ impl Reconcile for Reconciler {
 
     fn reconcile(&mut self) -> Flow {
         self.next_plan = Instant::now() + IDLE_MAX;
-        if self.index.is_complete() && self.plan_and_act() { Flow::HandOver } else { Flow::Continue }
+        if self.plan_and_act() { Flow::HandOver } else { Flow::Continue }
     }
 
     fn next_due(&self) -> Option<Instant> {
         let others = [self.clouds.next_due(), self.reporter.next_due()];
-        let others = others.into_iter().flatten().filter(|_| self.index.is_complete());
-        others.chain([self.next_plan]).min()
+        others.into_iter().flatten().chain([self.next_plan]).min()
     }
 
     fn report_results(&mut self) {

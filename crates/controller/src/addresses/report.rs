@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use plan::{EventReason, NodeName, Plan, PoolKey, Timestamp};
+use plan::{EventReason, NodeName, Plan, Pool, PoolKey, Timestamp};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -159,6 +159,11 @@ impl Reporter {
         }
         for (key, tracked) in &index.objects {
             if self.is_writing(key) || tracked.refused_until.is_some() || tracked.undecodable.is_some() {
+                continue;
+            }
+            // The next plan decides about its step. An entry in the journal does not wait.
+            let is_journalled = |pool: &Pool| !pool.has_pending();
+            if plan.awaits_list.contains(key) && index.world.pool(key).is_some_and(is_journalled) {
                 continue;
             }
             let version = tracked.object.version();

@@ -6,20 +6,32 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use api::{FloatingIPPool, IP_READY_LABEL, NetIPAllocation, NodeDNSRecordSet};
+use api::{FloatingIPPool, IP_READY_LABEL, NetIPAllocation, NodeDNSRecordSet, RESERVED_IP_ANNOTATION};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Resource;
 use kube::core::PartialObjectMeta;
-use kube::{Api, Client, Resource};
+use plan::Kinds;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use crate::kubernetes::decode::{Change, Decoded, Undecodable};
-use crate::kubernetes::watch::{WATCH_RETRY, WatchEvent, follow, is_not_found};
+use crate::kubernetes::decode::{Change, Undecodable};
+use crate::kubernetes::watch::{Annotations, Clients, Ended, Relist, WatchEvent, follow, is_not_found};
 use crate::tasks::Tasks;
+
+/// The pause before a kind that the cluster does not have is requested again.
+const SERVED_CHECK_EVERY: Duration = Duration::from_secs(10);
+
+/// The type of the condition that says whether a node or pod is Ready.
+const READY: &str = "Ready";
+
+/// The annotation of static pods of the kubelet.
+pub(crate) const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// A node, with the fields that decisions need.
 #[derive(Clone, Debug, Deserialize, Resource)]
@@ -173,7 +185,7 @@ pub struct SlimCondition {
 impl SlimStatus {
     /// The Ready condition.
     pub fn ready(&self) -> Option<&SlimCondition> {
-        self.conditions.iter().find(|condition| condition.kind == "Ready")
+        self.conditions.iter().find(|condition| condition.kind == READY)
     }
 }
 
@@ -226,6 +238,18 @@ impl Kind {
         }
     }
 
+    /// The annotations that decisions need.
+    fn annotations(self) -> Annotations {
+        match self {
+            Self::Nodes => Annotations::Only(&[RESERVED_IP_ANNOTATION]),
+            Self::Pods => Annotations::Only(&[MIRROR_ANNOTATION]),
+            Self::Deployments | Self::StatefulSets | Self::DaemonSets | Self::ReplicaSets => {
+                Annotations::Only(&[])
+            }
+            Self::NetIPAllocations | Self::FloatingIPPools | Self::NodeDNSRecordSets => Annotations::All,
+        }
+    }
+
     /// Whether the cluster may lack this kind. Kinds of Kubernetes itself always exist, even if a proxy answers 404.
     fn may_be_absent(self) -> bool {
         matches!(self, Self::NetIPAllocations | Self::FloatingIPPools | Self::NodeDNSRecordSets)
@@ -247,25 +271,82 @@ pub enum Observed {
     Pools(Change<FloatingIPPool>),
     /// NodeDNSRecordSets.
     RecordSets(Change<NodeDNSRecordSet>),
-    /// A watch has failed. The cache of this kind is incomplete until the next relist.
+    /// The list of a kind that was requested at this time is complete.
+    Listed(Kind, Instant),
+    /// A watch has failed. The cache of this kind is incomplete until the next list.
     Unsure(Kind),
     /// The cluster does not have this kind.
     Absent(Kind),
 }
 
-/// Starts the watches. They stop when the returned `Tasks` are dropped.
-pub fn start(client: &Client, to: &mpsc::UnboundedSender<Observed>) -> Tasks<()> {
-    let mut tasks = Tasks::default();
-    spawn(&mut tasks, client, to, Kind::Nodes, Observed::Nodes);
-    spawn(&mut tasks, client, to, Kind::Pods, Observed::Pods);
-    spawn(&mut tasks, client, to, Kind::Deployments, owners::<Deployment>(Kind::Deployments));
-    spawn(&mut tasks, client, to, Kind::StatefulSets, owners::<StatefulSet>(Kind::StatefulSets));
-    spawn(&mut tasks, client, to, Kind::DaemonSets, owners::<DaemonSet>(Kind::DaemonSets));
-    spawn(&mut tasks, client, to, Kind::ReplicaSets, owners::<ReplicaSet>(Kind::ReplicaSets));
-    spawn(&mut tasks, client, to, Kind::NetIPAllocations, Observed::Allocations);
-    spawn(&mut tasks, client, to, Kind::FloatingIPPools, Observed::Pools);
-    spawn(&mut tasks, client, to, Kind::NodeDNSRecordSets, Observed::RecordSets);
-    tasks
+/// The watches. They stop when this is dropped.
+pub struct Watches {
+    tasks: Tasks<Ended>,
+    relists: Relists,
+}
+
+/// Asks for lists of kinds whose watch has been silent.
+#[derive(Clone, Debug, Default)]
+pub struct Relists {
+    nodes: Relist,
+    pods: Relist,
+    /// Kinds that were asked for and not listed since.
+    asked: Kinds,
+}
+
+impl Relists {
+    /// Asks for lists, unless they were asked for already.
+    pub(crate) fn ask(&mut self, kinds: Kinds) {
+        if kinds.nodes && !self.asked.nodes {
+            self.nodes.ask();
+        }
+        if kinds.pods && !self.asked.pods {
+            self.pods.ask();
+        }
+        self.asked.add(kinds);
+    }
+
+    /// Notes that a kind was listed, or that the list failed.
+    pub(crate) fn answered(&mut self, kind: Kind) {
+        match kind {
+            Kind::Nodes => self.asked.nodes = false,
+            Kind::Pods => self.asked.pods = false,
+            _ => {}
+        }
+    }
+}
+
+impl Watches {
+    /// Starts the watches.
+    pub fn start(clients: &Clients, to: &mpsc::UnboundedSender<Observed>) -> Self {
+        let mut watches = Self { tasks: Tasks::default(), relists: Relists::default() };
+        let Relists { nodes, pods, .. } = watches.relists.clone();
+        let mut start = Starter { tasks: &mut watches.tasks, clients, to };
+        start.watch(Kind::Nodes, nodes, Observed::Nodes);
+        start.watch(Kind::Pods, pods, Observed::Pods);
+        let never = Relist::default;
+        start.watch(Kind::Deployments, never(), owners::<Deployment>(Kind::Deployments));
+        start.watch(Kind::StatefulSets, never(), owners::<StatefulSet>(Kind::StatefulSets));
+        start.watch(Kind::DaemonSets, never(), owners::<DaemonSet>(Kind::DaemonSets));
+        start.watch(Kind::ReplicaSets, never(), owners::<ReplicaSet>(Kind::ReplicaSets));
+        start.watch(Kind::NetIPAllocations, never(), Observed::Allocations);
+        start.watch(Kind::FloatingIPPools, never(), Observed::Pools);
+        start.watch(Kind::NodeDNSRecordSets, never(), Observed::RecordSets);
+        watches
+    }
+
+    /// Asks for lists.
+    pub fn relists(&self) -> Relists {
+        self.relists.clone()
+    }
+
+    /// Waits until a watch ends, which it does only if it can't continue.
+    pub async fn ended(&mut self) -> Ended {
+        match self.tasks.next().await {
+            Some(Ok(ended)) => ended,
+            Some(Err(_)) | None => std::future::pending().await,
+        }
+    }
 }
 
 /// Of owners of pods, only the metadata is read.
@@ -273,42 +354,56 @@ fn owners<K>(kind: Kind) -> impl Fn(Change<PartialObjectMeta<K>>) -> Observed + 
     move |change| Observed::Owners(kind, change.map(|owner| owner.metadata))
 }
 
-fn spawn<K>(
-    tasks: &mut Tasks<()>,
-    client: &Client,
-    to: &mpsc::UnboundedSender<Observed>,
-    kind: Kind,
-    seen: impl Fn(Change<K>) -> Observed + Copy + Send + Sync + 'static,
-) where
-    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
-    K::DynamicType: Default,
-{
-    let (api, to) = (Api::<Decoded<K>>::all(client.clone()), to.clone());
-    let was_absent = AtomicBool::new(false);
-    let convert = move |event| {
-        let is_absent =
-            kind.may_be_absent() && matches!(&event, WatchEvent::Lost(error) if is_not_found(error));
-        let is_new = !was_absent.swap(is_absent, Ordering::Relaxed);
-        match event {
-            WatchEvent::Changed(change) => seen(change),
-            WatchEvent::Lost(_) if plan::sabotaged!(FailedWatchReadAsEmpty) => seen(Change::All(Vec::new())),
-            WatchEvent::Lost(_) if is_absent => {
-                if is_new {
-                    tracing::warn!(?kind, "the cluster does not have this kind");
+struct Starter<'a> {
+    tasks: &'a mut Tasks<Ended>,
+    clients: &'a Clients,
+    to: &'a mpsc::UnboundedSender<Observed>,
+}
+
+impl Starter<'_> {
+    fn watch<K>(
+        &mut self,
+        kind: Kind,
+        relist: Relist,
+        seen: impl Fn(Change<K>) -> Observed + Copy + Send + Sync + 'static,
+    ) where
+        K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+        K::DynamicType: Default + Send + Sync,
+    {
+        let (clients, to) = (self.clients.clone(), self.to.clone());
+        self.tasks.spawn(async move {
+            let was_absent = AtomicBool::new(false);
+            let convert = |event| {
+                let is_absent =
+                    kind.may_be_absent() && matches!(&event, WatchEvent::Lost(error) if is_not_found(error));
+                let is_new = !was_absent.swap(is_absent, Ordering::Relaxed);
+                Some(match event {
+                    WatchEvent::Changed(change) => seen(change),
+                    WatchEvent::Listed(began) => Observed::Listed(kind, began),
+                    WatchEvent::Lost(_) if plan::sabotaged!(FailedWatchReadAsEmpty) => {
+                        seen(Change::All(Vec::new()))
+                    }
+                    WatchEvent::Lost(_) if is_absent => {
+                        if is_new {
+                            tracing::warn!(?kind, "the cluster does not have this kind");
+                        }
+                        Observed::Absent(kind)
+                    }
+                    WatchEvent::Lost(error) => {
+                        tracing::warn!(?kind, %error, "a watch failed");
+                        Observed::Unsure(kind)
+                    }
+                })
+            };
+            let (resource, mut newest) = (K::DynamicType::default(), 0);
+            loop {
+                match follow(&clients, &resource, kind.annotations(), &relist, &mut newest, &to, &convert)
+                    .await
+                {
+                    Ended::NotServed => tokio::time::sleep(SERVED_CHECK_EVERY).await,
+                    ended @ (Ended::Restored | Ended::Unheard) => return ended,
                 }
-                Observed::Absent(kind)
             }
-            WatchEvent::Lost(error) => {
-                tracing::warn!(?kind, %error, "a watch failed");
-                Observed::Unsure(kind)
-            }
-        }
-    };
-    // A watcher that resumes after an error sends nothing until something changes. So a failed watcher is replaced by a
-    // new one, whose relist shows that the cache is complete again.
-    tasks.spawn(async move {
-        while follow(api.clone(), &to, &convert).await {
-            tokio::time::sleep(WATCH_RETRY).await;
-        }
-    });
+        });
+    }
 }

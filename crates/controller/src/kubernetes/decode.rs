@@ -90,6 +90,10 @@ impl<K: Resource> Resource for Decoded<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
+    fn metadata_api() -> bool {
+        K::metadata_api()
+    }
+
     fn kind(of: &Self::DynamicType) -> Cow<'_, str> {
         K::kind(of)
     }
@@ -232,6 +236,11 @@ impl Undecodable {
         });
         parsed.collect()
     }
+}
+
+/// Whether two objects are the same version of the same object. Most objects in a list are known already.
+pub(crate) fn is_version_of(one: &ObjectMeta, two: &ObjectMeta) -> bool {
+    one.resource_version.is_some() && one.resource_version == two.resource_version && one.uid == two.uid
 }
 
 /// A change of the objects of a kind.

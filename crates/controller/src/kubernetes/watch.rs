@@ -1,74 +1,338 @@
 //! Forwards one watch from the apiserver to a channel.
 //!
-//! In: the apiserver's watch of a kind. Out: its changes. Objects are decoded one by one, so an undecodable object is
-//! forwarded as such and never fails the watch. A relist becomes one event with all objects, so the receiver knows
-//! which objects are gone.
+//! ```text
+//! list ──▶ watch from its resourceVersion ──▶ the apiserver ends it, or it breaks for a short time ──┐
+//!  ▲                     ▲                                                                           │
+//!  │                     └────────────── from the last resourceVersion ◀─────────────────────────────┤
+//!  └──────────────── it breaks for longer, its version is too old, or the receiver asks ◀────────────┘
+//! ```
+//!
+//! In: the apiserver's lists and watches of a kind. Out: its changes. Objects are decoded one by one, so an undecodable
+//! object is forwarded as such and never fails the watch. A list becomes one event with all objects, so the receiver
+//! knows which objects are gone. Lists come from etcd and never from a cache of the apiserver, so a list that is older
+//! than what the receiver knows means that etcd was restored from a copy.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Resource};
+use kube::api::{ListParams, WatchParams};
+use kube::core::WatchEvent as Received;
+use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, timeout};
 
 use super::decode::{Change, Decoded};
 
-/// The pause after a failed watch. It limits the requests for a kind that the apiserver does not serve.
-pub const WATCH_RETRY: Duration = Duration::from_secs(2);
+/// The pause before a list that failed is requested again. It limits the requests for a kind that the apiserver does
+/// not serve.
+pub const LIST_RETRY: Duration = Duration::from_secs(2);
 
-/// The timeout after which the apiserver ends each watch, so that a live connection is never silent for longer.
-const WATCH_SECONDS: u32 = 4;
+/// The pause before a watch that broke is resumed.
+const RESUME_EVERY: Duration = Duration::from_secs(1);
 
-/// A connection counts as dead if it is silent for this long. Together with the pause before the retry, a dead watch is
-/// replaced within ten seconds.
-pub const SILENCE_SECONDS_MAX: u64 = 6;
+/// The longest interruption after which a watch resumes. After a longer one the kind is listed again.
+const GAP_MAX: Duration = Duration::from_secs(30);
+
+/// The timeout after which the apiserver ends each watch.
+const WATCH_SECONDS: u32 = 120;
+
+/// A watch that is silent for longer than its timeout is dead, also if a proxy keeps its connection alive.
+const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
+
+/// How long it may take until the response to a watch request starts.
+const RESPONSE_MAX: Duration = Duration::from_secs(10);
+
+/// How long a page of a list may take.
+const PAGE_MAX: Duration = Duration::from_secs(20);
+
+/// A watch that lasted for this long worked, even if it brought nothing. A proxy may end each watch at once.
+const WORKS_AFTER: Duration = Duration::from_secs(5);
+
+/// The most objects in a response to a list.
+const PAGE: u32 = 500;
+
+/// The clients of a watch. A large list must not delay the watches.
+#[derive(Clone)]
+pub struct Clients {
+    /// For lists.
+    pub lists: Client,
+    /// For watches, which may be silent for long.
+    pub watches: Client,
+}
+
+/// Which annotations of the objects are kept. They can be large, and anybody who may create an object chooses them.
+#[derive(Clone, Copy, Debug)]
+pub enum Annotations {
+    /// All of them.
+    All,
+    /// Those with these names.
+    Only(&'static [&'static str]),
+}
+
+/// Lets the receiver ask for a list. Clones share the request.
+#[derive(Clone, Debug, Default)]
+pub struct Relist(Arc<Notify>);
+
+impl Relist {
+    /// Asks for a list.
+    pub fn ask(&self) {
+        self.0.notify_one();
+    }
+
+    async fn asked(&self) {
+        self.0.notified().await;
+    }
+}
 
 /// An event of a watch.
 pub enum WatchEvent<K> {
     /// Objects changed.
     Changed(Change<K>),
-    /// The watch failed and has ended.
-    Lost(watcher::Error),
+    /// The list that was requested at this time is complete, and was the event before this one.
+    Listed(Instant),
+    /// The watch failed. The receiver's objects of this kind are incomplete until the next list.
+    Lost(kube::Error),
 }
 
-/// Forwards the changes until the watch fails. Returns whether the receiver still exists.
+/// Why a watch is not followed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The apiserver does not serve the kind.
+    NotServed,
+    /// etcd was restored from a copy, so what the receiver knows may never have happened.
+    Restored,
+    /// The receiver no longer exists.
+    Unheard,
+}
+
+/// The end of one watch request.
+enum End {
+    /// The apiserver ended it.
+    Closed,
+    /// The apiserver no longer has the changes after this resourceVersion, or no longer has the kind.
+    Expired(kube::Error),
+    /// Its connection broke.
+    Broken(kube::Error),
+    /// It could not start, the apiserver refused it, or it was silent for too long.
+    Failed(kube::Error),
+    /// The receiver asks for a list.
+    Asked,
+    /// The receiver no longer exists.
+    Unheard,
+}
+
+/// One watch, and what it has forwarded so far.
+struct Watcher<'a, K, F> {
+    lists: Api<Decoded<K>>,
+    watches: Api<Decoded<K>>,
+    annotations: Annotations,
+    relist: &'a Relist,
+    send: F,
+    /// The version up to which all changes were forwarded.
+    version: String,
+    /// The highest version that the apiserver has sent.
+    newest: &'a mut u64,
+}
+
+/// Forwards the changes of a kind. `newest` is the highest version of the kind that the receiver knows. Events that
+/// `convert` drops are not forwarded.
 pub async fn follow<K, S>(
-    api: Api<Decoded<K>>,
+    clients: &Clients,
+    resource: &K::DynamicType,
+    annotations: Annotations,
+    relist: &Relist,
+    newest: &mut u64,
     to: &mpsc::UnboundedSender<S>,
-    convert: impl Fn(WatchEvent<K>) -> S,
-) -> bool
+    convert: impl Fn(WatchEvent<K>) -> Option<S>,
+) -> Ended
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    let events = watcher(api, watcher::Config::default().timeout(WATCH_SECONDS));
-    futures::pin_mut!(events);
-    let mut relisted = Vec::new();
-    while let Some(event) = events.next().await {
-        let change = match event {
-            Ok(Event::Init) => {
-                relisted.clear();
-                continue;
+    // Returns whether the receiver still exists.
+    let send = |event| convert(event).is_none_or(|event| to.send(event).is_ok());
+    let lists = Api::all_with(clients.lists.clone(), resource);
+    let watches = Api::all_with(clients.watches.clone(), resource);
+    Watcher { lists, watches, annotations, relist, send, version: String::new(), newest }.follow().await
+}
+
+impl<K, F> Watcher<'_, K, F>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+    F: Fn(WatchEvent<K>) -> bool,
+{
+    async fn follow(mut self) -> Ended {
+        loop {
+            let began = Instant::now();
+            let lost = match self.list().await {
+                Ok(Some(objects)) => {
+                    let is_heard = (self.send)(WatchEvent::Changed(Change::All(objects)))
+                        && (self.send)(WatchEvent::Listed(began));
+                    if !is_heard {
+                        return Ended::Unheard;
+                    }
+                    match self.watch().await {
+                        End::Unheard => return Ended::Unheard,
+                        End::Asked | End::Closed => continue,
+                        End::Expired(error) | End::Broken(error) | End::Failed(error) => error,
+                    }
+                }
+                Ok(None) => return Ended::Restored,
+                Err(error) => error,
+            };
+            let is_served = !is_not_found(&lost);
+            if !(self.send)(WatchEvent::Lost(lost)) {
+                return Ended::Unheard;
             }
-            Ok(Event::InitApply(object)) if is_ignored(&object) => continue,
-            Ok(Event::InitApply(object)) => {
-                relisted.push(slimmed(object));
-                continue;
+            if !is_served {
+                return Ended::NotServed;
             }
-            Ok(Event::InitDone) => Change::All(std::mem::take(&mut relisted)),
-            Ok(Event::Apply(object)) if is_ignored(&object) => {
-                Change::Deleted(Box::new(object.meta().clone()))
-            }
-            Ok(Event::Apply(object)) => Change::Applied(Box::new(slimmed(object))),
-            Ok(Event::Delete(object)) => Change::Deleted(Box::new(object.meta().clone())),
-            Err(error) => return to.send(convert(WatchEvent::Lost(error))).is_ok(),
-        };
-        if to.send(convert(WatchEvent::Changed(change))).is_err() {
-            return false;
+            tokio::time::sleep(LIST_RETRY).await;
         }
     }
-    true
+
+    /// Lists all objects, page by page. Without a resourceVersion the apiserver reads them from etcd. Returns none if the
+    /// list is older than what the apiserver has sent before.
+    async fn list(&mut self) -> Result<Option<Vec<Decoded<K>>>, kube::Error> {
+        let mut params = ListParams::default().limit(PAGE);
+        let mut objects = Vec::new();
+        loop {
+            let page = timeout(PAGE_MAX, self.lists.list(&params));
+            let page = page.await.unwrap_or_else(|_| Err(no_response(PAGE_MAX)))?;
+            objects.extend(
+                page.items
+                    .into_iter()
+                    .filter(|object| !is_ignored(object))
+                    .map(|object| self.slimmed(object)),
+            );
+            if let Some(next) = page.metadata.continue_.filter(|next| !next.is_empty()) {
+                params = params.continue_token(&next);
+                continue;
+            }
+            let version = page.metadata.resource_version.unwrap_or_default();
+            if number(&version) < *self.newest && !plan::sabotaged!(StaleListBelieved) {
+                return Ok(None);
+            }
+            self.reached(version);
+            return Ok(Some(objects));
+        }
+    }
+
+    /// Watches from the version of the list, and resumes after short interruptions, until the kind has to be listed
+    /// again.
+    async fn watch(&mut self) -> End {
+        // Since when no watch has worked.
+        let mut broken_since = None;
+        loop {
+            let (started, from) = (Instant::now(), self.version.clone());
+            let end = self.watch_once().await;
+            let lasted = started.elapsed() >= WORKS_AFTER && matches!(end, End::Closed | End::Broken(_));
+            if lasted || self.version != from {
+                broken_since = None;
+            }
+            let error = match end {
+                End::Closed | End::Broken(_) if lasted => continue,
+                End::Closed => kube::Error::Service("the watch ended early".into()),
+                End::Broken(error) | End::Failed(error) => error,
+                End::Expired(_) | End::Asked | End::Unheard => return end,
+            };
+            let since = *broken_since.get_or_insert_with(Instant::now);
+            if since.elapsed() + RESUME_EVERY > GAP_MAX {
+                return End::Failed(error);
+            }
+            tracing::debug!(path = self.watches.resource_url(), %error, "a watch broke and is resumed");
+            tokio::select! {
+                () = tokio::time::sleep(RESUME_EVERY) => {}
+                () = self.relist.asked() => return End::Asked,
+            }
+        }
+    }
+
+    /// Forwards the changes after the version until the watch ends.
+    async fn watch_once(&mut self) -> End {
+        let params = WatchParams::default().timeout(WATCH_SECONDS);
+        let started = tokio::select! {
+            started = timeout(RESPONSE_MAX, self.watches.watch(&params, &self.version)) => started,
+            () = self.relist.asked() => return End::Asked,
+        };
+        let mut events = match started {
+            Ok(Ok(events)) => events.boxed(),
+            Ok(Err(error)) => return refused(error),
+            Err(_) => return End::Failed(no_response(RESPONSE_MAX)),
+        };
+        loop {
+            let event = tokio::select! {
+                biased;
+                event = next(&mut events) => event,
+                () = self.relist.asked() => return End::Asked,
+            };
+            let change = match event {
+                None => return End::Closed,
+                Some(Err(error @ (kube::Error::Api(_) | kube::Error::Service(_)))) => return refused(error),
+                Some(Err(error)) => return End::Broken(error),
+                Some(Ok(Received::Error(status))) => return refused(kube::Error::Api(status)),
+                Some(Ok(Received::Bookmark(bookmark))) => {
+                    self.reached(bookmark.metadata.resource_version);
+                    continue;
+                }
+                Some(Ok(Received::Added(object) | Received::Modified(object))) => {
+                    self.reached(version_of(object.meta()));
+                    match is_ignored(&object) {
+                        true => Change::Deleted(Box::new(object.meta().clone())),
+                        false => Change::Applied(Box::new(self.slimmed(object))),
+                    }
+                }
+                Some(Ok(Received::Deleted(object))) => {
+                    self.reached(version_of(object.meta()));
+                    Change::Deleted(Box::new(object.meta().clone()))
+                }
+            };
+            if !(self.send)(WatchEvent::Changed(change)) {
+                return End::Unheard;
+            }
+        }
+    }
+
+    /// Removes the parts of the metadata that the receiver does not need. They are the largest part of most objects.
+    fn slimmed(&self, mut object: Decoded<K>) -> Decoded<K> {
+        let metadata = object.meta_mut();
+        metadata.managed_fields = None;
+        if let (Annotations::Only(names), Some(annotations)) = (self.annotations, &mut metadata.annotations) {
+            annotations.retain(|name, _| names.contains(&name.as_str()));
+        }
+        object
+    }
+
+    /// Notes that all changes up to a version were forwarded.
+    fn reached(&mut self, version: String) {
+        if !version.is_empty() {
+            *self.newest = number(&version).max(*self.newest);
+            self.version = version;
+        }
+    }
+}
+
+/// The next event of a watch, or an error if it is silent for too long.
+async fn next<T>(
+    events: &mut (impl Stream<Item = Result<T, kube::Error>> + Unpin),
+) -> Option<Result<T, kube::Error>> {
+    let silent = || kube::Error::Service(format!("the watch was silent for {SILENCE_MAX:?}").into());
+    timeout(SILENCE_MAX, events.next()).await.unwrap_or_else(|_| Some(Err(silent())))
+}
+
+/// Whether a watch that could not start, or that the apiserver refused, can resume from its version.
+fn refused(error: kube::Error) -> End {
+    match &error {
+        kube::Error::Api(status) if matches!(status.code, 404 | 410) => End::Expired(error),
+        _ => End::Failed(error),
+    }
+}
+
+/// The error of a request without a response.
+fn no_response(within: Duration) -> kube::Error {
+    kube::Error::Service(format!("the apiserver did not respond within {within:?}").into())
 }
 
 /// A deliberate defect for the simulator: an undecodable object counts as absent.
@@ -76,23 +340,23 @@ fn is_ignored<K>(object: &Decoded<K>) -> bool {
     matches!(object, Decoded::Undecodable(_)) && plan::sabotaged!(UndecodableReadAsAbsent)
 }
 
-/// Removes `managedFields`, which is the largest part of most objects and which the controller does not use.
-fn slimmed<K: Resource>(mut object: K) -> K {
-    object.meta_mut().managed_fields = None;
-    object
+/// Whether the apiserver does not serve the watched kind.
+pub fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Whether the apiserver does not serve the watched kind.
-pub fn is_not_found(error: &watcher::Error) -> bool {
-    let status = match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status,
-        _ => return false,
-    };
-    status.code == 404
+fn version_of(metadata: &ObjectMeta) -> String {
+    metadata.resource_version.clone().unwrap_or_default()
 }
 
 /// The `resourceVersion` of an object as a number, to compare versions. 0 if it is not a number.
 pub fn version(metadata: &ObjectMeta) -> u64 {
-    metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+    metadata.resource_version.as_deref().map_or(0, number)
 }
+
+fn number(version: &str) -> u64 {
+    version.parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

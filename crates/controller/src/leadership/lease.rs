@@ -1,9 +1,9 @@
 //! Leader election by a Lease, with client-go's semantics.
 //!
-//! In: a separate client with hard timeouts and no silent retries. Out: whether this process leads, its epoch, and a
-//! fence that is open while it leads. A candidate measures the expiry of another leader's Lease with its own clock,
-//! from when it saw the Lease change. It never compares the clocks of two machines. Every write names the version that
-//! was read.
+//! In: a separate client with hard timeouts and no silent retries, and a watch of the Lease. Out: whether this process
+//! leads, its epoch, and a fence that is open while it leads. While the watch works, a candidate reads the Lease only
+//! when it may take it. It measures the expiry of another leader's Lease with its own clock, from when it saw the Lease
+//! change. It never compares the clocks of two machines. Every write names the version that was read.
 //!
 //! A leader that could not renew the Lease in time has lost it. [`Candidate::keep`] then returns, and the process must
 //! end.
@@ -20,20 +20,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
-use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use plan::leadership::{Gained, Sighting, candidacy};
 use plan::{Epoch, NodeName};
 
 use super::clock::Clock;
 use super::fence::Fence;
+use super::lease_watch::{LeaseWatch, Shown};
 
 /// The pause between two attempts to acquire or renew the lease.
 pub const RETRY: Duration = Duration::from_secs(2);
+
+/// How often a candidate checks whether the lease has expired.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 
 /// The lease of FLIPOP's leader.
 pub const FLIPOP_LEASE: &str = "floating-ip-pool-controller-leader-election";
@@ -68,6 +70,10 @@ pub struct Candidate {
     api: Api<Lease>,
     /// The Leases in FLIPOP's namespace. None if the controller does not do FLIPOP's work.
     flipop_api: Option<Api<Lease>>,
+    watch: LeaseWatch,
+    flipop_watch: Option<LeaseWatch>,
+    /// Whether the watch of FLIPOP's lease works.
+    is_flipop_watched: bool,
     name: String,
     identity: String,
     duration: Duration,
@@ -84,10 +90,22 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Creates a candidate for the lease in the options.
-    pub fn new(client: Client, options: Options, clock: Arc<dyn Clock>, fence: Arc<Fence>) -> Self {
+    /// Creates a candidate for the lease in the options. `watches` is a client for watches, which may be silent for long.
+    pub fn new(
+        client: Client,
+        watches: &Client,
+        options: Options,
+        clock: Arc<dyn Clock>,
+        fence: Arc<Fence>,
+    ) -> Self {
         let Options { identity, lease: (namespace, name), duration, flipop_namespace } = options;
+        let watch = |namespace: &str, name: &str| {
+            LeaseWatch::start(Api::namespaced(watches.clone(), namespace), name)
+        };
         Self {
+            watch: watch(&namespace, &name),
+            flipop_watch: flipop_namespace.as_deref().map(|namespace| watch(namespace, FLIPOP_LEASE)),
+            is_flipop_watched: false,
             flipop_api: flipop_namespace.map(|namespace| Api::namespaced(client.clone(), &namespace)),
             api: Api::namespaced(client, &namespace),
             name,
@@ -104,49 +122,106 @@ impl Candidate {
 
     /// Waits until this process has the lease.
     pub async fn win(&mut self) -> Gained {
-        let config = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
-        let changes = watcher(self.api.clone(), config);
-        futures::pin_mut!(changes);
         loop {
             match self.try_win().await {
                 Ok(Some(gained)) => return gained,
-                Ok(None) => {}
-                Err(error) => tracing::warn!(%error, "failed to acquire the lease"),
-            }
-            // The watch shows a release at once, without waiting for the next attempt.
-            let changed = async {
-                if !matches!(changes.next().await, Some(Ok(_))) {
+                Ok(None) => self.wait_for_chance().await,
+                Err(error) => {
+                    tracing::warn!(%error, "failed to acquire the lease");
                     tokio::time::sleep(RETRY).await;
                 }
-            };
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = tokio::time::sleep(RETRY) => {}
             }
         }
+    }
+
+    /// Waits until this process may take the lease, as far as the watches show. If a watch fails, waits for a moment.
+    async fn wait_for_chance(&mut self) {
+        loop {
+            let now = self.clock.since_boot();
+            let seen = self.seen.as_ref().map(|(lease, since)| sighting(lease, *since));
+            let is_free = candidacy(seen, &self.identity, self.duration, now).is_some();
+            if is_free && self.flipop.as_ref().is_none_or(|(lease, since)| !leads(lease, *since, now)) {
+                return;
+            }
+            let is_lost = tokio::select! {
+                biased;
+                shown = self.watch.next() => {
+                    let is_lost = matches!(shown, Shown::Lost);
+                    self.note_shown(shown);
+                    is_lost
+                }
+                shown = next(&mut self.flipop_watch) => {
+                    let is_lost = matches!(shown, Shown::Lost);
+                    self.note_shown_of_flipop(shown);
+                    is_lost
+                }
+                () = tokio::time::sleep(CHECK_EVERY) => false,
+            };
+            if is_lost {
+                tokio::time::sleep(RETRY).await;
+                return;
+            }
+        }
+    }
+
+    /// Records what the watch of the lease shows.
+    fn note_shown(&mut self, shown: Shown) {
+        match shown {
+            Shown::Version(lease) => _ = note(&mut self.seen, &lease, self.clock.since_boot()),
+            // What was seen before the deletion does not count.
+            Shown::Deleted => self.seen = None,
+            Shown::Works | Shown::Lost => {}
+        }
+    }
+
+    /// Records what the watch of FLIPOP's lease shows. Returns whether FLIPOP leads.
+    fn note_shown_of_flipop(&mut self, shown: Shown) -> bool {
+        self.is_flipop_watched = !matches!(shown, Shown::Lost);
+        match shown {
+            Shown::Version(lease) => return self.note_flipop(&lease),
+            Shown::Deleted => self.flipop = None,
+            Shown::Works | Shown::Lost => {}
+        }
+        false
     }
 
     /// Whether a FLIPOP in the same namespace leads.
     async fn flipop_leads(&mut self) -> Result<bool> {
         let Some(flipop_api) = &self.flipop_api else { return Ok(false) };
-        let Some(lease) = flipop_api.get_opt(FLIPOP_LEASE).await? else {
-            self.flipop = None;
-            return Ok(false);
-        };
+        match flipop_api.get_opt(FLIPOP_LEASE).await? {
+            Some(lease) => Ok(self.note_flipop(&lease)),
+            None => {
+                self.flipop = None;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Records FLIPOP's lease. Returns whether FLIPOP leads.
+    fn note_flipop(&mut self, lease: &Lease) -> bool {
         let now = self.clock.since_boot();
         let is_first = self.flipop.is_none();
-        let changed_at = note(&mut self.flipop, &lease, now);
-        let leads = !holder(&lease).is_empty() && now < changed_at.saturating_add(lasts(&lease));
+        let since = note(&mut self.flipop, lease, now);
+        let leads = leads(lease, since, now);
         self.has_stood_by |= leads;
         if leads && is_first {
             tracing::warn!(
                 lease = FLIPOP_LEASE,
-                holder = holder(&lease),
+                holder = holder(lease),
                 "standing by while FLIPOP leads: scale FLIPOP to zero"
             );
         }
-        Ok(leads)
+        leads
+    }
+
+    /// Waits until FLIPOP leads. Never returns if this controller does not do FLIPOP's work.
+    async fn until_flipop_leads(&mut self) {
+        loop {
+            let shown = next(&mut self.flipop_watch).await;
+            if self.note_shown_of_flipop(shown) {
+                return;
+            }
+        }
     }
 
     async fn try_win(&mut self) -> Result<Option<Gained>> {
@@ -234,11 +309,15 @@ impl Candidate {
         while self.clock.since_boot() < last.saturating_add(deadline) {
             // The pause is first, because the lease was written just before this call. A canceled renewal would leave
             // its version unknown.
-            tokio::time::sleep(self.pause()).await;
+            let pause = self.pause();
+            let mut leads_too = tokio::time::timeout(pause, self.until_flipop_leads()).await.is_ok();
             match self.renew().await {
                 Ok(()) => {
                     last = self.clock.since_boot();
-                    if matches!(self.flipop_leads().await, Ok(true)) {
+                    if !self.is_flipop_watched {
+                        leads_too |= matches!(self.flipop_leads().await, Ok(true));
+                    }
+                    if leads_too {
                         tracing::error!(
                             lease = FLIPOP_LEASE,
                             "stopping because FLIPOP leads too: scale FLIPOP to zero"
@@ -327,6 +406,18 @@ impl Candidate {
 fn sighting(lease: &Lease, since: Duration) -> Sighting<'_> {
     let is_released = annotation(lease, RELEASED_ANNOTATION).is_some_and(|after| after == transitions(lease));
     Sighting { holder: holder(lease), is_released, lasts: lasts(lease), since }
+}
+
+async fn next(watch: &mut Option<LeaseWatch>) -> Shown {
+    match watch {
+        Some(watch) => watch.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether the holder of a lease leads, given when this process saw its last change.
+fn leads(lease: &Lease, since: Duration, now: Duration) -> bool {
+    !holder(lease).is_empty() && now < since.saturating_add(lasts(lease))
 }
 
 /// Records a lease, and returns when this process saw its last change.

@@ -5,9 +5,7 @@ use std::time::Duration;
 use testbed::cluster::eventually;
 
 use crate::pools;
-use crate::rig::{Rig, read};
-
-const SOON: Duration = Duration::from_secs(20);
+use crate::rig::{Rig, SOON, read};
 
 fn is_gone(rig: &Rig) -> bool {
     rig.kubectl(&["get", "nia", "-o", "name"]).is_empty()

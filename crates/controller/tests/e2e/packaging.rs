@@ -6,7 +6,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use clap::CommandFactory;
 use controller::settings::Settings;
@@ -15,9 +14,7 @@ use testbed::cluster::{eventually, node, pod};
 use testbed::control_plane::{ControlPlane, Options};
 use testbed::tools;
 
-use crate::rig::{read, root};
-
-const SOON: Duration = Duration::from_secs(30);
+use crate::rig::{SOON, read, root};
 
 const DEFINITION: &str = "netipallocations.netinfra.darkbrains.com";
 const INTERVAL: &str = "/openAPIV3Schema/properties/spec/properties/reconcileInterval";

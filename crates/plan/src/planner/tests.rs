@@ -42,6 +42,8 @@
 //!   `creating asked` (with a request of unknown outcome), `asking` (a request is in flight), `unread` (no complete
 //!   listing since), `hidden` (tags can't be read any more), `tagged-before` (the pool created addresses earlier),
 //!   `limit 1` (on created addresses)
+//! - `silent` (the watches of nodes and pods have been silent), `silent pods`, `unread nodes` (the controller can't read
+//!   nodes at present), `unread pods`, `unread owners`, `unread pools`
 //! - `evicting` (an eviction is in flight), `evicted` (a moment ago)
 //! - `publishes` (the pool has a DNS name with a TTL of 30 s), `publishes nodes` (for the addresses of the nodes),
 //!   `adopts`
@@ -205,6 +207,15 @@ impl Sketch {
                 let set = RecordSet { values, ttl: Some(30), owner };
                 self.world.records.insert(record(), RecordFact { set, as_of: now() });
             }
+            ["silent"] => self.world.silent = Kinds { nodes: true, pods: true, ..Kinds::default() },
+            ["silent", "pods"] => self.world.silent.pods = true,
+            ["unread", kind] => match *kind {
+                "nodes" => self.world.unread.nodes = true,
+                "pods" => self.world.unread.pods = true,
+                "owners" => self.world.unread.owners = true,
+                "pools" => self.world.unread.pools = true,
+                other => panic!("unknown kind: {other}"),
+            },
             ["evicts"] => pool.policy.evicts = true,
             ["evicting"] => _ = self.world.in_flight.evictions.insert(pool.key.clone()),
             ["evicted"] => {
@@ -1843,6 +1854,14 @@ fn a_leader_does_not_cut_off_its_own_node() {
 }
 
 #[test]
+fn a_leader_does_not_cut_off_its_vm_after_its_node_was_deleted() {
+    let mut world = world("a1 moves n1 -> n2 | n1 cordoned empty holds a1 | n2 | here n1");
+    world.remove_node(&"n1".into());
+    let planned = plan(&world, now());
+    assert!(planned.hands_over && planned.steps.is_empty(), "{planned}");
+}
+
+#[test]
 fn f7_a_name_contains_the_addresses_on_matching_nodes() {
     let settled = "floating | publishes | n1 holds a1 | n2 holds a2";
     check(settled, expect!["publish A hello.example.com at digitalocean: a1, a2"]);
@@ -2149,4 +2168,75 @@ fn a_changed_journal_entry_is_pending_until_it_is_written() {
         pool.note(address("a1"), &action, Epoch(8), now());
         assert_eq!(pool.entry(address("a1")).map(|entry| entry.written), Some(crate::PENDING), "{action:?}");
     }
+}
+
+#[test]
+fn a_move_waits_until_nodes_with_a_silent_watch_are_listed() {
+    let drained = "n1 cordoned empty holds a1 | n2";
+    check(&format!("{drained} | silent"), expect!["list nodes, pods"]);
+    check(&format!("{drained} | silent pods"), expect!["list pods"]);
+    let plan = plan(&world(&format!("{drained} | silent")), now());
+    assert_eq!(plan.awaits_list.len(), 1, "its status is not written before the list");
+    check("n1 holds a1 | silent", expect!["a1 on n1"]);
+}
+
+#[test]
+fn a_failover_does_not_wait_for_pods_that_do_not_matter() {
+    let dead = "n1 notready 60 holds a1 | n2";
+    check(&format!("{dead} | silent"), expect!["list nodes"]);
+    check(&format!("{dead} | silent pods"), expect!["begin to move a1 from n1 to n2"]);
+    check(&format!("{dead} | silent pods | floating"), expect!["list pods"]);
+    check(&format!("{dead} | silent pods | floating anypods"), expect!["begin to move a1 from n1 to n2"]);
+}
+
+#[test]
+fn a_working_address_is_not_detached_before_the_list() {
+    let begun = "n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2 | silent";
+    check(begun, expect!["list nodes, pods"]);
+    check(&format!("{begun} | onecall"), expect!["list nodes, pods"]);
+    check("n1 cordoned empty | n2 | a1 moves n1 -> n2 | silent", expect!["attach a1 to n2"]);
+}
+
+#[test]
+fn an_eviction_waits_for_the_list() {
+    check("evicts | n1 holds a1 | n2 evictable | silent", expect!["list nodes, pods"]);
+    check(
+        "evicts | n1 holds a1 | n2 evictable | unread owners",
+        expect![
+            "a1 on n1, pods of the workload are on n2, which holds no address: the controller evicts them one by one"
+        ],
+    );
+}
+
+#[test]
+fn an_address_leaves_a_dns_name_only_after_the_list() {
+    let unmatched =
+        "floating | publishes | n1 unmatched holds a1 | n2 holds a2 | record ours a1 a2 | a1 unmatched 5";
+    check(unmatched, expect!["publish hello.example.com A at digitalocean: 203.0.113.2"]);
+    check(&format!("{unmatched} | silent"), expect!["list nodes, pods"]);
+    check(&format!("{unmatched} | unread pods"), expect![""]);
+    let added = "floating | publishes | n1 holds a1 | n2 holds a2 | record ours a1 | silent";
+    check(added, expect!["publish hello.example.com A at digitalocean: 203.0.113.1, 203.0.113.2"]);
+}
+
+#[test]
+fn nothing_begins_while_a_kind_that_it_depends_on_is_unread() {
+    let drained = "n1 cordoned empty holds a1 | n2";
+    for kind in ["nodes", "pods", "owners", "pools"] {
+        let plan = plan(&world(&format!("{drained} | unread {kind}")), now());
+        assert_eq!((plan.steps, plan.relist), (Vec::new(), Kinds::default()), "{kind}");
+        let (_, verdict) = &plan.verdicts.values().next().unwrap()[0];
+        assert!(verdict.to_string().contains("can't read"), "{kind}: {verdict}");
+    }
+    let dead = "n1 notready 60 holds a1 | n2";
+    check(&format!("{dead} | unread pods"), expect!["begin to move a1 from n1 to n2"]);
+    check(&format!("{dead} | unread owners"), expect!["begin to move a1 from n1 to n2"]);
+}
+
+#[test]
+fn an_unfinished_move_continues_while_pools_are_unread() {
+    let begun = "n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2";
+    check(&format!("{begun} | unread pools"), expect!["detach a1 from n1"]);
+    check("n1 holds a1 | a1 released | a1 made | releases | unread pools", expect![""]);
+    check("creates | desired 1 | n1 | unread pools", expect![""]);
 }

@@ -11,11 +11,11 @@ use super::tracked::Tracked;
 use crate::addresses::resources::parsed::created;
 use crate::addresses::resources::refusal::Refusal;
 use crate::addresses::watch::{Kind, SlimNode};
-use crate::kubernetes::decode::{Change, Settled};
+use crate::kubernetes::decode::{Change, Settled, is_version_of};
 
 impl Index {
     pub(super) fn observe_nodes(&mut self, change: Change<SlimNode>) {
-        self.believe(Kind::Nodes, matches!(change, Change::All(_)));
+        self.heard(Kind::Nodes, matches!(change, Change::All(_)));
         self.undecodable.observe(Kind::Nodes, &change, SlimNode::meta);
         let change = change.with_stand_ins(|undecodable| {
             let name = NodeName::from(undecodable.metadata.name.as_deref().unwrap_or_default());
@@ -38,6 +38,12 @@ impl Index {
 
     fn set_node(&mut self, node: SlimNode) {
         let name = name_of(&node);
+        let is_same = |known: &SlimNode| {
+            !known.is_stand_in && !node.is_stand_in && is_version_of(&known.metadata, &node.metadata)
+        };
+        if self.nodes.get(&name).is_some_and(is_same) {
+            return;
+        }
         self.world.set_node(&name, observed(&node));
         let machine = machine_of(&node);
         let unsupported = node.spec.provider_id.as_deref().and_then(drivers::unsupported);

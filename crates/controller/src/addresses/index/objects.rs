@@ -29,7 +29,7 @@ impl Index {
         change: Change<K>,
         object: fn(K) -> Object,
     ) {
-        self.believe(kind, matches!(change, Change::All(_)));
+        self.heard(kind, matches!(change, Change::All(_)));
         self.undecodable.observe(kind, &change, K::meta);
         match change {
             Change::All(all) => {
@@ -85,6 +85,7 @@ impl Index {
 
     fn remove_object(&mut self, key: &PoolKey) {
         self.objects.remove(key);
+        self.interest.remove(key);
         self.world.remove_pool(key);
     }
 
@@ -287,7 +288,11 @@ impl Index {
         tracked.record_refusal = record_refusal;
         tracked.adopted.retain(|address| !pool.addresses.contains(address));
         tracked.dropped.retain(|address| pool.addresses.contains(address));
-        tracked.recount(self.pods.values(), &self.owners);
+        tracked.recount(&self.pods, &self.owners);
+        self.interest.set(key, tracked.selection.pods.as_ref());
+        let is_counted = self.counts(&self.objects[key].selection);
+        let Some(tracked) = self.objects.get_mut(key) else { return };
+        tracked.is_counted = is_counted;
         let members: Vec<_> =
             self.nodes.iter().map(|(name, node)| (name.clone(), tracked.membership(name, node))).collect();
         if let (None, Some(provider)) = (&refusal, provider) {

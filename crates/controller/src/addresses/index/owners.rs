@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::addresses::resources::workload::Workload;
-use crate::addresses::watch::{Kind, SlimPod};
+use crate::addresses::watch::{Kind, MIRROR_ANNOTATION, SlimPod};
 use crate::kubernetes::decode::Settled;
 
 /// All workloads and ReplicaSets.
@@ -138,8 +138,7 @@ fn is_near(workload: &Workload, pod: &SlimPod) -> bool {
 
 /// Whether a drain evicts a pod. Pods of DaemonSets and static pods of the kubelet stay.
 pub(crate) fn is_evictable(pod: &SlimPod) -> bool {
-    const MIRROR: &str = "kubernetes.io/config.mirror";
-    let is_mirror = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR));
+    let is_mirror = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR_ANNOTATION));
     let owner = controller(pod.metadata.owner_references.as_deref());
     !is_mirror && owner.is_none_or(|owner| owner.kind != "DaemonSet")
 }

@@ -1,6 +1,6 @@
 //! Processes events of pods and their owners, and counts the pods of each object on each node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::core::SelectorExt;
 use kube::{Resource, ResourceExt};
@@ -12,7 +12,7 @@ use super::tracked::{PodCount, Tracked};
 use crate::addresses::resources::parsed::{PodSelection, Selection};
 use crate::addresses::resources::selector;
 use crate::addresses::watch::{Kind, SlimNode, SlimPod};
-use crate::kubernetes::decode::{Change, Settled};
+use crate::kubernetes::decode::{Change, Settled, is_version_of};
 
 impl PodSelection {
     fn means(&self, pod: &SlimPod, owners: &Owners) -> bool {
@@ -51,6 +51,9 @@ impl Tracked {
             return None;
         }
         let Some(pod_selection) = pods else { return Some(*pods_if_none_selected) };
+        if !self.is_counted && !plan::sabotaged!(UnreadPodsReadAsNone) {
+            return Some(Pods::Unknown);
+        }
         let PodCount { ours, ready, others, undecodable, .. } =
             self.pods.get(name).copied().unwrap_or_default();
         Some(match (ready, ours) {
@@ -80,9 +83,10 @@ impl Tracked {
     }
 
     /// Counts all pods again.
-    pub(super) fn recount<'a>(&mut self, pods: impl Iterator<Item = &'a SlimPod>, owners: &Owners) {
+    pub(super) fn recount(&mut self, pods: &BTreeMap<(String, String), SlimPod>, owners: &Owners) {
         self.pods.clear();
-        for pod in pods {
+        let Some(selection) = &self.selection.pods else { return };
+        for pod in of_namespace(pods, selection.namespace().map(ToOwned::to_owned)) {
             self.count(pod, owners, 1);
         }
     }
@@ -125,13 +129,23 @@ fn is_ready(pod: &SlimPod) -> bool {
     is_running && is_ready && pod.metadata.deletion_timestamp.is_none()
 }
 
+/// The pods of a namespace, or of all namespaces.
+fn of_namespace(
+    pods: &BTreeMap<(String, String), SlimPod>,
+    namespace: Option<String>,
+) -> impl Iterator<Item = &SlimPod> {
+    let from = (namespace.clone().unwrap_or_default(), String::new());
+    let is_meant = move |of: &str| namespace.as_ref().is_none_or(|namespace| namespace == of);
+    pods.range(from..).take_while(move |((of, _), _)| is_meant(of)).map(|(_, pod)| pod)
+}
+
 fn key_of_pod(pod: &kube::api::ObjectMeta) -> (String, String) {
     (pod.namespace.clone().unwrap_or_default(), pod.name.clone().unwrap_or_default())
 }
 
 impl Index {
     pub(super) fn observe_pods(&mut self, change: Change<SlimPod>) {
-        self.believe(Kind::Pods, matches!(change, Change::All(_)));
+        self.heard(Kind::Pods, matches!(change, Change::All(_)));
         self.undecodable.observe(Kind::Pods, &change, SlimPod::meta);
         let change = change.with_stand_ins(|undecodable| {
             Some(SlimPod::stand_in(&undecodable, self.pods.get(&key_of_pod(&undecodable.metadata))))
@@ -150,7 +164,7 @@ impl Index {
     }
 
     pub(super) fn observe_owners(&mut self, kind: Kind, change: Change<kube::api::ObjectMeta>) {
-        self.believe(kind, matches!(change, Change::All(_)));
+        self.heard(kind, matches!(change, Change::All(_)));
         self.undecodable.observe(kind, &change, |owner| owner);
         let change = change.with_stand_ins(|undecodable| self.owners.last_known(kind, &undecodable.metadata));
         let Some(change) = change else { return };
@@ -168,19 +182,29 @@ impl Index {
     /// Counts the pods of an object again, and updates the world.
     pub(super) fn recount(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
-        tracked.recount(self.pods.values(), &self.owners);
+        tracked.recount(&self.pods, &self.owners);
         for (name, node) in &self.nodes {
             tracked.update_world(&mut self.world, key, name, node, tracked.membership(name, node));
         }
     }
 
     fn change_pod(&mut self, key: (String, String), pod: Option<SlimPod>) {
+        let is_same = |known: &SlimPod| {
+            let same_version =
+                |pod: &SlimPod| !pod.is_stand_in && is_version_of(&known.metadata, &pod.metadata);
+            !known.is_stand_in && pod.as_ref().is_some_and(same_version)
+        };
+        if self.pods.get(&key).is_some_and(is_same) {
+            return;
+        }
+        let namespace = key.0.clone();
         let before = match &pod {
             Some(pod) => self.pods.insert(key, pod.clone()),
             None => self.pods.remove(&key),
         };
         let mut touched = BTreeSet::new();
-        for (key, tracked) in &mut self.objects {
+        for key in self.interest.of(&namespace) {
+            let Some(tracked) = self.objects.get_mut(key) else { continue };
             for (pod, change) in [(&before, -1_isize), (&pod, 1)] {
                 if let Some(node) = pod.as_ref().and_then(|pod| tracked.count(pod, &self.owners, change)) {
                     touched.insert((key.clone(), node));
@@ -201,7 +225,9 @@ impl Index {
         if !self.nodes.values().any(SlimNode::is_ip_ready) {
             return None;
         }
-        let pods = self.pods.values().filter(|pod| !has_ended(pod) && pod_selection.means(pod, &self.owners));
+        let namespace = pod_selection.namespace().map(ToOwned::to_owned);
+        let pods = of_namespace(&self.pods, namespace)
+            .filter(|pod| !has_ended(pod) && pod_selection.means(pod, &self.owners));
         let pods = pods.map(|pod| WorkloadPod {
             pod,
             node: pod.spec.node_name.as_deref(),

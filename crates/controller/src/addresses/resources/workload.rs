@@ -33,6 +33,12 @@ impl Workload {
         }
     }
 
+    /// The kinds that decide which pods belong to it.
+    pub(crate) fn decided_by(&self) -> impl Iterator<Item = Kind> {
+        let between = (self.kind == Kind::Deployments).then_some(Kind::ReplicaSets);
+        [Kind::Pods, self.kind].into_iter().chain(between)
+    }
+
     pub(crate) fn of(kind: Kind, owner: &ObjectMeta) -> Self {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         Self { kind, namespace: text(&owner.namespace), name: text(&owner.name) }
