@@ -31,6 +31,7 @@ fn index(kind: &str, workload: Kind) -> Index {
     index.observe(Observed::Allocations(Change::All(vec![read(allocation)])));
     let owner = json!({"name": "web", "namespace": "web", "uid": "w1"});
     index.observe(Observed::Owners(workload, Change::All(vec![read(owner)])));
+    index.observe(Observed::Pods(Change::All(Vec::new())));
     index
 }
 
