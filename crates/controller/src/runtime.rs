@@ -263,7 +263,7 @@ pub async fn control(
         duration: options.lease_duration,
         flipop_namespace: options.keeps_addresses.then_some(namespace),
     };
-    let mut candidate = Candidate::new(leasing, &watching.watches, of_lease, clock, fence);
+    let mut candidate = Candidate::new(leasing, watching.watches, of_lease, clock, fence);
     let watches_end = async {
         tokio::select! {
             ended = of(&mut watches_of_addresses, async |watches| watches.ended().await) => ended,

@@ -38,16 +38,8 @@ fn candidate(universe: &Arc<Universe>, number: u64) -> (Candidate, Arc<Fence>) {
         flipop_namespace: Some("kube-system".into()),
     };
     let edges = edges(universe, &process);
-    (
-        Candidate::new(
-            edges.leasing,
-            &edges.watching.watches,
-            options,
-            edges.clock,
-            Arc::clone(&edges.fence),
-        ),
-        edges.fence,
-    )
+    let fence = Arc::clone(&edges.fence);
+    (Candidate::new(edges.leasing, edges.watching.watches, options, edges.clock, edges.fence), fence)
 }
 
 /// A candidate that leads with an epoch, and its fence.

@@ -36,6 +36,9 @@ pub struct Use {
     pub resource: String,
     /// The verb, such as `list`.
     pub verb: String,
+    /// The name of the object, if it is a Lease. Rules for Leases are limited to some names. Empty for other resources,
+    /// and for the creation of a Lease.
+    pub name: String,
     /// Whether the apiserver allowed it.
     pub is_allowed: bool,
 }
@@ -68,11 +71,13 @@ fn read(entry: &Value) -> Option<Use> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let subresource = about["subresource"].as_str().map(|name| format!("/{name}")).unwrap_or_default();
     let user = entry["user"]["username"].as_str()?;
+    let is_named = about["resource"] == "leases" && entry["verb"] != "create";
     Some(Use {
         account: user.rsplit(':').next()?.to_owned(),
         group: text(&about["apiGroup"]),
         resource: format!("{}{subresource}", about["resource"].as_str()?),
         verb: text(&entry["verb"]),
+        name: if is_named { text(&about["name"]) } else { String::new() },
         is_allowed: entry["annotations"]["authorization.k8s.io/decision"] == "allow",
     })
 }
@@ -83,8 +88,8 @@ pub(crate) fn leave(log: &Path, name: &str) {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let lines: Vec<_> = used(log)
         .iter()
-        .map(|Use { account, group, resource, verb, is_allowed }| {
-            format!("{verb} {resource}.{group} {is_allowed} {account}")
+        .map(|Use { account, group, resource, verb, name, is_allowed }| {
+            format!("{verb} {resource}.{group} {is_allowed} {account} {name}")
         })
         .collect();
     let _ = std::fs::write(Path::new(&folder).join(name), lines.join("\n"));
@@ -99,9 +104,10 @@ pub fn left(folder: &Path) -> std::io::Result<BTreeSet<Use>> {
             let mut parts = line.split(' ');
             let (verb, what, allowed, account) =
                 (parts.next()?, parts.next()?, parts.next()?, parts.next()?.to_owned());
+            let name = parts.next().unwrap_or_default().to_owned();
             let (resource, group) = what.split_once('.')?;
             let (group, resource, verb) = (group.to_owned(), resource.to_owned(), verb.to_owned());
-            Some(Use { account, group, resource, verb, is_allowed: allowed == "true" })
+            Some(Use { account, group, resource, verb, name, is_allowed: allowed == "true" })
         }));
     }
     Ok(all)

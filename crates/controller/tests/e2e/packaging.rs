@@ -150,6 +150,7 @@ async fn f15_the_flipop_install_has_crds_rbac_and_its_token_secret() {
     let flipops = "leases.coordination.k8s.io/floating-ip-pool-controller-leader-election";
     kubectl(&["auth", "can-i", "update", ours, "--namespace=kube-system", who]);
     kubectl(&["auth", "can-i", "get", flipops, "--namespace=flipop", who]);
+    kubectl(&["auth", "can-i", "watch", flipops, "--namespace=flipop", who]);
     kubectl(&["auth", "can-i", "list", "nodednsrecordsets.flipop.digitalocean.com", "--all-namespaces", who]);
     kubectl(&["auth", "can-i", "get", "namespaces/kube-system", who]);
 
