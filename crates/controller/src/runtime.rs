@@ -94,7 +94,7 @@ pub struct Options {
     pub takeover: Duration,
     /// The shortest and longest pause after a failure.
     pub retry: Retry,
-    /// The owner ID in the mark on DNS records. `None`: the UID of the namespace kube-system.
+    /// The owner ID in the owner marks of DNS records. `None`: the UID of the namespace kube-system.
     pub dns_owner: Option<Arc<str>>,
     /// The maximum number of addresses that the controller creates for all objects together.
     pub created_max: usize,

@@ -122,7 +122,10 @@ impl Asking {
         if (self.may_leave)() {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, "not sent: the lease is no longer valid"))
+        Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "request not sent: the lease of this replica is no longer valid",
+        ))
     }
 }
 
@@ -237,7 +240,10 @@ mod tests {
         may.store(false, Ordering::SeqCst);
         for method in ["POST", "DELETE", "PATCH"] {
             let error = send(method).await.unwrap_err().to_string();
-            assert!(error.contains("not sent: the lease is no longer valid"), "{error}");
+            assert!(
+                error.contains("request not sent: the lease of this replica is no longer valid"),
+                "{error}"
+            );
         }
         assert!(send("GET").await.is_ok(), "reads are always allowed");
         assert!(heard.recv().await.unwrap().starts_with("GET"), "the server received a change before it");

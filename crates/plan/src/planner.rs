@@ -341,8 +341,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Puts the marks into the plan, sorted by node name. One walk over all nodes by name is cheaper than to insert
-    /// each mark.
+    /// Adds the node marks to the plan, sorted by node name. Walking all nodes in name order is cheaper than a sorted
+    /// insert for each mark.
     fn name_marks(&mut self) {
         for (kind, marked) in std::mem::take(&mut self.marked) {
             let mut by_slot = vec![None; self.world.slots_len()];
@@ -639,7 +639,7 @@ impl<'a> Planner<'a> {
         }
         let tight = |(key, begun): (&PoolKey, usize)| {
             let pool = self.world.pool(key)?;
-            // Only such a large pool can run out of room.
+            // A pool with fewer addresses and journal entries than `ADDRESSES_MAX` always has room.
             let most = pool.addresses.len() + begun + 1;
             let moves = matches!(&pool.journal, Journal::Known(moves) if most + moves.len() > ADDRESSES_MAX);
             moves.then(|| (key.clone(), pool.room()))
@@ -826,7 +826,8 @@ impl<'a> Planner<'a> {
             return (
                 None,
                 Verdict::Unknown(
-                    "another address of the account is in an unknown state, and may be on any node".into(),
+                    "another address of the account is in an unknown state, and may be attached to any node"
+                        .into(),
                 ),
             );
         }

@@ -40,10 +40,11 @@ pub struct Pool {
     pub zones: Vec<Arc<str>>,
     /// The VM of a node that held each address last, according to the object's status.
     pub last_holders: BTreeMap<Address, VmId>,
-    /// Its addresses that were on their last holder when the controller wrote the object's status.
+    /// Its addresses that were still attached to their VM in `last_holders` when the controller last wrote the object's
+    /// status.
     pub held: BTreeSet<Address>,
-    /// Its addresses whose last holder had an ephemeral address before. The controller restores one when the address
-    /// leaves.
+    /// Its addresses that replaced an ephemeral address on their last VM. When the controller detaches such an address,
+    /// it restores an ephemeral address on that VM.
     pub replaced_ephemeral: BTreeSet<Address>,
     /// The last VMs that each address has left and on which the controller restored an ephemeral address, according to
     /// the object's status.

@@ -2,7 +2,7 @@
 //!
 //! In: which addresses are on nodes that should have them, and what is known about each set of records. Out: sets to
 //! read or write, and what to report about each. The controller never changes a set that it did not create, never
-//! empties its own, and changes nothing that is unknown.
+//! removes the last addresses of a set while its object is not being deleted, and changes nothing that is unknown.
 //!
 //! For each set of records of an object, the first line that applies:
 //!

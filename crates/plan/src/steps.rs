@@ -188,7 +188,7 @@ impl fmt::Display for Step {
             Action::NoteEphemeral => {
                 write!(f, "record for {address} that the target VM has an ephemeral address")
             }
-            Action::KeepPtr(name) => write!(f, "save the PTR name {name} of {address}"),
+            Action::KeepPtr(name) => write!(f, "save the PTR name {name} of {address} in the status"),
             Action::Detach(from) => write!(f, "detach {address} from {from}"),
         }
     }

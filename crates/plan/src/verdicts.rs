@@ -39,9 +39,9 @@ pub enum Verdict {
     Disabled,
     /// It is beyond the desired number, and the controller releases it to the cloud.
     Releasing,
-    /// The policy would release it, but the provider does not show this object's mark on it.
+    /// The policy would release it, but the provider does not show this object's tag, label or project on it.
     Unmarked,
-    /// Its object is being deleted, and the controller is done with it.
+    /// Its object is being deleted, and the controller leaves it as it is.
     Leaving,
     /// Its state is unknown, for this reason.
     Unknown(std::sync::Arc<str>),
@@ -60,7 +60,7 @@ pub enum Waits {
     ForHealthy,
     /// The cool-off after the last assignment has not ended.
     ForCoolOff(Option<Timestamp>),
-    /// Too many holders were lost at once, and no person has confirmed the loss.
+    /// Too many VMs with addresses were lost at once, and no person has confirmed the loss.
     ForConfirmation(Tripped),
     /// A newer controller wrote the journal, and this version can't read it.
     ForNewerController,
@@ -111,21 +111,24 @@ impl fmt::Display for Verdict {
         match self {
             Self::Settled(node) => write!(f, "on {node}"),
             Self::NoMatch(_, Some(node), why) => {
-                write!(f, "should leave {node} ({why}), but no other node can take it yet")
+                write!(f, "stays on {node} although it should move ({why}): no other node can take it yet")
             }
             Self::NoMatch(vm, None, why) => {
-                write!(f, "should leave {vm} ({why}), but no other node can take it yet")
+                write!(f, "stays on {vm} although it should move ({why}): no other node can take it yet")
             }
             Self::Moving(Some(node)) => write!(f, "is being attached to {node}"),
             Self::Moving(None) => write!(f, "is being detached from its node"),
             Self::Queued(node) => {
-                write!(f, "stays where it is until the account has capacity to move it to {node}")
+                write!(
+                    f,
+                    "still works on its current VM; its move to {node} waits for other moves in the account"
+                )
             }
             Self::NoNode => write!(f, "is attached to no VM: no node can take it"),
             Self::OtherRegion(region, nodes) => {
                 write!(
                     f,
-                    "is attached to no VM: it is in region {region}, and all matching nodes are in {}",
+                    "can't be attached: it is in region {region}, but all matching nodes are in {}",
                     nodes.join(", ")
                 )
             }
@@ -141,11 +144,11 @@ impl fmt::Display for Verdict {
                 write!(f, "was not found in the account: correct the list of addresses, or reserve it again")
             }
             Self::Disabled => write!(f, "is not used: it is beyond spec.desiredIPs"),
-            Self::Releasing => write!(f, "is beyond spec.desiredIPs, and is being released"),
+            Self::Releasing => write!(f, "is beyond spec.desiredIPs: the controller is releasing it"),
             Self::Unmarked => write!(
                 f,
-                "is not released: the provider does not show this object's mark on it; release it there, or remove it from \
-                 spec.ips"
+                "is not released: at the provider it has no tag, label or project of this object; release it there, or \
+                 remove it from spec.ips"
             ),
             Self::Leaving => write!(f, "stays as it is: the object is being deleted"),
             Self::Unknown(reason) => write!(f, "is in an unknown state and is not moved: {reason}"),
@@ -162,13 +165,18 @@ impl fmt::Display for Waits {
                 write!(f, "the number of moves in flight has reached policy.maxConcurrentMoves")
             }
             Self::ForHealthy => write!(f, "fewer than policy.minHealthy addresses are on healthy nodes"),
-            Self::ForCoolOff(Some(until)) => write!(f, "the cool-off ends at {until}"),
+            Self::ForCoolOff(Some(until)) => {
+                write!(f, "the cool-off (assignmentCoolOffSeconds) ends at {until}")
+            }
             Self::ForCoolOff(None) => {
-                write!(f, "another address is being assigned; the cool-off starts after that")
+                write!(
+                    f,
+                    "another address of the object is being assigned; then assignmentCoolOffSeconds must pass"
+                )
             }
             Self::ForConfirmation(Tripped { lost, holders, until }) => write!(
                 f,
-                "{lost} of {holders} holders were lost at once; if they are really gone, set the annotation \
+                "{lost} of {holders} VMs with addresses were lost at once; if they are really gone, set the annotation \
                  netinfra.darkbrains.com/confirm-loss={until}"
             ),
             Self::ForNewerController => {
@@ -205,9 +213,9 @@ pub enum Published {
     Conflict(PoolKey),
     /// The controller did not create it. It contains these values.
     NotOurs(BTreeSet<Address>),
-    /// It has the mark of the controller with this owner ID.
+    /// It has the owner mark of the controller with this owner ID.
     OwnedByOther(Arc<str>),
-    /// No address should be in it, so it keeps the last ones.
+    /// No address should be in it, so it keeps its previous values, which are these.
     LastKept(BTreeSet<Address>),
     /// No address should be in it, and none is.
     Nothing,
@@ -243,7 +251,9 @@ impl fmt::Display for Published {
             Self::Yes(values) => write!(f, "contains {}", list(values, RECORDS_SHOWN_MAX)),
             Self::Publishing => write!(f, "is being published"),
             Self::Unread => write!(f, "is unknown: the controller has not read its records yet"),
-            Self::Failed(pause) => write!(f, "could not be read or written: {pause}"),
+            Self::Failed(pause) => {
+                write!(f, "may be out of date: the controller could not read or write it: {pause}")
+            }
             Self::Conflict(key) => write!(f, "belongs to {key}, which is older: choose another recordName"),
             Self::NotOurs(values) => write!(
                 f,
@@ -257,7 +267,8 @@ impl fmt::Display for Published {
             Self::LastKept(values) => {
                 write!(
                     f,
-                    "still contains {}: no address is on a matching node, and the controller never empties a name",
+                    "still contains {}: no address is on a matching node, and the controller does not remove the last \
+                     addresses of a name",
                     list(values, RECORDS_SHOWN_MAX)
                 )
             }
@@ -330,19 +341,20 @@ impl fmt::Display for Lacking {
             ),
             Self::TooMany(count) => write!(
                 f,
-                "the account has {count} addresses that no object lists: too many to recognize a new one among them \
-                 without tags. Allow the token to use projects, or list existing addresses in spec.ips"
+                "the controller creates no address: the account has {count} addresses that no object lists, too many to \
+                 recognize a new one without projects. Allow the token to use projects, or list existing addresses in \
+                 spec.ips"
             ),
             Self::Unlisted(addresses) => write!(
                 f,
-                "the controller created {} for this object, but no object lists them; before it creates more, add those to \
-                 use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created",
+                "the controller created {} for this object, but no object lists them. It creates no more until each is in \
+                 spec.ips (to use it) or in the annotation netinfra.darkbrains.com/not-created (to ignore it)",
                 list(addresses, ADDRESSES_SHOWN_MAX)
             ),
             Self::TagsHidden => write!(
                 f,
-                "the credentials can no longer read projects, so the controller can't see the addresses it created: allow \
-                 that, so it can create more"
+                "the credentials can no longer read projects, so the controller can't find the addresses it created. \
+                 Grant read access to projects; until then it creates none"
             ),
             Self::NoRegion => write!(f, "set spec.region: the controller needs it to create addresses"),
             Self::Full(max) => write!(

@@ -306,7 +306,7 @@ impl ApiServer {
         self.lock().of_kind(kind).map(|(_, object)| Arc::clone(object)).collect()
     }
 
-    /// Returns all objects of a kind, and the version at which they are the present ones.
+    /// Returns all objects of a kind and the resourceVersion of that list.
     pub fn present(&self, kind: Kind) -> (Vec<Arc<Value>>, u64) {
         let store = self.lock();
         (store.of_kind(kind).map(|(_, object)| Arc::clone(object)).collect(), store.version)

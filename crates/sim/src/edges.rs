@@ -164,7 +164,7 @@ fn reach(
             // A request spends a moment in the client before it is sent.
             tokio::time::sleep(universe.in_client()).await;
             if is_change && fence.remaining().is_none() && !plan::sabotaged!(FenceOnlyAtTheStart) {
-                return Err(BoxError::from("not sent: the lease is no longer valid"));
+                return Err(BoxError::from("request not sent: the lease of this replica is no longer valid"));
             }
             if is_change && universe.is_doomed(Asked::Cloud(cloud), Death::Before) {
                 process.dies().await;
@@ -181,7 +181,7 @@ fn reach(
             let server_side = Arc::clone(&universe);
             tokio::spawn(async move {
                 let universe = server_side;
-                // For a late request the client sees a broken connection at once.
+                // The client of a late request (`Echo`) sees a broken connection at once.
                 let to = (fate != Fate::Echo).then_some(to);
                 tokio::time::sleep(out).await;
                 if fate == Fate::RequestLost {
@@ -260,7 +260,7 @@ async fn exchange(
     let is_watch = watch.as_ref().is_some_and(|watch| universe.api.has_kind(watch.kind.plural));
     let (number, sent) = (process.number, universe.elapsed());
     tokio::spawn(async move {
-        // For a late request the client sees a broken connection at once.
+        // The client of a late request (`Echo`) sees a broken connection at once.
         let to = (fate != Fate::Echo).then_some(to);
         tokio::time::sleep(out).await;
         let answer = match fate {

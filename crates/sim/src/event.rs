@@ -89,8 +89,9 @@ pub enum Event {
     },
     /// A tool resets the pool's list to its initial content.
     Unlist,
-    /// A person tries to make the controller release an address of somebody else: lists it in addition to `desiredIPs`
-    /// others, forges a status that says that the pool created it, and sets `policy.releaseCreated: WhenUnneeded`.
+    /// A person tries to make the controller release somebody else's address. The person adds it to a pool that already
+    /// lists `desiredIPs` addresses, forges a status that says that the pool created it, and sets
+    /// `policy.releaseCreated: WhenUnneeded`.
     ForgeCreated,
     /// A person deletes an object.
     Delete {
@@ -193,7 +194,7 @@ impl fmt::Display for Event {
 #[allow(missing_docs)]
 pub enum Asked {
     Cloud(Cloud),
-    /// All changes in Kubernetes except those of the Lease.
+    /// The apiserver, for changes of all objects except the Lease.
     Kubernetes,
     Lease,
 }

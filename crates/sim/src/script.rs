@@ -105,7 +105,7 @@ pub fn churn(seed: u64) -> Vec<(Duration, Event)> {
             };
             events.push((at, event));
         }
-        // By then some moves are finished and others are not.
+        // The next change comes while some moves are finished and others are still in flight.
         at += Duration::from_secs(grace(seed) + 8) + rng.up_to(Duration::from_secs(8));
         not_ready = 1 - not_ready;
     }

@@ -356,7 +356,7 @@ impl Universe {
 
 /// A process of the controller. It can be stopped, and its clock can be wrong.
 pub struct Process {
-    /// Its number. A restarted replica is a new process.
+    /// Its number, which is unique: a restarted replica is a new process with a new number.
     pub number: u64,
     universe: Arc<Universe>,
     /// Stops all of its tasks.

@@ -10,7 +10,8 @@ use tokio::time::Instant;
 /// How long objects count as known after the watch brought something, or after they were listed.
 const FRESH_FOR: Duration = Duration::from_secs(10);
 
-/// How long they count as known after a list that took longer. Otherwise a large kind would be listed again and again.
+/// How long objects count as known after their list is complete, even if the list took longer than `FRESH_FOR`.
+/// Otherwise a kind with many objects would be relisted continuously.
 const FRESH_AFTER_LONG_LIST: Duration = Duration::from_secs(3);
 
 /// After a silence, the watch may first bring what happened during the silence. How long that can take.

@@ -161,7 +161,7 @@ impl Reconciler {
         self.index.world.own_node = node;
     }
 
-    /// Sets the owner ID in the mark on DNS records. `None`: the UID of the namespace kube-system.
+    /// Sets the owner ID in the owner marks of DNS records. `None`: the UID of the namespace kube-system.
     pub fn sign_records_as(&mut self, owner: Option<Arc<str>>) {
         self.index.world.dns_owner = owner;
     }

@@ -72,12 +72,12 @@ pub enum Annotations {
     Only(&'static [&'static str]),
 }
 
-/// Lets the receiver ask for a list. Clones share the request.
+/// Lets the receiver of a watch's events request a relist. All clones share one pending request.
 #[derive(Clone, Debug, Default)]
 pub struct Relist(Arc<Notify>);
 
 impl Relist {
-    /// Asks for a list.
+    /// Requests a relist.
     pub fn ask(&self) {
         self.0.notify_one();
     }
@@ -118,7 +118,7 @@ enum End {
     Broken(kube::Error),
     /// It could not start, the apiserver refused it, or it was silent for too long.
     Failed(kube::Error),
-    /// The receiver asks for a list.
+    /// The receiver requested a relist.
     Asked,
     /// The receiver no longer exists.
     Unheard,

@@ -42,7 +42,7 @@ pub struct Tracked {
 pub struct Index {
     /// The input of the planner.
     pub world: World,
-    /// What writes need of each Cluster.
+    /// The data of each Cluster that the controller needs for its writes.
     pub clusters: BTreeMap<Key, Tracked>,
     /// The UID and version of each claim, as preconditions of its deletion.
     pub claims: BTreeMap<Key, ObjectMeta>,

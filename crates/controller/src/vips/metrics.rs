@@ -99,7 +99,7 @@ impl VipMetrics {
             )?,
             claims_pending: new.gauges(
                 "capi_vip_allocator_claims_pending",
-                "Claims for VIPs that wait for an address",
+                "Claims for VIPs that have no address yet",
                 &of_claims,
             )?,
             reconciled: new.counters(

@@ -385,7 +385,10 @@ async fn a_crd_that_drops_optional_status_fields_stops_nothing() {
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
     let events = rig.kubectl(&["get", "events", "-o", "json"]);
-    assert!(events.contains("the CRD drops status.addresses.since, status.summary"), "{events}");
+    assert!(
+        events.contains("the installed CRD is outdated and drops status.addresses.since, status.summary"),
+        "{events}"
+    );
     let before = status_writes(&rig);
     tokio::time::sleep(Duration::from_secs(5)).await;
     let written = status_writes(&rig) - before;

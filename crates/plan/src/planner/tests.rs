@@ -607,7 +607,7 @@ fn unknown_facts_cause_no_step_anywhere_in_their_scope() {
     check(
         "a1 unknown | a2 free | n1 | n2",
         expect![
-            "a1 is in an unknown state and is not moved: the cloud did not answer, a2 is in an unknown state and is not moved: another address of the account is in an unknown state, and may be on any node"
+            "a1 is in an unknown state and is not moved: the cloud did not answer, a2 is in an unknown state and is not moved: another address of the account is in an unknown state, and may be attached to any node"
         ],
     );
     for holder in ["n1 cordoned empty holds a2", "n1 notready 500 holds a2", "n1 unmatched holds a2"] {
@@ -630,17 +630,21 @@ fn an_unknown_address_that_is_not_used_blocks_all_nodes_too() {
 fn if_no_node_can_take_it_only_a_drained_node_loses_its_address() {
     check(
         "n1 notready 500 holds a1",
-        expect!["a1 should leave n1 (the node is NotReady), but no other node can take it yet"],
+        expect![
+            "a1 stays on n1 although it should move (the node is NotReady): no other node can take it yet"
+        ],
     );
     check(
         "n1 unmatched holds a1",
         expect![
-            "a1 should leave n1 (the node does not match the selectors), but no other node can take it yet"
+            "a1 stays on n1 although it should move (the node does not match the selectors): no other node can take it yet"
         ],
     );
     check(
         "a1 left",
-        expect!["a1 should leave left (the node no longer exists), but no other node can take it yet"],
+        expect![
+            "a1 stays on left although it should move (the node no longer exists): no other node can take it yet"
+        ],
     );
 }
 
@@ -736,12 +740,12 @@ fn n4_an_address_in_another_region_than_its_nodes_is_reported() {
     for only in ["n1", "n1 | n2 region elsewhere unmatched"] {
         check(
             &format!("{only} | a1 of elsewhere"),
-            expect!["a1 is attached to no VM: it is in region elsewhere, and all matching nodes are in r"],
+            expect!["a1 can't be attached: it is in region elsewhere, but all matching nodes are in r"],
         );
     }
     check(
         "n1 | n2 region s cordoned | a1 of elsewhere",
-        expect!["a1 is attached to no VM: it is in region elsewhere, and all matching nodes are in r, s"],
+        expect!["a1 can't be attached: it is in region elsewhere, but all matching nodes are in r, s"],
     );
     // A NotReady node in that region, or one whose region is unknown, may take it later.
     for could in ["n2 region elsewhere notready 9", "n2 region - notready 9"] {
@@ -774,8 +778,8 @@ fn an_address_that_its_cloud_cant_attach_is_reported() {
 fn a_ptr_name_is_saved_before_its_address_is_detached() {
     let moves = "n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2";
     check(moves, expect!["detach a1 from n1"]);
-    check(&format!("{moves} | a1 named x"), expect!["save the PTR name x of a1"]);
-    check(&format!("{moves} | a1 named x | a1 kept y"), expect!["save the PTR name x of a1"]);
+    check(&format!("{moves} | a1 named x"), expect!["save the PTR name x of a1 in the status"]);
+    check(&format!("{moves} | a1 named x | a1 kept y"), expect!["save the PTR name x of a1 in the status"]);
     check(&format!("{moves} | a1 named x | a1 kept x"), expect!["detach a1 from n1"]);
     let steps = plan(&world("n1 cordoned | n2 | a1 moves n1 -> n2 | a1 kept x"), now()).steps;
     let [Step { action: Action::Attach(_), ptr, .. }] = steps.as_slice() else { panic!("{steps:?}") };
@@ -842,7 +846,7 @@ fn f4_a_floating_ip_is_detached_only_when_another_node_needs_it() {
         check(
             lingers,
             expect![
-                "a1 should leave n1 (no matching pod on the node is Ready), but no other node can take it yet"
+                "a1 stays on n1 although it should move (no matching pod on the node is Ready): no other node can take it yet"
             ],
         );
     }
@@ -914,12 +918,12 @@ fn f5_the_next_assignment_waits_until_the_cool_off_ends() {
     check("cooloff 20 | assigned 20 | n1 | n2 | a1 free | a2 free", expect!["begin to attach a1 to n1"]);
     check(
         "cooloff 20 | assigned 5 | n1 | a1 free",
-        expect!["a1 waits: the cool-off ends at 1970-01-12T13:46:55Z"],
+        expect!["a1 waits: the cool-off (assignmentCoolOffSeconds) ends at 1970-01-12T13:46:55Z"],
     );
     check("cooloff 20 | n1 | n2 | a1 free | a1 moves - -> n1 | a2 free", expect!["attach a1 to n1"]);
     check(
         "cooloff 18446744073709551615 | assigned 5 | n1 | a1 free",
-        expect!["a1 waits: the cool-off ends at 9999-12-30T22:00:00.999999999Z"],
+        expect!["a1 waits: the cool-off (assignmentCoolOffSeconds) ends at 9999-12-30T22:00:00.999999999Z"],
     );
     let asked = plan(&world("cooloff 20 | assigned 5 | n1 | a1 free"), now()).ask_again;
     assert_eq!(asked, Some(now() + Duration::from_secs(15)));
@@ -1071,10 +1075,7 @@ fn few_addresses_are_detached_at_once_by_moves_that_can_wait() {
         .collect();
     assert_eq!(queued.len(), crowd - max, "the others report that they wait");
     assert!(
-        queued[0]
-            .1
-            .to_string()
-            .starts_with("stays where it is until the account has capacity to move it to n"),
+        queued[0].1.to_string().starts_with("still works on its current VM; its move to n"),
         "{}",
         queued[0].1
     );
@@ -1168,7 +1169,9 @@ fn a_repeated_attach_that_fails_detaches_nothing() {
     check("n1 refuses notready 99 holds a1 | n2 | a1 unconfirmed", expect!["begin to move a1 from n1 to n2"]);
     check(
         "n1 refuses notready 99 holds a1 | a1 unconfirmed",
-        expect!["a1 should leave n1 (the node is NotReady), but no other node can take it yet"],
+        expect![
+            "a1 stays on n1 although it should move (the node is NotReady): no other node can take it yet"
+        ],
     );
 }
 
@@ -1443,13 +1446,13 @@ fn a_created_address_that_no_object_lists_is_not_replaced() {
     check(
         "creates | desired 3 | n1 holds a1 | a7 tagged | a9 tagged",
         expect![
-            "a1 on n1, the controller created a7, a9 for this object, but no object lists them; before it creates more, add those to use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+            "a1 on n1, the controller created a7, a9 for this object, but no object lists them. It creates no more until each is in spec.ips (to use it) or in the annotation netinfra.darkbrains.com/not-created (to ignore it)"
         ],
     );
     check(
         "creates | desired 3 | a7 tagged | observe",
         expect![
-            "the controller created a7 for this object, but no object lists them; before it creates more, add those to use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+            "the controller created a7 for this object, but no object lists them. It creates no more until each is in spec.ips (to use it) or in the annotation netinfra.darkbrains.com/not-created (to ignore it)"
         ],
     );
     // An address with an unfinished move is unlisted too, and so is one that was removed during a creation.
@@ -1457,7 +1460,7 @@ fn a_created_address_that_no_object_lists_is_not_replaced() {
     check(
         "creates | desired 3 | creating | a9 tagged",
         expect![
-            "the controller created a9 for this object, but no object lists them; before it creates more, add those to use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+            "the controller created a9 for this object, but no object lists them. It creates no more until each is in spec.ips (to use it) or in the annotation netinfra.darkbrains.com/not-created (to ignore it)"
         ],
     );
     check("creates | desired 3 | a7 tagged | a7 disowned", expect!["begin to create addresses, tagged tag"]);
@@ -1479,13 +1482,13 @@ fn a_creation_needs_a_complete_listing_after_its_entry() {
     check(
         "creates | desired 1 | creating | hidden | n1 holds a1",
         expect![
-            "a1 on n1, the credentials can no longer read projects, so the controller can't see the addresses it created: allow that, so it can create more"
+            "a1 on n1, the credentials can no longer read projects, so the controller can't find the addresses it created. Grant read access to projects; until then it creates none"
         ],
     );
     check(
         "creates untagged | tagged-before | desired 2 | n1 holds a1 | a7 elsewhere",
         expect![
-            "a1 on n1, the credentials can no longer read projects, so the controller can't see the addresses it created: allow that, so it can create more"
+            "a1 on n1, the credentials can no longer read projects, so the controller can't find the addresses it created. Grant read access to projects; until then it creates none"
         ],
     );
     check(
@@ -1559,7 +1562,7 @@ fn an_address_without_the_providers_mark_is_not_released() {
         check(
             spare,
             expect![
-                "a1 on n1, a2 is not released: the provider does not show this object's mark on it; release it there, or remove it from spec.ips"
+                "a1 on n1, a2 is not released: at the provider it has no tag, label or project of this object; release it there, or remove it from spec.ips"
             ],
         );
     }
@@ -1574,7 +1577,7 @@ fn an_address_without_the_providers_mark_is_not_released() {
     // The mark was read before the entry was written.
     check(
         "desired 1 | releases | n1 holds a1 | a2 made | a2 released | a2 stale",
-        expect!["a1 on n1, a2 is beyond spec.desiredIPs, and is being released"],
+        expect!["a1 on n1, a2 is beyond spec.desiredIPs: the controller is releasing it"],
     );
 }
 
@@ -1583,7 +1586,7 @@ fn a_release_continues_only_while_its_conditions_hold() {
     check("desired 1 | releases | n1 holds a1 | a2 made | a2 released", expect!["release a2"]);
     check(
         "desired 1 | releases | n1 holds a1 | a2 made | a2 released | a2 busy",
-        expect!["a1 on n1, a2 is beyond spec.desiredIPs, and is being released"],
+        expect!["a1 on n1, a2 is beyond spec.desiredIPs: the controller is releasing it"],
     );
     let begun = plan(&world("desired 1 | releases | n1 holds a1 | a2 made | a2 free"), now()).steps;
     assert!(begun.iter().any(|step| matches!(&step.action, Action::Begin(entry) if entry.releases)));
@@ -1879,13 +1882,13 @@ fn f4_an_unmatched_address_leaves_the_name_unless_it_is_moving() {
     check(
         left,
         expect![
-            "a1 on n1, a2 should leave n2 (no matching pod on the node is Ready), but no other node can take it yet, name contains a1, a2"
+            "a1 on n1, a2 stays on n2 although it should move (no matching pod on the node is Ready): no other node can take it yet, name contains a1, a2"
         ],
     );
     check(
         &format!("{left} | a2 unmatched 1"),
         expect![
-            "a1 on n1, a2 should leave n2 (no matching pod on the node is Ready), but no other node can take it yet, name contains a1, a2"
+            "a1 on n1, a2 stays on n2 although it should move (no matching pod on the node is Ready): no other node can take it yet, name contains a1, a2"
         ],
     );
     check(&format!("{left} | a2 unmatched 2"), expect!["publish A hello.example.com at digitalocean: a1"]);
@@ -1936,7 +1939,7 @@ fn a_name_is_never_emptied() {
     check(
         "floating | publishes | n1 empty holds a1 | a1 unmatched 2 | record ours a1",
         expect![
-            "a1 should leave n1 (no matching pod on the node is Ready), but no other node can take it yet, name still contains a1: no address is on a matching node, and the controller never empties a name"
+            "a1 stays on n1 although it should move (no matching pod on the node is Ready): no other node can take it yet, name still contains a1: no address is on a matching node, and the controller does not remove the last addresses of a name"
         ],
     );
     check(
@@ -1993,7 +1996,7 @@ fn a_deleted_object_leaves_its_name_to_another_object() {
     check(
         "floating | publishes | deleted detaching | younger publishes | record ours a1 | a1 free",
         expect![
-            "a1 stays as it is: the object is being deleted, name stays as it is: the object is being deleted, name of younger still contains a1: no address is on a matching node, and the controller never empties a name"
+            "a1 stays as it is: the object is being deleted, name stays as it is: the object is being deleted, name of younger still contains a1: no address is on a matching node, and the controller does not remove the last addresses of a name"
         ],
     );
     check(
@@ -2012,7 +2015,9 @@ fn the_records_of_a_dns_name_are_read_again_after_a_while() {
     check("floating | publishes | n1 holds a1 | record busy", expect!["a1 on n1, name is being published"]);
     check(
         "floating | publishes | n1 holds a1 | record failed",
-        expect!["a1 on n1, name could not be read or written: no answer; next retry at 1970-01-12T13:46:45Z"],
+        expect![
+            "a1 on n1, name may be out of date: the controller could not read or write it: no answer; next retry at 1970-01-12T13:46:45Z"
+        ],
     );
 }
 

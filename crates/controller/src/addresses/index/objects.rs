@@ -146,7 +146,10 @@ impl Index {
         if is_new && tracked.refused_until.is_none() {
             tracing::warn!(object = %key, %dropped, "the CRD drops optional status fields: apply the CRDs of this version");
         }
-        let note = format!("the CRD drops {dropped}, so {consequence}: apply the CRDs of this version");
+        let note = format!(
+            "the installed CRD is outdated and drops {dropped}, so {consequence}: apply the CRDs of this controller \
+             version"
+        );
         tracked.dropped_fields = dropped;
         self.set_object(answered);
         self.refresh(key);
@@ -263,7 +266,8 @@ impl Index {
         self.world.set_pool(pool);
     }
 
-    /// Copies the journal and the created addresses into a pool.
+    /// Copies what the index knows about an object into its new pool: its journal, its created and adopted addresses,
+    /// and PTR names that the CRD drops.
     fn remember(&mut self, pool: &mut Pool) {
         let learnt = self.tick();
         let Some(tracked) = self.objects.get(&pool.key) else { return };
@@ -280,7 +284,7 @@ impl Index {
         }
     }
 
-    /// Makes the pool of an object from the object, all nodes and all pods.
+    /// Rebuilds the pool of an object from the object, the nodes and the pods.
     pub(super) fn rebuild(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
         let Parsed { mut pool, provider, selection, mut refusal, record_refusal, age_max } = tracked.parsed();

@@ -59,7 +59,7 @@ fn a_dropped_optional_field_is_reported_once_and_stops_nothing() {
     let (sent, stored) = (json!({"addresses": [described]}), json!({"addresses": [address]}));
     let (key, sent, stored) = written(&index, sent, stored);
     let note = index.observe_written(&key, &sent, stored).unwrap();
-    assert!(note.starts_with("the CRD drops status.addresses.message,"), "{note}");
+    assert!(note.starts_with("the installed CRD is outdated and drops status.addresses.message,"), "{note}");
     let tracked = &index.objects[&key];
     assert!(tracked.refused_until.is_none());
     assert!(
