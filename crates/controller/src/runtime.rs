@@ -14,7 +14,6 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use plan::{DnsProvider, Epoch, NodeName, leadership};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 
 use crate::addresses::execute::Executor;
 use crate::addresses::metrics::AddressMetrics;
@@ -217,11 +216,10 @@ pub async fn control(
     drivers.records.insert(DnsProvider::ExternalDns, Arc::new(external_dns));
     let (mut watches_of_addresses, mut watches_of_vips) = (None, Tasks::default());
     let addresses = options.keeps_addresses.then(|| {
-        let (to, seen) = mpsc::unbounded_channel();
-        let watches = watches_of_addresses.insert(Watches::start(&watching, &to));
+        let (watches, inbox) = Watches::start(&watching);
+        watches_of_addresses = Some(watches);
         let mut addresses = Reconciler::new(
-            seen,
-            watches.relists(),
+            inbox,
             Clouds::new(drivers.addresses.clone()),
             Executor::new(drivers, options.takeover, writing.clone(), Arc::clone(&fence)),
             Reporter::new(writing.clone(), Arc::clone(&fence), &options.identity),
@@ -243,18 +241,25 @@ pub async fn control(
     });
     let mut parts = Reconcilers { addresses, vips, metrics: metrics.process };
     let asked_to_stop = asked_to_stop.shared();
+    let watches_end = async {
+        tokio::select! {
+            ended = of(&mut watches_of_addresses, async |watches| watches.ended().await) => ended,
+            Some(Ok(ended)) = watches_of_vips.next() => ended,
+            else => std::future::pending().await,
+        }
+    };
     if !options.keeps_addresses && options.vips.as_ref().is_none_or(|vips| !vips.allocates) {
         // A process that only serves the runtime extension does not take part in leader election.
         let answer = async {
             parts.until_complete().await;
             parts.stand_by().await;
         };
-        tokio::select! {
+        return tokio::select! {
             biased;
-            () = answer => {}
-            () = asked_to_stop => {}
-        }
-        return Ok(());
+            ended = watches_end => Err(why_it_ends(ended)),
+            () = answer => Ok(()),
+            () = asked_to_stop => Ok(()),
+        };
     }
     let namespace = options.namespace.clone().unwrap_or_else(|| options.lease.0.clone());
     let of_lease = lease::Options {
@@ -264,20 +269,20 @@ pub async fn control(
         flipop_namespace: options.keeps_addresses.then_some(namespace),
     };
     let mut candidate = Candidate::new(leasing, watching.watches, of_lease, clock, fence);
-    let watches_end = async {
-        tokio::select! {
-            ended = of(&mut watches_of_addresses, async |watches| watches.ended().await) => ended,
-            Some(Ok(ended)) = watches_of_vips.next() => ended,
-            else => std::future::pending().await,
-        }
-    };
     tokio::select! {
         biased;
-        ended = watches_end => match ended {
-            Ended::Restored => bail!("etcd was restored from an older copy; restarting to read everything again"),
-            Ended::NotServed | Ended::Unheard => bail!("the watches stopped"),
-        },
+        ended = watches_end => Err(why_it_ends(ended)),
         ended = lead(&mut candidate, &mut parts, &options, asked_to_stop) => ended,
+    }
+}
+
+/// The error with which the process ends when a watch can't continue.
+fn why_it_ends(ended: Ended) -> anyhow::Error {
+    match ended {
+        Ended::Restored => {
+            anyhow!("etcd was restored from an older copy; restarting to read everything again")
+        }
+        Ended::NotServed | Ended::Unheard => anyhow!("the watches stopped"),
     }
 }
 

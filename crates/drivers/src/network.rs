@@ -213,6 +213,7 @@ mod tests {
         let url = format!("http://{}/", listener.local_addr().unwrap());
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
+            _ = stream.read(&mut [0; 1_024]).await.unwrap();
             stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
             // Ends when the client closes the connection.
             while stream.write_all(&[b' '; 1 << 16]).await.is_ok() {}

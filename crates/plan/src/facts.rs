@@ -34,7 +34,7 @@ pub struct Kinds {
     pub pods: bool,
     /// The owners of pods: workloads and ReplicaSets.
     pub owners: bool,
-    /// NetIPAllocations and FloatingIPPools. One that is unknown may own an address.
+    /// Our own kinds. An object that is unknown may own an address or a DNS name.
     pub pools: bool,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for Kinds {
             (nodes, "nodes"),
             (pods, "pods"),
             (owners, "owners of pods"),
-            (pools, "NetIPAllocations and FloatingIPPools"),
+            (pools, "NetIPAllocations or FloatingIPPools"),
         ];
         let names: Vec<_> = all.iter().filter(|(is_in, _)| *is_in).map(|(_, name)| *name).collect();
         f.write_str(&names.join(", "))

@@ -78,6 +78,11 @@ use crate::{
     Tenancy, Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
 };
 
+/// The message while the controller can't read kinds of objects that a decision depends on.
+fn unread_message(unread: Kinds) -> Arc<str> {
+    format!("the controller can't read {unread} from the apiserver at present").into()
+}
+
 /// Why it is unknown whether an address is on the VM that the cloud reports as its holder.
 const DOUBTFUL: &str = "the provider reports it on its VM, but the call that should attach it there failed; the controller attaches it again";
 
@@ -578,7 +583,9 @@ impl<'a> Planner<'a> {
                 self.wait_for_confirmation(step);
                 continue;
             }
-            match step.action.cuts_off().is_some_and(|vm| self.world.is_spared(vm)) {
+            // Another leader would hold back an outdated step, too.
+            let is_spared = step.action.cuts_off().is_some_and(|vm| self.world.is_spared(vm));
+            match is_spared && !self.is_outdated(&step) {
                 true => self.plan.hands_over = true,
                 false => actions.add(step, self.world),
             }
@@ -684,34 +691,62 @@ impl<'a> Planner<'a> {
         }
         let mut steps = std::mem::take(&mut self.plan.steps);
         steps.retain(|step| {
-            let needed = self.depends_on(step);
-            let (silent, unread) = (needed.and(silent), needed.and(unread));
+            let (silent, unread) = self.outdated(step);
             if unread.has_some() {
-                let why = format!("the controller can't read {unread} from the apiserver at present");
-                self.set_verdict(&step.pool, step.address, Verdict::Unknown(why.into()));
+                self.set_verdict(&step.pool, step.address, Verdict::Unknown(unread_message(unread)));
             } else if silent.has_some() {
-                self.plan.relist.add(silent);
-                self.plan.awaits_list.insert(step.pool.clone());
+                self.await_list(&step.pool, silent);
             }
-            !silent.has_some() && !unread.has_some()
+            let is_held_back = silent.has_some() || unread.has_some();
+            if is_held_back {
+                self.plan.marks.uncertain.insert(step.pool.kind);
+            }
+            !is_held_back
         });
         self.plan.steps = steps;
     }
 
-    /// The kinds of objects that decide whether a step is right: none, unless it starts a move, takes an address from the
-    /// VM that holds it, or releases it.
+    /// Asks for a list of kinds whose watch has been silent. Until then the status of the pool stays as it is.
+    fn await_list(&mut self, pool: &PoolKey, silent: Kinds) {
+        self.plan.relist.add(silent);
+        self.plan.awaits_list.insert(pool.clone());
+    }
+
+    /// Whether a step depends on objects that may have changed unseen.
+    fn is_outdated(&self, step: &Step) -> bool {
+        let (silent, unread) = self.outdated(step);
+        silent.has_some() || unread.has_some()
+    }
+
+    /// The kinds that a step depends on and whose watch has been silent, and those that the controller can't read.
+    fn outdated(&self, step: &Step) -> (Kinds, Kinds) {
+        let needed = self.depends_on(step);
+        let silent = match step.action {
+            // The write of the journal fails if the object has changed.
+            Action::Begin(_) => Kinds { pools: false, ..self.world.silent },
+            // If this is wrong, the next plan starts the move again.
+            Action::Abandon => Kinds::default(),
+            _ => self.world.silent,
+        };
+        (needed.and(silent), needed.and(self.world.unread))
+    }
+
+    /// The kinds of objects that decide whether a step is right: none, unless it starts or abandons a move, takes an
+    /// address from the VM that holds it, or releases it.
     fn depends_on(&self, step: &Step) -> Kinds {
         let Some(pool) = self.world.pool(&step.pool) else { return Kinds::default() };
-        let is_held = || {
-            let fact = self.world.fact(&step.scope, step.address);
-            fact.is_none_or(|fact| fact.holding != Holding::Free)
+        let fact = self.world.fact(&step.scope, step.address);
+        let is_held = fact.is_none_or(|fact| fact.holding != Holding::Free);
+        // The holder of an urgent move may have recovered. Then pods may decide again whether it keeps the address.
+        let of_move = |entry: &Move| {
+            let is_voluntary = entry.is_voluntary || !moves::is_urgent(self.world, entry, fact);
+            pool.tenancy.depends_on(is_voluntary)
         };
         match (&step.action, pool.entry(step.address)) {
             (Action::Begin(entry), _) => Kinds { pools: true, ..pool.tenancy.depends_on(entry.is_voluntary) },
-            (Action::Detach(_), Some(entry)) => pool.tenancy.depends_on(entry.is_voluntary),
-            (Action::Attach(_) | Action::Replace(_), Some(entry)) if is_held() => {
-                pool.tenancy.depends_on(entry.is_voluntary)
-            }
+            (Action::Detach(_), Some(entry)) => of_move(entry),
+            (Action::Attach(_) | Action::Replace(_), Some(entry)) if is_held => of_move(entry),
+            (Action::Abandon, Some(entry)) => pool.tenancy.depends_on(entry.is_voluntary),
             (Action::Release(_), _) => Kinds { pools: true, ..Kinds::default() },
             _ => Kinds::default(),
         }
@@ -735,10 +770,10 @@ impl<'a> Planner<'a> {
             let next = evictions::next(self.world, member, &self.plan, &self.holding, &busy, self.now);
             let pool = &member.pool.key;
             self.ask_again(next.ask_again);
-            if let Some(node) = next.from {
-                self.plan.relist.add(self.world.silent);
-                if !self.world.silent.has_some() && !self.world.unread.has_some() {
-                    self.plan.evictions.push(Eviction { pool: pool.clone(), node });
+            if let Some(node) = next.from.filter(|_| !self.world.unread.has_some()) {
+                match self.world.silent.has_some() {
+                    true => self.plan.relist.add(self.world.silent),
+                    false => self.plan.evictions.push(Eviction { pool: pool.clone(), node }),
                 }
             }
             self.plan
@@ -831,6 +866,13 @@ impl<'a> Planner<'a> {
                 ),
             );
         }
+        let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
+        let needed = Kinds { pools: true, ..pool.tenancy.depends_on(is_voluntary) };
+        let unread = needed.and(self.world.unread);
+        if unread.has_some() {
+            self.plan.marks.uncertain.insert(pool.key.kind);
+            return (None, Verdict::Unknown(unread_message(unread)));
+        }
         if let Some(pause) = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until) {
             self.ask_again(Some(pause.until));
             return (None, Verdict::Waits(Waits::ForRetry(pause.clone())));
@@ -860,11 +902,16 @@ impl<'a> Planner<'a> {
                     return self.ask_for_again(pool, address, holder);
                 }
                 Some(HeldBy { vm, node, why, .. }) => {
+                    // The node loses its mark, so this must not rest on outdated objects either.
+                    let silent = needed.and(Kinds { pools: false, ..self.world.silent });
+                    if node.is_some() && silent.has_some() {
+                        self.await_list(&pool.key, silent);
+                        self.plan.marks.uncertain.insert(pool.key.kind);
+                    }
                     return (None, Verdict::NoMatch(vm.clone(), node.clone(), *why));
                 }
             }
         }
-        let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
         let from = holder.map(|holder| holder.vm).or_else(|| self.left(pool, address, to.as_ref()).cloned());
         if let Some(waits) = self.held_back(rank, pool, is_voluntary, to.is_some()) {
             return (None, Verdict::Waits(waits));

@@ -20,8 +20,9 @@
 //!                              otherwise                    leave it            Left
 //! no address should be in it                                leave it            LastKept, Nothing
 //! it contains what it should, with this controller's mark   leave it            Yes
-//! an address would leave it, and the controller can't read
-//!   nodes or pods, or their watch has been silent           list these again    Publishing
+//! the controller can't read nodes or pods                   leave it            Publishing
+//! an address would leave it, and the watch of nodes or pods
+//!   has been silent                                         list these again    Publishing
 //! otherwise                                                 write it            Publishing, or Would
 //! ```
 //!
@@ -187,10 +188,7 @@ fn next(
         return match (pool.policy.detaches_on_delete, is_ours) {
             (false, _) => RecordDecision::without_action(Published::Left),
             (true, false) => RecordDecision::without_action(Published::Gone),
-            (true, true) => RecordDecision {
-                action: (!is_reading).then(|| RecordAction::Remove(fact.set.clone())),
-                ..RecordDecision::without_action(Published::Publishing)
-            },
+            (true, true) => remove(world, &fact.set, is_reading),
         };
     }
     let kept = wanted.kept.intersection(values);
@@ -210,13 +208,23 @@ fn next(
     }
     let needed = pool.tenancy.depends_on(false);
     let (silent, unread) = (needed.and(world.silent), needed.and(world.unread));
-    if (silent.has_some() || unread.has_some()) && !values.is_subset(&target) {
+    if unread.has_some() || (silent.has_some() && !values.is_subset(&target)) {
         let verdict = RecordDecision::without_action(Published::Publishing);
         return RecordDecision { relist: silent, ..verdict };
     }
     let new = RecordSet { values: target, ttl: publication.ttl, owner: Some(Arc::clone(us)) };
     let action = (!is_reading).then(|| RecordAction::Write { old: fact.set.clone(), new });
     RecordDecision { action, ..RecordDecision::without_action(Published::Publishing) }
+}
+
+/// Removes the records of an object that is being deleted, unless another object may want the name now.
+fn remove(world: &World, set: &RecordSet, is_reading: bool) -> RecordDecision {
+    let may_remove = !is_reading && !world.silent.pools && !world.unread.pools;
+    RecordDecision {
+        action: may_remove.then(|| RecordAction::Remove(set.clone())),
+        relist: Kinds { pools: world.silent.pools, ..Kinds::default() },
+        ..RecordDecision::without_action(Published::Publishing)
+    }
 }
 
 fn wanted(world: &World, member: &Member, publication: &Publication, plan: &Plan, now: Timestamp) -> Wanted {

@@ -160,7 +160,7 @@ pub struct ApiServer {
     changed: Arc<Notify>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Store {
     objects: BTreeMap<(&'static str, String, String), Arc<Value>>,
     /// CRDs that people have deleted or installed. All other kinds exist from the beginning.
@@ -173,6 +173,9 @@ struct Store {
     uids: u64,
     now: Timestamp,
 }
+
+/// A copy of everything that an apiserver stores.
+pub struct Backup(Store);
 
 /// The CRD of a kind.
 #[derive(Clone, Copy, Default)]
@@ -310,6 +313,17 @@ impl ApiServer {
     pub fn present(&self, kind: Kind) -> (Vec<Arc<Value>>, u64) {
         let store = self.lock();
         (store.of_kind(kind).map(|(_, object)| Arc::clone(object)).collect(), store.version)
+    }
+
+    /// A copy of everything, like a backup of etcd.
+    pub fn backup(&self) -> Backup {
+        Backup(self.lock().clone())
+    }
+
+    /// Replaces everything by an earlier copy. Versions go back, and watches from later versions get nothing.
+    pub fn restore(&self, Backup(store): Backup) {
+        *self.lock() = store;
+        self.changed.notify_waiters();
     }
 
     /// The list of a kind as it was at a time.

@@ -191,7 +191,7 @@ fn silence(rng: &mut Rng) -> Event {
 
 /// Half of the time longer than a watch is resumed.
 fn unreadable(rng: &mut Rng) -> Event {
-    Event::Unreadable { plural: *rng.pick(&READ), seconds: 5 + rng.roll(60) }
+    Event::Unreadable { plural: rng.pick(&READ), seconds: 5 + rng.roll(60) }
 }
 
 /// Kinds that moves depend on.
@@ -259,7 +259,7 @@ fn event(rng: &mut Rng, mood: Mood) -> Event {
         41 if rng.one_in(2) => Event::DeleteKind { cloud },
         42 => silence(rng),
         43 => unreadable(rng),
-        44 => Event::StaleList { plural: *rng.pick(&READ), seconds: 5 + rng.roll(60) },
+        44 => Event::StaleList { plural: rng.pick(&READ), seconds: 5 + rng.roll(60) },
         _ => cloud_fault(rng, cloud),
     }
 }

@@ -7,35 +7,25 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long objects count as known after the watch brought something, or after they were listed.
+/// How long objects count as fresh after the watch brought something, or after they were listed.
 const FRESH_FOR: Duration = Duration::from_secs(10);
 
-/// How long objects count as known after their list is complete, even if the list took longer than `FRESH_FOR`.
-/// Otherwise a kind with many objects would be relisted continuously.
+/// How long objects count as fresh after a list that took longer. Otherwise a kind with many objects would be listed
+/// again and again.
 const FRESH_AFTER_LONG_LIST: Duration = Duration::from_secs(3);
 
-/// After a silence, the watch may first bring what happened during the silence. How long that can take.
-const CATCHES_UP_WITHIN: Duration = Duration::from_secs(1);
-
 /// How recent the known objects of a kind are.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Freshness {
-    /// Until when they count as known.
+    /// Until when they count as fresh.
     until: Option<Instant>,
-    last_event: Option<Instant>,
-    /// Until when an event may be as old as the silence before it.
-    catches_up_until: Option<Instant>,
 }
 
 impl Freshness {
-    /// Processes an event of the watch.
+    /// Processes an event of the watch. After a silence, events may be as old as the silence, so they don't end it.
     pub(crate) fn heard(&mut self, now: Instant) {
-        if self.last_event.is_none_or(|last| now >= last + FRESH_FOR) {
-            self.catches_up_until = Some(now + CATCHES_UP_WITHIN);
-        }
-        self.last_event = Some(now);
-        if self.catches_up_until.is_none_or(|until| now >= until) {
-            self.until = self.until.max(Some(now + FRESH_FOR));
+        if !self.is_silent(now) {
+            self.until = Some(now + FRESH_FOR);
         }
     }
 
@@ -73,18 +63,19 @@ mod tests {
     #[test]
     fn a_watch_that_brings_events_is_not_silent() {
         let mut nodes = Freshness::default();
-        (0..60).step_by(5).for_each(|at| nodes.heard(after(at)));
+        nodes.listed(after(0), after(0));
+        (5..60).step_by(5).for_each(|at| nodes.heard(after(at)));
         assert_eq!([64, 65].map(|at| nodes.is_silent(after(at))), [false, true]);
     }
 
     #[test]
-    fn the_first_events_after_a_silence_may_be_old() {
+    fn only_a_list_ends_a_silence() {
         let mut nodes = Freshness::default();
         nodes.listed(after(0), after(0));
-        nodes.heard(after(30));
-        nodes.heard(after(30));
-        assert!(nodes.is_silent(after(30)));
-        nodes.heard(after(31));
-        assert!(!nodes.is_silent(after(31)));
+        (30..60).for_each(|at| nodes.heard(after(at)));
+        assert!(nodes.is_silent(after(60)), "these events may be as old as the silence");
+        nodes.listed(after(60), after(60));
+        nodes.heard(after(65));
+        assert_eq!([74, 75].map(|at| nodes.is_silent(after(at))), [false, true]);
     }
 }

@@ -36,6 +36,9 @@ use crate::providers::listings::ListRequest;
 /// The kinds of owners of pods.
 const OWNERS: [Kind; 4] = [Kind::Deployments, Kind::ReplicaSets, Kind::StatefulSets, Kind::DaemonSets];
 
+/// Our own kinds.
+const OURS: [Kind; 3] = [Kind::NetIPAllocations, Kind::FloatingIPPools, Kind::NodeDNSRecordSets];
+
 /// Everything that the controller has observed.
 #[derive(Default)]
 pub struct Index {
@@ -58,8 +61,8 @@ pub struct Index {
     known: BTreeSet<Kind>,
     /// Kinds whose objects were all in the cache at some time.
     listed: BTreeSet<Kind>,
-    freshness_of_nodes: Freshness,
-    freshness_of_pods: Freshness,
+    /// How recent the known objects of each kind are.
+    freshness: BTreeMap<Kind, Freshness>,
     /// Until when reads from a provider may not show the previous leader's changes.
     stale_until: BTreeMap<Provider, Instant>,
     tick: u64,
@@ -111,14 +114,16 @@ impl Index {
                 });
             }
             Observed::Listed(kind, began) => {
-                if let Some(freshness) = self.freshness(kind) {
-                    freshness.listed(began, Instant::now());
-                }
+                self.freshness.entry(kind).or_default().listed(began, Instant::now());
             }
             Observed::Unsure(kind) => _ = self.known.remove(&kind),
             // If the CRD was deleted, its objects may still exist or be restored. Without objects nothing is missing.
             Observed::Absent(kind) if self.has_some(kind) => _ = self.known.remove(&kind),
-            Observed::Absent(kind) => self.know(kind),
+            Observed::Absent(kind) => {
+                // There is nothing to list.
+                self.freshness.remove(&kind);
+                self.know(kind);
+            }
         }
     }
 
@@ -131,8 +136,8 @@ impl Index {
     fn heard(&mut self, kind: Kind, is_list: bool) {
         if is_list {
             self.know(kind);
-        } else if let Some(freshness) = self.freshness(kind) {
-            freshness.heard(Instant::now());
+        } else {
+            self.freshness.entry(kind).or_default().heard(Instant::now());
         }
     }
 
@@ -167,22 +172,22 @@ impl Index {
         }
     }
 
-    /// How recent the objects of a kind are, if the planner needs to know.
-    fn freshness(&mut self, kind: Kind) -> Option<&mut Freshness> {
-        match kind {
-            Kind::Nodes => Some(&mut self.freshness_of_nodes),
-            Kind::Pods => Some(&mut self.freshness_of_pods),
-            _ => None,
-        }
-    }
-
     /// Tells the planner which kinds can't be read, and which watches are silent.
     pub fn note_outdated(&mut self) {
         let now = Instant::now();
-        let (nodes, pods) = (self.freshness_of_nodes.is_silent(now), self.freshness_of_pods.is_silent(now));
+        // A kind that can't be read is not silent: a list would not help.
+        let is_silent = |kind: &Kind| {
+            let is_silent = |freshness: &Freshness| freshness.is_silent(now);
+            self.known.contains(kind) && self.freshness.get(kind).is_some_and(is_silent)
+        };
         self.world.silent = match plan::sabotaged!(SilentWatchTrusted) {
             true => Kinds::default(),
-            false => Kinds { nodes, pods, ..Kinds::default() },
+            false => Kinds {
+                nodes: is_silent(&Kind::Nodes),
+                pods: is_silent(&Kind::Pods),
+                owners: OWNERS.iter().any(is_silent),
+                pools: OURS.iter().any(is_silent),
+            },
         };
         let is_unread = |kind: &Kind| !self.known.contains(kind);
         let unread = Kinds {

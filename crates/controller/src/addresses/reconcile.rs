@@ -35,7 +35,7 @@ use super::execute::{Ended, Executor};
 use super::index::Index;
 use super::metrics::AddressMetrics;
 use super::report::{Reporter, Written};
-use super::watch::{Observed, Relists};
+use super::watch::{Inbox, Observed, Relists};
 use crate::backoff::{Backoff, Retry};
 use crate::kubernetes::events::{NewEvent, Publisher};
 use crate::kubernetes::write::is_refused;
@@ -108,8 +108,7 @@ pub enum Happened {
 impl Reconciler {
     /// A reconciler that has not processed any event.
     pub fn new(
-        seen: mpsc::UnboundedReceiver<Observed>,
-        relists: Relists,
+        inbox: Inbox,
         clouds: Clouds,
         executor: Executor,
         reporter: Reporter,
@@ -121,8 +120,8 @@ impl Reconciler {
         index.world.moves_in_one_call.extend(executor.moves_in_one_call());
         Self {
             index,
-            seen,
-            relists,
+            seen: inbox.events,
+            relists: inbox.relists,
             clouds,
             executor,
             reporter,
@@ -469,7 +468,7 @@ impl Reconcile for Reconciler {
         self.follow_clock();
         match happened {
             Happened::Observed(seen) => {
-                if let Observed::Listed(kind, _) | Observed::Unsure(kind) = seen {
+                if let Observed::Listed(kind, _) | Observed::Unsure(kind) | Observed::Absent(kind) = seen {
                     self.relists.answered(kind);
                 }
                 self.index.observe(seen);

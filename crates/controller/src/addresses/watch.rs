@@ -5,6 +5,7 @@
 //! decides anything.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -250,6 +251,16 @@ impl Kind {
         }
     }
 
+    /// Whether the planner's kinds contain this kind.
+    fn is_in(self, kinds: Kinds) -> bool {
+        match self {
+            Self::Nodes => kinds.nodes,
+            Self::Pods => kinds.pods,
+            Self::Deployments | Self::StatefulSets | Self::DaemonSets | Self::ReplicaSets => kinds.owners,
+            Self::NetIPAllocations | Self::FloatingIPPools | Self::NodeDNSRecordSets => kinds.pools,
+        }
+    }
+
     /// Whether the cluster may lack this kind. Kinds of Kubernetes itself always exist, even if a proxy answers 404.
     fn may_be_absent(self) -> bool {
         matches!(self, Self::NetIPAllocations | Self::FloatingIPPools | Self::NodeDNSRecordSets)
@@ -282,62 +293,56 @@ pub enum Observed {
 /// The watches. They stop when this is dropped.
 pub struct Watches {
     tasks: Tasks<Ended>,
-    relists: Relists,
 }
 
-/// Asks for lists of kinds whose watch has been silent.
+/// The receiver of the watches.
+pub struct Inbox {
+    /// What the watches bring.
+    pub(crate) events: mpsc::UnboundedReceiver<Observed>,
+    /// Requests relists.
+    pub(crate) relists: Relists,
+}
+
+/// Requests relists of kinds whose watch has been silent.
 #[derive(Clone, Debug, Default)]
 pub struct Relists {
-    nodes: Relist,
-    pods: Relist,
-    /// Kinds that were asked for and not listed since.
-    asked: Kinds,
+    of: BTreeMap<Kind, Relist>,
+    /// Kinds whose relist was requested and has not ended.
+    asked: BTreeSet<Kind>,
 }
 
 impl Relists {
-    /// Asks for lists, unless they were asked for already.
+    /// Requests relists, unless they were requested already.
     pub(crate) fn ask(&mut self, kinds: Kinds) {
-        if kinds.nodes && !self.asked.nodes {
-            self.nodes.ask();
+        for (kind, relist) in &self.of {
+            if kind.is_in(kinds) && self.asked.insert(*kind) {
+                relist.ask();
+            }
         }
-        if kinds.pods && !self.asked.pods {
-            self.pods.ask();
-        }
-        self.asked.add(kinds);
     }
 
     /// Notes that a kind was listed, or that the list failed.
     pub(crate) fn answered(&mut self, kind: Kind) {
-        match kind {
-            Kind::Nodes => self.asked.nodes = false,
-            Kind::Pods => self.asked.pods = false,
-            _ => {}
-        }
+        self.asked.remove(&kind);
     }
 }
 
 impl Watches {
     /// Starts the watches.
-    pub fn start(clients: &Clients, to: &mpsc::UnboundedSender<Observed>) -> Self {
-        let mut watches = Self { tasks: Tasks::default(), relists: Relists::default() };
-        let Relists { nodes, pods, .. } = watches.relists.clone();
-        let mut start = Starter { tasks: &mut watches.tasks, clients, to };
-        start.watch(Kind::Nodes, nodes, Observed::Nodes);
-        start.watch(Kind::Pods, pods, Observed::Pods);
-        let never = Relist::default;
-        start.watch(Kind::Deployments, never(), owners::<Deployment>(Kind::Deployments));
-        start.watch(Kind::StatefulSets, never(), owners::<StatefulSet>(Kind::StatefulSets));
-        start.watch(Kind::DaemonSets, never(), owners::<DaemonSet>(Kind::DaemonSets));
-        start.watch(Kind::ReplicaSets, never(), owners::<ReplicaSet>(Kind::ReplicaSets));
-        start.watch(Kind::NetIPAllocations, never(), Observed::Allocations);
-        start.watch(Kind::FloatingIPPools, never(), Observed::Pools);
-        start.watch(Kind::NodeDNSRecordSets, never(), Observed::RecordSets);
-        watches
-    }
-
-    /// Asks for lists.
-    pub fn relists(&self) -> Relists {
-        self.relists.clone()
+    pub fn start(clients: &Clients) -> (Self, Inbox) {
+        let (to, events) = mpsc::unbounded_channel();
+        let (mut tasks, mut relists) = (Tasks::default(), Relists::default());
+        let mut start = Starter { tasks: &mut tasks, relists: &mut relists, clients, to };
+        start.watch(Kind::Nodes, Observed::Nodes);
+        start.watch(Kind::Pods, Observed::Pods);
+        start.watch(Kind::Deployments, owners::<Deployment>(Kind::Deployments));
+        start.watch(Kind::StatefulSets, owners::<StatefulSet>(Kind::StatefulSets));
+        start.watch(Kind::DaemonSets, owners::<DaemonSet>(Kind::DaemonSets));
+        start.watch(Kind::ReplicaSets, owners::<ReplicaSet>(Kind::ReplicaSets));
+        start.watch(Kind::NetIPAllocations, Observed::Allocations);
+        start.watch(Kind::FloatingIPPools, Observed::Pools);
+        start.watch(Kind::NodeDNSRecordSets, Observed::RecordSets);
+        (Self { tasks }, Inbox { events, relists })
     }
 
     /// Waits until a watch ends, which it does only if it can't continue.
@@ -356,21 +361,19 @@ fn owners<K>(kind: Kind) -> impl Fn(Change<PartialObjectMeta<K>>) -> Observed + 
 
 struct Starter<'a> {
     tasks: &'a mut Tasks<Ended>,
+    relists: &'a mut Relists,
     clients: &'a Clients,
-    to: &'a mpsc::UnboundedSender<Observed>,
+    to: mpsc::UnboundedSender<Observed>,
 }
 
 impl Starter<'_> {
-    fn watch<K>(
-        &mut self,
-        kind: Kind,
-        relist: Relist,
-        seen: impl Fn(Change<K>) -> Observed + Copy + Send + Sync + 'static,
-    ) where
+    fn watch<K>(&mut self, kind: Kind, seen: impl Fn(Change<K>) -> Observed + Copy + Send + Sync + 'static)
+    where
         K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
         K::DynamicType: Default + Send + Sync,
     {
         let (clients, to) = (self.clients.clone(), self.to.clone());
+        let relist = self.relists.of.entry(kind).or_default().clone();
         self.tasks.spawn(async move {
             let was_absent = AtomicBool::new(false);
             let convert = |event| {

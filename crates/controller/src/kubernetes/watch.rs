@@ -4,18 +4,21 @@
 //! list ──▶ watch from its resourceVersion ──▶ the apiserver ends it, or it breaks for a short time ──┐
 //!  ▲                     ▲                                                                           │
 //!  │                     └────────────── from the last resourceVersion ◀─────────────────────────────┤
-//!  └──────────────── it breaks for longer, its version is too old, or the receiver asks ◀────────────┘
+//!  └──────── it breaks or is silent for longer, its version is too old, or the receiver asks ◀───────┘
 //! ```
 //!
 //! In: the apiserver's lists and watches of a kind. Out: its changes. Objects are decoded one by one, so an undecodable
 //! object is forwarded as such and never fails the watch. A list becomes one event with all objects, so the receiver
-//! knows which objects are gone. Lists come from etcd and never from a cache of the apiserver, so a list that is older
-//! than what the receiver knows means that etcd was restored from a copy.
+//! knows which objects are gone.
+//!
+//! Lists are consistent, so a list that is older than what the receiver knows means that etcd was restored from a copy.
+//! A watch does not show that: the apiserver accepts a resourceVersion of the future, and sends nothing until etcd has
+//! reached it. So the version is checked with a list of one object before a broken watch resumes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ListParams, WatchParams};
 use kube::core::WatchEvent as Received;
@@ -51,6 +54,9 @@ const PAGE_MAX: Duration = Duration::from_secs(20);
 /// A watch that lasted for this long worked, even if it brought nothing. A proxy may end each watch at once.
 const WORKS_AFTER: Duration = Duration::from_secs(5);
 
+/// An apiserver that is not shutting down ends a watch after its timeout, and not earlier.
+const ENDS_AFTER: Duration = Duration::from_secs(WATCH_SECONDS as u64 - 2);
+
 /// The most objects in a response to a list.
 const PAGE: u32 = 500;
 
@@ -80,6 +86,11 @@ impl Relist {
     /// Requests a relist.
     pub fn ask(&self) {
         self.0.notify_one();
+    }
+
+    /// Drops the request, because a list is requested now.
+    fn forget(&self) {
+        _ = self.0.notified().now_or_never();
     }
 
     async fn asked(&self) {
@@ -116,8 +127,12 @@ enum End {
     Expired(kube::Error),
     /// Its connection broke.
     Broken(kube::Error),
-    /// It could not start, the apiserver refused it, or it was silent for too long.
+    /// It could not start, or the apiserver refused it.
     Failed(kube::Error),
+    /// It was silent for too long, although its connection is alive.
+    Silent(kube::Error),
+    /// etcd was restored from a copy.
+    Restored,
     /// The receiver requested a relist.
     Asked,
     /// The receiver no longer exists.
@@ -175,8 +190,12 @@ where
                     }
                     match self.watch().await {
                         End::Unheard => return Ended::Unheard,
+                        End::Restored => return Ended::Restored,
                         End::Asked | End::Closed => continue,
-                        End::Expired(error) | End::Broken(error) | End::Failed(error) => error,
+                        End::Expired(error)
+                        | End::Broken(error)
+                        | End::Failed(error)
+                        | End::Silent(error) => error,
                     }
                 }
                 Ok(None) => return Ended::Restored,
@@ -196,6 +215,7 @@ where
     /// Lists all objects, page by page. Without a resourceVersion the apiserver reads them from etcd. Returns none if the
     /// list is older than what the apiserver has sent before.
     async fn list(&mut self) -> Result<Option<Vec<Decoded<K>>>, kube::Error> {
+        self.relist.forget();
         let mut params = ListParams::default().limit(PAGE);
         let mut objects = Vec::new();
         loop {
@@ -225,18 +245,27 @@ where
     async fn watch(&mut self) -> End {
         // Since when no watch has worked.
         let mut broken_since = None;
+        let mut was_interrupted = false;
         loop {
             let (started, from) = (Instant::now(), self.version.clone());
-            let end = self.watch_once().await;
+            let end = match was_interrupted {
+                true => self.check_version().await.err(),
+                false => None,
+            };
+            let end = match end {
+                Some(end) => end,
+                None => self.watch_once().await,
+            };
             let lasted = started.elapsed() >= WORKS_AFTER && matches!(end, End::Closed | End::Broken(_));
             if lasted || self.version != from {
                 broken_since = None;
             }
+            was_interrupted = !matches!(end, End::Closed if started.elapsed() >= ENDS_AFTER);
             let error = match end {
                 End::Closed | End::Broken(_) if lasted => continue,
                 End::Closed => kube::Error::Service("the watch ended early".into()),
                 End::Broken(error) | End::Failed(error) => error,
-                End::Expired(_) | End::Asked | End::Unheard => return end,
+                End::Expired(_) | End::Silent(_) | End::Restored | End::Asked | End::Unheard => return end,
             };
             let since = *broken_since.get_or_insert_with(Instant::now);
             if since.elapsed() + RESUME_EVERY > GAP_MAX {
@@ -247,6 +276,22 @@ where
                 () = tokio::time::sleep(RESUME_EVERY) => {}
                 () = self.relist.asked() => return End::Asked,
             }
+        }
+    }
+
+    /// Checks that etcd still has the changes up to the version.
+    async fn check_version(&self) -> Result<(), End> {
+        let params = ListParams::default().limit(1);
+        let page = timeout(PAGE_MAX, self.lists.list(&params));
+        match page.await.unwrap_or_else(|_| Err(no_response(PAGE_MAX))) {
+            Ok(page) => {
+                let present = page.metadata.resource_version.as_deref().map_or(0, number);
+                match present < *self.newest && !plan::sabotaged!(StaleListBelieved) {
+                    true => Err(End::Restored),
+                    false => Ok(()),
+                }
+            }
+            Err(error) => Err(refused(error)),
         }
     }
 
@@ -265,8 +310,12 @@ where
         loop {
             let event = tokio::select! {
                 biased;
-                event = next(&mut events) => event,
+                // Events that are ready may be old. A list is not.
                 () = self.relist.asked() => return End::Asked,
+                event = timeout(SILENCE_MAX, events.next()) => match event {
+                    Ok(event) => event,
+                    Err(_) => return End::Silent(no_event()),
+                },
             };
             let change = match event {
                 None => return End::Closed,
@@ -314,14 +363,6 @@ where
     }
 }
 
-/// The next event of a watch, or an error if it is silent for too long.
-async fn next<T>(
-    events: &mut (impl Stream<Item = Result<T, kube::Error>> + Unpin),
-) -> Option<Result<T, kube::Error>> {
-    let silent = || kube::Error::Service(format!("the watch was silent for {SILENCE_MAX:?}").into());
-    timeout(SILENCE_MAX, events.next()).await.unwrap_or_else(|_| Some(Err(silent())))
-}
-
 /// Whether a watch that could not start, or that the apiserver refused, can resume from its version.
 fn refused(error: kube::Error) -> End {
     match &error {
@@ -333,6 +374,11 @@ fn refused(error: kube::Error) -> End {
 /// The error of a request without a response.
 fn no_response(within: Duration) -> kube::Error {
     kube::Error::Service(format!("the apiserver did not respond within {within:?}").into())
+}
+
+/// The error of a watch that was silent for too long.
+fn no_event() -> kube::Error {
+    kube::Error::Service(format!("the watch was silent for {SILENCE_MAX:?}").into())
 }
 
 /// A deliberate defect for the simulator: an undecodable object counts as absent.

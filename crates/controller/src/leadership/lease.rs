@@ -407,6 +407,8 @@ impl Candidate {
             (spec.holder_identity, spec.lease_transitions)
         };
         match &mut self.lease.present {
+            // A lower version means that etcd was restored from a copy. What this process knows may never have happened.
+            Some((known, _)) if version(&known.metadata) > version(&found.metadata) => true,
             Some((known, _)) if claim(known) == claim(&found) => {
                 *known = found;
                 false

@@ -261,9 +261,11 @@ pub fn start(clients: &Clients, to: &mpsc::UnboundedSender<Observed>) -> Tasks<E
 async fn watch(clients: Clients, to: mpsc::UnboundedSender<Observed>) -> Ended {
     let mut following: Tasks<(Kind, Ended)> = Tasks::default();
     let mut waiting = BTreeSet::from(Kind::ALL);
+    let mut pause = DISCOVER_EVERY;
     loop {
         if !waiting.is_empty() {
             let served = served(&clients.lists, &waiting).await;
+            pause = if served.is_ok() { DISCOVER_EVERY } else { LIST_RETRY };
             for kind in std::mem::take(&mut waiting) {
                 let found = served.as_ref().map(|served| served.iter().find(|(found, _)| *found == kind));
                 let seen = match &found {
@@ -294,7 +296,7 @@ async fn watch(clients: Clients, to: mpsc::UnboundedSender<Observed>) -> Ended {
                 Some(Ok((_, ended))) => return ended,
                 Some(Err(_)) | None => {}
             },
-            () = tokio::time::sleep(DISCOVER_EVERY), if !waiting.is_empty() => {}
+            () = tokio::time::sleep(pause), if !waiting.is_empty() => {}
         }
     }
 }

@@ -2182,6 +2182,7 @@ fn a_move_waits_until_nodes_with_a_silent_watch_are_listed() {
     check(&format!("{drained} | silent pods"), expect!["list pods"]);
     let plan = plan(&world(&format!("{drained} | silent")), now());
     assert_eq!(plan.awaits_list.len(), 1, "its status is not written before the list");
+    assert_eq!(plan.marks.uncertain.len(), 1, "its node keeps the mark");
     check("n1 holds a1 | silent", expect!["a1 on n1"]);
 }
 
@@ -2203,6 +2204,39 @@ fn a_working_address_is_not_detached_before_the_list() {
 }
 
 #[test]
+fn a_node_keeps_its_mark_until_the_list_shows_that_it_should_not() {
+    let displaced = "floating | n1 empty holds a1 | n2 notready 60";
+    let settled = plan(&world(displaced), now());
+    assert_eq!((settled.relist, settled.marks.uncertain.len()), (Kinds::default(), 0));
+    for outdated in ["silent pods", "unread pods"] {
+        let plan = plan(&world(&format!("{displaced} | {outdated}")), now());
+        assert_eq!(plan.marks.uncertain.len(), 1, "{outdated}");
+        assert_eq!(plan.relist.pods, outdated == "silent pods");
+    }
+}
+
+#[test]
+fn a_detached_address_waits_for_pods_that_are_unread() {
+    let begun = "floating | n1 notready 60 | n2 undecodable-pods | a1 moves n1 -> n2";
+    check(begun, expect!["abandon the move of a1"]);
+    check(
+        &format!("{begun} | unread pods"),
+        expect![
+            "a1 is in an unknown state and is not moved: the controller can't read pods from the apiserver at present"
+        ],
+    );
+}
+
+#[test]
+fn a_leader_hands_nothing_over_that_its_successor_would_hold_back() {
+    let begun = "here n1 | n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2";
+    assert!(plan(&world(begun), now()).hands_over);
+    for outdated in ["silent", "unread nodes"] {
+        assert!(!plan(&world(&format!("{begun} | {outdated}")), now()).hands_over, "{outdated}");
+    }
+}
+
+#[test]
 fn an_eviction_waits_for_the_list() {
     check("evicts | n1 holds a1 | n2 evictable | silent", expect!["list nodes, pods"]);
     check(
@@ -2217,11 +2251,16 @@ fn an_eviction_waits_for_the_list() {
 fn an_address_leaves_a_dns_name_only_after_the_list() {
     let unmatched =
         "floating | publishes | n1 unmatched holds a1 | n2 holds a2 | record ours a1 a2 | a1 unmatched 5";
-    check(unmatched, expect!["publish hello.example.com A at digitalocean: 203.0.113.2"]);
+    check(unmatched, expect!["publish A hello.example.com at digitalocean: a2"]);
     check(&format!("{unmatched} | silent"), expect!["list nodes, pods"]);
-    check(&format!("{unmatched} | unread pods"), expect![""]);
+    check(
+        &format!("{unmatched} | unread pods"),
+        expect![
+            "a1 is in an unknown state and is not moved: the controller can't read pods from the apiserver at present, a2 on n2, name contains a1, a2"
+        ],
+    );
     let added = "floating | publishes | n1 holds a1 | n2 holds a2 | record ours a1 | silent";
-    check(added, expect!["publish hello.example.com A at digitalocean: 203.0.113.1, 203.0.113.2"]);
+    check(added, expect!["publish A hello.example.com at digitalocean: a1, a2"]);
 }
 
 #[test]
@@ -2242,6 +2281,11 @@ fn nothing_begins_while_a_kind_that_it_depends_on_is_unread() {
 fn an_unfinished_move_continues_while_pools_are_unread() {
     let begun = "n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2";
     check(&format!("{begun} | unread pools"), expect!["detach a1 from n1"]);
-    check("n1 holds a1 | a1 released | a1 made | releases | unread pools", expect![""]);
-    check("creates | desired 1 | n1 | unread pools", expect![""]);
+    check(
+        "desired 1 | releases | n1 holds a1 | a2 made | a2 released | unread pools",
+        expect![
+            "a1 on n1, a2 is in an unknown state and is not moved: the controller can't read NetIPAllocations or FloatingIPPools from the apiserver at present"
+        ],
+    );
+    check("creates | desired 1 | n1 | unread pools", expect!["creating addresses, still missing: 1"]);
 }

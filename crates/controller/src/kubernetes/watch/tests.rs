@@ -22,7 +22,7 @@ enum Answer {
     /// An error.
     Status(u16),
     /// A watch that brings these lines, each after a pause in seconds, and then ends, breaks or stays silent.
-    Watch(Vec<(u64, Value)>, Then),
+    Watch(Vec<(u64, String)>, Then),
 }
 
 enum Then {
@@ -35,8 +35,13 @@ fn object(name: &str, version: u64) -> Value {
     json!({"metadata": {"name": name, "resourceVersion": version.to_string()}})
 }
 
-fn modified(name: &str, version: u64) -> Value {
-    json!({"type": "MODIFIED", "object": object(name, version)})
+/// A line of a watch. Like the apiserver, it names the type first.
+fn line(kind: &str, object: &Value) -> String {
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}")
+}
+
+fn modified(name: &str, version: u64) -> String {
+    line("MODIFIED", &object(name, version))
 }
 
 fn body(value: &Value) -> UnsyncBoxBody<Bytes, BoxError> {
@@ -63,7 +68,7 @@ fn response(answer: Answer) -> Response<UnsyncBoxBody<Bytes, BoxError>> {
                 tokio::time::sleep(Duration::from_secs(pause)).await;
                 Ok(http_body::Frame::data(Bytes::from(format!("{line}\n"))))
             });
-            let last = stream::once(async {
+            let last = stream::once(async move {
                 match then {
                     Then::Ends => None,
                     Then::Breaks => Some(Err(BoxError::from("the connection broke"))),
@@ -150,24 +155,35 @@ fn printed(event: WatchEvent<ConfigMap>) -> String {
 async fn a_watch_that_ends_continues_from_its_last_version() {
     let answers = [
         Answer::List(5, &["a"]),
-        Answer::Watch(vec![(1, modified("a", 7))], Then::Ends),
-        Answer::Watch(vec![(110, modified("a", 9))], Then::Ends),
+        Answer::Watch(vec![(120, modified("a", 7))], Then::Ends),
+        Answer::Watch(vec![(120, modified("a", 9))], Then::Ends),
         Answer::Watch(Vec::new(), Then::StaysSilent),
     ];
     let mut rig = Rig::new(answers);
     assert_eq!(rig.next(4).await, ["all a", "listed", "applied a", "applied a"]);
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(rig.watched_from(), ["5", "7", "9"]);
+    assert_eq!(rig.requests.lock().unwrap().len(), 4, "the apiserver was asked for nothing else");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_breaks_for_a_short_time_is_resumed() {
     let failures = (0..20).map(|_| Answer::Status(503));
     let answers = [Answer::List(5, &["a"]), Answer::Watch(vec![(1, modified("a", 7))], Then::Breaks)];
-    let resumed = [Answer::Watch(vec![(1, modified("a", 9))], Then::StaysSilent)];
+    let resumed = [Answer::List(8, &["a"]), Answer::Watch(vec![(1, modified("a", 9))], Then::StaysSilent)];
     let mut rig = Rig::new(answers.into_iter().chain(failures).chain(resumed));
     assert_eq!(rig.next(4).await, ["all a", "listed", "applied a", "applied a"]);
-    assert_eq!(rig.watched_from().last().unwrap(), "7");
+    assert_eq!(rig.watched_from(), ["5", "7"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_does_not_resume_from_a_version_that_etcd_has_lost() {
+    for then in [Then::Breaks, Then::Ends] {
+        let watched = Answer::Watch(vec![(10, modified("a", 7))], then);
+        let mut rig = Rig::new([Answer::List(5, &["a"]), watched, Answer::List(6, &["a"])]);
+        assert_eq!(rig.next(3).await, ["all a", "listed", "applied a"]);
+        assert_eq!(rig.ended.await.unwrap(), Ended::Restored);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,23 +196,21 @@ async fn a_kind_is_listed_again_after_a_long_interruption() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_watch_is_requested_again() {
-    let answers =
-        [Answer::List(5, &["a"]), Answer::Watch(Vec::new(), Then::StaysSilent), Answer::Status(503)];
-    let mut rig = Rig::new(answers);
+async fn a_kind_is_listed_again_after_a_watch_that_was_silent_for_too_long() {
+    let silent = || Answer::Watch(Vec::new(), Then::StaysSilent);
+    let mut rig = Rig::new([Answer::List(5, &["a"]), silent(), Answer::List(6, &["a"]), silent()]);
     rig.next(2).await;
-    tokio::time::sleep(SILENCE_MAX + Duration::from_millis(10)).await;
-    assert_eq!(rig.watched_from().len(), 1);
-    tokio::time::sleep(RESUME_EVERY).await;
-    assert_eq!(rig.watched_from().len(), 2);
+    let began = Instant::now();
+    assert_eq!(rig.next(3).await, ["lost", "all a", "listed"]);
+    assert_eq!(began.elapsed(), SILENCE_MAX + LIST_RETRY);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_ends_at_once_counts_as_interrupted() {
-    let ends = (0..100).map(|_| Answer::Watch(Vec::new(), Then::Ends));
-    let mut rig = Rig::new([Answer::List(5, &["a"])].into_iter().chain(ends));
+    let ends = || [Answer::Watch(Vec::new(), Then::Ends), Answer::List(5, &["a"])];
+    let mut rig = Rig::new([Answer::List(5, &["a"])].into_iter().chain((0..100).flat_map(|_| ends())));
     assert_eq!(rig.next(3).await, ["all a", "listed", "lost"]);
-    assert_eq!(rig.watched_from().len(), 30, "one request a second");
+    assert_eq!(rig.watched_from().len(), 31, "one request a second");
 }
 
 #[tokio::test(start_paused = true)]
@@ -215,8 +229,20 @@ async fn the_receiver_can_ask_for_a_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_list_that_is_due_anyway_answers_the_receiver() {
+    let silent = Answer::Watch(Vec::new(), Then::StaysSilent);
+    let mut rig = Rig::new([Answer::Status(503), Answer::List(6, &["b"]), silent]);
+    rig.next(1).await;
+    rig.relist.ask();
+    assert_eq!(rig.next(2).await, ["all b", "listed"]);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(rig.requests.lock().unwrap().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_list_that_is_older_than_what_is_known_ends_the_watch() {
-    let expired = json!({"type": "ERROR", "object": {"code": 410, "message": "too old", "reason": "Expired", "status": "Failure"}});
+    let status = json!({"code": 410, "message": "too old", "reason": "Expired", "status": "Failure"});
+    let expired = line("ERROR", &status);
     let answers = [
         Answer::List(5, &["a"]),
         Answer::Watch(vec![(0, modified("a", 9)), (0, expired)], Then::Ends),
