@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use testbed::cluster::eventually;
+use testbed::fake::compute::Compute;
 
 use crate::pools;
 use crate::rig::{Rig, SOON, read};
@@ -17,20 +18,25 @@ async fn an_object_deleted_during_a_move_stays_until_it_finishes() {
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.settled("nia/edge").await;
     assert!(rig.get("nia/edge")["metadata"]["finalizers"].is_null(), "a settled object needs no finalizer");
-    rig.clouds.compute.with(|compute| compute.operation_time = Duration::from_secs(2));
+    // The move can't end before the object is deleted.
+    rig.clouds.compute.with(|compute| compute.operation_time = Duration::from_secs(600));
     let holder = rig.holder("34.123.45.67").unwrap();
     rig.kubectl(&["delete", "node", holder.rsplit('/').next().unwrap()]);
+    let state = || format!("{:#}\n{}", rig.get("nia/edge"), rig.logs());
     eventually("a move is journalled", SOON, async || Ok(!rig.get("nia/edge")["status"]["moves"].is_null()))
         .await
-        .unwrap();
+        .unwrap_or_else(|error| panic!("{error}: {}", state()));
     rig.kubectl(&["delete", "nia/edge", "--wait=false"]);
     assert!(!is_gone(&rig), "the object was deleted during the move");
-    eventually("the object is gone", SOON, async || Ok(is_gone(&rig))).await.unwrap();
+    rig.clouds.compute.with(Compute::stop_delaying);
+    eventually("the object is gone", SOON, async || Ok(is_gone(&rig)))
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {}", state()));
     let now = rig.holder("34.123.45.67");
     assert!(now.is_some() && now.as_ref() != Some(&holder), "the move was not finished: {now:?}");
     eventually("no node is labelled any more", SOON, async || Ok(rig.ready_nodes().is_empty()))
         .await
-        .unwrap();
+        .unwrap_or_else(|error| panic!("{error}: {:?}\n{}", rig.ready_nodes(), rig.logs()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -53,6 +53,16 @@ impl Compute {
         self.operations[index].to_json(&self.project, now)
     }
 
+    /// Makes all accepted operations due now, and later ones as soon as they are accepted.
+    pub fn stop_delaying(&mut self) {
+        self.operation_time = Duration::ZERO;
+        for (_, index) in std::mem::take(&mut self.pending) {
+            let operation = &mut self.operations[index];
+            operation.ends = operation.begins;
+            self.pending.insert((operation.ends, index));
+        }
+    }
+
     /// Carries out all operations that are due, the earliest first.
     pub(super) fn settle(&mut self, now: Duration, ledger: &mut Ledger) {
         for change in std::mem::take(&mut self.unwritten) {
