@@ -282,7 +282,7 @@ fn why_it_ends(ended: Ended) -> anyhow::Error {
         Ended::Restored => {
             anyhow!("etcd was restored from an older copy; restarting to read everything again")
         }
-        Ended::NotServed | Ended::Unheard => anyhow!("the watches stopped"),
+        Ended::NotServed | Ended::ReceiverGone => anyhow!("the watches stopped"),
     }
 }
 

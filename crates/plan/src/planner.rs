@@ -48,10 +48,10 @@
 //! detached addresses are attached; all moves of an object in mode Observe; and all new moves of an object that the
 //! apiserver refuses to update, because they can't be journalled.
 //!
-//! While the controller can't read a kind of objects that a decision depends on, it starts no move, detaches no working
-//! address, evicts no pod and removes no address from a DNS name. A watch can also be silent because it is broken. So
-//! before the controller does any of these, it lists nodes and pods again whose watch has been silent for a while. It
-//! attaches detached addresses in any case.
+//! While the controller can't read a kind of objects that a decision depends on, it starts no move, detaches no address
+//! from its VM, evicts no pod and removes no address from a DNS name. A silent watch may be broken. So before any of
+//! these steps, the controller lists the kinds again whose watch has been silent for a while. It attaches detached
+//! addresses in any case.
 //!
 //! A leader never cuts off the node that it runs on. Instead the plan asks for another leader, which takes the step.
 //!
@@ -583,9 +583,9 @@ impl<'a> Planner<'a> {
                 self.wait_for_confirmation(step);
                 continue;
             }
-            // Another leader would hold back an outdated step, too.
+            // A step that is based on outdated objects causes no hand-over: the next leader would hold it back, too.
             let is_spared = step.action.cuts_off().is_some_and(|vm| self.world.is_spared(vm));
-            match is_spared && !self.is_outdated(&step) {
+            match is_spared && !self.rests_on_outdated(&step) {
                 true => self.plan.hands_over = true,
                 false => actions.add(step, self.world),
             }
@@ -691,7 +691,7 @@ impl<'a> Planner<'a> {
         }
         let mut steps = std::mem::take(&mut self.plan.steps);
         steps.retain(|step| {
-            let (silent, unread) = self.outdated(step);
+            let (silent, unread) = self.outdated_kinds(step);
             if unread.has_some() {
                 self.set_verdict(&step.pool, step.address, Verdict::Unknown(unread_message(unread)));
             } else if silent.has_some() {
@@ -713,18 +713,18 @@ impl<'a> Planner<'a> {
     }
 
     /// Whether a step depends on objects that may have changed unseen.
-    fn is_outdated(&self, step: &Step) -> bool {
-        let (silent, unread) = self.outdated(step);
+    fn rests_on_outdated(&self, step: &Step) -> bool {
+        let (silent, unread) = self.outdated_kinds(step);
         silent.has_some() || unread.has_some()
     }
 
     /// The kinds that a step depends on and whose watch has been silent, and those that the controller can't read.
-    fn outdated(&self, step: &Step) -> (Kinds, Kinds) {
+    fn outdated_kinds(&self, step: &Step) -> (Kinds, Kinds) {
         let needed = self.depends_on(step);
         let silent = match step.action {
             // The write of the journal fails if the object has changed.
             Action::Begin(_) => Kinds { pools: false, ..self.world.silent },
-            // If this is wrong, the next plan starts the move again.
+            // If the move was abandoned by mistake, a later plan starts it again.
             Action::Abandon => Kinds::default(),
             _ => self.world.silent,
         };
@@ -737,7 +737,7 @@ impl<'a> Planner<'a> {
         let Some(pool) = self.world.pool(&step.pool) else { return Kinds::default() };
         let fact = self.world.fact(&step.scope, step.address);
         let is_held = fact.is_none_or(|fact| fact.holding != Holding::Free);
-        // The holder of an urgent move may have recovered. Then pods may decide again whether it keeps the address.
+        // If the holder has recovered, its move is no longer urgent. Then pods may decide whether it keeps the address.
         let of_move = |entry: &Move| {
             let is_voluntary = entry.is_voluntary || !moves::is_urgent(self.world, entry, fact);
             pool.tenancy.depends_on(is_voluntary)
@@ -902,7 +902,7 @@ impl<'a> Planner<'a> {
                     return self.ask_for_again(pool, address, holder);
                 }
                 Some(HeldBy { vm, node, why, .. }) => {
-                    // The node loses its mark, so this must not rest on outdated objects either.
+                    // This verdict removes the mark of the node, so it must not be based on outdated objects either.
                     let silent = needed.and(Kinds { pools: false, ..self.world.silent });
                     if node.is_some() && silent.has_some() {
                         self.await_list(&pool.key, silent);

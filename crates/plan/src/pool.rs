@@ -197,7 +197,8 @@ pub enum Pods {
     Ready,
     /// There are some, running or terminating, and none is Ready.
     Present,
-    /// There are some, none is known to be Ready, and the controller can't decode at least one.
+    /// It is unknown whether a Ready one runs there: the pods were not all listed yet, or at least one can't be
+    /// decoded.
     Unknown,
     /// There are none.
     Absent,
@@ -217,8 +218,8 @@ pub enum Tenancy {
 }
 
 impl Tenancy {
-    /// The kinds of objects that decide which nodes keep or get an address. A drained node gives up its address because
-    /// the pods of the workload have left, a dead one whatever its pods do.
+    /// The kinds of objects that decide which nodes keep or get an address. With `UntilDrained`, pods and their owners
+    /// matter only for a voluntary move. With `UntilDisplaced`, pods matter if the object selects some.
     pub(crate) fn depends_on(self, is_voluntary: bool) -> Kinds {
         let (pods, owners) = match self {
             Self::UntilDrained => (is_voluntary, is_voluntary),

@@ -129,8 +129,8 @@ closed! {
         ),
         Unknown => reconciling(
             "the controller lacks data, so it does not move the address and removes no node label. Either it could \
-             not read the address, or the cloud returned an incomplete answer, or the apiserver does not let it \
-             read nodes, pods or other objects that a move depends on",
+             not read the address, or the cloud returned an incomplete answer, or it can't read \
+             nodes, pods or other objects that a move depends on from the apiserver",
             "[by the error in the message](runbooks/NetIPAllocationGCPAPIErrors.md#likely-causes)",
         ),
         Failed => reconciling(
@@ -172,8 +172,8 @@ closed! {
             "wait",
         ),
         HoldersLost => stalled(
-            "within a minute, at least five nodes or VMs with addresses were lost, and these are more than 30 % of all \
-             in the account. The controller starts no moves and detaches nothing in the account. It still attaches \
+            "within a minute, at least five nodes or VMs with addresses were lost, more than 30 % of those in the \
+             account. The controller starts no moves and detaches nothing in the account. It still attaches \
              addresses that are attached to no VM and whose move has already started",
             "check whether the nodes are really gone. If they come back, the controller continues. If they are \
              gone, [confirm the loss](runbooks/NetIPAllocationCRDUnhealthy.md#likely-causes)",

@@ -217,7 +217,8 @@ fn next(
     RecordDecision { action, ..RecordDecision::without_action(Published::Publishing) }
 }
 
-/// Removes the records of an object that is being deleted, unless another object may want the name now.
+/// Removes the records of an object that is being deleted, but not while an object that the controller has not seen may
+/// want the name.
 fn remove(world: &World, set: &RecordSet, is_reading: bool) -> RecordDecision {
     let may_remove = !is_reading && !world.silent.pools && !world.unread.pools;
     RecordDecision {

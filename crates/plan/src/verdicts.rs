@@ -392,8 +392,8 @@ impl fmt::Display for MisplacedPods {
             }
             Self::AtAnothers(node) => write!(
                 f,
-                "pods of the workload are on {node}, which holds another object's address: let them select the node label \
-                 allocation.netinfra.darkbrains.com/<name>"
+                "pods of the workload are on {node}, which holds another object's address: add the nodeSelector \
+                 allocation.netinfra.darkbrains.com/<name>=true to them"
             ),
             Self::NoPlace(node) => write!(
                 f,

@@ -96,7 +96,7 @@ pub struct World {
     pub unwritable: BTreeMap<PoolKey, Timestamp>,
     /// Kinds whose watch has been silent for so long that the objects may have changed unseen.
     pub silent: Kinds,
-    /// Kinds that the controller can't read at present. Their objects are as they were when it last could.
+    /// Kinds that the controller can't read at present. Their objects are as the controller last read them.
     pub unread: Kinds,
     /// VMs that occur in objects that can't be decoded. An unfinished move may involve them, so they get no address.
     pub reserved_machines: BTreeSet<VmId>,

@@ -296,7 +296,7 @@ async fn exchange(
     }
 }
 
-/// The response to a list that has to be outdated.
+/// An outdated response to a list request, if the script asks for one.
 fn stale_list(universe: &Universe, process: u64, request: &Request<Bytes>) -> Option<Response<Bytes>> {
     let kind = apiserver::read_kind(request)?;
     let age = universe.age_of_list(process, kind.plural)?;

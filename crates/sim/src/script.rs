@@ -184,18 +184,19 @@ fn lease_edit(rng: &mut Rng) -> Event {
     Event::EditLease { edit: *rng.pick(&edits) }
 }
 
-/// Longer than the controller trusts a silent watch, and sometimes longer than any watch is silent.
+/// Longer than the ten seconds for which a silent watch is trusted. Sometimes longer than the 125 s after which it
+/// counts as dead.
 fn silence(rng: &mut Rng) -> Event {
     Event::Silence { seconds: 12 + rng.roll(150) }
 }
 
-/// Half of the time longer than a watch is resumed.
+/// In about half of the cases longer than the 30 s within which a broken watch resumes.
 fn unreadable(rng: &mut Rng) -> Event {
-    Event::Unreadable { plural: rng.pick(&READ), seconds: 5 + rng.roll(60) }
+    Event::Unreadable { plural: rng.pick(&KINDS_OF_MOVES), seconds: 5 + rng.roll(60) }
 }
 
 /// Kinds that moves depend on.
-const READ: [&str; 4] = ["nodes", "pods", "netipallocations", "floatingippools"];
+const KINDS_OF_MOVES: [&str; 4] = ["nodes", "pods", "netipallocations", "floatingippools"];
 
 fn cloud_fault(rng: &mut Rng, cloud: Cloud) -> Event {
     let faults = [
@@ -259,7 +260,7 @@ fn event(rng: &mut Rng, mood: Mood) -> Event {
         41 if rng.one_in(2) => Event::DeleteKind { cloud },
         42 => silence(rng),
         43 => unreadable(rng),
-        44 => Event::StaleList { plural: rng.pick(&READ), seconds: 5 + rng.roll(60) },
+        44 => Event::StaleList { plural: rng.pick(&KINDS_OF_MOVES), seconds: 5 + rng.roll(60) },
         _ => cloud_fault(rng, cloud),
     }
 }

@@ -74,7 +74,7 @@ impl ApiProxy {
 async fn forward(client: Client, silence: watch::Receiver<bool>, request: Request) -> Response {
     let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
     let (mut head, body) = request.into_parts();
-    // The client sends its own.
+    // The client of the apiserver sets this header itself.
     head.headers.remove(axum::http::header::HOST);
     head.uri = head.uri.path_and_query().and_then(|path| path.as_str().parse().ok()).unwrap_or_default();
     let Ok(body) = body.collect().await else { return StatusCode::BAD_REQUEST.into_response() };

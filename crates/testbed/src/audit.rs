@@ -49,7 +49,7 @@ pub(crate) fn used(log: &Path) -> BTreeSet<Use> {
     text.lines().filter_map(|line| read(&serde_json::from_str(line).ok()?)).collect()
 }
 
-/// The requests that began in a period, each as verb and resource or path, with their numbers.
+/// How often each request, as verb and resource or path, was sent in a period.
 pub(crate) fn counted(log: &Path, from: Timestamp, until: Timestamp) -> BTreeMap<String, usize> {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let (mut seen, mut counted) = (BTreeSet::new(), BTreeMap::new());

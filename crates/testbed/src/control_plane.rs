@@ -183,7 +183,7 @@ impl ControlPlane {
         audit::leave(&self.folder.path().join(AUDIT_LOG), &name);
     }
 
-    /// The requests of the controller that began in a period, each as verb and resource, with their numbers.
+    /// How often the controller sent each request, as verb and resource, in a period.
     pub fn requests(&self, from: Timestamp, until: Timestamp) -> BTreeMap<String, usize> {
         audit::counted(&self.folder.path().join(AUDIT_LOG), from, until)
     }

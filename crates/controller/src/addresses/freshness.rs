@@ -1,4 +1,4 @@
-//! Whether the objects of a kind are known as they were a short while ago.
+//! Whether the known objects of a kind are recent.
 //!
 //! In: when its watch brought something, and when it was listed. Out: whether it counts as silent. A watch is silent if
 //! nothing changes, but also if a proxy keeps the connection and forwards nothing.
@@ -10,8 +10,8 @@ use tokio::time::Instant;
 /// How long objects count as fresh after the watch brought something, or after they were listed.
 const FRESH_FOR: Duration = Duration::from_secs(10);
 
-/// How long objects count as fresh after a list that took longer. Otherwise a kind with many objects would be listed
-/// again and again.
+/// How long objects count as fresh at least after their list is complete. Otherwise a kind whose list takes longer than
+/// [`FRESH_FOR`] would be listed again and again.
 const FRESH_AFTER_LONG_LIST: Duration = Duration::from_secs(3);
 
 /// How recent the known objects of a kind are.
@@ -22,14 +22,15 @@ pub(crate) struct Freshness {
 }
 
 impl Freshness {
-    /// Processes an event of the watch. After a silence, events may be as old as the silence, so they don't end it.
+    /// Processes an event of the watch. An event after a silence may have been delayed, so it does not end the silence.
     pub(crate) fn heard(&mut self, now: Instant) {
         if !self.is_silent(now) {
             self.until = Some(now + FRESH_FOR);
         }
     }
 
-    /// Processes a list that was requested at a time and is complete now. It says nothing about the watch that follows it.
+    /// Processes a list that was requested at `began` and is complete at `now`. It does not show that the next watch
+    /// works.
     pub(crate) fn listed(&mut self, began: Instant, now: Instant) {
         let until = (began + FRESH_FOR).max(now + FRESH_AFTER_LONG_LIST);
         self.until = self.until.max(Some(until));
@@ -73,7 +74,7 @@ mod tests {
         let mut nodes = Freshness::default();
         nodes.listed(after(0), after(0));
         (30..60).for_each(|at| nodes.heard(after(at)));
-        assert!(nodes.is_silent(after(60)), "these events may be as old as the silence");
+        assert!(nodes.is_silent(after(60)), "these events may have been delayed");
         nodes.listed(after(60), after(60));
         nodes.heard(after(65));
         assert_eq!([74, 75].map(|at| nodes.is_silent(after(at))), [false, true]);

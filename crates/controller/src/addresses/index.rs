@@ -75,8 +75,8 @@ impl Index {
         Tick(self.tick)
     }
 
-    /// Whether all nodes and all objects that may own an address are in the cache. Without them nothing may begin.
-    /// Everything else that is not in the cache stops only what depends on it.
+    /// Whether all nodes and all objects that may own an address are in the cache. Without them no move may start. Any
+    /// other kind that is missing stops only what depends on it.
     pub fn is_complete(&self) -> bool {
         [Kind::Nodes, Kind::NetIPAllocations, Kind::FloatingIPPools]
             .iter()
@@ -88,8 +88,8 @@ impl Index {
         [Kind::FloatingIPPools, Kind::NodeDNSRecordSets].iter().all(|kind| self.known.contains(kind))
     }
 
-    /// Our kinds whose objects may not all be in the cache.
-    pub fn unread_kinds(&self) -> impl Iterator<Item = &'static str> {
+    /// The kinds whose objects own addresses, and may not all be in the cache.
+    pub fn unread_address_kinds(&self) -> impl Iterator<Item = &'static str> {
         let kinds = [Kind::NetIPAllocations, Kind::FloatingIPPools].into_iter();
         kinds.filter(|kind| !self.known.contains(kind)).map(kind_name)
     }
@@ -145,12 +145,12 @@ impl Index {
     fn know(&mut self, kind: Kind) {
         self.known.insert(kind);
         if self.listed.insert(kind) {
-            self.count_where_complete();
+            self.count_newly_listed();
         }
     }
 
-    /// Whether the pods of a selection were counted: each kind that decides about it was listed at least once.
-    fn counts(&self, selection: &Selection) -> bool {
+    /// Whether the pods of a selection can be counted: each kind that decides about it was listed at least once.
+    fn can_count(&self, selection: &Selection) -> bool {
         let is_listed = |kind: &Kind| self.listed.contains(kind);
         match &selection.pods {
             None => true,
@@ -159,9 +159,9 @@ impl Index {
         }
     }
 
-    /// Updates the objects whose pods are counted from now on.
-    fn count_where_complete(&mut self) {
-        let is_due = |tracked: &Tracked| !tracked.is_counted && self.counts(&tracked.selection);
+    /// Counts the pods of each object for which all needed kinds have now been listed.
+    fn count_newly_listed(&mut self) {
+        let is_due = |tracked: &Tracked| !tracked.is_counted && self.can_count(&tracked.selection);
         let due: Vec<_> =
             self.objects.iter().filter(|(_, tracked)| is_due(tracked)).map(|(key, _)| key.clone()).collect();
         for key in due {
@@ -194,7 +194,7 @@ impl Index {
             nodes: is_unread(&Kind::Nodes),
             pods: is_unread(&Kind::Pods),
             owners: OWNERS.iter().any(is_unread),
-            pools: self.unread_kinds().next().is_some(),
+            pools: self.unread_address_kinds().next().is_some(),
         };
         self.world.unread = unread;
     }

@@ -270,7 +270,7 @@ impl Reconciler {
         self.index.note_outdated();
         let mut plan = plan::plan(&self.index.world, now);
         // An unknown object may have an address on any node.
-        plan.marks.uncertain.extend(self.index.unread_kinds());
+        plan.marks.uncertain.extend(self.index.unread_address_kinds());
         self.index.world.losses = plan.losses.clone();
         self.index.world.unmatched = plan.unmatched.clone();
         plan

@@ -404,7 +404,7 @@ impl Starter<'_> {
                     .await
                 {
                     Ended::NotServed => tokio::time::sleep(SERVED_CHECK_EVERY).await,
-                    ended @ (Ended::Restored | Ended::Unheard) => return ended,
+                    ended @ (Ended::Restored | Ended::ReceiverGone) => return ended,
                 }
             }
         });

@@ -239,7 +239,7 @@ impl Undecodable {
 }
 
 /// Whether two objects are the same version of the same object. Most objects in a list are known already.
-pub(crate) fn is_version_of(one: &ObjectMeta, two: &ObjectMeta) -> bool {
+pub(crate) fn is_same_version(one: &ObjectMeta, two: &ObjectMeta) -> bool {
     one.resource_version.is_some() && one.resource_version == two.resource_version && one.uid == two.uid
 }
 

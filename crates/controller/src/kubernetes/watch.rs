@@ -42,7 +42,7 @@ const GAP_MAX: Duration = Duration::from_secs(30);
 /// The timeout after which the apiserver ends each watch.
 const WATCH_SECONDS: u32 = 120;
 
-/// A watch that is silent for longer than its timeout is dead, also if a proxy keeps its connection alive.
+/// A watch that is silent for longer than its timeout is dead, even if a proxy keeps its connection alive.
 const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
 
 /// How long it may take until the response to a watch request starts.
@@ -51,10 +51,11 @@ const RESPONSE_MAX: Duration = Duration::from_secs(10);
 /// How long a page of a list may take.
 const PAGE_MAX: Duration = Duration::from_secs(20);
 
-/// A watch that lasted for this long worked, even if it brought nothing. A proxy may end each watch at once.
+/// A watch that lasted for this long worked, even if it brought nothing. A shorter one may not have worked: a proxy may
+/// end each watch at once.
 const WORKS_AFTER: Duration = Duration::from_secs(5);
 
-/// An apiserver that is not shutting down ends a watch after its timeout, and not earlier.
+/// A watch that the apiserver ends earlier than this was interrupted, for example because the apiserver shuts down.
 const ENDS_AFTER: Duration = Duration::from_secs(WATCH_SECONDS as u64 - 2);
 
 /// The most objects in a response to a list.
@@ -102,7 +103,7 @@ impl Relist {
 pub enum WatchEvent<K> {
     /// Objects changed.
     Changed(Change<K>),
-    /// The list that was requested at this time is complete, and was the event before this one.
+    /// The event before this one was a complete list, requested at this time.
     Listed(Instant),
     /// The watch failed. The receiver's objects of this kind are incomplete until the next list.
     Lost(kube::Error),
@@ -113,14 +114,14 @@ pub enum WatchEvent<K> {
 pub enum Ended {
     /// The apiserver does not serve the kind.
     NotServed,
-    /// etcd was restored from a copy, so what the receiver knows may never have happened.
+    /// etcd was restored from a copy, so it may have lost changes that the receiver knows.
     Restored,
     /// The receiver no longer exists.
-    Unheard,
+    ReceiverGone,
 }
 
 /// The end of one watch request.
-enum End {
+enum RequestEnd {
     /// The apiserver ended it.
     Closed,
     /// The apiserver no longer has the changes after this resourceVersion, or no longer has the kind.
@@ -136,7 +137,7 @@ enum End {
     /// The receiver requested a relist.
     Asked,
     /// The receiver no longer exists.
-    Unheard,
+    ReceiverGone,
 }
 
 /// One watch, and what it has forwarded so far.
@@ -186,16 +187,16 @@ where
                     let is_heard = (self.send)(WatchEvent::Changed(Change::All(objects)))
                         && (self.send)(WatchEvent::Listed(began));
                     if !is_heard {
-                        return Ended::Unheard;
+                        return Ended::ReceiverGone;
                     }
                     match self.watch().await {
-                        End::Unheard => return Ended::Unheard,
-                        End::Restored => return Ended::Restored,
-                        End::Asked | End::Closed => continue,
-                        End::Expired(error)
-                        | End::Broken(error)
-                        | End::Failed(error)
-                        | End::Silent(error) => error,
+                        RequestEnd::ReceiverGone => return Ended::ReceiverGone,
+                        RequestEnd::Restored => return Ended::Restored,
+                        RequestEnd::Asked | RequestEnd::Closed => continue,
+                        RequestEnd::Expired(error)
+                        | RequestEnd::Broken(error)
+                        | RequestEnd::Failed(error)
+                        | RequestEnd::Silent(error) => error,
                     }
                 }
                 Ok(None) => return Ended::Restored,
@@ -203,7 +204,7 @@ where
             };
             let is_served = !is_not_found(&lost);
             if !(self.send)(WatchEvent::Lost(lost)) {
-                return Ended::Unheard;
+                return Ended::ReceiverGone;
             }
             if !is_served {
                 return Ended::NotServed;
@@ -212,8 +213,8 @@ where
         }
     }
 
-    /// Lists all objects, page by page. Without a resourceVersion the apiserver reads them from etcd. Returns none if the
-    /// list is older than what the apiserver has sent before.
+    /// Lists all objects, page by page. Without a resourceVersion the apiserver reads them from etcd. Returns none if
+    /// the list is older than what the apiserver has sent before.
     async fn list(&mut self) -> Result<Option<Vec<Decoded<K>>>, kube::Error> {
         self.relist.forget();
         let mut params = ListParams::default().limit(PAGE);
@@ -242,7 +243,7 @@ where
 
     /// Watches from the version of the list, and resumes after short interruptions, until the kind has to be listed
     /// again.
-    async fn watch(&mut self) -> End {
+    async fn watch(&mut self) -> RequestEnd {
         // Since when no watch has worked.
         let mut broken_since = None;
         let mut was_interrupted = false;
@@ -256,72 +257,72 @@ where
                 Some(end) => end,
                 None => self.watch_once().await,
             };
-            let lasted = started.elapsed() >= WORKS_AFTER && matches!(end, End::Closed | End::Broken(_));
+            let lasted = started.elapsed() >= WORKS_AFTER && matches!(end, RequestEnd::Closed | RequestEnd::Broken(_));
             if lasted || self.version != from {
                 broken_since = None;
             }
-            was_interrupted = !matches!(end, End::Closed if started.elapsed() >= ENDS_AFTER);
+            was_interrupted = !matches!(end, RequestEnd::Closed if started.elapsed() >= ENDS_AFTER);
             let error = match end {
-                End::Closed | End::Broken(_) if lasted => continue,
-                End::Closed => kube::Error::Service("the watch ended early".into()),
-                End::Broken(error) | End::Failed(error) => error,
-                End::Expired(_) | End::Silent(_) | End::Restored | End::Asked | End::Unheard => return end,
+                RequestEnd::Closed | RequestEnd::Broken(_) if lasted => continue,
+                RequestEnd::Closed => kube::Error::Service("the watch ended early".into()),
+                RequestEnd::Broken(error) | RequestEnd::Failed(error) => error,
+                RequestEnd::Expired(_) | RequestEnd::Silent(_) | RequestEnd::Restored | RequestEnd::Asked | RequestEnd::ReceiverGone => return end,
             };
             let since = *broken_since.get_or_insert_with(Instant::now);
             if since.elapsed() + RESUME_EVERY > GAP_MAX {
-                return End::Failed(error);
+                return RequestEnd::Failed(error);
             }
             tracing::debug!(path = self.watches.resource_url(), %error, "a watch broke and is resumed");
             tokio::select! {
                 () = tokio::time::sleep(RESUME_EVERY) => {}
-                () = self.relist.asked() => return End::Asked,
+                () = self.relist.asked() => return RequestEnd::Asked,
             }
         }
     }
 
-    /// Checks that etcd still has the changes up to the version.
-    async fn check_version(&self) -> Result<(), End> {
+    /// Checks that etcd was not restored from a copy: its version must not be lower than the highest one seen.
+    async fn check_version(&self) -> Result<(), RequestEnd> {
         let params = ListParams::default().limit(1);
         let page = timeout(PAGE_MAX, self.lists.list(&params));
         match page.await.unwrap_or_else(|_| Err(no_response(PAGE_MAX))) {
             Ok(page) => {
                 let present = page.metadata.resource_version.as_deref().map_or(0, number);
                 match present < *self.newest && !plan::sabotaged!(StaleListBelieved) {
-                    true => Err(End::Restored),
+                    true => Err(RequestEnd::Restored),
                     false => Ok(()),
                 }
             }
-            Err(error) => Err(refused(error)),
+            Err(error) => Err(end_of(error)),
         }
     }
 
     /// Forwards the changes after the version until the watch ends.
-    async fn watch_once(&mut self) -> End {
+    async fn watch_once(&mut self) -> RequestEnd {
         let params = WatchParams::default().timeout(WATCH_SECONDS);
         let started = tokio::select! {
             started = timeout(RESPONSE_MAX, self.watches.watch(&params, &self.version)) => started,
-            () = self.relist.asked() => return End::Asked,
+            () = self.relist.asked() => return RequestEnd::Asked,
         };
         let mut events = match started {
             Ok(Ok(events)) => events.boxed(),
-            Ok(Err(error)) => return refused(error),
-            Err(_) => return End::Failed(no_response(RESPONSE_MAX)),
+            Ok(Err(error)) => return end_of(error),
+            Err(_) => return RequestEnd::Failed(no_response(RESPONSE_MAX)),
         };
         loop {
             let event = tokio::select! {
                 biased;
-                // Events that are ready may be old. A list is not.
-                () = self.relist.asked() => return End::Asked,
+                // A requested list comes first, because events that are ready may be old.
+                () = self.relist.asked() => return RequestEnd::Asked,
                 event = timeout(SILENCE_MAX, events.next()) => match event {
                     Ok(event) => event,
-                    Err(_) => return End::Silent(no_event()),
+                    Err(_) => return RequestEnd::Silent(no_event()),
                 },
             };
             let change = match event {
-                None => return End::Closed,
-                Some(Err(error @ (kube::Error::Api(_) | kube::Error::Service(_)))) => return refused(error),
-                Some(Err(error)) => return End::Broken(error),
-                Some(Ok(Received::Error(status))) => return refused(kube::Error::Api(status)),
+                None => return RequestEnd::Closed,
+                Some(Err(error @ (kube::Error::Api(_) | kube::Error::Service(_)))) => return end_of(error),
+                Some(Err(error)) => return RequestEnd::Broken(error),
+                Some(Ok(Received::Error(status))) => return end_of(kube::Error::Api(status)),
                 Some(Ok(Received::Bookmark(bookmark))) => {
                     self.reached(bookmark.metadata.resource_version);
                     continue;
@@ -339,7 +340,7 @@ where
                 }
             };
             if !(self.send)(WatchEvent::Changed(change)) {
-                return End::Unheard;
+                return RequestEnd::ReceiverGone;
             }
         }
     }
@@ -363,11 +364,11 @@ where
     }
 }
 
-/// Whether a watch that could not start, or that the apiserver refused, can resume from its version.
-fn refused(error: kube::Error) -> End {
+/// Why a request failed: `Expired` if the version or the kind is gone, otherwise `Failed`.
+fn end_of(error: kube::Error) -> RequestEnd {
     match &error {
-        kube::Error::Api(status) if matches!(status.code, 404 | 410) => End::Expired(error),
-        _ => End::Failed(error),
+        kube::Error::Api(status) if matches!(status.code, 404 | 410) => RequestEnd::Expired(error),
+        _ => RequestEnd::Failed(error),
     }
 }
 

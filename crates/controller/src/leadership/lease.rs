@@ -2,8 +2,8 @@
 //!
 //! In: a separate client with hard timeouts and no silent retries, and a watch of the Lease. Out: whether this process
 //! leads, its epoch, and a fence that is open while it leads. While the watch shows renewals, a candidate reads the
-//! Lease only when it may take it. It measures the expiry of another leader's Lease with its own clock, from when it saw
-//! the Lease change. It never compares the clocks of two machines. Every write names the version that was read.
+//! Lease only when it may take it. It measures the expiry of another leader's Lease with its own clock, from when it
+//! saw the Lease change. It never compares the clocks of two machines. Every write names the version that was read.
 //!
 //! A leader that could not renew the Lease in time has lost it. [`Candidate::keep`] then returns, and the process must
 //! end.
@@ -111,7 +111,7 @@ struct Known {
 
 impl Known {
     /// Records a lease that was read. A read is never outdated, so a lower version means that etcd was restored.
-    fn read(&mut self, lease: Option<&Lease>, now: Duration) {
+    fn record_read(&mut self, lease: Option<&Lease>, now: Duration) {
         self.checked = now;
         let Some(lease) = lease else {
             // What was seen before the deletion does not count.
@@ -128,7 +128,7 @@ impl Known {
     }
 
     /// Records what a watch shows.
-    fn shown(&mut self, shown: &Shown, now: Duration) {
+    fn record_shown(&mut self, shown: &Shown, now: Duration) {
         let (Version::Present(lease) | Version::Deleted(lease)) = &shown.version else { return };
         if version(&lease.metadata) <= self.version {
             return;
@@ -153,7 +153,8 @@ impl Known {
 }
 
 impl Candidate {
-    /// Creates a candidate for the lease in the options. `watches` is a client for watches, which may be silent for long.
+    /// Creates a candidate for the lease in the options. `watches` is a client for watches, which may be silent for
+    /// long.
     pub fn new(
         client: Client,
         watches: Client,
@@ -231,12 +232,12 @@ impl Candidate {
     fn note_shown(&mut self) {
         let now = self.clock.since_boot();
         if let Some(watch) = &mut self.watch {
-            self.lease.shown(&watch.shown(), now);
+            self.lease.record_shown(&watch.shown(), now);
         }
         if let Some(watch) = &mut self.flipop_watch {
             let shown = watch.shown();
             self.has_stood_by |= shown.had_holder;
-            self.flipop.shown(&shown, now);
+            self.flipop.record_shown(&shown, now);
             self.report_flipop(now);
         }
     }
@@ -246,7 +247,7 @@ impl Candidate {
         let Some(flipop_api) = &self.flipop_api else { return Ok(false) };
         let lease = flipop_api.get_opt(FLIPOP_LEASE).await?;
         let now = self.clock.since_boot();
-        self.flipop.read(lease.as_ref(), now);
+        self.flipop.record_read(lease.as_ref(), now);
         Ok(self.report_flipop(now))
     }
 
@@ -283,7 +284,7 @@ impl Candidate {
         }
         let lease = self.api.get_opt(&self.name).await?;
         let now = self.clock.since_boot();
-        self.lease.read(lease.as_ref(), now);
+        self.lease.record_read(lease.as_ref(), now);
         let gained = candidacy(self.lease.sighting(), &self.identity, self.duration, now);
         let Some(gained) = gained else { return Ok(None) };
         let written = match lease {
@@ -407,7 +408,8 @@ impl Candidate {
             (spec.holder_identity, spec.lease_transitions)
         };
         match &mut self.lease.present {
-            // A lower version means that etcd was restored from a copy. What this process knows may never have happened.
+            // A lower version means that etcd was restored from a copy. So etcd may have lost changes that this process
+            // knows.
             Some((known, _)) if version(&known.metadata) > version(&found.metadata) => true,
             Some((known, _)) if claim(known) == claim(&found) => {
                 *known = found;

@@ -27,10 +27,10 @@ const RESPONSE_MAX: Duration = Duration::from_secs(10);
 /// The timeout after which the apiserver ends the watch.
 const WATCH_SECONDS: u32 = 120;
 
-/// A watch that is silent for longer than its timeout is dead, also if a proxy keeps its connection alive.
+/// A watch that is silent for longer than its timeout is dead, even if a proxy keeps its connection alive.
 const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
 
-/// A watch that ends earlier than this has failed. A proxy may end each watch at once.
+/// A watch that ends earlier than this has failed: for example, a proxy ends each watch at once.
 const LASTS_MIN: Duration = Duration::from_secs(5);
 
 /// What a watch of a Lease shows.
@@ -77,7 +77,7 @@ impl LeaseWatch {
         task.spawn(async move {
             let mut is_first_failure = true;
             while !to.is_closed() {
-                let why = watch_once(&api, &params, &to).await;
+                let why = watch_until_failure(&api, &params, &to).await;
                 is_first_failure |= to.borrow().works;
                 if std::mem::take(&mut is_first_failure) {
                     tracing::warn!(lease = name, error = %why, "can't watch the lease; reading it instead");
@@ -103,7 +103,7 @@ impl LeaseWatch {
 }
 
 /// Shows the versions of a Lease until the watch fails. Returns why it failed. Continues if the apiserver ends it.
-async fn watch_once(api: &Api<Lease>, params: &WatchParams, to: &watch::Sender<Shown>) -> String {
+async fn watch_until_failure(api: &Api<Lease>, params: &WatchParams, to: &watch::Sender<Shown>) -> String {
     loop {
         let began = Instant::now();
         // Without a resourceVersion, the watch begins with a version that the apiserver has in its cache.

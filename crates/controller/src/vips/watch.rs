@@ -275,7 +275,7 @@ async fn watch(clients: Clients, to: mpsc::UnboundedSender<Observed>) -> Ended {
                 };
                 // Sent before the watch starts, because this event clears the objects of its kind.
                 if to.send(seen).is_err() {
-                    return Ended::Unheard;
+                    return Ended::ReceiverGone;
                 }
                 match found {
                     Ok(Some((_, resource))) => {

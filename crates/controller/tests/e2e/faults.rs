@@ -207,7 +207,7 @@ async fn a_silently_dead_watch_is_noticed_within_ten_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_move_rests_on_events_that_a_proxy_holds_back() {
+async fn a_silent_watch_causes_no_move_to_a_deleted_node() {
     const COOL_OFF: Duration = Duration::from_secs(15);
     let mut rig = Rig::prepare().await;
     let proxy = ApiProxy::start(&rig.kubeconfig).await.unwrap();
@@ -256,7 +256,7 @@ async fn a_failover_works_after_etcd_was_compacted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_controller_starts_anew_after_etcd_was_restored() {
+async fn the_controller_exits_after_etcd_was_restored() {
     let (mut rig, mut controller) = Rig::start().await;
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.settled("nia/edge").await;

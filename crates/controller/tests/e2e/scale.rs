@@ -217,7 +217,7 @@ async fn five_hundred_addresses_on_two_thousand_nodes_cost_few_calls() {
     assert!(made <= 15, "{:?}", rig.clouds.compute.ledger().calls());
 }
 
-/// The requests of the controller to the apiserver within the next two minutes, for each minute.
+/// The average number of requests a minute from the controller to the apiserver, measured for two minutes.
 async fn requests_a_minute(rig: &Rig) -> BTreeMap<String, f64> {
     const MINUTES: u64 = 2;
     let from = Timestamp::now();

@@ -1649,7 +1649,7 @@ fn n9_pods_on_another_objects_node_are_reported_and_not_evicted() {
     check(
         "evicts | n1 holds a1 | n2 holds a2 evictable | a2 elsewhere | younger lists a2",
         expect![
-            "a1 on n1, a2 of younger: on n2, pods of the workload are on n2, which holds another object's address: let them select the node label allocation.netinfra.darkbrains.com/<name>"
+            "a1 on n1, a2 of younger: on n2, pods of the workload are on n2, which holds another object's address: add the nodeSelector allocation.netinfra.darkbrains.com/<name>=true to them"
         ],
     );
 }
@@ -2216,7 +2216,7 @@ fn a_node_keeps_its_mark_until_the_list_shows_that_it_should_not() {
 }
 
 #[test]
-fn a_detached_address_waits_for_pods_that_are_unread() {
+fn a_move_is_not_abandoned_while_pods_are_unread() {
     let begun = "floating | n1 notready 60 | n2 undecodable-pods | a1 moves n1 -> n2";
     check(begun, expect!["abandon the move of a1"]);
     check(

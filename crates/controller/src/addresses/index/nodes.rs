@@ -11,7 +11,7 @@ use super::tracked::Tracked;
 use crate::addresses::resources::parsed::created;
 use crate::addresses::resources::refusal::Refusal;
 use crate::addresses::watch::{Kind, SlimNode};
-use crate::kubernetes::decode::{Change, Settled, is_version_of};
+use crate::kubernetes::decode::{Change, Settled, is_same_version};
 
 impl Index {
     pub(super) fn observe_nodes(&mut self, change: Change<SlimNode>) {
@@ -39,7 +39,7 @@ impl Index {
     fn set_node(&mut self, node: SlimNode) {
         let name = name_of(&node);
         let is_same = |known: &SlimNode| {
-            !known.is_stand_in && !node.is_stand_in && is_version_of(&known.metadata, &node.metadata)
+            !known.is_stand_in && !node.is_stand_in && is_same_version(&known.metadata, &node.metadata)
         };
         if self.nodes.get(&name).is_some_and(is_same) {
             return;

@@ -294,7 +294,7 @@ impl Index {
         tracked.dropped.retain(|address| pool.addresses.contains(address));
         tracked.recount(&self.pods, &self.owners);
         self.interest.set(key, tracked.selection.pods.as_ref());
-        let is_counted = self.counts(&self.objects[key].selection);
+        let is_counted = self.can_count(&self.objects[key].selection);
         let Some(tracked) = self.objects.get_mut(key) else { return };
         tracked.is_counted = is_counted;
         let members: Vec<_> =

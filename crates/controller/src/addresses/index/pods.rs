@@ -12,7 +12,7 @@ use super::tracked::{PodCount, Tracked};
 use crate::addresses::resources::parsed::{PodSelection, Selection};
 use crate::addresses::resources::selector;
 use crate::addresses::watch::{Kind, SlimNode, SlimPod};
-use crate::kubernetes::decode::{Change, Settled, is_version_of};
+use crate::kubernetes::decode::{Change, Settled, is_same_version};
 
 impl PodSelection {
     fn means(&self, pod: &SlimPod, owners: &Owners) -> bool {
@@ -191,7 +191,7 @@ impl Index {
     fn change_pod(&mut self, key: (String, String), pod: Option<SlimPod>) {
         let is_same = |known: &SlimPod| {
             let same_version =
-                |pod: &SlimPod| !pod.is_stand_in && is_version_of(&known.metadata, &pod.metadata);
+                |pod: &SlimPod| !pod.is_stand_in && is_same_version(&known.metadata, &pod.metadata);
             !known.is_stand_in && pod.as_ref().is_some_and(same_version)
         };
         if self.pods.get(&key).is_some_and(is_same) {

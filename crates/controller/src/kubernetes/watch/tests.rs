@@ -229,7 +229,7 @@ async fn the_receiver_can_ask_for_a_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_due_anyway_answers_the_receiver() {
+async fn a_retried_list_also_serves_a_pending_request() {
     let silent = Answer::Watch(Vec::new(), Then::StaysSilent);
     let mut rig = Rig::new([Answer::Status(503), Answer::List(6, &["b"]), silent]);
     rig.next(1).await;
