@@ -74,8 +74,8 @@ use crate::standing::{Standing, standing};
 use crate::world::{Known, Reads};
 use crate::{
     ADDRESSES_MAX, Action, Address, CreationAction, CreationStep, Eviction, Fact, Holding, Journal, Kinds,
-    Lacking, Mark, Mode, Move, NodeName, Pause, Plan, Pool, PoolKey, Scope, Spread, Step, Takeover, Target,
-    Tenancy, Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
+    Lacking, Mark, Mode, Move, NodeName, Pause, Plan, Pool, PoolKey, Readiness, Scope, Spread, Step, Takeover,
+    Target, Tenancy, Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
 };
 
 /// The message while the controller can't read kinds of objects that a decision depends on.
@@ -585,9 +585,11 @@ impl<'a> Planner<'a> {
             }
             // A step that is based on outdated objects causes no hand-over: the next leader would hold it back, too.
             let is_spared = step.action.cuts_off().is_some_and(|vm| self.world.is_spared(vm));
-            match is_spared && !self.rests_on_outdated(&step) {
-                true => self.plan.hands_over = true,
-                false => actions.add(step, self.world),
+            match (self.rests_on_outdated(&step), is_spared) {
+                // It is held back below, so it must not keep the steps of other moves from its VMs.
+                (true, _) => actions.steps.push(step),
+                (false, true) => self.plan.hands_over = true,
+                (false, false) => actions.add(step, self.world),
             }
         }
         let mut begun = std::mem::take(&mut self.begun);
@@ -737,16 +739,17 @@ impl<'a> Planner<'a> {
         let Some(pool) = self.world.pool(&step.pool) else { return Kinds::default() };
         let fact = self.world.fact(&step.scope, step.address);
         let is_held = fact.is_none_or(|fact| fact.holding != Holding::Free);
-        // If the holder has recovered, its move is no longer urgent. Then pods may decide whether it keeps the address.
-        let of_move = |entry: &Move| {
-            let is_voluntary = entry.is_voluntary || !moves::is_urgent(self.world, entry, fact);
-            pool.tenancy.depends_on(is_voluntary)
+        // If the node of the holder has recovered, pods may decide whether it keeps the address.
+        let has_recovered = |entry: &Move| {
+            let node = entry.from.as_ref().and_then(|vm| self.world.node_of(vm));
+            node.is_some_and(|(_, node)| !matches!(node.readiness, Readiness::NotReadySince(_)))
         };
+        let of_move = |entry: &Move| pool.tenancy.depends_on(entry.is_voluntary || has_recovered(entry));
         match (&step.action, pool.entry(step.address)) {
             (Action::Begin(entry), _) => Kinds { pools: true, ..pool.tenancy.depends_on(entry.is_voluntary) },
             (Action::Detach(_), Some(entry)) => of_move(entry),
             (Action::Attach(_) | Action::Replace(_), Some(entry)) if is_held => of_move(entry),
-            (Action::Abandon, Some(entry)) => pool.tenancy.depends_on(entry.is_voluntary),
+            (Action::Abandon, Some(entry)) => pool.tenancy.depends_on(entry.is_voluntary && is_held),
             (Action::Release(_), _) => Kinds { pools: true, ..Kinds::default() },
             _ => Kinds::default(),
         }
@@ -853,6 +856,14 @@ impl<'a> Planner<'a> {
     /// The verdict for an address that needs a node, and the step that starts its move if it got one.
     fn settle(&mut self, seeker: Seeker<'_>, slot: Option<usize>) -> (Option<Step>, Verdict) {
         let Seeker { rank, pool, address, region, holder, .. } = seeker;
+        let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
+        let needed = Kinds { pools: true, ..pool.tenancy.depends_on(is_voluntary) };
+        let silent = needed.and(Kinds { pools: false, ..self.world.silent });
+        // Some verdicts remove the mark of the holder's node. They must not be based on outdated objects.
+        let node = holder.as_ref().and_then(|holder| holder.node.clone());
+        if let Some(node) = node.filter(|_| silent.has_some()) {
+            self.leave_mark(pool, &node);
+        }
         let to = slot.and_then(|slot| self.world.at(slot)).and_then(|(name, node)| {
             let (_, vm) = node.machine.as_ref()?;
             Some(Target { vm: vm.clone(), node: name.clone() })
@@ -866,8 +877,6 @@ impl<'a> Planner<'a> {
                 ),
             );
         }
-        let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
-        let needed = Kinds { pools: true, ..pool.tenancy.depends_on(is_voluntary) };
         let unread = needed.and(self.world.unread);
         if unread.has_some() {
             self.plan.marks.uncertain.insert(pool.key.kind);
@@ -902,11 +911,8 @@ impl<'a> Planner<'a> {
                     return self.ask_for_again(pool, address, holder);
                 }
                 Some(HeldBy { vm, node, why, .. }) => {
-                    // This verdict removes the mark of the node, so it must not be based on outdated objects either.
-                    let silent = needed.and(Kinds { pools: false, ..self.world.silent });
                     if node.is_some() && silent.has_some() {
                         self.await_list(&pool.key, silent);
-                        self.plan.marks.uncertain.insert(pool.key.kind);
                     }
                     return (None, Verdict::NoMatch(vm.clone(), node.clone(), *why));
                 }

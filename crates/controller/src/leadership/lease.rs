@@ -152,6 +152,11 @@ impl Known {
     }
 }
 
+/// Logs that this process stops leading because FLIPOP leads.
+fn report_conflict() {
+    tracing::error!(lease = FLIPOP_LEASE, "stopping because FLIPOP leads too: scale FLIPOP to zero");
+}
+
 impl Candidate {
     /// Creates a candidate for the lease in the options. `watches` is a client for watches, which may be silent for
     /// long.
@@ -365,7 +370,10 @@ impl Candidate {
         while self.clock.since_boot() < last.saturating_add(deadline) {
             // The pause is first, because the lease was written just before this call. A canceled renewal would leave
             // its version unknown.
-            let _ = tokio::time::timeout(self.pause(), self.until_flipop_leads()).await;
+            if tokio::time::timeout(self.pause(), self.until_flipop_leads()).await.is_ok() {
+                report_conflict();
+                break;
+            }
             match self.renew().await {
                 Ok(()) => {
                     last = self.clock.since_boot();
@@ -375,10 +383,7 @@ impl Candidate {
                         _ = self.read_flipop().await;
                     }
                     if self.flipop.leads(self.clock.since_boot()) {
-                        tracing::error!(
-                            lease = FLIPOP_LEASE,
-                            "stopping because FLIPOP leads too: scale FLIPOP to zero"
-                        );
+                        report_conflict();
                         break;
                     }
                 }

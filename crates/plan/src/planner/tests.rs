@@ -2210,9 +2210,44 @@ fn a_node_keeps_its_mark_until_the_list_shows_that_it_should_not() {
     assert_eq!((settled.relist, settled.marks.uncertain.len()), (Kinds::default(), 0));
     for outdated in ["silent pods", "unread pods"] {
         let plan = plan(&world(&format!("{displaced} | {outdated}")), now());
-        assert_eq!(plan.marks.uncertain.len(), 1, "{outdated}");
+        let stays = plan.marks.uncertain.len() + plan.marks.coming.values().map(BTreeSet::len).sum::<usize>();
+        assert_eq!(stays, 1, "{outdated}");
         assert_eq!(plan.relist.pods, outdated == "silent pods");
     }
+    let mut paused = world(&format!("{displaced} | silent pods"));
+    let until = later(now(), Duration::from_secs(60));
+    paused.avoid_addresses.insert(address("a1"), Pause { until, why: "refused".into() });
+    assert_eq!(plan(&paused, now()).marks.coming.len(), 1, "a pause after a failure changes nothing");
+}
+
+#[test]
+fn a_detached_address_does_not_wait_for_pods_that_do_not_matter() {
+    let begun = "n1 cordoned empty | n2 notready 60 | n3 | a1 moves n1 -> n2";
+    for unread in ["pods", "owners"] {
+        check(&format!("{begun} | unread {unread}"), expect!["abandon the move of a1"]);
+    }
+}
+
+#[test]
+fn pods_decide_again_whether_a_node_that_recovered_keeps_its_address() {
+    let begun = "n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2 | urgent";
+    check(&format!("{begun} | silent pods"), expect!["list pods"]);
+    let dead = begun.replace("cordoned empty", "notready 60");
+    check(&format!("{dead} | silent pods"), expect!["detach a1 from n1"]);
+}
+
+#[test]
+fn a_step_that_is_held_back_does_not_block_the_moves_of_its_vms() {
+    let begun = "n1 notready 60 holds a1 | n2 | n3 | a2 free | a1 moves n1 -> n2 | a2 moves n1 -> n3";
+    let mut world = world(&format!("{begun} | unread pods"));
+    let fact = world.fact(&scope(), address("a1")).unwrap().clone();
+    world.set_fact(&scope(), address("a2"), fact);
+    let mut pool = world.pools().next().unwrap().clone();
+    let Journal::Known(moves) = &mut pool.journal else { panic!("the journal can be read") };
+    moves.get_mut(&address("a2")).unwrap().is_voluntary = false;
+    world.set_pool(pool);
+    let steps = plan(&world, now()).to_string();
+    assert_eq!(steps, "detach 203.0.113.2 from vm-n1", "pods don't matter for a2");
 }
 
 #[test]
