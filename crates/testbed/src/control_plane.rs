@@ -235,21 +235,31 @@ impl ControlPlane {
     /// Copies the data of etcd, as a backup does.
     pub async fn back_up_etcd(&mut self) -> Result<TempDir> {
         let backup = new_folder()?;
-        self.stop_etcd()?;
-        copy_folder(&self.folder.path().join("etcd"), &backup.path().join("etcd"))?;
-        self.start_etcd().await?;
-        self.wait_until_ready().await?;
+        self.back_up_etcd_to(&backup.path().join("etcd")).await?;
         Ok(backup)
     }
 
+    /// Copies the data of etcd to a folder, which appears when it is complete.
+    pub async fn back_up_etcd_to(&mut self, to: &Path) -> Result<()> {
+        self.stop_etcd()?;
+        let parent = to.parent().context("a folder without a parent")?;
+        std::fs::create_dir_all(parent)?;
+        let partial = tempfile::tempdir_in(parent)?.keep();
+        copy_folder(&self.folder.path().join("etcd"), &partial.join("etcd"))?;
+        std::fs::rename(partial.join("etcd"), to)?;
+        std::fs::remove_dir(partial)?;
+        self.start_etcd().await?;
+        self.wait_until_ready().await
+    }
+
     /// Replaces the data of etcd with an earlier copy, and starts the apiserver again.
-    pub async fn restore_etcd(&mut self, backup: &TempDir) -> Result<()> {
+    pub async fn restore_etcd(&mut self, backup: &Path) -> Result<()> {
         self.apiserver.signal(Signal::KILL)?;
         self.apiserver.wait(Duration::from_secs(READY_SECONDS_MAX))?;
         self.stop_etcd()?;
         let data = self.folder.path().join("etcd");
         std::fs::remove_dir_all(&data)?;
-        copy_folder(&backup.path().join("etcd"), &data)?;
+        copy_folder(backup, &data)?;
         self.start_etcd().await?;
         self.apiserver = self.plan.apiserver(self.folder.path())?;
         self.wait_until_ready().await

@@ -257,7 +257,8 @@ async fn a_failover_works_after_etcd_was_compacted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_controller_exits_after_etcd_was_restored() {
-    let (mut rig, mut controller) = Rig::start().await;
+    let mut rig = Rig::prepare().await;
+    let mut controller = rig.controller("ip-address-controller", &SUCCESSOR);
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
     rig.settled("nia/edge").await;
     let backup = rig.control_plane.back_up_etcd().await.unwrap();
@@ -265,7 +266,7 @@ async fn the_controller_exits_after_etcd_was_restored() {
     rig.labelled(|nodes| nodes == ["edge-2", "edge-3"]).await;
 
     // In the copy the address is on edge-1, which exists again.
-    rig.control_plane.restore_etcd(&backup).await.unwrap();
+    rig.control_plane.restore_etcd(&backup.path().join("etcd")).await.unwrap();
     let ended = controller.process.wait(SOON).unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
     let log = std::fs::read_to_string(controller.process.log()).unwrap();
     assert!(!ended.success() && log.contains("etcd was restored from an older copy"), "{log}");
