@@ -23,7 +23,7 @@ use crate::addresses::watch::Watches;
 use crate::backoff::Retry;
 use crate::health;
 use crate::kubernetes::transport;
-use crate::kubernetes::watch::{Clients, Ended};
+use crate::kubernetes::watch::{Clients, Ended, Relists};
 use crate::leadership::clock::{Clock, SystemClock};
 use crate::leadership::fence::{Fence, fenced};
 use crate::leadership::lease::{self, Candidate, RETRY};
@@ -232,9 +232,10 @@ pub async fn control(
         Loop::new(addresses, metrics.process.pulse())
     });
     let vips = options.vips.clone().map(|vips| {
-        watches_of_vips = crate::vips::watch::start(&watching, &line.to);
+        let relists = Relists::new(crate::vips::watch::Kind::ALL);
+        watches_of_vips = crate::vips::watch::start(&watching, &relists, &line.to);
         let (fence, clock) = (Arc::clone(&fence), Arc::clone(&clock));
-        let edges = vips::Edges { client: writing_vips, fence, clock };
+        let edges = vips::Edges { relists, client: writing_vips, fence, clock };
         let retry = options.retry.at_most(VIP_RETRY_MAX);
         let vips = VipReconciler::new(line.seen, edges, metrics.vips.clone(), &options.identity, retry, vips);
         Loop::new(vips, metrics.process.pulse())

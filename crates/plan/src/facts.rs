@@ -25,60 +25,6 @@ pub struct Node {
     pub zone: Option<Arc<str>>,
 }
 
-/// Kinds of Kubernetes objects that steps depend on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kinds {
-    /// Nodes.
-    pub nodes: bool,
-    /// Pods.
-    pub pods: bool,
-    /// The owners of pods: workloads and ReplicaSets.
-    pub owners: bool,
-    /// Our own kinds. An object that is unknown may own an address or a DNS name.
-    pub pools: bool,
-}
-
-impl Kinds {
-    /// Whether it contains a kind.
-    pub fn has_some(self) -> bool {
-        let Self { nodes, pods, owners, pools } = self;
-        nodes || pods || owners || pools
-    }
-
-    /// The kinds that are in both.
-    #[must_use]
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self {
-            nodes: self.nodes && other.nodes,
-            pods: self.pods && other.pods,
-            owners: self.owners && other.owners,
-            pools: self.pools && other.pools,
-        }
-    }
-
-    /// Adds kinds.
-    pub fn add(&mut self, other: Self) {
-        self.nodes |= other.nodes;
-        self.pods |= other.pods;
-        self.owners |= other.owners;
-        self.pools |= other.pools;
-    }
-}
-
-impl fmt::Display for Kinds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { nodes, pods, owners, pools } = *self;
-        let all = [
-            (nodes, "nodes"),
-            (pods, "pods"),
-            (owners, "owners of pods"),
-            (pools, "NetIPAllocations or FloatingIPPools"),
-        ];
-        let names: Vec<_> = all.iter().filter(|(is_in, _)| *is_in).map(|(_, name)| *name).collect();
-        f.write_str(&names.join(", "))
-    }
-}
-
 /// A node's Ready condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {

@@ -35,6 +35,7 @@ mod creation;
 mod evictions;
 mod facts;
 mod journal;
+mod kinds;
 pub mod leadership;
 mod losses;
 mod member;
@@ -58,10 +59,9 @@ mod world;
 
 pub use creation::TAG_PREFIX;
 pub use evictions::{WorkloadPod, pod_to_evict};
-pub use facts::{
-    Account, Fact, Holding, InFlight, Kinds, LastReported, MachineState, Node, Pause, Readiness, Turn,
-};
+pub use facts::{Account, Fact, Holding, InFlight, LastReported, MachineState, Node, Pause, Readiness, Turn};
 pub use jiff::{SignedDuration, Timestamp};
+pub use kinds::{Kind, Kinds};
 pub use losses::Tripped;
 pub use names::{Address, Epoch, NO_IPV6, NodeName, PoolKey, Provider, Scope, Tick, VmId};
 pub use planner::plan;

@@ -73,15 +73,10 @@ use crate::records;
 use crate::standing::{Standing, standing};
 use crate::world::{Known, Reads};
 use crate::{
-    ADDRESSES_MAX, Action, Address, CreationAction, CreationStep, Eviction, Fact, Holding, Journal, Kinds,
-    Lacking, Mark, Mode, Move, NodeName, Pause, Plan, Pool, PoolKey, Readiness, Scope, Spread, Step, Takeover,
-    Target, Tenancy, Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
+    ADDRESSES_MAX, Action, Address, CreationAction, CreationStep, Eviction, Fact, Holding, Journal, Kind,
+    Kinds, Lacking, Mark, Mode, Move, NodeName, Pause, Plan, Pool, PoolKey, Readiness, Scope, Spread, Step,
+    Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
 };
-
-/// The message while the controller can't read kinds of objects that a decision depends on.
-fn unread_message(unread: Kinds) -> Arc<str> {
-    format!("the controller can't read {unread} from the apiserver at present").into()
-}
 
 /// Why it is unknown whether an address is on the VM that the cloud reports as its holder.
 const DOUBTFUL: &str = "the provider reports it on its VM, but the call that should attach it there failed; the controller attaches it again";
@@ -685,21 +680,29 @@ impl<'a> Planner<'a> {
     /// latter wait for a list.
     fn hold_back_what_is_outdated(&mut self) {
         let World { silent, unread, .. } = *self.world;
-        if unread.pools {
-            self.plan.creations.clear();
+        if unread.has(Kind::Pools) {
+            for creation in std::mem::take(&mut self.plan.creations) {
+                if let Some(lacking) = self.plan.lacking.get_mut(&creation.pool) {
+                    *lacking = Lacking::Unreadable(Kinds::default().with(Kind::Pools));
+                }
+            }
         }
-        if !silent.has_some() && !unread.has_some() {
+        // What a pool would report without its pods is not so. If pods can't be read at all, the verdicts say that.
+        if !unread.has(Kind::Pods) {
+            self.plan.awaits_list.extend(self.world.uncounted.iter().cloned());
+        }
+        if silent.is_empty() && unread.is_empty() {
             return;
         }
         let mut steps = std::mem::take(&mut self.plan.steps);
         steps.retain(|step| {
             let (silent, unread) = self.outdated_kinds(step);
-            if unread.has_some() {
-                self.set_verdict(&step.pool, step.address, Verdict::Unknown(unread_message(unread)));
-            } else if silent.has_some() {
+            if !unread.is_empty() {
+                self.set_verdict(&step.pool, step.address, Verdict::Unknown(unread.unread().into()));
+            } else if !silent.is_empty() {
                 self.await_list(&step.pool, silent);
             }
-            let is_held_back = silent.has_some() || unread.has_some();
+            let is_held_back = !silent.is_empty() || !unread.is_empty();
             if is_held_back {
                 self.plan.marks.uncertain.insert(step.pool.kind);
             }
@@ -717,7 +720,7 @@ impl<'a> Planner<'a> {
     /// Whether a step depends on objects that may have changed unseen.
     fn rests_on_outdated(&self, step: &Step) -> bool {
         let (silent, unread) = self.outdated_kinds(step);
-        silent.has_some() || unread.has_some()
+        !silent.is_empty() || !unread.is_empty()
     }
 
     /// The kinds that a step depends on and whose watch has been silent, and those that the controller can't read.
@@ -725,7 +728,7 @@ impl<'a> Planner<'a> {
         let needed = self.depends_on(step);
         let silent = match step.action {
             // The write of the journal fails if the object has changed.
-            Action::Begin(_) => Kinds { pools: false, ..self.world.silent },
+            Action::Begin(_) => self.world.silent.without(Kind::Pools),
             // If the move was abandoned by mistake, a later plan starts it again.
             Action::Abandon => Kinds::default(),
             _ => self.world.silent,
@@ -744,13 +747,13 @@ impl<'a> Planner<'a> {
             let node = entry.from.as_ref().and_then(|vm| self.world.node_of(vm));
             node.is_some_and(|(_, node)| !matches!(node.readiness, Readiness::NotReadySince(_)))
         };
-        let of_move = |entry: &Move| pool.tenancy.depends_on(entry.is_voluntary || has_recovered(entry));
+        let of_move = |entry: &Move| pool.depends_on(entry.is_voluntary || has_recovered(entry));
         match (&step.action, pool.entry(step.address)) {
-            (Action::Begin(entry), _) => Kinds { pools: true, ..pool.tenancy.depends_on(entry.is_voluntary) },
+            (Action::Begin(entry), _) => pool.depends_on(entry.is_voluntary).with(Kind::Pools),
             (Action::Detach(_), Some(entry)) => of_move(entry),
             (Action::Attach(_) | Action::Replace(_), Some(entry)) if is_held => of_move(entry),
-            (Action::Abandon, Some(entry)) => pool.tenancy.depends_on(entry.is_voluntary && is_held),
-            (Action::Release(_), _) => Kinds { pools: true, ..Kinds::default() },
+            (Action::Abandon, Some(entry)) => pool.depends_on(entry.is_voluntary && is_held),
+            (Action::Release(_), _) => Kinds::default().with(Kind::Pools),
             _ => Kinds::default(),
         }
     }
@@ -773,15 +776,17 @@ impl<'a> Planner<'a> {
             let next = evictions::next(self.world, member, &self.plan, &self.holding, &busy, self.now);
             let pool = &member.pool.key;
             self.ask_again(next.ask_again);
-            if let Some(node) = next.from.filter(|_| !self.world.unread.has_some()) {
-                match self.world.silent.has_some() {
-                    true => self.plan.relist.add(self.world.silent),
-                    false => self.plan.evictions.push(Eviction { pool: pool.clone(), node }),
+            let needed = member.pool.depends_on(true).with(Kind::Pools);
+            let (silent, unread) = (needed.and(self.world.silent), needed.and(self.world.unread));
+            if let Some(node) = next.from.filter(|_| unread.is_empty()) {
+                match silent.is_empty() {
+                    true => self.plan.evictions.push(Eviction { pool: pool.clone(), node }),
+                    false => self.plan.relist.add(silent),
                 }
             }
-            self.plan
-                .misplaced_pods
-                .extend(next.misplaced_pods.map(|misplaced_pods| (pool.clone(), misplaced_pods)));
+            // What is reported about pods must not rest on kinds that can't be read.
+            let misplaced_pods = next.misplaced_pods.filter(|_| unread.is_empty());
+            self.plan.misplaced_pods.extend(misplaced_pods.map(|pods| (pool.clone(), pods)));
         }
     }
 
@@ -857,11 +862,11 @@ impl<'a> Planner<'a> {
     fn settle(&mut self, seeker: Seeker<'_>, slot: Option<usize>) -> (Option<Step>, Verdict) {
         let Seeker { rank, pool, address, region, holder, .. } = seeker;
         let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
-        let needed = Kinds { pools: true, ..pool.tenancy.depends_on(is_voluntary) };
-        let silent = needed.and(Kinds { pools: false, ..self.world.silent });
+        let needed = pool.depends_on(is_voluntary).with(Kind::Pools);
+        let silent = needed.and(self.world.silent).without(Kind::Pools);
         // Some verdicts remove the mark of the holder's node. They must not be based on outdated objects.
         let node = holder.as_ref().and_then(|holder| holder.node.clone());
-        if let Some(node) = node.filter(|_| silent.has_some()) {
+        if let Some(node) = node.filter(|_| !silent.is_empty()) {
             self.leave_mark(pool, &node);
         }
         let to = slot.and_then(|slot| self.world.at(slot)).and_then(|(name, node)| {
@@ -878,9 +883,9 @@ impl<'a> Planner<'a> {
             );
         }
         let unread = needed.and(self.world.unread);
-        if unread.has_some() {
+        if !unread.is_empty() {
             self.plan.marks.uncertain.insert(pool.key.kind);
-            return (None, Verdict::Unknown(unread_message(unread)));
+            return (None, Verdict::Unknown(unread.unread().into()));
         }
         if let Some(pause) = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until) {
             self.ask_again(Some(pause.until));
@@ -911,7 +916,7 @@ impl<'a> Planner<'a> {
                     return self.ask_for_again(pool, address, holder);
                 }
                 Some(HeldBy { vm, node, why, .. }) => {
-                    if node.is_some() && silent.has_some() {
+                    if node.is_some() && !silent.is_empty() {
                         self.await_list(&pool.key, silent);
                     }
                     return (None, Verdict::NoMatch(vm.clone(), node.clone(), *why));

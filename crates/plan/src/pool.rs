@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Address, Epoch, Fact, Kinds, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId};
+use crate::{
+    Address, Epoch, Fact, Kind, Kinds, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId,
+};
 
 /// What the planner makes of one NetIPAllocation, FloatingIPPool or NodeDNSRecordSet.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +36,8 @@ pub struct Pool {
     pub disowned: BTreeSet<Address>,
     /// When a node has to give up its address.
     pub tenancy: Tenancy,
+    /// The kinds that decide which nodes have its pods. None if it selects no pods.
+    pub pods_from: Kinds,
     /// If set, new placements go only to this region.
     pub region: Option<Arc<str>>,
     /// New placements go only to these zones; empty means all.
@@ -83,6 +87,7 @@ impl Pool {
             created_here: BTreeSet::new(),
             disowned: BTreeSet::new(),
             tenancy: Tenancy::UntilDrained,
+            pods_from: Kinds::default(),
             region: None,
             zones: Vec::new(),
             last_holders: BTreeMap::new(),
@@ -97,6 +102,20 @@ impl Pool {
             journal: Journal::default(),
             creation: None,
             policy: Policy::default(),
+        }
+    }
+
+    /// The kinds that decide which nodes keep or get an address. With [`Tenancy::UntilDrained`], pods matter only for a
+    /// voluntary move.
+    pub(crate) fn depends_on(&self, is_voluntary: bool) -> Kinds {
+        let nodes = Kinds::default().with(Kind::Nodes);
+        match self.tenancy {
+            Tenancy::UntilDrained if !is_voluntary => nodes,
+            Tenancy::UntilDrained | Tenancy::UntilDisplaced { .. } => {
+                let mut kinds = nodes;
+                kinds.add(self.pods_from);
+                kinds
+            }
         }
     }
 
@@ -215,18 +234,6 @@ pub enum Tenancy {
         /// Whether pods matter at all.
         needs_pods: bool,
     },
-}
-
-impl Tenancy {
-    /// The kinds of objects that decide which nodes keep or get an address. With `UntilDrained`, pods and their owners
-    /// matter only for a voluntary move. With `UntilDisplaced`, pods matter if the object selects some.
-    pub(crate) fn depends_on(self, is_voluntary: bool) -> Kinds {
-        let (pods, owners) = match self {
-            Self::UntilDrained => (is_voluntary, is_voluntary),
-            Self::UntilDisplaced { needs_pods } => (needs_pods, false),
-        };
-        Kinds { nodes: true, pods, owners, pools: false }
-    }
 }
 
 /// The policy of an object, with all defaults resolved.

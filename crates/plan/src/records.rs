@@ -20,7 +20,7 @@
 //!                              otherwise                    leave it            Left
 //! no address should be in it                                leave it            LastKept, Nothing
 //! it contains what it should, with this controller's mark   leave it            Yes
-//! the controller can't read nodes or pods                   leave it            Publishing
+//! the controller can't read nodes or pods                   leave it            Unreadable
 //! an address would leave it, and the watch of nodes or pods
 //!   has been silent                                         list these again    Publishing
 //! otherwise                                                 write it            Publishing, or Would
@@ -37,9 +37,9 @@ use std::time::Duration;
 
 use crate::member::Member;
 use crate::{
-    Address, DnsProvider, Holding, InFlightRecord, Kinds, Mode, Plan, Pool, PoolKey, Publication, Published,
-    Readiness, RecordAction, RecordKind, RecordName, RecordSet, RecordStep, Source, Tenancy, Timestamp,
-    Verdict, Waits, World, later,
+    Address, DnsProvider, Holding, InFlightRecord, Kind, Kinds, Mode, Plan, Pool, PoolKey, Publication,
+    Published, Readiness, RecordAction, RecordKind, RecordName, RecordSet, RecordStep, Source, Tenancy,
+    Timestamp, Verdict, Waits, World, later,
 };
 
 /// How often the controller reads a set of records again, because someone else may have changed it.
@@ -206,9 +206,12 @@ fn next(
     if pool.policy.mode == Mode::Observe {
         return verdict(Published::Would(target));
     }
-    let needed = pool.tenancy.depends_on(false);
+    let needed = pool.depends_on(false);
     let (silent, unread) = (needed.and(world.silent), needed.and(world.unread));
-    if unread.has_some() || (silent.has_some() && !values.is_subset(&target)) {
+    if !unread.is_empty() {
+        return RecordDecision::without_action(Published::Unreadable(unread));
+    }
+    if !silent.is_empty() && !values.is_subset(&target) {
         let verdict = RecordDecision::without_action(Published::Publishing);
         return RecordDecision { relist: silent, ..verdict };
     }
@@ -220,10 +223,14 @@ fn next(
 /// Removes the records of an object that is being deleted, but not while an object that the controller has not seen may
 /// want the name.
 fn remove(world: &World, set: &RecordSet, is_reading: bool) -> RecordDecision {
-    let may_remove = !is_reading && !world.silent.pools && !world.unread.pools;
+    let pools = Kinds::default().with(Kind::Pools);
+    if world.unread.has(Kind::Pools) {
+        return RecordDecision::without_action(Published::Unreadable(pools));
+    }
+    let may_remove = !is_reading && !world.silent.has(Kind::Pools);
     RecordDecision {
         action: may_remove.then(|| RecordAction::Remove(set.clone())),
-        relist: Kinds { pools: world.silent.pools, ..Kinds::default() },
+        relist: pools.and(world.silent),
         ..RecordDecision::without_action(Published::Publishing)
     }
 }

@@ -201,7 +201,7 @@ impl fmt::Display for Plan {
         let creations = self.creations.iter().map(|step| step as &dyn fmt::Display);
         let evictions = self.evictions.iter().map(|step| step as &dyn fmt::Display);
         let records = self.records.iter().map(|step| step as &dyn fmt::Display);
-        let list = self.relist.has_some().then(|| format!("list {}", self.relist));
+        let list = (!self.relist.is_empty()).then(|| format!("list {}", self.relist));
         let lists = list.iter().map(|list| list as &dyn fmt::Display);
         let all = steps.chain(creations).chain(evictions).chain(records).chain(lists);
         for (at, step) in all.enumerate() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::names::{ADDRESSES_SHOWN_MAX, RECORDS_SHOWN_MAX, list};
 use crate::reasons::Reason;
-use crate::{ADDRESSES_MAX, Address, NodeName, Pause, PoolKey, Timestamp, Tripped, VmId, Why};
+use crate::{ADDRESSES_MAX, Address, Kinds, NodeName, Pause, PoolKey, Timestamp, Tripped, VmId, Why};
 
 /// What the plan reports about an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,6 +207,8 @@ pub enum Published {
     Publishing,
     /// The controller has not read it yet, or does not know its own owner ID yet.
     Unread,
+    /// The controller can't read these kinds of objects, which decide what it should contain.
+    Unreadable(Kinds),
     /// The last attempt failed, and its backoff has not ended.
     Failed(Pause),
     /// An older object uses the same name.
@@ -233,7 +235,7 @@ impl Published {
         match self {
             Self::Yes(_) | Self::Left | Self::Gone => Reason::Published,
             Self::Publishing => Reason::Publishing,
-            Self::Unread => Reason::Unknown,
+            Self::Unread | Self::Unreadable(_) => Reason::Unknown,
             Self::Failed(_) => Reason::RecordFailed,
             Self::Conflict(_) => Reason::RecordConflict,
             Self::NotOurs(_) => Reason::RecordNotOurs,
@@ -251,6 +253,7 @@ impl fmt::Display for Published {
             Self::Yes(values) => write!(f, "contains {}", list(values, RECORDS_SHOWN_MAX)),
             Self::Publishing => write!(f, "is being published"),
             Self::Unread => write!(f, "is unknown: the controller has not read its records yet"),
+            Self::Unreadable(kinds) => write!(f, "stays as it is: {}", kinds.unread()),
             Self::Failed(pause) => {
                 write!(f, "may be out of date: the controller could not read or write it: {pause}")
             }
@@ -307,6 +310,8 @@ pub enum Lacking {
     Full(usize),
     /// There is no complete listing of the account yet.
     Unread,
+    /// The controller can't read these kinds of objects. One of them may have the missing addresses.
+    Unreadable(Kinds),
     /// The last attempt failed, and its backoff has not ended.
     Failed(Pause),
 }
@@ -317,7 +322,7 @@ impl Lacking {
         match self {
             Self::Creating(_) => Reason::Creating,
             Self::WouldCreate(_) => Reason::Observing,
-            Self::Unread => Reason::Unknown,
+            Self::Unread | Self::Unreadable(_) => Reason::Unknown,
             Self::Failed(_) => Reason::Failed,
             Self::Ambiguous(_) => Reason::AmbiguousCreation,
             Self::Unlisted(_) => Reason::UnlistedAddresses,
@@ -332,6 +337,7 @@ impl fmt::Display for Lacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Creating(count) => write!(f, "creating addresses, still missing: {count}"),
+            Self::Unreadable(kinds) => write!(f, "no address is created: {}", kinds.unread()),
             Self::WouldCreate(count) => write!(f, "would create addresses, still missing: {count}"),
             Self::Ambiguous(candidates) => write!(
                 f,

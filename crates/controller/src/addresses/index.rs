@@ -25,19 +25,34 @@ use self::interest::Interest;
 use self::owners::Owners;
 use self::tracked::Tracked;
 use super::codec;
-use super::freshness::Freshness;
+use super::kind::Kind;
+use super::needed::Needed;
 use super::object::Object;
+use super::pod::{Pod, PodKey};
 use super::resources::kind_name;
 use super::resources::parsed::{PodSelection, Selection};
-use super::watch::{Kind, Observed, SlimNode, SlimPod};
+use super::slim::SlimNode;
+use super::watch::Observed;
 use crate::kubernetes::decode::Register;
+use crate::kubernetes::freshness::Freshness;
 use crate::providers::listings::ListRequest;
 
-/// The kinds of owners of pods.
-const OWNERS: [Kind; 4] = [Kind::Deployments, Kind::ReplicaSets, Kind::StatefulSets, Kind::DaemonSets];
+/// How long one step of processing a list may take. Other events come in between.
+#[derive(Clone, Copy)]
+struct Slice(Duration);
 
-/// Our own kinds.
-const OURS: [Kind; 3] = [Kind::NetIPAllocations, Kind::FloatingIPPools, Kind::NodeDNSRecordSets];
+impl Default for Slice {
+    fn default() -> Self {
+        Self(Duration::from_millis(5))
+    }
+}
+
+/// Nodes and pods that the list in progress has not shown so far. They are removed when it is complete.
+#[derive(Default)]
+struct Unlisted {
+    nodes: BTreeSet<NodeName>,
+    pods: BTreeSet<PodKey>,
+}
 
 /// Everything that the controller has observed.
 #[derive(Default)]
@@ -48,8 +63,13 @@ pub struct Index {
     pub objects: BTreeMap<PoolKey, Tracked>,
     /// Nodes, with the fields that marks and selectors need.
     pub nodes: BTreeMap<NodeName, SlimNode>,
-    pods: BTreeMap<(String, String), SlimPod>,
+    pods: BTreeMap<PodKey, Pod>,
     interest: Interest,
+    /// Known objects that the list in progress has not shown so far.
+    unlisted: Unlisted,
+    slice: Slice,
+    /// The version of [`Needed`] at the start of the list of pods that is in progress, and of the last complete one.
+    pods_read_for: (u64, u64),
     owners: Owners,
     /// Scopes in which the permission to list addresses is missing, with the name of the permission.
     pub without: BTreeMap<Scope, String>,
@@ -94,8 +114,8 @@ impl Index {
         kinds.filter(|kind| !self.known.contains(kind)).map(kind_name)
     }
 
-    /// Processes an event of a watch.
-    pub fn observe(&mut self, seen: Observed) {
+    /// Processes an event of a watch. Returns the rest of it if that takes long.
+    pub fn observe(&mut self, seen: Observed) -> Option<Observed> {
         match seen {
             Observed::Nodes(change) => self.observe_nodes(change),
             Observed::Pods(change) => self.observe_pods(change),
@@ -113,9 +133,16 @@ impl Index {
                     Object::Records(Arc::new(object))
                 });
             }
-            Observed::Listed(kind, began) => {
-                self.freshness.entry(kind).or_default().listed(began, Instant::now());
+            Observed::Listing(kind, needed) => {
+                self.begin_list(kind);
+                if kind == Kind::Pods {
+                    self.pods_read_for.0 = needed;
+                }
             }
+            Observed::NodesInList(nodes) => return self.observe_listed_nodes(nodes),
+            Observed::PodsInList(pods) => return self.observe_listed_pods(pods),
+            Observed::Listed(kind, began) => return self.end_list(kind, began),
+            Observed::Unwatched(kind) => self.forget(kind),
             Observed::Unsure(kind) => _ = self.known.remove(&kind),
             // If the CRD was deleted, its objects may still exist or be restored. Without objects nothing is missing.
             Observed::Absent(kind) if self.has_some(kind) => _ = self.known.remove(&kind),
@@ -125,6 +152,80 @@ impl Index {
                 self.know(kind);
             }
         }
+        None
+    }
+
+    /// Starts to process a list. Until it is complete, the objects that were known before stay known.
+    fn begin_list(&mut self, kind: Kind) {
+        match kind {
+            Kind::Nodes => self.unlisted.nodes = self.nodes.keys().cloned().collect(),
+            Kind::Pods => {
+                self.unlisted.pods = self.pods.keys().cloned().collect();
+                self.pods_read_for.0 = self.interest.needed().version;
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes the objects that a complete list did not show. Returns the event again if that takes long.
+    fn end_list(&mut self, kind: Kind, began: Instant) -> Option<Observed> {
+        let until = Instant::now() + self.slice.0;
+        while kind == Kind::Nodes
+            && let Some(name) = self.unlisted.nodes.pop_first()
+        {
+            self.remove_node(&name);
+            if Instant::now() >= until {
+                return Some(Observed::Listed(kind, began));
+            }
+        }
+        while kind == Kind::Pods
+            && let Some(key) = self.unlisted.pods.pop_first()
+        {
+            self.change_pod(key, None);
+            if Instant::now() >= until {
+                return Some(Observed::Listed(kind, began));
+            }
+        }
+        self.know(kind);
+        self.freshness.entry(kind).or_default().listed(began, Instant::now());
+        None
+    }
+
+    /// Forgets a kind that is no longer watched.
+    fn forget(&mut self, kind: Kind) {
+        match kind {
+            Kind::Pods => {
+                self.pods.clear();
+                self.unlisted.pods.clear();
+            }
+            _ => self.owners.forget(kind),
+        }
+        self.known.remove(&kind);
+        self.listed.remove(&kind);
+        self.freshness.remove(&kind);
+        self.undecodable.forget(kind);
+        let depends = |(_, tracked): &(&PoolKey, &Tracked)| match &tracked.selection.pods {
+            Some(pods) => pods.decided_by().has(kind.planned()),
+            None => false,
+        };
+        let keys: Vec<_> = self.objects.iter().filter(depends).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            let is_counted = self.can_count(&key, &self.objects[&key].selection);
+            if let Some(tracked) = self.objects.get_mut(&key) {
+                tracked.is_counted = is_counted;
+            }
+            self.recount(&key);
+        }
+    }
+
+    /// What the watches have to bring, if it has changed since the last call.
+    pub fn take_needed(&mut self) -> Option<Needed> {
+        self.interest.take_changed()
+    }
+
+    /// Whether the known pods lack labels that a selector uses, so that they have to be listed again.
+    pub fn lacks_labels(&self) -> bool {
+        self.listed.contains(&Kind::Pods) && self.pods_read_for.1 < self.interest.needed().version
     }
 
     /// Whether the cache has an object of this kind.
@@ -132,38 +233,42 @@ impl Index {
         self.objects.keys().any(|key| key.kind == kind_name(kind))
     }
 
-    /// Notes that the watch of a kind brought something. Only a list proves that the cache is complete.
-    fn heard(&mut self, kind: Kind, is_list: bool) {
-        if is_list {
-            self.know(kind);
-        } else {
-            self.freshness.entry(kind).or_default().heard(Instant::now());
-        }
+    /// Notes that the watch of a kind brought something.
+    fn heard(&mut self, kind: Kind) {
+        self.freshness.entry(kind).or_default().heard(Instant::now());
     }
 
     /// Notes that all objects of a kind are in the cache.
     fn know(&mut self, kind: Kind) {
         self.known.insert(kind);
-        if self.listed.insert(kind) {
+        let has_labels = kind == Kind::Pods && self.pods_read_for.0 > self.pods_read_for.1;
+        if has_labels {
+            self.pods_read_for.1 = self.pods_read_for.0;
+        }
+        if self.listed.insert(kind) || has_labels {
             self.count_newly_listed();
         }
     }
 
-    /// Whether the pods of a selection can be counted: each kind that decides about it was listed at least once.
-    fn can_count(&self, selection: &Selection) -> bool {
+    /// Whether the pods of an object can be counted: each kind that decides about it was listed at least once, and the
+    /// pods have the labels that it uses.
+    fn can_count(&self, key: &PoolKey, selection: &Selection) -> bool {
         let is_listed = |kind: &Kind| self.listed.contains(kind);
         match &selection.pods {
             None => true,
-            Some(PodSelection::Labelled { .. }) => is_listed(&Kind::Pods),
+            Some(PodSelection::Labelled { .. }) => {
+                is_listed(&Kind::Pods) && self.interest.since(key) <= self.pods_read_for.1
+            }
             Some(PodSelection::Of(workload)) => workload.decided_by().all(|kind| is_listed(&kind)),
         }
     }
 
     /// Counts the pods of each object for which all needed kinds have now been listed.
     fn count_newly_listed(&mut self) {
-        let is_due = |tracked: &Tracked| !tracked.is_counted && self.can_count(&tracked.selection);
-        let due: Vec<_> =
-            self.objects.iter().filter(|(_, tracked)| is_due(tracked)).map(|(key, _)| key.clone()).collect();
+        let is_due = |(key, tracked): &(&PoolKey, &Tracked)| {
+            !tracked.is_counted && self.can_count(key, &tracked.selection)
+        };
+        let due: Vec<_> = self.objects.iter().filter(is_due).map(|(key, _)| key.clone()).collect();
         for key in due {
             if let Some(tracked) = self.objects.get_mut(&key) {
                 tracked.is_counted = true;
@@ -182,21 +287,17 @@ impl Index {
         };
         self.world.silent = match plan::sabotaged!(SilentWatchTrusted) {
             true => Kinds::default(),
-            false => Kinds {
-                nodes: is_silent(&Kind::Nodes),
-                pods: is_silent(&Kind::Pods),
-                owners: OWNERS.iter().any(is_silent),
-                pools: OURS.iter().any(is_silent),
-            },
+            false => Kind::ALL.into_iter().filter(is_silent).map(Kind::planned).collect(),
         };
-        let is_unread = |kind: &Kind| !self.known.contains(kind);
-        let unread = Kinds {
-            nodes: is_unread(&Kind::Nodes),
-            pods: is_unread(&Kind::Pods),
-            owners: OWNERS.iter().any(is_unread),
-            pools: self.unread_address_kinds().next().is_some(),
+        let is_uncounted = |tracked: &Tracked| tracked.selection.pods.is_some() && !tracked.is_counted;
+        let uncounted = self.objects.iter().filter(|(_, tracked)| is_uncounted(tracked));
+        self.world.uncounted = uncounted.map(|(key, _)| key.clone()).collect();
+        // NodeDNSRecordSets own no address, and their names are checked with `knows_names`.
+        let is_unread = |kind: &Kind| {
+            let is_needed = self.interest.needed().has(*kind) && *kind != Kind::NodeDNSRecordSets;
+            is_needed && !self.known.contains(kind)
         };
-        self.world.unread = unread;
+        self.world.unread = Kind::ALL.into_iter().filter(is_unread).map(Kind::planned).collect();
     }
 
     /// The UID of an object.

@@ -21,23 +21,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::times::later;
-use kube::ResourceExt;
 use plan::{
     Action, Creation, CreationAction, CreationStep, Epoch, EventReason, Eviction, Journal, Move, PENDING,
     Plan, Published, SignedDuration, Step, Timestamp, Verdict, VmId, Waits,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::create_request::CreateRequest;
 use super::execute::evict::Evictee;
 use super::execute::{Ended, Executor};
 use super::index::Index;
+use super::kind::Kind;
 use super::metrics::AddressMetrics;
+use super::needed::Needed;
 use super::report::{Reporter, Written};
-use super::watch::{Inbox, Observed, Relists};
+use super::watch::{Inbox, Observed};
 use crate::backoff::{Backoff, Retry};
 use crate::kubernetes::events::{NewEvent, Publisher};
+use crate::kubernetes::watch::Relists;
 use crate::kubernetes::write::is_refused;
 use crate::leadership::clock::Clock;
 use crate::providers::listings::{Clouds, Response, ResponseKind};
@@ -62,7 +64,10 @@ const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 pub struct Reconciler {
     index: Index,
     seen: mpsc::UnboundedReceiver<Observed>,
-    relists: Relists,
+    /// The rest of an event that takes long to process. It comes before all others of the watches.
+    rest: Option<Observed>,
+    relists: Relists<Kind>,
+    needed: watch::Sender<Needed>,
     clouds: Clouds,
     executor: Executor,
     reporter: Reporter,
@@ -121,7 +126,9 @@ impl Reconciler {
         Self {
             index,
             seen: inbox.events,
+            rest: None,
             relists: inbox.relists,
+            needed: inbox.needed,
             clouds,
             executor,
             reporter,
@@ -234,7 +241,7 @@ impl Reconciler {
         self.create(&plan);
         self.publish_names(&plan);
         self.journal(&plan, now);
-        self.relists.ask(plan.relist);
+        self.relists.ask(|kind| plan.relist.has(kind.planned()));
         let (ask_again, hands_over) = (plan.ask_again, plan.hands_over);
         // If the plan has steps, the status has to show them, so plan again. Most plans have none and stay valid.
         let after = if plan.steps.is_empty() && plan.creations.is_empty() && plan.records.is_empty() {
@@ -243,7 +250,7 @@ impl Reconciler {
             self.index.world.in_flight = self.executor.in_flight.clone();
             self.plan(now)
         };
-        self.relists.ask(after.relist);
+        self.relists.ask(|kind| after.relist.has(kind.planned()));
         self.reporter.publish(&self.index, &after, now);
         for report in self.index.undecodable.due(Instant::now()) {
             let (kind, api_version) = report.kind.named();
@@ -359,10 +366,10 @@ impl Reconciler {
                 continue;
             };
             let evictee = Evictee {
-                namespace: pod.namespace().unwrap_or_default(),
-                name: pod.name_any(),
-                uid: pod.uid(),
-                version: pod.resource_version(),
+                namespace: pod.key.namespace.to_string(),
+                name: pod.key.name.to_string(),
+                uid: pod.uid.as_deref().map(Into::into),
+                version: pod.version.as_deref().map(Into::into),
             };
             self.executor.evict(pool.clone(), node.clone(), evictee);
         }
@@ -441,8 +448,11 @@ impl Reconcile for Reconciler {
     type Event = Happened;
 
     async fn next_event(&mut self, first: Source) -> Happened {
-        let Self { seen, clouds, executor, reporter, .. } = self;
+        let Self { seen, rest, clouds, executor, reporter, .. } = self;
         let watched = async {
+            if let Some(rest) = rest.take() {
+                return Happened::Observed(rest);
+            }
             match seen.recv().await {
                 Some(seen) => Happened::Observed(seen),
                 None => std::future::pending().await,
@@ -468,10 +478,11 @@ impl Reconcile for Reconciler {
         self.follow_clock();
         match happened {
             Happened::Observed(seen) => {
-                if let Observed::Listed(kind, _) | Observed::Unsure(kind) | Observed::Absent(kind) = seen {
+                let listed = seen.ends_list();
+                self.rest = self.index.observe(seen);
+                if let Some(kind) = listed.filter(|_| self.rest.is_none()) {
                     self.relists.answered(kind);
                 }
-                self.index.observe(seen);
             }
             Happened::Responded(Response { scope, what: ResponseKind::Addresses(as_of, listing) }) => {
                 self.index.observe_listing(&scope, listing, as_of);
@@ -515,6 +526,12 @@ impl Reconcile for Reconciler {
                 tracing::warn!(%node, %error, "failed to update node labels and annotations")
             }
             Happened::Written(Written::Marks(..)) => {}
+        }
+        if let Some(needed) = self.index.take_needed() {
+            self.needed.send_replace(needed);
+        }
+        if self.index.lacks_labels() {
+            self.relists.ask(|kind| kind == Kind::Pods);
         }
         self.metrics.process.set_ready(self.index.is_complete());
         true

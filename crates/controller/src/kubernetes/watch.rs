@@ -8,26 +8,28 @@
 //! ```
 //!
 //! In: the apiserver's lists and watches of a kind. Out: its changes. Objects are decoded one by one, so an undecodable
-//! object is forwarded as such and never fails the watch. A list becomes one event with all objects, so the receiver
-//! knows which objects are gone.
+//! object is forwarded as such and never fails the watch. The receiver gets a list as a whole or in parts, and can tell
+//! which objects are gone. Each object is reduced to what the receiver keeps as soon as it is decoded, and the pages of a
+//! list are small if its objects are large. So a list never takes much more memory than what is kept of it.
 //!
 //! Lists are consistent, so a list that is older than what the receiver knows means that etcd was restored from a copy.
 //! A watch does not show that: the apiserver accepts a resourceVersion of the future, and sends nothing until etcd has
 //! reached it. So the version is checked with a list of one object before a broken watch resumes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{ListParams, WatchParams};
-use kube::core::WatchEvent as Received;
+use kube::api::{ListParams, Request, WatchParams};
+use kube::core::{ObjectList, WatchEvent as Received};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout};
 
-use super::decode::{Change, Decoded};
+use super::decode::{Change, Decoded, names_of};
 
 /// The pause before a list that failed is requested again. It limits the requests for a kind that the apiserver does
 /// not serve.
@@ -58,8 +60,11 @@ const WORKS_AFTER: Duration = Duration::from_secs(5);
 /// A watch that the apiserver ends earlier than this was interrupted, for example because the apiserver shuts down.
 const ENDS_AFTER: Duration = Duration::from_secs(WATCH_SECONDS as u64 - 2);
 
-/// The most objects in a response to a list.
-const PAGE: u32 = 500;
+/// The fewest and the most objects that a list requests at once.
+const PAGE: (u32, u32) = (10, 500);
+
+/// About how many bytes a page of a list should have. An object can have more than a mebibyte.
+const PAGE_BYTES: usize = 4 << 20;
 
 /// The clients of a watch. A large list must not delay the watches.
 #[derive(Clone)]
@@ -77,6 +82,18 @@ pub enum Annotations {
     All,
     /// Those with these names.
     Only(&'static [&'static str]),
+}
+
+/// What the receiver of a watch's events needs.
+pub struct Reading<F> {
+    /// Which annotations of the objects are kept.
+    pub annotations: Annotations,
+    /// Reduces an object to what the receiver keeps.
+    pub keep: F,
+    /// Whether the receiver gets each list in parts. Otherwise it gets all objects at once.
+    pub in_parts: bool,
+    /// Whether the receiver ignores a version of an object that is older than what it knows.
+    pub ignores_older: bool,
 }
 
 /// Lets the receiver of a watch's events request a relist. All clones share one pending request.
@@ -99,11 +116,50 @@ impl Relist {
     }
 }
 
+/// Requests relists of kinds whose watch has been silent.
+#[derive(Clone, Debug)]
+pub struct Relists<T> {
+    of: BTreeMap<T, Relist>,
+    /// Kinds whose relist was requested and has not ended.
+    asked: BTreeSet<T>,
+}
+
+impl<T: Copy + Ord> Relists<T> {
+    /// For these kinds.
+    pub fn new(kinds: impl IntoIterator<Item = T>) -> Self {
+        let of = kinds.into_iter().map(|kind| (kind, Relist::default())).collect();
+        Self { of, asked: BTreeSet::new() }
+    }
+
+    /// The requests for one kind.
+    pub fn of(&self, kind: T) -> Relist {
+        self.of.get(&kind).cloned().unwrap_or_default()
+    }
+
+    /// Requests relists, unless they were requested already.
+    pub fn ask(&mut self, is_wanted: impl Fn(T) -> bool) {
+        for (kind, relist) in &self.of {
+            if is_wanted(*kind) && self.asked.insert(*kind) {
+                relist.ask();
+            }
+        }
+    }
+
+    /// Notes that a kind was listed, or can't be listed now.
+    pub fn answered(&mut self, kind: T) {
+        self.asked.remove(&kind);
+    }
+}
+
 /// An event of a watch.
 pub enum WatchEvent<K> {
+    /// A list begins. It may fail before it is complete.
+    Listing,
+    /// Some objects of the list.
+    Part(Vec<Decoded<K>>),
     /// Objects changed.
     Changed(Change<K>),
-    /// The event before this one was a complete list, requested at this time.
+    /// The list that was requested at this time is complete. Objects that were not in it are gone.
     Listed(Instant),
     /// The watch failed. The receiver's objects of this kind are incomplete until the next list.
     Lost(kube::Error),
@@ -141,66 +197,68 @@ enum RequestEnd {
 }
 
 /// One watch, and what it has forwarded so far.
-struct Watcher<'a, K, F> {
-    lists: Api<Decoded<K>>,
+struct Watcher<'a, K, F, S> {
+    client: Client,
+    path: String,
     watches: Api<Decoded<K>>,
-    annotations: Annotations,
+    reading: &'a mut Reading<F>,
     relist: &'a Relist,
-    send: F,
+    send: S,
     /// The version up to which all changes were forwarded.
     version: String,
     /// The highest version that the apiserver has sent.
     newest: &'a mut u64,
+    /// How many objects the next page of a list should have.
+    page: u32,
+    /// The versions of the objects that were forwarded, if the receiver ignores older ones.
+    forwarded: BTreeMap<(String, String), u64>,
 }
 
 /// Forwards the changes of a kind. `newest` is the highest version of the kind that the receiver knows. Events that
 /// `convert` drops are not forwarded.
-pub async fn follow<K, S>(
+pub async fn follow<K, L, E>(
     clients: &Clients,
     resource: &K::DynamicType,
-    annotations: Annotations,
+    reading: &mut Reading<impl FnMut(K) -> L>,
     relist: &Relist,
     newest: &mut u64,
-    to: &mpsc::UnboundedSender<S>,
-    convert: impl Fn(WatchEvent<K>) -> Option<S>,
+    to: &mpsc::UnboundedSender<E>,
+    convert: impl Fn(WatchEvent<L>) -> Option<E>,
 ) -> Ended
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
 {
     // Returns whether the receiver still exists.
     let send = |event| convert(event).is_none_or(|event| to.send(event).is_ok());
-    let lists = Api::all_with(clients.lists.clone(), resource);
-    let watches = Api::all_with(clients.watches.clone(), resource);
-    Watcher { lists, watches, annotations, relist, send, version: String::new(), newest }.follow().await
+    let watches: Api<Decoded<K>> = Api::all_with(clients.watches.clone(), resource);
+    let path = watches.resource_url().to_owned();
+    let client = clients.lists.clone();
+    let version = String::new();
+    let (page, forwarded) = (PAGE.0, BTreeMap::new());
+    Watcher { client, path, watches, reading, relist, send, version, newest, page, forwarded }.follow().await
 }
 
-impl<K, F> Watcher<'_, K, F>
+impl<K, L, F, S> Watcher<'_, K, F, S>
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
-    F: Fn(WatchEvent<K>) -> bool,
+    F: FnMut(K) -> L,
+    S: Fn(WatchEvent<L>) -> bool,
 {
     async fn follow(mut self) -> Ended {
         loop {
-            let began = Instant::now();
             let lost = match self.list().await {
-                Ok(Some(objects)) => {
-                    let is_heard = (self.send)(WatchEvent::Changed(Change::All(objects)))
-                        && (self.send)(WatchEvent::Listed(began));
-                    if !is_heard {
-                        return Ended::ReceiverGone;
-                    }
-                    match self.watch().await {
-                        RequestEnd::ReceiverGone => return Ended::ReceiverGone,
-                        RequestEnd::Restored => return Ended::Restored,
-                        RequestEnd::Asked | RequestEnd::Closed => continue,
-                        RequestEnd::Expired(error)
-                        | RequestEnd::Broken(error)
-                        | RequestEnd::Failed(error)
-                        | RequestEnd::Silent(error) => error,
-                    }
-                }
-                Ok(None) => return Ended::Restored,
-                Err(error) => error,
+                Ok(()) => match self.watch().await {
+                    RequestEnd::ReceiverGone => return Ended::ReceiverGone,
+                    RequestEnd::Restored => return Ended::Restored,
+                    RequestEnd::Asked | RequestEnd::Closed => continue,
+                    RequestEnd::Expired(error)
+                    | RequestEnd::Broken(error)
+                    | RequestEnd::Failed(error)
+                    | RequestEnd::Silent(error) => error,
+                },
+                Err(NotListed::ReceiverGone) => return Ended::ReceiverGone,
+                Err(NotListed::Restored) => return Ended::Restored,
+                Err(NotListed::Failed(error)) => error,
             };
             let is_served = !is_not_found(&lost);
             if !(self.send)(WatchEvent::Lost(lost)) {
@@ -213,31 +271,65 @@ where
         }
     }
 
-    /// Lists all objects, page by page. Without a resourceVersion the apiserver reads them from etcd. Returns none if
-    /// the list is older than what the apiserver has sent before.
-    async fn list(&mut self) -> Result<Option<Vec<Decoded<K>>>, kube::Error> {
+    /// Lists all objects, page by page, and forwards them. Without a resourceVersion the apiserver reads them from etcd.
+    async fn list(&mut self) -> Result<(), NotListed> {
+        let (began, in_parts) = (Instant::now(), self.reading.in_parts);
         self.relist.forget();
-        let mut params = ListParams::default().limit(PAGE);
-        let mut objects = Vec::new();
+        self.send(WatchEvent::Listing)?;
+        let (mut objects, mut versions) = (Vec::new(), BTreeMap::new());
+        let mut next = String::new();
         loop {
-            let page = timeout(PAGE_MAX, self.lists.list(&params));
-            let page = page.await.unwrap_or_else(|_| Err(no_response(PAGE_MAX)))?;
-            objects.extend(
-                page.items
-                    .into_iter()
-                    .filter(|object| !is_ignored(object))
-                    .map(|object| self.slimmed(object)),
-            );
-            if let Some(next) = page.metadata.continue_.filter(|next| !next.is_empty()) {
+            let mut params = ListParams::default().limit(self.page);
+            if !next.is_empty() {
                 params = params.continue_token(&next);
-                continue;
             }
-            let version = page.metadata.resource_version.unwrap_or_default();
-            if number(&version) < *self.newest && !plan::sabotaged!(StaleListBelieved) {
-                return Ok(None);
+            let page = self.read_page(&params).await?;
+            let list_version = page.metadata.resource_version.unwrap_or_default();
+            // The list is older than what the apiserver has sent before.
+            if number(&list_version) < *self.newest && !plan::sabotaged!(StaleListBelieved) {
+                return Err(NotListed::Restored);
             }
-            self.reached(version);
-            return Ok(Some(objects));
+            if !page.items.iter().all(|object| self.is_as_new_as_forwarded(object)) {
+                return Err(NotListed::Restored);
+            }
+            if self.reading.ignores_older {
+                let metadata = page.items.iter().map(Decoded::meta);
+                versions.extend(metadata.map(|metadata| (key_of(metadata), version(metadata))));
+            }
+            let kept = page.items.into_iter().filter(|object| !is_ignored(object));
+            let kept = kept.map(|object| kept_of(object, self.reading));
+            objects.extend(kept);
+            if in_parts {
+                self.send(WatchEvent::Part(std::mem::take(&mut objects)))?;
+            }
+            next = page.metadata.continue_.unwrap_or_default();
+            if next.is_empty() {
+                self.reached(list_version);
+                break;
+            }
+        }
+        self.forwarded = versions;
+        if !in_parts {
+            self.send(WatchEvent::Changed(Change::All(objects)))?;
+        }
+        self.send(WatchEvent::Listed(began))
+    }
+
+    /// Requests a page of a list, and adapts the size of the next one.
+    async fn read_page(&mut self, params: &ListParams) -> Result<ObjectList<Decoded<K>>, kube::Error> {
+        let text = timeout(PAGE_MAX, request_page::<K>(&self.client, &self.path, params));
+        let text = text.await.unwrap_or_else(|_| Err(no_response(PAGE_MAX)))?;
+        let page: ObjectList<Decoded<K>> = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
+        let bytes_of_one = text.len() / page.items.len().max(1) + 1;
+        let fitting = u32::try_from(PAGE_BYTES / bytes_of_one).unwrap_or(u32::MAX);
+        self.page = fitting.clamp(1, PAGE.1).min(self.page.saturating_mul(8));
+        Ok(page)
+    }
+
+    fn send(&self, event: WatchEvent<L>) -> Result<(), NotListed> {
+        match (self.send)(event) {
+            true => Ok(()),
+            false => Err(NotListed::ReceiverGone),
         }
     }
 
@@ -257,7 +349,8 @@ where
                 Some(end) => end,
                 None => self.watch_once().await,
             };
-            let lasted = started.elapsed() >= WORKS_AFTER && matches!(end, RequestEnd::Closed | RequestEnd::Broken(_));
+            let lasted =
+                started.elapsed() >= WORKS_AFTER && matches!(end, RequestEnd::Closed | RequestEnd::Broken(_));
             if lasted || self.version != from {
                 broken_since = None;
             }
@@ -266,13 +359,17 @@ where
                 RequestEnd::Closed | RequestEnd::Broken(_) if lasted => continue,
                 RequestEnd::Closed => kube::Error::Service("the watch ended early".into()),
                 RequestEnd::Broken(error) | RequestEnd::Failed(error) => error,
-                RequestEnd::Expired(_) | RequestEnd::Silent(_) | RequestEnd::Restored | RequestEnd::Asked | RequestEnd::ReceiverGone => return end,
+                RequestEnd::Expired(_)
+                | RequestEnd::Silent(_)
+                | RequestEnd::Restored
+                | RequestEnd::Asked
+                | RequestEnd::ReceiverGone => return end,
             };
             let since = *broken_since.get_or_insert_with(Instant::now);
             if since.elapsed() + RESUME_EVERY > GAP_MAX {
                 return RequestEnd::Failed(error);
             }
-            tracing::debug!(path = self.watches.resource_url(), %error, "a watch broke and is resumed");
+            tracing::debug!(path = self.path, %error, "a watch broke and is resumed");
             tokio::select! {
                 () = tokio::time::sleep(RESUME_EVERY) => {}
                 () = self.relist.asked() => return RequestEnd::Asked,
@@ -281,18 +378,16 @@ where
     }
 
     /// Checks that etcd was not restored from a copy: its version must not be lower than the highest one seen.
-    async fn check_version(&self) -> Result<(), RequestEnd> {
+    async fn check_version(&mut self) -> Result<(), RequestEnd> {
         let params = ListParams::default().limit(1);
-        let page = timeout(PAGE_MAX, self.lists.list(&params));
-        match page.await.unwrap_or_else(|_| Err(no_response(PAGE_MAX))) {
-            Ok(page) => {
-                let present = page.metadata.resource_version.as_deref().map_or(0, number);
-                match present < *self.newest && !plan::sabotaged!(StaleListBelieved) {
-                    true => Err(RequestEnd::Restored),
-                    false => Ok(()),
-                }
-            }
-            Err(error) => Err(end_of(error)),
+        let text = timeout(PAGE_MAX, request_page::<K>(&self.client, &self.path, &params));
+        let text = text.await.unwrap_or_else(|_| Err(no_response(PAGE_MAX))).map_err(end_of)?;
+        let page: Result<ObjectList<Decoded<K>>, _> = serde_json::from_str(&text);
+        let page = page.map_err(|error| RequestEnd::Failed(kube::Error::SerdeError(error)))?;
+        let present = page.metadata.resource_version.as_deref().map_or(0, number);
+        match present < *self.newest && !plan::sabotaged!(StaleListBelieved) {
+            true => Err(RequestEnd::Restored),
+            false => Ok(()),
         }
     }
 
@@ -329,13 +424,15 @@ where
                 }
                 Some(Ok(Received::Added(object) | Received::Modified(object))) => {
                     self.reached(version_of(object.meta()));
+                    self.note_forwarded(&object);
                     match is_ignored(&object) {
                         true => Change::Deleted(Box::new(object.meta().clone())),
-                        false => Change::Applied(Box::new(self.slimmed(object))),
+                        false => Change::Applied(Box::new(kept_of(object, self.reading))),
                     }
                 }
                 Some(Ok(Received::Deleted(object))) => {
                     self.reached(version_of(object.meta()));
+                    self.forwarded.remove(&key_of(object.meta()));
                     Change::Deleted(Box::new(object.meta().clone()))
                 }
             };
@@ -345,14 +442,18 @@ where
         }
     }
 
-    /// Removes the parts of the metadata that the receiver does not need. They are the largest part of most objects.
-    fn slimmed(&self, mut object: Decoded<K>) -> Decoded<K> {
-        let metadata = object.meta_mut();
-        metadata.managed_fields = None;
-        if let (Annotations::Only(names), Some(annotations)) = (self.annotations, &mut metadata.annotations) {
-            annotations.retain(|name, _| names.contains(&name.as_str()));
+    /// Whether an object in a list is not older than what was forwarded of it before. It is older if etcd was restored
+    /// from a copy and its version was raised, as `etcdutl snapshot restore --bump-revision` does.
+    fn is_as_new_as_forwarded(&self, object: &Decoded<K>) -> bool {
+        let forwarded = self.forwarded.get(&key_of(object.meta()));
+        let is_as_new = |forwarded: &u64| version(object.meta()) >= *forwarded;
+        forwarded.is_none_or(is_as_new) || plan::sabotaged!(StaleListBelieved)
+    }
+
+    fn note_forwarded(&mut self, object: &Decoded<K>) {
+        if self.reading.ignores_older {
+            self.forwarded.insert(key_of(object.meta()), version(object.meta()));
         }
-        object
     }
 
     /// Notes that all changes up to a version were forwarded.
@@ -362,6 +463,43 @@ where
             self.version = version;
         }
     }
+}
+
+/// Why a list is not complete.
+enum NotListed {
+    /// A request failed.
+    Failed(kube::Error),
+    /// etcd was restored from a copy.
+    Restored,
+    /// The receiver no longer exists.
+    ReceiverGone,
+}
+
+impl From<kube::Error> for NotListed {
+    fn from(error: kube::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Requests a page of a list.
+async fn request_page<K: Resource>(
+    client: &Client,
+    path: &str,
+    params: &ListParams,
+) -> Result<String, kube::Error> {
+    let request = Request::new(path);
+    let request = if K::metadata_api() { request.list_metadata(params) } else { request.list(params) };
+    client.request_text(request.map_err(kube::Error::BuildRequest)?).await
+}
+
+/// What the receiver keeps of an object. Most objects consist mainly of metadata that nobody needs.
+fn kept_of<K: Resource, L>(mut object: Decoded<K>, reading: &mut Reading<impl FnMut(K) -> L>) -> Decoded<L> {
+    let metadata = object.meta_mut();
+    metadata.managed_fields = None;
+    if let (Annotations::Only(names), Some(annotations)) = (reading.annotations, &mut metadata.annotations) {
+        annotations.retain(|name, _| names.contains(&name.as_str()));
+    }
+    object.map(&mut reading.keep)
 }
 
 /// Why a request failed: `Expired` if the version or the kind is gone, otherwise `Failed`.
@@ -390,6 +528,11 @@ fn is_ignored<K>(object: &Decoded<K>) -> bool {
 /// Whether the apiserver does not serve the watched kind.
 pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+fn key_of(metadata: &ObjectMeta) -> (String, String) {
+    let (namespace, name) = names_of(metadata);
+    (namespace.to_owned(), name.to_owned())
 }
 
 fn version_of(metadata: &ObjectMeta) -> String {

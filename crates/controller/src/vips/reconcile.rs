@@ -35,7 +35,7 @@ use super::watch::{Cluster, Kind, Observed};
 use super::{execute, index, report};
 use crate::backoff::{ANY_VERSION, Backoff, Retry};
 use crate::kubernetes::events::{NewEvent, Publisher};
-use crate::kubernetes::watch::version;
+use crate::kubernetes::watch::{Relists, version};
 use crate::kubernetes::write::{REFUSALS_REPORTED, is_refused};
 use crate::leadership::clock::Clock;
 use crate::leadership::fence::Fence;
@@ -76,6 +76,7 @@ enum Work {
 pub struct VipReconciler {
     index: Index,
     seen: mpsc::UnboundedReceiver<Observed>,
+    relists: Relists<Kind>,
     client: Client,
     fence: Arc<Fence>,
     clock: Arc<dyn Clock>,
@@ -129,6 +130,8 @@ impl Default for Line {
 
 /// The external interfaces of a [`VipReconciler`].
 pub struct Edges {
+    /// Requests lists of kinds whose watch has been silent.
+    pub relists: Relists<Kind>,
     /// A client for writes.
     pub client: Client,
     /// Blocks changes without a valid lease.
@@ -147,11 +150,12 @@ impl VipReconciler {
         retry: Retry,
         options: VipOptions,
     ) -> Self {
-        let Edges { client, fence, clock } = edges;
+        let Edges { relists, client, fence, clock } = edges;
         let events = Publisher::new(client.clone(), identity);
         Self {
             index: Index::default(),
             seen,
+            relists,
             client,
             fence,
             clock,
@@ -186,7 +190,12 @@ impl VipReconciler {
             Observed::AskedEndpoint(key, answer) => {
                 let _ = answer.send(self.endpoint(&key));
             }
-            seen => self.index.observe(seen),
+            seen => {
+                if let Some(kind) = seen.ends_list() {
+                    self.relists.answered(kind);
+                }
+                self.index.observe(seen);
+            }
         }
     }
 
@@ -260,7 +269,13 @@ impl VipReconciler {
                 Some(Step::Write { .. }) | None => {}
             }
         }
-        if self.update_cluster(key) {
+        // A VIP may have been given to another Cluster while a watch was silent.
+        let silent = match planned.iter().any(|(_, next)| matches!(next.step, Some(Step::Write { .. }))) {
+            true => self.index.silent(),
+            false => BTreeSet::new(),
+        };
+        self.relists.ask(|kind| silent.contains(&kind));
+        if silent.is_empty() && self.update_cluster(key) {
             self.report_conditions(key, &planned);
         }
         self.index.world.reserve(&planned);

@@ -14,10 +14,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::kubernetes::decode::Change;
 use crate::kubernetes::watch::{
-    Annotations, Clients, Ended, LIST_RETRY, Relist, WatchEvent, follow, is_not_found,
+    Annotations, Clients, Ended, LIST_RETRY, Reading, Relist, Relists, WatchEvent, follow, is_not_found,
 };
 use crate::tasks::Tasks;
 
@@ -237,6 +238,8 @@ pub enum Observed {
     Claims(Change<Claim>),
     /// A change of addresses.
     Addresses(Change<Address>),
+    /// The list of a kind that was requested at this time is complete.
+    Listed(Kind, Instant),
     /// The apiserver serves this kind in this version.
     Served(Kind, ApiResource),
     /// The watch of a kind failed with this error. Its objects are unknown until the next list.
@@ -250,15 +253,42 @@ pub enum Observed {
     AskedEndpoint(Key, oneshot::Sender<Result<Option<(String, u16)>, String>>),
 }
 
+impl Observed {
+    /// The kind that an event of a watch is about, unless it is a whole list.
+    pub(super) fn changed_kind(&self) -> Option<Kind> {
+        let (kind, is_whole) = match self {
+            Self::Clusters(change) => (Kind::Clusters, change.is_whole()),
+            Self::Classes(change) => (Kind::Classes, change.is_whole()),
+            Self::Pools(kind, change) => (*kind, change.is_whole()),
+            Self::Claims(change) => (Kind::Claims, change.is_whole()),
+            Self::Addresses(change) => (Kind::Addresses, change.is_whole()),
+            _ => return None,
+        };
+        (!is_whole).then_some(kind)
+    }
+
+    /// The kind whose list it ends, or whose list can't be had now.
+    pub(super) fn ends_list(&self) -> Option<Kind> {
+        match self {
+            Self::Listed(kind, _) | Self::Unsure(kind, _) | Self::Absent(kind) => Some(*kind),
+            _ => None,
+        }
+    }
+}
+
 /// Starts the watches. They end when the set is dropped. Its task ends only if the watches can't continue.
-pub fn start(clients: &Clients, to: &mpsc::UnboundedSender<Observed>) -> Tasks<Ended> {
+pub fn start(
+    clients: &Clients,
+    relists: &Relists<Kind>,
+    to: &mpsc::UnboundedSender<Observed>,
+) -> Tasks<Ended> {
     let mut tasks = Tasks::default();
-    tasks.spawn(watch(clients.clone(), to.clone()));
+    tasks.spawn(watch(clients.clone(), relists.clone(), to.clone()));
     tasks
 }
 
 /// Watches each kind while the apiserver serves it. Returns if a watch can't continue.
-async fn watch(clients: Clients, to: mpsc::UnboundedSender<Observed>) -> Ended {
+async fn watch(clients: Clients, relists: Relists<Kind>, to: mpsc::UnboundedSender<Observed>) -> Ended {
     let mut following: Tasks<(Kind, Ended)> = Tasks::default();
     let mut waiting = BTreeSet::from(Kind::ALL);
     let mut pause = DISCOVER_EVERY;
@@ -279,7 +309,9 @@ async fn watch(clients: Clients, to: mpsc::UnboundedSender<Observed>) -> Ended {
                 }
                 match found {
                     Ok(Some((_, resource))) => {
-                        following.spawn(follow_kind(clients.clone(), to.clone(), kind, resource.clone()));
+                        let relist = relists.of(kind);
+                        let follow = follow_kind(clients.clone(), relist, to.clone(), kind, resource.clone());
+                        following.spawn(follow);
                     }
                     Ok(None) | Err(_) => _ = waiting.insert(kind),
                 }
@@ -333,37 +365,48 @@ async fn served(client: &Client, kinds: &BTreeSet<Kind>) -> Result<Vec<(Kind, Ap
 /// Watches a kind until the watch can't continue. Returns the kind and the reason.
 async fn follow_kind(
     clients: Clients,
+    relist: Relist,
     to: mpsc::UnboundedSender<Observed>,
     kind: Kind,
     resource: ApiResource,
 ) -> (Kind, Ended) {
-    let (clients, resource) = (&clients, &resource);
+    let from = Origin { clients: &clients, relist: &relist, kind, resource: &resource };
     let ended = match kind {
-        Kind::Clusters => each(clients, &to, kind, resource, Observed::Clusters).await,
-        Kind::Classes => each(clients, &to, kind, resource, Observed::Classes).await,
+        Kind::Clusters => each(&from, &to, Observed::Clusters).await,
+        Kind::Classes => each(&from, &to, Observed::Classes).await,
         Kind::GlobalPools | Kind::NamespacedPools => {
-            each(clients, &to, kind, resource, |change| Observed::Pools(kind, change)).await
+            each(&from, &to, |change| Observed::Pools(kind, change)).await
         }
-        Kind::Claims => each(clients, &to, kind, resource, Observed::Claims).await,
-        Kind::Addresses => each(clients, &to, kind, resource, Observed::Addresses).await,
+        Kind::Claims => each(&from, &to, Observed::Claims).await,
+        Kind::Addresses => each(&from, &to, Observed::Addresses).await,
     };
     (kind, ended)
 }
 
-async fn each<P, U>(
-    clients: &Clients,
-    to: &mpsc::UnboundedSender<Observed>,
+/// Where the objects of a kind come from.
+struct Origin<'a> {
+    clients: &'a Clients,
+    relist: &'a Relist,
     kind: Kind,
-    resource: &ApiResource,
+    resource: &'a ApiResource,
+}
+
+async fn each<P, U>(
+    from: &Origin<'_>,
+    to: &mpsc::UnboundedSender<Observed>,
     seen: impl Fn(Change<Object<P, U>>) -> Observed,
 ) -> Ended
 where
     P: Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
     U: Clone + Default + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    follow(clients, resource, Annotations::All, &Relist::default(), &mut 0, to, |heard| match heard {
+    let keep = |object: Object<P, U>| object;
+    let mut reading = Reading { annotations: Annotations::All, keep, in_parts: false, ignores_older: true };
+    let Origin { clients, relist, kind, resource } = *from;
+    follow(clients, resource, &mut reading, relist, &mut 0, to, |heard| match heard {
         WatchEvent::Changed(change) => Some(seen(change)),
-        WatchEvent::Listed(_) => None,
+        WatchEvent::Listing | WatchEvent::Part(_) => None,
+        WatchEvent::Listed(began) => Some(Observed::Listed(kind, began)),
         WatchEvent::Lost(_) if plan::sabotaged!(UnknownVipsReadAsEmpty) => {
             Some(seen(Change::All(Vec::new())))
         }

@@ -299,7 +299,7 @@ async fn memory_in_the_largest_cluster() {
 }
 
 fn start(control_plane: &ControlPlane, kubeconfig: &std::path::Path, clouds: &[(&str, String)]) -> Process {
-    let program = std::env::var_os("CONTROLLER_BINARY").expect("only the release binary is measured");
+    let program = std::env::var_os("CONTROLLER_BINARY").unwrap();
     let ports = testbed::control_plane::free_ports(2).unwrap();
     let configure = |command: &mut std::process::Command| {
         command.arg("--kubeconfig").arg(kubeconfig).envs(clouds.iter().map(|(name, value)| (name, value)));

@@ -28,7 +28,7 @@
 //! - `unmatched 1` (on no matching node for 1 second)
 //!
 //! Other clauses change the pool, which is a NetIPAllocation, or the rest of the world:
-//! - `floating` (like a FloatingIPPool; `floating anypods` without pod selectors), `observe`, `refused`, `deleted`,
+//! - `floating` (like a FloatingIPPool; `floating anypods` without pod selectors), `podless` (no workload), `observe`, `refused`, `deleted`,
 //!   `deleted detaching`
 //! - `takeover`, `grace 60`, `desired 1`, `only zone a`, `budget 1`, `healthy 2`, `cooloff 20`, `assigned 5` (seconds
 //!   ago), `spread`, `disruption`, `releases` (policy.releaseCreated), `evicts` (policy.evictPods)
@@ -43,7 +43,7 @@
 //!   listing since), `hidden` (tags can't be read any more), `tagged-before` (the pool created addresses earlier),
 //!   `limit 1` (on created addresses)
 //! - `silent` (the watches of nodes and pods have been silent), `silent pods`, `unread nodes` (the controller can't read
-//!   nodes at present), `unread pods`, `unread owners`, `unread pools`
+//!   nodes at present), `unread pods`, `unread replicasets`, `unread daemonsets`, `unread pools`
 //! - `evicting` (an eviction is in flight), `evicted` (a moment ago)
 //! - `publishes` (the pool has a DNS name with a TTL of 30 s), `publishes nodes` (for the addresses of the nodes),
 //!   `adopts`
@@ -85,7 +85,8 @@ fn scope() -> Scope {
 
 fn pool(name: &str, age: &str) -> Pool {
     let key = PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: name.into() };
-    Pool { created: seconds_ago(age), desired: 1_000, ..Pool::new(key, scope(), Vec::new()) }
+    let pods_from = [Kind::Pods, Kind::Deployments, Kind::ReplicaSets].into_iter().collect();
+    Pool { created: seconds_ago(age), desired: 1_000, pods_from, ..Pool::new(key, scope(), Vec::new()) }
 }
 
 /// A world under construction. Pools and their matching nodes are added last, because nodes must exist before.
@@ -147,8 +148,15 @@ impl Sketch {
         let seconds = |text: &str| Duration::from_secs(text.parse().unwrap());
         match words {
             [] => {}
-            ["floating"] => pool.tenancy = Tenancy::UntilDisplaced { needs_pods: true },
-            ["floating", "anypods"] => pool.tenancy = Tenancy::UntilDisplaced { needs_pods: false },
+            ["floating"] => {
+                pool.tenancy = Tenancy::UntilDisplaced { needs_pods: true };
+                pool.pods_from = Kinds::default().with(Kind::Pods);
+            }
+            ["floating", "anypods"] => {
+                pool.tenancy = Tenancy::UntilDisplaced { needs_pods: false };
+                pool.pods_from = Kinds::default();
+            }
+            ["podless"] => pool.pods_from = Kinds::default(),
             ["observe"] => pool.policy.mode = Mode::Observe,
             ["refused"] => pool.policy.mode = Mode::Refused,
             ["takeover"] => pool.policy.takeover = Takeover::Always,
@@ -207,15 +215,16 @@ impl Sketch {
                 let set = RecordSet { values, ttl: Some(30), owner };
                 self.world.records.insert(record(), RecordFact { set, as_of: now() });
             }
-            ["silent"] => self.world.silent = Kinds { nodes: true, pods: true, ..Kinds::default() },
-            ["silent", "pods"] => self.world.silent.pods = true,
-            ["unread", kind] => match *kind {
-                "nodes" => self.world.unread.nodes = true,
-                "pods" => self.world.unread.pods = true,
-                "owners" => self.world.unread.owners = true,
-                "pools" => self.world.unread.pools = true,
+            ["silent"] => self.world.silent = [Kind::Nodes, Kind::Pods].into_iter().collect(),
+            ["silent", "pods"] => self.world.silent = Kinds::default().with(Kind::Pods),
+            ["unread", kind] => self.world.unread.add(Kinds::default().with(match *kind {
+                "nodes" => Kind::Nodes,
+                "pods" => Kind::Pods,
+                "replicasets" => Kind::ReplicaSets,
+                "daemonsets" => Kind::DaemonSets,
+                "pools" => Kind::Pools,
                 other => panic!("unknown kind: {other}"),
-            },
+            })),
             ["evicts"] => pool.policy.evicts = true,
             ["evicting"] => _ = self.world.in_flight.evictions.insert(pool.key.clone()),
             ["evicted"] => {
@@ -2212,7 +2221,7 @@ fn a_node_keeps_its_mark_until_the_list_shows_that_it_should_not() {
         let plan = plan(&world(&format!("{displaced} | {outdated}")), now());
         let stays = plan.marks.uncertain.len() + plan.marks.coming.values().map(BTreeSet::len).sum::<usize>();
         assert_eq!(stays, 1, "{outdated}");
-        assert_eq!(plan.relist.pods, outdated == "silent pods");
+        assert_eq!(plan.relist.has(Kind::Pods), outdated == "silent pods");
     }
     let mut paused = world(&format!("{displaced} | silent pods"));
     let until = later(now(), Duration::from_secs(60));
@@ -2223,7 +2232,7 @@ fn a_node_keeps_its_mark_until_the_list_shows_that_it_should_not() {
 #[test]
 fn a_detached_address_does_not_wait_for_pods_that_do_not_matter() {
     let begun = "n1 cordoned empty | n2 notready 60 | n3 | a1 moves n1 -> n2";
-    for unread in ["pods", "owners"] {
+    for unread in ["pods", "replicasets"] {
         check(&format!("{begun} | unread {unread}"), expect!["abandon the move of a1"]);
     }
 }
@@ -2274,12 +2283,7 @@ fn a_leader_hands_nothing_over_that_its_successor_would_hold_back() {
 #[test]
 fn an_eviction_waits_for_the_list() {
     check("evicts | n1 holds a1 | n2 evictable | silent", expect!["list nodes, pods"]);
-    check(
-        "evicts | n1 holds a1 | n2 evictable | unread owners",
-        expect![
-            "a1 on n1, pods of the workload are on n2, which holds no address: the controller evicts them one by one"
-        ],
-    );
+    check("evicts | n1 holds a1 | n2 evictable | unread replicasets", expect!["a1 on n1"]);
 }
 
 #[test]
@@ -2301,15 +2305,18 @@ fn an_address_leaves_a_dns_name_only_after_the_list() {
 #[test]
 fn nothing_begins_while_a_kind_that_it_depends_on_is_unread() {
     let drained = "n1 cordoned empty holds a1 | n2";
-    for kind in ["nodes", "pods", "owners", "pools"] {
+    for kind in ["nodes", "pods", "replicasets", "pools"] {
         let plan = plan(&world(&format!("{drained} | unread {kind}")), now());
         assert_eq!((plan.steps, plan.relist), (Vec::new(), Kinds::default()), "{kind}");
         let (_, verdict) = &plan.verdicts.values().next().unwrap()[0];
         assert!(verdict.to_string().contains("can't read"), "{kind}: {verdict}");
     }
+    for other in ["unread daemonsets", "podless | unread pods"] {
+        check(&format!("{drained} | {other}"), expect!["begin to move a1 from n1 to n2"]);
+    }
     let dead = "n1 notready 60 holds a1 | n2";
     check(&format!("{dead} | unread pods"), expect!["begin to move a1 from n1 to n2"]);
-    check(&format!("{dead} | unread owners"), expect!["begin to move a1 from n1 to n2"]);
+    check(&format!("{dead} | unread replicasets"), expect!["begin to move a1 from n1 to n2"]);
 }
 
 #[test]
@@ -2322,5 +2329,10 @@ fn an_unfinished_move_continues_while_pools_are_unread() {
             "a1 on n1, a2 is in an unknown state and is not moved: the controller can't read NetIPAllocations or FloatingIPPools from the apiserver at present"
         ],
     );
-    check("creates | desired 1 | n1 | unread pools", expect!["creating addresses, still missing: 1"]);
+    check(
+        "creates | desired 1 | n1 | unread pools",
+        expect![
+            "no address is created: the controller can't read NetIPAllocations or FloatingIPPools from the apiserver at present"
+        ],
+    );
 }

@@ -15,12 +15,12 @@ use super::tracked::{Reserved, Tracked};
 use crate::addresses::codec;
 use crate::addresses::create_request::CreateRequest;
 use crate::addresses::dropped_fields::DroppedFields;
+use crate::addresses::kind::Kind;
 use crate::addresses::object::Object;
 use crate::addresses::resources::parsed::Parsed;
 use crate::addresses::resources::refusal::Refusal;
 use crate::addresses::resources::{key_of, kind_name, node_dns_record_set};
-use crate::addresses::watch::Kind;
-use crate::kubernetes::decode::{Change, Decoded, Undecodable};
+use crate::kubernetes::decode::{Change, Decoded, Undecodable, names_of};
 
 impl Index {
     pub(super) fn observe_objects<K: kube::Resource<DynamicType = ()> + Clone>(
@@ -29,8 +29,11 @@ impl Index {
         change: Change<K>,
         object: fn(K) -> Object,
     ) {
-        self.heard(kind, matches!(change, Change::All(_)));
-        self.undecodable.observe(kind, &change, K::meta);
+        match change.is_whole() {
+            true => self.know(kind),
+            false => self.heard(kind),
+        }
+        self.undecodable.observe(kind, &change, |object| names_of(object.meta()));
         match change {
             Change::All(all) => {
                 let keys: BTreeSet<_> = all.iter().map(|one| pool_key(kind, one.meta())).collect();
@@ -294,7 +297,7 @@ impl Index {
         tracked.dropped.retain(|address| pool.addresses.contains(address));
         tracked.recount(&self.pods, &self.owners);
         self.interest.set(key, tracked.selection.pods.as_ref());
-        let is_counted = self.can_count(&self.objects[key].selection);
+        let is_counted = self.can_count(key, &self.objects[key].selection);
         let Some(tracked) = self.objects.get_mut(key) else { return };
         tracked.is_counted = is_counted;
         let members: Vec<_> =

@@ -15,8 +15,10 @@ use tower::BoxError;
 
 /// The response of the apiserver to a request.
 enum Answer {
-    /// A list of this version with these objects.
+    /// A list of this version with these objects, which have the same version.
     List(u64, &'static [&'static str]),
+    /// A list of this version whose objects have a version of their own.
+    ListOf(u64, &'static [&'static str], u64),
     /// A page of a list.
     Page(&'static [&'static str]),
     /// An error.
@@ -50,13 +52,16 @@ fn body(value: &Value) -> UnsyncBoxBody<Bytes, BoxError> {
 }
 
 fn response(answer: Answer) -> Response<UnsyncBoxBody<Bytes, BoxError>> {
-    let list = |names: &[&str], metadata: Value| {
-        let items: Vec<_> = names.iter().map(|name| object(name, 1)).collect();
+    let list = |names: &[&str], version: u64, metadata: Value| {
+        let items: Vec<_> = names.iter().map(|name| object(name, version)).collect();
         Response::new(body(&json!({"metadata": metadata, "items": items})))
     };
     match answer {
-        Answer::List(version, names) => list(names, json!({"resourceVersion": version.to_string()})),
-        Answer::Page(names) => list(names, json!({"resourceVersion": "1", "continue": "next"})),
+        Answer::List(version, names) => list(names, version, json!({"resourceVersion": version.to_string()})),
+        Answer::ListOf(version, names, of_objects) => {
+            list(names, of_objects, json!({"resourceVersion": version.to_string()}))
+        }
+        Answer::Page(names) => list(names, 1, json!({"resourceVersion": "1", "continue": "next"})),
         Answer::Status(code) => {
             let status = json!({"kind": "Status", "status": "Failure", "message": "no", "code": code});
             let mut response = Response::new(body(&status));
@@ -91,6 +96,15 @@ struct Rig {
 
 impl Rig {
     fn new(answers: impl IntoIterator<Item = Answer>) -> Self {
+        Self::reading(answers, false)
+    }
+
+    /// A watch whose receiver gets lists in parts.
+    fn in_parts(answers: impl IntoIterator<Item = Answer>) -> Self {
+        Self::reading(answers, true)
+    }
+
+    fn reading(answers: impl IntoIterator<Item = Answer>, in_parts: bool) -> Self {
         let answers = Arc::new(Mutex::new(answers.into_iter().collect::<VecDeque<_>>()));
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&requests);
@@ -105,16 +119,14 @@ impl Rig {
         let relist = Relist::default();
         let asked = relist.clone();
         let ended = tokio::spawn(async move {
-            follow::<ConfigMap, _>(
-                &clients,
-                &(),
-                Annotations::Only(&["kept"]),
-                &asked,
-                &mut 0,
-                &to,
-                |event| Some(printed(event)),
-            )
-            .await
+            let mut reading = Reading {
+                annotations: Annotations::Only(&["kept"]),
+                keep: |object| object,
+                in_parts,
+                ignores_older: true,
+            };
+            let convert = |event| (!matches!(event, WatchEvent::Listing)).then(|| printed(event));
+            follow(&clients, &(), &mut reading, &asked, &mut 0, &to, convert).await
         });
         Self { events, requests, relist, ended }
     }
@@ -146,6 +158,10 @@ fn printed(event: WatchEvent<ConfigMap>) -> String {
         }
         WatchEvent::Changed(Change::Applied(one)) => format!("applied {}", name(one.meta())),
         WatchEvent::Changed(Change::Deleted(gone)) => format!("deleted {}", name(&gone)),
+        WatchEvent::Listing => "listing".to_owned(),
+        WatchEvent::Part(part) => {
+            format!("part {}", part.iter().map(|one| name(one.meta())).collect::<Vec<_>>().join(" "))
+        }
         WatchEvent::Listed(_) => "listed".to_owned(),
         WatchEvent::Lost(_) => "lost".to_owned(),
     }
@@ -254,6 +270,38 @@ async fn a_list_that_is_older_than_what_is_known_ends_the_watch() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_list_with_an_object_that_is_older_than_known_ends_the_watch() {
+    let status = json!({"code": 410, "message": "too old", "reason": "Expired", "status": "Failure"});
+    let expired = line("ERROR", &status);
+    let watched = Answer::Watch(vec![(0, modified("a", 9)), (0, expired)], Then::Ends);
+    // A restore can raise the version of etcd, so that no version of the past is used again.
+    let mut rig = Rig::new([Answer::List(5, &["a"]), watched, Answer::ListOf(1_000, &["a"], 5)]);
+    assert_eq!(rig.next(4).await, ["all a", "listed", "applied a", "lost"]);
+    assert_eq!(rig.ended.await.unwrap(), Ended::Restored);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_list_is_forwarded_in_parts() {
+    let answers = [Answer::Page(&["a", "b"]), Answer::Page(&["c"]), Answer::List(5, &["d"])];
+    let mut rig = Rig::in_parts(answers);
+    assert_eq!(rig.next(4).await, ["part a b", "part c", "part d", "listed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_get_larger_while_their_objects_are_small() {
+    let answers = [Answer::Page(&["a"]), Answer::Page(&["b"]), Answer::Page(&["c"]), Answer::List(5, &["d"])];
+    let mut rig = Rig::new(answers);
+    rig.next(2).await;
+    let requests = rig.requests.lock().unwrap().clone();
+    let limit = |query: &String| {
+        let (_, limit) = query.split_once("limit=")?;
+        limit.split('&').next()?.parse().ok()
+    };
+    let limits: Vec<u32> = requests.iter().filter_map(limit).collect();
+    assert_eq!(limits, [10, 80, 500, 500]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_list_has_all_pages() {
     let answers = [Answer::Page(&["a", "b"]), Answer::Page(&["c"]), Answer::List(5, &["d"])];
     let mut rig = Rig::new(answers);
@@ -274,21 +322,10 @@ async fn only_the_annotations_that_decisions_need_are_kept() {
         "managedFields": [{"manager": "kubectl"}],
     });
     let object: Decoded<ConfigMap> = serde_json::from_value(json!({"metadata": metadata})).unwrap();
-    let client = Client::new(
-        tower::service_fn(async |_: Request<Body>| Ok::<_, BoxError>(response(Answer::Status(503)))),
-        "default",
-    );
-    let api: Api<Decoded<ConfigMap>> = Api::all(client);
-    let watcher = Watcher {
-        lists: api.clone(),
-        watches: api,
-        annotations: Annotations::Only(&["kept"]),
-        relist: &Relist::default(),
-        send: |_: WatchEvent<ConfigMap>| true,
-        version: String::new(),
-        newest: &mut 0,
-    };
-    let slim = watcher.slimmed(object);
+    let annotations = Annotations::Only(&["kept"]);
+    let mut reading =
+        Reading { annotations, keep: |object: ConfigMap| object, in_parts: false, ignores_older: true };
+    let slim = kept_of(object, &mut reading);
     assert_eq!(slim.meta().annotations.as_ref().unwrap().keys().collect::<Vec<_>>(), ["kept"]);
     assert!(slim.meta().managed_fields.is_none());
 }

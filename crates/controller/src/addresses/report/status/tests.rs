@@ -34,11 +34,11 @@ fn index(nodes: usize, mut spec: Value) -> Index {
         serde_json::from_value(node).unwrap()
     };
     index.observe(Observed::Nodes(Change::All((1..=nodes).map(node).collect())));
-    index.observe(Observed::Pods(Change::All(Vec::new())));
     spec["provider"] = "digitalocean".into();
     let metadata = json!({"name": "pool", "namespace": "web", "uid": "1", "resourceVersion": "1"});
     let pool = json!({"metadata": metadata, "spec": spec});
     index.observe(Observed::Pools(Change::All(vec![serde_json::from_value(pool).unwrap()])));
+    index.observe(Observed::Pods(Change::All(Vec::new())));
     index
 }
 
