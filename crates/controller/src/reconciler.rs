@@ -23,7 +23,7 @@ const SETTLE: Duration = Duration::from_millis(5);
 const BATCH_MAX: usize = 256;
 
 /// The maximum duration of processing events before a plan. Some events take milliseconds.
-const BATCH_LASTS: Duration = Duration::from_millis(20);
+const BATCH_DURATION_MAX: Duration = Duration::from_millis(20);
 
 /// The longest pause between two plans.
 pub const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -177,10 +177,10 @@ impl<R: Reconcile> Loop<R> {
                 Source::Watches => Instant::now() + SETTLE,
                 Source::Requests => Instant::now(),
             };
-            let full = Instant::now() + BATCH_LASTS;
+            let batch_ends = Instant::now() + BATCH_DURATION_MAX;
             needs_plan = self.reconciler.apply(event);
             for _ in 1..BATCH_MAX {
-                if Instant::now() >= full {
+                if Instant::now() >= batch_ends {
                     break;
                 }
                 first = first.other();

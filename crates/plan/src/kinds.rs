@@ -86,7 +86,7 @@ impl Kinds {
 
 impl Kinds {
     /// The message while the controller can't read these kinds.
-    pub(crate) fn unread(self) -> String {
+    pub(crate) fn unread_message(self) -> String {
         format!("the controller can't read {self} from the apiserver at present")
     }
 }

@@ -581,7 +581,8 @@ impl<'a> Planner<'a> {
             // A step that is based on outdated objects causes no hand-over: the next leader would hold it back, too.
             let is_spared = step.action.cuts_off().is_some_and(|vm| self.world.is_spared(vm));
             match (self.rests_on_outdated(&step), is_spared) {
-                // It is held back below, so it must not keep the steps of other moves from its VMs.
+                // `hold_back_what_is_outdated` removes this step, so it does not reserve its VMs: other moves may use
+                // them.
                 (true, _) => actions.steps.push(step),
                 (false, true) => self.plan.hands_over = true,
                 (false, false) => actions.add(step, self.world),
@@ -687,7 +688,8 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        // What a pool would report without its pods is not so. If pods can't be read at all, the verdicts say that.
+        // Until the pods of an object are counted, its status would be wrong, so it is not written. If pods can't be
+        // read, the verdicts say so instead.
         if !unread.has(Kind::Pods) {
             self.plan.awaits_list.extend(self.world.uncounted.iter().cloned());
         }
@@ -698,7 +700,7 @@ impl<'a> Planner<'a> {
         steps.retain(|step| {
             let (silent, unread) = self.outdated_kinds(step);
             if !unread.is_empty() {
-                self.set_verdict(&step.pool, step.address, Verdict::Unknown(unread.unread().into()));
+                self.set_verdict(&step.pool, step.address, Verdict::Unknown(unread.unread_message().into()));
             } else if !silent.is_empty() {
                 self.await_list(&step.pool, silent);
             }
@@ -885,7 +887,7 @@ impl<'a> Planner<'a> {
         let unread = needed.and(self.world.unread);
         if !unread.is_empty() {
             self.plan.marks.uncertain.insert(pool.key.kind);
-            return (None, Verdict::Unknown(unread.unread().into()));
+            return (None, Verdict::Unknown(unread.unread_message().into()));
         }
         if let Some(pause) = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until) {
             self.ask_again(Some(pause.until));

@@ -130,7 +130,7 @@ closed! {
         Unknown => reconciling(
             "the controller lacks data, so it does not move the address and removes no node label. Either it could \
              not read the address, or the cloud returned an incomplete answer, or it can't read \
-             nodes, pods or other objects that a move depends on from the apiserver",
+             objects from the apiserver that a move depends on, such as nodes or pods",
             "[by the error in the message](runbooks/NetIPAllocationGCPAPIErrors.md#likely-causes)",
         ),
         Failed => reconciling(

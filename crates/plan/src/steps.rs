@@ -39,7 +39,7 @@ pub struct Plan {
     pub unsettled: BTreeSet<Scope>,
     /// Kinds of objects to list again: their watch has been silent, and something waits for the list.
     pub relist: Kinds,
-    /// Pools with a step that waits for such a list.
+    /// Pools with a step or a count of pods that waits for a list.
     pub awaits_list: BTreeSet<PoolKey>,
     /// VMs whose state shows whether a holder is lost or only its VM is stopped.
     pub ask_machines: BTreeMap<Scope, BTreeSet<VmId>>,
@@ -64,7 +64,7 @@ pub struct Plan {
 pub struct Marks {
     /// For each kind of object: the nodes that hold an address, and which one.
     pub holders: BTreeMap<&'static str, BTreeMap<NodeName, Mark>>,
-    /// Kinds of objects with an address in an unknown state. A mark on any other node may be right for them.
+    /// Kinds of objects for which the plan does not know every holder. The controller removes no mark of these kinds.
     pub uncertain: BTreeSet<&'static str>,
     /// For each kind of object: nodes that may hold an address already, for example because a call to attach one is in
     /// flight.

@@ -203,7 +203,7 @@ impl fmt::Display for Waits {
 pub enum Published {
     /// It contains these values, as it should.
     Yes(BTreeSet<Address>),
-    /// The controller is reading or writing it.
+    /// The controller writes it, or first waits for a read or a list.
     Publishing,
     /// The controller has not read it yet, or does not know its own owner ID yet.
     Unread,
@@ -253,7 +253,7 @@ impl fmt::Display for Published {
             Self::Yes(values) => write!(f, "contains {}", list(values, RECORDS_SHOWN_MAX)),
             Self::Publishing => write!(f, "is being published"),
             Self::Unread => write!(f, "is unknown: the controller has not read its records yet"),
-            Self::Unreadable(kinds) => write!(f, "stays as it is: {}", kinds.unread()),
+            Self::Unreadable(kinds) => write!(f, "stays as it is: {}", kinds.unread_message()),
             Self::Failed(pause) => {
                 write!(f, "may be out of date: the controller could not read or write it: {pause}")
             }
@@ -310,7 +310,8 @@ pub enum Lacking {
     Full(usize),
     /// There is no complete listing of the account yet.
     Unread,
-    /// The controller can't read these kinds of objects. One of them may have the missing addresses.
+    /// The controller can't read these kinds of objects. An object that it can't see may list an address, so it creates
+    /// none.
     Unreadable(Kinds),
     /// The last attempt failed, and its backoff has not ended.
     Failed(Pause),
@@ -337,7 +338,7 @@ impl fmt::Display for Lacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Creating(count) => write!(f, "creating addresses, still missing: {count}"),
-            Self::Unreadable(kinds) => write!(f, "no address is created: {}", kinds.unread()),
+            Self::Unreadable(kinds) => write!(f, "no address is created: {}", kinds.unread_message()),
             Self::WouldCreate(count) => write!(f, "would create addresses, still missing: {count}"),
             Self::Ambiguous(candidates) => write!(
                 f,
@@ -398,8 +399,8 @@ impl fmt::Display for MisplacedPods {
             }
             Self::AtAnothers(node) => write!(
                 f,
-                "pods of the workload are on {node}, which holds another object's address: add the nodeSelector \
-                 allocation.netinfra.darkbrains.com/<name>=true to them"
+                "pods of the workload are on {node}, which holds another object's address: in the pod template, set \
+                 the nodeSelector allocation.netinfra.darkbrains.com/<name of this object>=true"
             ),
             Self::NoPlace(node) => write!(
                 f,

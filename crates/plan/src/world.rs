@@ -98,7 +98,8 @@ pub struct World {
     pub silent: Kinds,
     /// Kinds that the controller can't read at present. Their objects are as the controller last read them.
     pub unread: Kinds,
-    /// Pools whose pods can't be counted before the pods are listed again, because known pods lack labels that they use.
+    /// Pools whose pods can't be counted yet: pods or their owners were never listed, or the known pods lack a label
+    /// that the selector uses.
     pub uncounted: BTreeSet<PoolKey>,
     /// VMs that occur in objects that can't be decoded. An unfinished move may involve them, so they get no address.
     pub reserved_machines: BTreeSet<VmId>,

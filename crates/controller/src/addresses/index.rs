@@ -37,7 +37,8 @@ use crate::kubernetes::decode::Register;
 use crate::kubernetes::freshness::Freshness;
 use crate::providers::listings::ListRequest;
 
-/// How long one step of processing a list may take. Other events come in between.
+/// How long one step of processing a list may take. Between two steps, the reconciler processes results of requests,
+/// and plans. Other watch events wait.
 #[derive(Clone, Copy)]
 struct Slice(Duration);
 
@@ -68,8 +69,10 @@ pub struct Index {
     /// Known objects that the list in progress has not shown so far.
     unlisted: Unlisted,
     slice: Slice,
-    /// The version of [`Needed`] at the start of the list of pods that is in progress, and of the last complete one.
-    pods_read_for: (u64, u64),
+    /// The version of [`Needed`] whose labels the list of pods in progress has.
+    pods_listing_for: u64,
+    /// The version of [`Needed`] whose labels all known pods have.
+    pods_listed_for: u64,
     owners: Owners,
     /// Scopes in which the permission to list addresses is missing, with the name of the permission.
     pub without: BTreeMap<Scope, String>,
@@ -108,7 +111,7 @@ impl Index {
         [Kind::FloatingIPPools, Kind::NodeDNSRecordSets].iter().all(|kind| self.known.contains(kind))
     }
 
-    /// The kinds whose objects own addresses, and may not all be in the cache.
+    /// The kinds that own addresses and are not completely in the cache.
     pub fn unread_address_kinds(&self) -> impl Iterator<Item = &'static str> {
         let kinds = [Kind::NetIPAllocations, Kind::FloatingIPPools].into_iter();
         kinds.filter(|kind| !self.known.contains(kind)).map(kind_name)
@@ -136,7 +139,7 @@ impl Index {
             Observed::Listing(kind, needed) => {
                 self.begin_list(kind);
                 if kind == Kind::Pods {
-                    self.pods_read_for.0 = needed;
+                    self.pods_listing_for = needed;
                 }
             }
             Observed::NodesInList(nodes) => return self.observe_listed_nodes(nodes),
@@ -161,7 +164,7 @@ impl Index {
             Kind::Nodes => self.unlisted.nodes = self.nodes.keys().cloned().collect(),
             Kind::Pods => {
                 self.unlisted.pods = self.pods.keys().cloned().collect();
-                self.pods_read_for.0 = self.interest.needed().version;
+                self.pods_listing_for = self.interest.needed().version;
             }
             _ => {}
         }
@@ -205,7 +208,7 @@ impl Index {
         self.freshness.remove(&kind);
         self.undecodable.forget(kind);
         let depends = |(_, tracked): &(&PoolKey, &Tracked)| match &tracked.selection.pods {
-            Some(pods) => pods.decided_by().has(kind.planned()),
+            Some(pods) => pods.decided_by().has(kind.for_planner()),
             None => false,
         };
         let keys: Vec<_> = self.objects.iter().filter(depends).map(|(key, _)| key.clone()).collect();
@@ -225,7 +228,7 @@ impl Index {
 
     /// Whether the known pods lack labels that a selector uses, so that they have to be listed again.
     pub fn lacks_labels(&self) -> bool {
-        self.listed.contains(&Kind::Pods) && self.pods_read_for.1 < self.interest.needed().version
+        self.listed.contains(&Kind::Pods) && self.pods_listed_for < self.interest.needed().version
     }
 
     /// Whether the cache has an object of this kind.
@@ -241,9 +244,9 @@ impl Index {
     /// Notes that all objects of a kind are in the cache.
     fn know(&mut self, kind: Kind) {
         self.known.insert(kind);
-        let has_labels = kind == Kind::Pods && self.pods_read_for.0 > self.pods_read_for.1;
+        let has_labels = kind == Kind::Pods && self.pods_listing_for > self.pods_listed_for;
         if has_labels {
-            self.pods_read_for.1 = self.pods_read_for.0;
+            self.pods_listed_for = self.pods_listing_for;
         }
         if self.listed.insert(kind) || has_labels {
             self.count_newly_listed();
@@ -257,7 +260,7 @@ impl Index {
         match &selection.pods {
             None => true,
             Some(PodSelection::Labelled { .. }) => {
-                is_listed(&Kind::Pods) && self.interest.since(key) <= self.pods_read_for.1
+                is_listed(&Kind::Pods) && self.interest.since(key) <= self.pods_listed_for
             }
             Some(PodSelection::Of(workload)) => workload.decided_by().all(|kind| is_listed(&kind)),
         }
@@ -287,7 +290,7 @@ impl Index {
         };
         self.world.silent = match plan::sabotaged!(SilentWatchTrusted) {
             true => Kinds::default(),
-            false => Kind::ALL.into_iter().filter(is_silent).map(Kind::planned).collect(),
+            false => Kind::ALL.into_iter().filter(is_silent).map(Kind::for_planner).collect(),
         };
         let is_uncounted = |tracked: &Tracked| tracked.selection.pods.is_some() && !tracked.is_counted;
         let uncounted = self.objects.iter().filter(|(_, tracked)| is_uncounted(tracked));
@@ -297,7 +300,7 @@ impl Index {
             let is_needed = self.interest.needed().has(*kind) && *kind != Kind::NodeDNSRecordSets;
             is_needed && !self.known.contains(kind)
         };
-        self.world.unread = Kind::ALL.into_iter().filter(is_unread).map(Kind::planned).collect();
+        self.world.unread = Kind::ALL.into_iter().filter(is_unread).map(Kind::for_planner).collect();
     }
 
     /// The UID of an object.

@@ -71,8 +71,8 @@ impl Kind {
         }
     }
 
-    /// The kind as the planner names it.
-    pub(crate) fn planned(self) -> plan::Kind {
+    /// The planner's kind for this kind.
+    pub(crate) fn for_planner(self) -> plan::Kind {
         match self {
             Self::Nodes => plan::Kind::Nodes,
             Self::Pods => plan::Kind::Pods,
@@ -82,6 +82,11 @@ impl Kind {
             Self::ReplicaSets => plan::Kind::ReplicaSets,
             Self::NetIPAllocations | Self::FloatingIPPools | Self::NodeDNSRecordSets => plan::Kind::Pools,
         }
+    }
+
+    /// Whether it is one of our own kinds.
+    pub(super) fn is_ours(self) -> bool {
+        self.for_planner() == plan::Kind::Pools
     }
 
     /// Whether the cluster may lack this kind. Kinds of Kubernetes itself always exist, even if a proxy answers 404.

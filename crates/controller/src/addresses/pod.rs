@@ -1,6 +1,7 @@
 //! A pod as the index keeps it.
 //!
-//! In: a pod from the apiserver. Out: the fields that decisions need, in a few hundred bytes. A cluster can have 150,000
+//! In: a pod from the apiserver. Out: the fields that decisions need, in a few hundred bytes. A cluster can have
+//! 150,000
 //! pods, so equal texts, owners and sets of labels are kept once.
 
 use std::borrow::Borrow;
@@ -62,25 +63,25 @@ pub struct PodOwner {
 }
 
 impl Pod {
-    /// A pod with these labels.
+    /// Reduces a pod, and keeps the labels for which `uses_label` returns true.
     fn new(pod: &SlimPod, shared: &mut Shared, uses_label: impl Fn(&str) -> bool) -> Self {
         let used = pod.labels().iter().filter(|(name, _)| uses_label(name));
         let labels: BTreeMap<_, _> = used.map(|(name, value)| (name.clone(), value.clone())).collect();
         let owner = controller_of(&pod.metadata)
-            .map(|owner| shared.owners.one(PodOwner { kind: owner.kind.clone(), uid: owner.uid.clone() }));
+            .map(|owner| shared.owners.intern(PodOwner { kind: owner.kind.clone(), uid: owner.uid.clone() }));
         let phase = pod.status.phase.as_deref();
         let is_leaving = pod.metadata.deletion_timestamp.is_some();
         let is_ready = pod.status.ready().is_some_and(|ready| ready.status == "True");
         Self {
             key: PodKey {
-                namespace: shared.texts.one(pod.metadata.namespace.clone().unwrap_or_default()),
+                namespace: shared.texts.intern(pod.metadata.namespace.clone().unwrap_or_default()),
                 name: pod.name_any().into(),
             },
             uid: pod.metadata.uid.as_deref().map(Into::into),
             version: pod.metadata.resource_version.as_deref().map(Into::into),
-            node: pod.spec.node_name.clone().map(|node| NodeName::from(shared.texts.one(node))),
+            node: pod.spec.node_name.clone().map(|node| NodeName::from(shared.texts.intern(node))),
             owner,
-            labels: shared.labels.one(labels),
+            labels: shared.labels.intern(labels),
             has_ended: matches!(phase, Some("Succeeded" | "Failed")),
             is_ready: phase == Some("Running") && is_ready && !is_leaving,
             is_leaving,
@@ -147,30 +148,30 @@ impl PodReader {
 /// Values that many pods share.
 #[derive(Default)]
 struct Shared {
-    texts: Once<str>,
-    owners: Once<PodOwner>,
-    labels: Once<BTreeMap<String, String>>,
+    texts: Interner<str>,
+    owners: Interner<PodOwner>,
+    labels: Interner<BTreeMap<String, String>>,
 }
 
-/// Values of which each is kept once.
-struct Once<T: ?Sized> {
+/// Keeps equal values once.
+struct Interner<T: ?Sized> {
     values: BTreeSet<Arc<T>>,
-    /// Values that nobody uses any more are removed when there are this many.
+    /// When there are this many values, unused ones are removed.
     cleaned_at: usize,
 }
 
-impl<T: ?Sized> Default for Once<T> {
+impl<T: ?Sized> Default for Interner<T> {
     fn default() -> Self {
         Self { values: BTreeSet::new(), cleaned_at: CLEANED_AT_MIN }
     }
 }
 
-/// The smallest number of values of which unused ones are removed.
+/// The lowest value of `cleaned_at`.
 const CLEANED_AT_MIN: usize = 1_000;
 
-impl<T: Ord + ?Sized> Once<T> {
+impl<T: Ord + ?Sized> Interner<T> {
     /// The value that is equal to this one.
-    fn one<V: Borrow<T> + Into<Arc<T>>>(&mut self, value: V) -> Arc<T> {
+    fn intern<V: Borrow<T> + Into<Arc<T>>>(&mut self, value: V) -> Arc<T> {
         if let Some(known) = self.values.get(value.borrow()) {
             return Arc::clone(known);
         }
@@ -226,10 +227,10 @@ mod tests {
 
     #[test]
     fn values_that_no_pod_uses_any_more_are_removed() {
-        let mut texts = Once::<str>::default();
-        let kept = texts.one("kept".to_owned());
-        (0..10_000).for_each(|number| _ = texts.one(number.to_string()));
+        let mut texts = Interner::<str>::default();
+        let kept = texts.intern("kept".to_owned());
+        (0..10_000).for_each(|number| _ = texts.intern(number.to_string()));
         assert!(texts.values.len() <= CLEANED_AT_MIN);
-        assert!(Arc::ptr_eq(&kept, &texts.one("kept".to_owned())));
+        assert!(Arc::ptr_eq(&kept, &texts.intern("kept".to_owned())));
     }
 }

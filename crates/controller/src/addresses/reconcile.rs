@@ -241,7 +241,7 @@ impl Reconciler {
         self.create(&plan);
         self.publish_names(&plan);
         self.journal(&plan, now);
-        self.relists.ask(|kind| plan.relist.has(kind.planned()));
+        self.relists.ask(|kind| plan.relist.has(kind.for_planner()));
         let (ask_again, hands_over) = (plan.ask_again, plan.hands_over);
         // If the plan has steps, the status has to show them, so plan again. Most plans have none and stay valid.
         let after = if plan.steps.is_empty() && plan.creations.is_empty() && plan.records.is_empty() {
@@ -250,7 +250,7 @@ impl Reconciler {
             self.index.world.in_flight = self.executor.in_flight.clone();
             self.plan(now)
         };
-        self.relists.ask(|kind| after.relist.has(kind.planned()));
+        self.relists.ask(|kind| after.relist.has(kind.for_planner()));
         self.reporter.publish(&self.index, &after, now);
         for report in self.index.undecodable.due(Instant::now()) {
             let (kind, api_version) = report.kind.named();
@@ -478,7 +478,7 @@ impl Reconcile for Reconciler {
         self.follow_clock();
         match happened {
             Happened::Observed(seen) => {
-                let listed = seen.ends_list();
+                let listed = seen.answers_relist();
                 self.rest = self.index.observe(seen);
                 if let Some(kind) = listed.filter(|_| self.rest.is_none()) {
                     self.relists.answered(kind);

@@ -161,8 +161,7 @@ impl Reporter {
             if self.is_writing(key) || tracked.refused_until.is_some() || tracked.undecodable.is_some() {
                 continue;
             }
-            // A step of this object waits for a list. So its status waits too, unless it has to write an entry of the
-            // journal.
+            // This object waits for a list, so its status waits too, unless it has to write a journal entry.
             let is_journalled = |pool: &Pool| !pool.has_pending();
             if plan.awaits_list.contains(key) && index.world.pool(key).is_some_and(is_journalled) {
                 continue;

@@ -1,7 +1,7 @@
 //! Nodes and pods as they are decoded: only the fields that decisions need.
 //!
 //! In: the JSON of an object, or an [`Undecodable`] one. Out: its fields, or a substitute. A large cluster has many
-//! nodes and pods, so what is not decoded takes no memory.
+//! nodes and pods. Fields that are not decoded take no memory.
 
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};

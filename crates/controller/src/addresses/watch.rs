@@ -42,7 +42,7 @@ pub enum Observed {
     Pools(Change<FloatingIPPool>),
     /// NodeDNSRecordSets.
     RecordSets(Change<NodeDNSRecordSet>),
-    /// A list of a kind was requested, for what was needed in this version of [`Needed`].
+    /// A list of a kind begins. Its pods have at least the labels of this version of [`Needed`].
     Listing(Kind, u64),
     /// Some nodes of the list.
     NodesInList(VecDeque<Decoded<SlimNode>>),
@@ -59,8 +59,8 @@ pub enum Observed {
 }
 
 impl Observed {
-    /// The kind whose list it ends, or whose list can't be had now.
-    pub(crate) fn ends_list(&self) -> Option<Kind> {
+    /// The kind whose pending relist this event ends: the list is complete, or can't be made now.
+    pub(crate) fn answers_relist(&self) -> Option<Kind> {
         match self {
             Self::Listed(kind, _) | Self::Unsure(kind) | Self::Absent(kind) | Self::Unwatched(kind) => {
                 Some(*kind)
@@ -175,7 +175,7 @@ impl Starter<'_> {
         let (mut needed, mut dropped) = (self.needed.subscribe(), self.needed.subscribe());
         let relist = self.relists.of(kind);
         // The index ignores older versions of our own kinds, because the response to a write can come before its event.
-        let (in_parts, ignores_older) = (receives.part.is_some(), kind.may_be_absent());
+        let (in_parts, ignores_older) = (receives.part.is_some(), kind.is_ours());
         let mut reading = Reading { annotations: kind.annotations(), keep, in_parts, ignores_older };
         self.tasks.spawn(async move {
             let was_absent = AtomicBool::new(false);

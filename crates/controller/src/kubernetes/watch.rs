@@ -9,8 +9,9 @@
 //!
 //! In: the apiserver's lists and watches of a kind. Out: its changes. Objects are decoded one by one, so an undecodable
 //! object is forwarded as such and never fails the watch. The receiver gets a list as a whole or in parts, and can tell
-//! which objects are gone. Each object is reduced to what the receiver keeps as soon as it is decoded, and the pages of a
-//! list are small if its objects are large. So a list never takes much more memory than what is kept of it.
+//! which objects are gone. Each object is reduced to what the receiver keeps as soon as it is decoded, and the pages of
+//! a
+//! list are small if its objects are large. So a list usually takes little more memory than what is kept of it.
 //!
 //! Lists are consistent, so a list that is older than what the receiver knows means that etcd was restored from a copy.
 //! A watch does not show that: the apiserver accepts a resourceVersion of the future, and sends nothing until etcd has
@@ -60,8 +61,11 @@ const WORKS_AFTER: Duration = Duration::from_secs(5);
 /// A watch that the apiserver ends earlier than this was interrupted, for example because the apiserver shuts down.
 const ENDS_AFTER: Duration = Duration::from_secs(WATCH_SECONDS as u64 - 2);
 
-/// The fewest and the most objects that a list requests at once.
-const PAGE: (u32, u32) = (10, 500);
+/// How many objects the first page of a list requests.
+const PAGE_FIRST: u32 = 10;
+
+/// The most objects that a page of a list requests.
+const PAGE_MOST: u32 = 500;
 
 /// About how many bytes a page of a list should have. An object can have more than a mebibyte.
 const PAGE_BYTES: usize = 4 << 20;
@@ -92,7 +96,8 @@ pub struct Reading<F> {
     pub keep: F,
     /// Whether the receiver gets each list in parts. Otherwise it gets all objects at once.
     pub in_parts: bool,
-    /// Whether the receiver ignores a version of an object that is older than what it knows.
+    /// Whether the receiver ignores older versions of an object. If so, an older version in a list ends the watch,
+    /// because etcd was restored.
     pub ignores_older: bool,
 }
 
@@ -234,7 +239,7 @@ where
     let path = watches.resource_url().to_owned();
     let client = clients.lists.clone();
     let version = String::new();
-    let (page, forwarded) = (PAGE.0, BTreeMap::new());
+    let (page, forwarded) = (PAGE_FIRST, BTreeMap::new());
     Watcher { client, path, watches, reading, relist, send, version, newest, page, forwarded }.follow().await
 }
 
@@ -271,7 +276,8 @@ where
         }
     }
 
-    /// Lists all objects, page by page, and forwards them. Without a resourceVersion the apiserver reads them from etcd.
+    /// Lists all objects, page by page, and forwards them. Without a resourceVersion the apiserver reads them from
+    /// etcd.
     async fn list(&mut self) -> Result<(), NotListed> {
         let (began, in_parts) = (Instant::now(), self.reading.in_parts);
         self.relist.forget();
@@ -322,7 +328,7 @@ where
         let page: ObjectList<Decoded<K>> = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
         let bytes_of_one = text.len() / page.items.len().max(1) + 1;
         let fitting = u32::try_from(PAGE_BYTES / bytes_of_one).unwrap_or(u32::MAX);
-        self.page = fitting.clamp(1, PAGE.1).min(self.page.saturating_mul(8));
+        self.page = fitting.clamp(1, PAGE_MOST).min(self.page.saturating_mul(8));
         Ok(page)
     }
 
@@ -442,8 +448,8 @@ where
         }
     }
 
-    /// Whether an object in a list is not older than what was forwarded of it before. It is older if etcd was restored
-    /// from a copy and its version was raised, as `etcdutl snapshot restore --bump-revision` does.
+    /// Whether an object in a list is at least as new as the version that was forwarded. An older one shows that etcd
+    /// was restored from a copy with a raised revision, as `etcdutl snapshot restore --bump-revision` does.
     fn is_as_new_as_forwarded(&self, object: &Decoded<K>) -> bool {
         let forwarded = self.forwarded.get(&key_of(object.meta()));
         let is_as_new = |forwarded: &u64| version(object.meta()) >= *forwarded;

@@ -191,7 +191,7 @@ impl VipReconciler {
                 let _ = answer.send(self.endpoint(&key));
             }
             seen => {
-                if let Some(kind) = seen.ends_list() {
+                if let Some(kind) = seen.answers_relist() {
                     self.relists.answered(kind);
                 }
                 self.index.observe(seen);

@@ -1,6 +1,7 @@
 //! Watches the kinds of Cluster API and its IPAM provider, in the API versions that the apiserver serves.
 //!
-//! In: the apiserver's discovery and watches. Out: [`Observed`] events on a channel. The types here have only the fields
+//! In: the apiserver's discovery and watches. Out: [`Observed`] events on a channel. The types here have only the
+//! fields
 //! that the controller needs. Without Cluster API, this module requests the list of API groups twice a minute and
 //! logs nothing. It starts the watches when the CRDs are installed.
 
@@ -267,8 +268,8 @@ impl Observed {
         (!is_whole).then_some(kind)
     }
 
-    /// The kind whose list it ends, or whose list can't be had now.
-    pub(super) fn ends_list(&self) -> Option<Kind> {
+    /// The kind whose pending relist this event ends: the list is complete, or can't be made now.
+    pub(super) fn answers_relist(&self) -> Option<Kind> {
         match self {
             Self::Listed(kind, _) | Self::Unsure(kind, _) | Self::Absent(kind) => Some(*kind),
             _ => None,

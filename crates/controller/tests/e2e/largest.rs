@@ -1,6 +1,7 @@
 //! Measures the controller in the largest cluster that it has to carry: `just bench scale`.
 //!
-//! The nodes and pods have no kubelet: they are static, and Ready by their status. The first run creates them with the
+//! No kubelet runs: the test writes the status of the nodes and pods once, as Ready. The first run creates them with
+//! the
 //! API, which takes minutes, and keeps a copy of etcd in the cache. Later runs restore the copy. `SCALE_PERCENT` makes
 //! the cluster smaller.
 

@@ -13,13 +13,15 @@
 //!
 //! A clause `a1 …` describes an address:
 //! - `free` (the default if no node holds it), `unknown`, `missing`, `foreign`, `left` (on a VM whose node was deleted)
-//! - `unconfirmed` (the change that attached it failed), `stale` (the last listing is older than the journal), `busy` (a
+//! - `unconfirmed` (the change that attached it failed), `stale` (the last listing is older than the journal), `busy`
+//! (a
 //!   call is in flight)
 //! - `moves n1 -> n2` (in the journal; `-` for none), `released` (the journal has its release), `inherited` (an earlier
 //!   leader started the move), `going 10` (moving for 10 seconds)
 //! - `last n1` (its last holder), `was on n1` (the status says that it was there), `lost 30` (its holder was lost 30
 //!   seconds ago)
-//! - `replaced` (its last holder had an ephemeral address), `returned n1` (n1 has an ephemeral address again since a1 left it)
+//! - `replaced` (its last holder had an ephemeral address), `returned n1` (n1 has an ephemeral address again since a1
+//! left it)
 //! - `named x` (the name in its PTR record), `kept x` (the name that the status has saved)
 //! - `of r` (it can be used in region r only)
 //! - `tagged` or `elsewhere`: in the account but not in the pool, with or without the pool's tag
@@ -28,7 +30,8 @@
 //! - `unmatched 1` (on no matching node for 1 second)
 //!
 //! Other clauses change the pool, which is a NetIPAllocation, or the rest of the world:
-//! - `floating` (like a FloatingIPPool; `floating anypods` without pod selectors), `podless` (no workload), `observe`, `refused`, `deleted`,
+//! - `floating` (like a FloatingIPPool; `floating anypods` without pod selectors), `podless` (no workload), `observe`,
+//! `refused`, `deleted`,
 //!   `deleted detaching`
 //! - `takeover`, `grace 60`, `desired 1`, `only zone a`, `budget 1`, `healthy 2`, `cooloff 20`, `assigned 5` (seconds
 //!   ago), `spread`, `disruption`, `releases` (policy.releaseCreated), `evicts` (policy.evictPods)
@@ -42,7 +45,8 @@
 //!   `creating asked` (with a request of unknown outcome), `asking` (a request is in flight), `unread` (no complete
 //!   listing since), `hidden` (tags can't be read any more), `tagged-before` (the pool created addresses earlier),
 //!   `limit 1` (on created addresses)
-//! - `silent` (the watches of nodes and pods have been silent), `silent pods`, `unread nodes` (the controller can't read
+//! - `silent` (the watches of nodes and pods have been silent), `silent pods`, `unread nodes` (the controller can't
+//! read
 //!   nodes at present), `unread pods`, `unread replicasets`, `unread daemonsets`, `unread pools`
 //! - `evicting` (an eviction is in flight), `evicted` (a moment ago)
 //! - `publishes` (the pool has a DNS name with a TTL of 30 s), `publishes nodes` (for the addresses of the nodes),
@@ -1658,7 +1662,7 @@ fn n9_pods_on_another_objects_node_are_reported_and_not_evicted() {
     check(
         "evicts | n1 holds a1 | n2 holds a2 evictable | a2 elsewhere | younger lists a2",
         expect![
-            "a1 on n1, a2 of younger: on n2, pods of the workload are on n2, which holds another object's address: add the nodeSelector allocation.netinfra.darkbrains.com/<name>=true to them"
+            "a1 on n1, a2 of younger: on n2, pods of the workload are on n2, which holds another object's address: in the pod template, set the nodeSelector allocation.netinfra.darkbrains.com/<name of this object>=true"
         ],
     );
 }
@@ -1754,8 +1758,8 @@ fn the_next_move_remembers_the_holders_ephemeral_address() {
     assert_eq!(pool.returned[&address("a1")], [vm("n1")], "the old holder has one again");
 }
 
-/// The plan once the listing shows the changes of an earlier leader. Before that, the plan only lists again, as soon as
-/// that helps.
+/// Returns the plan after a listing has shown the changes of an earlier leader. Checks that until then the plan has no
+/// steps, and requests a listing as soon as one can help.
 fn once_shown(text: &str) -> Plan {
     let late = |late: &str| plan(&world(&format!("{text} | {late}")), now());
     let is_idle = |plan: &Plan| plan.steps.is_empty() && plan.creations.is_empty();
@@ -2260,7 +2264,7 @@ fn a_step_that_is_held_back_does_not_block_the_moves_of_its_vms() {
 }
 
 #[test]
-fn a_move_is_not_abandoned_while_pods_are_unread() {
+fn a_floating_pool_abandons_no_move_while_pods_are_unread() {
     let begun = "floating | n1 notready 60 | n2 undecodable-pods | a1 moves n1 -> n2";
     check(begun, expect!["abandon the move of a1"]);
     check(

@@ -1,8 +1,8 @@
-//! Which objects a pod can matter to, and what of pods matters at all.
+//! Which objects select which pods.
 //!
-//! In: the pod selection of each object. Out: for a namespace, the objects that may select its pods; without it, every
-//! event of a pod would be compared with every object of the cluster. And [`Needed`]: whether pods and owners have to be
-//! watched, and with which labels.
+//! In: the pod selection of each object. Out: the objects that may select the pods of a namespace, so that an event of a
+//! pod is not compared with every object of the cluster. And [`Needed`]: whether to watch pods and owners, and which
+//! labels to keep.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

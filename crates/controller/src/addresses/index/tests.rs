@@ -527,7 +527,7 @@ fn pods_that_are_no_longer_watched_are_forgotten() {
 }
 
 #[test]
-fn a_list_in_parts_removes_what_is_gone_last() {
+fn a_list_in_parts_removes_deleted_pods_at_its_end() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
     let running = |name| *pod(name, "StatefulSet", "w1", "Running");
     index.observe(Observed::Pods(Change::All(vec![running("web-0"), running("web-1")])));
@@ -548,7 +548,7 @@ fn a_list_in_parts_removes_what_is_gone_last() {
 }
 
 #[test]
-fn an_undecodable_pod_has_the_labels_that_it_has_now() {
+fn an_undecodable_pod_counts_with_its_new_labels() {
     let mut index = Index::default();
     let node = json!({"metadata": {"name": "n1"}, "spec": {"providerID": "digitalocean://1001"}});
     index.observe(Observed::Nodes(Change::All(vec![read(node)])));

@@ -56,8 +56,8 @@ impl PodSelection {
     /// The kinds that decide which nodes have its pods.
     pub(crate) fn decided_by(&self) -> Kinds {
         match self {
-            Self::Labelled { .. } => Kinds::default().with(Kind::Pods.planned()),
-            Self::Of(workload) => workload.decided_by().map(Kind::planned).collect(),
+            Self::Labelled { .. } => Kinds::default().with(Kind::Pods.for_planner()),
+            Self::Of(workload) => workload.decided_by().map(Kind::for_planner).collect(),
         }
     }
 }
