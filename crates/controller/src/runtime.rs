@@ -40,9 +40,6 @@ use crate::vips::metrics::VipMetrics;
 use crate::vips::reconcile::{self as vips, VipReconciler};
 use crate::vips::runtime_extension;
 
-/// The timeout, in seconds, of a list: how long the apiserver may send nothing.
-const LIST_SECONDS_MAX: u64 = 10;
-
 /// The timeout, in seconds, of a write to an object or a node.
 const WRITE_SECONDS_MAX: u64 = 3;
 
@@ -150,10 +147,7 @@ pub async fn run(settings: Settings) -> Result<()> {
     let drivers =
         metered(build::drivers(&settings, &service, &with_deadline(open), may_leave), &metrics.providers);
     let edges = Edges {
-        watching: Clients {
-            lists: client(config.clone(), LIST_SECONDS_MAX)?,
-            watches: transport::client(&config)?,
-        },
+        watching: Clients { lists: transport::client(&config)?, watches: transport::client(&config)? },
         writing: client(config.clone(), WRITE_SECONDS_MAX)?,
         writing_vips: client(config.clone(), VIP_WRITE_SECONDS_MAX)?,
         leasing: client(config, LEASE_REQUEST_SECONDS_MAX)?,

@@ -1,8 +1,9 @@
-//! The connection of the watches to the apiserver.
+//! The connections of watches and lists to the apiserver.
 //!
 //! In: the configuration of the client. Out: a client whose requests share one HTTP/2 connection. It sends a ping every
-//! few seconds, so a dead apiserver is noticed within ten seconds although a watch may be silent for minutes. A server
-//! that only speaks HTTP/1.1 gets a connection for each watch, and the kernel checks whether it is alive.
+//! few seconds, so a dead apiserver is noticed within ten seconds although a watch may be silent for minutes, and no
+//! list waits for the response on a connection that died while it was idle. A server that only speaks HTTP/1.1 gets a
+//! connection for each watch, and the kernel checks whether it is alive.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(8);
 /// The longest time until a dead connection is noticed.
 pub const NOTICED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A client for watches.
+/// A client for watches or lists, with a connection of its own. It has no timeout for responses.
 pub fn client(config: &Config) -> Result<Client> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

@@ -517,7 +517,7 @@ fn end_of(error: kube::Error) -> RequestEnd {
 }
 
 /// The error of a request without a response.
-fn no_response(within: Duration) -> kube::Error {
+pub fn no_response(within: Duration) -> kube::Error {
     kube::Error::Service(format!("the apiserver did not respond within {within:?}").into())
 }
 

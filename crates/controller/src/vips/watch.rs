@@ -15,16 +15,20 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::kubernetes::decode::Change;
 use crate::kubernetes::watch::{
     Annotations, Clients, Ended, LIST_RETRY, Reading, Relist, Relists, WatchEvent, follow, is_not_found,
+    no_response,
 };
 use crate::tasks::Tasks;
 
 /// The pause between two discoveries while the apiserver does not serve all kinds.
 const DISCOVER_EVERY: Duration = Duration::from_secs(30);
+
+/// How long a discovery may take.
+const DISCOVERY_MAX: Duration = Duration::from_secs(20);
 
 /// The API group of Clusters and ClusterClasses.
 pub const CORE: &str = "cluster.x-k8s.io";
@@ -295,7 +299,8 @@ async fn watch(clients: Clients, relists: Relists<Kind>, to: mpsc::UnboundedSend
     let mut pause = DISCOVER_EVERY;
     loop {
         if !waiting.is_empty() {
-            let served = served(&clients.lists, &waiting).await;
+            let served = timeout(DISCOVERY_MAX, served(&clients.lists, &waiting)).await;
+            let served = served.unwrap_or_else(|_| Err(no_response(DISCOVERY_MAX)));
             pause = if served.is_ok() { DISCOVER_EVERY } else { LIST_RETRY };
             for kind in std::mem::take(&mut waiting) {
                 let found = served.as_ref().map(|served| served.iter().find(|(found, _)| *found == kind));

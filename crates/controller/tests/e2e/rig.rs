@@ -215,6 +215,15 @@ impl Rig {
         node["metadata"]["annotations"][api::RESERVED_IP_ANNOTATION].as_str().map(ToOwned::to_owned)
     }
 
+    /// Waits until an object has no finalizer. The controller removes it after it has written the status.
+    pub async fn without_finalizer(&self, what: &str) {
+        eventually("the object has no finalizer", SOON, async || {
+            Ok(self.get(what)["metadata"]["finalizers"].is_null())
+        })
+        .await
+        .unwrap_or_else(|error| panic!("{what}: {error}\n{}", self.logs()));
+    }
+
     /// The VM that holds an address at Compute Engine.
     pub fn holder(&self, address: &str) -> Option<String> {
         self.clouds.compute.with(|compute| compute.holder(address))

@@ -13,15 +13,13 @@
 //!
 //! A clause `a1 …` describes an address:
 //! - `free` (the default if no node holds it), `unknown`, `missing`, `foreign`, `left` (on a VM whose node was deleted)
-//! - `unconfirmed` (the change that attached it failed), `stale` (the last listing is older than the journal), `busy`
-//! (a
+//! - `unconfirmed` (the change that attached it failed), `stale` (the last listing is older than the journal), `busy` (a
 //!   call is in flight)
 //! - `moves n1 -> n2` (in the journal; `-` for none), `released` (the journal has its release), `inherited` (an earlier
 //!   leader started the move), `going 10` (moving for 10 seconds)
 //! - `last n1` (its last holder), `was on n1` (the status says that it was there), `lost 30` (its holder was lost 30
 //!   seconds ago)
-//! - `replaced` (its last holder had an ephemeral address), `returned n1` (n1 has an ephemeral address again since a1
-//! left it)
+//! - `replaced` (its last holder had an ephemeral address), `returned n1` (n1 has an ephemeral address again since a1 left it)
 //! - `named x` (the name in its PTR record), `kept x` (the name that the status has saved)
 //! - `of r` (it can be used in region r only)
 //! - `tagged` or `elsewhere`: in the account but not in the pool, with or without the pool's tag
@@ -30,8 +28,7 @@
 //! - `unmatched 1` (on no matching node for 1 second)
 //!
 //! Other clauses change the pool, which is a NetIPAllocation, or the rest of the world:
-//! - `floating` (like a FloatingIPPool; `floating anypods` without pod selectors), `podless` (no workload), `observe`,
-//! `refused`, `deleted`,
+//! - `floating` (like a FloatingIPPool; `floating anypods` without pod selectors), `podless` (no workload), `observe`, `refused`, `deleted`,
 //!   `deleted detaching`
 //! - `takeover`, `grace 60`, `desired 1`, `only zone a`, `budget 1`, `healthy 2`, `cooloff 20`, `assigned 5` (seconds
 //!   ago), `spread`, `disruption`, `releases` (policy.releaseCreated), `evicts` (policy.evictPods)
@@ -45,8 +42,7 @@
 //!   `creating asked` (with a request of unknown outcome), `asking` (a request is in flight), `unread` (no complete
 //!   listing since), `hidden` (tags can't be read any more), `tagged-before` (the pool created addresses earlier),
 //!   `limit 1` (on created addresses)
-//! - `silent` (the watches of nodes and pods have been silent), `silent pods`, `unread nodes` (the controller can't
-//! read
+//! - `silent` (the watches of nodes and pods have been silent), `silent pods`, `unread nodes` (the controller can't read
 //!   nodes at present), `unread pods`, `unread replicasets`, `unread daemonsets`, `unread pools`
 //! - `evicting` (an eviction is in flight), `evicted` (a moment ago)
 //! - `publishes` (the pool has a DNS name with a TTL of 30 s), `publishes nodes` (for the addresses of the nodes),
