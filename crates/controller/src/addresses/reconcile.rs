@@ -36,6 +36,7 @@ use super::kind::Kind;
 use super::metrics::AddressMetrics;
 use super::needed::Needed;
 use super::report::{Reporter, Written};
+use super::resources::{floating_ip_pool, net_ip_allocation};
 use super::watch::{Inbox, Observed};
 use crate::backoff::{Backoff, Retry};
 use crate::kubernetes::events::{NewEvent, Publisher};
@@ -278,6 +279,13 @@ impl Reconciler {
         let mut plan = plan::plan(&self.index.world, now);
         // An unknown object may have an address on any node.
         plan.marks.uncertain.extend(self.index.unread_address_kinds());
+        // So may an object that was created while the watch of its kind was silent.
+        if self.index.world.silent.has(plan::Kind::Pools) {
+            if self.reporter.has_marks_to_change(&self.index, &plan.marks) {
+                plan.relist = plan.relist.with(plan::Kind::Pools);
+            }
+            plan.marks.uncertain.extend([net_ip_allocation::KIND, floating_ip_pool::KIND]);
+        }
         self.index.world.losses = plan.losses.clone();
         self.index.world.unmatched = plan.unmatched.clone();
         plan

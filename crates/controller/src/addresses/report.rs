@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use plan::{EventReason, NodeName, Plan, Pool, PoolKey, Timestamp};
+use plan::{EventReason, Marks, NodeName, Plan, Pool, PoolKey, Timestamp};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -81,6 +81,11 @@ enum Target {
 }
 
 impl Reporter {
+    /// Whether a node needs other labels or annotations.
+    pub fn has_marks_to_change(&self, index: &Index, marks: &Marks) -> bool {
+        !nodes::differences(index, marks).is_empty()
+    }
+
     /// A reporter without writes in flight.
     pub fn new(client: Client, fence: Arc<Fence>, identity: &str) -> Self {
         let events = Publisher::new(client.clone(), identity);

@@ -264,18 +264,13 @@ impl VipReconciler {
                 self.allocating.remove(&(key.clone(), *role));
             }
             match &next.step {
+                None | Some(Step::Write { .. }) => {}
+                Some(_) if self.is_outdated() => {}
                 Some(Step::Create(pool)) => self.create_claim(key, *role, pool),
                 Some(Step::Delete) => self.delete_claim(key, *role),
-                Some(Step::Write { .. }) | None => {}
             }
         }
-        // A VIP may have been given to another Cluster while a watch was silent.
-        let silent = match planned.iter().any(|(_, next)| matches!(next.step, Some(Step::Write { .. }))) {
-            true => self.index.silent(),
-            false => BTreeSet::new(),
-        };
-        self.relists.ask(|kind| silent.contains(&kind));
-        if silent.is_empty() && self.update_cluster(key) {
+        if self.update_cluster(key) {
             self.report_conditions(key, &planned);
         }
         self.index.world.reserve(&planned);
@@ -307,6 +302,14 @@ impl VipReconciler {
         self.in_flight.len() < IN_FLIGHT_MAX
             && self.fence.remaining().is_some()
             && self.in_flight.insert((key.clone(), work))
+    }
+
+    /// Whether a watch was silent, so that a Cluster may be paused or a VIP given to another Cluster by now. If so,
+    /// requests lists, after which the plan is made again.
+    fn is_outdated(&mut self) -> bool {
+        let silent = self.index.silent();
+        self.relists.ask(|kind| silent.contains(&kind));
+        !silent.is_empty()
     }
 
     fn create_claim(&mut self, key: &Key, role: Role, pool: &plan::vips::PoolRef) {
@@ -370,6 +373,9 @@ impl VipReconciler {
         let port = self.options.default_port;
         let cluster_update = report::cluster_update(&self.index.world, key, tracked, &served, port, manner);
         let Some(cluster_update) = cluster_update else { return true };
+        if self.is_outdated() {
+            return false;
+        }
         if !self.begin(key, Work::Cluster) {
             return false;
         }
