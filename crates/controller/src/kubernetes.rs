@@ -4,8 +4,6 @@
 pub(crate) mod conditions;
 pub mod decode;
 pub mod events;
-pub(crate) mod freshness;
 pub(crate) mod limits;
-pub mod transport;
 pub mod watch;
 pub(crate) mod write;

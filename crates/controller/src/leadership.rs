@@ -3,4 +3,3 @@
 pub mod clock;
 pub mod fence;
 pub mod lease;
-mod lease_watch;

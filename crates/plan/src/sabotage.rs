@@ -59,14 +59,11 @@ pub enum Sabotage {
     UndecodableReadAsAbsent,
     RefusedWriteRetriedAtOnce,
     JournalCut,
-    SilentWatchTrusted,
-    StaleListBelieved,
-    UnreadPodsReadAsNone,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 55] = [
+    pub const ALL: [Self; 52] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -119,9 +116,6 @@ impl Sabotage {
         Self::UndecodableReadAsAbsent,
         Self::RefusedWriteRetriedAtOnce,
         Self::JournalCut,
-        Self::SilentWatchTrusted,
-        Self::StaleListBelieved,
-        Self::UnreadPodsReadAsNone,
     ];
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::names::{ADDRESSES_SHOWN_MAX, RECORDS_SHOWN_MAX, list};
 use crate::reasons::Reason;
-use crate::{ADDRESSES_MAX, Address, Kinds, NodeName, Pause, PoolKey, Timestamp, Tripped, VmId, Why};
+use crate::{ADDRESSES_MAX, Address, NodeName, Pause, PoolKey, Timestamp, Tripped, VmId, Why};
 
 /// What the plan reports about an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +39,9 @@ pub enum Verdict {
     Disabled,
     /// It is beyond the desired number, and the controller releases it to the cloud.
     Releasing,
-    /// The policy would release it, but the provider does not show this object's tag, label or project on it.
+    /// The policy would release it, but the provider does not show this object's mark on it.
     Unmarked,
-    /// Its object is being deleted, and the controller leaves it as it is.
+    /// Its object is being deleted, and the controller is done with it.
     Leaving,
     /// Its state is unknown, for this reason.
     Unknown(std::sync::Arc<str>),
@@ -60,7 +60,7 @@ pub enum Waits {
     ForHealthy,
     /// The cool-off after the last assignment has not ended.
     ForCoolOff(Option<Timestamp>),
-    /// Too many VMs with addresses were lost at once, and no person has confirmed the loss.
+    /// Too many holders were lost at once, and no person has confirmed the loss.
     ForConfirmation(Tripped),
     /// A newer controller wrote the journal, and this version can't read it.
     ForNewerController,
@@ -111,24 +111,21 @@ impl fmt::Display for Verdict {
         match self {
             Self::Settled(node) => write!(f, "on {node}"),
             Self::NoMatch(_, Some(node), why) => {
-                write!(f, "stays on {node} although it should move ({why}): no other node can take it yet")
+                write!(f, "should leave {node} ({why}), but no other node can take it yet")
             }
             Self::NoMatch(vm, None, why) => {
-                write!(f, "stays on {vm} although it should move ({why}): no other node can take it yet")
+                write!(f, "should leave {vm} ({why}), but no other node can take it yet")
             }
             Self::Moving(Some(node)) => write!(f, "is being attached to {node}"),
             Self::Moving(None) => write!(f, "is being detached from its node"),
             Self::Queued(node) => {
-                write!(
-                    f,
-                    "still works on its current VM; its move to {node} waits for other moves in the account"
-                )
+                write!(f, "stays where it is until the account has capacity to move it to {node}")
             }
             Self::NoNode => write!(f, "is attached to no VM: no node can take it"),
             Self::OtherRegion(region, nodes) => {
                 write!(
                     f,
-                    "can't be attached: it is in region {region}, but all matching nodes are in {}",
+                    "is attached to no VM: it is in region {region}, and all matching nodes are in {}",
                     nodes.join(", ")
                 )
             }
@@ -144,11 +141,11 @@ impl fmt::Display for Verdict {
                 write!(f, "was not found in the account: correct the list of addresses, or reserve it again")
             }
             Self::Disabled => write!(f, "is not used: it is beyond spec.desiredIPs"),
-            Self::Releasing => write!(f, "is beyond spec.desiredIPs: the controller is releasing it"),
+            Self::Releasing => write!(f, "is beyond spec.desiredIPs, and is being released"),
             Self::Unmarked => write!(
                 f,
-                "is not released: at the provider it has no tag, label or project of this object; release it there, or \
-                 remove it from spec.ips"
+                "is not released: the provider does not show this object's mark on it; release it there, or remove it from \
+                 spec.ips"
             ),
             Self::Leaving => write!(f, "stays as it is: the object is being deleted"),
             Self::Unknown(reason) => write!(f, "is in an unknown state and is not moved: {reason}"),
@@ -165,18 +162,13 @@ impl fmt::Display for Waits {
                 write!(f, "the number of moves in flight has reached policy.maxConcurrentMoves")
             }
             Self::ForHealthy => write!(f, "fewer than policy.minHealthy addresses are on healthy nodes"),
-            Self::ForCoolOff(Some(until)) => {
-                write!(f, "the cool-off (assignmentCoolOffSeconds) ends at {until}")
-            }
+            Self::ForCoolOff(Some(until)) => write!(f, "the cool-off ends at {until}"),
             Self::ForCoolOff(None) => {
-                write!(
-                    f,
-                    "another address of the object is being assigned; then assignmentCoolOffSeconds must pass"
-                )
+                write!(f, "another address is being assigned; the cool-off starts after that")
             }
             Self::ForConfirmation(Tripped { lost, holders, until }) => write!(
                 f,
-                "{lost} of {holders} VMs with addresses were lost at once; if they are really gone, set the annotation \
+                "{lost} of {holders} holders were lost at once; if they are really gone, set the annotation \
                  netinfra.darkbrains.com/confirm-loss={until}"
             ),
             Self::ForNewerController => {
@@ -203,21 +195,19 @@ impl fmt::Display for Waits {
 pub enum Published {
     /// It contains these values, as it should.
     Yes(BTreeSet<Address>),
-    /// The controller writes it, or first waits for a read or a list.
+    /// The controller is reading or writing it.
     Publishing,
     /// The controller has not read it yet, or does not know its own owner ID yet.
     Unread,
-    /// The controller can't read these kinds of objects, which decide what it should contain.
-    Unreadable(Kinds),
     /// The last attempt failed, and its backoff has not ended.
     Failed(Pause),
     /// An older object uses the same name.
     Conflict(PoolKey),
     /// The controller did not create it. It contains these values.
     NotOurs(BTreeSet<Address>),
-    /// It has the owner mark of the controller with this owner ID.
+    /// It has the mark of the controller with this owner ID.
     OwnedByOther(Arc<str>),
-    /// No address should be in it, so it keeps its previous values, which are these.
+    /// No address should be in it, so it keeps the last ones.
     LastKept(BTreeSet<Address>),
     /// No address should be in it, and none is.
     Nothing,
@@ -235,7 +225,7 @@ impl Published {
         match self {
             Self::Yes(_) | Self::Left | Self::Gone => Reason::Published,
             Self::Publishing => Reason::Publishing,
-            Self::Unread | Self::Unreadable(_) => Reason::Unknown,
+            Self::Unread => Reason::Unknown,
             Self::Failed(_) => Reason::RecordFailed,
             Self::Conflict(_) => Reason::RecordConflict,
             Self::NotOurs(_) => Reason::RecordNotOurs,
@@ -253,10 +243,7 @@ impl fmt::Display for Published {
             Self::Yes(values) => write!(f, "contains {}", list(values, RECORDS_SHOWN_MAX)),
             Self::Publishing => write!(f, "is being published"),
             Self::Unread => write!(f, "is unknown: the controller has not read its records yet"),
-            Self::Unreadable(kinds) => write!(f, "stays as it is: {}", kinds.unread_message()),
-            Self::Failed(pause) => {
-                write!(f, "may be out of date: the controller could not read or write it: {pause}")
-            }
+            Self::Failed(pause) => write!(f, "could not be read or written: {pause}"),
             Self::Conflict(key) => write!(f, "belongs to {key}, which is older: choose another recordName"),
             Self::NotOurs(values) => write!(
                 f,
@@ -270,8 +257,7 @@ impl fmt::Display for Published {
             Self::LastKept(values) => {
                 write!(
                     f,
-                    "still contains {}: no address is on a matching node, and the controller does not remove the last \
-                     addresses of a name",
+                    "still contains {}: no address is on a matching node, and the controller never empties a name",
                     list(values, RECORDS_SHOWN_MAX)
                 )
             }
@@ -310,9 +296,6 @@ pub enum Lacking {
     Full(usize),
     /// There is no complete listing of the account yet.
     Unread,
-    /// The controller can't read these kinds of objects. An object that it can't see may list an address, so it creates
-    /// none.
-    Unreadable(Kinds),
     /// The last attempt failed, and its backoff has not ended.
     Failed(Pause),
 }
@@ -323,7 +306,7 @@ impl Lacking {
         match self {
             Self::Creating(_) => Reason::Creating,
             Self::WouldCreate(_) => Reason::Observing,
-            Self::Unread | Self::Unreadable(_) => Reason::Unknown,
+            Self::Unread => Reason::Unknown,
             Self::Failed(_) => Reason::Failed,
             Self::Ambiguous(_) => Reason::AmbiguousCreation,
             Self::Unlisted(_) => Reason::UnlistedAddresses,
@@ -338,7 +321,6 @@ impl fmt::Display for Lacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Creating(count) => write!(f, "creating addresses, still missing: {count}"),
-            Self::Unreadable(kinds) => write!(f, "no address is created: {}", kinds.unread_message()),
             Self::WouldCreate(count) => write!(f, "would create addresses, still missing: {count}"),
             Self::Ambiguous(candidates) => write!(
                 f,
@@ -348,20 +330,19 @@ impl fmt::Display for Lacking {
             ),
             Self::TooMany(count) => write!(
                 f,
-                "the controller creates no address: the account has {count} addresses that no object lists, too many to \
-                 recognize a new one without projects. Allow the token to use projects, or list existing addresses in \
-                 spec.ips"
+                "the account has {count} addresses that no object lists: too many to recognize a new one among them \
+                 without tags. Allow the token to use projects, or list existing addresses in spec.ips"
             ),
             Self::Unlisted(addresses) => write!(
                 f,
-                "the controller created {} for this object, but no object lists them. It creates no more until each is in \
-                 spec.ips (to use it) or in the annotation netinfra.darkbrains.com/not-created (to ignore it)",
+                "the controller created {} for this object, but no object lists them; before it creates more, add those to \
+                 use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created",
                 list(addresses, ADDRESSES_SHOWN_MAX)
             ),
             Self::TagsHidden => write!(
                 f,
-                "the credentials can no longer read projects, so the controller can't find the addresses it created. \
-                 Grant read access to projects; until then it creates none"
+                "the credentials can no longer read projects, so the controller can't see the addresses it created: allow \
+                 that, so it can create more"
             ),
             Self::NoRegion => write!(f, "set spec.region: the controller needs it to create addresses"),
             Self::Full(max) => write!(
@@ -399,8 +380,8 @@ impl fmt::Display for MisplacedPods {
             }
             Self::AtAnothers(node) => write!(
                 f,
-                "pods of the workload are on {node}, which holds another object's address: in the pod template, set \
-                 the nodeSelector allocation.netinfra.darkbrains.com/<name of this object>=true"
+                "pods of the workload are on {node}, which holds another object's address: let them select the node label \
+                 allocation.netinfra.darkbrains.com/<name>"
             ),
             Self::NoPlace(node) => write!(
                 f,

@@ -1,5 +1,7 @@
 //! NetIPAllocations and FloatingIPPools on each of the four clouds: `just e2e clouds`.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use testbed::cluster::{NodeFixture, eventually};
 use testbed::demo::TOKEN;
@@ -10,7 +12,9 @@ use testbed::fake::http::serve;
 use testbed::fake::ledger::Ledger;
 use testbed::fake::sts::Sts;
 
-use crate::rig::{Rig, SOON};
+use crate::rig::Rig;
+
+const SOON: Duration = Duration::from_secs(60);
 
 /// A cloud with three nodes and two addresses.
 struct Cloud {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use testbed::cluster::{eventually, pod};
@@ -10,7 +11,7 @@ use testbed::demo::{self, Clouds};
 use testbed::process::Process;
 use testbed::tools;
 
-use crate::rig::SOON;
+const SOON: Duration = Duration::from_secs(60);
 
 /// Collects the paths of all leaves of an object.
 fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {

@@ -10,7 +10,6 @@ mod differential;
 mod dns;
 mod faults;
 mod flipop;
-mod largest;
 mod leadership;
 mod monitoring;
 mod netipallocation;

@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde_json::Value;
 use testbed::cluster::{eventually, pod};
 
-use crate::rig::{Rig, SOON, read};
+use crate::rig::{Rig, read};
+
+const SOON: Duration = Duration::from_secs(30);
 
 // Several threads: the fakes answer while this thread waits for kubectl.
 #[tokio::test(flavor = "multi_thread")]

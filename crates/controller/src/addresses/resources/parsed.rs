@@ -9,13 +9,12 @@ use api::node_dns_record_set::ADDRESS_TYPE_DEFAULT;
 use api::selection::Match;
 use kube::ResourceExt;
 use kube::core::Selector;
-use plan::{Address, Kinds, Pods, Pool, Provider, Reason, Timestamp};
+use plan::{Address, Pods, Pool, Provider, Reason, Timestamp};
 
 use super::refusal::Refusal;
 use super::selector;
 use super::workload::Workload;
-use crate::addresses::kind::Kind;
-use crate::addresses::slim::SlimNode;
+use crate::addresses::watch::SlimNode;
 
 /// Which nodes and pods an object selects.
 pub(crate) struct Selection {
@@ -49,16 +48,6 @@ impl Selection {
         });
         let tolerations = Some(matches.tolerations.unwrap_or_default());
         Self { nodes, tolerations, pods, pods_if_none_selected: Pods::Ready, publishes }
-    }
-}
-
-impl PodSelection {
-    /// The kinds that decide which nodes have its pods.
-    pub(crate) fn decided_by(&self) -> Kinds {
-        match self {
-            Self::Labelled { .. } => Kinds::default().with(Kind::Pods.for_planner()),
-            Self::Of(workload) => workload.decided_by().map(Kind::for_planner).collect(),
-        }
     }
 }
 
