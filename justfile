@@ -102,7 +102,7 @@ certify:
 contract:
     cargo test --locked --workspace --test contract --test records -- --nocapture --include-ignored --test-threads 1
 
-# Runs a benchmark: `plan`, `failover`, `idle` or `flipop` (the last line is JSON), or `clouds` (prints a table).
+# Runs a benchmark: `plan`, `failover`, `idle`, `scale` or `flipop` (the last line is JSON), or `clouds` (prints a table).
 bench name:
     @just _bench-{{name}}
 
@@ -118,7 +118,11 @@ _bench-clouds: tools build
 
 # Measures calls and memory of the release binary when nothing changes, in a small and a large cluster.
 _bench-idle: tools build
-    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred an_idle_leader | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
+
+# Measures the memory of the release binary in the largest cluster: 15,000 nodes, 150,000 pods, 1,000 pools.
+_bench-scale: tools build
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --ignored --nocapture in_the_largest_cluster | grep '^{'
 
 # Compares FLIPOP with our release binary, one after the other, on equal control planes and accounts.
 _bench-flipop: tools build

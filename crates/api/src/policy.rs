@@ -50,7 +50,7 @@ pub struct Policy {
     pub spread: Option<Spread>,
 
     /// What happens when the object is deleted. `Keep`: addresses and DNS records stay as they are. `Detach`: the
-    /// controller detaches the addresses from their nodes and removes its DNS records first. A finalizer keeps the
+    /// controller detaches the addresses from their nodes and removes its DNS records. A finalizer keeps the
     /// object until that is done. Default: `Keep`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_delete: Option<OnDelete>,

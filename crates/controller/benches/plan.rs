@@ -12,7 +12,9 @@ use std::time::Instant;
 
 use api::NetIPAllocation;
 use controller::addresses::index::Index;
-use controller::addresses::watch::{Kind, Observed, SlimNode};
+use controller::addresses::kind::Kind;
+use controller::addresses::slim::SlimNode;
+use controller::addresses::watch::Observed;
 use controller::kubernetes::decode::Change;
 use drivers::{Listed, Listing};
 use plan::{Address, Holding, Provider, Scope, Timestamp};

@@ -4,6 +4,8 @@
 pub(crate) mod conditions;
 pub mod decode;
 pub mod events;
+pub(crate) mod freshness;
 pub(crate) mod limits;
+pub mod transport;
 pub mod watch;
 pub(crate) mod write;

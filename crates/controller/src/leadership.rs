@@ -3,3 +3,4 @@
 pub mod clock;
 pub mod fence;
 pub mod lease;
+mod lease_watch;

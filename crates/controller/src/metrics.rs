@@ -58,7 +58,7 @@ impl Metrics {
             &["version", "pod_name"],
         )?;
         info.with_label_values(&[&identity.version, &identity.pod]).set(1);
-        new.of_pod("netipallocation_controller_healthy", "Always 1: the process answers")?.set(1);
+        new.of_pod("netipallocation_controller_healthy", "Always 1 while the controller runs")?.set(1);
         let is_leader =
             new.of_pod("netipallocation_controller_is_leader", "1 while this pod leads, otherwise 0")?;
         let ready = new.of_pod(

@@ -22,6 +22,9 @@ const SETTLE: Duration = Duration::from_millis(5);
 /// The maximum number of events before a plan. A flood of events must not delay moves.
 const BATCH_MAX: usize = 256;
 
+/// The maximum duration of processing events before a plan. Some events take milliseconds.
+const BATCH_DURATION_MAX: Duration = Duration::from_millis(20);
+
 /// The longest pause between two plans.
 pub const IDLE_MAX: Duration = Duration::from_secs(30);
 
@@ -174,8 +177,12 @@ impl<R: Reconcile> Loop<R> {
                 Source::Watches => Instant::now() + SETTLE,
                 Source::Requests => Instant::now(),
             };
+            let batch_ends = Instant::now() + BATCH_DURATION_MAX;
             needs_plan = self.reconciler.apply(event);
             for _ in 1..BATCH_MAX {
+                if Instant::now() >= batch_ends {
+                    break;
+                }
                 first = first.other();
                 let Some(event) = self.next_before(first, settled).await else { break };
                 needs_plan |= self.reconciler.apply(event);

@@ -14,16 +14,16 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use plan::{DnsProvider, Epoch, NodeName, leadership};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 
 use crate::addresses::execute::Executor;
 use crate::addresses::metrics::AddressMetrics;
 use crate::addresses::reconcile::Reconciler;
 use crate::addresses::report::Reporter;
-use crate::addresses::watch;
+use crate::addresses::watch::Watches;
 use crate::backoff::Retry;
 use crate::health;
-use crate::kubernetes::watch::SILENCE_SECONDS_MAX;
+use crate::kubernetes::transport;
+use crate::kubernetes::watch::{Clients, Ended, Relists};
 use crate::leadership::clock::{Clock, SystemClock};
 use crate::leadership::fence::{Fence, fenced};
 use crate::leadership::lease::{self, Candidate, RETRY};
@@ -35,6 +35,7 @@ use crate::providers::metered::metered;
 use crate::providers::metrics::ProviderMetrics;
 use crate::reconciler::Loop;
 use crate::settings::{Settings, VipOptions};
+use crate::tasks::Tasks;
 use crate::vips::metrics::VipMetrics;
 use crate::vips::reconcile::{self as vips, VipReconciler};
 use crate::vips::runtime_extension;
@@ -54,8 +55,8 @@ const LEASE_REQUEST_SECONDS_MAX: u64 = 3;
 
 /// Everything outside of the process that the controller uses. The simulator passes its own.
 pub struct Edges {
-    /// A client for watches.
-    pub watching: Client,
+    /// The clients for lists and watches.
+    pub watching: Clients,
     /// A client for writes.
     pub writing: Client,
     /// A client for writes about VIPs.
@@ -89,7 +90,7 @@ pub struct Options {
     pub takeover: Duration,
     /// The shortest and longest pause after a failure.
     pub retry: Retry,
-    /// The owner ID in the mark on DNS records. `None`: the UID of the namespace kube-system.
+    /// The owner ID in the owner marks of DNS records. `None`: the UID of the namespace kube-system.
     pub dns_owner: Option<Arc<str>>,
     /// The maximum number of addresses that the controller creates for all objects together.
     pub created_max: usize,
@@ -146,12 +147,10 @@ pub async fn run(settings: Settings) -> Result<()> {
     let drivers =
         metered(build::drivers(&settings, &service, &with_deadline(open), may_leave), &metrics.providers);
     let edges = Edges {
-        // A watch connection must carry data all the time. The other connections may be silent between two requests, so
-        // their timeout starts with a request.
-        watching: client(config.clone(), SILENCE_SECONDS_MAX, false)?,
-        writing: client(config.clone(), WRITE_SECONDS_MAX, true)?,
-        writing_vips: client(config.clone(), VIP_WRITE_SECONDS_MAX, true)?,
-        leasing: client(config, LEASE_REQUEST_SECONDS_MAX, true)?,
+        watching: Clients { lists: transport::client(&config)?, watches: transport::client(&config)? },
+        writing: client(config.clone(), WRITE_SECONDS_MAX)?,
+        writing_vips: client(config.clone(), VIP_WRITE_SECONDS_MAX)?,
+        leasing: client(config, LEASE_REQUEST_SECONDS_MAX)?,
         drivers,
         clock: Arc::clone(&clock),
         fence,
@@ -209,12 +208,12 @@ pub async fn control(
     let Edges { watching, writing, writing_vips, leasing, mut drivers, clock, fence, vips: line } = edges;
     let external_dns = ExternalDns::new(writing.clone(), Arc::clone(&fence));
     drivers.records.insert(DnsProvider::ExternalDns, Arc::new(external_dns));
-    let mut watches = Vec::new();
+    let (mut watches_of_addresses, mut watches_of_vips) = (None, Tasks::default());
     let addresses = options.keeps_addresses.then(|| {
-        let (to, seen) = mpsc::unbounded_channel();
-        watches.push(watch::start(&watching, &to));
+        let (watches, inbox) = Watches::start(&watching);
+        watches_of_addresses = Some(watches);
         let mut addresses = Reconciler::new(
-            seen,
+            inbox,
             Clouds::new(drivers.addresses.clone()),
             Executor::new(drivers, options.takeover, writing.clone(), Arc::clone(&fence)),
             Reporter::new(writing.clone(), Arc::clone(&fence), &options.identity),
@@ -227,27 +226,35 @@ pub async fn control(
         Loop::new(addresses, metrics.process.pulse())
     });
     let vips = options.vips.clone().map(|vips| {
-        watches.push(crate::vips::watch::start(&watching, &line.to));
+        let relists = Relists::new(crate::vips::watch::Kind::ALL);
+        watches_of_vips = crate::vips::watch::start(&watching, &relists, &line.to);
         let (fence, clock) = (Arc::clone(&fence), Arc::clone(&clock));
-        let edges = vips::Edges { client: writing_vips, fence, clock };
+        let edges = vips::Edges { relists, client: writing_vips, fence, clock };
         let retry = options.retry.at_most(VIP_RETRY_MAX);
         let vips = VipReconciler::new(line.seen, edges, metrics.vips.clone(), &options.identity, retry, vips);
         Loop::new(vips, metrics.process.pulse())
     });
     let mut parts = Reconcilers { addresses, vips, metrics: metrics.process };
     let asked_to_stop = asked_to_stop.shared();
+    let watches_end = async {
+        tokio::select! {
+            ended = of(&mut watches_of_addresses, async |watches| watches.ended().await) => ended,
+            Some(Ok(ended)) = watches_of_vips.next() => ended,
+            else => std::future::pending().await,
+        }
+    };
     if !options.keeps_addresses && options.vips.as_ref().is_none_or(|vips| !vips.allocates) {
         // A process that only serves the runtime extension does not take part in leader election.
         let answer = async {
             parts.until_complete().await;
             parts.stand_by().await;
         };
-        tokio::select! {
+        return tokio::select! {
             biased;
-            () = answer => {}
-            () = asked_to_stop => {}
-        }
-        return Ok(());
+            ended = watches_end => Err(why_it_ends(ended)),
+            () = answer => Ok(()),
+            () = asked_to_stop => Ok(()),
+        };
     }
     let namespace = options.namespace.clone().unwrap_or_else(|| options.lease.0.clone());
     let of_lease = lease::Options {
@@ -256,8 +263,22 @@ pub async fn control(
         duration: options.lease_duration,
         flipop_namespace: options.keeps_addresses.then_some(namespace),
     };
-    let mut candidate = Candidate::new(leasing, of_lease, clock, fence);
-    lead(&mut candidate, &mut parts, &options, asked_to_stop).await
+    let mut candidate = Candidate::new(leasing, watching.watches, of_lease, clock, fence);
+    tokio::select! {
+        biased;
+        ended = watches_end => Err(why_it_ends(ended)),
+        ended = lead(&mut candidate, &mut parts, &options, asked_to_stop) => ended,
+    }
+}
+
+/// The error with which the process ends when a watch can't continue.
+fn why_it_ends(ended: Ended) -> anyhow::Error {
+    match ended {
+        Ended::Restored => {
+            anyhow!("etcd was restored from an older copy; restarting to read everything again")
+        }
+        Ended::NotServed | Ended::ReceiverGone => anyhow!("the watches stopped"),
+    }
 }
 
 /// The reconcilers that share one lease. A part that is `None` never does anything.
@@ -336,7 +357,7 @@ impl Reconcilers {
 }
 
 /// Runs `does` on a part, or waits forever if the part is `None`.
-async fn of<P>(part: &mut Option<P>, does: impl AsyncFnOnce(&mut P)) {
+async fn of<P, R>(part: &mut Option<P>, does: impl AsyncFnOnce(&mut P) -> R) -> R {
     match part {
         Some(part) => does(part).await,
         None => std::future::pending().await,
@@ -441,14 +462,14 @@ fn without_lines<E: std::error::Error + Send + Sync + 'static>(error: E) -> anyh
     }
 }
 
-/// A client whose requests fail after `seconds_max` seconds without data. With `counts_from_request`, that time starts
-/// with each request.
-fn client(mut config: Config, seconds_max: u64, counts_from_request: bool) -> Result<Client> {
+/// A client whose requests fail after `seconds_max` seconds without data.
+fn client(mut config: Config, seconds_max: u64) -> Result<Client> {
     let longest = Duration::from_secs(seconds_max);
     config.connect_timeout = Some(longest);
     config.read_timeout = Some(longest);
     config.write_timeout = Some(longest);
-    config.reset_reader_on_write = counts_from_request;
+    // The connection may be silent between two requests, so the timeout starts with a request.
+    config.reset_reader_on_write = true;
     // A hidden retry could be sent after the lease has expired, or repeat a write whose response was lost.
     config.default_retry = false;
     let builder = kube::client::ClientBuilder::try_from(config)?;

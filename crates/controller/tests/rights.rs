@@ -26,12 +26,22 @@ fn granted() -> BTreeSet<Use> {
             list.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
         };
         for rule in rules {
+            let names = if rule["resourceNames"].is_null() {
+                vec![String::new()]
+            } else {
+                texts(&rule["resourceNames"])
+            };
             for group in texts(&rule["apiGroups"]) {
                 for resource in texts(&rule["resources"]) {
-                    for verb in texts(&rule["verbs"]) {
+                    // Only names of Leases are compared.
+                    let names = if resource == "leases" { names.clone() } else { vec![String::new()] };
+                    for (verb, name) in texts(&rule["verbs"])
+                        .into_iter()
+                        .flat_map(|verb| names.iter().map(move |name| (verb.clone(), name.clone())))
+                    {
                         let (account, group, resource) =
                             (account.to_owned(), group.clone(), resource.clone());
-                        granted.insert(Use { account, group, resource, verb, is_allowed: true });
+                        granted.insert(Use { account, group, resource, verb, name, is_allowed: true });
                     }
                 }
             }

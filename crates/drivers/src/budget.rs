@@ -45,7 +45,7 @@ pub struct Limit {
 pub enum Rate {
     /// At most `requests_max` in any `window`.
     Window {
-        /// The maximum number of requests.
+        /// The maximum number of requests in a window.
         requests_max: usize,
         /// The length of the window.
         window: Duration,
@@ -143,7 +143,8 @@ pub async fn with_haste<F: Future>(urgency: Urgency, future: F) -> F::Output {
     with_priority(Priority { urgency, has_begun: urgency == Urgency::Reading }, future).await
 }
 
-/// Like [`with_haste`], for a future that may continue a step that another future has begun.
+/// Like [`with_haste`], but the caller also says whether the step has begun, because another future may have sent its
+/// first requests.
 pub async fn with_priority<F: Future>(priority: Priority, future: F) -> F::Output {
     PRIORITY.scope(Cell::new(priority), future).await
 }

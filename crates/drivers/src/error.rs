@@ -50,7 +50,7 @@ pub enum DriverError {
 
 /// The error for detaching an address from a VM while another one holds it.
 pub(crate) fn not_held_by(address: Address, vm: &VmId) -> DriverError {
-    DriverError::Conflict(format!("{address} is held by another VM, not by {vm}"))
+    DriverError::Conflict(format!("{address} is attached to another VM, not to {vm}"))
 }
 
 /// Fails unless an address has the tag that says which object it was created for.

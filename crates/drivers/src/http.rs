@@ -126,7 +126,9 @@ impl Path {
             Some(why) => Err(DriverError::Invalid(why.clone())),
             None if self.text.len() > PATH_BYTES_MAX => {
                 let start = quoted(&self.text);
-                Err(DriverError::Invalid(format!("the path {start} is longer than {PATH_BYTES_MAX} bytes")))
+                Err(DriverError::Invalid(format!(
+                    "the URL path that starts with {start} is longer than {PATH_BYTES_MAX} bytes"
+                )))
             }
             None => Ok(()),
         }

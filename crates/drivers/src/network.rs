@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ::http::{Request, Response, Uri, uri::Scheme};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
@@ -26,6 +26,9 @@ use tokio::net::TcpStream;
 use tower::{BoxError, ServiceExt};
 
 use crate::http::{CALL_SECONDS_MAX, HttpService, is_read};
+
+/// The longest response. A page of a listing has at most a few megabytes.
+const RESPONSE_BYTES_MAX: usize = 32 << 20;
 
 /// The fence: whether a change may be sent now.
 pub type MaySend = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -61,7 +64,12 @@ fn connections(may_leave: MaySend, linger: Duration) -> Result<HttpService, BoxE
         async move {
             let answer = client.request(request.map(Full::new)).await.map_err(with_causes)?;
             let (head, body) = answer.into_parts();
-            Ok(Response::from_parts(head, body.collect().await.map_err(with_causes)?.to_bytes()))
+            let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
+            let body = body.map_err(|error| match error.downcast::<LengthLimitError>() {
+                Ok(_) => format!("the response has more than {RESPONSE_BYTES_MAX} bytes").into(),
+                Err(error) => with_causes(&*error),
+            })?;
+            Ok(Response::from_parts(head, body.to_bytes()))
         }
     };
     Ok(HttpService::new(tower::service_fn(send)))
@@ -114,7 +122,10 @@ impl Asking {
         if (self.may_leave)() {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, "not sent: the lease is no longer valid"))
+        Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "request not sent: the lease of this replica is no longer valid",
+        ))
     }
 }
 
@@ -196,6 +207,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_response_without_end_fails() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            _ = stream.read(&mut [0; 1_024]).await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            // Ends when the client closes the connection.
+            while stream.write_all(&[b' '; 1 << 16]).await.is_ok() {}
+        });
+        let network = network(Arc::new(|| true), Duration::from_secs(5)).unwrap();
+        let error = network.oneshot(Request::get(url).body(Bytes::new()).unwrap()).await.unwrap_err();
+        assert_eq!(error.to_string(), "the response has more than 33554432 bytes");
+    }
+
+    #[tokio::test]
     async fn a_closed_fence_blocks_changes_on_open_connections_too() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (url, mut heard) = server().await;
@@ -213,7 +241,10 @@ mod tests {
         may.store(false, Ordering::SeqCst);
         for method in ["POST", "DELETE", "PATCH"] {
             let error = send(method).await.unwrap_err().to_string();
-            assert!(error.contains("not sent: the lease is no longer valid"), "{error}");
+            assert!(
+                error.contains("request not sent: the lease of this replica is no longer valid"),
+                "{error}"
+            );
         }
         assert!(send("GET").await.is_ok(), "reads are always allowed");
         assert!(heard.recv().await.unwrap().starts_with("GET"), "the server received a change before it");

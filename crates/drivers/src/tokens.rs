@@ -39,7 +39,8 @@ pub fn missing(setting: &'static str) -> Arc<dyn Tokens> {
 
 impl Tokens for Missing {
     fn token(&self) -> BoxFuture<'_, Result<String, DriverError>> {
-        let message = format!("{} is not set: the controller sends no unsigned messages", self.0);
+        let message =
+            format!("{} is not set: the controller needs this TSIG secret to sign DNS messages", self.0);
         futures::future::ready(Err(DriverError::Invalid(message))).boxed()
     }
 }

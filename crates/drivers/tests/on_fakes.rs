@@ -817,7 +817,7 @@ mod at_azure {
         fake.with(|subscription| subscription.hides_interfaces = true);
         let holding = driver.list(&scope).await.unwrap().get(address(ADDRESS)).holding;
         let Holding::Unknown(why) = holding else { panic!("{holding:?}") };
-        assert!(why.contains("one-nic, which is not listed"), "{why}");
+        assert!(why.contains("one-nic, which Azure does not show"), "{why}");
     }
 
     #[tokio::test(start_paused = true)]

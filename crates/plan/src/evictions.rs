@@ -19,6 +19,7 @@
 //! it holds an address of another object                          report it: the scheduler would bring the pods back
 //! no Ready, schedulable node holds an address of the object      report it: the pods would find no node
 //! an eviction is in flight, or ended a short while ago           wait
+//! the watch of nodes or pods has been silent for a while         list these again first
 //! otherwise                                                      evict one pod
 //! ```
 

@@ -45,8 +45,8 @@ pub struct Fact {
     pub region: Option<Arc<str>>,
     /// The tag that it was created with, if it has one.
     pub tag: Option<Arc<str>>,
-    /// Whether the change that attached it to its holder failed. Then the cloud may report the requested state instead
-    /// of the actual one.
+    /// Whether the last request to attach the address to this VM failed. The cloud may then report the requested holder
+    /// instead of the actual one.
     pub is_unconfirmed: bool,
     /// When the listing started that contained it.
     pub as_of: Tick,

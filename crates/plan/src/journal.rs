@@ -18,6 +18,16 @@ impl Pool {
         }
     }
 
+    /// Whether an entry of the journal is not written yet.
+    pub fn has_pending(&self) -> bool {
+        let is_creation_pending = self.creation.as_ref().is_some_and(|entry| entry.written == PENDING);
+        let is_move_pending = match &self.journal {
+            Journal::Known(moves) => moves.values().any(|entry| entry.written == PENDING),
+            Journal::Unreadable => false,
+        };
+        is_creation_pending || is_move_pending
+    }
+
     /// Applies a step to the journal. A call does not change it. A changed entry counts as not written ([`PENDING`])
     /// until the status is written.
     pub fn note(&mut self, address: Address, action: &Action, epoch: Epoch, now: Timestamp) {

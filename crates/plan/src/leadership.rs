@@ -50,9 +50,9 @@ pub struct Sighting<'a> {
 pub enum Gained {
     /// The last leader released it.
     Released,
-    /// Another replica may still lead, for up to this duration. The Lease did not exist, for example because a person
-    /// deleted it. Or it had no holder, although no leader had released it. Or it already named this replica, because
-    /// the response to the replica's own write was lost.
+    /// Another replica may still lead, for up to this duration. This happens in three cases. The Lease did not exist,
+    /// for example because a person deleted it. It had no holder, although no leader had released it. Or it already
+    /// named this replica, because the response to the replica's own write was lost.
     Unknown(Duration),
     /// The last leader stopped renewing it.
     TakenOver,

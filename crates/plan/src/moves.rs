@@ -234,7 +234,8 @@ fn is_holder_lost(world: &World, entry: &Move) -> bool {
     !entry.is_voluntary || entry.from.as_ref().is_some_and(is_lost)
 }
 
-/// Whether a move goes before those that can wait: its holder is lost, or the address is already detached.
+/// Whether a move takes precedence over moves that can wait: the VM that it leaves is lost, or the address is already
+/// detached.
 pub(crate) fn is_urgent(world: &World, entry: &Move, fact: Option<&Fact>) -> bool {
     let has_left = |fact: &Fact| fact.holding == Holding::Free || is_doubtfully_there(entry, fact);
     let is_under_way = entry.from.is_some() && fact.is_some_and(has_left);

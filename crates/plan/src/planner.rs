@@ -48,6 +48,11 @@
 //! detached addresses are attached; all moves of an object in mode Observe; and all new moves of an object that the
 //! apiserver refuses to update, because they can't be journalled.
 //!
+//! While the controller can't read a kind of objects that a decision depends on, it starts no move, detaches no address
+//! from its VM, evicts no pod and removes no address from a DNS name. A silent watch may be broken. So before any of
+//! these steps, the controller lists the kinds again whose watch has been silent for a while. It attaches detached
+//! addresses in any case.
+//!
 //! A leader never cuts off the node that it runs on. Instead the plan asks for another leader, which takes the step.
 //!
 //! The file is long because one pass over all pools fills the whole plan: each part reads what the parts before it have
@@ -68,9 +73,9 @@ use crate::records;
 use crate::standing::{Standing, standing};
 use crate::world::{Known, Reads};
 use crate::{
-    ADDRESSES_MAX, Action, Address, CreationAction, CreationStep, Eviction, Fact, Holding, Journal, Lacking,
-    Mark, Mode, Move, NodeName, Pause, Plan, Pool, PoolKey, Scope, Spread, Step, Takeover, Target, Tenancy,
-    Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
+    ADDRESSES_MAX, Action, Address, CreationAction, CreationStep, Eviction, Fact, Holding, Journal, Kind,
+    Kinds, Lacking, Mark, Mode, Move, NodeName, Pause, Plan, Pool, PoolKey, Readiness, Scope, Spread, Step,
+    Takeover, Target, Tenancy, Tick, Timestamp, Verdict, VmId, Waits, Why, World, later,
 };
 
 /// Why it is unknown whether an address is on the VM that the cloud reports as its holder.
@@ -336,8 +341,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Puts the marks into the plan, sorted by node name. One walk over all nodes by name is cheaper than to insert
-    /// each mark.
+    /// Adds the node marks to the plan, sorted by node name. Walking all nodes in name order is cheaper than a sorted
+    /// insert for each mark.
     fn name_marks(&mut self) {
         for (kind, marked) in std::mem::take(&mut self.marked) {
             let mut by_slot = vec![None; self.world.slots_len()];
@@ -573,9 +578,14 @@ impl<'a> Planner<'a> {
                 self.wait_for_confirmation(step);
                 continue;
             }
-            match step.action.cuts_off().is_some_and(|vm| self.world.is_spared(vm)) {
-                true => self.plan.hands_over = true,
-                false => actions.add(step, self.world),
+            // A step that is based on outdated objects causes no hand-over: the next leader would hold it back, too.
+            let is_spared = step.action.cuts_off().is_some_and(|vm| self.world.is_spared(vm));
+            match (self.rests_on_outdated(&step), is_spared) {
+                // `hold_back_what_is_outdated` removes this step, so it does not reserve its VMs: other moves may use
+                // them.
+                (true, _) => actions.steps.push(step),
+                (false, true) => self.plan.hands_over = true,
+                (false, false) => actions.add(step, self.world),
             }
         }
         let mut begun = std::mem::take(&mut self.begun);
@@ -597,6 +607,7 @@ impl<'a> Planner<'a> {
         }
         self.plan.steps = actions.steps;
         self.hold_back_what_does_not_fit();
+        self.hold_back_what_is_outdated();
         self.evict(ranked);
         if !crate::sabotaged!(NeverPublished) {
             records::publish(self.world, ranked, &mut self.plan, self.now);
@@ -633,7 +644,7 @@ impl<'a> Planner<'a> {
         }
         let tight = |(key, begun): (&PoolKey, usize)| {
             let pool = self.world.pool(key)?;
-            // Only such a large pool can run out of room.
+            // A pool with fewer addresses and journal entries than `ADDRESSES_MAX` always has room.
             let most = pool.addresses.len() + begun + 1;
             let moves = matches!(&pool.journal, Journal::Known(moves) if most + moves.len() > ADDRESSES_MAX);
             moves.then(|| (key.clone(), pool.room()))
@@ -666,6 +677,89 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Holds back steps that depend on objects which the controller can't read, or whose watch has been silent. The
+    /// latter wait for a list.
+    fn hold_back_what_is_outdated(&mut self) {
+        let World { silent, unread, .. } = *self.world;
+        if unread.has(Kind::Pools) {
+            for creation in std::mem::take(&mut self.plan.creations) {
+                if let Some(lacking) = self.plan.lacking.get_mut(&creation.pool) {
+                    *lacking = Lacking::Unreadable(Kinds::default().with(Kind::Pools));
+                }
+            }
+        }
+        // Until the pods of an object are counted, its status would be wrong, so it is not written. If pods can't be
+        // read, the verdicts say so instead.
+        if !unread.has(Kind::Pods) {
+            self.plan.awaits_list.extend(self.world.uncounted.iter().cloned());
+        }
+        if silent.is_empty() && unread.is_empty() {
+            return;
+        }
+        let mut steps = std::mem::take(&mut self.plan.steps);
+        steps.retain(|step| {
+            let (silent, unread) = self.outdated_kinds(step);
+            if !unread.is_empty() {
+                self.set_verdict(&step.pool, step.address, Verdict::Unknown(unread.unread_message().into()));
+            } else if !silent.is_empty() {
+                self.await_list(&step.pool, silent);
+            }
+            let is_held_back = !silent.is_empty() || !unread.is_empty();
+            if is_held_back {
+                self.plan.marks.uncertain.insert(step.pool.kind);
+            }
+            !is_held_back
+        });
+        self.plan.steps = steps;
+    }
+
+    /// Asks for a list of kinds whose watch has been silent. Until then the status of the pool stays as it is.
+    fn await_list(&mut self, pool: &PoolKey, silent: Kinds) {
+        self.plan.relist.add(silent);
+        self.plan.awaits_list.insert(pool.clone());
+    }
+
+    /// Whether a step depends on objects that may have changed unseen.
+    fn rests_on_outdated(&self, step: &Step) -> bool {
+        let (silent, unread) = self.outdated_kinds(step);
+        !silent.is_empty() || !unread.is_empty()
+    }
+
+    /// The kinds that a step depends on and whose watch has been silent, and those that the controller can't read.
+    fn outdated_kinds(&self, step: &Step) -> (Kinds, Kinds) {
+        let needed = self.depends_on(step);
+        let silent = match step.action {
+            // The write of the journal fails if the object has changed.
+            Action::Begin(_) => self.world.silent.without(Kind::Pools),
+            // If the move was abandoned by mistake, a later plan starts it again.
+            Action::Abandon => Kinds::default(),
+            _ => self.world.silent,
+        };
+        (needed.and(silent), needed.and(self.world.unread))
+    }
+
+    /// The kinds of objects that decide whether a step is right: none, unless it starts or abandons a move, takes an
+    /// address from the VM that holds it, or releases it.
+    fn depends_on(&self, step: &Step) -> Kinds {
+        let Some(pool) = self.world.pool(&step.pool) else { return Kinds::default() };
+        let fact = self.world.fact(&step.scope, step.address);
+        let is_held = fact.is_none_or(|fact| fact.holding != Holding::Free);
+        // If the node of the holder has recovered, pods may decide whether it keeps the address.
+        let has_recovered = |entry: &Move| {
+            let node = entry.from.as_ref().and_then(|vm| self.world.node_of(vm));
+            node.is_some_and(|(_, node)| !matches!(node.readiness, Readiness::NotReadySince(_)))
+        };
+        let of_move = |entry: &Move| pool.depends_on(entry.is_voluntary || has_recovered(entry));
+        match (&step.action, pool.entry(step.address)) {
+            (Action::Begin(entry), _) => pool.depends_on(entry.is_voluntary).with(Kind::Pools),
+            (Action::Detach(_), Some(entry)) => of_move(entry),
+            (Action::Attach(_) | Action::Replace(_), Some(entry)) if is_held => of_move(entry),
+            (Action::Abandon, Some(entry)) => pool.depends_on(entry.is_voluntary && is_held),
+            (Action::Release(_), _) => Kinds::default().with(Kind::Pools),
+            _ => Kinds::default(),
+        }
+    }
+
     /// Replaces the verdict of an address.
     fn set_verdict(&mut self, pool: &PoolKey, address: Address, verdict: Verdict) {
         let present = self.plan.verdicts.get_mut(pool).into_iter().flatten();
@@ -684,10 +778,17 @@ impl<'a> Planner<'a> {
             let next = evictions::next(self.world, member, &self.plan, &self.holding, &busy, self.now);
             let pool = &member.pool.key;
             self.ask_again(next.ask_again);
-            self.plan.evictions.extend(next.from.map(|node| Eviction { pool: pool.clone(), node }));
-            self.plan
-                .misplaced_pods
-                .extend(next.misplaced_pods.map(|misplaced_pods| (pool.clone(), misplaced_pods)));
+            let needed = member.pool.depends_on(true).with(Kind::Pools);
+            let (silent, unread) = (needed.and(self.world.silent), needed.and(self.world.unread));
+            if let Some(node) = next.from.filter(|_| unread.is_empty()) {
+                match silent.is_empty() {
+                    true => self.plan.evictions.push(Eviction { pool: pool.clone(), node }),
+                    false => self.plan.relist.add(silent),
+                }
+            }
+            // What is reported about pods must not rest on kinds that can't be read.
+            let misplaced_pods = next.misplaced_pods.filter(|_| unread.is_empty());
+            self.plan.misplaced_pods.extend(misplaced_pods.map(|pods| (pool.clone(), pods)));
         }
     }
 
@@ -762,6 +863,14 @@ impl<'a> Planner<'a> {
     /// The verdict for an address that needs a node, and the step that starts its move if it got one.
     fn settle(&mut self, seeker: Seeker<'_>, slot: Option<usize>) -> (Option<Step>, Verdict) {
         let Seeker { rank, pool, address, region, holder, .. } = seeker;
+        let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
+        let needed = pool.depends_on(is_voluntary).with(Kind::Pools);
+        let silent = needed.and(self.world.silent).without(Kind::Pools);
+        // Some verdicts remove the mark of the holder's node. They must not be based on outdated objects.
+        let node = holder.as_ref().and_then(|holder| holder.node.clone());
+        if let Some(node) = node.filter(|_| !silent.is_empty()) {
+            self.leave_mark(pool, &node);
+        }
         let to = slot.and_then(|slot| self.world.at(slot)).and_then(|(name, node)| {
             let (_, vm) = node.machine.as_ref()?;
             Some(Target { vm: vm.clone(), node: name.clone() })
@@ -770,9 +879,15 @@ impl<'a> Planner<'a> {
             return (
                 None,
                 Verdict::Unknown(
-                    "another address of the account is in an unknown state, and may be on any node".into(),
+                    "another address of the account is in an unknown state, and may be attached to any node"
+                        .into(),
                 ),
             );
+        }
+        let unread = needed.and(self.world.unread);
+        if !unread.is_empty() {
+            self.plan.marks.uncertain.insert(pool.key.kind);
+            return (None, Verdict::Unknown(unread.unread_message().into()));
         }
         if let Some(pause) = self.world.avoid_addresses.get(&address).filter(|pause| self.now < pause.until) {
             self.ask_again(Some(pause.until));
@@ -803,11 +918,13 @@ impl<'a> Planner<'a> {
                     return self.ask_for_again(pool, address, holder);
                 }
                 Some(HeldBy { vm, node, why, .. }) => {
+                    if node.is_some() && !silent.is_empty() {
+                        self.await_list(&pool.key, silent);
+                    }
                     return (None, Verdict::NoMatch(vm.clone(), node.clone(), *why));
                 }
             }
         }
-        let is_voluntary = holder.as_ref().is_some_and(|holder| holder.why.is_voluntary());
         let from = holder.map(|holder| holder.vm).or_else(|| self.left(pool, address, to.as_ref()).cloned());
         if let Some(waits) = self.held_back(rank, pool, is_voluntary, to.is_some()) {
             return (None, Verdict::Waits(waits));

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Address, Epoch, Fact, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId};
+use crate::{
+    Address, Epoch, Fact, Kind, Kinds, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId,
+};
 
 /// What the planner makes of one NetIPAllocation, FloatingIPPool or NodeDNSRecordSet.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,16 +36,19 @@ pub struct Pool {
     pub disowned: BTreeSet<Address>,
     /// When a node has to give up its address.
     pub tenancy: Tenancy,
+    /// The kinds that decide which nodes have its pods. None if it selects no pods.
+    pub pods_from: Kinds,
     /// If set, new placements go only to this region.
     pub region: Option<Arc<str>>,
     /// New placements go only to these zones; empty means all.
     pub zones: Vec<Arc<str>>,
     /// The VM of a node that held each address last, according to the object's status.
     pub last_holders: BTreeMap<Address, VmId>,
-    /// Its addresses that were on their last holder when the controller wrote the object's status.
+    /// Its addresses that were still attached to their VM in `last_holders` when the controller last wrote the object's
+    /// status.
     pub held: BTreeSet<Address>,
-    /// Its addresses whose last holder had an ephemeral address before. The controller restores one when the address
-    /// leaves.
+    /// Its addresses that replaced an ephemeral address on their last VM. When the controller detaches such an address,
+    /// it restores an ephemeral address on that VM.
     pub replaced_ephemeral: BTreeSet<Address>,
     /// The last VMs that each address has left and on which the controller restored an ephemeral address, according to
     /// the object's status.
@@ -82,6 +87,7 @@ impl Pool {
             created_here: BTreeSet::new(),
             disowned: BTreeSet::new(),
             tenancy: Tenancy::UntilDrained,
+            pods_from: Kinds::default(),
             region: None,
             zones: Vec::new(),
             last_holders: BTreeMap::new(),
@@ -96,6 +102,20 @@ impl Pool {
             journal: Journal::default(),
             creation: None,
             policy: Policy::default(),
+        }
+    }
+
+    /// The kinds that decide which nodes keep or get an address. With [`Tenancy::UntilDrained`], pods matter only for a
+    /// voluntary move.
+    pub(crate) fn depends_on(&self, is_voluntary: bool) -> Kinds {
+        let nodes = Kinds::default().with(Kind::Nodes);
+        match self.tenancy {
+            Tenancy::UntilDrained if !is_voluntary => nodes,
+            Tenancy::UntilDrained | Tenancy::UntilDisplaced { .. } => {
+                let mut kinds = nodes;
+                kinds.add(self.pods_from);
+                kinds
+            }
         }
     }
 
@@ -196,7 +216,8 @@ pub enum Pods {
     Ready,
     /// There are some, running or terminating, and none is Ready.
     Present,
-    /// There are some, none is known to be Ready, and the controller can't decode at least one.
+    /// It is unknown whether a Ready one runs there: the pods were not all listed yet, or at least one can't be
+    /// decoded.
     Unknown,
     /// There are none.
     Absent,

@@ -62,7 +62,8 @@ impl ConditionType {
 pub struct ReasonRow {
     /// Which condition is True for this reason.
     pub condition: ConditionType,
-    /// Whether a status can have it. The controller does not write the status of an object that it can't decode.
+    /// Whether this reason can appear in an object's status. It can't if the object can't be decoded, because the
+    /// controller does not write the status of such an object.
     pub is_in_status: bool,
     /// What it means.
     pub meaning: &'static str,
@@ -98,7 +99,7 @@ closed! {
             "nothing, or raise `desiredIPs`",
         ),
         Deleted => ready(
-            "the object is being deleted, and the controller is done with this address",
+            "the object is being deleted, and the controller leaves this address as it is",
             "nothing",
         ),
         Moving => reconciling(
@@ -107,11 +108,10 @@ closed! {
              `MoveFailed`, which contains the error of the cloud, and at the operations of the cloud",
         ),
         Queued => reconciling(
-            "many addresses of the account are moving. The controller moves addresses off failed nodes first, and \
-             detaches at most 96 working addresses of an account at a time. This address still works on its \
-             current VM",
-            "wait. If the address stays `Queued`, look for addresses of the same account with the reason `Failed` \
-             or `Moving`: the controller moves this address after it has attached enough of those",
+            "the move of this address waits. The controller moves addresses off failed nodes first, and detaches at \
+             most 96 working addresses of an account at a time. This address still works on its current VM",
+            "wait. If the address stays `Queued`, check the addresses of the same account with the reason `Failed` \
+             or `Moving`: the controller has to attach enough of them before it moves this one",
         ),
         NoNode => reconciling(
             "the address is attached to no VM, and no node can take it",
@@ -125,11 +125,12 @@ closed! {
         NoMatch => reconciling(
             "the address is on a node that should not have it, and no other node can take it. It still works \
              there. The message names what is wrong with the node",
-            "fix that node, or bring up another one",
+            "correct what the message names, or bring up another matching node",
         ),
         Unknown => reconciling(
-            "the controller could not read the state of the address, or the answer of the cloud was incomplete. \
-             It moves nothing and removes no label",
+            "the controller lacks data, so it does not move the address and removes no node label. Either it could \
+             not read the address, or the cloud returned an incomplete answer, or it can't read \
+             objects from the apiserver that a move depends on, such as nodes or pods",
             "[by the error in the message](runbooks/NetIPAllocationGCPAPIErrors.md#likely-causes)",
         ),
         Failed => reconciling(
@@ -158,12 +159,12 @@ closed! {
             "wait",
         ),
         NotReleased => stalled(
-            "`policy.releaseCreated` would release the address, but the provider does not show the mark of this \
-             object on it (FloatingIPPool). `created: true` in the status is not enough",
-            "check that the credentials can read the mark, which is a [project, tag or \
-             label](guides/floatingippool.md) that names this object. If the mark is really absent, do one of these: \
-             release the address at the provider; set `policy.releaseCreated: Never`; or, if this object did not \
-             create the address, add it to the annotation `netinfra.darkbrains.com/not-created`",
+            "`policy.releaseCreated` would release the address, but at the provider it has no tag, label or project \
+             of this object (FloatingIPPool). `created: true` in the status is not enough",
+            "check that the credentials can read the [tag, label or project](guides/floatingippool.md) that names this \
+             object. If it is really absent, do one of these: release the address at the provider; set \
+             `policy.releaseCreated: Never`; or, if this object did not create the address, add it to \
+             the annotation `netinfra.darkbrains.com/not-created`",
         ),
         Releasing => reconciling(
             "the controller is releasing an address beyond `desiredIPs`, because of `policy.releaseCreated` \
@@ -171,16 +172,17 @@ closed! {
             "wait",
         ),
         HoldersLost => stalled(
-            "within a minute, at least five nodes or VMs that hold addresses were lost, and these are more than \
-             30 % of all holders in the account. The controller starts no move and detaches nothing in the \
-             account. It still attaches addresses that are on no VM because their move had already begun",
+            "within a minute, at least five nodes or VMs with addresses were lost, more than 30 % of those in the \
+             account. The controller starts no moves and detaches nothing in the account. It still attaches \
+             addresses that are attached to no VM and whose move has already started",
             "check whether the nodes are really gone. If they come back, the controller continues. If they are \
              gone, [confirm the loss](runbooks/NetIPAllocationCRDUnhealthy.md#likely-causes)",
         ),
         Foreign => stalled(
             "the address is on a VM that is not a node of this cluster, or something else uses it, such as a load \
              balancer",
-            "find out who uses it. Detach it there, or set `policy.takeover: Always`",
+            "find out what uses the address. Detach the address from that VM or resource, or set \
+             `policy.takeover: Always`",
         ),
         Conflict => stalled(
             "an older object lists the same address; the message names it",
@@ -253,13 +255,13 @@ closed! {
         UnlistedAddresses => stalled(
             "this pool needs more addresses. The controller creates none, because it already created some for \
              this pool that no object lists; the message names them (FloatingIPPool)",
-            "if a tool removed them, put them back and [let the tool ignore `spec.ips`](guides/argo-cd.md). To \
-             replace them, release them at the cloud, or add them to the annotation \
-             `netinfra.darkbrains.com/not-created`",
+            "if a tool removed the addresses from `spec.ips`, add them again and [configure the tool to ignore \
+             `spec.ips`](guides/argo-cd.md). To replace them, release them at the provider, or add them to the \
+             annotation `netinfra.darkbrains.com/not-created`",
         ),
         NoTags => stalled(
             "the token may not use projects. Without them, the controller could lose track of a new address, or \
-             can't see the addresses that it created in a project (FloatingIPPool)",
+             can't find the addresses that it created in a project (FloatingIPPool)",
             "give the DigitalOcean token the scopes `project:read` and `project:create` (takes effect within ten minutes), or list addresses in `spec.ips`",
         ),
         RecordNotOurs => stalled(
@@ -268,13 +270,14 @@ closed! {
             "check them; set `dnsRecordSet.adopt: true`, or choose another name",
         ),
         RecordOwnedByOther => stalled(
-            "the records of the DNS name have the mark of another owner. The controller leaves them alone, even \
-             with `adopt`",
-            "find that owner. If it no longer exists, [delete its mark](#a-dns-name-is-wrong-or-out-of-date)",
+            "the owner mark of the DNS name has the owner ID of another controller. This controller does not change \
+             the records, even with `dnsRecordSet.adopt: true`",
+            "find that controller. If it no longer exists, [delete its owner \
+             mark](#a-dns-name-is-wrong-or-out-of-date)",
         ),
         RecordConflict => stalled(
             "an older object uses the same DNS name; the message names it",
-            "give one of the two another `recordName`",
+            "set a different `recordName` on one of the two objects",
         ),
         Published => ready(
             "the DNS name contains what it should",
@@ -300,10 +303,11 @@ closed! {
         ),
         UnsupportedAddressType => stalled(
             "`addressType` is not a known type (NodeDNSRecordSet)",
-            "use one that the message names",
+            "use a type that the message names",
         ),
         LastAddressesKept => reconciling(
-            "no address is left for the DNS name, so it keeps the last ones: the controller never empties a name",
+            "no address is on a matching node. The DNS name keeps its previous addresses, because the controller does \
+             not remove the last addresses of a name",
             "add a Ready node that matches the object. For a NodeDNSRecordSet, the node needs an address of the \
              `addressType`",
         ),
@@ -341,26 +345,27 @@ const fn warning(regarding: &'static str, meaning: &'static str) -> EventRow {
 }
 
 closed! {
-    /// The reason of an Event about something that happened. Other Events have the reason of a condition or of a VIP.
+    /// Reasons of Events that report a change or an error. Events that report a condition have a [`Reason`], and those
+    /// about a VIP a [`VipReason`].
     EventReason: EventRow {
         Moving => normal("object", "a move starts: from where, to where. Or the controller repeats a change that failed"),
-        Attached => normal("object", "an address is attached to a node"),
-        AddressAttached => normal("node", "an address was attached to this node"),
-        AddressDetached => normal("node", "an address was detached from this node"),
-        MoveFailed => warning("object", "the provider refused a call or did not answer; the note contains its error message"),
+        Attached => normal("object", "the controller attached an address to a node"),
+        AddressAttached => normal("node", "the controller attached an address to this node"),
+        AddressDetached => normal("node", "the controller detached an address from this node"),
+        MoveFailed => warning("object", "the provider refused a call or did not answer; the Event's message contains the error"),
         MoveGivenUp => normal("object", "the controller abandoned a move because something changed, for example the target can no longer take the address; it then plans again"),
-        NoOwnAddress => warning("object", "a VM that had an ephemeral address could not get a new one: give it one by hand"),
+        NoOwnAddress => warning("object", "the controller could not restore the ephemeral address of a VM: assign one by hand"),
         PodEvicted => normal("object", "the controller evicted a pod from a node without an address"),
         PodNotEvicted => warning("object", "it could not evict a pod, for example because of a PodDisruptionBudget"),
-        Published => normal("object", "the controller wrote the records of the DNS name; the note contains their values"),
+        Published => normal("object", "the controller wrote the records of the DNS name; the Event's message lists their values"),
         Unpublished => normal("object", "the object is being deleted with `policy.onDelete: Detach`, so the controller deleted the records of its \
                      DNS name"),
-        RecordFailed => warning("object", "the controller could not read or write the DNS name; the note contains the error message"),
-        OutdatedCRD => warning("object", "the CRD in the cluster drops status fields; the note names them"),
+        RecordFailed => warning("object", "the controller could not read or write the DNS name; the Event's message contains the error"),
+        OutdatedCRD => warning("object", "the CRD in the cluster drops status fields; the Event's message names them"),
         WriteRefused => warning("object, node, Cluster", "the apiserver has refused an update several times; [what to do](#an-object-cant-be-written)"),
         Undecodable => warning("object, node, Cluster", "the controller can't decode the object and does not act on it; [what to \
                      do](#an-object-cant-be-decoded)"),
-        DeprecatedField => warning("object", "`deploymentRef` is used; the note names the field to use instead"),
+        DeprecatedField => warning("object", "`deploymentRef` is deprecated; the Event's message names the field that replaces it"),
     }
 }
 

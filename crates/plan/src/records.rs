@@ -2,7 +2,7 @@
 //!
 //! In: which addresses are on nodes that should have them, and what is known about each set of records. Out: sets to
 //! read or write, and what to report about each. The controller never changes a set that it did not create, never
-//! empties its own, and changes nothing that is unknown.
+//! removes the last addresses of a set while its object is not being deleted, and changes nothing that is unknown.
 //!
 //! For each set of records of an object, the first line that applies:
 //!
@@ -20,6 +20,9 @@
 //!                              otherwise                    leave it            Left
 //! no address should be in it                                leave it            LastKept, Nothing
 //! it contains what it should, with this controller's mark   leave it            Yes
+//! the controller can't read nodes or pods                   leave it            Unreadable
+//! an address would leave it, and the watch of nodes or pods
+//!   has been silent                                         list these again    Publishing
 //! otherwise                                                 write it            Publishing, or Would
 //! ```
 //!
@@ -34,9 +37,9 @@ use std::time::Duration;
 
 use crate::member::Member;
 use crate::{
-    Address, DnsProvider, Holding, InFlightRecord, Mode, Plan, Pool, PoolKey, Publication, Published,
-    Readiness, RecordAction, RecordKind, RecordName, RecordSet, RecordStep, Source, Tenancy, Timestamp,
-    Verdict, Waits, World, later,
+    Address, DnsProvider, Holding, InFlightRecord, Kind, Kinds, Mode, Plan, Pool, PoolKey, Publication,
+    Published, Readiness, RecordAction, RecordKind, RecordName, RecordSet, RecordStep, Source, Tenancy,
+    Timestamp, Verdict, Waits, World, later,
 };
 
 /// How often the controller reads a set of records again, because someone else may have changed it.
@@ -111,6 +114,7 @@ pub(crate) fn publish(world: &World, ranked: &[&Member], plan: &mut Plan, now: T
                 taken.entry(key).or_insert(&pool.key);
             }
             due = due.into_iter().chain(next.ask_again).min();
+            plan.relist.add(next.relist);
             if let Some(action) = next.action {
                 plan.records.push(RecordStep { pool: pool.key.clone(), name: name.clone(), action });
             }
@@ -125,11 +129,13 @@ struct RecordDecision {
     action: Option<RecordAction>,
     verdict: Published,
     ask_again: Option<Timestamp>,
+    /// Kinds of objects to list again, because the next step waits for the list.
+    relist: Kinds,
 }
 
 impl RecordDecision {
     fn without_action(verdict: Published) -> Self {
-        Self { action: None, verdict, ask_again: None }
+        Self { action: None, verdict, ask_again: None, relist: Kinds::default() }
     }
 }
 
@@ -158,8 +164,7 @@ fn next(
     let is_reading = under_way.is_some();
     let read = |verdict| RecordDecision {
         action: (!is_reading).then_some(RecordAction::Read),
-        verdict,
-        ask_again: None,
+        ..RecordDecision::without_action(verdict)
     };
     let Some(fact) = world.records.get(name) else { return read(Published::Unread) };
     let RecordSet { values, ttl, owner } = &fact.set;
@@ -183,10 +188,7 @@ fn next(
         return match (pool.policy.detaches_on_delete, is_ours) {
             (false, _) => RecordDecision::without_action(Published::Left),
             (true, false) => RecordDecision::without_action(Published::Gone),
-            (true, true) => RecordDecision {
-                action: (!is_reading).then(|| RecordAction::Remove(fact.set.clone())),
-                ..RecordDecision::without_action(Published::Publishing)
-            },
+            (true, true) => remove(world, &fact.set, is_reading),
         };
     }
     let kept = wanted.kept.intersection(values);
@@ -204,9 +206,33 @@ fn next(
     if pool.policy.mode == Mode::Observe {
         return verdict(Published::Would(target));
     }
+    let needed = pool.depends_on(false);
+    let (silent, unread) = (needed.and(world.silent), needed.and(world.unread));
+    if !unread.is_empty() {
+        return RecordDecision::without_action(Published::Unreadable(unread));
+    }
+    if !silent.is_empty() && !values.is_subset(&target) {
+        let verdict = RecordDecision::without_action(Published::Publishing);
+        return RecordDecision { relist: silent, ..verdict };
+    }
     let new = RecordSet { values: target, ttl: publication.ttl, owner: Some(Arc::clone(us)) };
     let action = (!is_reading).then(|| RecordAction::Write { old: fact.set.clone(), new });
     RecordDecision { action, ..RecordDecision::without_action(Published::Publishing) }
+}
+
+/// Removes the records of an object that is being deleted, but not while an object that the controller has not seen may
+/// want the name.
+fn remove(world: &World, set: &RecordSet, is_reading: bool) -> RecordDecision {
+    let pools = Kinds::default().with(Kind::Pools);
+    if world.unread.has(Kind::Pools) {
+        return RecordDecision::without_action(Published::Unreadable(pools));
+    }
+    let may_remove = !is_reading && !world.silent.has(Kind::Pools);
+    RecordDecision {
+        action: may_remove.then(|| RecordAction::Remove(set.clone())),
+        relist: pools.and(world.silent),
+        ..RecordDecision::without_action(Published::Publishing)
+    }
 }
 
 fn wanted(world: &World, member: &Member, publication: &Publication, plan: &Plan, now: Timestamp) -> Wanted {

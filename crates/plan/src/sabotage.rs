@@ -59,11 +59,14 @@ pub enum Sabotage {
     UndecodableReadAsAbsent,
     RefusedWriteRetriedAtOnce,
     JournalCut,
+    SilentWatchTrusted,
+    StaleListBelieved,
+    UnreadPodsReadAsNone,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 55] = [
         Self::NoFence,
         Self::FenceOnlyAtTheStart,
         Self::JournalAfterCall,
@@ -116,6 +119,9 @@ impl Sabotage {
         Self::UndecodableReadAsAbsent,
         Self::RefusedWriteRetriedAtOnce,
         Self::JournalCut,
+        Self::SilentWatchTrusted,
+        Self::StaleListBelieved,
+        Self::UnreadPodsReadAsNone,
     ];
 }
 

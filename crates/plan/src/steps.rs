@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::names::{ADDRESSES_SHOWN_MAX, RECORDS_SHOWN_MAX, list};
 use crate::{
-    Address, Creation, Lacking, MisplacedPods, Move, NodeName, PoolKey, Published, RecordName, RecordSet,
-    Scope, Target, Timestamp, Tripped, Verdict, VmId,
+    Address, Creation, Kinds, Lacking, MisplacedPods, Move, NodeName, PoolKey, Published, RecordName,
+    RecordSet, Scope, Target, Timestamp, Tripped, Verdict, VmId,
 };
 
 /// What should happen now.
@@ -37,6 +37,10 @@ pub struct Plan {
     pub read_again: BTreeSet<Scope>,
     /// Scopes in which the state of an address is unknown: to be listed from time to time.
     pub unsettled: BTreeSet<Scope>,
+    /// Kinds of objects to list again: their watch has been silent, and something waits for the list.
+    pub relist: Kinds,
+    /// Pools with a step or a count of pods that waits for a list.
+    pub awaits_list: BTreeSet<PoolKey>,
     /// VMs whose state shows whether a holder is lost or only its VM is stopped.
     pub ask_machines: BTreeMap<Scope, BTreeSet<VmId>>,
     /// Breakers that are tripped.
@@ -60,7 +64,7 @@ pub struct Plan {
 pub struct Marks {
     /// For each kind of object: the nodes that hold an address, and which one.
     pub holders: BTreeMap<&'static str, BTreeMap<NodeName, Mark>>,
-    /// Kinds of objects with an address in an unknown state. A mark on any other node may be right for them.
+    /// Kinds of objects for which the plan does not know every holder. The controller removes no mark of these kinds.
     pub uncertain: BTreeSet<&'static str>,
     /// For each kind of object: nodes that may hold an address already, for example because a call to attach one is in
     /// flight.
@@ -184,7 +188,7 @@ impl fmt::Display for Step {
             Action::NoteEphemeral => {
                 write!(f, "record for {address} that the target VM has an ephemeral address")
             }
-            Action::KeepPtr(name) => write!(f, "save the PTR name {name} of {address}"),
+            Action::KeepPtr(name) => write!(f, "save the PTR name {name} of {address} in the status"),
             Action::Detach(from) => write!(f, "detach {address} from {from}"),
         }
     }
@@ -197,7 +201,10 @@ impl fmt::Display for Plan {
         let creations = self.creations.iter().map(|step| step as &dyn fmt::Display);
         let evictions = self.evictions.iter().map(|step| step as &dyn fmt::Display);
         let records = self.records.iter().map(|step| step as &dyn fmt::Display);
-        for (at, step) in steps.chain(creations).chain(evictions).chain(records).enumerate() {
+        let list = (!self.relist.is_empty()).then(|| format!("list {}", self.relist));
+        let lists = list.iter().map(|list| list as &dyn fmt::Display);
+        let all = steps.chain(creations).chain(evictions).chain(records).chain(lists);
+        for (at, step) in all.enumerate() {
             let separator = if at == 0 { "" } else { "\n" };
             write!(f, "{separator}{step}")?;
         }

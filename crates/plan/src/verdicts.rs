@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::names::{ADDRESSES_SHOWN_MAX, RECORDS_SHOWN_MAX, list};
 use crate::reasons::Reason;
-use crate::{ADDRESSES_MAX, Address, NodeName, Pause, PoolKey, Timestamp, Tripped, VmId, Why};
+use crate::{ADDRESSES_MAX, Address, Kinds, NodeName, Pause, PoolKey, Timestamp, Tripped, VmId, Why};
 
 /// What the plan reports about an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +39,9 @@ pub enum Verdict {
     Disabled,
     /// It is beyond the desired number, and the controller releases it to the cloud.
     Releasing,
-    /// The policy would release it, but the provider does not show this object's mark on it.
+    /// The policy would release it, but the provider does not show this object's tag, label or project on it.
     Unmarked,
-    /// Its object is being deleted, and the controller is done with it.
+    /// Its object is being deleted, and the controller leaves it as it is.
     Leaving,
     /// Its state is unknown, for this reason.
     Unknown(std::sync::Arc<str>),
@@ -60,7 +60,7 @@ pub enum Waits {
     ForHealthy,
     /// The cool-off after the last assignment has not ended.
     ForCoolOff(Option<Timestamp>),
-    /// Too many holders were lost at once, and no person has confirmed the loss.
+    /// Too many VMs with addresses were lost at once, and no person has confirmed the loss.
     ForConfirmation(Tripped),
     /// A newer controller wrote the journal, and this version can't read it.
     ForNewerController,
@@ -111,21 +111,24 @@ impl fmt::Display for Verdict {
         match self {
             Self::Settled(node) => write!(f, "on {node}"),
             Self::NoMatch(_, Some(node), why) => {
-                write!(f, "should leave {node} ({why}), but no other node can take it yet")
+                write!(f, "stays on {node} although it should move ({why}): no other node can take it yet")
             }
             Self::NoMatch(vm, None, why) => {
-                write!(f, "should leave {vm} ({why}), but no other node can take it yet")
+                write!(f, "stays on {vm} although it should move ({why}): no other node can take it yet")
             }
             Self::Moving(Some(node)) => write!(f, "is being attached to {node}"),
             Self::Moving(None) => write!(f, "is being detached from its node"),
             Self::Queued(node) => {
-                write!(f, "stays where it is until the account has capacity to move it to {node}")
+                write!(
+                    f,
+                    "still works on its current VM; its move to {node} waits for other moves in the account"
+                )
             }
             Self::NoNode => write!(f, "is attached to no VM: no node can take it"),
             Self::OtherRegion(region, nodes) => {
                 write!(
                     f,
-                    "is attached to no VM: it is in region {region}, and all matching nodes are in {}",
+                    "can't be attached: it is in region {region}, but all matching nodes are in {}",
                     nodes.join(", ")
                 )
             }
@@ -141,11 +144,11 @@ impl fmt::Display for Verdict {
                 write!(f, "was not found in the account: correct the list of addresses, or reserve it again")
             }
             Self::Disabled => write!(f, "is not used: it is beyond spec.desiredIPs"),
-            Self::Releasing => write!(f, "is beyond spec.desiredIPs, and is being released"),
+            Self::Releasing => write!(f, "is beyond spec.desiredIPs: the controller is releasing it"),
             Self::Unmarked => write!(
                 f,
-                "is not released: the provider does not show this object's mark on it; release it there, or remove it from \
-                 spec.ips"
+                "is not released: at the provider it has no tag, label or project of this object; release it there, or \
+                 remove it from spec.ips"
             ),
             Self::Leaving => write!(f, "stays as it is: the object is being deleted"),
             Self::Unknown(reason) => write!(f, "is in an unknown state and is not moved: {reason}"),
@@ -162,13 +165,18 @@ impl fmt::Display for Waits {
                 write!(f, "the number of moves in flight has reached policy.maxConcurrentMoves")
             }
             Self::ForHealthy => write!(f, "fewer than policy.minHealthy addresses are on healthy nodes"),
-            Self::ForCoolOff(Some(until)) => write!(f, "the cool-off ends at {until}"),
+            Self::ForCoolOff(Some(until)) => {
+                write!(f, "the cool-off (assignmentCoolOffSeconds) ends at {until}")
+            }
             Self::ForCoolOff(None) => {
-                write!(f, "another address is being assigned; the cool-off starts after that")
+                write!(
+                    f,
+                    "another address of the object is being assigned; then assignmentCoolOffSeconds must pass"
+                )
             }
             Self::ForConfirmation(Tripped { lost, holders, until }) => write!(
                 f,
-                "{lost} of {holders} holders were lost at once; if they are really gone, set the annotation \
+                "{lost} of {holders} VMs with addresses were lost at once; if they are really gone, set the annotation \
                  netinfra.darkbrains.com/confirm-loss={until}"
             ),
             Self::ForNewerController => {
@@ -195,19 +203,21 @@ impl fmt::Display for Waits {
 pub enum Published {
     /// It contains these values, as it should.
     Yes(BTreeSet<Address>),
-    /// The controller is reading or writing it.
+    /// The controller writes it, or first waits for a read or a list.
     Publishing,
     /// The controller has not read it yet, or does not know its own owner ID yet.
     Unread,
+    /// The controller can't read these kinds of objects, which decide what it should contain.
+    Unreadable(Kinds),
     /// The last attempt failed, and its backoff has not ended.
     Failed(Pause),
     /// An older object uses the same name.
     Conflict(PoolKey),
     /// The controller did not create it. It contains these values.
     NotOurs(BTreeSet<Address>),
-    /// It has the mark of the controller with this owner ID.
+    /// It has the owner mark of the controller with this owner ID.
     OwnedByOther(Arc<str>),
-    /// No address should be in it, so it keeps the last ones.
+    /// No address should be in it, so it keeps its previous values, which are these.
     LastKept(BTreeSet<Address>),
     /// No address should be in it, and none is.
     Nothing,
@@ -225,7 +235,7 @@ impl Published {
         match self {
             Self::Yes(_) | Self::Left | Self::Gone => Reason::Published,
             Self::Publishing => Reason::Publishing,
-            Self::Unread => Reason::Unknown,
+            Self::Unread | Self::Unreadable(_) => Reason::Unknown,
             Self::Failed(_) => Reason::RecordFailed,
             Self::Conflict(_) => Reason::RecordConflict,
             Self::NotOurs(_) => Reason::RecordNotOurs,
@@ -243,7 +253,10 @@ impl fmt::Display for Published {
             Self::Yes(values) => write!(f, "contains {}", list(values, RECORDS_SHOWN_MAX)),
             Self::Publishing => write!(f, "is being published"),
             Self::Unread => write!(f, "is unknown: the controller has not read its records yet"),
-            Self::Failed(pause) => write!(f, "could not be read or written: {pause}"),
+            Self::Unreadable(kinds) => write!(f, "stays as it is: {}", kinds.unread_message()),
+            Self::Failed(pause) => {
+                write!(f, "may be out of date: the controller could not read or write it: {pause}")
+            }
             Self::Conflict(key) => write!(f, "belongs to {key}, which is older: choose another recordName"),
             Self::NotOurs(values) => write!(
                 f,
@@ -257,7 +270,8 @@ impl fmt::Display for Published {
             Self::LastKept(values) => {
                 write!(
                     f,
-                    "still contains {}: no address is on a matching node, and the controller never empties a name",
+                    "still contains {}: no address is on a matching node, and the controller does not remove the last \
+                     addresses of a name",
                     list(values, RECORDS_SHOWN_MAX)
                 )
             }
@@ -296,6 +310,9 @@ pub enum Lacking {
     Full(usize),
     /// There is no complete listing of the account yet.
     Unread,
+    /// The controller can't read these kinds of objects. An object that it can't see may list an address, so it creates
+    /// none.
+    Unreadable(Kinds),
     /// The last attempt failed, and its backoff has not ended.
     Failed(Pause),
 }
@@ -306,7 +323,7 @@ impl Lacking {
         match self {
             Self::Creating(_) => Reason::Creating,
             Self::WouldCreate(_) => Reason::Observing,
-            Self::Unread => Reason::Unknown,
+            Self::Unread | Self::Unreadable(_) => Reason::Unknown,
             Self::Failed(_) => Reason::Failed,
             Self::Ambiguous(_) => Reason::AmbiguousCreation,
             Self::Unlisted(_) => Reason::UnlistedAddresses,
@@ -321,6 +338,7 @@ impl fmt::Display for Lacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Creating(count) => write!(f, "creating addresses, still missing: {count}"),
+            Self::Unreadable(kinds) => write!(f, "no address is created: {}", kinds.unread_message()),
             Self::WouldCreate(count) => write!(f, "would create addresses, still missing: {count}"),
             Self::Ambiguous(candidates) => write!(
                 f,
@@ -330,19 +348,20 @@ impl fmt::Display for Lacking {
             ),
             Self::TooMany(count) => write!(
                 f,
-                "the account has {count} addresses that no object lists: too many to recognize a new one among them \
-                 without tags. Allow the token to use projects, or list existing addresses in spec.ips"
+                "the controller creates no address: the account has {count} addresses that no object lists, too many to \
+                 recognize a new one without projects. Allow the token to use projects, or list existing addresses in \
+                 spec.ips"
             ),
             Self::Unlisted(addresses) => write!(
                 f,
-                "the controller created {} for this object, but no object lists them; before it creates more, add those to \
-                 use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created",
+                "the controller created {} for this object, but no object lists them. It creates no more until each is in \
+                 spec.ips (to use it) or in the annotation netinfra.darkbrains.com/not-created (to ignore it)",
                 list(addresses, ADDRESSES_SHOWN_MAX)
             ),
             Self::TagsHidden => write!(
                 f,
-                "the credentials can no longer read projects, so the controller can't see the addresses it created: allow \
-                 that, so it can create more"
+                "the credentials can no longer read projects, so the controller can't find the addresses it created. \
+                 Grant read access to projects; until then it creates none"
             ),
             Self::NoRegion => write!(f, "set spec.region: the controller needs it to create addresses"),
             Self::Full(max) => write!(
@@ -380,8 +399,8 @@ impl fmt::Display for MisplacedPods {
             }
             Self::AtAnothers(node) => write!(
                 f,
-                "pods of the workload are on {node}, which holds another object's address: let them select the node label \
-                 allocation.netinfra.darkbrains.com/<name>"
+                "pods of the workload are on {node}, which holds another object's address: in the pod template, set \
+                 the nodeSelector allocation.netinfra.darkbrains.com/<name of this object>=true"
             ),
             Self::NoPlace(node) => write!(
                 f,

@@ -234,8 +234,9 @@ impl fmt::Display for Verdict {
             ),
             Self::InUse { vip, role, of, claim } => write!(
                 f,
-                "{vip} is already the {role} VIP of the Cluster {of}: waiting until that Cluster is deleted; if the VIP was \
-                 set by hand, exclude it from the pool and delete the IPAddressClaim {claim}"
+                "{vip} is already the {role} VIP of the Cluster {of}. The controller waits until that Cluster is deleted. If \
+                 the VIP was set by hand, add it to spec.excludedAddresses of the pool and delete the IPAddressClaim \
+                 {claim}"
             ),
             Self::Failed(error) => write!(f, "the last attempt failed, retrying soon: {error}"),
             Self::Unknown(what) => write!(f, "the controller can't read {what}, so it changes nothing"),

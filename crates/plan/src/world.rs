@@ -22,8 +22,8 @@ use crate::bits::Bits;
 use crate::member::Member;
 use crate::ownership::Ownership;
 use crate::{
-    Account, Address, Epoch, Fact, Holding, InFlight, MachineState, Node, NodeName, PENDING, Pause, Pods,
-    Pool, PoolKey, Provider, Readiness, RecordFact, RecordName, Scope, Tick, Timestamp, Turn, VmId,
+    Account, Address, Epoch, Fact, Holding, InFlight, Kinds, MachineState, Node, NodeName, PENDING, Pause,
+    Pods, Pool, PoolKey, Provider, Readiness, RecordFact, RecordName, Scope, Tick, Timestamp, Turn, VmId,
 };
 
 /// Everything known at one moment.
@@ -63,6 +63,8 @@ pub struct World {
     pub inherited: BTreeSet<Address>,
     /// The node that this controller runs on, if another replica can take the steps that would cut it off.
     pub own_node: Option<NodeName>,
+    /// The VM of that node, if the node was deleted. The controller still runs there.
+    own_vm: Option<VmId>,
     /// VMs that are known to have an ephemeral address.
     pub has_ephemeral: BTreeSet<VmId>,
     /// The names in the PTR records of addresses that the controller is about to detach.
@@ -92,6 +94,13 @@ pub struct World {
     /// Pools whose object the apiserver refuses to update, and when the controller retries. It can't write their
     /// journal, so it starts no move for them.
     pub unwritable: BTreeMap<PoolKey, Timestamp>,
+    /// Kinds whose watch has been silent for so long that the objects may have changed unseen.
+    pub silent: Kinds,
+    /// Kinds that the controller can't read at present. Their objects are as the controller last read them.
+    pub unread: Kinds,
+    /// Pools whose pods can't be counted yet: pods or their owners were never listed, or the known pods lack a label
+    /// that the selector uses.
+    pub uncounted: BTreeSet<PoolKey>,
     /// VMs that occur in objects that can't be decoded. An unfinished move may involve them, so they get no address.
     pub reserved_machines: BTreeSet<VmId>,
 }
@@ -169,6 +178,9 @@ impl World {
     pub fn remove_node(&mut self, name: &NodeName) {
         let Some(slot) = self.slot_of_node.remove(name) else { return };
         let left = self.forget_machine(slot);
+        if self.own_node.as_ref() == Some(name) {
+            self.own_vm.clone_from(&left);
+        }
         self.slots[slot] = None;
         left.iter().for_each(|vm| self.find_nodes(vm));
         self.free_slots.push(slot);
@@ -322,8 +334,11 @@ impl World {
     /// Whether this is the VM of the node that this controller runs on, and another replica should take steps that cut
     /// it off.
     pub(crate) fn is_spared(&self, vm: &VmId) -> bool {
-        let machine = self.own_node.as_ref().and_then(|name| self.node(name)?.machine.as_ref());
-        machine.is_some_and(|(_, own_node)| own_node == vm)
+        let Some(own_node) = &self.own_node else { return false };
+        match self.node(own_node) {
+            Some(node) => node.machine.as_ref().is_some_and(|(_, own_vm)| own_vm == vm),
+            None => self.own_vm.as_ref() == Some(vm),
+        }
     }
 
     /// Whether a VM holds an address, according to the facts.

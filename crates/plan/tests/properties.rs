@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use plan::{
-    Account, Action, Address, Creation, CreationAction, CreationStep, Epoch, Fact, Holding, Journal, Lacking,
-    Mode, Move, Node, NodeName, PENDING, Plan, Pods, Policy, Pool, PoolKey, Provider, Readiness, Scope,
-    Spread, Takeover, Tenancy, Tick, Timestamp, VmId, World, plan,
+    Account, Action, Address, Creation, CreationAction, CreationStep, Epoch, Fact, Holding, Journal, Kind,
+    Kinds, Lacking, Mode, Move, Node, NodeName, PENDING, Plan, Pods, Policy, Pool, PoolKey, Provider,
+    Readiness, Scope, Spread, Takeover, Tenancy, Tick, Timestamp, VmId, World, plan,
 };
 
 const WORLDS: u64 = 100_000;
@@ -153,6 +153,7 @@ fn random_pool(rng: &mut Rng, number: u64, addresses: u64, holdings: &BTreeMap<A
             1 => Tenancy::UntilDisplaced { needs_pods: true },
             _ => Tenancy::UntilDisplaced { needs_pods: false },
         },
+        pods_from: Kinds::default().with(Kind::Pods),
         region: rng.one_in(5).then(|| "near".into()),
         zones: if rng.one_in(5) { vec!["a".into()] } else { Vec::new() },
         held: last_holders.keys().copied().filter(|_| rng.one_in(2)).collect(),

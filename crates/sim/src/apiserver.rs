@@ -144,8 +144,8 @@ pub enum After {
 pub struct Watch {
     /// The kind to watch.
     pub kind: Kind,
-    /// The watch sends the events after this version.
-    pub version: u64,
+    /// The watch sends the events after this version. None: first the present objects, then the events after that.
+    pub version: Option<u64>,
     /// The name of the only object to watch; all objects of the kind if None.
     pub name: Option<String>,
     /// Whether the client requests bookmarks.
@@ -160,7 +160,7 @@ pub struct ApiServer {
     changed: Arc<Notify>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Store {
     objects: BTreeMap<(&'static str, String, String), Arc<Value>>,
     /// CRDs that people have deleted or installed. All other kinds exist from the beginning.
@@ -173,6 +173,9 @@ struct Store {
     uids: u64,
     now: Timestamp,
 }
+
+/// A copy of everything that an apiserver stores.
+pub struct Backup(Store);
 
 /// The CRD of a kind.
 #[derive(Clone, Copy, Default)]
@@ -306,6 +309,42 @@ impl ApiServer {
         self.lock().of_kind(kind).map(|(_, object)| Arc::clone(object)).collect()
     }
 
+    /// Returns all objects of a kind and the resourceVersion of that list.
+    pub fn present(&self, kind: Kind) -> (Vec<Arc<Value>>, u64) {
+        let store = self.lock();
+        (store.of_kind(kind).map(|(_, object)| Arc::clone(object)).collect(), store.version)
+    }
+
+    /// A copy of everything, like a backup of etcd.
+    pub fn backup(&self) -> Backup {
+        Backup(self.lock().clone())
+    }
+
+    /// Replaces everything by an earlier copy. Versions go back, and watches from later versions get nothing.
+    pub fn restore(&self, Backup(store): Backup) {
+        *self.lock() = store;
+        self.changed.notify_waiters();
+    }
+
+    /// The list of a kind as it was at a time.
+    pub fn list_at(&self, kind: Kind, at: Timestamp) -> Value {
+        let store = self.lock();
+        let past = store.events.iter().take_while(|event| event.at <= at);
+        let (mut objects, mut version) = (BTreeMap::new(), 0);
+        for event in past {
+            version = event.version;
+            if event.plural == kind.plural {
+                let metadata = &event.object["metadata"];
+                let key = (text(metadata, &["namespace"]).to_owned(), text(metadata, &["name"]).to_owned());
+                match event.what {
+                    "DELETED" => _ = objects.remove(&key),
+                    _ => _ = objects.insert(key, Value::clone(&event.object)),
+                }
+            }
+        }
+        list_of(kind, version, objects.into_values().collect())
+    }
+
     /// Returns one object.
     pub fn one(&self, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let kind = Kind::named(plural)?;
@@ -405,8 +444,14 @@ pub fn watched(request: &Request<Bytes>) -> Option<Watch> {
         return None;
     }
     let kind = target(request.uri().path())?.kind;
-    let version = query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
+    let version = query.get("resourceVersion").and_then(|text| text.parse().ok());
     Some(Watch { kind, version, name: named(&query), wants_bookmarks: is_true("allowWatchBookmarks") })
+}
+
+/// The kind that a request lists or watches.
+pub fn read_kind(request: &Request<Bytes>) -> Option<Kind> {
+    let target = target(request.uri().path()).filter(|target| target.name.is_none());
+    target.filter(|_| request.method() == Method::GET).map(|target| target.kind)
 }
 
 fn named(query: &BTreeMap<String, String>) -> Option<String> {
@@ -611,10 +656,7 @@ impl Store {
         let of_kind = self.of_kind(target.kind);
         let items: Vec<_> =
             of_kind.filter(|(key, _)| is_meant(key)).map(|(_, object)| Value::clone(object)).collect();
-        json!({
-            "kind": format!("{}List", target.kind.kind), "apiVersion": target.kind.api_version,
-            "metadata": {"resourceVersion": self.version.to_string()}, "items": items,
-        })
+        list_of(target.kind, self.version, items)
     }
 
     fn create(&mut self, target: &Target, mut object: Value) -> Result<Value, Refused> {
@@ -774,6 +816,13 @@ impl Store {
     }
 }
 
+fn list_of(kind: Kind, version: u64, items: Vec<Value>) -> Value {
+    json!({
+        "kind": format!("{}List", kind.kind), "apiVersion": kind.api_version,
+        "metadata": {"resourceVersion": version.to_string()}, "items": items,
+    })
+}
+
 fn key(target: &Target) -> (&'static str, String, String) {
     (target.kind.plural, target.namespace.clone(), target.name.clone().unwrap_or_default())
 }
@@ -881,7 +930,7 @@ mod tests {
         };
         assert_eq!(watch("resourceVersion=5"), None);
         let plain = watch("watch=true&resourceVersion=5").unwrap();
-        assert_eq!((plain.kind.plural, plain.version, plain.wants_bookmarks), (PLURAL, 5, false));
+        assert_eq!((plain.kind.plural, plain.version, plain.wants_bookmarks), (PLURAL, Some(5), false));
         assert!(watch("watch=true&allowWatchBookmarks=true").unwrap().wants_bookmarks);
     }
 

@@ -56,7 +56,8 @@ impl Universe {
         }
     }
 
-    /// Makes a path from a request to EC2, which has its parameters in a form, with AWS's IDs.
+    /// Builds a path from the form parameters of an EC2 request, so that the checks can treat it like a REST call. The
+    /// path contains addresses and instances instead of AWS's other IDs.
     fn path_at_ec2(&self, request: &http::Request<bytes::Bytes>) -> String {
         let form = pairs_of(&String::from_utf8_lossy(request.body()));
         let get = |name: &str| form.get(name).map(String::as_str).unwrap_or_default();

@@ -28,7 +28,7 @@ use crate::rng::Rng;
 use crate::universe::Universe;
 use crate::vips;
 
-/// Unit of the lag of AWS's reads.
+/// AWS's reads lag by this duration times a square number, up to the maximum.
 const AWS_LAG: Duration = Duration::from_millis(1_500);
 
 /// Maximum lag of AWS's reads. The driver allows for more.
@@ -192,6 +192,9 @@ impl Cluster {
             | Event::Stop { .. }
             | Event::ClockJump { .. }
             | Event::KubernetesStorm { .. }
+            | Event::Silence { .. }
+            | Event::Unreadable { .. }
+            | Event::StaleList { .. }
             | Event::CloudStorm { .. } => {}
         }
         self.note_lacking();

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use controller::kubernetes::watch::SILENCE_SECONDS_MAX;
+use controller::kubernetes::transport::NOTICED_WITHIN;
+use controller::kubernetes::watch::Clients;
 use controller::leadership::clock::Clock;
 use controller::leadership::fence::{Fence, fenced};
 use controller::providers::build::Drivers;
@@ -53,8 +54,11 @@ type Answer = UnsyncBoxBody<Bytes, BoxError>;
 /// Longer than every client's timeout.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// The apiserver closes a watch after this time.
-const WATCH_SECONDS: u64 = 240;
+/// The apiserver closes a watch after this time, as the controller requests.
+const WATCH_SECONDS: u64 = 120;
+
+/// How often a silent watch checks whether the silence has ended.
+const SILENCE_CHECKED_EVERY: Duration = Duration::from_secs(1);
 
 /// The apiserver sends a bookmark if a watch had no event for this long.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -74,7 +78,7 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
     let clock = Arc::clone(process);
     let now: Seconds = Arc::new(move || u64::try_from(clock.wall().as_second()).unwrap_or(0));
     Edges {
-        watching: client(8),
+        watching: Clients { lists: client(10), watches: client(10) },
         writing: client(3),
         writing_vips: client(15),
         leasing: client(3),
@@ -160,7 +164,7 @@ fn reach(
             // A request spends a moment in the client before it is sent.
             tokio::time::sleep(universe.in_client()).await;
             if is_change && fence.remaining().is_none() && !plan::sabotaged!(FenceOnlyAtTheStart) {
-                return Err(BoxError::from("not sent: the lease is no longer valid"));
+                return Err(BoxError::from("request not sent: the lease of this replica is no longer valid"));
             }
             if is_change && universe.is_doomed(Asked::Cloud(cloud), Death::Before) {
                 process.dies().await;
@@ -177,7 +181,7 @@ fn reach(
             let server_side = Arc::clone(&universe);
             tokio::spawn(async move {
                 let universe = server_side;
-                // For a late request the client sees a broken connection at once.
+                // The client of a late request (`Echo`) sees a broken connection at once.
                 let to = (fate != Fate::Echo).then_some(to);
                 tokio::time::sleep(out).await;
                 if fate == Fate::RequestLost {
@@ -256,14 +260,16 @@ async fn exchange(
     let is_watch = watch.as_ref().is_some_and(|watch| universe.api.has_kind(watch.kind.plural));
     let (number, sent) = (process.number, universe.elapsed());
     tokio::spawn(async move {
-        // For a late request the client sees a broken connection at once.
+        // The client of a late request (`Echo`) sees a broken connection at once.
         let to = (fate != Fate::Echo).then_some(to);
         tokio::time::sleep(out).await;
         let answer = match fate {
             Fate::RequestLost => return lost(to, is_silent).await,
             Fate::Unavailable => refusal(StatusCode::SERVICE_UNAVAILABLE, "shutting down"),
+            _ if is_refused(&server, &request) => refusal(StatusCode::SERVICE_UNAVAILABLE, "try again later"),
             Fate::TooMany => refusal(StatusCode::TOO_MANY_REQUESTS, "too many requests"),
             _ if is_watch => Response::default(),
+            _ if let Some(list) = stale_list(&server, number, &request) => list,
             Fate::Well | Fate::ReplyLost | Fate::Echo => carried_out(&server, number, sent, &request),
             Fate::Truncated => {
                 carried_out(&server, number, sent, &request).map(|body| body.slice(..body.len() / 2))
@@ -282,9 +288,25 @@ async fn exchange(
     }
     let answer = answer.await.map_err(|_| BoxError::from("connection closed before the response"))?;
     match watch {
-        Some(watch) if answer.status().is_success() => Ok(Response::new(watch_body(universe, watch))),
+        Some(watch) if answer.status().is_success() => {
+            universe.watches(number, watch.kind.plural);
+            Ok(Response::new(watch_body(universe, watch)))
+        }
         _ => Ok(answer.map(|bytes| Full::new(bytes).map_err(|never| match never {}).boxed_unsync())),
     }
+}
+
+/// An outdated response to a list request, if the script asks for one.
+fn stale_list(universe: &Universe, process: u64, request: &Request<Bytes>) -> Option<Response<Bytes>> {
+    let kind = apiserver::read_kind(request)?;
+    let age = universe.age_of_list(process, kind.plural)?;
+    let list = universe.api.list_at(kind, universe.now() - age);
+    Some(Response::new(Bytes::from(list.to_string())))
+}
+
+/// Whether the apiserver refuses to list or watch this kind at present.
+fn is_refused(universe: &Universe, request: &Request<Bytes>) -> bool {
+    apiserver::read_kind(request).is_some_and(|kind| universe.is_unreadable(kind.plural))
 }
 
 /// What a request to Kubernetes changes; None for a read.
@@ -348,17 +370,31 @@ struct Position {
     version: u64,
     /// The version that the client was last sent, and when.
     sent: (u64, Duration),
+    /// Lines to send before all events: the objects at the beginning of a watch that names no version.
+    first: Vec<u8>,
 }
 
 /// The body of a watch: events in order, each with a delay, until the server closes the watch or the connection breaks.
 fn watch_body(universe: Arc<Universe>, watch: Watch) -> Answer {
     let began = universe.elapsed();
     let Watch { kind, version, name, wants_bookmarks } = watch;
+    let is_named =
+        move |name: Option<&str>, object: &Value| name.is_none_or(|name| object["metadata"]["name"] == name);
+    let (objects, version) =
+        version.map_or_else(|| universe.api.present(kind), |version| (Vec::new(), version));
+    let objects = objects.iter().filter(|object| is_named(name.as_deref(), object));
+    let first =
+        objects.flat_map(|object| line(&json!({"type": "ADDED", "object": **object})).to_vec()).collect();
     let next = move |position: Option<Position>| {
         let (universe, name) = (Arc::clone(&universe), name.clone());
         async move {
-            let Position { version: mut at, sent } = position?;
+            let Position { version: mut at, sent, mut first } = position?;
             loop {
+                if let Some(silence) = universe.watches_are_silent_for() {
+                    // People end the silence early when they repair everything.
+                    tokio::time::sleep(silence.min(SILENCE_CHECKED_EVERY)).await;
+                    continue;
+                }
                 let left = Duration::from_secs(WATCH_SECONDS).checked_sub(universe.elapsed() - began)?;
                 if left.is_zero() {
                     return None;
@@ -368,11 +404,9 @@ fn watch_body(universe: Arc<Universe>, watch: Watch) -> Answer {
                     After::Forgotten => return Some((Ok(line(&apiserver::expired())), None)),
                     After::Absent => return None,
                 };
-                let is_meant = |event: &&apiserver::Event| {
-                    name.as_deref().is_none_or(|name| event.object["metadata"]["name"] == name)
-                };
-                let mut lines: Vec<u8> =
-                    events.iter().filter(is_meant).flat_map(|event| event.line.iter().copied()).collect();
+                let is_meant = |event: &&apiserver::Event| is_named(name.as_deref(), &event.object);
+                let mut lines = std::mem::take(&mut first);
+                lines.extend(events.iter().filter(is_meant).flat_map(|event| event.line.iter().copied()));
                 at = reached;
                 let is_silent = universe.elapsed() >= sent.1 + BOOKMARK_EVERY;
                 if lines.is_empty() && wants_bookmarks && is_silent && at > sent.0 {
@@ -385,21 +419,24 @@ fn watch_body(universe: Arc<Universe>, watch: Watch) -> Answer {
                     continue;
                 }
                 let (fate, out, back) = universe.fate(false);
+                if universe.is_unreadable(kind.plural) {
+                    return Some((Err(BoxError::from("the apiserver has ended the watch")), None));
+                }
                 if fate != Fate::Well {
                     if universe.is_silent() {
-                        // The connection stays open. The client notices the loss only by its idle timeout.
-                        tokio::time::sleep(Duration::from_secs(SILENCE_SECONDS_MAX)).await;
+                        // The connection stays open. The client notices the loss only by a ping without response.
+                        tokio::time::sleep(NOTICED_WITHIN).await;
                     }
                     return Some((Err(BoxError::from("the watch connection broke")), None));
                 }
                 // Watch events arrive later than responses, so the watched state is older than the real one.
                 tokio::time::sleep(out + back * 4).await;
                 let sent = (at, universe.elapsed());
-                return Some((Ok(Bytes::from(lines)), Some(Position { version: at, sent })));
+                return Some((Ok(Bytes::from(lines)), Some(Position { version: at, sent, first })));
             }
         }
     };
-    let frames = stream::unfold(Some(Position { version, sent: (version, began) }), next);
+    let frames = stream::unfold(Some(Position { version, sent: (version, began), first }), next);
     let frames =
         futures::StreamExt::map(frames, |bytes: Result<Bytes, BoxError>| bytes.map(http_body::Frame::data));
     StreamBody::new(frames).boxed_unsync()

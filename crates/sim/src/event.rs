@@ -89,8 +89,9 @@ pub enum Event {
     },
     /// A tool resets the pool's list to its initial content.
     Unlist,
-    /// A person tries to make the controller release an address of somebody else: lists it in addition to `desiredIPs`
-    /// others, forges a status that says that the pool created it, and sets `policy.releaseCreated: WhenUnneeded`.
+    /// A person tries to make the controller release somebody else's address. The person adds it to a pool that already
+    /// lists `desiredIPs` addresses, forges a status that says that the pool created it, and sets
+    /// `policy.releaseCreated: WhenUnneeded`.
     ForgeCreated,
     /// A person deletes an object.
     Delete {
@@ -137,6 +138,21 @@ pub enum Event {
         one_in: u64,
         seconds: u64,
     },
+    /// All watches are silent for a while, and then bring everything at once. Their connections stay alive, as behind a
+    /// proxy that forwards nothing.
+    Silence {
+        seconds: u64,
+    },
+    /// The apiserver refuses all lists and watches of a kind for a while.
+    Unreadable {
+        plural: &'static str,
+        seconds: u64,
+    },
+    /// The next list of a kind is as old as this, as if etcd had been restored from a copy.
+    StaleList {
+        plural: &'static str,
+        seconds: u64,
+    },
     /// For a while one request in `one_in` to the clouds fails.
     CloudStorm {
         one_in: u64,
@@ -178,7 +194,7 @@ impl fmt::Display for Event {
 #[allow(missing_docs)]
 pub enum Asked {
     Cloud(Cloud),
-    /// All changes in Kubernetes except those of the Lease.
+    /// The apiserver, for changes of all objects except the Lease.
     Kubernetes,
     Lease,
 }

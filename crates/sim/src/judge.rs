@@ -29,8 +29,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use controller::addresses::index::Index;
+use controller::addresses::pod::Pod;
+use controller::addresses::slim::SlimPod;
 use controller::addresses::watch::Observed;
-use controller::kubernetes::decode::Change;
+use controller::kubernetes::decode::{Change, Decoded};
 use drivers::http::HttpService;
 use plan::{Address, Epoch, Fact, Holding, Plan, Provider, RecordFact, Scope, Timestamp, Verdict};
 use serde::de::DeserializeOwned;
@@ -404,10 +406,12 @@ fn stripped(universe: &Universe) -> Vec<String> {
 async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
     let mut index = Index::default();
     index.observe(Observed::Nodes(Change::All(read(universe.api.all("nodes")))));
-    index.observe(Observed::Pods(Change::All(read(universe.api.all("pods")))));
     index.observe(Observed::Allocations(Change::All(read(universe.api.all("netipallocations")))));
     index.observe(Observed::Pools(Change::All(read(universe.api.all("floatingippools")))));
     index.observe(Observed::RecordSets(Change::All(read(universe.api.all("nodednsrecordsets")))));
+    let pods: Vec<Decoded<SlimPod>> = read(universe.api.all("pods"));
+    let pods = pods.into_iter().map(|pod| pod.map(|pod| Pod::with_all_labels(&pod)));
+    index.observe(Observed::Pods(Change::All(pods.collect())));
     universe.ocean.heal();
     universe.zones.heal();
     universe.route53.heal();

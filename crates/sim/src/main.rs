@@ -243,7 +243,8 @@ fn defect(name: &str) -> Result<Sabotage, String> {
     defect.ok_or_else(|| format!("unknown defect; use one of {:?}", Sabotage::ALL))
 }
 
-/// Adds one defect after the other: all of them if `defects` is empty.
+/// Measures whether the simulator detects defects. Injects each of `defects` in turn, or every known defect if the list
+/// is empty.
 fn power(seeds: u64, defects: Vec<Sabotage>) -> ExitCode {
     let defects = if defects.is_empty() { Sabotage::ALL.to_vec() } else { defects };
     let mut missed = 0;

@@ -262,6 +262,13 @@ impl Fleet {
             Event::KubernetesStorm { one_in, seconds } => {
                 self.universe.kubernetes_storm(*one_in, Duration::from_secs(*seconds));
             }
+            Event::Unreadable { plural, seconds } => {
+                self.universe.make_unreadable(plural, Duration::from_secs(*seconds));
+            }
+            Event::StaleList { plural, seconds } => {
+                self.universe.age_next_list(plural, Duration::from_secs(*seconds));
+            }
+            Event::Silence { seconds } => self.universe.silence_watches(Duration::from_secs(*seconds)),
             Event::CloudStorm { one_in, seconds } => {
                 self.universe.cloud_storm(*one_in, Duration::from_secs(*seconds));
             }

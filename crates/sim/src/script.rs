@@ -105,7 +105,7 @@ pub fn churn(seed: u64) -> Vec<(Duration, Event)> {
             };
             events.push((at, event));
         }
-        // By then some moves are finished and others are not.
+        // The next change comes while some moves are finished and others are still in flight.
         at += Duration::from_secs(grace(seed) + 8) + rng.up_to(Duration::from_secs(8));
         not_ready = 1 - not_ready;
     }
@@ -149,8 +149,8 @@ fn trouble(rng: &mut Rng, mood: Mood) -> Event {
     let kind = match mood {
         Mood::Stops if !rng.one_in(4) => 2,
         Mood::Crashes if !rng.one_in(4) => *rng.pick(&[0, 9]),
-        Mood::Weather if !rng.one_in(4) => *rng.pick(&[6, 6, 6, 11]),
-        _ => rng.roll(13),
+        Mood::Weather if !rng.one_in(4) => *rng.pick(&[6, 6, 6, 11, 13, 14]),
+        _ => rng.roll(15),
     };
     match kind {
         0 | 1 => Event::Crash { replica },
@@ -166,6 +166,8 @@ fn trouble(rng: &mut Rng, mood: Mood) -> Event {
         9 | 10 => crash_at_call(rng, cloud),
         11 => Event::Overdue { cloud, seconds: 1 + rng.roll(25) },
         12 => lease_edit(rng),
+        13 => silence(rng),
+        14 => unreadable(rng),
         _ => cloud_fault(rng, cloud),
     }
 }
@@ -181,6 +183,20 @@ fn lease_edit(rng: &mut Rng) -> Event {
     let edits = [LeaseEdit::Empty, give, LeaseEdit::Shorten, LeaseEdit::Annotate, LeaseEdit::Strip];
     Event::EditLease { edit: *rng.pick(&edits) }
 }
+
+/// Longer than the ten seconds for which a silent watch is trusted. Sometimes longer than the 125 s after which it
+/// counts as dead.
+fn silence(rng: &mut Rng) -> Event {
+    Event::Silence { seconds: 12 + rng.roll(150) }
+}
+
+/// In about half of the cases longer than the 30 s within which a broken watch resumes.
+fn unreadable(rng: &mut Rng) -> Event {
+    Event::Unreadable { plural: rng.pick(&KINDS_OF_MOVES), seconds: 5 + rng.roll(60) }
+}
+
+/// Kinds that moves depend on.
+const KINDS_OF_MOVES: [&str; 4] = ["nodes", "pods", "netipallocations", "floatingippools"];
 
 fn cloud_fault(rng: &mut Rng, cloud: Cloud) -> Event {
     let faults = [
@@ -201,7 +217,7 @@ fn event(rng: &mut Rng, mood: Mood) -> Event {
     let node = rng.roll(NODES);
     let replica = Replica::Number(rng.roll(REPLICAS_MAX));
     // The first 24 numbers concern nodes and pods. The others concern objects, the controller and the clouds.
-    match rng.roll(if mood == Mood::Calm { 24 } else { 43 }) {
+    match rng.roll(if mood == Mood::Calm { 24 } else { 46 }) {
         0 if rng.one_in(4) => Event::Blackout { cloud },
         0..5 => Event::NotReady { cloud, node },
         5..8 => Event::Ready { cloud, node },
@@ -242,6 +258,9 @@ fn event(rng: &mut Rng, mood: Mood) -> Event {
         39 => crash_at_call(rng, cloud),
         40 => Event::Overdue { cloud, seconds: 1 + rng.roll(25) },
         41 if rng.one_in(2) => Event::DeleteKind { cloud },
+        42 => silence(rng),
+        43 => unreadable(rng),
+        44 => Event::StaleList { plural: rng.pick(&KINDS_OF_MOVES), seconds: 5 + rng.roll(60) },
         _ => cloud_fault(rng, cloud),
     }
 }

@@ -5,7 +5,7 @@
 
 mod record;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -75,6 +75,14 @@ struct Weather {
     rng: Rng,
     kubernetes: Storm,
     clouds: Storm,
+    /// Until when all watches are silent.
+    silent_until: Duration,
+    /// Until when the apiserver refuses to list or watch a kind.
+    unreadable_until: BTreeMap<&'static str, Duration>,
+    /// Kinds whose next list is outdated, and how old it is.
+    stale_lists: BTreeMap<&'static str, Duration>,
+    /// Processes that have watched a kind, so that they can recognize an outdated list.
+    watched: BTreeSet<(u64, &'static str)>,
 }
 
 /// A period in which one request in `one_in` fails.
@@ -128,7 +136,16 @@ impl Universe {
     pub fn new(seed: u64, clouds: Clouds) -> Arc<Self> {
         let Clouds { compute, ocean, zones, azure, ec2, route53 } = clouds;
         let rng = Rng::new(seed, "weather");
-        let weather = Weather { rng, kubernetes: Storm::default(), clouds: Storm::default() };
+        let (kubernetes, clouds) = (Storm::default(), Storm::default());
+        let weather = Weather {
+            rng,
+            kubernetes,
+            clouds,
+            silent_until: Duration::ZERO,
+            unreadable_until: BTreeMap::new(),
+            stale_lists: BTreeMap::new(),
+            watched: BTreeSet::new(),
+        };
         Arc::new(Self {
             api: ApiServer::default(),
             compute,
@@ -173,6 +190,45 @@ impl Universe {
         lock(&self.weather).kubernetes.brews(one_in, self.elapsed() + lasts);
     }
 
+    /// For the duration `lasts`, watches bring nothing.
+    pub fn silence_watches(&self, lasts: Duration) {
+        let weather = &mut lock(&self.weather);
+        weather.silent_until = weather.silent_until.max(self.elapsed() + lasts);
+    }
+
+    /// For the duration `lasts`, the apiserver refuses to list or watch a kind.
+    pub fn make_unreadable(&self, plural: &'static str, lasts: Duration) {
+        lock(&self.weather).unreadable_until.insert(plural, self.elapsed() + lasts);
+    }
+
+    /// Whether the apiserver refuses to list or watch a kind.
+    pub fn is_unreadable(&self, plural: &str) -> bool {
+        lock(&self.weather).unreadable_until.get(plural).is_some_and(|until| self.elapsed() < *until)
+    }
+
+    /// Makes the next list of a kind this old.
+    pub fn age_next_list(&self, plural: &'static str, age: Duration) {
+        lock(&self.weather).stale_lists.insert(plural, age);
+    }
+
+    /// How old the list of a kind is that a process requests now; none if it is up to date. Resets the fault.
+    pub fn age_of_list(&self, process: u64, plural: &'static str) -> Option<Duration> {
+        let weather = &mut lock(&self.weather);
+        let can_recognize = weather.watched.contains(&(process, plural));
+        can_recognize.then(|| weather.stale_lists.remove(plural)).flatten()
+    }
+
+    /// Notes that a process watches a kind.
+    pub fn watches(&self, process: u64, plural: &'static str) {
+        lock(&self.weather).watched.insert((process, plural));
+    }
+
+    /// How long the watches will still be silent; none if they are not.
+    pub fn watches_are_silent_for(&self) -> Option<Duration> {
+        let left = lock(&self.weather).silent_until.saturating_sub(self.elapsed());
+        (!left.is_zero()).then_some(left)
+    }
+
     /// For the duration `lasts`, makes on average one of every `one_in` requests to the clouds fail.
     pub fn cloud_storm(&self, one_in: u64, lasts: Duration) {
         lock(&self.weather).clouds.brews(one_in, self.elapsed() + lasts);
@@ -207,6 +263,9 @@ impl Universe {
     pub fn clear_up(&self) {
         let weather = &mut lock(&self.weather);
         (weather.kubernetes, weather.clouds) = (Storm::default(), Storm::default());
+        weather.silent_until = Duration::ZERO;
+        weather.unreadable_until.clear();
+        weather.stale_lists.clear();
         *lock(&self.traps) = Traps::default();
     }
 
@@ -297,7 +356,7 @@ impl Universe {
 
 /// A process of the controller. It can be stopped, and its clock can be wrong.
 pub struct Process {
-    /// Its number. A restarted replica is a new process.
+    /// Its number, which is unique: a restarted replica is a new process with a new number.
     pub number: u64,
     universe: Arc<Universe>,
     /// Stops all of its tasks.

@@ -38,7 +38,8 @@ fn candidate(universe: &Arc<Universe>, number: u64) -> (Candidate, Arc<Fence>) {
         flipop_namespace: Some("kube-system".into()),
     };
     let edges = edges(universe, &process);
-    (Candidate::new(edges.leasing, options, edges.clock, Arc::clone(&edges.fence)), edges.fence)
+    let fence = Arc::clone(&edges.fence);
+    (Candidate::new(edges.leasing, edges.watching.watches, options, edges.clock, edges.fence), fence)
 }
 
 /// A candidate that leads with an epoch, and its fence.
@@ -300,6 +301,81 @@ async fn a_leader_stops_when_flipop_starts_to_lead() {
     let universe = universe();
     let (mut first, fence) = leader(&universe, 1, 1).await;
     flipop(&universe, "flipop-1");
+    timeout(RETRY + MOMENT, first.keep()).await.unwrap();
+    assert_eq!(fence.remaining(), None);
+}
+
+/// Longer than a candidate waits before it reads a lease that it has not seen change.
+const SILENT: Duration = Duration::from_secs(8);
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_or_refused_watch_hardly_delays_a_takeover() {
+    for is_silent in [true, false] {
+        let universe = universe();
+        let (mut first, _) = leader(&universe, 1, 1).await;
+        let (mut second, _) = candidate(&universe, 2);
+        match is_silent {
+            true => universe.silence_watches(MINUTE),
+            false => universe.make_unreadable("leases", MINUTE),
+        }
+        let dies = async {
+            let _ = timeout(MINUTE / 2, first.keep()).await;
+            Instant::now()
+        };
+        let (died, gained) = tokio::join!(dies, second.win());
+        assert_eq!(gained, Gained::TakenOver);
+        let took = died.elapsed();
+        assert!(took < LEASE + SILENT + MOMENT, "silent: {is_silent}, {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_is_noticed_although_the_watch_is_silent_or_refused() {
+    for is_silent in [true, false] {
+        let universe = universe();
+        let (mut first, _) = leader(&universe, 1, 1).await;
+        let (mut second, _) = candidate(&universe, 2);
+        match is_silent {
+            true => universe.silence_watches(MINUTE),
+            false => universe.make_unreadable("leases", MINUTE),
+        }
+        let release = async {
+            let _ = timeout(MINUTE / 4, first.keep()).await;
+            first.release(None).await.unwrap();
+            Instant::now()
+        };
+        let (released, gained) = tokio::join!(release, second.win());
+        assert_eq!(gained, Gained::Released);
+        let took = released.elapsed();
+        let longest = if is_silent { SILENT } else { RETRY + MOMENT };
+        assert!(took < longest, "silent: {is_silent}, {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_stops_when_flipop_leads_although_the_watch_is_silent_or_refused() {
+    for is_silent in [true, false] {
+        let universe = universe();
+        let (mut first, fence) = leader(&universe, 1, 1).await;
+        match is_silent {
+            true => universe.silence_watches(MINUTE * 2),
+            false => universe.make_unreadable("leases", MINUTE * 2),
+        }
+        let _ = timeout(MINUTE / 2, first.keep()).await;
+        flipop(&universe, "flipop-1");
+        let longest = if is_silent { Duration::from_secs(30) } else { RETRY };
+        timeout(longest + RETRY + MOMENT, first.keep()).await.unwrap();
+        assert_eq!(fence.remaining(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_stops_if_etcd_was_restored_from_a_copy() {
+    let universe = universe();
+    let (mut first, fence) = leader(&universe, 1, 1).await;
+    let copy = universe.api.backup();
+    let _ = timeout(MINUTE, first.keep()).await;
+    universe.api.restore(copy);
     timeout(RETRY + MOMENT, first.keep()).await.unwrap();
     assert_eq!(fence.remaining(), None);
 }

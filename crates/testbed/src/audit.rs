@@ -4,9 +4,10 @@
 //! for each control plane, written when the control plane stops. It lists the kinds of requests that the controller's
 //! ServiceAccounts sent. `tests/rights.rs` of the controller compares all files with the permissions that RBAC grants.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 /// The environment variable that names the folder.
@@ -35,6 +36,9 @@ pub struct Use {
     pub resource: String,
     /// The verb, such as `list`.
     pub verb: String,
+    /// The name of the object, if it is a Lease. Rules for Leases are limited to some names. Empty for other resources,
+    /// and for the creation of a Lease.
+    pub name: String,
     /// Whether the apiserver allowed it.
     pub is_allowed: bool,
 }
@@ -45,16 +49,35 @@ pub(crate) fn used(log: &Path) -> BTreeSet<Use> {
     text.lines().filter_map(|line| read(&serde_json::from_str(line).ok()?)).collect()
 }
 
+/// How often each request, as verb and resource or path, was sent in a period.
+pub(crate) fn counted(log: &Path, from: Timestamp, until: Timestamp) -> BTreeMap<String, usize> {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let (mut seen, mut counted) = (BTreeSet::new(), BTreeMap::new());
+    for entry in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        let at = entry["requestReceivedTimestamp"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+        let is_meant = at.is_some_and(|at| from <= at && at < until);
+        // A watch is in the log twice: when it starts and when it ends.
+        if is_meant && seen.insert(entry["auditID"].to_string()) {
+            let verb = entry["verb"].as_str().unwrap_or_default();
+            let what = read(&entry).map_or_else(|| entry["requestURI"].to_string(), |used| used.resource);
+            *counted.entry(format!("{verb} {what}")).or_default() += 1;
+        }
+    }
+    counted
+}
+
 fn read(entry: &Value) -> Option<Use> {
     let about = &entry["objectRef"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let subresource = about["subresource"].as_str().map(|name| format!("/{name}")).unwrap_or_default();
     let user = entry["user"]["username"].as_str()?;
+    let is_named = about["resource"] == "leases" && entry["verb"] != "create";
     Some(Use {
         account: user.rsplit(':').next()?.to_owned(),
         group: text(&about["apiGroup"]),
         resource: format!("{}{subresource}", about["resource"].as_str()?),
         verb: text(&entry["verb"]),
+        name: if is_named { text(&about["name"]) } else { String::new() },
         is_allowed: entry["annotations"]["authorization.k8s.io/decision"] == "allow",
     })
 }
@@ -65,8 +88,8 @@ pub(crate) fn leave(log: &Path, name: &str) {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let lines: Vec<_> = used(log)
         .iter()
-        .map(|Use { account, group, resource, verb, is_allowed }| {
-            format!("{verb} {resource}.{group} {is_allowed} {account}")
+        .map(|Use { account, group, resource, verb, name, is_allowed }| {
+            format!("{verb} {resource}.{group} {is_allowed} {account} {name}")
         })
         .collect();
     let _ = std::fs::write(Path::new(&folder).join(name), lines.join("\n"));
@@ -81,9 +104,10 @@ pub fn left(folder: &Path) -> std::io::Result<BTreeSet<Use>> {
             let mut parts = line.split(' ');
             let (verb, what, allowed, account) =
                 (parts.next()?, parts.next()?, parts.next()?, parts.next()?.to_owned());
+            let name = parts.next().unwrap_or_default().to_owned();
             let (resource, group) = what.split_once('.')?;
             let (group, resource, verb) = (group.to_owned(), resource.to_owned(), verb.to_owned());
-            Some(Use { account, group, resource, verb, is_allowed: allowed == "true" })
+            Some(Use { account, group, resource, verb, name, is_allowed: allowed == "true" })
         }));
     }
     Ok(all)

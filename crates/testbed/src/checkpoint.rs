@@ -119,6 +119,14 @@ impl Checkpoint {
     }
 }
 
+/// Makes etcd forget all versions before the present one.
+pub async fn compact(control_plane: &ControlPlane) -> Result<()> {
+    let etcd = Etcd::of(control_plane)?;
+    let revision = etcd.revision().await?;
+    let _: Value = etcd.call("compaction", &json!({"revision": revision, "physical": true})).await?;
+    Ok(())
+}
+
 /// etcd's HTTP gateway, which encodes keys and values in base64 and 64-bit numbers as strings.
 struct Etcd {
     client: Client,
@@ -139,6 +147,7 @@ struct Range {
     kvs: Vec<KeyValue>,
 }
 
+/// The part of every response that says which revision it is about.
 #[derive(Deserialize)]
 struct Written {
     header: Header,
@@ -172,6 +181,11 @@ impl Etcd {
         let is_kept = |key: &[u8]| KEPT_BY_SERVERS.iter().any(|prefix| key.starts_with(prefix.as_bytes()));
         range.kvs.retain(|found| !is_kept(&found.key.0));
         Ok(range.kvs)
+    }
+
+    async fn revision(&self) -> Result<i64> {
+        let found: Written = self.call("range", &json!({"key": encoded(KEYS.0), "count_only": true})).await?;
+        Ok(found.header.revision)
     }
 
     /// Writes and deletes in one transaction, and returns its revision.

@@ -4,6 +4,7 @@
 //! the scheduler and kwok, which simulates the kubelet. All of them stop when this value is dropped or this process
 //! ends.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
@@ -181,6 +183,11 @@ impl ControlPlane {
         audit::leave(&self.folder.path().join(AUDIT_LOG), &name);
     }
 
+    /// How often the controller sent each request, as verb and resource, in a period.
+    pub fn requests(&self, from: Timestamp, until: Timestamp) -> BTreeMap<String, usize> {
+        audit::counted(&self.folder.path().join(AUDIT_LOG), from, until)
+    }
+
     /// A client with the permissions of a cluster administrator.
     pub async fn client(&self) -> Result<Client> {
         client_of(&self.kubeconfig()).await
@@ -220,12 +227,54 @@ impl ControlPlane {
 
     /// Kills etcd and starts it again with the same data.
     pub async fn restart_etcd(&mut self) -> Result<()> {
+        self.stop_etcd()?;
+        self.start_etcd().await?;
+        self.wait_until_ready().await
+    }
+
+    /// Copies the data of etcd, as a backup does.
+    pub async fn back_up_etcd(&mut self) -> Result<TempDir> {
+        let backup = new_folder()?;
+        self.back_up_etcd_to(&backup.path().join("etcd")).await?;
+        Ok(backup)
+    }
+
+    /// Copies the data of etcd to a folder, which appears when it is complete.
+    pub async fn back_up_etcd_to(&mut self, to: &Path) -> Result<()> {
+        self.stop_etcd()?;
+        let parent = to.parent().context("a folder without a parent")?;
+        std::fs::create_dir_all(parent)?;
+        let partial = tempfile::tempdir_in(parent)?.keep();
+        copy_folder(&self.folder.path().join("etcd"), &partial.join("etcd"))?;
+        std::fs::rename(partial.join("etcd"), to)?;
+        std::fs::remove_dir(partial)?;
+        self.start_etcd().await?;
+        self.wait_until_ready().await
+    }
+
+    /// Replaces the data of etcd with an earlier copy, and starts the apiserver again.
+    pub async fn restore_etcd(&mut self, backup: &Path) -> Result<()> {
+        self.apiserver.signal(Signal::KILL)?;
+        self.apiserver.wait(Duration::from_secs(READY_SECONDS_MAX))?;
+        self.stop_etcd()?;
+        let data = self.folder.path().join("etcd");
+        std::fs::remove_dir_all(&data)?;
+        copy_folder(backup, &data)?;
+        self.start_etcd().await?;
+        self.apiserver = self.plan.apiserver(self.folder.path())?;
+        self.wait_until_ready().await
+    }
+
+    fn stop_etcd(&mut self) -> Result<()> {
         self.etcd.signal(Signal::KILL)?;
         self.etcd.wait(Duration::from_secs(READY_SECONDS_MAX))?;
+        Ok(())
+    }
+
+    async fn start_etcd(&mut self) -> Result<()> {
         self.etcd = self.plan.etcd(self.folder.path())?;
         let port = self.plan.etcd_port;
-        wait_until("etcd", &mut self.etcd, async || is_listening(port)).await?;
-        self.wait_until_ready().await
+        wait_until("etcd", &mut self.etcd, async || is_listening(port)).await
     }
 
     /// The process IDs of all servers.
@@ -371,6 +420,20 @@ impl Launch {
 fn new_folder() -> Result<TempDir> {
     let only_owner = std::fs::Permissions::from_mode(0o700);
     Ok(tempfile::Builder::new().prefix("ip-address-controller-testbed-").permissions(only_owner).tempdir()?)
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy_folder(&from, &to)?;
+        } else {
+            std::fs::copy(from, to)?;
+        }
+    }
+    Ok(())
 }
 
 fn write_secrets(folder: &Path, plan: &Launch) -> Result<()> {

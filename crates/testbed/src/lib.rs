@@ -7,6 +7,7 @@
 //! Nothing here is part of the product. Nothing here replaces Kubernetes: apiserver, etcd, scheduler and
 //! controller-manager are the real ones.
 
+pub mod api_proxy;
 pub mod audit;
 pub mod burst;
 pub mod checkpoint;

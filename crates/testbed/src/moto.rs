@@ -316,8 +316,8 @@ impl Moto {
             .into_iter()
             .find(has_it)
             .and_then(|found| xml::first("instanceId", found));
-        // If a request names an interface, Moto does not record its instance. If a request names an instance, Moto finds
-        // the interface. So the forwarded request names the instance.
+        // The forwarded request has the ID of the instance instead of the interface: Moto then finds the interface
+        // itself. With the ID of an interface, Moto does not record which instance holds the address.
         let Some(instance) = found else {
             return self.forward(request).await;
         };

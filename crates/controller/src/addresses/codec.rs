@@ -92,8 +92,8 @@ pub(crate) fn encode_address(address: Address, memory: Memory, description: Desc
 
 /// What the status of one address stores. None if the address can't be read.
 fn decode_address(status: &AddressStatus) -> Option<(Address, Memory)> {
-    // This lists every field, so it does not compile if somebody adds a field and does not read it here. Fields with `_`
-    // only describe the address.
+    // This lists every field, so it does not compile if somebody adds a field and does not read it here. Fields with
+    // `_` only describe the address.
     let AddressStatus {
         address,
         state,
@@ -146,7 +146,7 @@ pub(crate) fn remember(pool: &mut Pool, status: &[AddressStatus]) {
 /// When the holders of an object's addresses were lost, according to its status.
 pub(crate) fn losses_of(status: &[AddressStatus]) -> impl Iterator<Item = (Address, Timestamp)> {
     let stored = status.iter().filter(|_| !plan::sabotaged!(LossesForgotten));
-    // Few addresses have a loss, and every event of an object comes here.
+    // Filtered before it is decoded: few addresses have a loss, and this runs for every event of an object.
     let lost = stored.filter(|status| status.lost_since.is_some()).filter_map(decode_address);
     lost.filter_map(|(address, memory)| Some((address, memory.lost_since?)))
 }

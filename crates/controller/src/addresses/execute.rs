@@ -71,7 +71,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The step, and its effect or error.
+    /// Splits the outcome into its step and the effect or error.
     pub fn into_parts(self) -> (Step, Result<Effect, DriverError>) {
         (self.step, self.result)
     }
@@ -293,7 +293,7 @@ impl Executor {
                     return ended;
                 }
                 Some(Err(error)) => {
-                    tracing::error!(%error, "a step task failed; its address stays as it is until a restart")
+                    tracing::error!(%error, "a step panicked; the controller repeats it only after a restart")
                 }
                 None => std::future::pending().await,
             }

@@ -60,7 +60,7 @@ impl Flipop {
             )?,
             ip_state: new.gauges(
                 "flipop_floatingippoolcontroller_ip_state",
-                "1 for each address and its present state in the status of the pool",
+                "1 for the current state of each address, as in the status of the pool",
                 &["namespace", "name", "ip", "provider", "dns", "state"],
             )?,
             unfulfilled: new.gauges(

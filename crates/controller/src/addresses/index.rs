@@ -4,6 +4,7 @@
 //! reporter. The index never decides and never guesses: a fact that it does not have is *unknown*. An object that can't
 //! become a pool stays in the world as a refused pool, because it still owns its addresses.
 
+mod interest;
 mod listings;
 mod nodes;
 mod objects;
@@ -17,17 +18,42 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use plan::{Address, Journal, Move, NodeName, PoolKey, Provider, Scope, Tick, Timestamp, VmId, World};
+use plan::{Address, Journal, Kinds, Move, NodeName, PoolKey, Provider, Scope, Tick, Timestamp, VmId, World};
 use tokio::time::Instant;
 
+use self::interest::Interest;
 use self::owners::Owners;
 use self::tracked::Tracked;
 use super::codec;
+use super::kind::Kind;
+use super::needed::Needed;
 use super::object::Object;
+use super::pod::{Pod, PodKey};
 use super::resources::kind_name;
-use super::watch::{Kind, Observed, SlimNode, SlimPod};
+use super::resources::parsed::{PodSelection, Selection};
+use super::slim::SlimNode;
+use super::watch::Observed;
 use crate::kubernetes::decode::Register;
+use crate::kubernetes::freshness::Freshness;
 use crate::providers::listings::ListRequest;
+
+/// How long one step of processing a list may take. Between two steps, the reconciler processes results of requests,
+/// and plans. Other watch events wait.
+#[derive(Clone, Copy)]
+struct Slice(Duration);
+
+impl Default for Slice {
+    fn default() -> Self {
+        Self(Duration::from_millis(5))
+    }
+}
+
+/// Nodes and pods that the list in progress has not shown so far. They are removed when it is complete.
+#[derive(Default)]
+struct Unlisted {
+    nodes: BTreeSet<NodeName>,
+    pods: BTreeSet<PodKey>,
+}
 
 /// Everything that the controller has observed.
 #[derive(Default)]
@@ -38,7 +64,15 @@ pub struct Index {
     pub objects: BTreeMap<PoolKey, Tracked>,
     /// Nodes, with the fields that marks and selectors need.
     pub nodes: BTreeMap<NodeName, SlimNode>,
-    pods: BTreeMap<(String, String), SlimPod>,
+    pods: BTreeMap<PodKey, Pod>,
+    interest: Interest,
+    /// Known objects that the list in progress has not shown so far.
+    unlisted: Unlisted,
+    slice: Slice,
+    /// The version of [`Needed`] whose labels the list of pods in progress has.
+    pods_listing_for: u64,
+    /// The version of [`Needed`] whose labels all known pods have.
+    pods_listed_for: u64,
     owners: Owners,
     /// Scopes in which the permission to list addresses is missing, with the name of the permission.
     pub without: BTreeMap<Scope, String>,
@@ -46,7 +80,12 @@ pub struct Index {
     unsupported: BTreeMap<NodeName, &'static str>,
     /// Objects that can't be decoded.
     pub undecodable: Register<Kind>,
+    /// Kinds whose objects are all in the cache.
     known: BTreeSet<Kind>,
+    /// Kinds whose objects were all in the cache at some time.
+    listed: BTreeSet<Kind>,
+    /// How recent the known objects of each kind are.
+    freshness: BTreeMap<Kind, Freshness>,
     /// Until when reads from a provider may not show the previous leader's changes.
     stale_until: BTreeMap<Provider, Instant>,
     tick: u64,
@@ -59,20 +98,27 @@ impl Index {
         Tick(self.tick)
     }
 
-    /// Whether the caches of all kinds that addresses depend on are filled. An object that is not in the cache may own
-    /// an address, and a node that is not in the cache may hold one. NodeDNSRecordSets have no addresses, so this
-    /// ignores them.
+    /// Whether all nodes and all objects that may own an address are in the cache. Without them no move may start. Any
+    /// other kind that is missing stops only what depends on it.
     pub fn is_complete(&self) -> bool {
-        Kind::ALL.iter().all(|kind| self.known.contains(kind) || *kind == Kind::NodeDNSRecordSets)
+        [Kind::Nodes, Kind::NetIPAllocations, Kind::FloatingIPPools]
+            .iter()
+            .all(|kind| self.known.contains(kind))
     }
 
     /// Whether all objects that may own a DNS name are in the cache.
     pub fn knows_names(&self) -> bool {
-        self.known.contains(&Kind::NodeDNSRecordSets)
+        [Kind::FloatingIPPools, Kind::NodeDNSRecordSets].iter().all(|kind| self.known.contains(kind))
     }
 
-    /// Processes an event of a watch.
-    pub fn observe(&mut self, seen: Observed) {
+    /// The kinds that own addresses and are not completely in the cache.
+    pub fn unread_address_kinds(&self) -> impl Iterator<Item = &'static str> {
+        let kinds = [Kind::NetIPAllocations, Kind::FloatingIPPools].into_iter();
+        kinds.filter(|kind| !self.known.contains(kind)).map(kind_name)
+    }
+
+    /// Processes an event of a watch. Returns the rest of it if that takes long.
+    pub fn observe(&mut self, seen: Observed) -> Option<Observed> {
         match seen {
             Observed::Nodes(change) => self.observe_nodes(change),
             Observed::Pods(change) => self.observe_pods(change),
@@ -90,11 +136,99 @@ impl Index {
                     Object::Records(Arc::new(object))
                 });
             }
+            Observed::Listing(kind, needed) => {
+                self.begin_list(kind);
+                if kind == Kind::Pods {
+                    self.pods_listing_for = needed;
+                }
+            }
+            Observed::NodesInList(nodes) => return self.observe_listed_nodes(nodes),
+            Observed::PodsInList(pods) => return self.observe_listed_pods(pods),
+            Observed::Listed(kind, began) => return self.end_list(kind, began),
+            Observed::Unwatched(kind) => self.forget(kind),
             Observed::Unsure(kind) => _ = self.known.remove(&kind),
             // If the CRD was deleted, its objects may still exist or be restored. Without objects nothing is missing.
             Observed::Absent(kind) if self.has_some(kind) => _ = self.known.remove(&kind),
-            Observed::Absent(kind) => _ = self.known.insert(kind),
+            Observed::Absent(kind) => {
+                // There is nothing to list.
+                self.freshness.remove(&kind);
+                self.know(kind);
+            }
         }
+        None
+    }
+
+    /// Starts to process a list. Until it is complete, the objects that were known before stay known.
+    fn begin_list(&mut self, kind: Kind) {
+        match kind {
+            Kind::Nodes => self.unlisted.nodes = self.nodes.keys().cloned().collect(),
+            Kind::Pods => {
+                self.unlisted.pods = self.pods.keys().cloned().collect();
+                self.pods_listing_for = self.interest.needed().version;
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes the objects that a complete list did not show. Returns the event again if that takes long.
+    fn end_list(&mut self, kind: Kind, began: Instant) -> Option<Observed> {
+        let until = Instant::now() + self.slice.0;
+        while kind == Kind::Nodes
+            && let Some(name) = self.unlisted.nodes.pop_first()
+        {
+            self.remove_node(&name);
+            if Instant::now() >= until {
+                return Some(Observed::Listed(kind, began));
+            }
+        }
+        while kind == Kind::Pods
+            && let Some(key) = self.unlisted.pods.pop_first()
+        {
+            self.change_pod(key, None);
+            if Instant::now() >= until {
+                return Some(Observed::Listed(kind, began));
+            }
+        }
+        self.know(kind);
+        self.freshness.entry(kind).or_default().listed(began, Instant::now());
+        None
+    }
+
+    /// Forgets a kind that is no longer watched.
+    fn forget(&mut self, kind: Kind) {
+        match kind {
+            Kind::Pods => {
+                self.pods.clear();
+                self.unlisted.pods.clear();
+            }
+            _ => self.owners.forget(kind),
+        }
+        self.known.remove(&kind);
+        self.listed.remove(&kind);
+        self.freshness.remove(&kind);
+        self.undecodable.forget(kind);
+        let depends = |(_, tracked): &(&PoolKey, &Tracked)| match &tracked.selection.pods {
+            Some(pods) => pods.decided_by().has(kind.for_planner()),
+            None => false,
+        };
+        let keys: Vec<_> = self.objects.iter().filter(depends).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            let is_counted = self.can_count(&key, &self.objects[&key].selection);
+            if let Some(tracked) = self.objects.get_mut(&key) {
+                tracked.is_counted = is_counted;
+            }
+            self.recount(&key);
+        }
+    }
+
+    /// What the watches have to bring, if it has changed since the last call.
+    pub fn take_needed(&mut self) -> Option<Needed> {
+        self.interest.take_changed()
+    }
+
+    /// Whether the known pods lack labels that a selector uses, so that they have to be listed again.
+    pub fn lacks_labels(&self) -> bool {
+        self.listed.contains(&Kind::Pods) && self.pods_listed_for < self.interest.needed().version
     }
 
     /// Whether the cache has an object of this kind.
@@ -102,11 +236,71 @@ impl Index {
         self.objects.keys().any(|key| key.kind == kind_name(kind))
     }
 
-    /// Marks the cache of a kind as complete after a relist. Other events don't prove that it is complete.
-    fn believe(&mut self, kind: Kind, is_relist: bool) {
-        if is_relist {
-            self.known.insert(kind);
+    /// Notes that the watch of a kind brought something.
+    fn heard(&mut self, kind: Kind) {
+        self.freshness.entry(kind).or_default().heard(Instant::now());
+    }
+
+    /// Notes that all objects of a kind are in the cache.
+    fn know(&mut self, kind: Kind) {
+        self.known.insert(kind);
+        let has_labels = kind == Kind::Pods && self.pods_listing_for > self.pods_listed_for;
+        if has_labels {
+            self.pods_listed_for = self.pods_listing_for;
         }
+        if self.listed.insert(kind) || has_labels {
+            self.count_newly_listed();
+        }
+    }
+
+    /// Whether the pods of an object can be counted: each kind that decides about it was listed at least once, and the
+    /// pods have the labels that it uses.
+    fn can_count(&self, key: &PoolKey, selection: &Selection) -> bool {
+        let is_listed = |kind: &Kind| self.listed.contains(kind);
+        match &selection.pods {
+            None => true,
+            Some(PodSelection::Labelled { .. }) => {
+                is_listed(&Kind::Pods) && self.interest.since(key) <= self.pods_listed_for
+            }
+            Some(PodSelection::Of(workload)) => workload.decided_by().all(|kind| is_listed(&kind)),
+        }
+    }
+
+    /// Counts the pods of each object for which all needed kinds have now been listed.
+    fn count_newly_listed(&mut self) {
+        let is_due = |(key, tracked): &(&PoolKey, &Tracked)| {
+            !tracked.is_counted && self.can_count(key, &tracked.selection)
+        };
+        let due: Vec<_> = self.objects.iter().filter(is_due).map(|(key, _)| key.clone()).collect();
+        for key in due {
+            if let Some(tracked) = self.objects.get_mut(&key) {
+                tracked.is_counted = true;
+            }
+            self.recount(&key);
+        }
+    }
+
+    /// Tells the planner which kinds can't be read, and which watches are silent.
+    pub fn note_outdated(&mut self) {
+        let now = Instant::now();
+        // A kind that can't be read is not silent: a list would not help.
+        let is_silent = |kind: &Kind| {
+            let is_silent = |freshness: &Freshness| freshness.is_silent(now);
+            self.known.contains(kind) && self.freshness.get(kind).is_some_and(is_silent)
+        };
+        self.world.silent = match plan::sabotaged!(SilentWatchTrusted) {
+            true => Kinds::default(),
+            false => Kind::ALL.into_iter().filter(is_silent).map(Kind::for_planner).collect(),
+        };
+        let is_uncounted = |tracked: &Tracked| tracked.selection.pods.is_some() && !tracked.is_counted;
+        let uncounted = self.objects.iter().filter(|(_, tracked)| is_uncounted(tracked));
+        self.world.uncounted = uncounted.map(|(key, _)| key.clone()).collect();
+        // NodeDNSRecordSets own no address, and their names are checked with `knows_names`.
+        let is_unread = |kind: &Kind| {
+            let is_needed = self.interest.needed().has(*kind) && *kind != Kind::NodeDNSRecordSets;
+            is_needed && !self.known.contains(kind)
+        };
+        self.world.unread = Kind::ALL.into_iter().filter(is_unread).map(Kind::for_planner).collect();
     }
 
     /// The UID of an object.

@@ -16,9 +16,9 @@ use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
 
 use super::flipop_metrics::Flipop;
 use super::index::Index;
+use super::kind::Kind;
 use super::object::Object;
 use super::resources::{floating_ip_pool, net_ip_allocation};
-use super::watch::Kind;
 use crate::metrics::{ERROR, Metrics, SUCCESS};
 use crate::providers::metrics::ProviderMetrics;
 

@@ -21,23 +21,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::times::later;
-use kube::ResourceExt;
 use plan::{
     Action, Creation, CreationAction, CreationStep, Epoch, EventReason, Eviction, Journal, Move, PENDING,
     Plan, Published, SignedDuration, Step, Timestamp, Verdict, VmId, Waits,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::create_request::CreateRequest;
 use super::execute::evict::Evictee;
 use super::execute::{Ended, Executor};
 use super::index::Index;
+use super::kind::Kind;
 use super::metrics::AddressMetrics;
+use super::needed::Needed;
 use super::report::{Reporter, Written};
-use super::watch::Observed;
+use super::resources::{floating_ip_pool, net_ip_allocation};
+use super::watch::{Inbox, Observed};
 use crate::backoff::{Backoff, Retry};
 use crate::kubernetes::events::{NewEvent, Publisher};
+use crate::kubernetes::watch::Relists;
 use crate::kubernetes::write::is_refused;
 use crate::leadership::clock::Clock;
 use crate::providers::listings::{Clouds, Response, ResponseKind};
@@ -62,6 +65,10 @@ const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 pub struct Reconciler {
     index: Index,
     seen: mpsc::UnboundedReceiver<Observed>,
+    /// The rest of an event that takes long to process. It comes before all others of the watches.
+    rest: Option<Observed>,
+    relists: Relists<Kind>,
+    needed: watch::Sender<Needed>,
     clouds: Clouds,
     executor: Executor,
     reporter: Reporter,
@@ -107,7 +114,7 @@ pub enum Happened {
 impl Reconciler {
     /// A reconciler that has not processed any event.
     pub fn new(
-        seen: mpsc::UnboundedReceiver<Observed>,
+        inbox: Inbox,
         clouds: Clouds,
         executor: Executor,
         reporter: Reporter,
@@ -119,7 +126,10 @@ impl Reconciler {
         index.world.moves_in_one_call.extend(executor.moves_in_one_call());
         Self {
             index,
-            seen,
+            seen: inbox.events,
+            rest: None,
+            relists: inbox.relists,
+            needed: inbox.needed,
             clouds,
             executor,
             reporter,
@@ -158,7 +168,7 @@ impl Reconciler {
         self.index.world.own_node = node;
     }
 
-    /// Sets the owner ID in the mark on DNS records. `None`: the UID of the namespace kube-system.
+    /// Sets the owner ID in the owner marks of DNS records. `None`: the UID of the namespace kube-system.
     pub fn sign_records_as(&mut self, owner: Option<Arc<str>>) {
         self.index.world.dns_owner = owner;
     }
@@ -232,6 +242,7 @@ impl Reconciler {
         self.create(&plan);
         self.publish_names(&plan);
         self.journal(&plan, now);
+        self.relists.ask(|kind| plan.relist.has(kind.for_planner()));
         let (ask_again, hands_over) = (plan.ask_again, plan.hands_over);
         // If the plan has steps, the status has to show them, so plan again. Most plans have none and stay valid.
         let after = if plan.steps.is_empty() && plan.creations.is_empty() && plan.records.is_empty() {
@@ -240,6 +251,7 @@ impl Reconciler {
             self.index.world.in_flight = self.executor.in_flight.clone();
             self.plan(now)
         };
+        self.relists.ask(|kind| after.relist.has(kind.for_planner()));
         self.reporter.publish(&self.index, &after, now);
         for report in self.index.undecodable.due(Instant::now()) {
             let (kind, api_version) = report.kind.named();
@@ -263,7 +275,17 @@ impl Reconciler {
     /// Plans, and stores the losses and unmatched addresses for the next plan. Each plan may reach a status, so each
     /// counts.
     fn plan(&mut self, now: Timestamp) -> Plan {
-        let plan = plan::plan(&self.index.world, now);
+        self.index.note_outdated();
+        let mut plan = plan::plan(&self.index.world, now);
+        // An unknown object may have an address on any node.
+        plan.marks.uncertain.extend(self.index.unread_address_kinds());
+        // So may an object that was created while the watch of its kind was silent.
+        if self.index.world.silent.has(plan::Kind::Pools) {
+            if self.reporter.has_marks_to_change(&self.index, &plan.marks) {
+                plan.relist = plan.relist.with(plan::Kind::Pools);
+            }
+            plan.marks.uncertain.extend([net_ip_allocation::KIND, floating_ip_pool::KIND]);
+        }
         self.index.world.losses = plan.losses.clone();
         self.index.world.unmatched = plan.unmatched.clone();
         plan
@@ -352,10 +374,10 @@ impl Reconciler {
                 continue;
             };
             let evictee = Evictee {
-                namespace: pod.namespace().unwrap_or_default(),
-                name: pod.name_any(),
-                uid: pod.uid(),
-                version: pod.resource_version(),
+                namespace: pod.key.namespace.to_string(),
+                name: pod.key.name.to_string(),
+                uid: pod.uid.as_deref().map(Into::into),
+                version: pod.version.as_deref().map(Into::into),
             };
             self.executor.evict(pool.clone(), node.clone(), evictee);
         }
@@ -434,8 +456,11 @@ impl Reconcile for Reconciler {
     type Event = Happened;
 
     async fn next_event(&mut self, first: Source) -> Happened {
-        let Self { seen, clouds, executor, reporter, .. } = self;
+        let Self { seen, rest, clouds, executor, reporter, .. } = self;
         let watched = async {
+            if let Some(rest) = rest.take() {
+                return Happened::Observed(rest);
+            }
             match seen.recv().await {
                 Some(seen) => Happened::Observed(seen),
                 None => std::future::pending().await,
@@ -460,7 +485,13 @@ impl Reconcile for Reconciler {
     fn apply(&mut self, happened: Happened) -> bool {
         self.follow_clock();
         match happened {
-            Happened::Observed(seen) => self.index.observe(seen),
+            Happened::Observed(seen) => {
+                let listed = seen.answers_relist();
+                self.rest = self.index.observe(seen);
+                if let Some(kind) = listed.filter(|_| self.rest.is_none()) {
+                    self.relists.answered(kind);
+                }
+            }
             Happened::Responded(Response { scope, what: ResponseKind::Addresses(as_of, listing) }) => {
                 self.index.observe_listing(&scope, listing, as_of);
             }
@@ -504,6 +535,12 @@ impl Reconcile for Reconciler {
             }
             Happened::Written(Written::Marks(..)) => {}
         }
+        if let Some(needed) = self.index.take_needed() {
+            self.needed.send_replace(needed);
+        }
+        if self.index.lacks_labels() {
+            self.relists.ask(|kind| kind == Kind::Pods);
+        }
         self.metrics.process.set_ready(self.index.is_complete());
         true
     }
@@ -514,13 +551,12 @@ impl Reconcile for Reconciler {
 
     fn reconcile(&mut self) -> Flow {
         self.next_plan = Instant::now() + IDLE_MAX;
-        if self.index.is_complete() && self.plan_and_act() { Flow::HandOver } else { Flow::Continue }
+        if self.plan_and_act() { Flow::HandOver } else { Flow::Continue }
     }
 
     fn next_due(&self) -> Option<Instant> {
         let others = [self.clouds.next_due(), self.reporter.next_due()];
-        let others = others.into_iter().flatten().filter(|_| self.index.is_complete());
-        others.chain([self.next_plan]).min()
+        others.into_iter().flatten().chain([self.next_plan]).min()
     }
 
     fn report_results(&mut self) {

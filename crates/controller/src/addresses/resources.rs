@@ -15,9 +15,9 @@ pub(crate) mod workload;
 
 use plan::{Mode, PoolKey};
 
-use self::parsed::Parsed;
+use self::parsed::{Parsed, PodSelection};
+use super::kind::Kind;
 use super::object::Object;
-use super::watch::Kind;
 
 /// Parses an object. For an object that is being deleted, the controller only finishes moves that have started.
 pub(crate) fn parse(object: &Object) -> Parsed {
@@ -26,6 +26,7 @@ pub(crate) fn parse(object: &Object) -> Parsed {
         Object::Pool(object) => floating_ip_pool::parse(object),
         Object::Records(object) => node_dns_record_set::parse(object),
     };
+    parsed.pool.pods_from = parsed.selection.pods.as_ref().map(PodSelection::decided_by).unwrap_or_default();
     let policy = &mut parsed.pool.policy;
     if object.metadata().deletion_timestamp.is_some() && policy.mode != Mode::Refused {
         // In the mode Observe the controller still finishes moves that have started, but detaches nothing.

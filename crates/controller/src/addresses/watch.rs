@@ -1,236 +1,31 @@
 //! The watches of the address reconciler.
 //!
-//! In: the apiserver's watches. Out: [`Observed`] events on a channel, also if a watch fails. The types have only the
-//! fields that decisions need, because the memory of the controller grows with the watched objects. This file never
-//! decides anything.
+//! In: the apiserver's watches. Out: [`Observed`] events on a channel, also if a watch fails. This file never decides
+//! anything.
 
-use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use api::{FloatingIPPool, IP_READY_LABEL, NetIPAllocation, NodeDNSRecordSet};
+use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{Node, Pod, Taint};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Resource;
 use kube::core::PartialObjectMeta;
-use kube::{Api, Client, Resource};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
-use crate::kubernetes::decode::{Change, Decoded, Undecodable};
-use crate::kubernetes::watch::{WATCH_RETRY, WatchEvent, follow, is_not_found};
+use super::kind::Kind;
+use super::needed::Needed;
+use super::owner::Owner;
+use super::pod::{Pod, PodReader};
+use super::slim::{SlimNode, SlimPod};
+use crate::kubernetes::decode::{Change, Decoded};
+use crate::kubernetes::watch::{Clients, Ended, Reading, Relists, WatchEvent, follow, is_not_found};
 use crate::tasks::Tasks;
 
-/// A node, with the fields that decisions need.
-#[derive(Clone, Debug, Deserialize, Resource)]
-#[resource(inherit = "Node")]
-pub struct SlimNode {
-    /// Name, labels, annotations.
-    pub metadata: ObjectMeta,
-    /// providerID, taints, cordon.
-    #[serde(default)]
-    pub spec: SlimNodeSpec,
-    /// Conditions.
-    #[serde(default)]
-    pub status: SlimStatus,
-    /// Whether this is a substitute for an undecodable node.
-    #[serde(skip)]
-    pub is_stand_in: bool,
-}
-
-impl SlimNode {
-    /// The substitute for an undecodable node: the last decoded version, or else the fields that can be read.
-    pub(crate) fn stand_in(undecodable: &Undecodable, last: Option<&Self>) -> Self {
-        let is_same = |last: &&Self| last.metadata.uid == undecodable.metadata.uid;
-        let is_machine = |text: &&str| drivers::machine_of(text).is_some();
-        let provider_id = undecodable.at(&["spec", "providerID"]);
-        let provider_id =
-            provider_id.or_else(|| undecodable.strings().find(is_machine).map(ToOwned::to_owned));
-        if let Some(last) = last.filter(is_same) {
-            // The providerID of a node is set once and never changes.
-            let provider_id = last.spec.provider_id.clone().or(provider_id);
-            let spec = SlimNodeSpec { provider_id, ..last.spec.clone() };
-            return Self { is_stand_in: true, spec, ..last.clone() };
-        }
-        // The type of an address is unknown here, so each has both types. The controller publishes none of them anew.
-        let of_any_type = |address: std::net::IpAddr| {
-            let kinds = ["ExternalIP", "InternalIP"].into_iter();
-            kinds.map(move |kind| SlimAddress { kind: kind.to_owned(), address: address.to_string() })
-        };
-        let addresses = undecodable.at(&["status", "addresses"]);
-        let addresses =
-            addresses.unwrap_or_else(|| undecodable.addresses().into_iter().flat_map(of_any_type).collect());
-        Self {
-            metadata: undecodable.metadata.clone(),
-            spec: SlimNodeSpec { provider_id, ..SlimNodeSpec::default() },
-            status: SlimStatus { addresses, ..SlimStatus::default() },
-            is_stand_in: true,
-        }
-    }
-
-    /// Whether the node has the label `ip.ready=true`.
-    pub fn is_ip_ready(&self) -> bool {
-        let labels = self.metadata.labels.as_ref();
-        labels.and_then(|labels| labels.get(IP_READY_LABEL)).is_some_and(|value| value == "true")
-    }
-}
-
-/// The spec of a node.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SlimNodeSpec {
-    /// The providerID of the node's VM.
-    #[serde(rename = "providerID")]
-    pub provider_id: Option<String>,
-    /// The taints.
-    #[serde(default)]
-    pub taints: Vec<Taint>,
-    /// Whether the node is cordoned.
-    #[serde(default)]
-    pub unschedulable: bool,
-}
-
-/// A pod, with the fields that decisions need.
-#[derive(Clone, Debug, Deserialize, Resource)]
-#[resource(inherit = "Pod")]
-pub struct SlimPod {
-    /// Name, labels, owner.
-    pub metadata: ObjectMeta,
-    /// The node of the pod.
-    #[serde(default)]
-    pub spec: SlimPodSpec,
-    /// Phase and conditions.
-    #[serde(default)]
-    pub status: SlimStatus,
-    /// Whether this is a substitute for an undecodable pod.
-    #[serde(skip)]
-    pub is_stand_in: bool,
-}
-
-impl SlimPod {
-    /// The substitute for an undecodable pod: the last decoded version, or else the fields that can be read.
-    pub(crate) fn stand_in(undecodable: &Undecodable, last: Option<&Self>) -> Self {
-        let is_same = |last: &&Self| last.metadata.uid == undecodable.metadata.uid;
-        let node_name = undecodable.at(&["spec", "nodeName"]);
-        if let Some(last) = last.filter(is_same) {
-            // A pod is bound to a node once, and never moves.
-            let spec = SlimPodSpec { node_name: last.spec.node_name.clone().or(node_name) };
-            return Self { is_stand_in: true, spec, ..last.clone() };
-        }
-        Self {
-            metadata: undecodable.metadata.clone(),
-            spec: SlimPodSpec { node_name },
-            status: SlimStatus::default(),
-            is_stand_in: true,
-        }
-    }
-}
-
-/// The spec of a pod.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SlimPodSpec {
-    /// The node of the pod.
-    pub node_name: Option<String>,
-}
-
-/// The status of a node or a pod.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct SlimStatus {
-    /// The phase of a pod.
-    pub phase: Option<String>,
-    /// The conditions.
-    #[serde(default)]
-    pub conditions: Vec<SlimCondition>,
-    /// The addresses of a node.
-    #[serde(default)]
-    pub addresses: Vec<SlimAddress>,
-}
-
-/// An address of a node.
-#[derive(Clone, Debug, Deserialize)]
-pub struct SlimAddress {
-    /// `ExternalIP`, `InternalIP` or another type.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// The address, or a name.
-    pub address: String,
-}
-
-/// A condition.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SlimCondition {
-    /// The type of the condition.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// `True`, `False` or `Unknown`.
-    pub status: String,
-    /// When the status last changed.
-    pub last_transition_time: Option<Time>,
-}
-
-impl SlimStatus {
-    /// The Ready condition.
-    pub fn ready(&self) -> Option<&SlimCondition> {
-        self.conditions.iter().find(|condition| condition.kind == "Ready")
-    }
-}
-
-/// A kind that is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs)]
-pub enum Kind {
-    Nodes,
-    Pods,
-    Deployments,
-    StatefulSets,
-    DaemonSets,
-    ReplicaSets,
-    NetIPAllocations,
-    FloatingIPPools,
-    NodeDNSRecordSets,
-}
-
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Self; 9] = [
-        Self::Nodes,
-        Self::Pods,
-        Self::Deployments,
-        Self::StatefulSets,
-        Self::DaemonSets,
-        Self::ReplicaSets,
-        Self::NetIPAllocations,
-        Self::FloatingIPPools,
-        Self::NodeDNSRecordSets,
-    ];
-}
-
-impl Kind {
-    /// The name of the kind, and its group and version.
-    pub fn named(self) -> (Cow<'static, str>, Cow<'static, str>) {
-        fn of<K: Resource<DynamicType = ()>>() -> (Cow<'static, str>, Cow<'static, str>) {
-            (K::kind(&()).into_owned().into(), K::api_version(&()).into_owned().into())
-        }
-        match self {
-            Self::Nodes => of::<Node>(),
-            Self::Pods => of::<Pod>(),
-            Self::Deployments => of::<Deployment>(),
-            Self::StatefulSets => of::<StatefulSet>(),
-            Self::DaemonSets => of::<DaemonSet>(),
-            Self::ReplicaSets => of::<ReplicaSet>(),
-            Self::NetIPAllocations => of::<NetIPAllocation>(),
-            Self::FloatingIPPools => of::<FloatingIPPool>(),
-            Self::NodeDNSRecordSets => of::<NodeDNSRecordSet>(),
-        }
-    }
-
-    /// Whether the cluster may lack this kind. Kinds of Kubernetes itself always exist, even if a proxy answers 404.
-    fn may_be_absent(self) -> bool {
-        matches!(self, Self::NetIPAllocations | Self::FloatingIPPools | Self::NodeDNSRecordSets)
-    }
-}
+/// The pause before a kind that the cluster does not have is requested again.
+const SERVED_CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// An event of a watch.
 #[derive(Debug)]
@@ -238,77 +33,205 @@ pub enum Observed {
     /// Nodes.
     Nodes(Change<SlimNode>),
     /// Pods.
-    Pods(Change<SlimPod>),
+    Pods(Change<Pod>),
     /// Owners of pods, of one of four kinds.
-    Owners(Kind, Change<ObjectMeta>),
+    Owners(Kind, Change<Owner>),
     /// NetIPAllocations.
     Allocations(Change<NetIPAllocation>),
     /// FloatingIPPools.
     Pools(Change<FloatingIPPool>),
     /// NodeDNSRecordSets.
     RecordSets(Change<NodeDNSRecordSet>),
-    /// A watch has failed. The cache of this kind is incomplete until the next relist.
+    /// A list of a kind begins. Its pods have at least the labels of this version of [`Needed`].
+    Listing(Kind, u64),
+    /// Some nodes of the list.
+    NodesInList(VecDeque<Decoded<SlimNode>>),
+    /// Some pods of the list.
+    PodsInList(VecDeque<Decoded<Pod>>),
+    /// The list of a kind that was requested at this time is complete. Nodes and pods that were not in it are gone.
+    Listed(Kind, Instant),
+    /// No object needs a kind any more, so it is not watched.
+    Unwatched(Kind),
+    /// A watch has failed. The cache of this kind is incomplete until the next list.
     Unsure(Kind),
     /// The cluster does not have this kind.
     Absent(Kind),
 }
 
-/// Starts the watches. They stop when the returned `Tasks` are dropped.
-pub fn start(client: &Client, to: &mpsc::UnboundedSender<Observed>) -> Tasks<()> {
-    let mut tasks = Tasks::default();
-    spawn(&mut tasks, client, to, Kind::Nodes, Observed::Nodes);
-    spawn(&mut tasks, client, to, Kind::Pods, Observed::Pods);
-    spawn(&mut tasks, client, to, Kind::Deployments, owners::<Deployment>(Kind::Deployments));
-    spawn(&mut tasks, client, to, Kind::StatefulSets, owners::<StatefulSet>(Kind::StatefulSets));
-    spawn(&mut tasks, client, to, Kind::DaemonSets, owners::<DaemonSet>(Kind::DaemonSets));
-    spawn(&mut tasks, client, to, Kind::ReplicaSets, owners::<ReplicaSet>(Kind::ReplicaSets));
-    spawn(&mut tasks, client, to, Kind::NetIPAllocations, Observed::Allocations);
-    spawn(&mut tasks, client, to, Kind::FloatingIPPools, Observed::Pools);
-    spawn(&mut tasks, client, to, Kind::NodeDNSRecordSets, Observed::RecordSets);
-    tasks
+impl Observed {
+    /// The kind whose pending relist this event ends: the list is complete, or can't be made now.
+    pub(crate) fn answers_relist(&self) -> Option<Kind> {
+        match self {
+            Self::Listed(kind, _) | Self::Unsure(kind) | Self::Absent(kind) | Self::Unwatched(kind) => {
+                Some(*kind)
+            }
+            _ => None,
+        }
+    }
 }
 
-/// Of owners of pods, only the metadata is read.
-fn owners<K>(kind: Kind) -> impl Fn(Change<PartialObjectMeta<K>>) -> Observed + Copy {
-    move |change| Observed::Owners(kind, change.map(|owner| owner.metadata))
+/// The watches. They stop when this is dropped.
+pub struct Watches {
+    tasks: Tasks<Ended>,
 }
 
-fn spawn<K>(
-    tasks: &mut Tasks<()>,
-    client: &Client,
-    to: &mpsc::UnboundedSender<Observed>,
-    kind: Kind,
-    seen: impl Fn(Change<K>) -> Observed + Copy + Send + Sync + 'static,
-) where
-    K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
-    K::DynamicType: Default,
-{
-    let (api, to) = (Api::<Decoded<K>>::all(client.clone()), to.clone());
-    let was_absent = AtomicBool::new(false);
-    let convert = move |event| {
-        let is_absent =
-            kind.may_be_absent() && matches!(&event, WatchEvent::Lost(error) if is_not_found(error));
-        let is_new = !was_absent.swap(is_absent, Ordering::Relaxed);
-        match event {
-            WatchEvent::Changed(change) => seen(change),
-            WatchEvent::Lost(_) if plan::sabotaged!(FailedWatchReadAsEmpty) => seen(Change::All(Vec::new())),
-            WatchEvent::Lost(_) if is_absent => {
-                if is_new {
-                    tracing::warn!(?kind, "the cluster does not have this kind");
+/// The receiver of the watches.
+pub struct Inbox {
+    /// What the watches bring.
+    pub(crate) events: mpsc::UnboundedReceiver<Observed>,
+    /// Requests relists.
+    pub(crate) relists: Relists<Kind>,
+    /// Says what the watches have to bring.
+    pub(crate) needed: watch::Sender<Needed>,
+}
+
+impl Watches {
+    /// Starts the watches.
+    pub fn start(clients: &Clients) -> (Self, Inbox) {
+        let (to, events) = mpsc::unbounded_channel();
+        let needed = watch::Sender::new(Needed::default());
+        let (mut tasks, relists) = (Tasks::default(), Relists::new(Kind::ALL));
+        let mut start = Starter { tasks: &mut tasks, relists: &relists, clients, needed: &needed, to };
+        let nodes = Receives { change: Observed::Nodes, part: Some(Observed::NodesInList) };
+        start.watch(Kind::Nodes, SlimNode::reduced, nodes);
+        let mut reader = PodReader::new(needed.subscribe());
+        let pods = Receives { change: Observed::Pods, part: Some(Observed::PodsInList) };
+        start.watch(Kind::Pods, move |pod: SlimPod| reader.read(&pod), pods);
+        start.watch_owners::<Deployment>(Kind::Deployments);
+        start.watch_owners::<StatefulSet>(Kind::StatefulSets);
+        start.watch_owners::<DaemonSet>(Kind::DaemonSets);
+        start.watch_owners::<ReplicaSet>(Kind::ReplicaSets);
+        start.watch_whole(Kind::NetIPAllocations, |object| object, Observed::Allocations);
+        start.watch_whole(Kind::FloatingIPPools, |object| object, Observed::Pools);
+        start.watch_whole(Kind::NodeDNSRecordSets, |object| object, Observed::RecordSets);
+        (Self { tasks }, Inbox { events, relists, needed })
+    }
+
+    /// Waits until a watch ends, which it does only if it can't continue.
+    pub async fn ended(&mut self) -> Ended {
+        match self.tasks.next().await {
+            Some(Ok(ended)) => ended,
+            Some(Err(_)) | None => std::future::pending().await,
+        }
+    }
+}
+
+/// Makes an event of a part of a list.
+type FromPart<L> = fn(VecDeque<Decoded<L>>) -> Observed;
+
+/// How the events of a kind are forwarded.
+struct Receives<C, L> {
+    change: C,
+    /// For kinds whose lists are forwarded in parts.
+    part: Option<FromPart<L>>,
+}
+
+struct Starter<'a> {
+    tasks: &'a mut Tasks<Ended>,
+    relists: &'a Relists<Kind>,
+    clients: &'a Clients,
+    needed: &'a watch::Sender<Needed>,
+    to: mpsc::UnboundedSender<Observed>,
+}
+
+impl Starter<'_> {
+    /// Watches owners of pods. Only their metadata is read.
+    fn watch_owners<K>(&mut self, kind: Kind)
+    where
+        PartialObjectMeta<K>: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+        <PartialObjectMeta<K> as Resource>::DynamicType: Default + Send + Sync,
+        K: Send + Sync + 'static,
+    {
+        let keep = |owner: PartialObjectMeta<K>| Owner::from(owner.metadata);
+        self.watch_whole(kind, keep, move |change| Observed::Owners(kind, change));
+    }
+
+    /// Watches a kind whose lists are forwarded as a whole.
+    fn watch_whole<K, L>(
+        &mut self,
+        kind: Kind,
+        keep: impl FnMut(K) -> L + Send + 'static,
+        change: impl Fn(Change<L>) -> Observed + Copy + Send + Sync + 'static,
+    ) where
+        K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+        K::DynamicType: Default + Send + Sync,
+        L: Send + 'static,
+    {
+        self.watch(kind, keep, Receives { change, part: None });
+    }
+
+    /// Watches a kind while it is needed.
+    fn watch<K, L>(
+        &mut self,
+        kind: Kind,
+        keep: impl FnMut(K) -> L + Send + 'static,
+        receives: Receives<impl Fn(Change<L>) -> Observed + Copy + Send + Sync + 'static, L>,
+    ) where
+        K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+        K::DynamicType: Default + Send + Sync,
+        L: Send + 'static,
+    {
+        let (clients, to) = (self.clients.clone(), self.to.clone());
+        let (mut needed, mut dropped) = (self.needed.subscribe(), self.needed.subscribe());
+        let relist = self.relists.of(kind);
+        // The index ignores older versions of our own kinds, because the response to a write can come before its event.
+        let (in_parts, ignores_older) = (receives.part.is_some(), kind.is_ours());
+        let mut reading = Reading { annotations: kind.annotations(), keep, in_parts, ignores_older };
+        self.tasks.spawn(async move {
+            let was_absent = AtomicBool::new(false);
+            let for_list = needed.clone();
+            let convert = |event| {
+                let is_absent =
+                    kind.may_be_absent() && matches!(&event, WatchEvent::Lost(error) if is_not_found(error));
+                if let WatchEvent::Listing = event {
+                    return Some(Observed::Listing(kind, for_list.borrow().version));
                 }
-                Observed::Absent(kind)
+                let is_new = !was_absent.swap(is_absent, Ordering::Relaxed);
+                Some(match event {
+                    WatchEvent::Listing => return None,
+                    WatchEvent::Part(part) => receives.part?(part.into()),
+                    WatchEvent::Changed(change) => (receives.change)(change),
+                    WatchEvent::Listed(began) => Observed::Listed(kind, began),
+                    WatchEvent::Lost(_) if plan::sabotaged!(FailedWatchReadAsEmpty) => {
+                        (receives.change)(Change::All(Vec::new()))
+                    }
+                    WatchEvent::Lost(_) if is_absent => {
+                        if is_new {
+                            tracing::warn!(?kind, "the cluster does not have this kind");
+                        }
+                        Observed::Absent(kind)
+                    }
+                    WatchEvent::Lost(error) => {
+                        tracing::warn!(?kind, %error, "a watch failed");
+                        Observed::Unsure(kind)
+                    }
+                })
+            };
+            let (resource, mut newest) = (K::DynamicType::default(), 0);
+            loop {
+                if needed.wait_for(|needed| needed.has(kind)).await.is_err() {
+                    return Ended::ReceiverGone;
+                }
+                let followed = async {
+                    loop {
+                        match follow(&clients, &resource, &mut reading, &relist, &mut newest, &to, &convert)
+                            .await
+                        {
+                            Ended::NotServed => tokio::time::sleep(SERVED_CHECK_EVERY).await,
+                            ended @ (Ended::Restored | Ended::ReceiverGone) => return ended,
+                        }
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    needed = dropped.wait_for(|needed| !needed.has(kind)) => {
+                        if needed.is_err() || to.send(Observed::Unwatched(kind)).is_err() {
+                            return Ended::ReceiverGone;
+                        }
+                    }
+                    ended = followed => return ended,
+                }
             }
-            WatchEvent::Lost(error) => {
-                tracing::warn!(?kind, %error, "a watch failed");
-                Observed::Unsure(kind)
-            }
-        }
-    };
-    // A watcher that resumes after an error sends nothing until something changes. So a failed watcher is replaced by a
-    // new one, whose relist shows that the cache is complete again.
-    tasks.spawn(async move {
-        while follow(api.clone(), &to, &convert).await {
-            tokio::time::sleep(WATCH_RETRY).await;
-        }
-    });
+        });
+    }
 }

@@ -90,6 +90,10 @@ impl<K: Resource> Resource for Decoded<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
+    fn metadata_api() -> bool {
+        K::metadata_api()
+    }
+
     fn kind(of: &Self::DynamicType) -> Cow<'_, str> {
         K::kind(of)
     }
@@ -234,6 +238,11 @@ impl Undecodable {
     }
 }
 
+/// Whether two objects are the same version of the same object. Most objects in a list are known already.
+pub(crate) fn is_same_version(one: &ObjectMeta, two: &ObjectMeta) -> bool {
+    one.resource_version.is_some() && one.resource_version == two.resource_version && one.uid == two.uid
+}
+
 /// A change of the objects of a kind.
 #[derive(Debug)]
 pub enum Change<K> {
@@ -246,6 +255,11 @@ pub enum Change<K> {
 }
 
 impl<K> Change<K> {
+    /// Whether it contains all objects.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Self::All(_))
+    }
+
     /// Converts the decoded objects.
     pub fn map<L>(self, change: impl Fn(K) -> L) -> Change<L> {
         match self {
@@ -326,20 +340,38 @@ impl<T> Default for Register<T> {
 }
 
 impl<T: Copy + Ord> Register<T> {
-    /// Applies a change of a kind.
-    pub fn observe<K>(&mut self, kind: T, change: &Change<K>, metadata: impl Fn(&K) -> &ObjectMeta) {
-        let key_of = |one: &Decoded<K>| match one {
-            Decoded::Object(object) => key(kind, metadata(object)),
-            Decoded::Undecodable(undecodable) => key(kind, &undecodable.metadata),
-        };
+    /// Applies a change of a kind. `names` returns the namespace and the name of an object.
+    pub fn observe<K>(&mut self, kind: T, change: &Change<K>, names: impl Fn(&K) -> (&str, &str)) {
         match change {
             Change::All(all) => {
-                let present: BTreeSet<_> = all.iter().map(key_of).collect();
+                let present: BTreeSet<_> = all.iter().map(|one| key_of(kind, one, &names)).collect();
                 self.entries.retain(|key, _| key.0 != kind || present.contains(key));
-                all.iter().for_each(|one| self.set(key_of(one), one));
+                all.iter().for_each(|one| self.observe_one(kind, one, &names));
             }
-            Change::Applied(one) => self.set(key_of(one), one),
-            Change::Deleted(gone) => _ = self.entries.remove(&key(kind, gone)),
+            Change::Applied(one) => self.observe_one(kind, one, names),
+            Change::Deleted(gone) => {
+                let (namespace, name) = names_of(gone);
+                self.remove(kind, namespace, name);
+            }
+        }
+    }
+
+    /// Processes an object that was read.
+    pub fn observe_one<K>(&mut self, kind: T, one: &Decoded<K>, names: impl Fn(&K) -> (&str, &str)) {
+        if matches!(one, Decoded::Undecodable(_)) || !self.entries.is_empty() {
+            self.set(key_of(kind, one, names), one);
+        }
+    }
+
+    /// Forgets the objects of a kind.
+    pub fn forget(&mut self, kind: T) {
+        self.entries.retain(|key, _| key.0 != kind);
+    }
+
+    /// Processes the deletion of an object.
+    pub fn remove(&mut self, kind: T, namespace: &str, name: &str) {
+        if !self.entries.is_empty() {
+            self.entries.remove(&(kind, namespace.to_owned(), name.to_owned()));
         }
     }
 
@@ -391,9 +423,17 @@ impl<T: Copy + Ord> Register<T> {
     }
 }
 
-fn key<T>(kind: T, metadata: &ObjectMeta) -> (T, String, String) {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    (kind, text(&metadata.namespace), text(&metadata.name))
+/// The namespace and the name of an object.
+pub fn names_of(metadata: &ObjectMeta) -> (&str, &str) {
+    (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
+}
+
+fn key_of<T, K>(kind: T, one: &Decoded<K>, names: impl Fn(&K) -> (&str, &str)) -> (T, String, String) {
+    let (namespace, name) = match one {
+        Decoded::Object(object) => names(object),
+        Decoded::Undecodable(undecodable) => names_of(&undecodable.metadata),
+    };
+    (kind, namespace.to_owned(), name.to_owned())
 }
 
 #[cfg(test)]
@@ -404,7 +444,7 @@ mod tests {
     use kube::core::{ObjectList, WatchEvent};
     use serde_json::{Value, json};
 
-    use crate::addresses::watch::SlimNode;
+    use crate::addresses::slim::SlimNode;
     use crate::vips::watch::Cluster;
 
     fn undecodable<K: DeserializeOwned + std::fmt::Debug>(json: &str) -> Undecodable {
@@ -523,7 +563,7 @@ mod tests {
     fn the_register_forgets_fixed_and_deleted_objects() {
         let mut register = Register::default();
         let mut observe = |kind, change| {
-            register.observe(kind, &change, NetIPAllocation::meta);
+            register.observe(kind, &change, |object: &NetIPAllocation| names_of(object.meta()));
             let all =
                 [1, 2].map(|kind| register.of(kind).map(|(_, name)| name.to_owned()).collect::<Vec<_>>());
             all.concat()
@@ -541,7 +581,8 @@ mod tests {
     async fn each_version_is_reported_once_and_at_most_once_a_minute() {
         let mut register = Register::default();
         let mut reports = |version: &str| {
-            register.observe(1, &Change::All(vec![read("a", version, false)]), NetIPAllocation::meta);
+            register
+                .observe(1, &Change::All(vec![read("a", version, false)]), |object| names_of(object.meta()));
             register.due(Instant::now()).len()
         };
         assert_eq!([reports("1"), reports("1"), reports("2")], [1, 0, 0]);

@@ -59,7 +59,8 @@ pub fn fenced(service: HttpService, fence: Arc<Fence>) -> HttpService {
                 return service.ready().await?.call(request).await;
             }
             let service = service.ready().await?;
-            let left = fence.remaining().ok_or("not sent: the lease is no longer valid")?;
+            let left =
+                fence.remaining().ok_or("request not sent: the lease of this replica is no longer valid")?;
             match tokio::time::timeout(left, service.call(request)).await {
                 Ok(answer) => answer,
                 Err(_) => Err(BoxError::from("canceled: the lease is about to expire")),

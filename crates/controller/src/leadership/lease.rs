@@ -1,9 +1,9 @@
 //! Leader election by a Lease, with client-go's semantics.
 //!
-//! In: a separate client with hard timeouts and no silent retries. Out: whether this process leads, its epoch, and a
-//! fence that is open while it leads. A candidate measures the expiry of another leader's Lease with its own clock,
-//! from when it saw the Lease change. It never compares the clocks of two machines. Every write names the version that
-//! was read.
+//! In: a separate client with hard timeouts and no silent retries, and a watch of the Lease. Out: whether this process
+//! leads, its epoch, and a fence that is open while it leads. While the watch shows renewals, a candidate reads the
+//! Lease only when it may take it. It measures the expiry of another leader's Lease with its own clock, from when it
+//! saw the Lease change. It never compares the clocks of two machines. Every write names the version that was read.
 //!
 //! A leader that could not renew the Lease in time has lost it. [`Candidate::keep`] then returns, and the process must
 //! end.
@@ -20,20 +20,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
-use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use plan::leadership::{Gained, Sighting, candidacy};
 use plan::{Epoch, NodeName};
 
 use super::clock::Clock;
 use super::fence::Fence;
+use super::lease_watch::{LeaseWatch, Shown, Version, holder};
+use crate::kubernetes::watch::version;
 
 /// The pause between two attempts to acquire or renew the lease.
 pub const RETRY: Duration = Duration::from_secs(2);
+
+/// How often a candidate checks whether the lease has expired.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
+
+/// A candidate reads a lease that it has not seen change for this long, because its watch may be silent. The holder
+/// renews it more often.
+const READ_AFTER: Duration = Duration::from_secs(6);
+
+/// A leader reads FLIPOP's lease if its watch has shown nothing for this long.
+const READ_FLIPOP_AFTER: Duration = Duration::from_secs(30);
 
 /// The lease of FLIPOP's leader.
 pub const FLIPOP_LEASE: &str = "floating-ip-pool-controller-leader-election";
@@ -68,6 +78,11 @@ pub struct Candidate {
     api: Api<Lease>,
     /// The Leases in FLIPOP's namespace. None if the controller does not do FLIPOP's work.
     flipop_api: Option<Api<Lease>>,
+    /// The watch of the lease. A leader needs none.
+    watch: Option<LeaseWatch>,
+    flipop_watch: Option<LeaseWatch>,
+    /// For watches, which may be silent for long.
+    watches: Client,
     name: String,
     identity: String,
     duration: Duration,
@@ -75,19 +90,90 @@ pub struct Candidate {
     fence: Arc<Fence>,
     /// The epoch of this process, once it leads.
     epoch: Option<Epoch>,
-    /// The lease as last seen, and when this process saw it change.
-    seen: Option<(Lease, Duration)>,
-    /// FLIPOP's lease as last seen, and when this process saw it change.
-    flipop: Option<(Lease, Duration)>,
+    lease: Known,
+    flipop: Known,
+    /// Whether the log says that FLIPOP leads.
+    is_flipop_reported: bool,
     /// Whether FLIPOP has led since the start of this process. Its last request may still be in flight.
     has_stood_by: bool,
 }
 
+/// A lease as this process knows it.
+#[derive(Default)]
+struct Known {
+    /// The newest version, and when this process saw it first.
+    present: Option<(Lease, Duration)>,
+    /// The `resourceVersion` up to which changes are known. A watch may show older ones.
+    version: u64,
+    /// When the lease was last read, or its watch last showed something new.
+    checked: Duration,
+}
+
+impl Known {
+    /// Records a lease that was read. A read is never outdated, so a lower version means that etcd was restored.
+    fn record_read(&mut self, lease: Option<&Lease>, now: Duration) {
+        self.checked = now;
+        let Some(lease) = lease else {
+            // What was seen before the deletion does not count.
+            self.present = None;
+            return;
+        };
+        let is_known = |(known, _): &(Lease, Duration)| {
+            known.metadata.resource_version == lease.metadata.resource_version
+        };
+        if !self.present.as_ref().is_some_and(is_known) {
+            self.present = Some((lease.clone(), now));
+        }
+        self.version = version(&lease.metadata);
+    }
+
+    /// Records what a watch shows.
+    fn record_shown(&mut self, shown: &Shown, now: Duration) {
+        let (Version::Present(lease) | Version::Deleted(lease)) = &shown.version else { return };
+        if version(&lease.metadata) <= self.version {
+            return;
+        }
+        (self.version, self.checked) = (version(&lease.metadata), now);
+        let is_deleted = matches!(shown.version, Version::Deleted(_));
+        self.present = (!is_deleted).then(|| (Lease::clone(lease), now));
+    }
+
+    /// The lease as its holder last renewed it.
+    fn sighting(&self) -> Option<Sighting<'_>> {
+        self.present.as_ref().map(|(lease, since)| sighting(lease, *since))
+    }
+
+    /// Whether a holder leads, by the lease's own duration.
+    fn leads(&self, now: Duration) -> bool {
+        let leads = |(lease, since): &(Lease, Duration)| {
+            !holder(lease).is_empty() && now < since.saturating_add(lasts(lease))
+        };
+        self.present.as_ref().is_some_and(leads)
+    }
+}
+
+/// Logs that this process stops leading because FLIPOP leads.
+fn report_conflict() {
+    tracing::error!(lease = FLIPOP_LEASE, "stopping because FLIPOP leads too: scale FLIPOP to zero");
+}
+
 impl Candidate {
-    /// Creates a candidate for the lease in the options.
-    pub fn new(client: Client, options: Options, clock: Arc<dyn Clock>, fence: Arc<Fence>) -> Self {
+    /// Creates a candidate for the lease in the options. `watches` is a client for watches, which may be silent for
+    /// long.
+    pub fn new(
+        client: Client,
+        watches: Client,
+        options: Options,
+        clock: Arc<dyn Clock>,
+        fence: Arc<Fence>,
+    ) -> Self {
         let Options { identity, lease: (namespace, name), duration, flipop_namespace } = options;
+        let watch_flipop =
+            |namespace: &String| LeaseWatch::start(Api::namespaced(watches.clone(), namespace), FLIPOP_LEASE);
         Self {
+            watch: None,
+            flipop_watch: flipop_namespace.as_ref().map(watch_flipop),
+            watches,
             flipop_api: flipop_namespace.map(|namespace| Api::namespaced(client.clone(), &namespace)),
             api: Api::namespaced(client, &namespace),
             name,
@@ -96,67 +182,116 @@ impl Candidate {
             clock,
             fence,
             epoch: None,
-            seen: None,
-            flipop: None,
+            lease: Known::default(),
+            flipop: Known::default(),
+            is_flipop_reported: false,
             has_stood_by: false,
         }
     }
 
     /// Waits until this process has the lease.
     pub async fn win(&mut self) -> Gained {
-        let config = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
-        let changes = watcher(self.api.clone(), config);
-        futures::pin_mut!(changes);
+        let api = Api::namespaced(self.watches.clone(), self.api.namespace().unwrap_or_default());
+        self.watch = Some(LeaseWatch::start(api, &self.name));
         loop {
             match self.try_win().await {
-                Ok(Some(gained)) => return gained,
-                Ok(None) => {}
-                Err(error) => tracing::warn!(%error, "failed to acquire the lease"),
-            }
-            // The watch shows a release at once, without waiting for the next attempt.
-            let changed = async {
-                if !matches!(changes.next().await, Some(Ok(_))) {
+                Ok(Some(gained)) => {
+                    self.watch = None;
+                    return gained;
+                }
+                Ok(None) => self.wait_for_chance().await,
+                Err(error) => {
+                    tracing::warn!(%error, "failed to acquire the lease");
                     tokio::time::sleep(RETRY).await;
                 }
-            };
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = tokio::time::sleep(RETRY) => {}
             }
         }
     }
 
-    /// Whether a FLIPOP in the same namespace leads.
-    async fn flipop_leads(&mut self) -> Result<bool> {
-        let Some(flipop_api) = &self.flipop_api else { return Ok(false) };
-        let Some(lease) = flipop_api.get_opt(FLIPOP_LEASE).await? else {
-            self.flipop = None;
-            return Ok(false);
-        };
+    /// Waits until this process may take the lease, as far as it knows, or until it has to read a lease again.
+    async fn wait_for_chance(&mut self) {
+        loop {
+            self.note_shown();
+            let now = self.clock.since_boot();
+            let is_free = candidacy(self.lease.sighting(), &self.identity, self.duration, now).is_some();
+            // The lease that keeps this process from leading. Its holder renews it often.
+            let (blocks, is_watched) = match self.flipop.leads(now) {
+                true => (&self.flipop, is_working(&mut self.flipop_watch)),
+                false if is_free => return,
+                false => (&self.lease, is_working(&mut self.watch)),
+            };
+            let longest = if is_watched { READ_AFTER } else { RETRY };
+            if now >= blocks.checked.saturating_add(longest) {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = changed(&mut self.watch) => {}
+                () = changed(&mut self.flipop_watch) => {}
+                () = tokio::time::sleep(CHECK_EVERY) => {}
+            }
+        }
+    }
+
+    /// Records what the watches show.
+    fn note_shown(&mut self) {
         let now = self.clock.since_boot();
-        let is_first = self.flipop.is_none();
-        let changed_at = note(&mut self.flipop, &lease, now);
-        let leads = !holder(&lease).is_empty() && now < changed_at.saturating_add(lasts(&lease));
-        self.has_stood_by |= leads;
-        if leads && is_first {
+        if let Some(watch) = &mut self.watch {
+            self.lease.record_shown(&watch.shown(), now);
+        }
+        if let Some(watch) = &mut self.flipop_watch {
+            let shown = watch.shown();
+            self.has_stood_by |= shown.had_holder;
+            self.flipop.record_shown(&shown, now);
+            self.report_flipop(now);
+        }
+    }
+
+    /// Reads the lease of a FLIPOP in the same namespace. Returns whether FLIPOP leads.
+    async fn read_flipop(&mut self) -> Result<bool> {
+        let Some(flipop_api) = &self.flipop_api else { return Ok(false) };
+        let lease = flipop_api.get_opt(FLIPOP_LEASE).await?;
+        let now = self.clock.since_boot();
+        self.flipop.record_read(lease.as_ref(), now);
+        Ok(self.report_flipop(now))
+    }
+
+    /// Whether FLIPOP leads, as far as this process knows. Logs it once.
+    fn report_flipop(&mut self, now: Duration) -> bool {
+        let leads = self.flipop.leads(now);
+        if leads && !std::mem::replace(&mut self.is_flipop_reported, true) {
+            let holder = self.flipop.present.as_ref().map(|(lease, _)| holder(lease)).unwrap_or_default();
             tracing::warn!(
                 lease = FLIPOP_LEASE,
-                holder = holder(&lease),
+                holder,
                 "standing by while FLIPOP leads: scale FLIPOP to zero"
             );
         }
-        Ok(leads)
+        self.is_flipop_reported &= leads;
+        self.has_stood_by |= leads;
+        leads
+    }
+
+    /// Waits until a watch shows that FLIPOP leads. Never returns if this controller does not do FLIPOP's work.
+    async fn until_flipop_leads(&mut self) {
+        loop {
+            self.note_shown();
+            if self.flipop.leads(self.clock.since_boot()) {
+                return;
+            }
+            changed(&mut self.flipop_watch).await;
+        }
     }
 
     async fn try_win(&mut self) -> Result<Option<Gained>> {
-        if self.flipop_leads().await? {
+        if self.read_flipop().await? {
             return Ok(None);
         }
         let lease = self.api.get_opt(&self.name).await?;
         let now = self.clock.since_boot();
-        let seen = lease.as_ref().map(|lease| sighting(lease, note(&mut self.seen, lease, now)));
-        let Some(gained) = candidacy(seen, &self.identity, self.duration, now) else { return Ok(None) };
+        self.lease.record_read(lease.as_ref(), now);
+        let gained = candidacy(self.lease.sighting(), &self.identity, self.duration, now);
+        let Some(gained) = gained else { return Ok(None) };
         let written = match lease {
             None => self.api.create(&PostParams::default(), &self.record(Lease::default(), 0)).await?,
             Some(lease) => {
@@ -197,17 +332,18 @@ impl Candidate {
     /// Records a successful write. The lease is valid for its duration, counted from the start of that request.
     fn renewed(&mut self, lease: Lease, began: Duration) {
         self.fence.open_until(began.saturating_add(self.duration));
-        self.seen = Some((lease, began));
+        self.lease.present = Some((lease, began));
     }
 
     /// The epoch in the lease.
     pub fn last_epoch(&self) -> Epoch {
-        self.seen.as_ref().and_then(|(lease, _)| epoch(lease)).unwrap_or_default()
+        self.lease.present.as_ref().and_then(|(lease, _)| epoch(lease)).unwrap_or_default()
     }
 
     /// Whether a pod on this node handed the lease over, and no pod has led since.
     pub fn was_handed_over_from(&self, node: &NodeName) -> bool {
-        let annotations = self.seen.as_ref().and_then(|(lease, _)| lease.metadata.annotations.as_ref());
+        let annotations =
+            self.lease.present.as_ref().and_then(|(lease, _)| lease.metadata.annotations.as_ref());
         annotations.and_then(|all| all.get(HANDED_OVER_ANNOTATION)).is_some_and(|from| from == node.as_str())
     }
 
@@ -234,15 +370,20 @@ impl Candidate {
         while self.clock.since_boot() < last.saturating_add(deadline) {
             // The pause is first, because the lease was written just before this call. A canceled renewal would leave
             // its version unknown.
-            tokio::time::sleep(self.pause()).await;
+            if tokio::time::timeout(self.pause(), self.until_flipop_leads()).await.is_ok() {
+                report_conflict();
+                break;
+            }
             match self.renew().await {
                 Ok(()) => {
                     last = self.clock.since_boot();
-                    if matches!(self.flipop_leads().await, Ok(true)) {
-                        tracing::error!(
-                            lease = FLIPOP_LEASE,
-                            "stopping because FLIPOP leads too: scale FLIPOP to zero"
-                        );
+                    let is_due = last >= self.flipop.checked.saturating_add(READ_FLIPOP_AFTER);
+                    if is_due || !is_working(&mut self.flipop_watch) {
+                        // After a failure, the next renewal is followed by another try.
+                        _ = self.read_flipop().await;
+                    }
+                    if self.flipop.leads(self.clock.since_boot()) {
+                        report_conflict();
                         break;
                     }
                 }
@@ -271,7 +412,10 @@ impl Candidate {
             let spec = lease.spec.clone().unwrap_or_default();
             (spec.holder_identity, spec.lease_transitions)
         };
-        match &mut self.seen {
+        match &mut self.lease.present {
+            // A lower version means that etcd was restored from a copy. So etcd may have lost changes that this process
+            // knows.
+            Some((known, _)) if version(&known.metadata) > version(&found.metadata) => true,
             Some((known, _)) if claim(known) == claim(&found) => {
                 *known = found;
                 false
@@ -281,7 +425,7 @@ impl Candidate {
     }
 
     async fn renew(&mut self) -> Result<()> {
-        let (lease, _) = self.seen.as_ref().context("no lease to renew")?;
+        let (lease, _) = self.lease.present.as_ref().context("no lease to renew")?;
         let began = self.clock.since_boot();
         let mut renewed = lease.clone();
         if let Some(spec) = &mut renewed.spec {
@@ -309,7 +453,7 @@ impl Candidate {
         if self.is_lost().await {
             return Ok(());
         }
-        let (lease, _) = self.seen.as_ref().context("no lease to release")?;
+        let (lease, _) = self.lease.present.as_ref().context("no lease to release")?;
         let mut released = lease.clone();
         let annotations = released.metadata.annotations.get_or_insert_default();
         annotations.extend(handed_over_from.map(|node| (HANDED_OVER_ANNOTATION.into(), node.to_string())));
@@ -329,15 +473,17 @@ fn sighting(lease: &Lease, since: Duration) -> Sighting<'_> {
     Sighting { holder: holder(lease), is_released, lasts: lasts(lease), since }
 }
 
-/// Records a lease, and returns when this process saw its last change.
-fn note(seen: &mut Option<(Lease, Duration)>, lease: &Lease, now: Duration) -> Duration {
-    match seen {
-        Some((known, at)) if known.metadata.resource_version == lease.metadata.resource_version => *at,
-        _ => {
-            *seen = Some((lease.clone(), now));
-            now
-        }
+/// Waits until a watch shows something new. Never returns without a watch.
+async fn changed(watch: &mut Option<LeaseWatch>) {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
     }
+}
+
+/// Whether a watch works.
+fn is_working(watch: &mut Option<LeaseWatch>) -> bool {
+    watch.as_mut().is_some_and(|watch| watch.shown().works)
 }
 
 /// The epoch of the last leader.
@@ -353,11 +499,6 @@ fn annotation(lease: &Lease, name: &str) -> Option<i32> {
 /// The number of transitions of a lease.
 fn transitions(lease: &Lease) -> i32 {
     lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0)
-}
-
-/// The holder of a lease. Empty if it has none.
-fn holder(lease: &Lease) -> &str {
-    lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
 
 /// The duration of a lease.

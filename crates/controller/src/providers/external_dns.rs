@@ -53,7 +53,9 @@ impl ExternalDns {
         let found = self.get(name, object).await?;
         change.check(&found.as_ref().map(|found| set(found, name)).unwrap_or_default())?;
         if self.fence.remaining().is_none() {
-            return Err(DriverError::Unavailable("not sent: the lease is no longer valid".into()));
+            return Err(DriverError::Unavailable(
+                "request not sent: the lease of this replica is no longer valid".into(),
+            ));
         }
         match (found, &new.owner) {
             (Some(found), None) => {

@@ -113,7 +113,7 @@ impl Clouds {
         }
     }
 
-    /// Makes a listing of a scope due now, or after its pause if the last one failed.
+    /// Schedules a new listing of a scope: immediately, or after the backoff if the last listing failed.
     pub fn forget(&mut self, scope: &Scope) {
         if let Some(asked) = self.scopes.get_mut(scope) {
             asked.is_too_early |= asked.is_in_flight;

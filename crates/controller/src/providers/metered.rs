@@ -217,7 +217,16 @@ impl MeteredRecords {
     ) -> Result<T, DriverError> {
         let began = Instant::now();
         let answer = answer.await;
-        self.metrics.record_call(self.provider.name(), call, Some(object), answer.is_ok(), began.elapsed());
+        // A request that was not sent is no call.
+        if !matches!(answer, Err(DriverError::NotSent(_))) {
+            self.metrics.record_call(
+                self.provider.name(),
+                call,
+                Some(object),
+                answer.is_ok(),
+                began.elapsed(),
+            );
+        }
         answer
     }
 }

@@ -51,7 +51,9 @@ pub async fn while_leading<T>(
 ) -> Result<T, kube::Error> {
     match fence.remaining() {
         Some(_) => change.await,
-        None => Err(kube::Error::Service("not sent: the lease is no longer valid".into())),
+        None => {
+            Err(kube::Error::Service("request not sent: the lease of this replica is no longer valid".into()))
+        }
     }
 }
 

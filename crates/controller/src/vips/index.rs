@@ -13,13 +13,15 @@ use kube::core::{ApiResource, ObjectMeta};
 use kube::{Resource, ResourceExt};
 use plan::vips::{self, Count, Key, PoolRef, Role, World};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::conditions;
 use super::names::{CLASS, INGRESS_ENABLED, INGRESS_VIP, PAUSED, PRIORITY, ROLE, STATUS, VARIABLE};
 use super::watch::{
     Address, Addresses, Claim, Class, Cluster, ClusterSpec, Endpoint, Kind, Lenient, Observed, Pool, Topology,
 };
-use crate::kubernetes::decode::{Change, Decoded, Register, Settled, Undecodable};
+use crate::kubernetes::decode::{Change, Decoded, Register, Settled, Undecodable, names_of};
+use crate::kubernetes::freshness::Freshness;
 use crate::kubernetes::watch::version;
 
 /// The data of a Cluster that writes need and the planner does not.
@@ -42,7 +44,7 @@ pub struct Tracked {
 pub struct Index {
     /// The input of the planner.
     pub world: World,
-    /// What writes need of each Cluster.
+    /// The data of each Cluster that the controller needs for its writes.
     pub clusters: BTreeMap<Key, Tracked>,
     /// The UID and version of each claim, as preconditions of its deletion.
     pub claims: BTreeMap<Key, ObjectMeta>,
@@ -55,6 +57,8 @@ pub struct Index {
     absent: BTreeSet<Kind>,
     /// Kinds that the apiserver has served at some time.
     ever_served: BTreeSet<Kind>,
+    /// How recent the known objects of each kind are.
+    freshness: BTreeMap<Kind, Freshness>,
 }
 
 impl Index {
@@ -64,9 +68,25 @@ impl Index {
         Kind::ALL.into_iter().all(|kind| self.absent.contains(&kind) || is_known(kind))
     }
 
+    /// The kinds that decide whether a VIP is free, and whose watch has been silent for a while.
+    pub fn silent(&self) -> BTreeSet<Kind> {
+        let now = Instant::now();
+        let is_silent = |kind: &Kind| {
+            let is_silent = |freshness: &Freshness| freshness.is_silent(now);
+            !self.incomplete.contains_key(kind) && self.freshness.get(kind).is_some_and(is_silent)
+        };
+        [Kind::Clusters, Kind::Claims, Kind::Addresses].into_iter().filter(is_silent).collect()
+    }
+
     /// Applies an event. Ignores queries, which the reconciler answers.
     pub fn observe(&mut self, seen: Observed) {
+        if let Some(kind) = seen.changed_kind() {
+            self.freshness.entry(kind).or_default().heard(Instant::now());
+        }
         match seen {
+            Observed::Listed(kind, began) => {
+                self.freshness.entry(kind).or_default().listed(began, Instant::now());
+            }
             Observed::Clusters(change) => self.observe_clusters(change),
             Observed::Classes(change) => {
                 self.set_complete(Kind::Classes);
@@ -151,7 +171,7 @@ impl Index {
 
     /// Records the objects of a kind that can't be decoded, and returns all of them.
     fn note<K: Resource>(&mut self, kind: Kind, change: &Change<K>) -> BTreeSet<Key> {
-        self.undecodable.observe(kind, change, K::meta);
+        self.undecodable.observe(kind, change, |object| names_of(object.meta()));
         let of_kind = self.undecodable.of(kind);
         of_kind.map(|(namespace, name)| Key { namespace: namespace.into(), name: name.into() }).collect()
     }

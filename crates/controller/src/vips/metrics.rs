@@ -3,8 +3,8 @@
 //! In: the pools and claims in the index, and the outcomes of allocations. Out: the metrics. The name of a pool for one
 //! namespace is `NAMESPACE/NAME`.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use plan::vips::{Role, Verdict};
@@ -21,7 +21,18 @@ pub struct VipMetrics {
     of: Arc<Inner>,
 }
 
+/// The most classes with series of their own. A tenant can give a Cluster or pool any class.
+const CLASSES_MAX: usize = 1_000;
+
+/// The longest name of a class, as Kubernetes allows it.
+const CLASS_CHARS_MAX: usize = 253;
+
+/// The label of all other classes.
+const OTHER_CLASSES: &str = "other";
+
 struct Inner {
+    /// Classes with series of their own.
+    classes: Mutex<BTreeSet<String>>,
     allocations: IntCounterVec,
     errors: IntCounterVec,
     allocation_seconds: HistogramVec,
@@ -43,6 +54,7 @@ impl VipMetrics {
         let of_pool = ["pool_name"];
         let of_claims = ["role", "namespace"];
         let of = Inner {
+            classes: Mutex::default(),
             allocations: new.counters(
                 "capi_vip_allocator_allocations_total",
                 "VIPs that the controller wrote into Clusters",
@@ -87,7 +99,7 @@ impl VipMetrics {
             )?,
             claims_pending: new.gauges(
                 "capi_vip_allocator_claims_pending",
-                "Claims for VIPs that wait for an address",
+                "Claims for VIPs that have no address yet",
                 &of_claims,
             )?,
             reconciled: new.counters(
@@ -105,9 +117,21 @@ impl VipMetrics {
         Ok(Self { process, of: Arc::new(of) })
     }
 
+    /// The label of a class.
+    fn label<'a>(&self, class: &'a str) -> &'a str {
+        let mut classes = self.of.classes.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_room = class.len() <= CLASS_CHARS_MAX && classes.len() < CLASSES_MAX;
+        if classes.contains(class) || (has_room && classes.insert(class.to_owned())) {
+            class
+        } else {
+            OTHER_CLASSES
+        }
+    }
+
     /// Counts a VIP that the controller wrote into a Cluster. `took` is the time since it first saw the Cluster without
     /// a VIP.
     pub fn assigned(&self, role: Role, class: &str, took: Option<Duration>) {
+        let class = self.label(class);
         self.of.allocations.with_label_values(&[role.name(), class]).inc();
         if let Some(took) = took {
             let seconds = self.of.allocation_seconds.with_label_values(&[role.name(), class]);
@@ -117,7 +141,7 @@ impl VipMetrics {
 
     /// Counts a failed step of an allocation.
     pub fn failed(&self, role: Role, class: &str, reason: &str) {
-        self.of.errors.with_label_values(&[role.name(), class, reason]).inc();
+        self.of.errors.with_label_values(&[role.name(), self.label(class), reason]).inc();
     }
 
     /// Counts a reconciliation of a Cluster, given the verdicts about its VIPs.
@@ -136,6 +160,7 @@ impl VipMetrics {
         } else {
             "skipped"
         };
+        let class = self.label(class);
         self.of.reconciled.with_label_values(&[class, result]).inc();
         self.of.reconcile_seconds.with_label_values(&[class]).observe(took.as_secs_f64());
     }
@@ -154,12 +179,12 @@ impl VipMetrics {
         // Report 0 for a class that is in use and has no pool, so that an alert can select it.
         let mut available: BTreeMap<(&str, &str), i64> = BTreeMap::new();
         for class in world.clusters.values().filter_map(|cluster| cluster.class.as_deref()) {
-            available.insert((class, Role::ControlPlane.name()), 0);
+            available.insert((self.label(class), Role::ControlPlane.name()), 0);
         }
         let known = world.global_pools.iter().chain(&world.namespaced_pools).flatten();
         for (name, pool) in known.filter(|(_, pool)| !pool.classes.is_empty() && !pool.role.is_empty()) {
             for class in &pool.classes {
-                *available.entry((class, &pool.role)).or_default() += 1;
+                *available.entry((self.label(class), &pool.role)).or_default() += 1;
             }
             if let Some(count) = pool.count {
                 let name = name.to_string();

@@ -35,7 +35,7 @@ use super::watch::{Cluster, Kind, Observed};
 use super::{execute, index, report};
 use crate::backoff::{ANY_VERSION, Backoff, Retry};
 use crate::kubernetes::events::{NewEvent, Publisher};
-use crate::kubernetes::watch::version;
+use crate::kubernetes::watch::{Relists, version};
 use crate::kubernetes::write::{REFUSALS_REPORTED, is_refused};
 use crate::leadership::clock::Clock;
 use crate::leadership::fence::Fence;
@@ -76,6 +76,7 @@ enum Work {
 pub struct VipReconciler {
     index: Index,
     seen: mpsc::UnboundedReceiver<Observed>,
+    relists: Relists<Kind>,
     client: Client,
     fence: Arc<Fence>,
     clock: Arc<dyn Clock>,
@@ -129,6 +130,8 @@ impl Default for Line {
 
 /// The external interfaces of a [`VipReconciler`].
 pub struct Edges {
+    /// Requests lists of kinds whose watch has been silent.
+    pub relists: Relists<Kind>,
     /// A client for writes.
     pub client: Client,
     /// Blocks changes without a valid lease.
@@ -147,11 +150,12 @@ impl VipReconciler {
         retry: Retry,
         options: VipOptions,
     ) -> Self {
-        let Edges { client, fence, clock } = edges;
+        let Edges { relists, client, fence, clock } = edges;
         let events = Publisher::new(client.clone(), identity);
         Self {
             index: Index::default(),
             seen,
+            relists,
             client,
             fence,
             clock,
@@ -186,7 +190,12 @@ impl VipReconciler {
             Observed::AskedEndpoint(key, answer) => {
                 let _ = answer.send(self.endpoint(&key));
             }
-            seen => self.index.observe(seen),
+            seen => {
+                if let Some(kind) = seen.answers_relist() {
+                    self.relists.answered(kind);
+                }
+                self.index.observe(seen);
+            }
         }
     }
 
@@ -255,9 +264,10 @@ impl VipReconciler {
                 self.allocating.remove(&(key.clone(), *role));
             }
             match &next.step {
+                None | Some(Step::Write { .. }) => {}
+                Some(_) if self.is_outdated() => {}
                 Some(Step::Create(pool)) => self.create_claim(key, *role, pool),
                 Some(Step::Delete) => self.delete_claim(key, *role),
-                Some(Step::Write { .. }) | None => {}
             }
         }
         if self.update_cluster(key) {
@@ -292,6 +302,14 @@ impl VipReconciler {
         self.in_flight.len() < IN_FLIGHT_MAX
             && self.fence.remaining().is_some()
             && self.in_flight.insert((key.clone(), work))
+    }
+
+    /// Whether a watch was silent, so that a Cluster may be paused or a VIP given to another Cluster by now. If so,
+    /// requests lists, after which the plan is made again.
+    fn is_outdated(&mut self) -> bool {
+        let silent = self.index.silent();
+        self.relists.ask(|kind| silent.contains(&kind));
+        !silent.is_empty()
     }
 
     fn create_claim(&mut self, key: &Key, role: Role, pool: &plan::vips::PoolRef) {
@@ -355,6 +373,9 @@ impl VipReconciler {
         let port = self.options.default_port;
         let cluster_update = report::cluster_update(&self.index.world, key, tracked, &served, port, manner);
         let Some(cluster_update) = cluster_update else { return true };
+        if self.is_outdated() {
+            return false;
+        }
         if !self.begin(key, Work::Cluster) {
             return false;
         }

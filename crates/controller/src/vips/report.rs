@@ -1,8 +1,9 @@
 //! Builds the update of a Cluster: its VIPs, and the annotation with their state.
 //!
 //! In: a Cluster, and the plan for it. Out: one patch with its Events, or none if the Cluster is up to date. The state
-//! is in an annotation because one request can't change the spec and the status together. Conditions repeat the
-//! annotation later. Each new reason causes one Event. A patch that writes a VIP also has the state after this write.
+//! is in an annotation because one request can't change the spec and the status together. A later request copies the
+//! annotation into the conditions. Each new reason causes one Event. A patch that writes a VIP also writes the state
+//! that holds after it.
 //! This module never sends a request.
 
 use std::sync::Arc;

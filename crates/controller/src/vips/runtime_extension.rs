@@ -140,7 +140,7 @@ fn routes(name: &str, to: mpsc::UnboundedSender<Observed>, longest: Duration) ->
         .layer(from_fn(move |request, handler| in_turn(Arc::clone(&turns), longest, request, handler)))
 }
 
-/// Handles a request when one of the concurrent slots is free. Responds with 503 after the timeout.
+/// Waits for a free slot, then handles the request. Responds with 503 if both together take longer than `longest`.
 async fn in_turn(turns: Arc<Semaphore>, longest: Duration, request: Request, handler: Handler) -> Response {
     let answered = async {
         let _turn = turns.acquire().await;

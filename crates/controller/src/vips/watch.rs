@@ -1,26 +1,34 @@
 //! Watches the kinds of Cluster API and its IPAM provider, in the API versions that the apiserver serves.
 //!
-//! In: the apiserver's discovery and watches. Out: [`Observed`] events on a channel. The types here have only the fields
-//! that the controller needs. Without Cluster API, this module requests the list of API groups every few seconds and
+//! In: the apiserver's discovery and watches. Out: [`Observed`] events on a channel. The types here have only the
+//! fields
+//! that the controller needs. Without Cluster API, this module requests the list of API groups twice a minute and
 //! logs nothing. It starts the watches when the CRDs are installed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use kube::Client;
 use kube::core::{ApiResource, GroupVersionKind, NotUsed, Object};
-use kube::{Api, Client};
 use plan::vips::{Decision, Key, Role};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
 
-use crate::kubernetes::decode::{Change, Decoded};
-use crate::kubernetes::watch::{WATCH_RETRY, WatchEvent, follow, is_not_found};
+use crate::kubernetes::decode::Change;
+use crate::kubernetes::watch::{
+    Annotations, Clients, Ended, LIST_RETRY, Reading, Relist, Relists, WatchEvent, follow, is_not_found,
+    no_response,
+};
 use crate::tasks::Tasks;
 
 /// The pause between two discoveries while the apiserver does not serve all kinds.
-const DISCOVER_EVERY: Duration = Duration::from_secs(5);
+const DISCOVER_EVERY: Duration = Duration::from_secs(30);
+
+/// How long a discovery may take.
+const DISCOVERY_MAX: Duration = Duration::from_secs(20);
 
 /// The API group of Clusters and ClusterClasses.
 pub const CORE: &str = "cluster.x-k8s.io";
@@ -235,6 +243,8 @@ pub enum Observed {
     Claims(Change<Claim>),
     /// A change of addresses.
     Addresses(Change<Address>),
+    /// The list of a kind that was requested at this time is complete.
+    Listed(Kind, Instant),
     /// The apiserver serves this kind in this version.
     Served(Kind, ApiResource),
     /// The watch of a kind failed with this error. Its objects are unknown until the next list.
@@ -248,20 +258,50 @@ pub enum Observed {
     AskedEndpoint(Key, oneshot::Sender<Result<Option<(String, u16)>, String>>),
 }
 
-/// Starts the watches. They end when the set is dropped.
-pub fn start(client: &Client, to: &mpsc::UnboundedSender<Observed>) -> Tasks<()> {
+impl Observed {
+    /// The kind that an event of a watch is about, unless it is a whole list.
+    pub(super) fn changed_kind(&self) -> Option<Kind> {
+        let (kind, is_whole) = match self {
+            Self::Clusters(change) => (Kind::Clusters, change.is_whole()),
+            Self::Classes(change) => (Kind::Classes, change.is_whole()),
+            Self::Pools(kind, change) => (*kind, change.is_whole()),
+            Self::Claims(change) => (Kind::Claims, change.is_whole()),
+            Self::Addresses(change) => (Kind::Addresses, change.is_whole()),
+            _ => return None,
+        };
+        (!is_whole).then_some(kind)
+    }
+
+    /// The kind whose pending relist this event ends: the list is complete, or can't be made now.
+    pub(super) fn answers_relist(&self) -> Option<Kind> {
+        match self {
+            Self::Listed(kind, _) | Self::Unsure(kind, _) | Self::Absent(kind) => Some(*kind),
+            _ => None,
+        }
+    }
+}
+
+/// Starts the watches. They end when the set is dropped. Its task ends only if the watches can't continue.
+pub fn start(
+    clients: &Clients,
+    relists: &Relists<Kind>,
+    to: &mpsc::UnboundedSender<Observed>,
+) -> Tasks<Ended> {
     let mut tasks = Tasks::default();
-    tasks.spawn(watch(client.clone(), to.clone()));
+    tasks.spawn(watch(clients.clone(), relists.clone(), to.clone()));
     tasks
 }
 
-/// Watches each kind while the apiserver serves it, until the receiver is dropped.
-async fn watch(client: Client, to: mpsc::UnboundedSender<Observed>) {
-    let mut following: Tasks<(Kind, bool)> = Tasks::default();
+/// Watches each kind while the apiserver serves it. Returns if a watch can't continue.
+async fn watch(clients: Clients, relists: Relists<Kind>, to: mpsc::UnboundedSender<Observed>) -> Ended {
+    let mut following: Tasks<(Kind, Ended)> = Tasks::default();
     let mut waiting = BTreeSet::from(Kind::ALL);
+    let mut pause = DISCOVER_EVERY;
     loop {
         if !waiting.is_empty() {
-            let served = served(&client, &waiting).await;
+            let served = timeout(DISCOVERY_MAX, served(&clients.lists, &waiting)).await;
+            let served = served.unwrap_or_else(|_| Err(no_response(DISCOVERY_MAX)));
+            pause = if served.is_ok() { DISCOVER_EVERY } else { LIST_RETRY };
             for kind in std::mem::take(&mut waiting) {
                 let found = served.as_ref().map(|served| served.iter().find(|(found, _)| *found == kind));
                 let seen = match &found {
@@ -271,11 +311,13 @@ async fn watch(client: Client, to: mpsc::UnboundedSender<Observed>) {
                 };
                 // Sent before the watch starts, because this event clears the objects of its kind.
                 if to.send(seen).is_err() {
-                    return;
+                    return Ended::ReceiverGone;
                 }
                 match found {
                     Ok(Some((_, resource))) => {
-                        following.spawn(follow_kind(client.clone(), to.clone(), kind, resource.clone()));
+                        let relist = relists.of(kind);
+                        let follow = follow_kind(clients.clone(), relist, to.clone(), kind, resource.clone());
+                        following.spawn(follow);
                     }
                     Ok(None) | Err(_) => _ = waiting.insert(kind),
                 }
@@ -285,14 +327,14 @@ async fn watch(client: Client, to: mpsc::UnboundedSender<Observed>) {
         tokio::select! {
             biased;
             ended = following.next(), if !is_over => match ended {
-                Some(Ok((kind, true))) => {
+                Some(Ok((kind, Ended::NotServed))) => {
                     waiting.insert(kind);
-                    tokio::time::sleep(WATCH_RETRY).await;
+                    tokio::time::sleep(LIST_RETRY).await;
                 }
-                Some(Ok((_, false))) => return,
+                Some(Ok((_, ended))) => return ended,
                 Some(Err(_)) | None => {}
             },
-            () = tokio::time::sleep(DISCOVER_EVERY), if !waiting.is_empty() => {}
+            () = tokio::time::sleep(pause), if !waiting.is_empty() => {}
         }
     }
 }
@@ -326,43 +368,56 @@ async fn served(client: &Client, kinds: &BTreeSet<Kind>) -> Result<Vec<(Kind, Ap
     Ok(found)
 }
 
-/// Watches a kind until the watch fails. Returns the kind, and whether the receiver still exists.
+/// Watches a kind until the watch can't continue. Returns the kind and the reason.
 async fn follow_kind(
-    client: Client,
+    clients: Clients,
+    relist: Relist,
     to: mpsc::UnboundedSender<Observed>,
     kind: Kind,
     resource: ApiResource,
-) -> (Kind, bool) {
-    let (client, resource) = (&client, &resource);
-    let is_heard = match kind {
-        Kind::Clusters => each(client, &to, kind, resource, Observed::Clusters).await,
-        Kind::Classes => each(client, &to, kind, resource, Observed::Classes).await,
+) -> (Kind, Ended) {
+    let from = Origin { clients: &clients, relist: &relist, kind, resource: &resource };
+    let ended = match kind {
+        Kind::Clusters => each(&from, &to, Observed::Clusters).await,
+        Kind::Classes => each(&from, &to, Observed::Classes).await,
         Kind::GlobalPools | Kind::NamespacedPools => {
-            each(client, &to, kind, resource, |change| Observed::Pools(kind, change)).await
+            each(&from, &to, |change| Observed::Pools(kind, change)).await
         }
-        Kind::Claims => each(client, &to, kind, resource, Observed::Claims).await,
-        Kind::Addresses => each(client, &to, kind, resource, Observed::Addresses).await,
+        Kind::Claims => each(&from, &to, Observed::Claims).await,
+        Kind::Addresses => each(&from, &to, Observed::Addresses).await,
     };
-    (kind, is_heard)
+    (kind, ended)
+}
+
+/// Where the objects of a kind come from.
+struct Origin<'a> {
+    clients: &'a Clients,
+    relist: &'a Relist,
+    kind: Kind,
+    resource: &'a ApiResource,
 }
 
 async fn each<P, U>(
-    client: &Client,
+    from: &Origin<'_>,
     to: &mpsc::UnboundedSender<Observed>,
-    kind: Kind,
-    resource: &ApiResource,
     seen: impl Fn(Change<Object<P, U>>) -> Observed,
-) -> bool
+) -> Ended
 where
     P: Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
     U: Clone + Default + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    let api = Api::<Decoded<Object<P, U>>>::all_with(client.clone(), resource);
-    follow(api, to, |heard| match heard {
-        WatchEvent::Changed(change) => seen(change),
-        WatchEvent::Lost(_) if plan::sabotaged!(UnknownVipsReadAsEmpty) => seen(Change::All(Vec::new())),
-        WatchEvent::Lost(error) if is_not_found(&error) => Observed::Absent(kind),
-        WatchEvent::Lost(error) => Observed::Unsure(kind, error.to_string()),
+    let keep = |object: Object<P, U>| object;
+    let mut reading = Reading { annotations: Annotations::All, keep, in_parts: false, ignores_older: true };
+    let Origin { clients, relist, kind, resource } = *from;
+    follow(clients, resource, &mut reading, relist, &mut 0, to, |heard| match heard {
+        WatchEvent::Changed(change) => Some(seen(change)),
+        WatchEvent::Listing | WatchEvent::Part(_) => None,
+        WatchEvent::Listed(began) => Some(Observed::Listed(kind, began)),
+        WatchEvent::Lost(_) if plan::sabotaged!(UnknownVipsReadAsEmpty) => {
+            Some(seen(Change::All(Vec::new())))
+        }
+        WatchEvent::Lost(error) if is_not_found(&error) => Some(Observed::Absent(kind)),
+        WatchEvent::Lost(error) => Some(Observed::Unsure(kind, error.to_string())),
     })
     .await
 }

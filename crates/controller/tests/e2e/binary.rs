@@ -10,9 +10,7 @@ use testbed::cluster::eventually;
 use testbed::control_plane::{Options, free_ports};
 use testbed::process::Process;
 
-use crate::rig::Rig;
-
-const SOON: Duration = Duration::from_secs(30);
+use crate::rig::{Rig, SOON};
 
 /// Another test run on the same machine may use the default ports for this long.
 const PORTS_FREE_WITHIN: Duration = Duration::from_secs(120);

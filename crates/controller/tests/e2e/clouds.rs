@@ -1,7 +1,5 @@
 //! NetIPAllocations and FloatingIPPools on each of the four clouds: `just e2e clouds`.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use testbed::cluster::{NodeFixture, eventually};
 use testbed::demo::TOKEN;
@@ -12,9 +10,7 @@ use testbed::fake::http::serve;
 use testbed::fake::ledger::Ledger;
 use testbed::fake::sts::Sts;
 
-use crate::rig::Rig;
-
-const SOON: Duration = Duration::from_secs(60);
+use crate::rig::{Rig, SOON};
 
 /// A cloud with three nodes and two addresses.
 struct Cloud {

@@ -10,9 +10,8 @@ use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::CloudChange;
 
-use crate::rig::{Requests, Rig, SUCCESSOR, in_parts};
+use crate::rig::{Requests, Rig, SOON, SUCCESSOR, in_parts};
 
-const SOON: Duration = Duration::from_secs(20);
 const POOL: &str = "floatingippool/made";
 
 /// A pool that creates its addresses for nodes with this label.

@@ -6,9 +6,7 @@ use testbed::cluster::eventually;
 use testbed::fake::compute::Compute;
 
 use crate::pools;
-use crate::rig::{Rig, read};
-
-const SOON: Duration = Duration::from_secs(20);
+use crate::rig::{Rig, SOON, read};
 
 fn is_gone(rig: &Rig) -> bool {
     rig.kubectl(&["get", "nia", "-o", "name"]).is_empty()

@@ -15,9 +15,7 @@ use testbed::external_dns::ExternalDns;
 use testbed::fake::ledger::CloudChange;
 use testbed::nameserver::{Nameserver, Resolver};
 
-use crate::rig::{Controller, Rig};
-
-const SOON: Duration = Duration::from_secs(30);
+use crate::rig::{Controller, Rig, SOON};
 
 /// Longer than the lease of a node: for that time kwok may run no pods on a node that was deleted and created again.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(90);

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
+use testbed::api_proxy::ApiProxy;
+use testbed::checkpoint;
 use testbed::cluster::{eventually, pod};
 use testbed::fake::Refusal;
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::CloudChange;
 use testbed::proxy::Proxy;
 
-use crate::rig::{Rig, read};
-
-const SOON: Duration = Duration::from_secs(60);
+use crate::rig::{Rig, SOON, SUCCESSOR, read};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn node_marks_stay_while_the_cloud_is_unavailable() {
@@ -207,6 +207,84 @@ async fn a_silently_dead_watch_is_noticed_within_ten_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_silent_watch_causes_no_move_to_a_deleted_node() {
+    const COOL_OFF: Duration = Duration::from_secs(15);
+    let mut rig = Rig::prepare().await;
+    let proxy = ApiProxy::start(&rig.kubeconfig).await.unwrap();
+    rig.kubeconfig = proxy.kubeconfig(rig.control_plane.folder()).unwrap();
+    let _controller = rig.controller("ip-address-controller", &[]);
+    let pool = json!({
+        "apiVersion": "flipop.digitalocean.com/v1alpha1", "kind": "FloatingIPPool",
+        "metadata": {"name": "slow", "namespace": "default"},
+        "spec": {
+            "provider": "digitalocean",
+            "ips": ["203.0.113.10", "203.0.113.11"],
+            "assignmentCoolOffSeconds": COOL_OFF.as_secs(),
+        },
+    });
+    rig.control_plane.apply(&pool.to_string()).unwrap();
+    let holder = |address: &str| rig.clouds.digitalocean.with(|account| account.holder(address));
+    eventually("the first address is assigned", SOON, async || Ok(holder("203.0.113.10") == Some(1001)))
+        .await
+        .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    // The VM of the node still exists. Without the event, the controller would assign the next address to it.
+    proxy.silence_watches(true);
+    rig.kubectl(&["delete", "node", "worker-2"]);
+    eventually("the second address is assigned", SOON, async || Ok(holder("203.0.113.11").is_some()))
+        .await
+        .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    assert_eq!(holder("203.0.113.11"), Some(1003), "{}", rig.logs());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_works_after_etcd_was_compacted() {
+    let (mut rig, controller) = Rig::start().await;
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    controller.process.signal(Signal::STOP).unwrap();
+    rig.kubectl(&["label", "node", "edge-3", "example.com/unseen=true"]);
+    checkpoint::compact(&rig.control_plane).await.unwrap();
+    // A new apiserver has no old events either.
+    rig.control_plane.restart_apiserver().await.unwrap();
+    controller.process.signal(Signal::CONT).unwrap();
+    rig.kubectl(&["delete", "node", "edge-1"]);
+    eventually("the address is on edge-3", SOON, async || {
+        Ok(rig.holder("34.123.45.67").as_deref() == Some("demo/us-west1-a/edge-3"))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_controller_exits_after_etcd_was_restored() {
+    let mut rig = Rig::prepare().await;
+    // It keeps the lease while the apiserver restarts.
+    let environment = [("LEASE_DURATION", "30"), ("TAKEOVER_SECONDS", "1")];
+    let mut controller = rig.controller("ip-address-controller", &environment);
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    let backup = rig.control_plane.back_up_etcd().await.unwrap();
+    rig.kubectl(&["delete", "node", "edge-1"]);
+    rig.labelled(|nodes| nodes == ["edge-2", "edge-3"]).await;
+
+    // In the copy the address is on edge-1, which exists again.
+    rig.control_plane.restore_etcd(&backup.path().join("etcd")).await.unwrap();
+    let ended = controller.process.wait(SOON).unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    let log = std::fs::read_to_string(controller.process.log()).unwrap();
+    assert!(!ended.success() && log.contains("etcd was restored from an older copy"), "{log}");
+    let _next = rig.controller("ip-address-controller-2", &SUCCESSOR);
+    // The copy has the lease of the first controller, which has to expire.
+    eventually("the label is on edge-2 and edge-3", 2 * SOON, async || {
+        Ok(rig.ready_nodes() == ["edge-2", "edge-3"])
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
+    rig.settled("nia/edge").await;
+    assert_eq!(rig.holder("34.123.45.67").as_deref(), Some("demo/us-west1-a/edge-3"));
+    assert_eq!(rig.clouds.compute.ledger().double_holders(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn failover_works_again_after_the_apiserver_was_paused() {
     let (rig, _controller) = Rig::start().await;
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
@@ -315,7 +393,10 @@ async fn a_crd_that_drops_optional_status_fields_stops_nothing() {
     .await
     .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
     let events = rig.kubectl(&["get", "events", "-o", "json"]);
-    assert!(events.contains("the CRD drops status.addresses.since, status.summary"), "{events}");
+    assert!(
+        events.contains("the installed CRD is outdated and drops status.addresses.since, status.summary"),
+        "{events}"
+    );
     let before = status_writes(&rig);
     tokio::time::sleep(Duration::from_secs(5)).await;
     let written = status_writes(&rig) - before;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use testbed::cluster::{eventually, pod};
@@ -11,7 +10,7 @@ use testbed::demo::{self, Clouds};
 use testbed::process::Process;
 use testbed::tools;
 
-const SOON: Duration = Duration::from_secs(60);
+use crate::rig::SOON;
 
 /// Collects the paths of all leaves of an object.
 fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {

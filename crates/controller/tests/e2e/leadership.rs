@@ -7,9 +7,7 @@ use serde_json::Value;
 use testbed::cluster::eventually;
 use testbed::demo;
 
-use crate::rig::{Requests, Rig, in_parts, read};
-
-const SOON: Duration = Duration::from_secs(30);
+use crate::rig::{Requests, Rig, SOON, in_parts, read};
 
 const LEASE_SECONDS: u64 = 5;
 const RETRY_SECONDS: u64 = 2;

@@ -10,6 +10,7 @@ mod differential;
 mod dns;
 mod faults;
 mod flipop;
+mod largest;
 mod leadership;
 mod monitoring;
 mod netipallocation;

@@ -11,9 +11,8 @@ use testbed::process::Process;
 use testbed::tools;
 
 use crate::picture::{Panel, draw};
-use crate::rig::{Rig, read};
+use crate::rig::{Rig, SOON, read};
 
-const SOON: Duration = Duration::from_secs(30);
 const LATER: Duration = Duration::from_secs(120);
 
 /// Metrics of errors, and of events that this test does not cause. Queries for them must be valid, but may find

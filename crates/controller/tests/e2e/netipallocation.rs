@@ -15,9 +15,7 @@ use testbed::fake::compute::permissions;
 use testbed::fake::faults::{Fault, Rule};
 use testbed::fake::ledger::{Asked, CloudChange};
 
-use crate::rig::{Rig, read, resident_megabytes};
-
-const SOON: Duration = Duration::from_secs(30);
+use crate::rig::{Rig, SOON, read, resident_megabytes};
 
 /// The longest time from the deletion of the last pod until the cloud accepts the first call.
 const REACTION_MAX: Duration = Duration::from_secs(1);

@@ -6,7 +6,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use clap::CommandFactory;
 use controller::settings::Settings;
@@ -15,9 +14,7 @@ use testbed::cluster::{eventually, node, pod};
 use testbed::control_plane::{ControlPlane, Options};
 use testbed::tools;
 
-use crate::rig::{read, root};
-
-const SOON: Duration = Duration::from_secs(30);
+use crate::rig::{SOON, read, root};
 
 const DEFINITION: &str = "netipallocations.netinfra.darkbrains.com";
 const INTERVAL: &str = "/openAPIV3Schema/properties/spec/properties/reconcileInterval";
@@ -153,6 +150,7 @@ async fn f15_the_flipop_install_has_crds_rbac_and_its_token_secret() {
     let flipops = "leases.coordination.k8s.io/floating-ip-pool-controller-leader-election";
     kubectl(&["auth", "can-i", "update", ours, "--namespace=kube-system", who]);
     kubectl(&["auth", "can-i", "get", flipops, "--namespace=flipop", who]);
+    kubectl(&["auth", "can-i", "watch", flipops, "--namespace=flipop", who]);
     kubectl(&["auth", "can-i", "list", "nodednsrecordsets.flipop.digitalocean.com", "--all-namespaces", who]);
     kubectl(&["auth", "can-i", "get", "namespaces/kube-system", who]);
 

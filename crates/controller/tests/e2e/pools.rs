@@ -5,9 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use testbed::cluster::eventually;
 
-use crate::rig::{Controller, Rig};
+use crate::rig::{Controller, Rig, SOON};
 
-const SOON: Duration = Duration::from_secs(30);
 const POOL: &str = "floatingippool/pool";
 
 /// A pool of both addresses at DigitalOcean for the three worker nodes, with or without pods.

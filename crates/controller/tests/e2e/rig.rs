@@ -18,6 +18,9 @@ use testbed::tools;
 /// Control planes with the CRDs, RBAC and a released lease.
 static SPARES: Spares<ControlPlane> = Spares::new();
 
+/// How long to wait for what usually takes seconds. Several control planes share the machine.
+pub const SOON: Duration = Duration::from_secs(60);
+
 /// Settings of a controller that succeeds one that was killed. It waits for its own lease duration if that is longer
 /// than the predecessor's, so the duration is short. A busy machine must still be able to renew the lease in time.
 pub const SUCCESSOR: [(&str, &str); 2] = [("LEASE_DURATION", "5"), ("TAKEOVER_SECONDS", "1")];
@@ -214,7 +217,7 @@ impl Rig {
 
     /// Waits until an object has no finalizer. The controller removes it after it has written the status.
     pub async fn without_finalizer(&self, what: &str) {
-        eventually("the object has no finalizer", Duration::from_secs(60), async || {
+        eventually("the object has no finalizer", SOON, async || {
             Ok(self.get(what)["metadata"]["finalizers"].is_null())
         })
         .await

@@ -10,12 +10,13 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, ResourceExt};
+use plan::Timestamp;
 use serde_json::json;
 use testbed::burst::{ADDRESSES, Accounts, Burst, Holders, PLACES, Place, ip};
 use testbed::cluster::{eventually, node};
 
 use crate::netipallocation::{address, allocation, grow, zone};
-use crate::rig::{Rig, resident_megabytes};
+use crate::rig::{Rig, read, resident_megabytes};
 
 const LONG: Duration = Duration::from_secs(400);
 
@@ -214,4 +215,38 @@ async fn five_hundred_addresses_on_two_thousand_nodes_cost_few_calls() {
         json!({"addresses": 500, "nodes": 2_003, "calls_a_minute": made, "resident_megabytes": resident})
     );
     assert!(made <= 15, "{:?}", rig.clouds.compute.ledger().calls());
+}
+
+/// The average number of requests a minute from the controller to the apiserver, measured for two minutes.
+async fn requests_a_minute(rig: &Rig) -> BTreeMap<String, f64> {
+    const MINUTES: u64 = 2;
+    let from = Timestamp::now();
+    tokio::time::sleep(Duration::from_secs(60 * MINUTES)).await;
+    let counted = rig.control_plane.requests(from, Timestamp::now());
+    counted.into_iter().map(|(request, count)| (request, count as f64 / MINUTES as f64)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement of minutes: just bench idle"]
+async fn an_idle_leader_and_a_standby_send_few_requests_to_the_apiserver() {
+    let (rig, _leader) = Rig::start().await;
+    rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();
+    rig.settled("nia/edge").await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let alone = requests_a_minute(&rig).await;
+    let _standby = rig.controller("ip-address-controller-2", &[]);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let both = requests_a_minute(&rig).await;
+    let sum = |requests: &BTreeMap<String, f64>| requests.values().sum::<f64>();
+    let (leader, standby) = (sum(&alone), sum(&both) - sum(&alone));
+    println!(
+        "{}",
+        json!({"leader": leader, "standby": standby, "requests_of_the_leader": alone, "of_both": both})
+    );
+    assert!(leader <= 40.0 && standby <= 10.0, "{alone:?}, with a standby {both:?}");
+    let is_list_or_write = |request: &String| {
+        request.starts_with("list ")
+            || (!request.starts_with("watch ") && !request.starts_with("get ") && request != "update leases")
+    };
+    assert!(!both.keys().any(is_list_or_write), "{both:?}");
 }

@@ -5,9 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use testbed::cluster::{eventually, pod};
 
-use crate::rig::{Rig, read};
-
-const SOON: Duration = Duration::from_secs(30);
+use crate::rig::{Rig, SOON, read};
 
 // Several threads: the fakes answer while this thread waits for kubectl.
 #[tokio::test(flavor = "multi_thread")]

@@ -8,9 +8,7 @@ use serde_json::{Value, json};
 use testbed::cluster::eventually;
 
 use crate::capi::rig::Capi;
-use crate::rig::{Controller, Rig, SUCCESSOR, read};
-
-const SOON: Duration = Duration::from_secs(60);
+use crate::rig::{Controller, Rig, SOON, SUCCESSOR, read};
 
 /// Changes a CRD so that it accepts any status.
 fn accept_any_status(rig: &Rig, definition: &str) {

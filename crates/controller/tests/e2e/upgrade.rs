@@ -35,7 +35,7 @@ use testbed::demo::{PROJECT, ZONE};
 use testbed::fake::ledger::{CloudChange, Ledger};
 use testbed::tools;
 
-use crate::rig::{Controller, Rig, read};
+use crate::rig::{Controller, Rig, SOON, read};
 
 /// FloatingIPPools at DigitalOcean, and the addresses of each.
 const POOLS: u64 = 6;
@@ -68,7 +68,6 @@ const ZONE_OF_MACHINES: &str = "us-west1-a";
 const FOLDER: &str = "crates/controller/tests/baseline";
 const ACCOUNT: &str = "upgrade";
 const CONCURRENCY: usize = 16;
-const SOON: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(240);
 /// How often the test reads all objects. Shorter intervals would take CPU time from the controllers.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);

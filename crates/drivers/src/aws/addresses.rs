@@ -430,7 +430,8 @@ impl Ec2 {
         };
         if let Holding::By(holder) = holding(scope, &elastic) {
             self.recent().note_held(&scope.account, address);
-            return Err(DriverError::Conflict(format!("{address} is on {holder}, so it was not released")));
+            let why = format!("{address} is attached to {holder}, so it was not released");
+            return Err(DriverError::Conflict(why));
         }
         check_tag(address, listed(scope, &elastic).tag.as_deref(), tag)?;
         let wait = self.recent().until_surely_free(&scope.account, address);
@@ -581,9 +582,8 @@ fn association(interface: &InstanceNetworkInterface) -> Option<&InstanceNetworkI
 /// An address and its allocation ID.
 fn named<'a>(name: &str, elastic: &'a ElasticIp) -> Result<(Address, &'a str), DriverError> {
     let address = parsed(elastic.public_ip()).ok_or_else(|| unreadable(name, &"it contains no address"))?;
-    let allocation =
-        elastic.allocation_id().ok_or_else(|| unreadable(name, &"the address has no allocation ID"))?;
-    Ok((address, allocation))
+    let lacks_id = || unreadable(name, &"AWS returned the address without an allocation ID");
+    Ok((address, elastic.allocation_id().ok_or_else(lacks_id)?))
 }
 
 fn listed(scope: &Scope, elastic: &ElasticIp) -> Listed {

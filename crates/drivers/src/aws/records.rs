@@ -1,9 +1,9 @@
 //! DNS records in Amazon Route 53.
 //!
-//! Route 53 stores all values of a name and type in one record set. It applies a change batch completely or not at all,
-//! and it rejects a deletion unless the values and the TTL match exactly. So the driver deletes the old set and its
-//! mark and creates the new ones in one batch, which fails if somebody else has changed the set. The mark is a TXT
-//! record next to the set.
+//! Route 53 stores all values of a name and type in one record set. The driver marks each set that it owns with a TXT
+//! record next to it. To change a set, it deletes the old set and its mark and creates the new ones in one batch. Route
+//! 53 applies a batch completely or not at all, and rejects a deletion unless the values and the TTL match exactly. So
+//! the batch fails if somebody else has changed the set.
 //!
 //! ```text
 //! call                        used for                   permission

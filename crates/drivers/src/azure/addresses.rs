@@ -225,7 +225,8 @@ impl Azure {
             return read;
         }
         if matches!(read, Ok(_) | Err(DriverError::NotFound(_))) {
-            // It may have another resource ID by now, which the next listing shows.
+            // The address may have been recreated with another resource ID, so forget the IDs of the scope. The next
+            // listing returns the current ones.
             self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(scope);
             return Err(DriverError::NotFound(format!("{id} no longer has the address {address}")));
         }
@@ -279,7 +280,7 @@ impl Azure {
             Some(_) => {}
             None => {
                 if let Some(holder) = public.holder() {
-                    return Err(DriverError::Conflict(format!("{address} is held by {holder}")));
+                    return Err(DriverError::Conflict(format!("{address} is attached to {holder}")));
                 }
             }
         }

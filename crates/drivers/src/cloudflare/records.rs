@@ -97,7 +97,7 @@ impl Cloudflare {
         }
         let Answer { result, result_info } = answer?;
         if result_info.is_some_and(|info| info.total_count.is_some_and(|total| total != result.len())) {
-            return Err(unreadable(call, &"it does not contain all records"));
+            return Err(unreadable(call, &"the response does not contain all records of the name"));
         }
         let parsed = |record: Record| {
             Ok((record.content.parse().map_err(|_| unreadable(call, &record.content))?, record))
@@ -140,13 +140,15 @@ fn the_one(zone: &str, found: Vec<Zone>) -> Result<String, DriverError> {
     match (found.pop(), found.len()) {
         (Some(Zone { id, .. }), 0) => Ok(id),
         (Some(_), _) => {
-            let message =
-                format!("the token sees several zones {zone} at Cloudflare: set `zone` to the ID of one");
+            let message = format!(
+                "the Cloudflare token can access several zones named {zone}: set `zone` to the ID of one"
+            );
             Err(DriverError::Invalid(message))
         }
         (None, _) => {
-            let message =
-                format!("the token sees no zone {zone} at Cloudflare: grant it Zone / Zone / Read there");
+            let message = format!(
+                "the Cloudflare token can access no zone named {zone}: grant it Zone / Zone / Read there"
+            );
             Err(DriverError::NotFound(message))
         }
     }

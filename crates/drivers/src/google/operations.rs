@@ -90,7 +90,7 @@ impl Compute {
                 return ids.iter().map(|id| (*id, Err(error.clone()))).collect();
             }
             Err(error) => {
-                tracing::warn!(%error, "failed to list operations; getting each one");
+                tracing::warn!(%error, "failed to list operations; getting each pending operation separately");
                 if matches!(error, DriverError::Denied { .. }) {
                     self.deny("zoneOperations.list");
                 }

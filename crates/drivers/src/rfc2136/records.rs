@@ -108,7 +108,7 @@ impl Rfc2136 {
         let answer = answer.map_err(|error| unavailable(&error))?;
         let read = Message::from_vec(&answer).map_err(|error| unavailable(&error))?;
         if read.id != id {
-            return Err(unavailable(&"the response has the ID of another message"));
+            return Err(unavailable(&"the ID of the DNS response does not match the ID of the request"));
         }
         explain(what, read.response_code)?;
         if let Some(mut verifier) = verifier {
@@ -280,7 +280,7 @@ pub fn network(server: &str, may_leave: MaySend, linger: Duration) -> MessageSer
             let length = u16::try_from(message.len())?.to_be_bytes();
             let framed = [&length[..], &message[..]].concat();
             if is_update(&message) && !may_leave() {
-                return Err("not sent: the lease is no longer valid".into());
+                return Err("request not sent: the lease of this replica is no longer valid".into());
             }
             stream.write_all(&framed).await?;
             let length = stream.read_u16().await?;

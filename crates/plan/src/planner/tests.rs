@@ -28,7 +28,7 @@
 //! - `unmatched 1` (on no matching node for 1 second)
 //!
 //! Other clauses change the pool, which is a NetIPAllocation, or the rest of the world:
-//! - `floating` (like a FloatingIPPool; `floating anypods` without pod selectors), `observe`, `refused`, `deleted`,
+//! - `floating` (like a FloatingIPPool; `floating anypods` without pod selectors), `podless` (no workload), `observe`, `refused`, `deleted`,
 //!   `deleted detaching`
 //! - `takeover`, `grace 60`, `desired 1`, `only zone a`, `budget 1`, `healthy 2`, `cooloff 20`, `assigned 5` (seconds
 //!   ago), `spread`, `disruption`, `releases` (policy.releaseCreated), `evicts` (policy.evictPods)
@@ -42,6 +42,8 @@
 //!   `creating asked` (with a request of unknown outcome), `asking` (a request is in flight), `unread` (no complete
 //!   listing since), `hidden` (tags can't be read any more), `tagged-before` (the pool created addresses earlier),
 //!   `limit 1` (on created addresses)
+//! - `silent` (the watches of nodes and pods have been silent), `silent pods`, `unread nodes` (the controller can't read
+//!   nodes at present), `unread pods`, `unread replicasets`, `unread daemonsets`, `unread pools`
 //! - `evicting` (an eviction is in flight), `evicted` (a moment ago)
 //! - `publishes` (the pool has a DNS name with a TTL of 30 s), `publishes nodes` (for the addresses of the nodes),
 //!   `adopts`
@@ -83,7 +85,8 @@ fn scope() -> Scope {
 
 fn pool(name: &str, age: &str) -> Pool {
     let key = PoolKey { kind: "NetIPAllocation", namespace: "".into(), name: name.into() };
-    Pool { created: seconds_ago(age), desired: 1_000, ..Pool::new(key, scope(), Vec::new()) }
+    let pods_from = [Kind::Pods, Kind::Deployments, Kind::ReplicaSets].into_iter().collect();
+    Pool { created: seconds_ago(age), desired: 1_000, pods_from, ..Pool::new(key, scope(), Vec::new()) }
 }
 
 /// A world under construction. Pools and their matching nodes are added last, because nodes must exist before.
@@ -145,8 +148,15 @@ impl Sketch {
         let seconds = |text: &str| Duration::from_secs(text.parse().unwrap());
         match words {
             [] => {}
-            ["floating"] => pool.tenancy = Tenancy::UntilDisplaced { needs_pods: true },
-            ["floating", "anypods"] => pool.tenancy = Tenancy::UntilDisplaced { needs_pods: false },
+            ["floating"] => {
+                pool.tenancy = Tenancy::UntilDisplaced { needs_pods: true };
+                pool.pods_from = Kinds::default().with(Kind::Pods);
+            }
+            ["floating", "anypods"] => {
+                pool.tenancy = Tenancy::UntilDisplaced { needs_pods: false };
+                pool.pods_from = Kinds::default();
+            }
+            ["podless"] => pool.pods_from = Kinds::default(),
             ["observe"] => pool.policy.mode = Mode::Observe,
             ["refused"] => pool.policy.mode = Mode::Refused,
             ["takeover"] => pool.policy.takeover = Takeover::Always,
@@ -205,6 +215,16 @@ impl Sketch {
                 let set = RecordSet { values, ttl: Some(30), owner };
                 self.world.records.insert(record(), RecordFact { set, as_of: now() });
             }
+            ["silent"] => self.world.silent = [Kind::Nodes, Kind::Pods].into_iter().collect(),
+            ["silent", "pods"] => self.world.silent = Kinds::default().with(Kind::Pods),
+            ["unread", kind] => self.world.unread.add(Kinds::default().with(match *kind {
+                "nodes" => Kind::Nodes,
+                "pods" => Kind::Pods,
+                "replicasets" => Kind::ReplicaSets,
+                "daemonsets" => Kind::DaemonSets,
+                "pools" => Kind::Pools,
+                other => panic!("unknown kind: {other}"),
+            })),
             ["evicts"] => pool.policy.evicts = true,
             ["evicting"] => _ = self.world.in_flight.evictions.insert(pool.key.clone()),
             ["evicted"] => {
@@ -596,7 +616,7 @@ fn unknown_facts_cause_no_step_anywhere_in_their_scope() {
     check(
         "a1 unknown | a2 free | n1 | n2",
         expect![
-            "a1 is in an unknown state and is not moved: the cloud did not answer, a2 is in an unknown state and is not moved: another address of the account is in an unknown state, and may be on any node"
+            "a1 is in an unknown state and is not moved: the cloud did not answer, a2 is in an unknown state and is not moved: another address of the account is in an unknown state, and may be attached to any node"
         ],
     );
     for holder in ["n1 cordoned empty holds a2", "n1 notready 500 holds a2", "n1 unmatched holds a2"] {
@@ -619,17 +639,21 @@ fn an_unknown_address_that_is_not_used_blocks_all_nodes_too() {
 fn if_no_node_can_take_it_only_a_drained_node_loses_its_address() {
     check(
         "n1 notready 500 holds a1",
-        expect!["a1 should leave n1 (the node is NotReady), but no other node can take it yet"],
+        expect![
+            "a1 stays on n1 although it should move (the node is NotReady): no other node can take it yet"
+        ],
     );
     check(
         "n1 unmatched holds a1",
         expect![
-            "a1 should leave n1 (the node does not match the selectors), but no other node can take it yet"
+            "a1 stays on n1 although it should move (the node does not match the selectors): no other node can take it yet"
         ],
     );
     check(
         "a1 left",
-        expect!["a1 should leave left (the node no longer exists), but no other node can take it yet"],
+        expect![
+            "a1 stays on left although it should move (the node no longer exists): no other node can take it yet"
+        ],
     );
 }
 
@@ -725,12 +749,12 @@ fn n4_an_address_in_another_region_than_its_nodes_is_reported() {
     for only in ["n1", "n1 | n2 region elsewhere unmatched"] {
         check(
             &format!("{only} | a1 of elsewhere"),
-            expect!["a1 is attached to no VM: it is in region elsewhere, and all matching nodes are in r"],
+            expect!["a1 can't be attached: it is in region elsewhere, but all matching nodes are in r"],
         );
     }
     check(
         "n1 | n2 region s cordoned | a1 of elsewhere",
-        expect!["a1 is attached to no VM: it is in region elsewhere, and all matching nodes are in r, s"],
+        expect!["a1 can't be attached: it is in region elsewhere, but all matching nodes are in r, s"],
     );
     // A NotReady node in that region, or one whose region is unknown, may take it later.
     for could in ["n2 region elsewhere notready 9", "n2 region - notready 9"] {
@@ -763,8 +787,8 @@ fn an_address_that_its_cloud_cant_attach_is_reported() {
 fn a_ptr_name_is_saved_before_its_address_is_detached() {
     let moves = "n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2";
     check(moves, expect!["detach a1 from n1"]);
-    check(&format!("{moves} | a1 named x"), expect!["save the PTR name x of a1"]);
-    check(&format!("{moves} | a1 named x | a1 kept y"), expect!["save the PTR name x of a1"]);
+    check(&format!("{moves} | a1 named x"), expect!["save the PTR name x of a1 in the status"]);
+    check(&format!("{moves} | a1 named x | a1 kept y"), expect!["save the PTR name x of a1 in the status"]);
     check(&format!("{moves} | a1 named x | a1 kept x"), expect!["detach a1 from n1"]);
     let steps = plan(&world("n1 cordoned | n2 | a1 moves n1 -> n2 | a1 kept x"), now()).steps;
     let [Step { action: Action::Attach(_), ptr, .. }] = steps.as_slice() else { panic!("{steps:?}") };
@@ -831,7 +855,7 @@ fn f4_a_floating_ip_is_detached_only_when_another_node_needs_it() {
         check(
             lingers,
             expect![
-                "a1 should leave n1 (no matching pod on the node is Ready), but no other node can take it yet"
+                "a1 stays on n1 although it should move (no matching pod on the node is Ready): no other node can take it yet"
             ],
         );
     }
@@ -903,12 +927,12 @@ fn f5_the_next_assignment_waits_until_the_cool_off_ends() {
     check("cooloff 20 | assigned 20 | n1 | n2 | a1 free | a2 free", expect!["begin to attach a1 to n1"]);
     check(
         "cooloff 20 | assigned 5 | n1 | a1 free",
-        expect!["a1 waits: the cool-off ends at 1970-01-12T13:46:55Z"],
+        expect!["a1 waits: the cool-off (assignmentCoolOffSeconds) ends at 1970-01-12T13:46:55Z"],
     );
     check("cooloff 20 | n1 | n2 | a1 free | a1 moves - -> n1 | a2 free", expect!["attach a1 to n1"]);
     check(
         "cooloff 18446744073709551615 | assigned 5 | n1 | a1 free",
-        expect!["a1 waits: the cool-off ends at 9999-12-30T22:00:00.999999999Z"],
+        expect!["a1 waits: the cool-off (assignmentCoolOffSeconds) ends at 9999-12-30T22:00:00.999999999Z"],
     );
     let asked = plan(&world("cooloff 20 | assigned 5 | n1 | a1 free"), now()).ask_again;
     assert_eq!(asked, Some(now() + Duration::from_secs(15)));
@@ -1060,10 +1084,7 @@ fn few_addresses_are_detached_at_once_by_moves_that_can_wait() {
         .collect();
     assert_eq!(queued.len(), crowd - max, "the others report that they wait");
     assert!(
-        queued[0]
-            .1
-            .to_string()
-            .starts_with("stays where it is until the account has capacity to move it to n"),
+        queued[0].1.to_string().starts_with("still works on its current VM; its move to n"),
         "{}",
         queued[0].1
     );
@@ -1157,7 +1178,9 @@ fn a_repeated_attach_that_fails_detaches_nothing() {
     check("n1 refuses notready 99 holds a1 | n2 | a1 unconfirmed", expect!["begin to move a1 from n1 to n2"]);
     check(
         "n1 refuses notready 99 holds a1 | a1 unconfirmed",
-        expect!["a1 should leave n1 (the node is NotReady), but no other node can take it yet"],
+        expect![
+            "a1 stays on n1 although it should move (the node is NotReady): no other node can take it yet"
+        ],
     );
 }
 
@@ -1432,13 +1455,13 @@ fn a_created_address_that_no_object_lists_is_not_replaced() {
     check(
         "creates | desired 3 | n1 holds a1 | a7 tagged | a9 tagged",
         expect![
-            "a1 on n1, the controller created a7, a9 for this object, but no object lists them; before it creates more, add those to use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+            "a1 on n1, the controller created a7, a9 for this object, but no object lists them. It creates no more until each is in spec.ips (to use it) or in the annotation netinfra.darkbrains.com/not-created (to ignore it)"
         ],
     );
     check(
         "creates | desired 3 | a7 tagged | observe",
         expect![
-            "the controller created a7 for this object, but no object lists them; before it creates more, add those to use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+            "the controller created a7 for this object, but no object lists them. It creates no more until each is in spec.ips (to use it) or in the annotation netinfra.darkbrains.com/not-created (to ignore it)"
         ],
     );
     // An address with an unfinished move is unlisted too, and so is one that was removed during a creation.
@@ -1446,7 +1469,7 @@ fn a_created_address_that_no_object_lists_is_not_replaced() {
     check(
         "creates | desired 3 | creating | a9 tagged",
         expect![
-            "the controller created a9 for this object, but no object lists them; before it creates more, add those to use to spec.ips, and the others to the annotation netinfra.darkbrains.com/not-created"
+            "the controller created a9 for this object, but no object lists them. It creates no more until each is in spec.ips (to use it) or in the annotation netinfra.darkbrains.com/not-created (to ignore it)"
         ],
     );
     check("creates | desired 3 | a7 tagged | a7 disowned", expect!["begin to create addresses, tagged tag"]);
@@ -1468,13 +1491,13 @@ fn a_creation_needs_a_complete_listing_after_its_entry() {
     check(
         "creates | desired 1 | creating | hidden | n1 holds a1",
         expect![
-            "a1 on n1, the credentials can no longer read projects, so the controller can't see the addresses it created: allow that, so it can create more"
+            "a1 on n1, the credentials can no longer read projects, so the controller can't find the addresses it created. Grant read access to projects; until then it creates none"
         ],
     );
     check(
         "creates untagged | tagged-before | desired 2 | n1 holds a1 | a7 elsewhere",
         expect![
-            "a1 on n1, the credentials can no longer read projects, so the controller can't see the addresses it created: allow that, so it can create more"
+            "a1 on n1, the credentials can no longer read projects, so the controller can't find the addresses it created. Grant read access to projects; until then it creates none"
         ],
     );
     check(
@@ -1548,7 +1571,7 @@ fn an_address_without_the_providers_mark_is_not_released() {
         check(
             spare,
             expect![
-                "a1 on n1, a2 is not released: the provider does not show this object's mark on it; release it there, or remove it from spec.ips"
+                "a1 on n1, a2 is not released: at the provider it has no tag, label or project of this object; release it there, or remove it from spec.ips"
             ],
         );
     }
@@ -1563,7 +1586,7 @@ fn an_address_without_the_providers_mark_is_not_released() {
     // The mark was read before the entry was written.
     check(
         "desired 1 | releases | n1 holds a1 | a2 made | a2 released | a2 stale",
-        expect!["a1 on n1, a2 is beyond spec.desiredIPs, and is being released"],
+        expect!["a1 on n1, a2 is beyond spec.desiredIPs: the controller is releasing it"],
     );
 }
 
@@ -1572,7 +1595,7 @@ fn a_release_continues_only_while_its_conditions_hold() {
     check("desired 1 | releases | n1 holds a1 | a2 made | a2 released", expect!["release a2"]);
     check(
         "desired 1 | releases | n1 holds a1 | a2 made | a2 released | a2 busy",
-        expect!["a1 on n1, a2 is beyond spec.desiredIPs, and is being released"],
+        expect!["a1 on n1, a2 is beyond spec.desiredIPs: the controller is releasing it"],
     );
     let begun = plan(&world("desired 1 | releases | n1 holds a1 | a2 made | a2 free"), now()).steps;
     assert!(begun.iter().any(|step| matches!(&step.action, Action::Begin(entry) if entry.releases)));
@@ -1635,7 +1658,7 @@ fn n9_pods_on_another_objects_node_are_reported_and_not_evicted() {
     check(
         "evicts | n1 holds a1 | n2 holds a2 evictable | a2 elsewhere | younger lists a2",
         expect![
-            "a1 on n1, a2 of younger: on n2, pods of the workload are on n2, which holds another object's address: let them select the node label allocation.netinfra.darkbrains.com/<name>"
+            "a1 on n1, a2 of younger: on n2, pods of the workload are on n2, which holds another object's address: in the pod template, set the nodeSelector allocation.netinfra.darkbrains.com/<name of this object>=true"
         ],
     );
 }
@@ -1731,8 +1754,8 @@ fn the_next_move_remembers_the_holders_ephemeral_address() {
     assert_eq!(pool.returned[&address("a1")], [vm("n1")], "the old holder has one again");
 }
 
-/// The plan once the listing shows the changes of an earlier leader. Before that, the plan only lists again, as soon as
-/// that helps.
+/// Returns the plan after a listing has shown the changes of an earlier leader. Checks that until then the plan has no
+/// steps, and requests a listing as soon as one can help.
 fn once_shown(text: &str) -> Plan {
     let late = |late: &str| plan(&world(&format!("{text} | {late}")), now());
     let is_idle = |plan: &Plan| plan.steps.is_empty() && plan.creations.is_empty();
@@ -1843,6 +1866,14 @@ fn a_leader_does_not_cut_off_its_own_node() {
 }
 
 #[test]
+fn a_leader_does_not_cut_off_its_vm_after_its_node_was_deleted() {
+    let mut world = world("a1 moves n1 -> n2 | n1 cordoned empty holds a1 | n2 | here n1");
+    world.remove_node(&"n1".into());
+    let planned = plan(&world, now());
+    assert!(planned.hands_over && planned.steps.is_empty(), "{planned}");
+}
+
+#[test]
 fn f7_a_name_contains_the_addresses_on_matching_nodes() {
     let settled = "floating | publishes | n1 holds a1 | n2 holds a2";
     check(settled, expect!["publish A hello.example.com at digitalocean: a1, a2"]);
@@ -1860,13 +1891,13 @@ fn f4_an_unmatched_address_leaves_the_name_unless_it_is_moving() {
     check(
         left,
         expect![
-            "a1 on n1, a2 should leave n2 (no matching pod on the node is Ready), but no other node can take it yet, name contains a1, a2"
+            "a1 on n1, a2 stays on n2 although it should move (no matching pod on the node is Ready): no other node can take it yet, name contains a1, a2"
         ],
     );
     check(
         &format!("{left} | a2 unmatched 1"),
         expect![
-            "a1 on n1, a2 should leave n2 (no matching pod on the node is Ready), but no other node can take it yet, name contains a1, a2"
+            "a1 on n1, a2 stays on n2 although it should move (no matching pod on the node is Ready): no other node can take it yet, name contains a1, a2"
         ],
     );
     check(&format!("{left} | a2 unmatched 2"), expect!["publish A hello.example.com at digitalocean: a1"]);
@@ -1917,7 +1948,7 @@ fn a_name_is_never_emptied() {
     check(
         "floating | publishes | n1 empty holds a1 | a1 unmatched 2 | record ours a1",
         expect![
-            "a1 should leave n1 (no matching pod on the node is Ready), but no other node can take it yet, name still contains a1: no address is on a matching node, and the controller never empties a name"
+            "a1 stays on n1 although it should move (no matching pod on the node is Ready): no other node can take it yet, name still contains a1: no address is on a matching node, and the controller does not remove the last addresses of a name"
         ],
     );
     check(
@@ -1974,7 +2005,7 @@ fn a_deleted_object_leaves_its_name_to_another_object() {
     check(
         "floating | publishes | deleted detaching | younger publishes | record ours a1 | a1 free",
         expect![
-            "a1 stays as it is: the object is being deleted, name stays as it is: the object is being deleted, name of younger still contains a1: no address is on a matching node, and the controller never empties a name"
+            "a1 stays as it is: the object is being deleted, name stays as it is: the object is being deleted, name of younger still contains a1: no address is on a matching node, and the controller does not remove the last addresses of a name"
         ],
     );
     check(
@@ -1993,7 +2024,9 @@ fn the_records_of_a_dns_name_are_read_again_after_a_while() {
     check("floating | publishes | n1 holds a1 | record busy", expect!["a1 on n1, name is being published"]);
     check(
         "floating | publishes | n1 holds a1 | record failed",
-        expect!["a1 on n1, name could not be read or written: no answer; next retry at 1970-01-12T13:46:45Z"],
+        expect![
+            "a1 on n1, name may be out of date: the controller could not read or write it: no answer; next retry at 1970-01-12T13:46:45Z"
+        ],
     );
 }
 
@@ -2149,4 +2182,157 @@ fn a_changed_journal_entry_is_pending_until_it_is_written() {
         pool.note(address("a1"), &action, Epoch(8), now());
         assert_eq!(pool.entry(address("a1")).map(|entry| entry.written), Some(crate::PENDING), "{action:?}");
     }
+}
+
+#[test]
+fn a_move_waits_until_nodes_with_a_silent_watch_are_listed() {
+    let drained = "n1 cordoned empty holds a1 | n2";
+    check(&format!("{drained} | silent"), expect!["list nodes, pods"]);
+    check(&format!("{drained} | silent pods"), expect!["list pods"]);
+    let plan = plan(&world(&format!("{drained} | silent")), now());
+    assert_eq!(plan.awaits_list.len(), 1, "its status is not written before the list");
+    assert_eq!(plan.marks.uncertain.len(), 1, "its node keeps the mark");
+    check("n1 holds a1 | silent", expect!["a1 on n1"]);
+}
+
+#[test]
+fn a_failover_does_not_wait_for_pods_that_do_not_matter() {
+    let dead = "n1 notready 60 holds a1 | n2";
+    check(&format!("{dead} | silent"), expect!["list nodes"]);
+    check(&format!("{dead} | silent pods"), expect!["begin to move a1 from n1 to n2"]);
+    check(&format!("{dead} | silent pods | floating"), expect!["list pods"]);
+    check(&format!("{dead} | silent pods | floating anypods"), expect!["begin to move a1 from n1 to n2"]);
+}
+
+#[test]
+fn a_working_address_is_not_detached_before_the_list() {
+    let begun = "n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2 | silent";
+    check(begun, expect!["list nodes, pods"]);
+    check(&format!("{begun} | onecall"), expect!["list nodes, pods"]);
+    check("n1 cordoned empty | n2 | a1 moves n1 -> n2 | silent", expect!["attach a1 to n2"]);
+}
+
+#[test]
+fn a_node_keeps_its_mark_until_the_list_shows_that_it_should_not() {
+    let displaced = "floating | n1 empty holds a1 | n2 notready 60";
+    let settled = plan(&world(displaced), now());
+    assert_eq!((settled.relist, settled.marks.uncertain.len()), (Kinds::default(), 0));
+    for outdated in ["silent pods", "unread pods"] {
+        let plan = plan(&world(&format!("{displaced} | {outdated}")), now());
+        let stays = plan.marks.uncertain.len() + plan.marks.coming.values().map(BTreeSet::len).sum::<usize>();
+        assert_eq!(stays, 1, "{outdated}");
+        assert_eq!(plan.relist.has(Kind::Pods), outdated == "silent pods");
+    }
+    let mut paused = world(&format!("{displaced} | silent pods"));
+    let until = later(now(), Duration::from_secs(60));
+    paused.avoid_addresses.insert(address("a1"), Pause { until, why: "refused".into() });
+    assert_eq!(plan(&paused, now()).marks.coming.len(), 1, "a pause after a failure changes nothing");
+}
+
+#[test]
+fn a_detached_address_does_not_wait_for_pods_that_do_not_matter() {
+    let begun = "n1 cordoned empty | n2 notready 60 | n3 | a1 moves n1 -> n2";
+    for unread in ["pods", "replicasets"] {
+        check(&format!("{begun} | unread {unread}"), expect!["abandon the move of a1"]);
+    }
+}
+
+#[test]
+fn pods_decide_again_whether_a_node_that_recovered_keeps_its_address() {
+    let begun = "n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2 | urgent";
+    check(&format!("{begun} | silent pods"), expect!["list pods"]);
+    let dead = begun.replace("cordoned empty", "notready 60");
+    check(&format!("{dead} | silent pods"), expect!["detach a1 from n1"]);
+}
+
+#[test]
+fn a_step_that_is_held_back_does_not_block_the_moves_of_its_vms() {
+    let begun = "n1 notready 60 holds a1 | n2 | n3 | a2 free | a1 moves n1 -> n2 | a2 moves n1 -> n3";
+    let mut world = world(&format!("{begun} | unread pods"));
+    let fact = world.fact(&scope(), address("a1")).unwrap().clone();
+    world.set_fact(&scope(), address("a2"), fact);
+    let mut pool = world.pools().next().unwrap().clone();
+    let Journal::Known(moves) = &mut pool.journal else { panic!("the journal can be read") };
+    moves.get_mut(&address("a2")).unwrap().is_voluntary = false;
+    world.set_pool(pool);
+    let steps = plan(&world, now()).to_string();
+    assert_eq!(steps, "detach 203.0.113.2 from vm-n1", "pods don't matter for a2");
+}
+
+#[test]
+fn a_floating_pool_abandons_no_move_while_pods_are_unread() {
+    let begun = "floating | n1 notready 60 | n2 undecodable-pods | a1 moves n1 -> n2";
+    check(begun, expect!["abandon the move of a1"]);
+    check(
+        &format!("{begun} | unread pods"),
+        expect![
+            "a1 is in an unknown state and is not moved: the controller can't read pods from the apiserver at present"
+        ],
+    );
+}
+
+#[test]
+fn a_leader_hands_nothing_over_that_its_successor_would_hold_back() {
+    let begun = "here n1 | n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2";
+    assert!(plan(&world(begun), now()).hands_over);
+    for outdated in ["silent", "unread nodes"] {
+        assert!(!plan(&world(&format!("{begun} | {outdated}")), now()).hands_over, "{outdated}");
+    }
+}
+
+#[test]
+fn an_eviction_waits_for_the_list() {
+    check("evicts | n1 holds a1 | n2 evictable | silent", expect!["list nodes, pods"]);
+    check("evicts | n1 holds a1 | n2 evictable | unread replicasets", expect!["a1 on n1"]);
+}
+
+#[test]
+fn an_address_leaves_a_dns_name_only_after_the_list() {
+    let unmatched =
+        "floating | publishes | n1 unmatched holds a1 | n2 holds a2 | record ours a1 a2 | a1 unmatched 5";
+    check(unmatched, expect!["publish A hello.example.com at digitalocean: a2"]);
+    check(&format!("{unmatched} | silent"), expect!["list nodes, pods"]);
+    check(
+        &format!("{unmatched} | unread pods"),
+        expect![
+            "a1 is in an unknown state and is not moved: the controller can't read pods from the apiserver at present, a2 on n2, name contains a1, a2"
+        ],
+    );
+    let added = "floating | publishes | n1 holds a1 | n2 holds a2 | record ours a1 | silent";
+    check(added, expect!["publish A hello.example.com at digitalocean: a1, a2"]);
+}
+
+#[test]
+fn nothing_begins_while_a_kind_that_it_depends_on_is_unread() {
+    let drained = "n1 cordoned empty holds a1 | n2";
+    for kind in ["nodes", "pods", "replicasets", "pools"] {
+        let plan = plan(&world(&format!("{drained} | unread {kind}")), now());
+        assert_eq!((plan.steps, plan.relist), (Vec::new(), Kinds::default()), "{kind}");
+        let (_, verdict) = &plan.verdicts.values().next().unwrap()[0];
+        assert!(verdict.to_string().contains("can't read"), "{kind}: {verdict}");
+    }
+    for other in ["unread daemonsets", "podless | unread pods"] {
+        check(&format!("{drained} | {other}"), expect!["begin to move a1 from n1 to n2"]);
+    }
+    let dead = "n1 notready 60 holds a1 | n2";
+    check(&format!("{dead} | unread pods"), expect!["begin to move a1 from n1 to n2"]);
+    check(&format!("{dead} | unread replicasets"), expect!["begin to move a1 from n1 to n2"]);
+}
+
+#[test]
+fn an_unfinished_move_continues_while_pools_are_unread() {
+    let begun = "n1 cordoned empty holds a1 | n2 | a1 moves n1 -> n2";
+    check(&format!("{begun} | unread pools"), expect!["detach a1 from n1"]);
+    check(
+        "desired 1 | releases | n1 holds a1 | a2 made | a2 released | unread pools",
+        expect![
+            "a1 on n1, a2 is in an unknown state and is not moved: the controller can't read NetIPAllocations or FloatingIPPools from the apiserver at present"
+        ],
+    );
+    check(
+        "creates | desired 1 | n1 | unread pools",
+        expect![
+            "no address is created: the controller can't read NetIPAllocations or FloatingIPPools from the apiserver at present"
+        ],
+    );
 }

@@ -162,9 +162,9 @@ pub struct Cluster {
     pub variable: Option<Arc<str>>,
     /// Whether its annotation wants an ingress VIP; none without the annotation.
     pub wants_ingress: Option<bool>,
-    /// The annotation with the ingress VIP.
+    /// The value of the annotation with the ingress VIP.
     pub ingress: Option<Arc<str>>,
-    /// The label with the ingress VIP.
+    /// The value of the label with the ingress VIP.
     pub ingress_label: Option<Arc<str>>,
     /// If it can't be decoded: all addresses in the object. Any of them may be a VIP.
     pub undecodable: Option<BTreeSet<IpAddr>>,

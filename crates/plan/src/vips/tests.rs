@@ -559,6 +559,6 @@ fn messages_say_what_to_do() {
         .assert_eq(&verdict("pool p full | pool q free | claim from p leaving"));
     let no_pool = verdict("claim from p").replace(&verdict(""), "…");
     expect!["…; the claim waits in pool p, which does not match"].assert_eq(&no_pool);
-    expect!["10.0.0.1 is already the control-plane VIP of the Cluster ns/another: waiting until that Cluster is deleted; if the VIP was set by hand, exclude it from the pool and delete the IPAddressClaim ns/vip-cp-c"]
+    expect!["10.0.0.1 is already the control-plane VIP of the Cluster ns/another. The controller waits until that Cluster is deleted. If the VIP was set by hand, add it to spec.excludedAddresses of the pool and delete the IPAddressClaim ns/vip-cp-c"]
         .assert_eq(&verdict("claim from p has 10.0.0.1 | another endpoint 10.0.0.1"));
 }

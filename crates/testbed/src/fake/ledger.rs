@@ -1,8 +1,8 @@
-//! The record of all requests to a fake and of all changes in it. Safety tests check it.
+//! The ledger records all requests to a fake and all changes in it, for safety tests.
 //!
-//! In: requests and changes, which only the fakes record. So a bug in the controller can't affect the ledger. Out: the
-//! records, and the moments at which two VMs held one address. The ledger never refuses or changes anything. Times
-//! count from the fake's first request.
+//! In: requests and changes. Only fakes write to the ledger, so a bug in the controller can't falsify it. Out: the
+//! records, and the moments at which two VMs held the same address. The ledger never refuses or changes a request.
+//! Times are relative to the fake's first request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

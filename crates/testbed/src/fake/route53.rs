@@ -299,7 +299,7 @@ pub fn refused(refusal: &Refusal) -> Answer {
     }
 }
 
-/// Splits a name without its final dot into labels, in reverse. The vendor sorts in this order.
+/// Returns the labels of a name in reverse order, without the final dot. Route 53 sorts names by their reversed labels.
 fn labels(name: &str) -> Vec<String> {
     let name = name.trim_end_matches('.').replace("\\052", "*").to_ascii_lowercase();
     name.rsplit('.').map(ToOwned::to_owned).collect()

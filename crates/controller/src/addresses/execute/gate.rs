@@ -13,8 +13,8 @@ use drivers::{DriverError, NotSent};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How many steps make calls at the same time: enough to use a minute's rate limit within seconds, but few compared
-/// with it.
+/// How many steps may make calls at the same time. They can use up the rate limit of a minute within seconds, but are
+/// few compared with the number of requests that it allows.
 const PLACES: usize = 64;
 
 /// How many of these places steps that are not urgent may take.

@@ -33,7 +33,7 @@ pub(super) async fn take(
     Ok(RecordSet { ttl: new.ttl.or(old.ttl), ..new })
 }
 
-/// The UID of the namespace kube-system, which is the owner ID in the mark on records.
+/// The UID of the namespace kube-system, which is the owner ID in the owner marks of DNS records.
 pub(super) async fn cluster_id(client: Client) -> Result<String, kube::Error> {
     let namespace = Api::<Namespace>::all(client).get_metadata(CLUSTER).await?;
     Ok(namespace.metadata.uid.unwrap_or_default())

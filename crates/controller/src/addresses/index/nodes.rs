@@ -1,43 +1,78 @@
 //! Processes events of nodes.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
 use plan::{Node, NodeName, PoolKey, Readiness, Scope, Timestamp, VmId};
+use tokio::time::Instant;
 
 use super::Index;
 use super::tracked::Tracked;
+use crate::addresses::kind::Kind;
 use crate::addresses::resources::parsed::created;
 use crate::addresses::resources::refusal::Refusal;
-use crate::addresses::watch::{Kind, SlimNode};
-use crate::kubernetes::decode::{Change, Settled};
+use crate::addresses::slim::SlimNode;
+use crate::addresses::watch::Observed;
+use crate::kubernetes::decode::{Change, Decoded, is_same_version, names_of};
 
 impl Index {
     pub(super) fn observe_nodes(&mut self, change: Change<SlimNode>) {
-        self.believe(Kind::Nodes, matches!(change, Change::All(_)));
-        self.undecodable.observe(Kind::Nodes, &change, SlimNode::meta);
-        let change = change.with_stand_ins(|undecodable| {
-            let name = NodeName::from(undecodable.metadata.name.as_deref().unwrap_or_default());
-            Some(SlimNode::stand_in(&undecodable, self.nodes.get(&name)))
-        });
-        let Some(change) = change else { return };
         match change {
-            Settled::All(nodes) => {
-                let names: BTreeSet<_> = nodes.iter().map(name_of).collect();
-                let gone: Vec<_> = self.nodes.keys().filter(|name| !names.contains(name)).cloned().collect();
-                gone.iter().for_each(|name| self.remove_node(name));
-                nodes.into_iter().for_each(|node| self.set_node(node));
+            Change::All(nodes) => {
+                self.begin_list(Kind::Nodes);
+                nodes.into_iter().for_each(|node| self.observe_node(node));
+                while let Some(name) = self.unlisted.nodes.pop_first() {
+                    self.remove_node(&name);
+                }
+                self.know(Kind::Nodes);
             }
-            Settled::Applied(node) => self.set_node(node),
-            Settled::Deleted(gone) => {
-                self.remove_node(&NodeName::from(gone.name.as_deref().unwrap_or_default()))
+            Change::Applied(node) => {
+                self.heard(Kind::Nodes);
+                self.observe_node(*node);
+            }
+            Change::Deleted(gone) => {
+                self.heard(Kind::Nodes);
+                self.remove_node(&NodeName::from(gone.name.as_deref().unwrap_or_default()));
             }
         }
     }
 
+    /// Processes some nodes of a list, and returns those that did not fit into a slice.
+    pub(super) fn observe_listed_nodes(
+        &mut self,
+        mut nodes: VecDeque<Decoded<SlimNode>>,
+    ) -> Option<Observed> {
+        let until = Instant::now() + self.slice.0;
+        while let Some(node) = nodes.pop_front() {
+            self.observe_node(node);
+            if !nodes.is_empty() && Instant::now() >= until {
+                return Some(Observed::NodesInList(nodes));
+            }
+        }
+        None
+    }
+
+    fn observe_node(&mut self, node: Decoded<SlimNode>) {
+        self.undecodable.observe_one(Kind::Nodes, &node, |node| names_of(&node.metadata));
+        self.set_node(match node {
+            Decoded::Object(node) => node,
+            Decoded::Undecodable(undecodable) => {
+                let name = NodeName::from(undecodable.metadata.name.as_deref().unwrap_or_default());
+                SlimNode::stand_in(&undecodable, self.nodes.get(&name))
+            }
+        });
+    }
+
     fn set_node(&mut self, node: SlimNode) {
         let name = name_of(&node);
+        self.unlisted.nodes.remove(&name);
+        let is_same = |known: &SlimNode| {
+            !known.is_stand_in && !node.is_stand_in && is_same_version(&known.metadata, &node.metadata)
+        };
+        if self.nodes.get(&name).is_some_and(is_same) {
+            return;
+        }
         self.world.set_node(&name, observed(&node));
         let machine = machine_of(&node);
         let unsupported = node.spec.provider_id.as_deref().and_then(drivers::unsupported);
@@ -60,7 +95,8 @@ impl Index {
         }
     }
 
-    fn remove_node(&mut self, name: &NodeName) {
+    pub(super) fn remove_node(&mut self, name: &NodeName) {
+        self.undecodable.remove(Kind::Nodes, "", name.as_str());
         self.world.remove_node(name);
         self.nodes.remove(name);
         if self.unsupported.remove(name).is_some() {

@@ -15,12 +15,12 @@ use super::tracked::{Reserved, Tracked};
 use crate::addresses::codec;
 use crate::addresses::create_request::CreateRequest;
 use crate::addresses::dropped_fields::DroppedFields;
+use crate::addresses::kind::Kind;
 use crate::addresses::object::Object;
 use crate::addresses::resources::parsed::Parsed;
 use crate::addresses::resources::refusal::Refusal;
 use crate::addresses::resources::{key_of, kind_name, node_dns_record_set};
-use crate::addresses::watch::Kind;
-use crate::kubernetes::decode::{Change, Decoded, Undecodable};
+use crate::kubernetes::decode::{Change, Decoded, Undecodable, names_of};
 
 impl Index {
     pub(super) fn observe_objects<K: kube::Resource<DynamicType = ()> + Clone>(
@@ -29,8 +29,11 @@ impl Index {
         change: Change<K>,
         object: fn(K) -> Object,
     ) {
-        self.believe(kind, matches!(change, Change::All(_)));
-        self.undecodable.observe(kind, &change, K::meta);
+        match change.is_whole() {
+            true => self.know(kind),
+            false => self.heard(kind),
+        }
+        self.undecodable.observe(kind, &change, |object| names_of(object.meta()));
         match change {
             Change::All(all) => {
                 let keys: BTreeSet<_> = all.iter().map(|one| pool_key(kind, one.meta())).collect();
@@ -85,6 +88,7 @@ impl Index {
 
     fn remove_object(&mut self, key: &PoolKey) {
         self.objects.remove(key);
+        self.interest.remove(key);
         self.world.remove_pool(key);
     }
 
@@ -145,7 +149,10 @@ impl Index {
         if is_new && tracked.refused_until.is_none() {
             tracing::warn!(object = %key, %dropped, "the CRD drops optional status fields: apply the CRDs of this version");
         }
-        let note = format!("the CRD drops {dropped}, so {consequence}: apply the CRDs of this version");
+        let note = format!(
+            "the installed CRD is outdated and drops {dropped}, so {consequence}: apply the CRDs of this controller \
+             version"
+        );
         tracked.dropped_fields = dropped;
         self.set_object(answered);
         self.refresh(key);
@@ -262,7 +269,8 @@ impl Index {
         self.world.set_pool(pool);
     }
 
-    /// Copies the journal and the created addresses into a pool.
+    /// Copies what the index knows about an object into its new pool: its journal, its created and adopted addresses,
+    /// and PTR names that the CRD drops.
     fn remember(&mut self, pool: &mut Pool) {
         let learnt = self.tick();
         let Some(tracked) = self.objects.get(&pool.key) else { return };
@@ -279,7 +287,7 @@ impl Index {
         }
     }
 
-    /// Makes the pool of an object from the object, all nodes and all pods.
+    /// Rebuilds the pool of an object from the object, the nodes and the pods.
     pub(super) fn rebuild(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
         let Parsed { mut pool, provider, selection, mut refusal, record_refusal, age_max } = tracked.parsed();
@@ -287,7 +295,11 @@ impl Index {
         tracked.record_refusal = record_refusal;
         tracked.adopted.retain(|address| !pool.addresses.contains(address));
         tracked.dropped.retain(|address| pool.addresses.contains(address));
-        tracked.recount(self.pods.values(), &self.owners);
+        tracked.recount(&self.pods, &self.owners);
+        self.interest.set(key, tracked.selection.pods.as_ref());
+        let is_counted = self.can_count(key, &self.objects[key].selection);
+        let Some(tracked) = self.objects.get_mut(key) else { return };
+        tracked.is_counted = is_counted;
         let members: Vec<_> =
             self.nodes.iter().map(|(name, node)| (name.clone(), tracked.membership(name, node))).collect();
         if let (None, Some(provider)) = (&refusal, provider) {

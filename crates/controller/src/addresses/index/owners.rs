@@ -7,10 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::addresses::kind::Kind;
+use crate::addresses::owner::Owner;
+use crate::addresses::pod::Pod;
 use crate::addresses::resources::workload::Workload;
-use crate::addresses::watch::{Kind, SlimPod};
 use crate::kubernetes::decode::Settled;
 
 /// All workloads and ReplicaSets.
@@ -26,7 +28,7 @@ pub(crate) struct Owners {
 
 impl Owners {
     /// Processes an event. Returns the namespaces in which the owner of a pod may have changed.
-    pub(crate) fn observe(&mut self, kind: Kind, change: Settled<ObjectMeta>) -> BTreeSet<String> {
+    pub(crate) fn observe(&mut self, kind: Kind, change: Settled<Owner>) -> BTreeSet<String> {
         let mut changed = BTreeSet::new();
         let gone: Vec<_> = match &change {
             Settled::All(all) => {
@@ -36,7 +38,7 @@ impl Owners {
             }
             Settled::Applied(_) | Settled::Deleted(_) => Vec::new(),
         };
-        let mut set = |named: Workload, owner: Option<&ObjectMeta>| {
+        let mut set = |named: Workload, owner: Option<&Owner>| {
             let namespace = named.namespace.clone();
             if self.set(named, owner) {
                 changed.insert(namespace);
@@ -52,34 +54,26 @@ impl Owners {
                 }
             }
             Settled::Applied(owner) => set(Workload::of(kind, &owner), Some(&owner)),
-            Settled::Deleted(owner) => set(Workload::of(kind, &owner), None),
+            Settled::Deleted(owner) => set(Workload::of(kind, &Owner::from(*owner)), None),
         }
         changed
     }
 
     /// The last decoded version of an owner whose newest version is undecodable. `None` if no version was ever decoded;
     /// then its pods may belong to any workload.
-    pub(crate) fn last_known(&self, kind: Kind, metadata: &ObjectMeta) -> Option<ObjectMeta> {
-        let (uid, above) = self.known.get(&Workload::of(kind, metadata))?;
-        let above = above.iter().map(|above| OwnerReference {
-            uid: above.clone(),
-            controller: Some(true),
-            ..OwnerReference::default()
-        });
-        Some(ObjectMeta {
-            name: metadata.name.clone(),
-            namespace: metadata.namespace.clone(),
-            uid: Some(uid.clone()),
-            owner_references: Some(above.collect()),
-            ..ObjectMeta::default()
-        })
+    pub(crate) fn last_known(&self, kind: Kind, metadata: &ObjectMeta) -> Option<Owner> {
+        let owner = Owner::from(metadata.clone());
+        let (uid, controlled_by) = self.known.get(&Workload::of(kind, &owner))?;
+        Some(Owner { uid: Some(uid.clone()), controlled_by: controlled_by.clone(), ..owner })
     }
 
-    fn set(&mut self, named: Workload, owner: Option<&ObjectMeta>) -> bool {
-        let new = owner.and_then(|owner| {
-            let uid = owner.uid.clone()?;
-            Some((uid, controller(owner.owner_references.as_deref()).map(|owner| owner.uid.clone())))
-        });
+    /// Forgets all owners of a kind.
+    pub(crate) fn forget(&mut self, kind: Kind) {
+        self.observe(kind, Settled::All(Vec::new()));
+    }
+
+    fn set(&mut self, named: Workload, owner: Option<&Owner>) -> bool {
+        let new = owner.and_then(|owner| Some((owner.uid.clone()?, owner.controlled_by.clone())));
         let is_replica_set = named.kind == Kind::ReplicaSets;
         let old = match new.clone() {
             Some(new) => self.known.insert(named, new),
@@ -103,12 +97,12 @@ impl Owners {
 
     /// Whether a pod belongs to a workload, or may belong to it. If the pod's owner is not in the cache, or was deleted
     /// before the pod, the pod may belong to any workload of that kind in its namespace.
-    pub(crate) fn has(&self, workload: &Workload, pod: &SlimPod) -> bool {
+    pub(crate) fn has(&self, workload: &Workload, pod: &Pod) -> bool {
         let known = self.known.get(workload).map(|(uid, _)| uid);
         if !is_near(workload, pod) {
             return false;
         }
-        let Some(owner) = controller(pod.metadata.owner_references.as_deref()) else {
+        let Some(owner) = &pod.owner else {
             // A workload that was deleted with `--cascade=orphan` leaves its pods to the workload that replaces it.
             return known.is_none() && is_evictable(pod);
         };
@@ -121,8 +115,8 @@ impl Owners {
     }
 
     /// Whether a pod certainly belongs to a workload.
-    pub(crate) fn surely_has(&self, workload: &Workload, pod: &SlimPod) -> bool {
-        let Some(owner) = controller(pod.metadata.owner_references.as_deref()) else { return false };
+    pub(crate) fn surely_has(&self, workload: &Workload, pod: &Pod) -> bool {
+        let Some(owner) = &pod.owner else { return false };
         let above = match self.of_replica_sets.get(&owner.uid) {
             Some(above) => above.as_ref(),
             None => Some(&owner.uid),
@@ -132,20 +126,13 @@ impl Owners {
 }
 
 /// Whether a pod is in the namespace of a workload. Owner references never lead to another namespace.
-fn is_near(workload: &Workload, pod: &SlimPod) -> bool {
-    pod.metadata.namespace.as_ref() == Some(&workload.namespace)
+fn is_near(workload: &Workload, pod: &Pod) -> bool {
+    *pod.key.namespace == *workload.namespace
 }
 
 /// Whether a drain evicts a pod. Pods of DaemonSets and static pods of the kubelet stay.
-pub(crate) fn is_evictable(pod: &SlimPod) -> bool {
-    const MIRROR: &str = "kubernetes.io/config.mirror";
-    let is_mirror = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR));
-    let owner = controller(pod.metadata.owner_references.as_deref());
-    !is_mirror && owner.is_none_or(|owner| owner.kind != "DaemonSet")
-}
-
-fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
-    owners?.iter().find(|owner| owner.controller == Some(true))
+pub(crate) fn is_evictable(pod: &Pod) -> bool {
+    !pod.is_mirror && pod.owner.as_ref().is_none_or(|owner| owner.kind != "DaemonSet")
 }
 
 #[cfg(test)]
@@ -154,26 +141,23 @@ mod tests {
     use api::net_ip_allocation::WorkloadKind;
     use serde_json::json;
 
-    fn owner(name: &str, uid: &str, of: &str) -> ObjectMeta {
-        let mut owner = json!({"name": name, "namespace": "web", "uid": uid});
-        if !of.is_empty() {
-            owner["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": "x", "uid": of, "controller": true}]);
-        }
-        serde_json::from_value(owner).unwrap()
+    fn owner(name: &str, uid: &str, of: &str) -> Owner {
+        let controlled_by = (!of.is_empty()).then(|| of.to_owned());
+        Owner { namespace: "web".into(), name: name.into(), uid: Some(uid.into()), controlled_by }
     }
 
-    fn pod(kind: &str, uid: &str) -> SlimPod {
+    fn pod(kind: &str, uid: &str) -> Pod {
         let owner =
             json!({"apiVersion": "apps/v1", "kind": kind, "name": "x", "uid": uid, "controller": true});
         let metadata = json!({"name": "web-1", "namespace": "web", "ownerReferences": [owner]});
-        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+        Pod::from_json(json!({"metadata": metadata}))
     }
 
-    fn orphan() -> SlimPod {
-        serde_json::from_value(json!({"metadata": {"name": "web-1", "namespace": "web"}})).unwrap()
+    fn orphan() -> Pod {
+        Pod::from_json(json!({"metadata": {"name": "web-1", "namespace": "web"}}))
     }
 
-    fn all(owner: ObjectMeta) -> Settled<ObjectMeta> {
+    fn all(owner: Owner) -> Settled<Owner> {
         Settled::All(vec![owner])
     }
 
@@ -248,7 +232,7 @@ mod tests {
         owners.observe(Kind::Deployments, all(owner("web", "d1", "")));
         owners.observe(Kind::ReplicaSets, all(owner("web-5", "r1", "d1")));
         let mut foreign = pod("ReplicaSet", "r1");
-        foreign.metadata.namespace = Some("other".to_owned());
+        foreign.key.namespace = "other".into();
         assert!(!owners.has(&web(), &foreign) && !owners.surely_has(&web(), &foreign));
     }
 
@@ -278,6 +262,6 @@ mod tests {
         assert!(is_evictable(&pod("ReplicaSet", "r1")));
         assert!(!is_evictable(&pod("DaemonSet", "s1")));
         let mirror = json!({"metadata": {"name": "x", "annotations": {"kubernetes.io/config.mirror": "1"}}});
-        assert!(!is_evictable(&serde_json::from_value(mirror).unwrap()));
+        assert!(!is_evictable(&Pod::from_json(mirror)));
     }
 }

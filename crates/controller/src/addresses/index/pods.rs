@@ -1,35 +1,39 @@
 //! Processes events of pods and their owners, and counts the pods of each object on each node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use kube::ResourceExt;
 use kube::core::SelectorExt;
-use kube::{Resource, ResourceExt};
 use plan::{NodeName, Pods, PoolKey, WorkloadPod, World};
+use tokio::time::Instant;
 
 use super::Index;
 use super::owners::{self, Owners};
 use super::tracked::{PodCount, Tracked};
+use crate::addresses::kind::Kind;
+use crate::addresses::owner::Owner;
+use crate::addresses::pod::{Pod, PodKey};
 use crate::addresses::resources::parsed::{PodSelection, Selection};
 use crate::addresses::resources::selector;
-use crate::addresses::watch::{Kind, SlimNode, SlimPod};
-use crate::kubernetes::decode::{Change, Settled};
+use crate::addresses::slim::SlimNode;
+use crate::addresses::watch::Observed;
+use crate::kubernetes::decode::{Change, Decoded};
 
 impl PodSelection {
-    fn means(&self, pod: &SlimPod, owners: &Owners) -> bool {
+    fn means(&self, pod: &Pod, owners: &Owners) -> bool {
         match self {
             Self::Labelled { namespace, labels } => {
-                let is_elsewhere = |namespace| pod.metadata.namespace.as_ref() != Some(namespace);
-                !namespace.as_ref().is_some_and(is_elsewhere) && labels.matches(pod.labels())
+                let is_here = |namespace: &String| *pod.key.namespace == **namespace;
+                namespace.as_ref().is_none_or(is_here) && labels.matches(&pod.labels)
             }
             Self::Of(workload) => owners.has(workload, pod),
         }
     }
 
     /// Whether a pod may be evicted: it certainly belongs to the workload, and is not terminating.
-    pub(super) fn may_evict(&self, pod: &SlimPod, owners: &Owners) -> bool {
+    pub(super) fn may_evict(&self, pod: &Pod, owners: &Owners) -> bool {
         let Self::Of(workload) = self else { return false };
-        let is_leaving = pod.metadata.deletion_timestamp.is_some();
-        !self.outstay_a_drain() && !pod.is_stand_in && !is_leaving && owners.surely_has(workload, pod)
+        !self.outstay_a_drain() && !pod.is_stand_in && !pod.is_leaving && owners.surely_has(workload, pod)
     }
 
     /// Whether a drain leaves these pods on the node. Then the node counts as drained when all other pods have left.
@@ -51,6 +55,9 @@ impl Tracked {
             return None;
         }
         let Some(pod_selection) = pods else { return Some(*pods_if_none_selected) };
+        if !self.is_counted && !plan::sabotaged!(UnreadPodsReadAsNone) {
+            return Some(Pods::Unknown);
+        }
         let PodCount { ours, ready, others, undecodable, .. } =
             self.pods.get(name).copied().unwrap_or_default();
         Some(match (ready, ours) {
@@ -80,23 +87,24 @@ impl Tracked {
     }
 
     /// Counts all pods again.
-    pub(super) fn recount<'a>(&mut self, pods: impl Iterator<Item = &'a SlimPod>, owners: &Owners) {
+    pub(super) fn recount(&mut self, pods: &BTreeMap<PodKey, Pod>, owners: &Owners) {
         self.pods.clear();
-        for pod in pods {
+        let Some(selection) = &self.selection.pods else { return };
+        for pod in of_namespace(pods, selection.namespace()) {
             self.count(pod, owners, 1);
         }
     }
 
     /// Adds or removes a pod, and returns its node. Returns `None` if the pod has ended or does not matter to the
     /// object.
-    pub(super) fn count(&mut self, pod: &SlimPod, owners: &Owners, change: isize) -> Option<NodeName> {
+    pub(super) fn count(&mut self, pod: &Pod, owners: &Owners, change: isize) -> Option<NodeName> {
         let pod_selection = self.selection.pods.as_ref()?;
         let is_ours = pod_selection.means(pod, owners);
         let is_other = !is_ours && pod_selection.outstay_a_drain() && owners::is_evictable(pod);
-        if has_ended(pod) || !(is_ours || is_other) {
+        if pod.has_ended || !(is_ours || is_other) {
             return None;
         }
-        let node = NodeName::from(pod.spec.node_name.as_deref()?);
+        let node = pod.node.clone()?;
         let counted = self.pods.entry(node.clone()).or_default();
         let add = |counter: &mut usize, is_meant: bool| {
             if is_meant {
@@ -104,7 +112,7 @@ impl Tracked {
             }
         };
         add(&mut counted.ours, is_ours);
-        add(&mut counted.ready, is_ours && is_ready(pod));
+        add(&mut counted.ready, is_ours && pod.is_ready);
         add(&mut counted.others, is_other);
         add(&mut counted.evictable, pod_selection.may_evict(pod, owners));
         add(&mut counted.undecodable, is_ours && pod.is_stand_in);
@@ -115,43 +123,73 @@ impl Tracked {
 /// Taints of NotReady nodes. They are ignored, because the node's Ready condition and the grace period decide.
 const READINESS_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-fn has_ended(pod: &SlimPod) -> bool {
-    matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+/// The pods of a namespace, or of all namespaces.
+fn of_namespace<'a>(
+    pods: &'a BTreeMap<PodKey, Pod>,
+    namespace: Option<&str>,
+) -> impl Iterator<Item = &'a Pod> + use<'a> {
+    let namespace: Option<std::sync::Arc<str>> = namespace.map(Into::into);
+    let from = PodKey { namespace: namespace.clone().unwrap_or_default(), name: "".into() };
+    let is_meant = move |key: &PodKey| namespace.as_ref().is_none_or(|namespace| *namespace == key.namespace);
+    pods.range(from..).take_while(move |(key, _)| is_meant(key)).map(|(_, pod)| pod)
 }
 
-fn is_ready(pod: &SlimPod) -> bool {
-    let is_running = pod.status.phase.as_deref() == Some("Running");
-    let is_ready = pod.status.ready().is_some_and(|ready| ready.status == "True");
-    is_running && is_ready && pod.metadata.deletion_timestamp.is_none()
-}
-
-fn key_of_pod(pod: &kube::api::ObjectMeta) -> (String, String) {
-    (pod.namespace.clone().unwrap_or_default(), pod.name.clone().unwrap_or_default())
+fn key_of_pod(metadata: &kube::api::ObjectMeta) -> PodKey {
+    let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
+    PodKey { namespace: text(&metadata.namespace), name: text(&metadata.name) }
 }
 
 impl Index {
-    pub(super) fn observe_pods(&mut self, change: Change<SlimPod>) {
-        self.believe(Kind::Pods, matches!(change, Change::All(_)));
-        self.undecodable.observe(Kind::Pods, &change, SlimPod::meta);
-        let change = change.with_stand_ins(|undecodable| {
-            Some(SlimPod::stand_in(&undecodable, self.pods.get(&key_of_pod(&undecodable.metadata))))
-        });
-        let Some(change) = change else { return };
+    pub(super) fn observe_pods(&mut self, change: Change<Pod>) {
         match change {
-            Settled::All(pods) => {
-                let keys: BTreeSet<_> = pods.iter().map(|pod| key_of_pod(&pod.metadata)).collect();
-                let gone: Vec<_> = self.pods.keys().filter(|key| !keys.contains(key)).cloned().collect();
-                gone.into_iter().for_each(|key| self.change_pod(key, None));
-                pods.into_iter().for_each(|pod| self.change_pod(key_of_pod(&pod.metadata), Some(pod)));
+            Change::All(pods) => {
+                self.begin_list(Kind::Pods);
+                pods.into_iter().for_each(|pod| self.observe_pod(pod));
+                while let Some(key) = self.unlisted.pods.pop_first() {
+                    self.change_pod(key, None);
+                }
+                self.know(Kind::Pods);
             }
-            Settled::Applied(pod) => self.change_pod(key_of_pod(&pod.metadata), Some(pod)),
-            Settled::Deleted(gone) => self.change_pod(key_of_pod(&gone), None),
+            Change::Applied(pod) => {
+                self.heard(Kind::Pods);
+                self.observe_pod(*pod);
+            }
+            Change::Deleted(gone) => {
+                self.heard(Kind::Pods);
+                self.change_pod(key_of_pod(&gone), None);
+            }
         }
     }
 
-    pub(super) fn observe_owners(&mut self, kind: Kind, change: Change<kube::api::ObjectMeta>) {
-        self.believe(kind, matches!(change, Change::All(_)));
-        self.undecodable.observe(kind, &change, |owner| owner);
+    /// Processes some pods of a list, and returns those that did not fit into a slice.
+    pub(super) fn observe_listed_pods(&mut self, mut pods: VecDeque<Decoded<Pod>>) -> Option<Observed> {
+        let until = Instant::now() + self.slice.0;
+        while let Some(pod) = pods.pop_front() {
+            self.observe_pod(pod);
+            if !pods.is_empty() && Instant::now() >= until {
+                return Some(Observed::PodsInList(pods));
+            }
+        }
+        None
+    }
+
+    fn observe_pod(&mut self, pod: Decoded<Pod>) {
+        self.undecodable.observe_one(Kind::Pods, &pod, |pod| (&pod.key.namespace, &pod.key.name));
+        let pod = match pod {
+            Decoded::Object(pod) => pod,
+            Decoded::Undecodable(undecodable) => {
+                Pod::stand_in(&undecodable, self.pods.get(&key_of_pod(&undecodable.metadata)))
+            }
+        };
+        self.change_pod(pod.key.clone(), Some(pod));
+    }
+
+    pub(super) fn observe_owners(&mut self, kind: Kind, change: Change<Owner>) {
+        match change.is_whole() {
+            true => self.know(kind),
+            false => self.heard(kind),
+        }
+        self.undecodable.observe(kind, &change, |owner| (&owner.namespace, &owner.name));
         let change = change.with_stand_ins(|undecodable| self.owners.last_known(kind, &undecodable.metadata));
         let Some(change) = change else { return };
         let changed = self.owners.observe(kind, change);
@@ -168,19 +206,27 @@ impl Index {
     /// Counts the pods of an object again, and updates the world.
     pub(super) fn recount(&mut self, key: &PoolKey) {
         let Some(tracked) = self.objects.get_mut(key) else { return };
-        tracked.recount(self.pods.values(), &self.owners);
+        tracked.recount(&self.pods, &self.owners);
         for (name, node) in &self.nodes {
             tracked.update_world(&mut self.world, key, name, node, tracked.membership(name, node));
         }
     }
 
-    fn change_pod(&mut self, key: (String, String), pod: Option<SlimPod>) {
+    pub(super) fn change_pod(&mut self, key: PodKey, pod: Option<Pod>) {
+        self.unlisted.pods.remove(&key);
+        let namespace = std::sync::Arc::clone(&key.namespace);
         let before = match &pod {
+            // Most pods of a list are known already.
+            Some(pod) if self.pods.get(&key) == Some(pod) => return,
             Some(pod) => self.pods.insert(key, pod.clone()),
-            None => self.pods.remove(&key),
+            None => {
+                self.undecodable.remove(Kind::Pods, &key.namespace, &key.name);
+                self.pods.remove(&key)
+            }
         };
         let mut touched = BTreeSet::new();
-        for (key, tracked) in &mut self.objects {
+        for key in self.interest.of(&namespace) {
+            let Some(tracked) = self.objects.get_mut(key) else { continue };
             for (pod, change) in [(&before, -1_isize), (&pod, 1)] {
                 if let Some(node) = pod.as_ref().and_then(|pod| tracked.count(pod, &self.owners, change)) {
                     touched.insert((key.clone(), node));
@@ -196,16 +242,17 @@ impl Index {
 
     /// The pod of an object's workload to evict from a node. `None` while no node has the label `ip.ready`, which the
     /// replacement of the pod may require.
-    pub fn pod_to_evict(&self, key: &PoolKey, node: &NodeName) -> Option<&SlimPod> {
+    pub fn pod_to_evict(&self, key: &PoolKey, node: &NodeName) -> Option<&Pod> {
         let pod_selection = self.objects.get(key)?.selection.pods.as_ref()?;
         if !self.nodes.values().any(SlimNode::is_ip_ready) {
             return None;
         }
-        let pods = self.pods.values().filter(|pod| !has_ended(pod) && pod_selection.means(pod, &self.owners));
+        let pods = of_namespace(&self.pods, pod_selection.namespace())
+            .filter(|pod| !pod.has_ended && pod_selection.means(pod, &self.owners));
         let pods = pods.map(|pod| WorkloadPod {
             pod,
-            node: pod.spec.node_name.as_deref(),
-            is_leaving: pod.metadata.deletion_timestamp.is_some(),
+            node: pod.node.as_ref().map(NodeName::as_str),
+            is_leaving: pod.is_leaving,
             may_evict: pod_selection.may_evict(pod, &self.owners),
         });
         plan::pod_to_evict(pods, node)

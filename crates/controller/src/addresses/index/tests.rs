@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use super::nodes::DISRUPTION_TAINTS;
 use super::objects::OUTDATED_RETRY;
 use super::*;
+use crate::addresses::owner::Owner;
 use crate::addresses::resources::{floating_ip_pool, net_ip_allocation};
+use crate::addresses::slim::SlimPod;
 use crate::kubernetes::decode::{Change, Decoded};
 
 fn read<K: DeserializeOwned>(object: Value) -> K {
@@ -29,8 +31,8 @@ fn index(kind: &str, workload: Kind) -> Index {
     });
     let allocation = json!({"metadata": {"name": "edge", "uid": "a1", "resourceVersion": "1"}, "spec": spec});
     index.observe(Observed::Allocations(Change::All(vec![read(allocation)])));
-    let owner = json!({"name": "web", "namespace": "web", "uid": "w1"});
-    index.observe(Observed::Owners(workload, Change::All(vec![read(owner)])));
+    index.observe(Observed::Owners(workload, Change::All(vec![owner("web", "w1")])));
+    index.observe(Observed::Pods(Change::All(Vec::new())));
     index
 }
 
@@ -58,7 +60,7 @@ fn a_dropped_optional_field_is_reported_once_and_stops_nothing() {
     let (sent, stored) = (json!({"addresses": [described]}), json!({"addresses": [address]}));
     let (key, sent, stored) = written(&index, sent, stored);
     let note = index.observe_written(&key, &sent, stored).unwrap();
-    assert!(note.starts_with("the CRD drops status.addresses.message,"), "{note}");
+    assert!(note.starts_with("the installed CRD is outdated and drops status.addresses.message,"), "{note}");
     let tracked = &index.objects[&key];
     assert!(tracked.refused_until.is_none());
     assert!(
@@ -212,12 +214,25 @@ fn an_account_is_unknown_until_a_listing_is_complete() {
     }
 }
 
-fn pod(name: &str, owner: &str, uid: &str, phase: &str) -> Box<Decoded<SlimPod>> {
+fn read_pod(object: Value) -> Decoded<Pod> {
+    read::<Decoded<SlimPod>>(object).map(|pod| Pod::with_all_labels(&pod))
+}
+
+fn pod(name: &str, owner: &str, uid: &str, phase: &str) -> Box<Decoded<Pod>> {
     let owner = json!({"apiVersion": "apps/v1", "kind": owner, "name": "x", "uid": uid, "controller": true});
-    Box::new(read(json!({
+    Box::new(read_pod(json!({
         "metadata": {"name": name, "namespace": "web", "ownerReferences": [owner]},
         "spec": {"nodeName": "n1"}, "status": {"phase": phase},
     })))
+}
+
+/// The metadata of a deleted pod.
+fn gone(name: &str) -> Box<kube::api::ObjectMeta> {
+    Box::new(read(json!({"name": name, "namespace": "web"})))
+}
+
+fn owner(name: &str, uid: &str) -> Decoded<Owner> {
+    Owner { namespace: "web".into(), name: name.into(), uid: Some(uid.into()), controlled_by: None }.into()
 }
 
 /// The state of the allocation's pods on the node.
@@ -286,9 +301,7 @@ fn n5_pods_of_a_workload_are_present_until_gone_or_ended() {
     index.observe(Observed::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Succeeded"))));
     assert_eq!(pods(&index), Pods::Absent);
     index.observe(Observed::Pods(Change::Applied(pod("web-1", "StatefulSet", "w1", "Running"))));
-    index.observe(Observed::Pods(Change::Deleted(Box::new(
-        pod("web-1", "StatefulSet", "w1", "Running").meta().clone(),
-    ))));
+    index.observe(Observed::Pods(Change::Deleted(gone("web-1"))));
     assert_eq!(pods(&index), Pods::Absent);
 }
 
@@ -297,8 +310,8 @@ fn n5_pods_are_counted_again_when_their_owner_is_known() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
     index.observe(Observed::Pods(Change::Applied(pod("web-0", "StatefulSet", "w2", "Running"))));
     assert_eq!(pods(&index), Pods::Present, "its owner is not known yet");
-    let other = json!({"name": "other", "namespace": "web", "uid": "w2"});
-    index.observe(Observed::Owners(Kind::StatefulSets, Change::Applied(Box::new(read(other)))));
+    let other = Box::new(owner("other", "w2"));
+    index.observe(Observed::Owners(Kind::StatefulSets, Change::Applied(other)));
     assert_eq!(pods(&index), Pods::Absent);
 }
 
@@ -321,12 +334,10 @@ fn n7_a_daemon_set_pod_keeps_the_address_until_the_node_is_drained() {
     assert_eq!(pods(&index), Pods::Absent, "the node has no pod of the workload");
     index.observe(Observed::Pods(Change::Applied(pod("web", "DaemonSet", "w1", "Running"))));
     assert_eq!(pods(&index), Pods::Present);
-    let agent = json!({"name": "agent", "namespace": "web", "uid": "w9"});
-    index.observe(Observed::Owners(Kind::DaemonSets, Change::Applied(Box::new(read(agent)))));
+    let agent = Box::new(owner("agent", "w9"));
+    index.observe(Observed::Owners(Kind::DaemonSets, Change::Applied(agent)));
     index.observe(Observed::Pods(Change::Applied(pod("agent", "DaemonSet", "w9", "Running"))));
-    index.observe(Observed::Pods(Change::Deleted(Box::new(
-        pod("other", "ReplicaSet", "r1", "Running").meta().clone(),
-    ))));
+    index.observe(Observed::Pods(Change::Deleted(gone("other"))));
     assert_eq!(pods(&index), Pods::Absent, "pods that a drain leaves on the node don't count");
 }
 
@@ -412,7 +423,7 @@ fn an_undecodable_node_keeps_its_vm_and_its_readiness_is_unknown() {
     let broken = || node(json!("maybe"));
     for before in [Some(node(json!(false))), None] {
         let mut index = Index::default();
-        before.into_iter().for_each(|node| index.observe(Observed::Nodes(Change::All(vec![node]))));
+        before.into_iter().for_each(|node| _ = index.observe(Observed::Nodes(Change::All(vec![node]))));
         index.observe(Observed::Nodes(Change::All(vec![broken()])));
         let (_, found) = index.world.node_of(&VmId::from("p/z/n1")).unwrap();
         assert_eq!(found.readiness, Readiness::Unknown);
@@ -430,7 +441,7 @@ fn an_undecodable_pod_counts_on_its_node_and_is_never_evicted() {
     let mut index = index("StatefulSet", Kind::StatefulSets);
     let owner =
         json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "x", "uid": "w1", "controller": true});
-    let broken: Decoded<SlimPod> = read(json!({
+    let broken = read_pod(json!({
         "metadata": {"name": "web-0", "namespace": "web", "ownerReferences": [owner]},
         "spec": {"nodeName": "n1"}, "status": {"phase": 7},
     }));
@@ -447,7 +458,7 @@ fn an_undecodable_pod_counts_on_its_node_and_is_never_evicted() {
     assert!(!evictable(&index));
     let mut unbound: Value = json!({"metadata": {"name": "web-0", "namespace": "web"}});
     unbound["metadata"]["ownerReferences"] = json!([owner]);
-    index.observe(Observed::Pods(Change::All(vec![read(unbound)])));
+    index.observe(Observed::Pods(Change::All(vec![read_pod(unbound)])));
     assert_eq!(pods(&index), Pods::Absent);
     index.observe(Observed::Pods(Change::All(vec![broken])));
     assert_eq!(pods(&index), Pods::Unknown, "the pod was bound to its node since");
@@ -460,7 +471,7 @@ fn an_undecodable_owner_keeps_its_last_version() {
     let broken = json!({"name": "web", "namespace": "web", "uid": "w1", "labels": 7});
     let broken: Decoded<kube::core::PartialObjectMeta<k8s_openapi::api::apps::v1::StatefulSet>> =
         read(json!({"metadata": broken}));
-    let broken = broken.map(|owner| owner.metadata);
+    let broken = broken.map(|owner| Owner::from(owner.metadata));
     assert!(matches!(broken, Decoded::Undecodable(_)));
     index.observe(Observed::Owners(Kind::StatefulSets, Change::All(vec![broken])));
     let pod_selection = index.objects.values().next().unwrap().selection.pods.as_ref().unwrap();
@@ -468,4 +479,88 @@ fn an_undecodable_owner_keeps_its_last_version() {
         pod_selection.may_evict(index.pods.values().next().unwrap(), &index.owners),
         "the last owner stays"
     );
+}
+
+/// A FloatingIPPool for pods with a label.
+fn pool_for(label: &str) -> Decoded<api::FloatingIPPool> {
+    read(json!({
+        "metadata": {"name": label, "namespace": "web", "uid": label, "resourceVersion": "1"},
+        "spec": {"provider": "digitalocean", "ips": ["203.0.113.1"], "match": {"podLabel": label}},
+    }))
+}
+
+/// The state of the pods of each pool on the only node.
+fn pods_of_pools(index: &Index) -> Vec<Pods> {
+    let (name, node) = index.nodes.first_key_value().unwrap();
+    index.objects.values().map(|tracked| tracked.membership(name, node).unwrap()).collect()
+}
+
+#[test]
+fn only_the_object_with_a_new_label_waits_for_the_next_list_of_pods() {
+    let mut index = Index::default();
+    let node = json!({"metadata": {"name": "n1"}, "spec": {"providerID": "digitalocean://1001"}});
+    index.observe(Observed::Nodes(Change::All(vec![read(node)])));
+    index.observe(Observed::Pools(Change::All(vec![pool_for("app")])));
+    let first = index.take_needed().unwrap();
+    index.observe(Observed::Listing(Kind::Pods, first.version));
+    index.observe(Observed::Listed(Kind::Pods, Instant::now()));
+    assert_eq!((pods_of_pools(&index), index.lacks_labels()), (vec![Pods::Absent], false));
+
+    index.observe(Observed::Pools(Change::Applied(Box::new(pool_for("tier")))));
+    let second = index.take_needed().unwrap();
+    assert_eq!((pods_of_pools(&index), index.lacks_labels()), (vec![Pods::Absent, Pods::Unknown], true));
+    index.observe(Observed::Listing(Kind::Pods, first.version));
+    index.observe(Observed::Listed(Kind::Pods, Instant::now()));
+    assert!(index.lacks_labels(), "the list was requested before the label was needed");
+    index.observe(Observed::Listing(Kind::Pods, second.version));
+    index.observe(Observed::Listed(Kind::Pods, Instant::now()));
+    assert_eq!((pods_of_pools(&index), index.lacks_labels()), (vec![Pods::Absent, Pods::Absent], false));
+}
+
+#[test]
+fn pods_that_are_no_longer_watched_are_forgotten() {
+    let mut index = index("StatefulSet", Kind::StatefulSets);
+    index.observe(Observed::Pods(Change::Applied(pod("web-0", "StatefulSet", "w1", "Running"))));
+    index.observe(Observed::Unwatched(Kind::Pods));
+    assert!(index.pods.is_empty());
+    assert_eq!(pods(&index), Pods::Unknown, "they are unknown, not absent");
+}
+
+#[test]
+fn a_list_in_parts_removes_deleted_pods_at_its_end() {
+    let mut index = index("StatefulSet", Kind::StatefulSets);
+    let running = |name| *pod(name, "StatefulSet", "w1", "Running");
+    index.observe(Observed::Pods(Change::All(vec![running("web-0"), running("web-1")])));
+    let names = |index: &Index| index.pods.keys().map(|key| key.name.to_string()).collect::<Vec<_>>();
+    // Each step processes one object.
+    index.slice = Slice(Duration::ZERO);
+    index.observe(Observed::Listing(Kind::Pods, 0));
+    let rest = index.observe(Observed::PodsInList(vec![running("web-2"), running("web-3")].into()));
+    assert_eq!(names(&index), ["web-0", "web-1", "web-2"]);
+    assert!(index.observe(rest.unwrap()).is_none());
+    assert_eq!(names(&index), ["web-0", "web-1", "web-2", "web-3"]);
+    let mut rest = Some(Observed::Listed(Kind::Pods, Instant::now()));
+    for left in [vec!["web-1", "web-2", "web-3"], vec!["web-2", "web-3"]] {
+        rest = index.observe(rest.unwrap());
+        assert_eq!(names(&index), left);
+    }
+    assert!(index.observe(rest.unwrap()).is_none());
+}
+
+#[test]
+fn an_undecodable_pod_counts_with_its_new_labels() {
+    let mut index = Index::default();
+    let node = json!({"metadata": {"name": "n1"}, "spec": {"providerID": "digitalocean://1001"}});
+    index.observe(Observed::Nodes(Change::All(vec![read(node)])));
+    index.observe(Observed::Pools(Change::All(vec![pool_for("tier")])));
+    let pod = |labels: Value, phase: Value| {
+        read_pod(json!({
+            "metadata": {"name": "web-0", "namespace": "web", "labels": labels}, "spec": {"nodeName": "n1"},
+            "status": {"phase": phase},
+        }))
+    };
+    index.observe(Observed::Pods(Change::All(vec![pod(json!({}), json!("Running"))])));
+    assert_eq!(pods_of_pools(&index), [Pods::Absent]);
+    index.observe(Observed::Pods(Change::All(vec![pod(json!({"tier": "web"}), json!(7))])));
+    assert_eq!(pods_of_pools(&index), [Pods::Unknown]);
 }

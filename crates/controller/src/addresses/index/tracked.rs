@@ -40,6 +40,8 @@ pub struct Tracked {
     pub(super) made: BTreeSet<Address>,
     /// Addresses that were released and that its spec still lists.
     pub(super) dropped: BTreeSet<Address>,
+    /// Whether all its pods were counted. Until then it is unknown which nodes have some.
+    pub(super) is_counted: bool,
     /// The number of pods on each node.
     pub(super) pods: BTreeMap<NodeName, PodCount>,
 }
@@ -108,6 +110,7 @@ impl Tracked {
             adopted: BTreeSet::new(),
             made: BTreeSet::new(),
             dropped: BTreeSet::new(),
+            is_counted: false,
             pods: BTreeMap::new(),
         }
     }

@@ -56,7 +56,7 @@ impl Reconciler {
                 };
                 let lacking: Vec<_> = entry.to_restore.iter().filter(lacks).cloned().collect();
                 for vm in lacking {
-                    let note = format!("VM {vm} has lost its ephemeral address: assign a new one yourself");
+                    let note = format!("VM {vm} has lost its ephemeral address: assign a new one by hand");
                     self.publish_event(key, EventReason::NoOwnAddress, note);
                 }
                 if let Some(node) = came {

@@ -136,7 +136,7 @@ impl Reconciler {
             // Stop trying, otherwise the address waits forever. A person has to assign an ephemeral address to the VM.
             self.index.world.has_ephemeral.insert(vm.clone());
             let note =
-                format!("failed to restore the ephemeral address of VM {vm}, assign one yourself: {error}");
+                format!("failed to restore the ephemeral address of VM {vm}: {error}. Assign one by hand");
             self.publish_event(&step.pool, EventReason::NoOwnAddress, note);
         }
         if let (Action::Attach(to) | Action::Replace(to), true) =
@@ -207,7 +207,7 @@ impl Reconciler {
         }
     }
 
-    /// Processes the UID of the namespace kube-system, which is the owner ID in the mark on records.
+    /// Processes the UID of the namespace kube-system, which is the owner ID in the owner marks of DNS records.
     pub(super) fn note_cluster_id(&mut self, asked: Result<String, kube::Error>) {
         match asked {
             Ok(id) if !id.is_empty() => self.index.world.dns_owner = Some(id.into()),

@@ -6,7 +6,7 @@ use kube::Resource;
 use plan::{ConditionType, EventReason, NodeName, Reason};
 
 use crate::addresses::object::Object;
-use crate::addresses::watch::SlimNode;
+use crate::addresses::slim::SlimNode;
 use crate::kubernetes::events::{EventKind, NewEvent};
 
 fn reference(object: &impl Resource, kind: &str, api_version: &str) -> ObjectReference {

@@ -98,6 +98,7 @@ fn is_over(state: &Published, was_published: bool) -> bool {
         Published::Failed(_) | Published::Unread => !was_published,
         Published::Yes(_)
         | Published::Publishing
+        | Published::Unreadable(_)
         | Published::LastKept(_)
         | Published::Nothing
         | Published::Would(_) => false,

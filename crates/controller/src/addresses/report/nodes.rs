@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 
 use crate::addresses::index::Index;
 use crate::addresses::resources::{floating_ip_pool, net_ip_allocation};
-use crate::addresses::watch::SlimNode;
+use crate::addresses::slim::SlimNode;
 
-/// The patches of all nodes that need one, with the node's version.
+/// Returns a patch for each node whose marks differ from the plan, with the node's resourceVersion.
 pub(super) fn differences(index: &Index, marks: &Marks) -> Vec<(NodeName, String, Value)> {
     let needs = |(name, node): (&NodeName, &SlimNode)| {
         let patch = difference(name, node, marks)?;

@@ -9,12 +9,13 @@ use api::node_dns_record_set::ADDRESS_TYPE_DEFAULT;
 use api::selection::Match;
 use kube::ResourceExt;
 use kube::core::Selector;
-use plan::{Address, Pods, Pool, Provider, Reason, Timestamp};
+use plan::{Address, Kinds, Pods, Pool, Provider, Reason, Timestamp};
 
 use super::refusal::Refusal;
 use super::selector;
 use super::workload::Workload;
-use crate::addresses::watch::SlimNode;
+use crate::addresses::kind::Kind;
+use crate::addresses::slim::SlimNode;
 
 /// Which nodes and pods an object selects.
 pub(crate) struct Selection {
@@ -48,6 +49,16 @@ impl Selection {
         });
         let tolerations = Some(matches.tolerations.unwrap_or_default());
         Self { nodes, tolerations, pods, pods_if_none_selected: Pods::Ready, publishes }
+    }
+}
+
+impl PodSelection {
+    /// The kinds that decide which nodes have its pods.
+    pub(crate) fn decided_by(&self) -> Kinds {
+        match self {
+            Self::Labelled { .. } => Kinds::default().with(Kind::Pods.for_planner()),
+            Self::Of(workload) => workload.decided_by().map(Kind::for_planner).collect(),
+        }
     }
 }
 

@@ -1,9 +1,8 @@
 //! A workload that an object refers to.
 
+use crate::addresses::kind::Kind;
+use crate::addresses::owner::Owner;
 use api::net_ip_allocation::WorkloadKind;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
-use crate::addresses::watch::Kind;
 
 /// A workload that an object refers to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,8 +32,13 @@ impl Workload {
         }
     }
 
-    pub(crate) fn of(kind: Kind, owner: &ObjectMeta) -> Self {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        Self { kind, namespace: text(&owner.namespace), name: text(&owner.name) }
+    /// The kinds that decide which pods belong to it.
+    pub(crate) fn decided_by(&self) -> impl Iterator<Item = Kind> {
+        let between = (self.kind == Kind::Deployments).then_some(Kind::ReplicaSets);
+        [Kind::Pods, self.kind].into_iter().chain(between)
+    }
+
+    pub(crate) fn of(kind: Kind, owner: &Owner) -> Self {
+        Self { kind, namespace: owner.namespace.clone(), name: owner.name.clone() }
     }
 }

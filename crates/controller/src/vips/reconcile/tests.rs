@@ -167,7 +167,8 @@ impl Leader {
         let fence = Fence::new(Arc::clone(&clock));
         fence.open_until(Duration::from_secs(3600));
         let Line { to, seen } = Line::default();
-        let edges = Edges { client: Client::new(service, "default"), fence, clock };
+        let relists = Relists::new(Kind::ALL);
+        let edges = Edges { relists, client: Client::new(service, "default"), fence, clock };
         let hour = Duration::from_secs(3600);
         let options = VipOptions { allocates: true, default_port: 6443 };
         let metrics =
@@ -188,7 +189,7 @@ impl Leader {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_refused_claim_is_sent_and_reported_once_per_backoff() {
     let events = first_lists(&["c"], vec![pool("p", 1)], Vec::new());
     let requests = Leader::new(403).requests(events).await;
@@ -196,13 +197,13 @@ async fn a_refused_claim_is_sent_and_reported_once_per_backoff() {
     assert_eq!(requests, [&["POST ipaddressclaims", "PATCH c", "POST events"][..], &conditions].concat());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_claim_that_already_exists_is_no_failure() {
     let events = first_lists(&["c"], vec![pool("p", 1)], Vec::new());
     assert_eq!(Leader::new(409).requests(events).await, ["POST ipaddressclaims"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_changed_claim_is_not_deleted_again_before_its_watch_event() {
     for code in [404, 409] {
         let events = first_lists(&["c"], vec![pool("p", 0), pool("q", 1)], vec![claim("c", "p")]);
@@ -210,7 +211,7 @@ async fn a_changed_claim_is_not_deleted_again_before_its_watch_event() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn after_a_conflict_the_cluster_is_read_and_patched_at_once() {
     let events = first_lists(&["c"], vec![pool("p", 1)], Vec::new());
     let requests = Leader::with_conflicts(1, 403).requests(events).await;
@@ -218,7 +219,7 @@ async fn after_a_conflict_the_cluster_is_read_and_patched_at_once() {
     assert_eq!(requests[5..], ["GET clusters", "PATCH c/status"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_free_address_makes_one_of_many_claims_switch_pools() {
     let pools = vec![pool("p", 0), pool("q", 1)];
     let claims = vec![claim("a", "p"), claim("b", "p"), claim("c", "p")];
@@ -227,7 +228,7 @@ async fn one_free_address_makes_one_of_many_claims_switch_pools() {
     assert_eq!(given_up, ["DELETE vip-cp-a"], "{requests:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_briefly_free_address_causes_no_reports() {
     let mut leader = Leader::new(403);
     let claims = vec![claim("a", "p"), claim("b", "p")];
@@ -248,7 +249,7 @@ async fn a_briefly_free_address_causes_no_reports() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn v8_refused_conditions_back_off_and_block_nothing_else() {
     for code in [403, 409, 422] {
         let mut leader = Leader::answering(0, 403, code);
@@ -262,7 +263,7 @@ async fn v8_refused_conditions_back_off_and_block_nothing_else() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn v8_after_a_denial_no_other_cluster_gets_conditions() {
     let mut leader = Leader::answering(0, 403, 403);
     leader.requests(first_lists(&["a"], vec![pool("p", 1)], Vec::new())).await;
@@ -272,10 +273,37 @@ async fn v8_after_a_denial_no_other_cluster_gets_conditions() {
     assert!(!requests.contains(&"PATCH b/status".to_owned()), "{requests:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn v8_conditions_are_written_only_once() {
     let mut leader = Leader::new(403);
     leader.requests(first_lists(&["c"], vec![pool("p", 1)], Vec::new())).await;
     let change = Change::Applied(Box::new(pool("q", 1).into()));
     assert_eq!(leader.requests(vec![Observed::Pools(Kind::GlobalPools, change)]).await, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vip_is_written_only_after_silent_watches_were_listed_again() {
+    let listed = || {
+        let decisive = [Kind::Clusters, Kind::Claims, Kind::Addresses];
+        Vec::from(decisive.map(|kind| Observed::Listed(kind, Instant::now())))
+    };
+    let mut leader = Leader::new(403);
+    let mut events = first_lists(&["c"], vec![pool("p", 0)], vec![claim("c", "p")]);
+    events.extend(listed());
+    leader.requests(events).await;
+
+    // An event after a silence may be old, so it does not show that the address is still free.
+    tokio::time::advance(Duration::from_secs(20)).await;
+    let mut bound = claim("c", "p");
+    bound.status = serde_json::from_value(json!({"addressRef": {"name": "a"}})).unwrap();
+    let uid = bound.metadata.uid.clone().unwrap();
+    let owner = json!({"apiVersion": "v1", "kind": "IPAddressClaim", "name": "vip-cp-c", "uid": uid, "controller": true});
+    let address = json!({"metadata": {"ownerReferences": [owner]}, "spec": {"address": "10.0.0.1"}});
+    let address: crate::vips::watch::Address = object("a", address);
+    let events = vec![
+        Observed::Addresses(Change::Applied(Box::new(address.into()))),
+        Observed::Claims(Change::Applied(Box::new(bound.into()))),
+    ];
+    assert_eq!(leader.requests(events).await, Vec::<String>::new());
+    assert_eq!(leader.requests(listed()).await[0], "PATCH c");
 }

@@ -17,7 +17,7 @@ use super::resources::{Interface, PublicIp, VirtualMachine, etag_of};
 use super::routes::{self, LINKS};
 use super::subscription::Azure;
 
-/// Fields of an interface that only Azure sets. The fake ignores them in requests.
+/// The read-only fields of a network interface. Azure sets them, and the fake ignores them in requests.
 const READ_ONLY: &[&str] = &["id", "name", "type", "etag"];
 const READ_ONLY_PROPERTIES: &[&str] =
     &["provisioningState", "resourceGuid", "macAddress", "virtualMachine", "primary"];
@@ -325,7 +325,7 @@ impl Azure {
     }
 }
 
-/// Returns the body without the fields that only Azure sets.
+/// Returns the body without read-only fields.
 fn settable(sent: &Value) -> Value {
     let mut body = sent.clone();
     let forget = |object: &mut Value, fields: &[&str]| {

@@ -38,6 +38,7 @@ fn index(nodes: usize, mut spec: Value) -> Index {
     let metadata = json!({"name": "pool", "namespace": "web", "uid": "1", "resourceVersion": "1"});
     let pool = json!({"metadata": metadata, "spec": spec});
     index.observe(Observed::Pools(Change::All(vec![serde_json::from_value(pool).unwrap()])));
+    index.observe(Observed::Pods(Change::All(Vec::new())));
     index
 }
 

@@ -1,0 +1,105 @@
+//! Kinds of Kubernetes objects that decisions depend on, and sets of them.
+
+use std::fmt;
+
+/// A kind of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Nodes,
+    Pods,
+    Deployments,
+    ReplicaSets,
+    StatefulSets,
+    DaemonSets,
+    /// NetIPAllocations, FloatingIPPools and NodeDNSRecordSets. One that is unknown may own an address or a DNS name.
+    Pools,
+}
+
+impl Kind {
+    const ALL: [Self; 7] = [
+        Self::Nodes,
+        Self::Pods,
+        Self::Deployments,
+        Self::ReplicaSets,
+        Self::StatefulSets,
+        Self::DaemonSets,
+        Self::Pools,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nodes => "nodes",
+            Self::Pods => "pods",
+            Self::Deployments => "Deployments",
+            Self::ReplicaSets => "ReplicaSets",
+            Self::StatefulSets => "StatefulSets",
+            Self::DaemonSets => "DaemonSets",
+            Self::Pools => "NetIPAllocations or FloatingIPPools",
+        }
+    }
+
+    fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// A set of kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds(u8);
+
+impl Kinds {
+    /// Whether it contains a kind.
+    pub fn has(self, kind: Kind) -> bool {
+        self.0 & kind.bit() != 0
+    }
+
+    /// Whether it contains no kind.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The set with one more kind.
+    #[must_use]
+    pub fn with(self, kind: Kind) -> Self {
+        Self(self.0 | kind.bit())
+    }
+
+    /// The set without a kind.
+    #[must_use]
+    pub(crate) fn without(self, kind: Kind) -> Self {
+        Self(self.0 & !kind.bit())
+    }
+
+    /// The kinds that are in both.
+    #[must_use]
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Adds kinds.
+    pub fn add(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+impl Kinds {
+    /// The message while the controller can't read these kinds.
+    pub(crate) fn unread_message(self) -> String {
+        format!("the controller can't read {self} from the apiserver at present")
+    }
+}
+
+impl FromIterator<Kind> for Kinds {
+    fn from_iter<T: IntoIterator<Item = Kind>>(kinds: T) -> Self {
+        kinds.into_iter().fold(Self::default(), Self::with)
+    }
+}
+
+impl fmt::Display for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let contained = Kind::ALL.into_iter().filter(|kind| self.has(*kind));
+        f.write_str(&contained.map(Kind::name).collect::<Vec<_>>().join(", "))
+    }
+}
