@@ -145,6 +145,19 @@ async fn a_leader_that_cant_renew_stops_before_its_lease_expires() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leader_that_was_stopped_for_long_does_not_lead_on_although_its_lease_is_free() {
+    for (stopped, leads_on) in [(10, true), (15, false)] {
+        let universe = universe();
+        let (mut first, _) = leader(&universe, 1, 1).await;
+        let mut keeps = std::pin::pin!(first.keep());
+        timeout(MOMENT, &mut keeps).await.unwrap_err();
+        // Nothing polls the future meanwhile, as if the process had received SIGSTOP.
+        sleep(Duration::from_secs(stopped)).await;
+        assert_eq!(timeout(RETRY + MOMENT, &mut keeps).await.is_err(), leads_on, "{stopped} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_leader_stops_at_the_next_renewal_if_the_holder_changes() {
     for holder in ["p2", ""] {
         let universe = universe();

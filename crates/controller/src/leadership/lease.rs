@@ -42,6 +42,10 @@ const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// renews it more often.
 const READ_AFTER: Duration = Duration::from_secs(6);
 
+/// A leader that was stopped for this long ends, even if nobody else has taken the lease. What it knows about clouds and
+/// about its calls in flight is as old, and it would decide before it learns what happened meanwhile.
+const STOPPED_MAX: Duration = Duration::from_secs(15);
+
 /// A leader reads FLIPOP's lease if its watch has shown nothing for this long.
 const READ_FLIPOP_AFTER: Duration = Duration::from_secs(30);
 
@@ -372,6 +376,10 @@ impl Candidate {
             // its version unknown.
             if tokio::time::timeout(self.pause(), self.until_flipop_leads()).await.is_ok() {
                 report_conflict();
+                break;
+            }
+            if self.clock.since_boot() >= last.saturating_add(STOPPED_MAX) {
+                tracing::warn!("this process was stopped, and what it knows is too old to lead");
                 break;
             }
             match self.renew().await {
