@@ -238,6 +238,7 @@ pub async fn control(
     let asked_to_stop = asked_to_stop.shared();
     let watches_end = async {
         tokio::select! {
+            biased;
             ended = of(&mut watches_of_addresses, async |watches| watches.ended().await) => ended,
             Some(Ok(ended)) = watches_of_vips.next() => ended,
             else => std::future::pending().await,

@@ -377,8 +377,9 @@ where
             }
             tracing::debug!(path = self.path, %error, "a watch broke and is resumed");
             tokio::select! {
-                () = tokio::time::sleep(RESUME_EVERY) => {}
+                biased;
                 () = self.relist.asked() => return RequestEnd::Asked,
+                () = tokio::time::sleep(RESUME_EVERY) => {}
             }
         }
     }
@@ -401,8 +402,9 @@ where
     async fn watch_once(&mut self) -> RequestEnd {
         let params = WatchParams::default().timeout(WATCH_SECONDS);
         let started = tokio::select! {
-            started = timeout(RESPONSE_MAX, self.watches.watch(&params, &self.version)) => started,
+            biased;
             () = self.relist.asked() => return RequestEnd::Asked,
+            started = timeout(RESPONSE_MAX, self.watches.watch(&params, &self.version)) => started,
         };
         let mut events = match started {
             Ok(Ok(events)) => events.boxed(),
