@@ -21,8 +21,8 @@
 //! no address should be in it                                leave it            LastKept, Nothing
 //! it contains what it should, with this controller's mark   leave it            Yes
 //! the controller can't read nodes or pods                   leave it            Unreadable
-//! an address would leave it, and the watch of nodes or pods
-//!   has been silent                                         list these again    Publishing
+//! an address would leave it, and the watch of nodes, pods or
+//!   objects has been silent                                 list these again    Publishing
 //! otherwise                                                 write it            Publishing, or Would
 //! ```
 //!
@@ -207,10 +207,12 @@ fn next(
         return verdict(Published::Would(target));
     }
     let needed = pool.depends_on(false);
-    let (silent, unread) = (needed.and(world.silent), needed.and(world.unread));
+    let unread = needed.and(world.unread);
     if !unread.is_empty() {
         return RecordDecision::without_action(Published::Unreadable(unread));
     }
+    // A person may have changed the object, too: an address that it lists again must not leave the name.
+    let silent = needed.with(Kind::Pools).and(world.silent);
     if !silent.is_empty() && !values.is_subset(&target) {
         let verdict = RecordDecision::without_action(Published::Publishing);
         return RecordDecision { relist: silent, ..verdict };

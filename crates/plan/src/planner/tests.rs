@@ -42,8 +42,8 @@
 //!   `creating asked` (with a request of unknown outcome), `asking` (a request is in flight), `unread` (no complete
 //!   listing since), `hidden` (tags can't be read any more), `tagged-before` (the pool created addresses earlier),
 //!   `limit 1` (on created addresses)
-//! - `silent` (the watches of nodes and pods have been silent), `silent pods`, `unread nodes` (the controller can't read
-//!   nodes at present), `unread pods`, `unread replicasets`, `unread daemonsets`, `unread pools`
+//! - `silent` (the watches of nodes and pods have been silent), `silent pods`, `silent pools`, `unread nodes` (the
+//!   controller can't read nodes at present), `unread pods`, `unread replicasets`, `unread daemonsets`, `unread pools`
 //! - `evicting` (an eviction is in flight), `evicted` (a moment ago)
 //! - `publishes` (the pool has a DNS name with a TTL of 30 s), `publishes nodes` (for the addresses of the nodes),
 //!   `adopts`
@@ -217,6 +217,7 @@ impl Sketch {
             }
             ["silent"] => self.world.silent = [Kind::Nodes, Kind::Pods].into_iter().collect(),
             ["silent", "pods"] => self.world.silent = Kinds::default().with(Kind::Pods),
+            ["silent", "pools"] => self.world.silent = Kinds::default().with(Kind::Pools),
             ["unread", kind] => self.world.unread.add(Kinds::default().with(match *kind {
                 "nodes" => Kind::Nodes,
                 "pods" => Kind::Pods,
@@ -2292,6 +2293,7 @@ fn an_address_leaves_a_dns_name_only_after_the_list() {
         "floating | publishes | n1 unmatched holds a1 | n2 holds a2 | record ours a1 a2 | a1 unmatched 5";
     check(unmatched, expect!["publish A hello.example.com at digitalocean: a2"]);
     check(&format!("{unmatched} | silent"), expect!["list nodes, pods"]);
+    check(&format!("{unmatched} | silent pools"), expect!["list NetIPAllocations or FloatingIPPools"]);
     check(
         &format!("{unmatched} | unread pods"),
         expect![
