@@ -125,7 +125,7 @@ impl Retry {
     /// counts.
     pub(crate) fn pause_after(self, error: &DriverError, failures: u32) -> Duration {
         if plan::sabotaged!(UnboundedRetry) {
-            // Not zero: a call that fails before it is sent takes no time, so the loop would never end.
+            // Not zero: a call can fail before it is sent, and would then be repeated without any pause.
             return Duration::from_millis(10);
         }
         let grows = self.grown(failures);

@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// A loop without a beat for this long hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 
-/// The last beat of a loop. Clones share it.
+/// When a loop last ran. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse(Arc<Mutex<Option<Instant>>>);
 

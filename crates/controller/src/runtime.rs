@@ -417,7 +417,7 @@ async fn lead(
         biased;
         () = candidate.keep() => bail!("leadership was lost"),
         () = parts.lead(epoch) => {
-            tracing::info!("handing over: the next step would change the address of the node that this pod runs on");
+            tracing::info!("handing over the lease: the next step would change the address of the node that this pod runs on");
             options.node.as_ref()
         }
         () = asked_to_stop.clone() => {

@@ -28,8 +28,8 @@ impl Pool {
         is_creation_pending || is_move_pending
     }
 
-    /// Applies a step to the journal. A call does not change it. A changed entry counts as not written ([`PENDING`])
-    /// until the status is written.
+    /// Applies a step to the journal. A step that is a call to the cloud leaves the journal as it is. A changed entry
+    /// counts as not written ([`PENDING`]) until the status is written.
     pub fn note(&mut self, address: Address, action: &Action, epoch: Epoch, now: Timestamp) {
         let Journal::Known(moves) = &mut self.journal else { return };
         match action {

@@ -53,7 +53,7 @@ pub struct Tripped {
     pub until: Timestamp,
 }
 
-/// When the holder of an address was lost, if it is lost now.
+/// Since when the holder of an address is lost; none if it is not.
 pub(crate) fn lost_since(
     world: &World,
     pool: &Pool,

@@ -242,8 +242,8 @@ pub(crate) fn is_urgent(world: &World, entry: &Move, fact: Option<&Fact>) -> boo
     is_holder_lost(world, entry) || is_under_way
 }
 
-/// Until when a move waits for the rate limit, and whether it is urgent. A time that it got while it was not urgent
-/// does not count once it is.
+/// Until when the rate limit delays a move, and whether the move is urgent. A move that has become urgent ignores the
+/// delay from before.
 fn turn(world: &World, pool: &Pool, address: Address, entry: &Move, now: Timestamp) -> Option<Turn> {
     let turn = world.turns.get(&address).filter(|turn| now < turn.at)?;
     let is_urgent = is_urgent(world, entry, world.fact(&pool.scope, address));

@@ -12,7 +12,7 @@ use crate::{Address, Journal, Pool};
 pub(crate) struct Ownership {
     /// The positions of the pools, ordered by age and name. The rank of a pool is its index in this list.
     pub(crate) order: Vec<usize>,
-    /// The rank of the owner of each address that several pools name.
+    /// For each address that several pools list: the rank of the pool that owns it.
     contested: BTreeMap<Address, usize>,
     /// All addresses that a pool lists or has an unfinished move of, sorted.
     owned: Vec<Address>,

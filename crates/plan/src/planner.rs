@@ -79,7 +79,8 @@ use crate::{
 };
 
 /// Why it is unknown whether an address is on the VM that the cloud reports as its holder.
-const DOUBTFUL: &str = "the provider reports it on its VM, but the call that should attach it there failed; the controller attaches it again";
+const DOUBTFUL: &str =
+    "the provider reports it on its VM, but the call to attach it failed; the controller attaches it again";
 
 /// Why no move starts for an object that the controller can't update.
 const UNWRITABLE: &str = "the apiserver refuses updates of this object";
@@ -738,8 +739,8 @@ impl<'a> Planner<'a> {
         (needed.and(silent), needed.and(self.world.unread))
     }
 
-    /// The kinds of objects that decide whether a step is right: none, unless it starts or abandons a move, takes an
-    /// address from the VM that holds it, or releases it.
+    /// The kinds of objects that must be up to date for a step. Only steps that start or abandon a move, take an address
+    /// from the VM that holds it, or release it depend on any.
     fn depends_on(&self, step: &Step) -> Kinds {
         let Some(pool) = self.world.pool(&step.pool) else { return Kinds::default() };
         let fact = self.world.fact(&step.scope, step.address);

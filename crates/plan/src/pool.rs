@@ -53,7 +53,7 @@ pub struct Pool {
     /// The last VMs that each address has left and on which the controller restored an ephemeral address, according to
     /// the object's status.
     pub returned: BTreeMap<Address, Vec<VmId>>,
-    /// The names in the PTR records of addresses when they were detached from their last VMs, according to the object's
+    /// The name in the PTR record of each address when the address was last detached from a VM, according to the object's
     /// status.
     pub ptrs: BTreeMap<Address, Arc<str>>,
     /// When an address was last assigned, according to the object's status.

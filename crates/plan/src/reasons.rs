@@ -105,7 +105,7 @@ closed! {
         Moving => reconciling(
             "a move is in flight",
             "wait; the cloud takes a few seconds for each move. If it takes more than a minute, look for the Event \
-             `MoveFailed`, which contains the error of the cloud, and at the operations of the cloud",
+             `MoveFailed`, which contains the error of the cloud, and look at the operations of the cloud",
         ),
         Queued => reconciling(
             "the move of this address waits. The controller moves addresses off failed nodes first, and detaches at \
@@ -280,7 +280,7 @@ closed! {
             "set a different `recordName` on one of the two objects",
         ),
         Published => ready(
-            "the DNS name contains what it should",
+            "the DNS name has the right addresses",
             "nothing",
         ),
         Publishing => reconciling(
@@ -356,7 +356,7 @@ closed! {
         MoveGivenUp => normal("object", "the controller abandoned a move because something changed, for example the target can no longer take the address; it then plans again"),
         NoOwnAddress => warning("object", "the controller could not restore the ephemeral address of a VM: assign one by hand"),
         PodEvicted => normal("object", "the controller evicted a pod from a node without an address"),
-        PodNotEvicted => warning("object", "it could not evict a pod, for example because of a PodDisruptionBudget"),
+        PodNotEvicted => warning("object", "the controller could not evict a pod, for example because of a PodDisruptionBudget"),
         Published => normal("object", "the controller wrote the records of the DNS name; the Event's message lists their values"),
         Unpublished => normal("object", "the object is being deleted with `policy.onDelete: Detach`, so the controller deleted the records of its \
                      DNS name"),

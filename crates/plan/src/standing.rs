@@ -94,7 +94,7 @@ impl fmt::Display for Why {
             Self::Elsewhere => "the node is outside of the object's region or zones",
             Self::NoMatch => "the node does not match the selectors",
             Self::Disrupted => "the node is about to be removed",
-            Self::NoMachine => "the node has no providerID of this account",
+            Self::NoMachine => "the node's providerID is missing, or is that of another account",
             Self::Gone => "the node no longer exists",
             Self::Undecodable => "the controller can't decode the node or one of its pods",
         })

@@ -52,7 +52,8 @@ pub struct Plan {
     pub marks: Marks,
     /// Sets of records to read or write, each at most once.
     pub records: Vec<RecordStep>,
-    /// Since when published addresses are on no matching node. The controller keeps these times in the next world.
+    /// Since when published addresses have been on no matching node. The controller copies these times into the next
+    /// `World`.
     pub unmatched: BTreeMap<Address, Timestamp>,
     /// Verdicts about the DNS names of pools.
     pub published: BTreeMap<PoolKey, Vec<(RecordName, Published)>>,
@@ -293,7 +294,7 @@ impl fmt::Display for CreationStep {
             CreationAction::Begin(Creation { before, .. }) => {
                 write!(
                     f,
-                    "begin to create addresses; unlisted addresses in the account so far: {}",
+                    "begin to create addresses; the account already has these, which no object lists: {}",
                     list(before, ADDRESSES_SHOWN_MAX)
                 )
             }

@@ -225,7 +225,7 @@ pub enum Published {
     Would(BTreeSet<Address>),
     /// Its object is being deleted, and it stays as it is.
     Left,
-    /// Its object is being deleted, and it has no records of the controller any more.
+    /// The object is being deleted, and the name has no records of this controller any more.
     Gone,
 }
 
@@ -265,7 +265,7 @@ impl fmt::Display for Published {
             ),
             Self::OwnedByOther(owner) => write!(
                 f,
-                "belongs to the controller with the owner ID {owner}: if that no longer exists, delete its owner mark"
+                "belongs to the controller with the owner ID {owner}: if that controller no longer exists, delete its owner mark"
             ),
             Self::LastKept(values) => {
                 write!(

@@ -59,8 +59,8 @@
 //! A pool matches by its class and role, and by its namespace if it has one. Pools with a higher priority come first,
 //! then the name decides.
 //!
-//! The VIP of the control plane is the host of the Cluster's endpoint. Its copy is the variable `clusterVip`, if the
-//! class defines that. The ingress VIP is an annotation, and its copy is a label.
+//! The VIP of the control plane is stored as the host of the Cluster's endpoint, and copied to the variable `clusterVip`
+//! if the class defines it. The ingress VIP is stored in an annotation, and copied to a label.
 //!
 //! The function `decide` is long because it is the truth table above, row by row.
 

@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// Looks up the node of a VM again for the addresses that the VM holds.
+    /// Updates which node the addresses of a VM are on.
     fn find_nodes(&mut self, vm: &VmId) {
         let slot = self.slot_of_machine(vm);
         for (scope, address) in self.held_by.get(vm).into_iter().flatten() {

@@ -13,7 +13,7 @@ use serde_json::Value;
 /// The maximum number of fields in a message.
 const NAMED_MAX: usize = 5;
 
-/// Fields of a status, such as `addresses.since`, that the CRD drops.
+/// Fields of a status, such as `addresses.since`, that the apiserver drops because the CRD lacks them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DroppedFields(BTreeSet<String>);
 

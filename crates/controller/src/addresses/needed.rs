@@ -18,7 +18,7 @@ pub struct Needed {
     pub(crate) owners: bool,
     /// The labels of pods that selectors use.
     pub(crate) labels: Arc<BTreeSet<String>>,
-    /// Counts how often a label was added. Pods that were read before lack it.
+    /// Increases when a label is added. Pods that were read before lack that label.
     pub(crate) version: u64,
 }
 

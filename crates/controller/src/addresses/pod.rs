@@ -1,8 +1,7 @@
 //! A pod as the index keeps it.
 //!
 //! In: a pod from the apiserver. Out: the fields that decisions need, in a few hundred bytes. A cluster can have
-//! 150,000
-//! pods, so equal texts, owners and sets of labels are kept once.
+//! 150,000 pods, so equal texts, owners and sets of labels are kept once.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};

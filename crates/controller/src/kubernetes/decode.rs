@@ -137,7 +137,7 @@ const PATH_MAX: usize = 12;
 
 /// The path of the field at this offset of the JSON, for error messages.
 fn path_at(json: &str, offset: usize) -> String {
-    /// An object with the name of the current field, or a list with the index of the current item.
+    /// In an object the name of the current field, in a list the index of the current item.
     enum Within {
         Object(Option<String>),
         List(usize),

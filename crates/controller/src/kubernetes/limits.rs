@@ -21,8 +21,10 @@ pub(crate) const PROPOSED_MAX: usize = 1_024;
 /// The most values of a DNS name in a status.
 pub(crate) const VALUES_MAX: usize = 1_000;
 
-/// The most bytes of the messages of all addresses together, and of one of them.
+/// The most bytes of the messages of all addresses together.
 const ADDRESS_MESSAGES_MAX: usize = 100_000;
+
+/// The most bytes of the message of one address.
 const ADDRESS_MESSAGE_MAX: usize = 1_024;
 
 /// The most bytes of the message of one address, given the number of addresses.

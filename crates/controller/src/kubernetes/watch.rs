@@ -10,8 +10,7 @@
 //! In: the apiserver's lists and watches of a kind. Out: its changes. Objects are decoded one by one, so an undecodable
 //! object is forwarded as such and never fails the watch. The receiver gets a list as a whole or in parts, and can tell
 //! which objects are gone. Each object is reduced to what the receiver keeps as soon as it is decoded, and the pages of
-//! a
-//! list are small if its objects are large. So a list usually takes little more memory than what is kept of it.
+//! a list are small if its objects are large. So a list usually takes little more memory than what is kept of it.
 //!
 //! Lists are consistent, so a list that is older than what the receiver knows means that etcd was restored from a copy.
 //! A watch does not show that: the apiserver accepts a resourceVersion of the future, and sends nothing until etcd has
@@ -375,7 +374,7 @@ where
             if since.elapsed() + RESUME_EVERY > GAP_MAX {
                 return RequestEnd::Failed(error);
             }
-            tracing::debug!(path = self.path, %error, "a watch broke and is resumed");
+            tracing::debug!(path = self.path, %error, "a watch broke; resuming it");
             tokio::select! {
                 biased;
                 () = self.relist.asked() => return RequestEnd::Asked,

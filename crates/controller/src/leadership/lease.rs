@@ -72,15 +72,15 @@ pub struct Options {
     pub lease: (String, String),
     /// Lease duration.
     pub duration: Duration,
-    /// The namespace in which a leading FLIPOP makes the candidate stand by. None if the controller does not do
-    /// FLIPOP's work.
+    /// The namespace in which a leading FLIPOP makes the candidate stand by. None if the controller handles no public
+    /// addresses.
     pub flipop_namespace: Option<String>,
 }
 
 /// A candidate for leadership.
 pub struct Candidate {
     api: Api<Lease>,
-    /// The Leases in FLIPOP's namespace. None if the controller does not do FLIPOP's work.
+    /// The Leases in FLIPOP's namespace. None if the controller handles no public addresses.
     flipop_api: Option<Api<Lease>>,
     /// The watch of the lease. A leader needs none.
     watch: Option<LeaseWatch>,

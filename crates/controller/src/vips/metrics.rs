@@ -94,7 +94,7 @@ impl VipMetrics {
             claims: new.gauges("capi_vip_allocator_claims_total", "Claims for VIPs", &of_claims)?,
             claims_ready: new.gauges(
                 "capi_vip_allocator_claims_ready",
-                "Claims for VIPs that have an address",
+                "Claims for VIPs, only those that have an address",
                 &of_claims,
             )?,
             claims_pending: new.gauges(
@@ -104,7 +104,7 @@ impl VipMetrics {
             )?,
             reconciled: new.counters(
                 "capi_vip_allocator_reconcile_total",
-                "Reconciliations of Clusters, by result success, requeued, skipped or error",
+                "Reconciliations of Clusters, by result (success, requeued, skipped or error)",
                 &["cluster_class", "result"],
             )?,
             reconcile_seconds: new.histograms(

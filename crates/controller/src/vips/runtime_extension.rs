@@ -70,8 +70,8 @@ const CERTIFICATE_RETRY: Duration = Duration::from_secs(5);
 /// The timeout of a query to the VIP reconciler.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// The shortest time after which Cluster API retries for a VIP that is being allocated. The time is half of the
-/// Cluster's age, so that many waiting Clusters do not slow down the controllers that they wait for.
+/// The shortest pause after which Cluster API asks again for a VIP that is being allocated. The actual pause is half of
+/// the Cluster's age, so that many waiting Clusters do not slow down the controllers that they wait for.
 const RETRY_SOON_SECONDS: i32 = 1;
 
 /// The longest time after which Cluster API retries, also if a person has to act first.

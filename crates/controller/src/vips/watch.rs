@@ -1,9 +1,8 @@
 //! Watches the kinds of Cluster API and its IPAM provider, in the API versions that the apiserver serves.
 //!
 //! In: the apiserver's discovery and watches. Out: [`Observed`] events on a channel. The types here have only the
-//! fields
-//! that the controller needs. Without Cluster API, this module requests the list of API groups twice a minute and
-//! logs nothing. It starts the watches when the CRDs are installed.
+//! fields that the controller needs. Without Cluster API, this module requests the list of API groups twice a minute
+//! and logs nothing. It starts the watches when the CRDs are installed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -99,7 +98,7 @@ pub type Cluster = Object<Lenient<ClusterSpec>, ClusterStatus>;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ClusterStatus {
-    /// The unchanged conditions of all controllers.
+    /// All conditions as they are, also those of other controllers.
     pub conditions: Vec<Value>,
 }
 

@@ -194,7 +194,7 @@ impl Ec2 {
             (None, _) => {
                 Err(DriverError::NotFound(format!("{address} is not an Elastic IP in {}", scope.account)))
             }
-            _ => Err(unreadable(name, &"it contains several addresses")),
+            _ => Err(unreadable(name, &"the response contains several addresses")),
         }
     }
 
@@ -420,8 +420,8 @@ impl Ec2 {
         Ok(address)
     }
 
-    /// Releases an address that has been free for at least `staleness_max`. In a default VPC, `ReleaseAddress` also
-    /// disassociates the address, and a single read can be stale.
+    /// Releases an address, but only if it has been free for at least `staleness_max`. A single read can be stale, and in
+    /// a default VPC `ReleaseAddress` also disassociates an address that is in use.
     async fn give_back(&self, scope: &Scope, address: Address, tag: &str) -> Result<Progress, DriverError> {
         let name = "ec2:ReleaseAddress";
         let elastic = match self.read(scope, address).await {

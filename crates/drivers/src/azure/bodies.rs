@@ -113,7 +113,7 @@ pub(super) struct Status {
 }
 
 impl Machine {
-    /// A VM is stopped only if its status says so.
+    /// A VM counts as stopped only if its status says so.
     pub(super) fn state(&self) -> MachineState {
         let is_off = |status: &Status| {
             matches!(status.code.to_lowercase().as_str(), "powerstate/deallocated" | "powerstate/stopped")

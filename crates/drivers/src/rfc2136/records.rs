@@ -257,7 +257,9 @@ fn explain(what: &str, code: ResponseCode) -> Result<(), DriverError> {
         ResponseCode::NXRRSet | ResponseCode::YXRRSet | ResponseCode::YXDomain => {
             Err(DriverError::Conflict(format!("{what}: {code}")))
         }
-        ResponseCode::NotAuth => Err(denied("a TSIG key that the server knows, for a zone that it has")),
+        ResponseCode::NotAuth => {
+            Err(denied("a TSIG key that the server accepts, for a zone that the server hosts"))
+        }
         ResponseCode::Refused => Err(denied(
             "an update-policy for the name and for its owner record (TXT, _owner-a or _owner-aaaa)",
         )),

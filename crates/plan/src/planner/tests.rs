@@ -1130,7 +1130,7 @@ fn a_failed_attach_without_a_journal_entry_is_repeated() {
     check(
         "n1 holds a1 | n2 | a1 moves n1 -> n1 | a1 unconfirmed | a1 busy",
         expect![
-            "a1 is in an unknown state and is not moved: the provider reports it on its VM, but the call that should attach it there failed; the controller attaches it again"
+            "a1 is in an unknown state and is not moved: the provider reports it on its VM, but the call to attach it failed; the controller attaches it again"
         ],
     );
     let mut rested = world("n1 holds a1 | n2 | a1 unconfirmed");
@@ -1162,7 +1162,7 @@ fn a_repeated_attach_that_fails_detaches_nothing() {
     check(
         waits,
         expect![
-            "a1 is in an unknown state and is not moved: the provider reports it on its VM, but the call that should attach it there failed; the controller attaches it again"
+            "a1 is in an unknown state and is not moved: the provider reports it on its VM, but the call to attach it failed; the controller attaches it again"
         ],
     );
     for text in [gives_up, waits] {
@@ -1513,12 +1513,12 @@ fn a_creation_needs_a_complete_listing_after_its_entry() {
 fn without_tags_addresses_are_created_one_at_a_time() {
     check(
         "creates untagged | desired 9 | a8 elsewhere",
-        expect!["begin to create addresses; unlisted addresses in the account so far: a8"],
+        expect!["begin to create addresses; the account already has these, which no object lists: a8"],
     );
     check("creates untagged | desired 9 | a8 elsewhere | creating", expect!["create 1 in r"]);
     check(
         "creates untagged | desired 9 | a8 elsewhere | creating asked",
-        expect!["begin to create addresses; unlisted addresses in the account so far: a8"],
+        expect!["begin to create addresses; the account already has these, which no object lists: a8"],
     );
 }
 
@@ -1532,11 +1532,11 @@ fn a_possible_result_of_a_lost_answer_is_only_reported() {
     );
     check(
         "creates untagged | desired 9 | a7 elsewhere | a8 elsewhere | creating",
-        expect!["begin to create addresses; unlisted addresses in the account so far: a7, a8"],
+        expect!["begin to create addresses; the account already has these, which no object lists: a7, a8"],
     );
     check(
         "creates untagged | desired 2 | n7 holds a7 | a8 elsewhere | creating asked",
-        expect!["begin to create addresses; unlisted addresses in the account so far: a8"],
+        expect!["begin to create addresses; the account already has these, which no object lists: a8"],
     );
 }
 
@@ -1980,13 +1980,13 @@ fn a_name_of_another_owner_is_not_changed() {
     check(
         &format!("{settled} | record other a1"),
         expect![
-            "a1 on n1, name belongs to the controller with the owner ID other: if that no longer exists, delete its owner mark"
+            "a1 on n1, name belongs to the controller with the owner ID other: if that controller no longer exists, delete its owner mark"
         ],
     );
     check(
         &format!("{settled} | record other a1 | adopts"),
         expect![
-            "a1 on n1, name belongs to the controller with the owner ID other: if that no longer exists, delete its owner mark"
+            "a1 on n1, name belongs to the controller with the owner ID other: if that controller no longer exists, delete its owner mark"
         ],
     );
 }
@@ -2291,6 +2291,7 @@ fn an_eviction_waits_for_the_list() {
 fn an_address_leaves_a_dns_name_only_after_the_list() {
     let unmatched =
         "floating | publishes | n1 unmatched holds a1 | n2 holds a2 | record ours a1 a2 | a1 unmatched 5";
+    let added = "floating | publishes | n1 holds a1 | n2 holds a2 | record ours a1";
     check(unmatched, expect!["publish A hello.example.com at digitalocean: a2"]);
     check(&format!("{unmatched} | silent"), expect!["list nodes, pods"]);
     check(&format!("{unmatched} | silent pools"), expect!["list NetIPAllocations or FloatingIPPools"]);

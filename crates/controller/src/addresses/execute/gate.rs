@@ -20,7 +20,7 @@ const PLACES: usize = 64;
 /// How many of these places steps that are not urgent may take.
 const PLACES_FOR_ORDINARY: usize = 48;
 
-/// How long a step waits for a place, and how long it keeps it.
+/// How long a step waits for its turn, and how long it then has.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The gate of one account.

@@ -234,7 +234,7 @@ impl Reconciler {
                 self.publish_event(
                     &key,
                     EventReason::PodEvicted,
-                    format!("evicted {what}, which holds no address"),
+                    format!("evicted {what}: the node holds no address"),
                 );
                 self.not_evicted.remove(&key);
                 let (count, last) = self.evictions.entry(key.clone()).or_insert((0, Instant::now()));

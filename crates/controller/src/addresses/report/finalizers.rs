@@ -1,5 +1,7 @@
-//! Patches of finalizers and spec: when an object gets the finalizer, when it loses it, and which addresses its spec
-//! lists.
+//! Patches for the finalizer and the spec of an object.
+//!
+//! In: an object and the plan. Out: a patch that adds or removes the finalizer, or that updates the list of addresses in
+//! the spec. It never changes the status.
 
 use api::FINALIZER;
 use plan::{Address, Journal, Mode, Plan, Pool, PoolKey, Published, Verdict};
