@@ -10,6 +10,7 @@
 //! first possible ones in the given order.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::World;
@@ -37,13 +38,9 @@ pub(crate) fn place(
     let is_free = |slot: &usize| !busy.contains(*slot) && world.stands_for_machine(*slot);
     let by_name: Vec<usize> = world.slots_by_name().filter(is_free).collect();
     let candidates = candidates(&groups, &by_name);
-    let mut table = Table {
-        by_name,
-        candidates,
-        taken: BTreeMap::new(),
-        cursors: vec![0; groups.len()],
-        exhausted: vec![false; groups.len()],
-    };
+    let searches = searches(world, &groups, &by_name, &candidates);
+    let exhausted = vec![false; groups.len()];
+    let mut table = Table { by_name, candidates, taken: BTreeMap::new(), searches, exhausted };
     let mut counts = vec![0; groups.len()];
     let mut placed = Vec::with_capacity(seekers.len());
     for group in seekers {
@@ -80,6 +77,49 @@ fn candidates(groups: &[Group], by_name: &[usize]) -> Vec<Option<Vec<usize>>> {
     groups.iter().map(few).collect()
 }
 
+/// The nodes of each zone, by name.
+type Zones = Vec<(Option<Arc<str>>, Vec<usize>)>;
+
+/// Where the search for a free node of a group continues. All nodes before are taken or not fit.
+enum Search {
+    /// The position in the nodes of the group.
+    ByName(usize),
+    /// With spreading over zones: the position in each zone. Groups with many nodes share the zones of all nodes.
+    ByZone { zones: Rc<Zones>, next: Vec<usize> },
+}
+
+/// The start of the search for each group.
+fn searches(
+    world: &World,
+    groups: &[Group],
+    by_name: &[usize],
+    candidates: &[Option<Vec<usize>>],
+) -> Vec<Search> {
+    let zones_of = |slots: &[usize]| {
+        let mut zones: BTreeMap<Option<Arc<str>>, Vec<usize>> = BTreeMap::new();
+        for slot in slots {
+            let zone = world.at(*slot).and_then(|(_, node)| node.zone.as_ref());
+            match zones.get_mut(&zone.cloned()) {
+                Some(slots) => slots.push(*slot),
+                None => _ = zones.insert(zone.cloned(), vec![*slot]),
+            }
+        }
+        Rc::new(zones.into_iter().collect::<Zones>())
+    };
+    let mut of_all: Option<Rc<Zones>> = None;
+    let search = |(group, candidates): (&Group, &Option<Vec<usize>>)| {
+        if group.zones.is_none() {
+            return Search::ByName(0);
+        }
+        let zones = match candidates {
+            Some(candidates) => zones_of(candidates),
+            None => Rc::clone(of_all.get_or_insert_with(|| zones_of(by_name))),
+        };
+        Search::ByZone { next: vec![0; zones.len()], zones }
+    };
+    groups.iter().zip(candidates).map(search).collect()
+}
+
 struct Table {
     /// Nodes that are not busy, by name.
     by_name: Vec<usize>,
@@ -87,8 +127,7 @@ struct Table {
     candidates: Vec<Option<Vec<usize>>>,
     /// The group that got each taken node.
     taken: BTreeMap<usize, usize>,
-    /// Where the search of each group continues. All nodes before are taken or not fit.
-    cursors: Vec<usize>,
+    searches: Vec<Search>,
     exhausted: Vec<bool>,
 }
 
@@ -140,19 +179,29 @@ impl Table {
 
     /// The first free node by name. With spreading over zones, the first one in a zone with the fewest addresses.
     fn free_node(&mut self, world: &World, group: &Group, index: usize) -> Option<usize> {
-        if let Some(zones) = &group.zones {
-            let is_free = |slot: &&usize| !self.taken.contains_key(slot) && group.fit.contains(**slot);
-            let load =
-                |slot: &&usize| world.at(**slot).map(|(_, node)| zones.get(&node.zone).copied().unwrap_or(0));
-            return self.nodes_of(index).iter().filter(is_free).min_by_key(load).copied();
-        }
-        while let Some(slot) = self.nodes_of(index).get(self.cursors[index]) {
-            if !self.taken.contains_key(slot) && group.fit.contains(*slot) {
-                return Some(*slot);
+        let Self { by_name, candidates, taken, searches, .. } = self;
+        let first_free = |slots: &[usize], at: &mut usize| {
+            while let Some(slot) = slots.get(*at) {
+                if !taken.contains_key(slot) && group.fit.contains(*slot) {
+                    return Some(*slot);
+                }
+                *at += 1;
             }
-            self.cursors[index] += 1;
+            None
+        };
+        match &mut searches[index] {
+            Search::ByName(at) => first_free(candidates[index].as_deref().unwrap_or(by_name), at),
+            Search::ByZone { zones, next } => {
+                let load = |zone: &Option<Arc<str>>| {
+                    group.zones.as_ref().and_then(|loads| loads.get(zone)).copied().unwrap_or(0)
+                };
+                let of_zone = |((zone, slots), at): (&(_, Vec<usize>), _)| {
+                    let slot = first_free(slots, at)?;
+                    Some((load(zone), world.at(slot).map(|(name, _)| name), slot))
+                };
+                zones.iter().zip(next).filter_map(of_zone).min().map(|(.., slot)| slot)
+            }
         }
-        None
     }
 
     /// The nodes of each group, by name.
