@@ -13,7 +13,7 @@ use std::time::Instant;
 use api::NetIPAllocation;
 use controller::addresses::index::Index;
 use controller::addresses::kind::Kind;
-use controller::addresses::slim::SlimNode;
+use controller::addresses::node::{Node, NodeReader};
 use controller::addresses::watch::Observed;
 use controller::kubernetes::decode::Change;
 use drivers::{Listed, Listing};
@@ -34,7 +34,7 @@ fn scope() -> Scope {
     Scope { provider: Provider::Gcp, account: "demo".into() }
 }
 
-fn node(number: usize, pools: usize, is_ready: bool) -> SlimNode {
+fn node(reader: &mut NodeReader, number: usize, pools: usize, is_ready: bool) -> Node {
     let zone = ZONES[number % 3];
     let labels = json!({
         "team": format!("team-{}", number % pools),
@@ -45,12 +45,12 @@ fn node(number: usize, pools: usize, is_ready: bool) -> SlimNode {
     });
     let status = if is_ready { "True" } else { "False" };
     let since = "2027-01-14T00:00:00Z";
-    serde_json::from_value(json!({
+    let node = json!({
         "metadata": {"name": format!("node-{number:06}"), "labels": labels},
         "spec": {"providerID": format!("gce://demo/{zone}/node-{number:06}")},
         "status": {"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": since}]},
-    }))
-    .unwrap()
+    });
+    reader.read(serde_json::from_value(node).unwrap())
 }
 
 fn address(number: usize) -> Address {
@@ -79,13 +79,13 @@ fn allocation(number: usize, addresses: &[Address]) -> NetIPAllocation {
 
 /// A cluster in which every address is attached to a fit node, except for those that wait. Returns it with its number
 /// of pools.
-fn cluster(nodes: usize) -> (Index, usize) {
+fn cluster(reader: &mut NodeReader, nodes: usize) -> (Index, usize) {
     let pools = nodes / POOL_SHARE;
     let mut index = Index::default();
     index.observe(Observed::Absent(Kind::Pods));
     index.observe(Observed::Absent(Kind::FloatingIPPools));
     index.observe(Observed::Nodes(Change::All(
-        (0..nodes).map(|number| node(number, pools, true).into()).collect(),
+        (0..nodes).map(|number| node(reader, number, pools, true).into()).collect(),
     )));
     let addresses: Vec<Address> = (0..nodes * 2 / 3).map(address).collect();
     let share = addresses.len() / pools;
@@ -124,10 +124,11 @@ fn main() {
         "nodes", "pools", "addresses", "event to plan ms", "plan alone", "steps"
     );
     for size in SIZES {
-        let (mut index, pools) = cluster(size);
+        let mut reader = NodeReader::default();
+        let (mut index, pools) = cluster(&mut reader, size);
         let (mut whole, mut planning, mut steps) = (Vec::new(), Vec::new(), 0);
         for event in 0..EVENTS {
-            let changed = node(event * 7 % size, pools, event % 2 == 1);
+            let changed = node(&mut reader, event * 7 % size, pools, event % 2 == 1);
             let started = Instant::now();
             index.observe(Observed::Nodes(Change::Applied(Box::new(changed.into()))));
             let observed = Instant::now();

@@ -29,8 +29,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use controller::addresses::index::Index;
+use controller::addresses::node::Node;
 use controller::addresses::pod::Pod;
-use controller::addresses::slim::SlimPod;
+use controller::addresses::slim::{SlimNode, SlimPod};
 use controller::addresses::watch::Observed;
 use controller::kubernetes::decode::{Change, Decoded};
 use drivers::http::HttpService;
@@ -405,7 +406,9 @@ fn stripped(universe: &Universe) -> Vec<String> {
 /// The true state, as the controller would see it without network faults, and the plan for it.
 async fn truth(universe: &Arc<Universe>) -> (Index, Plan) {
     let mut index = Index::default();
-    index.observe(Observed::Nodes(Change::All(read(universe.api.all("nodes")))));
+    let nodes: Vec<Decoded<SlimNode>> = read(universe.api.all("nodes"));
+    let nodes = nodes.into_iter().map(|node| node.map(Node::alone));
+    index.observe(Observed::Nodes(Change::All(nodes.collect())));
     index.observe(Observed::Allocations(Change::All(read(universe.api.all("netipallocations")))));
     index.observe(Observed::Pools(Change::All(read(universe.api.all("floatingippools")))));
     index.observe(Observed::RecordSets(Change::All(read(universe.api.all("nodednsrecordsets")))));
@@ -461,21 +464,20 @@ fn marks(index: &Index, plan: &Plan) -> Vec<String> {
     let mut found = Vec::new();
     for (name, node) in &index.nodes {
         let holder = |kind: &str| plan.marks.holders.get(kind).and_then(|holders| holders.get(name));
-        let label = node.metadata.labels.as_ref().and_then(|labels| labels.get(api::IP_READY_LABEL));
-        let wanted = holder("NetIPAllocation").map(|_| "true".to_owned());
-        if label != wanted.as_ref() {
+        let label = node.labels.get(api::IP_READY_LABEL);
+        let wanted = holder("NetIPAllocation").map(|_| "true");
+        if label != wanted {
             found.push(format!("node {name} has the label {label:?} instead of {wanted:?}"));
         }
-        let labels = node.metadata.labels.iter().flatten().map(|(key, _)| key);
+        let labels = node.labels.iter().map(|(key, _)| key);
         let named: Vec<_> = labels.filter_map(|key| key.strip_prefix(api::ALLOCATION_LABEL_PREFIX)).collect();
         let wanted: Vec<_> = holder("NetIPAllocation").iter().map(|mark| &*mark.object).collect();
         if named != wanted {
             found.push(format!("node {name} has labels of {named:?} instead of {wanted:?}"));
         }
-        let annotations = node.metadata.annotations.as_ref();
-        let annotation = annotations.and_then(|all| all.get(api::RESERVED_IP_ANNOTATION));
+        let annotation = node.annotations.get(api::RESERVED_IP_ANNOTATION);
         let wanted = holder("FloatingIPPool").map(|mark| mark.address.to_string());
-        if annotation != wanted.as_ref() {
+        if annotation != wanted.as_deref() {
             found.push(format!("node {name} has the annotation {annotation:?} instead of {wanted:?}"));
         }
     }

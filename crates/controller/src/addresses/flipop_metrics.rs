@@ -132,7 +132,7 @@ impl Flipop {
             if let Some(node) = ip_status.node_name.as_deref() {
                 assigned += 1;
                 let known = index.nodes.get(&NodeName::from(node));
-                let id = known.and_then(|node| node.spec.provider_id.as_deref()).unwrap_or_default();
+                let id = known.and_then(|node| node.provider_id.as_deref()).unwrap_or_default();
                 self.ip_node.with_label_values(&[namespace, name, ip, provider, &dns, id, node]).set(1);
             }
         }
@@ -168,6 +168,7 @@ mod tests {
 
     use super::*;
     use crate::addresses::metrics::AddressMetrics;
+    use crate::addresses::node::Node;
     use crate::addresses::resources::floating_ip_pool;
     use crate::addresses::watch::Observed;
     use crate::kubernetes::decode::Change;
@@ -195,11 +196,11 @@ mod tests {
         let mut index = Index::default();
         let node = |number| {
             let ready = json!({"type": "Ready", "status": "True"});
-            serde_json::from_value(json!({
+            let node = Node::from_json(json!({
                 "metadata": {"name": format!("n{number}")},
                 "spec": {"providerID": format!("digitalocean://{number}")}, "status": {"conditions": [ready]},
-            }))
-            .unwrap()
+            }));
+            node.into()
         };
         index.observe(Observed::Nodes(Change::All((1..=3).map(node).collect())));
         let pool = json!({

@@ -27,11 +27,11 @@ use self::tracked::Tracked;
 use super::codec;
 use super::kind::Kind;
 use super::needed::Needed;
+use super::node::Node;
 use super::object::Object;
 use super::pod::{Pod, PodKey};
 use super::resources::kind_name;
 use super::resources::parsed::{PodSelection, Selection};
-use super::slim::SlimNode;
 use super::watch::Observed;
 use crate::kubernetes::decode::Register;
 use crate::kubernetes::freshness::Freshness;
@@ -62,8 +62,8 @@ pub struct Index {
     pub world: World,
     /// Our objects.
     pub objects: BTreeMap<PoolKey, Tracked>,
-    /// Nodes, with the fields that marks and selectors need.
-    pub nodes: BTreeMap<NodeName, SlimNode>,
+    /// The nodes.
+    pub nodes: BTreeMap<NodeName, Node>,
     pods: BTreeMap<PodKey, Pod>,
     interest: Interest,
     /// Known objects that the list in progress has not shown so far.

@@ -213,7 +213,7 @@ impl AddressMetrics {
         for name in index.world.matching(key).chain(&holders) {
             let Some(node) = index.nodes.get(name) else { continue };
             // A node has one label `ip.ready` for all objects, so the address may be that of another object.
-            let is_of_object = holders.contains(name) || node.labels().contains_key(&label);
+            let is_of_object = holders.contains(name) || node.labels.get(&label).is_some();
             let is_ready = node.is_ip_ready() && is_of_object;
             self.of.node_ready.with_label_values(&[name.as_str(), &*key.name]).set(is_ready.into());
         }
@@ -273,6 +273,7 @@ fn count(counters: &IntCounterVec, key: &PoolKey, is_done: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addresses::node::Node;
     use crate::addresses::watch::Observed;
     use crate::kubernetes::decode::Change;
     use crate::metrics::Identity;
@@ -289,7 +290,7 @@ mod tests {
     }
 
     fn observe(index: &mut Index, node: Value, allocation: Value) {
-        index.observe(Observed::Nodes(Change::All(vec![serde_json::from_value(node).unwrap()])));
+        index.observe(Observed::Nodes(Change::All(vec![Node::from_json(node).into()])));
         index.observe(Observed::Allocations(Change::All(vec![serde_json::from_value(allocation).unwrap()])));
     }
 

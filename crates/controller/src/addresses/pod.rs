@@ -3,14 +3,14 @@
 //! In: a pod from the apiserver. Out: the fields that decisions need, in a few hundred bytes. A cluster can have
 //! 150,000 pods, so equal texts, owners and sets of labels are kept once.
 
-use std::borrow::Borrow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::ResourceExt;
 use plan::NodeName;
 use tokio::sync::watch;
 
+use super::interner::Interner;
 use super::needed::Needed;
 use super::owner::controller_of;
 use super::slim::{MIRROR_ANNOTATION, SlimPod, SlimPodSpec, SlimStatus};
@@ -152,38 +152,6 @@ struct Shared {
     labels: Interner<BTreeMap<String, String>>,
 }
 
-/// Keeps equal values once.
-struct Interner<T: ?Sized> {
-    values: BTreeSet<Arc<T>>,
-    /// When there are this many values, unused ones are removed.
-    cleaned_at: usize,
-}
-
-impl<T: ?Sized> Default for Interner<T> {
-    fn default() -> Self {
-        Self { values: BTreeSet::new(), cleaned_at: CLEANED_AT_MIN }
-    }
-}
-
-/// The lowest value of `cleaned_at`.
-const CLEANED_AT_MIN: usize = 1_000;
-
-impl<T: Ord + ?Sized> Interner<T> {
-    /// The value that is equal to this one.
-    fn intern<V: Borrow<T> + Into<Arc<T>>>(&mut self, value: V) -> Arc<T> {
-        if let Some(known) = self.values.get(value.borrow()) {
-            return Arc::clone(known);
-        }
-        if self.values.len() >= self.cleaned_at {
-            self.values.retain(|value| Arc::strong_count(value) > 1);
-            self.cleaned_at = CLEANED_AT_MIN.max(self.values.len() * 2);
-        }
-        let value: Arc<T> = value.into();
-        self.values.insert(Arc::clone(&value));
-        value
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,14 +190,5 @@ mod tests {
         assert!(Arc::ptr_eq(&one.labels, &two.labels));
         assert!(Arc::ptr_eq(&one.key.namespace, &two.key.namespace));
         assert!(Arc::ptr_eq(&one.owner.unwrap(), &two.owner.unwrap()));
-    }
-
-    #[test]
-    fn values_that_no_pod_uses_any_more_are_removed() {
-        let mut texts = Interner::<str>::default();
-        let kept = texts.intern("kept".to_owned());
-        (0..10_000).for_each(|number| _ = texts.intern(number.to_string()));
-        assert!(texts.values.len() <= CLEANED_AT_MIN);
-        assert!(Arc::ptr_eq(&kept, &texts.intern("kept".to_owned())));
     }
 }

@@ -148,7 +148,7 @@ impl Reporter {
         self.report_refused_writes(index, now);
         self.patched.retain(|name, version| {
             let node = index.nodes.get(name);
-            node.is_some_and(|node| node.metadata.resource_version.as_ref() == Some(version))
+            node.is_some_and(|node| node.version.as_deref() == Some(version.as_str()))
         });
         for (name, version, patch) in nodes::differences(index, &plan.marks) {
             let number = version.parse().unwrap_or(0);

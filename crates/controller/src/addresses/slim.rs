@@ -1,16 +1,12 @@
 //! Nodes and pods as they are decoded: only the fields that decisions need.
 //!
-//! In: the JSON of an object, or an [`Undecodable`] one. Out: its fields, or a substitute. A large cluster has many
-//! nodes and pods. Fields that are not decoded take no memory.
+//! In: the JSON of an object. Out: its fields. A large cluster has many nodes and pods. Fields that are not decoded take
+//! no memory.
 
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use serde::Deserialize;
-
-use api::IP_READY_LABEL;
-
-use crate::kubernetes::decode::Undecodable;
 
 /// The type of the condition that says whether a node or pod is Ready.
 const READY: &str = "Ready";
@@ -30,53 +26,6 @@ pub struct SlimNode {
     /// Conditions.
     #[serde(default)]
     pub status: SlimStatus,
-    /// Whether this is a substitute for an undecodable node.
-    #[serde(skip)]
-    pub is_stand_in: bool,
-}
-
-impl SlimNode {
-    /// The substitute for an undecodable node: the last decoded version, or else the fields that can be read.
-    pub(crate) fn stand_in(undecodable: &Undecodable, last: Option<&Self>) -> Self {
-        let is_same = |last: &&Self| last.metadata.uid == undecodable.metadata.uid;
-        let is_machine = |text: &&str| drivers::machine_of(text).is_some();
-        let provider_id = undecodable.at(&["spec", "providerID"]);
-        let provider_id =
-            provider_id.or_else(|| undecodable.strings().find(is_machine).map(ToOwned::to_owned));
-        if let Some(last) = last.filter(is_same) {
-            // The providerID of a node is set once and never changes.
-            let provider_id = last.spec.provider_id.clone().or(provider_id);
-            let spec = SlimNodeSpec { provider_id, ..last.spec.clone() };
-            return Self { is_stand_in: true, spec, ..last.clone() };
-        }
-        // The type of an address is unknown here, so each has both types. The controller publishes none of them anew.
-        let of_any_type = |address: std::net::IpAddr| {
-            let kinds = ["ExternalIP", "InternalIP"].into_iter();
-            kinds.map(move |kind| SlimAddress { kind: kind.to_owned(), address: address.to_string() })
-        };
-        let addresses = undecodable.at(&["status", "addresses"]);
-        let addresses =
-            addresses.unwrap_or_else(|| undecodable.addresses().into_iter().flat_map(of_any_type).collect());
-        Self {
-            metadata: undecodable.metadata.clone(),
-            spec: SlimNodeSpec { provider_id, ..SlimNodeSpec::default() },
-            status: SlimStatus { addresses, ..SlimStatus::default() },
-            is_stand_in: true,
-        }
-    }
-
-    /// The node without the conditions that no decision uses.
-    pub(super) fn reduced(mut self) -> Self {
-        self.status.conditions.retain(|condition| condition.kind == READY);
-        self.status.conditions.shrink_to_fit();
-        self
-    }
-
-    /// Whether the node has the label `ip.ready=true`.
-    pub fn is_ip_ready(&self) -> bool {
-        let labels = self.metadata.labels.as_ref();
-        labels.and_then(|labels| labels.get(IP_READY_LABEL)).is_some_and(|value| value == "true")
-    }
 }
 
 /// The spec of a node.

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::kind::Kind;
 use super::needed::Needed;
+use super::node::{Node, NodeReader};
 use super::owner::Owner;
 use super::pod::{Pod, PodReader};
 use super::slim::{SlimNode, SlimPod};
@@ -31,7 +32,7 @@ const SERVED_CHECK_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub enum Observed {
     /// Nodes.
-    Nodes(Change<SlimNode>),
+    Nodes(Change<Node>),
     /// Pods.
     Pods(Change<Pod>),
     /// Owners of pods, of one of four kinds.
@@ -45,7 +46,7 @@ pub enum Observed {
     /// A list of a kind begins. Its pods have at least the labels of this version of [`Needed`].
     Listing(Kind, u64),
     /// Some nodes of the list.
-    NodesInList(VecDeque<Decoded<SlimNode>>),
+    NodesInList(VecDeque<Decoded<Node>>),
     /// Some pods of the list.
     PodsInList(VecDeque<Decoded<Pod>>),
     /// The list of a kind that was requested at this time is complete. Nodes and pods that were not in it are gone.
@@ -93,10 +94,11 @@ impl Watches {
         let (mut tasks, relists) = (Tasks::default(), Relists::new(Kind::ALL));
         let mut start = Starter { tasks: &mut tasks, relists: &relists, clients, needed: &needed, to };
         let nodes = Receives { change: Observed::Nodes, part: Some(Observed::NodesInList) };
-        start.watch(Kind::Nodes, SlimNode::reduced, nodes);
-        let mut reader = PodReader::new(needed.subscribe());
+        let mut node_reader = NodeReader::default();
+        start.watch(Kind::Nodes, move |node: SlimNode| node_reader.read(node), nodes);
+        let mut pod_reader = PodReader::new(needed.subscribe());
         let pods = Receives { change: Observed::Pods, part: Some(Observed::PodsInList) };
-        start.watch(Kind::Pods, move |pod: SlimPod| reader.read(&pod), pods);
+        start.watch(Kind::Pods, move |pod: SlimPod| pod_reader.read(&pod), pods);
         start.watch_owners::<Deployment>(Kind::Deployments);
         start.watch_owners::<StatefulSet>(Kind::StatefulSets);
         start.watch_owners::<DaemonSet>(Kind::DaemonSets);

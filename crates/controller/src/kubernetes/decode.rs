@@ -238,11 +238,6 @@ impl Undecodable {
     }
 }
 
-/// Whether two objects are the same version of the same object. Most objects in a list are known already.
-pub(crate) fn is_same_version(one: &ObjectMeta, two: &ObjectMeta) -> bool {
-    one.resource_version.is_some() && one.resource_version == two.resource_version && one.uid == two.uid
-}
-
 /// A change of the objects of a kind.
 #[derive(Debug)]
 pub enum Change<K> {

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kube::core::Expression;
 use plan::PoolKey;
 
 use crate::addresses::kind::Kind;
@@ -62,15 +61,7 @@ impl PodSelection {
     /// The labels that decide which pods it selects.
     fn labels(&self) -> BTreeSet<String> {
         let Self::Labelled { labels, .. } = self else { return BTreeSet::new() };
-        let name = |expression| match expression {
-            Expression::In(name, _)
-            | Expression::NotIn(name, _)
-            | Expression::Equal(name, _)
-            | Expression::NotEqual(name, _)
-            | Expression::Exists(name)
-            | Expression::DoesNotExist(name) => name,
-        };
-        labels.clone().into_iter().map(name).collect()
+        labels.labels().map(ToOwned::to_owned).collect()
     }
 }
 
@@ -174,9 +165,9 @@ impl Interest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addresses::resources::selector::{self, Selector};
     use crate::addresses::resources::workload::Workload;
     use api::net_ip_allocation::WorkloadKind;
-    use kube::core::Selector;
 
     fn key(name: &str) -> PoolKey {
         PoolKey { kind: "FloatingIPPool", namespace: "default".into(), name: name.into() }
@@ -187,7 +178,7 @@ mod tests {
     }
 
     fn with_label(name: &str) -> PodSelection {
-        let labels = Selector::from(Expression::Exists(name.to_owned()));
+        let labels = selector::parse(name).unwrap();
         PodSelection::Labelled { namespace: None, labels }
     }
 

@@ -1,23 +1,20 @@
 //! Processes events of nodes.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use kube::ResourceExt;
-use plan::{Node, NodeName, PoolKey, Readiness, Scope, Timestamp, VmId};
+use plan::{NodeName, PoolKey, Scope, VmId};
 use tokio::time::Instant;
 
 use super::Index;
 use super::tracked::Tracked;
 use crate::addresses::kind::Kind;
-use crate::addresses::resources::parsed::created;
+use crate::addresses::node::{Node, shared_label};
 use crate::addresses::resources::refusal::Refusal;
-use crate::addresses::slim::SlimNode;
 use crate::addresses::watch::Observed;
-use crate::kubernetes::decode::{Change, Decoded, is_same_version, names_of};
+use crate::kubernetes::decode::{Change, Decoded};
 
 impl Index {
-    pub(super) fn observe_nodes(&mut self, change: Change<SlimNode>) {
+    pub(super) fn observe_nodes(&mut self, change: Change<Node>) {
         match change {
             Change::All(nodes) => {
                 self.begin_list(Kind::Nodes);
@@ -39,10 +36,7 @@ impl Index {
     }
 
     /// Processes some nodes of a list, and returns those that did not fit into a slice.
-    pub(super) fn observe_listed_nodes(
-        &mut self,
-        mut nodes: VecDeque<Decoded<SlimNode>>,
-    ) -> Option<Observed> {
+    pub(super) fn observe_listed_nodes(&mut self, mut nodes: VecDeque<Decoded<Node>>) -> Option<Observed> {
         let until = Instant::now() + self.slice.0;
         while let Some(node) = nodes.pop_front() {
             self.observe_node(node);
@@ -53,29 +47,27 @@ impl Index {
         None
     }
 
-    fn observe_node(&mut self, node: Decoded<SlimNode>) {
-        self.undecodable.observe_one(Kind::Nodes, &node, |node| names_of(&node.metadata));
+    fn observe_node(&mut self, node: Decoded<Node>) {
+        self.undecodable.observe_one(Kind::Nodes, &node, |node| ("", node.name.as_str()));
         self.set_node(match node {
             Decoded::Object(node) => node,
             Decoded::Undecodable(undecodable) => {
                 let name = NodeName::from(undecodable.metadata.name.as_deref().unwrap_or_default());
-                SlimNode::stand_in(&undecodable, self.nodes.get(&name))
+                Node::stand_in(&undecodable, self.nodes.get(&name))
             }
         });
     }
 
-    fn set_node(&mut self, node: SlimNode) {
-        let name = name_of(&node);
+    fn set_node(&mut self, node: Node) {
+        let name = node.name.clone();
         self.unlisted.nodes.remove(&name);
-        let is_same = |known: &SlimNode| {
-            !known.is_stand_in && !node.is_stand_in && is_same_version(&known.metadata, &node.metadata)
-        };
+        let is_same = |known: &Node| !known.is_stand_in && !node.is_stand_in && known.is_same_version(&node);
         if self.nodes.get(&name).is_some_and(is_same) {
             return;
         }
         self.world.set_node(&name, observed(&node));
         let machine = machine_of(&node);
-        let unsupported = node.spec.provider_id.as_deref().and_then(drivers::unsupported);
+        let unsupported = node.provider_id.as_deref().and_then(drivers::unsupported);
         match unsupported {
             Some(why) => _ = self.unsupported.insert(name.clone(), why),
             None => _ = self.unsupported.remove(&name),
@@ -126,32 +118,17 @@ pub(super) const DISRUPTION_TAINTS: [&str; 4] = [
     "ToBeDeletedByClusterAutoscaler",
 ];
 
-fn name_of(node: &SlimNode) -> NodeName {
-    node.metadata.name.as_deref().unwrap_or_default().into()
+pub(super) fn machine_of(node: &Node) -> Option<(Scope, VmId)> {
+    drivers::machine_of(node.provider_id.as_deref()?)
 }
 
-pub(super) fn machine_of(node: &SlimNode) -> Option<(Scope, VmId)> {
-    drivers::machine_of(node.spec.provider_id.as_deref()?)
-}
-
-fn observed(node: &SlimNode) -> Node {
-    let readiness = match node.status.ready() {
-        _ if node.is_stand_in => Readiness::Unknown,
-        Some(ready) if ready.status == "True" => Readiness::Ready,
-        Some(ready) => {
-            let since = ready.last_transition_time.as_ref().map(|time| time.0);
-            Readiness::NotReadySince(since.unwrap_or(Timestamp::UNIX_EPOCH))
-        }
-        // A node that has never reported its status is NotReady.
-        None => Readiness::NotReadySince(created(node)),
-    };
-    let label = |name: &str| node.labels().get(name).map(|value| Arc::from(value.as_str()));
-    Node {
+fn observed(node: &Node) -> plan::Node {
+    plan::Node {
         machine: machine_of(node),
-        readiness,
-        is_cordoned: node.spec.unschedulable,
-        is_leaving: node.spec.taints.iter().any(|taint| DISRUPTION_TAINTS.contains(&taint.key.as_str())),
-        region: label("topology.kubernetes.io/region"),
-        zone: label("topology.kubernetes.io/zone"),
+        readiness: node.readiness,
+        is_cordoned: node.is_cordoned,
+        is_leaving: node.taints.iter().any(|taint| DISRUPTION_TAINTS.contains(&taint.key.as_str())),
+        region: shared_label(node, "topology.kubernetes.io/region"),
+        zone: shared_label(node, "topology.kubernetes.io/zone"),
     }
 }

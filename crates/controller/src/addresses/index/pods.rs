@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use kube::ResourceExt;
-use kube::core::SelectorExt;
 use plan::{NodeName, Pods, PoolKey, WorkloadPod, World};
 use tokio::time::Instant;
 
@@ -11,11 +9,11 @@ use super::Index;
 use super::owners::{self, Owners};
 use super::tracked::{PodCount, Tracked};
 use crate::addresses::kind::Kind;
+use crate::addresses::node::Node;
 use crate::addresses::owner::Owner;
 use crate::addresses::pod::{Pod, PodKey};
 use crate::addresses::resources::parsed::{PodSelection, Selection};
 use crate::addresses::resources::selector;
-use crate::addresses::slim::SlimNode;
 use crate::addresses::watch::Observed;
 use crate::kubernetes::decode::{Change, Decoded};
 
@@ -24,7 +22,8 @@ impl PodSelection {
         match self {
             Self::Labelled { namespace, labels } => {
                 let is_here = |namespace: &String| *pod.key.namespace == **namespace;
-                namespace.as_ref().is_none_or(is_here) && labels.matches(&pod.labels)
+                namespace.as_ref().is_none_or(is_here)
+                    && labels.selects(|name| pod.labels.get(name).map(String::as_str))
             }
             Self::Of(workload) => owners.has(workload, pod),
         }
@@ -44,14 +43,14 @@ impl PodSelection {
 
 impl Tracked {
     /// The state of the object's pods on a node, or `None` if the object does not select the node.
-    pub(super) fn membership(&self, name: &NodeName, node: &SlimNode) -> Option<Pods> {
+    pub(super) fn membership(&self, name: &NodeName, node: &Node) -> Option<Pods> {
         let Selection { nodes, tolerations, pods, pods_if_none_selected, .. } = &self.selection;
         let is_tolerated = |tolerations: &Vec<_>| {
             let mut taints =
-                node.spec.taints.iter().filter(|taint| !READINESS_TAINTS.contains(&taint.key.as_str()));
+                node.taints.iter().filter(|taint| !READINESS_TAINTS.contains(&taint.key.as_str()));
             taints.all(|taint| selector::is_tolerated(taint, tolerations))
         };
-        if !nodes.matches(node.labels()) || !tolerations.as_ref().is_none_or(is_tolerated) {
+        if !nodes.selects(|name| node.labels.get(name)) || !tolerations.as_ref().is_none_or(is_tolerated) {
             return None;
         }
         let Some(pod_selection) = pods else { return Some(*pods_if_none_selected) };
@@ -76,7 +75,7 @@ impl Tracked {
         world: &mut World,
         key: &PoolKey,
         name: &NodeName,
-        node: &SlimNode,
+        node: &Node,
         pods: Option<Pods>,
     ) {
         world.set_member(key, name, pods);
@@ -244,7 +243,7 @@ impl Index {
     /// replacement of the pod may require.
     pub fn pod_to_evict(&self, key: &PoolKey, node: &NodeName) -> Option<&Pod> {
         let pod_selection = self.objects.get(key)?.selection.pods.as_ref()?;
-        if !self.nodes.values().any(SlimNode::is_ip_ready) {
+        if !self.nodes.values().any(Node::is_ip_ready) {
             return None;
         }
         let pods = of_namespace(&self.pods, pod_selection.namespace())

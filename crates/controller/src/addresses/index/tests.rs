@@ -12,7 +12,7 @@ use super::objects::OUTDATED_RETRY;
 use super::*;
 use crate::addresses::owner::Owner;
 use crate::addresses::resources::{floating_ip_pool, net_ip_allocation};
-use crate::addresses::slim::SlimPod;
+use crate::addresses::slim::{SlimNode, SlimPod};
 use crate::kubernetes::decode::{Change, Decoded};
 
 fn read<K: DeserializeOwned>(object: Value) -> K {
@@ -24,7 +24,7 @@ fn index(kind: &str, workload: Kind) -> Index {
     let mut index = Index::default();
     let node =
         json!({"metadata": {"name": "n1"}, "spec": {"providerID": "gce://p/z/n1", "unschedulable": true}});
-    index.observe(Observed::Nodes(Change::All(vec![read(node)])));
+    index.observe(Observed::Nodes(Change::All(vec![read_node(node)])));
     let spec = json!({
         "reservedIPs": ["203.0.113.1"], "cloud": {"provider": "gcp"},
         "workloadRef": {"kind": kind, "name": "web", "namespace": "web"},
@@ -163,7 +163,7 @@ async fn a_new_leader_does_not_trust_stale_reads_that_contradict_status() {
     };
     let fact = async |is_ready: bool, state: &str, wait: Duration, listed: Holding| {
         let mut index = Index::default();
-        index.observe(Observed::Nodes(Change::All(vec![read(node(is_ready))])));
+        index.observe(Observed::Nodes(Change::All(vec![read_node(node(is_ready))])));
         let allocation = json!({
             "metadata": {"name": "edge", "uid": "a1", "resourceVersion": "1"},
             "spec": {"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "aws", "region": "us-east-1"}},
@@ -214,6 +214,10 @@ fn an_account_is_unknown_until_a_listing_is_complete() {
     }
 }
 
+fn read_node(object: Value) -> Decoded<Node> {
+    read::<Decoded<SlimNode>>(object).map(Node::alone)
+}
+
 fn read_pod(object: Value) -> Decoded<Pod> {
     read::<Decoded<SlimPod>>(object).map(|pod| Pod::with_all_labels(&pod))
 }
@@ -231,6 +235,11 @@ fn gone(name: &str) -> Box<kube::api::ObjectMeta> {
     Box::new(read(json!({"name": name, "namespace": "web"})))
 }
 
+/// The metadata of a deleted node.
+fn gone_node(name: &str) -> Box<kube::api::ObjectMeta> {
+    Box::new(read(json!({"name": name})))
+}
+
 fn owner(name: &str, uid: &str) -> Decoded<Owner> {
     Owner { namespace: "web".into(), name: name.into(), uid: Some(uid.into()), controlled_by: None }.into()
 }
@@ -246,7 +255,7 @@ fn pods(index: &Index) -> Pods {
 fn an_unsupported_vm_is_reported_until_its_node_is_gone() {
     let node = |name: &str, machine: &str| {
         let id = format!("azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/{machine}");
-        Box::new(read::<Decoded<SlimNode>>(json!({"metadata": {"name": name}, "spec": {"providerID": id}})))
+        Box::new(read_node(json!({"metadata": {"name": name}, "spec": {"providerID": id}})))
     };
     let uniform = node("n1", "virtualMachineScaleSets/set/virtualMachines/0");
     let spec = json!({"reservedIPs": ["203.0.113.1"], "cloud": {"provider": "azure"}});
@@ -265,14 +274,14 @@ fn an_unsupported_vm_is_reported_until_its_node_is_gone() {
     assert_eq!(refusal(&index), None);
     let key = index.objects.keys().next().unwrap().clone();
     assert_eq!(index.unsupported(&key).map(|(node, _)| node.as_str()), Some("n1"));
-    index.observe(Observed::Nodes(Change::Deleted(Box::new(uniform.meta().clone()))));
+    index.observe(Observed::Nodes(Change::Deleted(gone_node("n1"))));
     assert_eq!(index.unsupported(&key), None);
 
     let mut index = Index::default();
     index.observe(Observed::Nodes(Change::Applied(uniform.clone())));
     index.observe(Observed::Allocations(Change::All(vec![read(allocation)])));
     assert_eq!(refusal(&index).unwrap().0, "UnsupportedNode");
-    index.observe(Observed::Nodes(Change::Deleted(Box::new(uniform.meta().clone()))));
+    index.observe(Observed::Nodes(Change::Deleted(gone_node("n1"))));
     assert_eq!(refusal(&index).unwrap().0, "NoNodes");
 }
 
@@ -282,7 +291,7 @@ fn only_taints_of_a_planned_removal_move_the_address() {
         let taints = json!([{"key": taint, "effect": effect}]);
         let node = json!({"metadata": {"name": "n1"}, "spec": {"taints": taints}});
         let mut index = Index::default();
-        index.observe(Observed::Nodes(Change::Applied(Box::new(read::<SlimNode>(node).into()))));
+        index.observe(Observed::Nodes(Change::Applied(Box::new(read_node(node)))));
         index.world.node(&"n1".into()).unwrap().is_leaving
     };
     assert!(!is_leaving("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule"));
@@ -415,7 +424,7 @@ fn an_undecodable_spec_reserves_its_addresses_and_dns_name() {
 fn an_undecodable_node_keeps_its_vm_and_its_readiness_is_unknown() {
     let node = |unschedulable: Value| {
         let ready = json!([{"type": "Ready", "status": "True"}]);
-        read::<Decoded<SlimNode>>(json!({
+        read_node(json!({
             "metadata": {"name": "n1", "uid": "u"}, "status": {"conditions": ready},
             "spec": {"providerID": "gce://p/z/n1", "unschedulable": unschedulable},
         }))
@@ -431,7 +440,7 @@ fn an_undecodable_node_keeps_its_vm_and_its_readiness_is_unknown() {
         let (_, found) = index.world.node_of(&VmId::from("p/z/n1")).unwrap();
         assert_eq!(found.readiness, Readiness::Ready);
         index.observe(Observed::Nodes(Change::Applied(Box::new(broken()))));
-        index.observe(Observed::Nodes(Change::Deleted(Box::new(broken().meta().clone()))));
+        index.observe(Observed::Nodes(Change::Deleted(gone_node("n1"))));
         assert!(index.world.node_of(&VmId::from("p/z/n1")).is_none());
     }
 }
@@ -499,7 +508,7 @@ fn pods_of_pools(index: &Index) -> Vec<Pods> {
 fn only_the_object_with_a_new_label_waits_for_the_next_list_of_pods() {
     let mut index = Index::default();
     let node = json!({"metadata": {"name": "n1"}, "spec": {"providerID": "digitalocean://1001"}});
-    index.observe(Observed::Nodes(Change::All(vec![read(node)])));
+    index.observe(Observed::Nodes(Change::All(vec![read_node(node)])));
     index.observe(Observed::Pools(Change::All(vec![pool_for("app")])));
     let first = index.take_needed().unwrap();
     index.observe(Observed::Listing(Kind::Pods, first.version));
@@ -551,7 +560,7 @@ fn a_list_in_parts_removes_deleted_pods_at_its_end() {
 fn an_undecodable_pod_counts_with_its_new_labels() {
     let mut index = Index::default();
     let node = json!({"metadata": {"name": "n1"}, "spec": {"providerID": "digitalocean://1001"}});
-    index.observe(Observed::Nodes(Change::All(vec![read(node)])));
+    index.observe(Observed::Nodes(Change::All(vec![read_node(node)])));
     index.observe(Observed::Pools(Change::All(vec![pool_for("tier")])));
     let pod = |labels: Value, phase: Value| {
         read_pod(json!({

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use kube::core::Selector;
 use plan::{Address, NodeName, Pods, VmId};
 use tokio::time::Instant;
 
@@ -12,6 +11,7 @@ use crate::addresses::object::Object;
 use crate::addresses::resources;
 use crate::addresses::resources::parsed::{Parsed, Selection};
 use crate::addresses::resources::refusal::Refusal;
+use crate::addresses::resources::selector::Selector;
 use crate::kubernetes::decode::Undecodable;
 use crate::kubernetes::watch::version;
 

@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use plan::{ConditionType, EventReason, NodeName, Reason};
 
+use crate::addresses::node::Node;
 use crate::addresses::object::Object;
-use crate::addresses::slim::SlimNode;
 use crate::kubernetes::events::{EventKind, NewEvent};
 
 fn reference(object: &impl Resource, kind: &str, api_version: &str) -> ObjectReference {
@@ -79,12 +79,12 @@ impl NewEvent {
     }
 
     /// An Event on a node.
-    pub fn of_node(name: &NodeName, node: Option<&SlimNode>, reason: EventReason, note: String) -> Self {
+    pub fn of_node(name: &NodeName, node: Option<&Node>, reason: EventReason, note: String) -> Self {
         let regarding = ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("Node".into()),
             name: Some(name.to_string()),
-            uid: node.and_then(|node| node.metadata.uid.clone()),
+            uid: node.and_then(|node| node.uid.as_deref().map(ToOwned::to_owned)),
             ..ObjectReference::default()
         };
         Self { regarding, kind: reason.into(), action: "Move", note }

@@ -5,25 +5,23 @@
 //! earlier controller set. Server-side apply would not remove it, because another field manager owns it. The patch
 //! contains the `resourceVersion` of the node, so a delayed patch can't undo a later one.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
-
 use api::{ALLOCATION_LABEL_PREFIX, IP_READY_LABEL, RESERVED_IP_ANNOTATION, allocation_label};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1;
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client};
 use plan::{Marks, NodeName};
 use serde_json::{Value, json};
 
 use crate::addresses::index::Index;
+use crate::addresses::labels::Labels;
+use crate::addresses::node::Node;
 use crate::addresses::resources::{floating_ip_pool, net_ip_allocation};
-use crate::addresses::slim::SlimNode;
 
 /// Returns a patch for each node whose marks differ from the plan, with the node's resourceVersion.
 pub(super) fn differences(index: &Index, marks: &Marks) -> Vec<(NodeName, String, Value)> {
-    let needs = |(name, node): (&NodeName, &SlimNode)| {
+    let needs = |(name, node): (&NodeName, &Node)| {
         let patch = difference(name, node, marks)?;
-        Some((name.clone(), node.resource_version().unwrap_or_default(), patch))
+        Some((name.clone(), node.version.as_deref().unwrap_or_default().to_owned(), patch))
     };
     // The controller does not write to undecodable nodes.
     index.nodes.iter().filter(|(_, node)| !node.is_stand_in).filter_map(needs).collect()
@@ -31,13 +29,13 @@ pub(super) fn differences(index: &Index, marks: &Marks) -> Vec<(NodeName, String
 
 pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Result<(), kube::Error> {
     tracing::info!(node = %name, %patch, "updating node labels and annotations");
-    let api: Api<Node> = Api::all(client);
+    let api: Api<v1::Node> = Api::all(client);
     api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
 }
 
 /// The patch that a node needs to get its marks, if any. It removes no mark while a fact about this kind is unknown, or
 /// while an address of this kind is being attached to the node.
-fn difference(name: &NodeName, node: &SlimNode, marks: &Marks) -> Option<Value> {
+fn difference(name: &NodeName, node: &Node, marks: &Marks) -> Option<Value> {
     let held = |kind: &'static str| marks.holders.get(kind).and_then(|holders| holders.get(name));
     let is_coming = |kind| marks.coming.get(kind).is_some_and(|nodes| nodes.contains(name));
     let may_remove =
@@ -46,7 +44,7 @@ fn difference(name: &NodeName, node: &SlimNode, marks: &Marks) -> Option<Value> 
         [IP_READY_LABEL.to_owned(), allocation_label(&mark.object)].map(|label| (label, "true".to_owned()))
     });
     let labels = changes(
-        node.labels(),
+        &node.labels,
         of_allocation.into_iter().flatten().collect(),
         &[IP_READY_LABEL, ALLOCATION_LABEL_PREFIX],
         may_remove(net_ip_allocation::KIND),
@@ -54,7 +52,7 @@ fn difference(name: &NodeName, node: &SlimNode, marks: &Marks) -> Option<Value> 
     let of_pool = held(floating_ip_pool::KIND)
         .map(|mark| (RESERVED_IP_ANNOTATION.to_owned(), mark.address.to_string()));
     let annotations = changes(
-        node.annotations(),
+        &node.annotations,
         of_pool.into_iter().collect(),
         &[RESERVED_IP_ANNOTATION],
         may_remove(floating_ip_pool::KIND),
@@ -68,13 +66,13 @@ fn difference(name: &NodeName, node: &SlimNode, marks: &Marks) -> Option<Value> 
     if metadata.is_empty() {
         return None;
     }
-    metadata.insert("resourceVersion".into(), json!(node.resource_version()));
+    metadata.insert("resourceVersion".into(), json!(node.version));
     Some(json!({"metadata": metadata}))
 }
 
 /// The changes from the present entries to the wanted ones. `ours` are our keys; one that ends in a slash is a prefix.
 fn changes(
-    present: &BTreeMap<String, String>,
+    present: &Labels,
     wanted: Vec<(String, String)>,
     ours: &[&str],
     may_remove: bool,
@@ -82,15 +80,13 @@ fn changes(
     let mut changes = serde_json::Map::new();
     if may_remove {
         for name in ours {
-            // This runs for every node in every plan, so it looks only at keys from our prefix on.
-            let from = (Bound::Included(*name), Bound::Unbounded);
-            let is_ours = |key: &str| key == *name || (name.ends_with('/') && key.starts_with(name));
-            let present = present.range::<str, _>(from).map(|(key, _)| key).take_while(|key| is_ours(key));
-            let is_spare = |key: &&String| !wanted.iter().any(|(wanted, _)| wanted == *key);
-            changes.extend(present.filter(is_spare).map(|key| (key.clone(), Value::Null)));
+            let is_ours = |key: &&str| key == name || name.ends_with('/');
+            let is_spare = |key: &&str| !wanted.iter().any(|(wanted, _)| wanted == *key);
+            let spare = present.names_from(name).filter(is_ours).filter(is_spare);
+            changes.extend(spare.map(|key| (key.to_owned(), Value::Null)));
         }
     }
-    let is_missing = |(key, value): &(String, String)| present.get(key) != Some(value);
+    let is_missing = |(key, value): &(String, String)| present.get(key) != Some(value.as_str());
     changes.extend(wanted.into_iter().filter(is_missing).map(|(key, value)| (key, Value::from(value))));
     changes
 }
@@ -102,11 +98,9 @@ mod tests {
 
     const OF_EDGE: &str = "allocation.netinfra.darkbrains.com/edge";
 
-    fn node(labels: Value, annotations: Value) -> SlimNode {
-        serde_json::from_value(
-            json!({"metadata": {"name": "n1", "labels": labels, "annotations": annotations}}),
-        )
-        .unwrap()
+    fn node(labels: Value, annotations: Value) -> Node {
+        let metadata = json!({"name": "n1", "labels": labels, "annotations": annotations});
+        Node::from_json(json!({"metadata": metadata}))
     }
 
     fn marks(holds: &[&'static str], uncertain: &[&'static str]) -> Marks {
@@ -119,7 +113,7 @@ mod tests {
         marks
     }
 
-    fn diff(node: &SlimNode, marks: &Marks) -> Option<Value> {
+    fn diff(node: &Node, marks: &Marks) -> Option<Value> {
         difference(&"n1".into(), node, marks)
     }
 

@@ -436,7 +436,7 @@ impl Builder<'_> {
 
     fn as_flipop(&self, verdict: &Verdict) -> IpStatus {
         let provider_id =
-            |node: &plan::NodeName| self.index.nodes.get(node).and_then(|node| node.spec.provider_id.clone());
+            |node: &plan::NodeName| self.index.nodes.get(node)?.provider_id.as_deref().map(ToOwned::to_owned);
         let (state, node, error) = match verdict {
             Verdict::Settled(node) => (IpState::Active, Some(node), None),
             Verdict::NoMatch(..) => (IpState::NoMatch, None, None),

@@ -9,6 +9,7 @@ use plan::{Pods, Pool, PoolKey, Provider, Scope, Tenancy};
 
 use super::parsed::{Parsed, PodSelection, Selection, created, parse_addresses};
 use super::policy::allowed;
+use super::selector::Selector;
 use super::workload::Workload;
 use crate::addresses::codec::{self, losses_confirmed};
 
@@ -47,8 +48,7 @@ pub(super) fn parse(object: &NetIPAllocation) -> Parsed {
     codec::remember(&mut pool, status);
     let named = |workload: WorkloadRef| Workload::new(workload.kind, workload.namespace, workload.name);
     let pods = spec.workload().map(|workload| PodSelection::Of(named(workload)));
-    let labels = spec.node_selector.clone().unwrap_or_default();
-    let nodes = labels.into_iter().collect();
+    let nodes = Selector::of_labels(spec.node_selector.clone().unwrap_or_default());
     let selection =
         Selection { nodes, tolerations: None, pods, pods_if_none_selected: Pods::Absent, publishes: None };
     Parsed {

@@ -5,17 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::RESERVED_IP_ANNOTATION;
-use api::node_dns_record_set::ADDRESS_TYPE_DEFAULT;
 use api::selection::Match;
 use kube::ResourceExt;
-use kube::core::Selector;
 use plan::{Address, Kinds, Pods, Pool, Provider, Reason, Timestamp};
 
 use super::refusal::Refusal;
-use super::selector;
+use super::selector::{self, Selector};
 use super::workload::Workload;
 use crate::addresses::kind::Kind;
-use crate::addresses::slim::SlimNode;
+use crate::addresses::node::{AddressType, Node};
 
 /// Which nodes and pods an object selects.
 pub(crate) struct Selection {
@@ -109,36 +107,34 @@ pub(crate) fn parse_addresses(listed: &[String]) -> (Vec<Address>, Option<Refusa
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeAddress {
     /// The addresses of this type in the node's status.
-    InStatus(&'static str),
+    InStatus(AddressType),
     /// The floating address in the node's annotation.
     Floating,
 }
 
 impl NodeAddress {
     pub(super) fn named(name: &str) -> Result<Self, Refusal> {
-        match name {
-            ADDRESS_TYPE_DEFAULT => Ok(Self::InStatus(ADDRESS_TYPE_DEFAULT)),
-            "InternalIP" => Ok(Self::InStatus("InternalIP")),
-            RESERVED_IP_ANNOTATION => Ok(Self::Floating),
-            other => Err(Refusal {
+        match AddressType::named(name) {
+            Some(kind) => Ok(Self::InStatus(kind)),
+            None if name == RESERVED_IP_ANNOTATION => Ok(Self::Floating),
+            None => Err(Refusal {
                 reason: Reason::UnsupportedAddressType,
                 message: format!(
-                    "addressType {other} is not supported: use ExternalIP, InternalIP or {RESERVED_IP_ANNOTATION}"
+                    "addressType {name} is not supported: use ExternalIP, InternalIP or {RESERVED_IP_ANNOTATION}"
                 ),
             }),
         }
     }
 
     /// These addresses of a node.
-    pub(crate) fn of(self, node: &SlimNode) -> Arc<[Address]> {
-        let of_status = |kind: &str| {
-            let of_kind = node.status.addresses.iter().filter(|address| address.kind == kind);
-            of_kind.filter_map(|found| found.address.parse().ok()).collect()
-        };
+    pub(crate) fn of(self, node: &Node) -> Arc<[Address]> {
         match self {
-            Self::InStatus(kind) => of_status(kind),
+            Self::InStatus(kind) => {
+                let of_kind = node.addresses.iter().filter(|(found, _)| *found == kind);
+                of_kind.map(|(_, address)| *address).collect()
+            }
             Self::Floating => {
-                let value = node.annotations().get(RESERVED_IP_ANNOTATION);
+                let value = node.annotations.get(RESERVED_IP_ANNOTATION);
                 value.and_then(|value| value.parse().ok()).into_iter().collect()
             }
         }

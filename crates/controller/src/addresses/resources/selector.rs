@@ -1,16 +1,75 @@
-//! Parses label selectors in the syntax of `kubectl -l`, and matches tolerations with taints.
+//! Parses and matches label selectors in the syntax of `kubectl -l`, and matches tolerations with taints.
+//!
+//! kube's selectors match only maps of labels. The index keeps the labels of nodes in less memory.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
-use kube::core::{Expression, Selector};
 use plan::Reason;
 
 use super::refusal::Refusal;
 
+/// A requirement of a label selector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Requirement {
+    In(String, BTreeSet<String>),
+    NotIn(String, BTreeSet<String>),
+    Equal(String, String),
+    NotEqual(String, String),
+    Exists(String),
+    DoesNotExist(String),
+}
+
+impl Requirement {
+    fn label(&self) -> &str {
+        match self {
+            Self::In(name, _)
+            | Self::NotIn(name, _)
+            | Self::Equal(name, _)
+            | Self::NotEqual(name, _)
+            | Self::Exists(name)
+            | Self::DoesNotExist(name) => name,
+        }
+    }
+
+    fn is_met(&self, value: Option<&str>) -> bool {
+        match self {
+            Self::In(_, values) => value.is_some_and(|value| values.contains(value)),
+            Self::NotIn(_, values) => value.is_none_or(|value| !values.contains(value)),
+            Self::Equal(_, wanted) => value == Some(wanted),
+            Self::NotEqual(_, unwanted) => value != Some(unwanted),
+            Self::Exists(_) => value.is_some(),
+            Self::DoesNotExist(_) => value.is_none(),
+        }
+    }
+}
+
+/// A label selector. The default selects everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Selector(Vec<Requirement>);
+
+impl Selector {
+    /// Selects what has all of these labels.
+    pub(super) fn of_labels(labels: BTreeMap<String, String>) -> Self {
+        Self(labels.into_iter().map(|(name, value)| Requirement::Equal(name, value)).collect())
+    }
+
+    /// Whether it selects an object. `value_of` returns the value of a label of the object.
+    pub(crate) fn selects<'a>(&self, value_of: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.0.iter().all(|requirement| requirement.is_met(value_of(requirement.label())))
+    }
+
+    /// The labels that it uses.
+    pub(crate) fn labels(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(Requirement::label)
+    }
+}
+
 /// Parses a selector such as `app=nginx,tier!=cache,zone in (a,b),!legacy`. An empty text selects everything.
-pub(super) fn parse(text: &str) -> Result<Selector, Refusal> {
+pub(crate) fn parse(text: &str) -> Result<Selector, Refusal> {
     let terms = terms(text).into_iter().filter(|term| !term.is_empty());
-    let expressions = terms.map(|term| expression(term).ok_or_else(|| refusal(text, term)));
-    Ok(expressions.collect::<Result<Vec<_>, _>>()?.into_iter().collect())
+    let requirements = terms.map(|term| requirement(term).ok_or_else(|| refusal(text, term)));
+    Ok(Selector(requirements.collect::<Result<_, _>>()?))
 }
 
 /// Splits a selector at the commas outside of parentheses.
@@ -27,26 +86,26 @@ fn terms(text: &str) -> Vec<&str> {
     text.split(is_separator).map(str::trim).collect()
 }
 
-fn expression(term: &str) -> Option<Expression> {
+fn requirement(term: &str) -> Option<Requirement> {
     if let Some((key, values)) = term.split_once(" notin ") {
-        return Some(Expression::NotIn(name(key)?, set(values)?));
+        return Some(Requirement::NotIn(name(key)?, set(values)?));
     }
     if let Some((key, values)) = term.split_once(" in ") {
-        return Some(Expression::In(name(key)?, set(values)?));
+        return Some(Requirement::In(name(key)?, set(values)?));
     }
     if let Some((key, value)) = term.split_once("!=") {
-        return Some(Expression::NotEqual(name(key)?, value.trim().to_owned()));
+        return Some(Requirement::NotEqual(name(key)?, value.trim().to_owned()));
     }
     if let Some((key, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
-        return Some(Expression::Equal(name(key)?, value.trim().to_owned()));
+        return Some(Requirement::Equal(name(key)?, value.trim().to_owned()));
     }
     match term.strip_prefix('!') {
-        Some(key) => Some(Expression::DoesNotExist(name(key)?)),
-        None => Some(Expression::Exists(name(term)?)),
+        Some(key) => Some(Requirement::DoesNotExist(name(key)?)),
+        None => Some(Requirement::Exists(name(term)?)),
     }
 }
 
-fn set(values: &str) -> Option<std::collections::BTreeSet<String>> {
+fn set(values: &str) -> Option<BTreeSet<String>> {
     let inside = values.trim().strip_prefix('(')?.strip_suffix(')')?;
     Some(inside.split(',').map(|value| value.trim().to_owned()).collect())
 }
@@ -90,11 +149,11 @@ fn refusal(text: &str, term: &str) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kube::core::SelectorExt;
 
     fn selects(selector: &str, labels: &[(&str, &str)]) -> bool {
-        let labels = labels.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        parse(selector).unwrap().matches(&labels)
+        let value_of =
+            |wanted: &str| labels.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
+        parse(selector).unwrap().selects(value_of)
     }
 
     #[test]
@@ -107,6 +166,8 @@ mod tests {
         assert!(selects("component!=webhook", &nginx));
         assert!(selects("app in (nginx, envoy),component", &nginx));
         assert!(!selects("app notin (nginx,envoy)", &nginx));
+        assert!(selects("tier notin (cache),tier!=cache", &nginx), "an object without the label is selected");
+        assert!(!selects("tier in (cache)", &nginx) && !selects("tier=cache", &nginx));
         assert!(selects("!legacy", &nginx));
         assert!(!selects("!app", &nginx));
         assert!(selects(

@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::addresses::node::Node;
 use crate::addresses::resources::floating_ip_pool;
 use crate::addresses::watch::Observed;
 use crate::kubernetes::decode::Change;
@@ -31,7 +32,7 @@ fn index(nodes: usize, mut spec: Value) -> Index {
             "metadata": {"name": format!("n{number}")},
             "spec": {"providerID": format!("digitalocean://{number}")}, "status": {"conditions": [ready]},
         });
-        serde_json::from_value(node).unwrap()
+        Node::from_json(node).into()
     };
     index.observe(Observed::Nodes(Change::All((1..=nodes).map(node).collect())));
     spec["provider"] = "digitalocean".into();
