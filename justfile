@@ -102,12 +102,16 @@ certify:
 contract:
     cargo test --locked --workspace --test contract --test records -- --nocapture --include-ignored --test-threads 1
 
-# Runs a benchmark: `plan`, `failover`, `idle`, `scale` or `flipop` (the last line is JSON), or `clouds` (prints a table).
+# Runs a benchmark: `plan`, `instructions`, `failover`, `idle`, `scale`, `annotations`, `soak` or `flipop` (the last line is JSON), or `clouds` (prints a table).
 bench name:
     @just _bench-{{name}}
 
 _bench-plan:
     cargo bench --locked -p controller --bench plan
+
+# Counts the instructions of a plan with valgrind, which finds the measured function by its symbol.
+_bench-instructions:
+    CARGO_PROFILE_BENCH_STRIP=none cargo bench --locked -p plan --bench instructions
 
 _bench-failover: tools
     cargo test {{e2e_tests}} -- --ignored --nocapture a_thousand | grep -v '^$\|^test \|^running'
@@ -120,9 +124,17 @@ _bench-clouds: tools build
 _bench-idle: tools build
     CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --include-ignored --nocapture --test-threads 1 n12_a_settled five_hundred an_idle_leader | sed 's/^test .* \.\.\. //' | grep -v '^$\|^ok$\|^test \|^running'
 
-# Measures the memory of the release binary in the largest cluster: 15,000 nodes, 150,000 pods, 1,000 pools.
+# Measures memory and latency of the release binary in the largest cluster: 15,000 nodes, 150,000 pods, 1,000 pools.
 _bench-scale: tools build
     CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --ignored --nocapture in_the_largest_cluster | grep '^{'
+
+# Compares the memory for 1,000 pods with and without annotations of 250 kB.
+_bench-annotations: tools build
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --ignored --nocapture large_annotations | grep '^{'
+
+# Measures memory and loop lag for an hour of changes in a tenth of the largest cluster.
+_bench-soak: tools build
+    CONTROLLER_BINARY="$CARGO_TARGET_DIR/release/ip-address-controller" cargo test {{e2e_tests}} -- --ignored --nocapture while_the_cluster_changes | grep '^{'
 
 # Compares FLIPOP with our release binary, one after the other, on equal control planes and accounts.
 _bench-flipop: tools build

@@ -114,7 +114,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn healthz_fails_while_a_loop_hangs() {
         let metrics = Metrics::new(&Identity::default()).unwrap();
-        let (first, second) = (metrics.pulse(), metrics.pulse());
+        let (first, second) = (metrics.of_loop("first"), metrics.of_loop("second"));
         first.beat();
         second.beat();
         assert!(metrics.is_healthy());

@@ -1,21 +1,27 @@
 //! The registry of all metrics, and the metrics of the process itself.
 //!
 //! In: the metrics that the other modules register, under the names that existing dashboards and alerts use. Out: the
-//! text of `/metrics`. This module knows no types of other modules and makes no decisions. Only readiness is read back, for
-//! `/readyz`, and whether the loops run, for `/healthz`.
+//! text of `/metrics`. This module knows no types of other modules and makes no decisions. Only readiness is read back,
+//! for `/readyz`, and whether the loops run, for `/healthz`.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+use tokio::time::Instant;
 
 use crate::pulse::Pulse;
 
 /// Values of the labels `status` and `outcome`.
 pub(crate) const SUCCESS: &str = "success";
 pub(crate) const ERROR: &str = "error";
+
+/// Buckets for how long events wait.
+const LAG_SECONDS: [f64; 10] = [0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0];
 
 /// Values of the labels that identify this process.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +48,12 @@ struct Inner {
     is_leader: IntGauge,
     ready: IntGauge,
     undecodable: IntGaugeVec,
+    loop_lag: HistogramVec,
+    event_to_plan: HistogramVec,
+    loop_queue: IntGaugeVec,
+    watch_age: IntGaugeVec,
+    /// When the apiserver last sent something on the watch of each kind.
+    watches: Mutex<BTreeMap<String, Instant>>,
     pulses: Mutex<Vec<Pulse>>,
 }
 
@@ -70,8 +82,44 @@ impl Metrics {
             "Objects that the controller can't decode and does not act on, by kind",
             &["kind"],
         )?;
-        let (pod, describing, pulses) = (identity.pod.clone(), Mutex::default(), Mutex::default());
-        Ok(Self(Arc::new(Inner { registry, pod, names, describing, is_leader, ready, undecodable, pulses })))
+        let loop_lag = new.histograms(
+            "ip_address_controller_loop_lag_seconds",
+            "How long a loop (addresses or vips) worked before it took in the next event; an event waits at most this long",
+            &["loop"],
+            &LAG_SECONDS,
+        )?;
+        let event_to_plan = new.histograms(
+            "ip_address_controller_event_to_plan_seconds",
+            "Time from a change that a watch brought until the plan that considers it was made and its steps were started, for the first change before each plan of the loop (addresses)",
+            &["loop"],
+            &LAG_SECONDS,
+        )?;
+        let loop_queue = new.gauges(
+            "ip_address_controller_loop_queue_length",
+            "Watch events that a loop (addresses or vips) has not taken in yet",
+            &["loop"],
+        )?;
+        let watch_age = new.gauges(
+            "ip_address_controller_watch_age_seconds",
+            "Seconds since the apiserver last sent something on the watch of this kind",
+            &["kind"],
+        )?;
+        let pod = identity.pod.clone();
+        Ok(Self(Arc::new(Inner {
+            registry,
+            pod,
+            names,
+            describing: Mutex::default(),
+            is_leader,
+            ready,
+            undecodable,
+            loop_lag,
+            event_to_plan,
+            loop_queue,
+            watch_age,
+            watches: Mutex::default(),
+            pulses: Mutex::default(),
+        })))
     }
 
     /// Registers further metrics.
@@ -87,6 +135,10 @@ impl Metrics {
 
     /// All metrics in the text format of Prometheus.
     pub fn text(&self) -> Result<String, prometheus::Error> {
+        for (kind, at) in &*self.watches() {
+            let age = i64::try_from(at.elapsed().as_secs()).unwrap_or(i64::MAX);
+            self.0.watch_age.with_label_values(&[kind]).set(age);
+        }
         let gathered = {
             let _whole = self.describing();
             self.0.registry.gather()
@@ -99,11 +151,26 @@ impl Metrics {
         self.0.describing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A pulse for a loop. The process is healthy while all of them beat.
-    pub fn pulse(&self) -> Pulse {
+    /// The metrics of the loop with this name. The process is healthy while all loops beat.
+    pub fn of_loop(&self, name: &str) -> LoopMetrics {
         let pulse = Pulse::default();
         self.0.pulses.lock().unwrap_or_else(PoisonError::into_inner).push(pulse.clone());
-        pulse
+        LoopMetrics {
+            pulse,
+            lag: self.0.loop_lag.with_label_values(&[name]),
+            event_to_plan: self.0.event_to_plan.clone(),
+            name: name.to_owned(),
+            queue: self.0.loop_queue.with_label_values(&[name]),
+        }
+    }
+
+    /// The metrics of the watch of a kind.
+    pub(crate) fn of_watch(&self, kind: &str) -> WatchMetrics {
+        WatchMetrics { process: self.clone(), kind: kind.to_owned() }
+    }
+
+    fn watches(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.0.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether all loops run.
@@ -129,6 +196,70 @@ impl Metrics {
     /// Sets how many objects of a kind can't be decoded.
     pub(crate) fn set_undecodable(&self, kind: &str, count: usize) {
         self.0.undecodable.with_label_values(&[kind]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+}
+
+/// The metrics of a loop.
+pub struct LoopMetrics {
+    pulse: Pulse,
+    name: String,
+    lag: Histogram,
+    /// Not every loop reports it, so its series appears with the first value.
+    event_to_plan: HistogramVec,
+    queue: IntGauge,
+}
+
+impl LoopMetrics {
+    /// Records that the loop runs.
+    pub(crate) fn beat(&self) {
+        self.pulse.beat();
+    }
+
+    /// Records that the loop has ended as it should.
+    pub(crate) fn stop(&self) {
+        self.pulse.stop();
+    }
+
+    /// Records how long the loop worked, and how many events wait for it.
+    pub(crate) fn worked(&self, took: Duration, waiting: usize) {
+        self.lag.observe(took.as_secs_f64());
+        self.queue.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    }
+
+    /// Records how long ago the first change came that the last plan has considered.
+    pub(crate) fn planned(&self, took: Duration) {
+        self.event_to_plan.with_label_values(&[&self.name]).observe(took.as_secs_f64());
+    }
+
+    /// Whether the loop runs.
+    #[cfg(test)]
+    pub(crate) fn is_alive(&self) -> bool {
+        self.pulse.is_alive()
+    }
+}
+
+/// The metrics of a watch. They are removed when this is dropped.
+pub(crate) struct WatchMetrics {
+    process: Metrics,
+    kind: String,
+}
+
+impl WatchMetrics {
+    /// Records that the apiserver has sent something.
+    pub(crate) fn heard(&self) {
+        let mut watches = self.process.watches();
+        match watches.get_mut(&self.kind) {
+            Some(at) => *at = Instant::now(),
+            None => _ = watches.insert(self.kind.clone(), Instant::now()),
+        }
+    }
+}
+
+impl Drop for WatchMetrics {
+    fn drop(&mut self) {
+        self.process.watches().remove(&self.kind);
+        // The series exists only if there was a scrape.
+        let _ = self.process.0.watch_age.remove_label_values(&[&self.kind]);
     }
 }
 
@@ -201,5 +332,24 @@ mod tests {
         );
         let named = lines(Some("prod"), "netipallocation_");
         assert!(named.iter().all(|line| line.contains(r#"cluster="prod""#)), "{named:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_age_of_a_watch_grows_until_the_apiserver_sends_something() {
+        let metrics = Metrics::new(&Identity::default()).unwrap();
+        let ages = || {
+            let text = metrics.text().unwrap();
+            let ages = text.lines().filter(|line| line.starts_with("ip_address_controller_watch_age"));
+            ages.map(|line| line.replace("ip_address_controller_watch_age_seconds", "")).collect::<Vec<_>>()
+        };
+        let pods = metrics.of_watch("Pod");
+        assert_eq!(ages(), [""; 0], "nothing was sent yet");
+        pods.heard();
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert_eq!(ages(), [r#"{kind="Pod"} 7"#]);
+        pods.heard();
+        assert_eq!(ages(), [r#"{kind="Pod"} 0"#]);
+        drop(pods);
+        assert_eq!(ages(), [""; 0], "the kind is no longer watched");
     }
 }

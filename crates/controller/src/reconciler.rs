@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::kubernetes::events::Publisher;
+use crate::metrics::LoopMetrics;
 use crate::pulse::Pulse;
 
 /// How long the loop collects further events of the watches before it plans.
@@ -38,6 +39,14 @@ pub trait Reconcile {
 
     /// Where an event comes from.
     fn source(event: &Self::Event) -> Source;
+
+    /// When a watch brought this event, if it is a change of one object.
+    fn changed_at(_event: &Self::Event) -> Option<Instant> {
+        None
+    }
+
+    /// How many events of the watches wait to be applied.
+    fn queue_length(&self) -> usize;
 
     /// Applies an event. Returns whether the next plan may differ because of it.
     fn apply(&mut self, event: Self::Event) -> bool;
@@ -112,13 +121,17 @@ pub async fn first_of<E>(
 pub struct Loop<R> {
     /// What the loop drives.
     pub reconciler: R,
-    pulse: Pulse,
+    metrics: LoopMetrics,
+    /// Since when it has not waited for an event.
+    works_since: Option<Instant>,
+    /// When the first change came that the next plan will consider.
+    changed_at: Option<Instant>,
 }
 
 impl<R: Reconcile> Loop<R> {
     /// A loop that has not begun.
-    pub fn new(reconciler: R, pulse: Pulse) -> Self {
-        Self { reconciler, pulse }
+    pub fn new(reconciler: R, metrics: LoopMetrics) -> Self {
+        Self { reconciler, metrics, works_since: None, changed_at: None }
     }
 
     /// Applies events without acting. Never returns.
@@ -137,7 +150,14 @@ impl<R: Reconcile> Loop<R> {
 
     /// Reconciles until another process should take over.
     pub async fn lead(&mut self) {
-        while self.reconciler.reconcile() == Flow::Continue {
+        loop {
+            self.works_since.get_or_insert_with(Instant::now);
+            if self.reconciler.reconcile() == Flow::HandOver {
+                return;
+            }
+            if let Some(at) = self.changed_at.take() {
+                self.metrics.planned(at.elapsed());
+            }
             self.collect().await;
         }
     }
@@ -148,7 +168,7 @@ impl<R: Reconcile> Loop<R> {
             self.reconciler.report_results();
             if self.reconciler.is_idle() {
                 self.reconciler.events().flush().await;
-                return self.pulse.stop();
+                return self.metrics.stop();
             }
             self.apply_next().await;
         }
@@ -178,28 +198,38 @@ impl<R: Reconcile> Loop<R> {
                 Source::Requests => Instant::now(),
             };
             let batch_ends = Instant::now() + BATCH_DURATION_MAX;
-            needs_plan = self.reconciler.apply(event);
+            needs_plan = self.apply(event);
             for _ in 1..BATCH_MAX {
                 if Instant::now() >= batch_ends {
                     break;
                 }
                 first = first.other();
                 let Some(event) = self.next_before(first, settled).await else { break };
-                needs_plan |= self.reconciler.apply(event);
+                needs_plan |= self.apply(event);
             }
             // The deadline may have passed in the meantime, and the reconciler does not report it again.
             needs_plan |= Instant::now() >= due;
         }
     }
 
+    /// Applies an event for the next plan. Returns whether that plan may differ because of it.
+    fn apply(&mut self, event: R::Event) -> bool {
+        self.changed_at = self.changed_at.or_else(|| R::changed_at(&event));
+        self.reconciler.apply(event)
+    }
+
     /// The next event, or none if there is none before this time. An event that is ready counts, however late it is.
     async fn next_before(&mut self, first: Source, due: Instant) -> Option<R::Event> {
+        if let Some(since) = self.works_since.take() {
+            self.metrics.worked(since.elapsed(), self.reconciler.queue_length());
+        }
         let event = tokio::select! {
             biased;
             event = self.reconciler.next_event(first) => Some(event),
             () = tokio::time::sleep_until(due) => None,
         };
-        self.pulse.beat();
+        self.metrics.beat();
+        self.works_since = Some(Instant::now());
         event
     }
 }
@@ -207,6 +237,7 @@ impl<R: Reconcile> Loop<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::{Identity, Metrics};
     use kube::Client;
     use kube::client::Body;
     use std::collections::VecDeque;
@@ -221,6 +252,8 @@ mod tests {
         plans: Vec<(Instant, usize)>,
         due: Option<Instant>,
         hands_over_after: usize,
+        /// How long each plan takes.
+        plan_takes: Duration,
         events: Publisher,
     }
 
@@ -237,12 +270,17 @@ mod tests {
                 plans: Vec::new(),
                 due: None,
                 hands_over_after: count,
+                plan_takes: Duration::ZERO,
                 events: Publisher::new(Client::new(nowhere, "default"), "me"),
             }
         }
 
         fn in_loop(self) -> Loop<Self> {
-            Loop::new(self, Pulse::default())
+            self.with_metrics(&Metrics::new(&Identity::default()).unwrap())
+        }
+
+        fn with_metrics(self, metrics: &Metrics) -> Loop<Self> {
+            Loop::new(self, metrics.of_loop("fake"))
         }
     }
 
@@ -266,6 +304,14 @@ mod tests {
             *source
         }
 
+        fn changed_at((source, _): &Self::Event) -> Option<Instant> {
+            (*source == Source::Watches).then(Instant::now)
+        }
+
+        fn queue_length(&self) -> usize {
+            self.watched.len()
+        }
+
         fn apply(&mut self, (source, changes): Self::Event) -> bool {
             self.applied.push(source);
             changes
@@ -277,6 +323,7 @@ mod tests {
 
         fn reconcile(&mut self) -> Flow {
             self.plans.push((Instant::now(), self.applied.len()));
+            std::thread::sleep(self.plan_takes);
             if self.plans.len() < self.hands_over_after { Flow::Continue } else { Flow::HandOver }
         }
 
@@ -361,6 +408,25 @@ mod tests {
         assert_eq!(fake.plans[1], (event + SETTLE, 1));
     }
 
+    #[tokio::test]
+    async fn metrics_show_slow_plans_and_the_events_that_wait() {
+        let metrics = Metrics::new(&Identity::default()).unwrap();
+        let (mut fake, now) = (Fake::plans(3), Instant::now());
+        fake.plan_takes = Duration::from_millis(60);
+        fake.watched.extend([(now, true), (now + Duration::from_secs(3_600), true)]);
+        fake.ended.push_back((now + Duration::from_millis(100), true));
+        fake.with_metrics(&metrics).lead().await;
+        let text = metrics.text().unwrap();
+        let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.parse::<f64>().ok());
+        let lag = value(r#"ip_address_controller_loop_lag_seconds_sum{loop="fake"} "#);
+        assert!(lag.is_some_and(|seconds| seconds >= 0.12), "two plans were waited for: {text}");
+        let planned = value(r#"ip_address_controller_event_to_plan_seconds_sum{loop="fake"} "#);
+        assert!(planned.is_some_and(|seconds| seconds >= 0.06), "{text}");
+        let count = value(r#"ip_address_controller_event_to_plan_seconds_count{loop="fake"} "#);
+        assert_eq!(count, Some(1.0), "only one event came from a watch");
+        assert_eq!(value(r#"ip_address_controller_loop_queue_length{loop="fake"} "#), Some(1.0));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_standby_applies_events_and_plans_nothing() {
         let (mut fake, now) = (Fake::plans(1), Instant::now());
@@ -371,7 +437,7 @@ mod tests {
         let an_hour = Duration::from_secs(3_600);
         assert!(tokio::time::timeout(an_hour, fake.stand_by()).await.is_err());
         assert_eq!((fake.reconciler.applied.len(), fake.reconciler.plans.len()), (2, 0));
-        assert!(fake.pulse.is_alive(), "a standby without events is alive");
+        assert!(fake.metrics.is_alive(), "a standby without events is alive");
     }
 
     #[tokio::test(start_paused = true)]
@@ -383,6 +449,6 @@ mod tests {
         fake.finish().await;
         assert_eq!((Instant::now(), fake.reconciler.plans.len()), (last, 0));
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert!(fake.pulse.is_alive(), "a loop that has finished may wait for others");
+        assert!(fake.metrics.is_alive(), "a loop that has finished may wait for others");
     }
 }

@@ -147,7 +147,11 @@ pub async fn run(settings: Settings) -> Result<()> {
     let drivers =
         metered(build::drivers(&settings, &service, &with_deadline(open), may_leave), &metrics.providers);
     let edges = Edges {
-        watching: Clients { lists: transport::client(&config)?, watches: transport::client(&config)? },
+        watching: Clients {
+            lists: transport::client(&config)?,
+            watches: transport::client(&config)?,
+            metrics: metrics.process.clone(),
+        },
         writing: client(config.clone(), WRITE_SECONDS_MAX)?,
         writing_vips: client(config.clone(), VIP_WRITE_SECONDS_MAX)?,
         leasing: client(config, LEASE_REQUEST_SECONDS_MAX)?,
@@ -223,7 +227,7 @@ pub async fn control(
         );
         addresses.sign_records_as(options.dns_owner.clone());
         addresses.limit_creations(options.created_max);
-        Loop::new(addresses, metrics.process.pulse())
+        Loop::new(addresses, metrics.process.of_loop("addresses"))
     });
     let vips = options.vips.clone().map(|vips| {
         let relists = Relists::new(crate::vips::watch::Kind::ALL);
@@ -232,7 +236,7 @@ pub async fn control(
         let edges = vips::Edges { relists, client: writing_vips, fence, clock };
         let retry = options.retry.at_most(VIP_RETRY_MAX);
         let vips = VipReconciler::new(line.seen, edges, metrics.vips.clone(), &options.identity, retry, vips);
-        Loop::new(vips, metrics.process.pulse())
+        Loop::new(vips, metrics.process.of_loop("vips"))
     });
     let mut parts = Reconcilers { addresses, vips, metrics: metrics.process };
     let asked_to_stop = asked_to_stop.shared();

@@ -39,7 +39,8 @@ async fn fail_over(place: &Place, holders: Holders) -> Option<Burst> {
     (0..ADDRESSES).for_each(|number| (place.add_address)(&accounts, &ip(number), number));
     universe.api.create("floatingippools", &pool(place), universe.now());
     let process = Process::new(1, Arc::clone(&universe), 0);
-    let (edges, metrics) = (edges(&universe, &process), AllMetrics::new(&Identity::default()).ok()?);
+    let metrics = AllMetrics::new(&Identity::default()).ok()?;
+    let edges = edges(&universe, &process, &metrics.process);
     let running = tokio::spawn(control(edges, options(), metrics, std::future::pending().boxed()));
     wait(&universe, |universe| summary(universe) == Some(ADDRESSES)).await?;
     // Wait until the rate limits of the account have recovered.

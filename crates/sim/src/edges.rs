@@ -13,6 +13,7 @@ use controller::kubernetes::transport::NOTICED_WITHIN;
 use controller::kubernetes::watch::Clients;
 use controller::leadership::clock::Clock;
 use controller::leadership::fence::{Fence, fenced};
+use controller::metrics::Metrics;
 use controller::providers::build::Drivers;
 use controller::runtime::Edges;
 use drivers::aws::addresses::Ec2;
@@ -64,7 +65,7 @@ const SILENCE_CHECKED_EVERY: Duration = Duration::from_secs(1);
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
 /// Creates the clients of a process.
-pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
+pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>, metrics: &Metrics) -> Edges {
     let fence = Fence::new(Arc::clone(process) as Arc<dyn Clock>);
     let client = |seconds| kubernetes(universe, process, Duration::from_secs(seconds));
     let reach = |cloud, server| reach(universe, process, &fence, cloud, server);
@@ -78,7 +79,7 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>) -> Edges {
     let clock = Arc::clone(process);
     let now: Seconds = Arc::new(move || u64::try_from(clock.wall().as_second()).unwrap_or(0));
     Edges {
-        watching: Clients { lists: client(10), watches: client(10) },
+        watching: Clients { lists: client(10), watches: client(10), metrics: metrics.clone() },
         writing: client(3),
         writing_vips: client(15),
         leasing: client(3),

@@ -160,11 +160,11 @@ impl Fleet {
             keeps_addresses: true,
             vips: Some(controller::settings::VipOptions { allocates: true, default_port: 6443 }),
         };
-        let edges = edges(&self.universe, &process);
+        let Ok(metrics) = AllMetrics::new(&Identity::default()) else { return };
+        let edges = edges(&self.universe, &process, &metrics.process);
         let (universe, number, stop) = (Arc::clone(&self.universe), self.started, process.stop.clone());
         universe.log(&format!("p{number} starts"));
         let task = tokio::spawn(async move {
-            let Ok(metrics) = AllMetrics::new(&Identity::default()) else { return };
             let asked = async move {
                 // A dropped sender is not a request to stop.
                 if asked.await.is_err() {

@@ -9,6 +9,7 @@ use controller::leadership::fence::Fence;
 use controller::leadership::lease::{
     Candidate, EPOCH_ANNOTATION, FLIPOP_LEASE, HANDED_OVER_ANNOTATION, Options, RELEASED_ANNOTATION, RETRY,
 };
+use controller::metrics::{Identity, Metrics};
 use plan::Epoch;
 use plan::leadership::Gained;
 use serde_json::{Value, json};
@@ -37,7 +38,8 @@ fn candidate(universe: &Arc<Universe>, number: u64) -> (Candidate, Arc<Fence>) {
         duration: LEASE,
         flipop_namespace: Some("kube-system".into()),
     };
-    let edges = edges(universe, &process);
+    let metrics = Metrics::new(&Identity::default()).unwrap();
+    let edges = edges(universe, &process, &metrics);
     let fence = Arc::clone(&edges.fence);
     (Candidate::new(edges.leasing, edges.watching.watches, options, edges.clock, edges.fence), fence)
 }

@@ -37,7 +37,7 @@ use super::metrics::AddressMetrics;
 use super::needed::Needed;
 use super::report::{Reporter, Written};
 use super::resources::{floating_ip_pool, net_ip_allocation};
-use super::watch::{Inbox, Observed};
+use super::watch::{Inbox, Received};
 use crate::backoff::{Backoff, Retry};
 use crate::kubernetes::events::{NewEvent, Publisher};
 use crate::kubernetes::watch::Relists;
@@ -64,9 +64,9 @@ const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 /// The reconciler of addresses and DNS names.
 pub struct Reconciler {
     index: Index,
-    seen: mpsc::UnboundedReceiver<Observed>,
+    seen: mpsc::UnboundedReceiver<Received>,
     /// The rest of an event that takes long to process. It comes before all others of the watches.
-    rest: Option<Observed>,
+    rest: Option<Received>,
     relists: Relists<Kind>,
     needed: watch::Sender<Needed>,
     clouds: Clouds,
@@ -102,7 +102,7 @@ pub struct Reconciler {
 /// An event that wakes up the loop.
 pub enum Happened {
     /// An event of a watch.
-    Observed(Observed),
+    Observed(Received),
     /// A response of a provider to a listing.
     Responded(Response),
     /// The result of a call.
@@ -478,16 +478,27 @@ impl Reconcile for Reconciler {
         first_of(first, watched, ended).await
     }
 
+    fn queue_length(&self) -> usize {
+        self.seen.len() + usize::from(self.rest.is_some())
+    }
+
     fn source(event: &Happened) -> Source {
         if matches!(event, Happened::Observed(_)) { Source::Watches } else { Source::Requests }
+    }
+
+    fn changed_at(event: &Happened) -> Option<Instant> {
+        match event {
+            Happened::Observed(received) if received.is_change() => Some(received.at),
+            _ => None,
+        }
     }
 
     fn apply(&mut self, happened: Happened) -> bool {
         self.follow_clock();
         match happened {
-            Happened::Observed(seen) => {
+            Happened::Observed(Received { at, seen }) => {
                 let listed = seen.answers_relist();
-                self.rest = self.index.observe(seen);
+                self.rest = self.index.observe(seen).map(|seen| Received { at, seen });
                 if let Some(kind) = listed.filter(|_| self.rest.is_none()) {
                     self.relists.answered(kind);
                 }

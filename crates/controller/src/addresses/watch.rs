@@ -71,6 +71,34 @@ impl Observed {
     }
 }
 
+/// An event of a watch, and when it came.
+#[derive(Debug)]
+pub struct Received {
+    /// When it came.
+    pub(crate) at: Instant,
+    /// The event.
+    pub(crate) seen: Observed,
+}
+
+impl Received {
+    fn now(seen: Observed) -> Self {
+        Self { at: Instant::now(), seen }
+    }
+
+    /// Whether it is a change of one object, not a part of a list.
+    pub(crate) fn is_change(&self) -> bool {
+        match &self.seen {
+            Observed::Nodes(change) => change.is_of_one(),
+            Observed::Pods(change) => change.is_of_one(),
+            Observed::Owners(_, change) => change.is_of_one(),
+            Observed::Allocations(change) => change.is_of_one(),
+            Observed::Pools(change) => change.is_of_one(),
+            Observed::RecordSets(change) => change.is_of_one(),
+            _ => false,
+        }
+    }
+}
+
 /// The watches. They stop when this is dropped.
 pub struct Watches {
     tasks: Tasks<Ended>,
@@ -79,7 +107,7 @@ pub struct Watches {
 /// The receiver of the watches.
 pub struct Inbox {
     /// What the watches bring.
-    pub(crate) events: mpsc::UnboundedReceiver<Observed>,
+    pub(crate) events: mpsc::UnboundedReceiver<Received>,
     /// Requests relists.
     pub(crate) relists: Relists<Kind>,
     /// Says what the watches have to bring.
@@ -133,7 +161,7 @@ struct Starter<'a> {
     relists: &'a Relists<Kind>,
     clients: &'a Clients,
     needed: &'a watch::Sender<Needed>,
-    to: mpsc::UnboundedSender<Observed>,
+    to: mpsc::UnboundedSender<Received>,
 }
 
 impl Starter<'_> {
@@ -182,7 +210,7 @@ impl Starter<'_> {
         self.tasks.spawn(async move {
             let was_absent = AtomicBool::new(false);
             let for_list = needed.clone();
-            let convert = |event| {
+            let observed = |event| {
                 let is_absent =
                     kind.may_be_absent() && matches!(&event, WatchEvent::Lost(error) if is_not_found(error));
                 if let WatchEvent::Listing = event {
@@ -209,6 +237,7 @@ impl Starter<'_> {
                     }
                 })
             };
+            let convert = |event| observed(event).map(Received::now);
             let (resource, mut newest) = (K::DynamicType::default(), 0);
             loop {
                 if needed.wait_for(|needed| needed.has(kind)).await.is_err() {
@@ -227,7 +256,7 @@ impl Starter<'_> {
                 tokio::select! {
                     biased;
                     needed = dropped.wait_for(|needed| !needed.has(kind)) => {
-                        if needed.is_err() || to.send(Observed::Unwatched(kind)).is_err() {
+                        if needed.is_err() || to.send(Received::now(Observed::Unwatched(kind))).is_err() {
                             return Ended::ReceiverGone;
                         }
                     }

@@ -250,6 +250,13 @@ pub enum Change<K> {
 }
 
 impl<K> Change<K> {
+    /// Whether it is a change of one object.
+    pub(crate) fn is_of_one(&self) -> bool {
+        matches!(self, Self::Applied(_) | Self::Deleted(_))
+    }
+}
+
+impl<K> Change<K> {
     /// Whether it contains all objects.
     pub fn is_whole(&self) -> bool {
         matches!(self, Self::All(_))

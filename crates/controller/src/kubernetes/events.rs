@@ -1,10 +1,13 @@
 //! Publishes Events, for example for `kubectl describe`.
 //!
 //! In: what happened, and to which object. Out: one `events.k8s.io/v1` Event. The controller never waits for the
-//! response and never retries. It does not use kube's recorder, which merges Events with the same reason and keeps only
+//! response and never retries. One object can't fill etcd with Events: above a limit they are dropped, and the log still
+//! has what happened. The controller does not use kube's recorder, which merges Events with the same reason and keeps only
 //! the first note. The notes of this controller differ by address.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -12,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use plan::{ConditionType, EventReason, Reason, Timestamp};
+use tokio::time::Instant;
 
 use super::decode::Report;
 use super::limits::{NOTE_MAX, cut};
@@ -19,6 +23,12 @@ use crate::tasks::Tasks;
 
 /// The maximum number of Events in flight. Further Events are dropped; the log contains the same information.
 const IN_FLIGHT_MAX: usize = 100;
+
+/// How many Events about one object may follow each other without a pause.
+const BURST: u32 = 100;
+
+/// The average pause between the Events about one object that come after [`BURST`].
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The most characters of an object's name in the name of an Event.
 const NAME_MAX: usize = 180;
@@ -87,19 +97,60 @@ pub struct Publisher {
     /// The number of Events so far.
     published: u64,
     in_flight: Tasks<()>,
+    rates: Rates,
+}
+
+/// Kind, namespace and name of the object that Events are about.
+type Regarding = (Option<String>, Option<String>, Option<String>);
+
+/// How many Events each object had recently.
+#[derive(Default)]
+struct Rates {
+    /// Each Event moves the time of its object one [`PAUSE`] into the future. Events are allowed while that time is less
+    /// than [`BURST`] pauses ahead.
+    ahead_until: BTreeMap<Regarding, Instant>,
+    /// When objects without recent Events are removed.
+    cleaned_at: Option<Instant>,
+}
+
+impl Rates {
+    /// Whether one more Event about an object may be published, which is then counted.
+    fn allows(&mut self, regarding: &ObjectReference, now: Instant) -> bool {
+        if self.cleaned_at.is_none_or(|at| now >= at) {
+            self.ahead_until.retain(|_, until| *until > now);
+            self.cleaned_at = Some(now + BURST * PAUSE);
+        }
+        let ObjectReference { kind, namespace, name, .. } = regarding.clone();
+        let until = self.ahead_until.entry((kind, namespace, name)).or_insert(now);
+        let next = (*until).max(now) + PAUSE;
+        let is_allowed = next <= now + BURST * PAUSE;
+        if is_allowed {
+            *until = next;
+        }
+        is_allowed
+    }
 }
 
 impl Publisher {
     /// A publisher for the process with this name.
     pub fn new(client: Client, instance: &str) -> Self {
-        Self { client, instance: instance.into(), published: 0, in_flight: Tasks::default() }
+        Self {
+            client,
+            instance: instance.into(),
+            published: 0,
+            in_flight: Tasks::default(),
+            rates: Rates::default(),
+        }
     }
 
-    /// Publishes an Event, or drops it if too many are in flight.
+    /// Publishes an Event, or drops it if too many are in flight or about the same object.
     pub fn publish(&mut self, event: NewEvent, now: Timestamp) {
         while self.in_flight.try_next().is_some() {}
         if self.in_flight.len() >= IN_FLIGHT_MAX {
             return tracing::debug!(note = event.note, "dropped an Event: too many are in flight");
+        }
+        if !self.rates.allows(&event.regarding, Instant::now()) {
+            return tracing::debug!(note = event.note, "dropped an Event: too many about the same object");
         }
         self.published += 1;
         let (client, instance, number) = (self.client.clone(), Arc::clone(&self.instance), self.published);
@@ -143,4 +194,23 @@ async fn send(
         ..Event::default()
     };
     Api::namespaced(client, &namespace).create(&PostParams::default(), &event).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn events_about_one_object_are_limited_and_do_not_delay_others() {
+        let about =
+            |name: &str| ObjectReference { name: Some(name.to_owned()), ..ObjectReference::default() };
+        let (noisy, quiet) = (about("noisy"), about("quiet"));
+        let (mut rates, began) = (Rates::default(), Instant::now());
+        let allowed = |rates: &mut Rates, now| (0..1_000).filter(|_| rates.allows(&noisy, now)).count();
+        assert_eq!(allowed(&mut rates, began), 100);
+        assert!(rates.allows(&quiet, began));
+        assert_eq!(allowed(&mut rates, began + 10 * PAUSE), 10);
+        assert_eq!(allowed(&mut rates, began + 500 * PAUSE), 100);
+        assert_eq!(rates.ahead_until.len(), 1, "an object without recent Events takes no memory");
+    }
 }

@@ -30,6 +30,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout};
 
 use super::decode::{Change, Decoded, names_of};
+use crate::metrics::{Metrics, WatchMetrics};
 
 /// The pause before a list that failed is requested again. It limits the requests for a kind that the apiserver does
 /// not serve.
@@ -69,13 +70,15 @@ const PAGE_MOST: u32 = 500;
 /// About how many bytes a page of a list should have. An object can have more than a mebibyte.
 const PAGE_BYTES: usize = 4 << 20;
 
-/// The clients of a watch. A large list must not delay the watches.
+/// The clients of a watch, and its metrics. A large list must not delay the watches.
 #[derive(Clone)]
 pub struct Clients {
     /// For lists.
     pub lists: Client,
     /// For watches, which may be silent for long.
     pub watches: Client,
+    /// Show how long each watch has been silent.
+    pub metrics: Metrics,
 }
 
 /// Which annotations of the objects are kept. They can be large, and anybody who may create an object chooses them.
@@ -216,6 +219,7 @@ struct Watcher<'a, K, F, S> {
     page: u32,
     /// The versions of the objects that were forwarded, if the receiver ignores older ones.
     forwarded: BTreeMap<(String, String), u64>,
+    metrics: WatchMetrics,
 }
 
 /// Forwards the changes of a kind. `newest` is the highest version of the kind that the receiver knows. Events that
@@ -239,7 +243,10 @@ where
     let client = clients.lists.clone();
     let version = String::new();
     let (page, forwarded) = (PAGE_FIRST, BTreeMap::new());
-    Watcher { client, path, watches, reading, relist, send, version, newest, page, forwarded }.follow().await
+    let metrics = clients.metrics.of_watch(&K::kind(resource));
+    Watcher { client, path, watches, reading, relist, send, version, newest, page, forwarded, metrics }
+        .follow()
+        .await
 }
 
 impl<K, L, F, S> Watcher<'_, K, F, S>
@@ -324,6 +331,7 @@ where
     async fn read_page(&mut self, params: &ListParams) -> Result<ObjectList<Decoded<K>>, kube::Error> {
         let text = timeout(PAGE_MAX, request_page::<K>(&self.client, &self.path, params));
         let text = text.await.unwrap_or_else(|_| Err(no_response(PAGE_MAX)))?;
+        self.metrics.heard();
         let page: ObjectList<Decoded<K>> = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
         let bytes_of_one = text.len() / page.items.len().max(1) + 1;
         let fitting = u32::try_from(PAGE_BYTES / bytes_of_one).unwrap_or(u32::MAX);
@@ -388,6 +396,7 @@ where
         let params = ListParams::default().limit(1);
         let text = timeout(PAGE_MAX, request_page::<K>(&self.client, &self.path, &params));
         let text = text.await.unwrap_or_else(|_| Err(no_response(PAGE_MAX))).map_err(end_of)?;
+        self.metrics.heard();
         let page: Result<ObjectList<Decoded<K>>, _> = serde_json::from_str(&text);
         let page = page.map_err(|error| RequestEnd::Failed(kube::Error::SerdeError(error)))?;
         let present = page.metadata.resource_version.as_deref().map_or(0, number);
@@ -406,7 +415,10 @@ where
             started = timeout(RESPONSE_MAX, self.watches.watch(&params, &self.version)) => started,
         };
         let mut events = match started {
-            Ok(Ok(events)) => events.boxed(),
+            Ok(Ok(events)) => {
+                self.metrics.heard();
+                events.boxed()
+            }
             Ok(Err(error)) => return end_of(error),
             Err(_) => return RequestEnd::Failed(no_response(RESPONSE_MAX)),
         };
@@ -420,6 +432,9 @@ where
                     Err(_) => return RequestEnd::Silent(no_event()),
                 },
             };
+            if let Some(Ok(_)) = event {
+                self.metrics.heard();
+            }
             let change = match event {
                 None => return RequestEnd::Closed,
                 Some(Err(error @ (kube::Error::Api(_) | kube::Error::Service(_)))) => return end_of(error),

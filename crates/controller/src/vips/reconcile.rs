@@ -625,6 +625,10 @@ impl Reconcile for VipReconciler {
         first_of(first, watched, ended).await
     }
 
+    fn queue_length(&self) -> usize {
+        self.seen.len()
+    }
+
     fn source(event: &Happened) -> Source {
         match event {
             Happened::Observed(_) => Source::Watches,

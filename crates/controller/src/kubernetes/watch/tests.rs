@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use super::*;
+use crate::metrics::Identity;
 use bytes::Bytes;
 use futures::stream;
 use http::{Request, Response, StatusCode};
@@ -114,7 +115,8 @@ impl Rig {
             async move { Ok::<_, BoxError>(response(answer)) }
         };
         let client = Client::new(tower::service_fn(serve), "default");
-        let clients = Clients { lists: client.clone(), watches: client };
+        let metrics = Metrics::new(&Identity::default()).unwrap();
+        let clients = Clients { lists: client.clone(), watches: client, metrics };
         let (to, events) = mpsc::unbounded_channel();
         let relist = Relist::default();
         let asked = relist.clone();

@@ -12,7 +12,6 @@ use tower::BoxError;
 use super::*;
 use crate::kubernetes::decode::Change;
 use crate::metrics::{Identity, Metrics};
-use crate::pulse::Pulse;
 use crate::reconciler::Loop;
 use crate::vips::names::{CLASS, ROLE};
 
@@ -173,10 +172,11 @@ impl Leader {
         let options = VipOptions { allocates: true, default_port: 6443 };
         let metrics =
             Metrics::new(&Identity { pod: "me".into(), version: "0".into(), cluster: None }).unwrap();
+        let of_loop = metrics.of_loop("vips");
         let metrics = VipMetrics::new(metrics).unwrap();
         let vips =
             VipReconciler::new(seen, edges, metrics, "me", Retry { shortest: hour, longest: hour }, options);
-        Self { vips: Loop::new(vips, Pulse::default()), to, sent }
+        Self { vips: Loop::new(vips, of_loop), to, sent }
     }
 
     /// The requests that the leader sends after these events.
