@@ -31,11 +31,16 @@ fn universe() -> Arc<Universe> {
 
 /// A candidate and its fence.
 fn candidate(universe: &Arc<Universe>, number: u64) -> (Candidate, Arc<Fence>) {
+    candidate_for(universe, number, LEASE)
+}
+
+/// A candidate for a lease of this duration, and its fence.
+fn candidate_for(universe: &Arc<Universe>, number: u64, duration: Duration) -> (Candidate, Arc<Fence>) {
     let process = Process::new(number, Arc::clone(universe), 0);
     let options = Options {
         identity: format!("p{number}"),
         lease: ("kube-system".into(), "lease".into()),
-        duration: LEASE,
+        duration,
         flipop_namespace: Some("kube-system".into()),
     };
     let metrics = Metrics::new(&Identity::default()).unwrap();
@@ -46,7 +51,17 @@ fn candidate(universe: &Arc<Universe>, number: u64) -> (Candidate, Arc<Fence>) {
 
 /// A candidate that leads with an epoch, and its fence.
 async fn leader(universe: &Arc<Universe>, number: u64, epoch: i64) -> (Candidate, Arc<Fence>) {
-    let (mut candidate, fence) = candidate(universe, number);
+    leader_for(universe, number, epoch, LEASE).await
+}
+
+/// A candidate that leads with an epoch and a lease of this duration, and its fence.
+async fn leader_for(
+    universe: &Arc<Universe>,
+    number: u64,
+    epoch: i64,
+    duration: Duration,
+) -> (Candidate, Arc<Fence>) {
+    let (mut candidate, fence) = candidate_for(universe, number, duration);
     candidate.win().await;
     candidate.set_epoch(Epoch(epoch)).await.unwrap();
     (candidate, fence)
@@ -148,15 +163,31 @@ async fn a_leader_that_cant_renew_stops_before_its_lease_expires() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_was_stopped_for_long_does_not_lead_on_although_its_lease_is_free() {
-    for (stopped, leads_on) in [(10, true), (15, false)] {
-        let universe = universe();
-        let (mut first, _) = leader(&universe, 1, 1).await;
-        let mut keeps = std::pin::pin!(first.keep());
-        timeout(MOMENT, &mut keeps).await.unwrap_err();
-        // Nothing polls the future meanwhile, as if the process had received SIGSTOP.
-        sleep(Duration::from_secs(stopped)).await;
-        assert_eq!(timeout(RETRY + MOMENT, &mut keeps).await.is_err(), leads_on, "{stopped} s");
+    // It is stopped in the pause between two renewals, or while a renewal is in flight.
+    let in_flight = RETRY + Duration::from_millis(1);
+    for (duration, before) in [(LEASE, MOMENT), (MINUTE, MOMENT), (MINUTE, in_flight)] {
+        for (stopped, leads_on) in [(10, true), (16, false)] {
+            let universe = universe();
+            let (mut first, fence) = leader_for(&universe, 1, 1, duration).await;
+            let mut keeps = std::pin::pin!(first.keep());
+            timeout(before, &mut keeps).await.unwrap_err();
+            // Nothing polls the future meanwhile, as if the process had received SIGSTOP.
+            sleep(Duration::from_secs(stopped)).await;
+            let is_open = fence.remaining().is_some();
+            assert_eq!(is_open, leads_on && duration == MINUTE, "{duration:?} {before:?} {stopped} s");
+            let ends = timeout(RETRY + MOMENT, &mut keeps).await.is_ok();
+            assert_eq!(ends, !leads_on, "{duration:?} {before:?} {stopped} s");
+        }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_with_a_long_lease_survives_an_apiserver_that_fails_for_half_a_minute() {
+    let universe = universe();
+    let (mut first, fence) = leader_for(&universe, 1, 1, MINUTE).await;
+    universe.kubernetes_storm(1, MINUTE / 2);
+    timeout(2 * MINUTE, first.keep()).await.unwrap_err();
+    assert!(fence.remaining().is_some());
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,8 +26,8 @@ fn scenarios() -> Vec<Scenario> {
             "a leader is stopped for longer than its lease, and a node is lost after it resumes",
             Some(Sabotage::LeaseWithoutPrecondition),
             vec![
-                (440, Event::Stop { replica: Replica::Leader, seconds: 19 }),
-                (485, Event::Lost { cloud: compute, node: 1 }),
+                (440, Event::Stop { replica: Replica::Leader, seconds: 13 }),
+                (479, Event::Lost { cloud: compute, node: 1 }),
             ],
         ),
         (

@@ -303,6 +303,11 @@ impl Index {
         self.world.unread = Kind::ALL.into_iter().filter(is_unread).map(Kind::for_planner).collect();
     }
 
+    /// Distrusts all that is known, because the machine was suspended. The watches bring what they missed only now.
+    pub fn note_suspend(&mut self) {
+        self.freshness.values_mut().for_each(|freshness| *freshness = Freshness::default());
+    }
+
     /// The UID of an object.
     pub fn uid(&self, key: &PoolKey) -> Option<String> {
         self.objects.get(key).and_then(|tracked| tracked.object.metadata().uid.clone())

@@ -42,7 +42,7 @@ use crate::backoff::{Backoff, Retry};
 use crate::kubernetes::events::{NewEvent, Publisher};
 use crate::kubernetes::watch::Relists;
 use crate::kubernetes::write::is_refused;
-use crate::leadership::clock::Clock;
+use crate::leadership::clock::{Clock, Suspends};
 use crate::providers::listings::{Clouds, Response, ResponseKind};
 use crate::reconciler::{Flow, IDLE_MAX, Reconcile, Source, first_of};
 
@@ -73,6 +73,7 @@ pub struct Reconciler {
     executor: Executor,
     reporter: Reporter,
     clock: Arc<dyn Clock>,
+    suspends: Suspends,
     /// The last difference between the wall clock and the time since boot.
     wall_ahead: Option<SignedDuration>,
     metrics: AddressMetrics,
@@ -134,6 +135,7 @@ impl Reconciler {
             executor,
             reporter,
             clock,
+            suspends: Suspends::default(),
             wall_ahead: None,
             metrics,
             retry,
@@ -186,8 +188,12 @@ impl Reconciler {
         self.metrics.process.set_leader(true);
     }
 
-    /// Moves the ends of all pauses if somebody has set the wall clock, so each pause keeps its length.
+    /// Moves the ends of all pauses if somebody has set the wall clock, so each pause keeps its length. Distrusts what is
+    /// known if the machine was suspended.
     fn follow_clock(&mut self) {
+        if self.suspends.noticed(&*self.clock) {
+            self.index.note_suspend();
+        }
         let since_boot = SignedDuration::try_from(self.clock.since_boot()).unwrap_or_default();
         let ahead = self.clock.wall().as_duration().saturating_sub(since_boot);
         let moved = ahead.saturating_sub(*self.wall_ahead.get_or_insert(ahead));

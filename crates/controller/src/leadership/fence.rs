@@ -5,10 +5,13 @@
 //! process that is suspended before that write does not send it after the lease has expired. The time between that last
 //! check and the system call remains: no process can close this gap on its own.
 //!
+//! A process that was suspended for long changes nothing any more either, even if its lease is still valid: what it
+//! knows about clouds and about its calls in flight is as old.
+//!
 //! Updates of Kubernetes objects name the version that they were planned for, so the apiserver rejects outdated ones.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use drivers::http::{HttpService, is_read};
@@ -17,22 +20,51 @@ use tower::{BoxError, Service, ServiceExt};
 
 use super::clock::Clock;
 
+/// A leader that was stopped for this long ends, even if nobody else has taken the lease. It would decide before it
+/// learns what happened meanwhile.
+const STOPPED_MAX: Duration = Duration::from_secs(15);
+
 /// Whether this process may make changes, and until when.
 pub struct Fence {
     clock: Arc<dyn Clock>,
     /// When the lease of this process expires, in milliseconds since boot. 0 without a lease.
     ends: AtomicU64,
+    /// When the process last showed that it runs, in milliseconds since boot.
+    ran_at: AtomicU64,
+    /// Whether the process was stopped for too long.
+    was_stopped: AtomicBool,
 }
 
 impl Fence {
     /// Creates a closed fence.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { clock, ends: AtomicU64::new(0) })
+        let (ends, ran_at) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Self { clock, ends, ran_at, was_stopped: AtomicBool::new(false) })
     }
 
     /// Opens the fence until the lease expires at `end`, as time since boot.
     pub fn open_until(&self, end: Duration) {
-        self.ends.store(u64::try_from(end.as_millis()).unwrap_or(0), Ordering::SeqCst);
+        if self.ends.load(Ordering::SeqCst) == 0 {
+            self.ran_at.store(milliseconds(self.clock.since_boot()), Ordering::SeqCst);
+        }
+        self.ends.store(milliseconds(end), Ordering::SeqCst);
+    }
+
+    /// Records that the process runs. The leader calls this every few seconds. Returns false, and closes the fence for
+    /// good, if the process was stopped for too long since the last call.
+    pub fn runs(&self) -> bool {
+        let is_open = self.ends.load(Ordering::SeqCst) > 0;
+        let is_recent = self.ran_recently();
+        self.ran_at.store(milliseconds(self.clock.since_boot()), Ordering::SeqCst);
+        if is_open && !is_recent {
+            self.was_stopped.store(true, Ordering::SeqCst);
+        }
+        !self.was_stopped.load(Ordering::SeqCst)
+    }
+
+    fn ran_recently(&self) -> bool {
+        let last = Duration::from_millis(self.ran_at.load(Ordering::SeqCst));
+        self.clock.since_boot().saturating_sub(last) < STOPPED_MAX
     }
 
     /// Closes the fence: this process has no lease.
@@ -46,8 +78,13 @@ impl Fence {
             return Some(Duration::from_secs(10));
         }
         let end = Duration::from_millis(self.ends.load(Ordering::SeqCst));
-        leadership::remaining(end, self.clock.since_boot())
+        let may_lead = self.ran_recently() && !self.was_stopped.load(Ordering::SeqCst);
+        leadership::remaining(end, self.clock.since_boot()).filter(|_| may_lead)
     }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(0)
 }
 
 /// A service that passes reads, and changes only while the fence is open. It cancels a change when the time is over.
@@ -96,9 +133,26 @@ mod tests {
         fence.open_until(Duration::from_secs(115));
         assert_eq!(fence.remaining(), Some(Duration::from_secs(14)));
         *clock.0.lock().unwrap() = Duration::from_secs(114);
+        assert!(fence.runs());
         assert_eq!(fence.remaining(), None, "within the margin");
         *clock.0.lock().unwrap() = Duration::from_secs(200);
         assert_eq!(fence.remaining(), None, "expired");
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_for_long_changes_nothing_any_more() {
+        let clock = Arc::new(Stopped(Mutex::new(Duration::from_secs(100))));
+        let fence = Fence::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let at = |seconds| *clock.0.lock().unwrap() = Duration::from_secs(seconds);
+        assert!(fence.runs(), "a standby may be stopped for as long as it likes");
+        fence.open_until(Duration::from_secs(1_000));
+        at(114);
+        assert!(fence.runs() && fence.remaining().is_some());
+        at(129);
+        assert_eq!(fence.remaining(), None, "before anything else runs");
+        assert!(!fence.runs());
+        fence.open_until(Duration::from_secs(2_000));
+        assert_eq!((fence.runs(), fence.remaining()), (false, None), "a renewal does not make it younger");
     }
 
     #[tokio::test]

@@ -42,10 +42,6 @@ const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// renews it more often.
 const READ_AFTER: Duration = Duration::from_secs(6);
 
-/// A leader that was stopped for this long ends, even if nobody else has taken the lease. What it knows about clouds and
-/// about its calls in flight is as old, and it would decide before it learns what happened meanwhile.
-const STOPPED_MAX: Duration = Duration::from_secs(15);
-
 /// A leader reads FLIPOP's lease if its watch has shown nothing for this long.
 const READ_FLIPOP_AFTER: Duration = Duration::from_secs(30);
 
@@ -159,6 +155,11 @@ impl Known {
 /// Logs that this process stops leading because FLIPOP leads.
 fn report_conflict() {
     tracing::error!(lease = FLIPOP_LEASE, "stopping because FLIPOP leads too: scale FLIPOP to zero");
+}
+
+/// Logs that this process stops leading because it was suspended for too long.
+fn report_stop() {
+    tracing::warn!("this process was suspended, and what it knows about the clouds is too old");
 }
 
 impl Candidate {
@@ -378,8 +379,8 @@ impl Candidate {
                 report_conflict();
                 break;
             }
-            if self.clock.since_boot() >= last.saturating_add(STOPPED_MAX) {
-                tracing::warn!("this process was stopped, and what it knows is too old to lead");
+            if !self.fence.runs() {
+                report_stop();
                 break;
             }
             match self.renew().await {
@@ -397,7 +398,7 @@ impl Candidate {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "failed to renew the lease");
-                    if self.is_lost().await {
+                    if !self.fence.runs() || self.is_lost().await {
                         break;
                     }
                 }
@@ -449,8 +450,13 @@ impl Candidate {
         if plan::sabotaged!(LeaseWithoutPrecondition) {
             renewed.metadata.resource_version = self.api.get(&self.name).await?.metadata.resource_version;
         }
-        let written = self.api.replace(&self.name, &PostParams::default(), &renewed).await?;
-        self.renewed(written, began);
+        let written = self.api.replace(&self.name, &PostParams::default(), &renewed).await;
+        // The process may have been stopped before it saw the response.
+        anyhow::ensure!(
+            self.fence.runs(),
+            "this process was suspended, and what it knows about the clouds is too old"
+        );
+        self.renewed(written?, began);
         Ok(())
     }
 

@@ -37,7 +37,7 @@ use crate::backoff::{ANY_VERSION, Backoff, Retry};
 use crate::kubernetes::events::{NewEvent, Publisher};
 use crate::kubernetes::watch::{Relists, version};
 use crate::kubernetes::write::{REFUSALS_REPORTED, is_refused};
-use crate::leadership::clock::Clock;
+use crate::leadership::clock::{Clock, Suspends};
 use crate::leadership::fence::Fence;
 use crate::reconciler::{Flow, Reconcile, Source, first_of};
 use crate::settings::VipOptions;
@@ -80,6 +80,7 @@ pub struct VipReconciler {
     client: Client,
     fence: Arc<Fence>,
     clock: Arc<dyn Clock>,
+    suspends: Suspends,
     metrics: VipMetrics,
     options: VipOptions,
     tasks: Tasks<Ended>,
@@ -159,6 +160,7 @@ impl VipReconciler {
             client,
             fence,
             clock,
+            suspends: Suspends::default(),
             metrics,
             options,
             tasks: Tasks::default(),
@@ -218,6 +220,9 @@ impl VipReconciler {
     /// Plans for each Cluster, and starts the planned requests.
     fn plan_and_act(&mut self) {
         let began = Instant::now();
+        if self.suspends.noticed(&*self.clock) {
+            self.index.note_suspend();
+        }
         let (clusters, claims) = (&self.index.clusters, &self.index.claims);
         self.unreported.retain(|key| clusters.contains_key(key));
         self.failures.retain(|(key, _)| clusters.contains_key(key));
