@@ -13,12 +13,14 @@ pub enum Kind {
     ReplicaSets,
     StatefulSets,
     DaemonSets,
-    /// NetIPAllocations, FloatingIPPools and NodeDNSRecordSets. One that is unknown may own an address or a DNS name.
+    /// NetIPAllocations and FloatingIPPools. One that is unknown may own an address.
     Pools,
+    /// FloatingIPPools and NodeDNSRecordSets. One that is unknown may own a DNS name.
+    Names,
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Nodes,
         Self::Pods,
         Self::Deployments,
@@ -26,6 +28,7 @@ impl Kind {
         Self::StatefulSets,
         Self::DaemonSets,
         Self::Pools,
+        Self::Names,
     ];
 
     fn name(self) -> &'static str {
@@ -37,6 +40,7 @@ impl Kind {
             Self::StatefulSets => "StatefulSets",
             Self::DaemonSets => "DaemonSets",
             Self::Pools => "NetIPAllocations or FloatingIPPools",
+            Self::Names => "FloatingIPPools or NodeDNSRecordSets",
         }
     }
 
@@ -78,6 +82,11 @@ impl Kinds {
         Self(self.0 & other.0)
     }
 
+    /// Whether a kind is in both.
+    pub fn overlaps(self, other: Self) -> bool {
+        !self.and(other).is_empty()
+    }
+
     /// Adds kinds.
     pub fn add(&mut self, other: Self) {
         self.0 |= other.0;
@@ -94,6 +103,15 @@ impl Kinds {
 impl FromIterator<Kind> for Kinds {
     fn from_iter<T: IntoIterator<Item = Kind>>(kinds: T) -> Self {
         kinds.into_iter().fold(Self::default(), Self::with)
+    }
+}
+
+impl FromIterator<Self> for Kinds {
+    fn from_iter<T: IntoIterator<Item = Self>>(sets: T) -> Self {
+        sets.into_iter().fold(Self::default(), |mut all, set| {
+            all.add(set);
+            all
+        })
     }
 }
 

@@ -689,11 +689,11 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        // Until the pods of an object are counted, its status would be wrong, so it is not written. If pods can't be
-        // read, the verdicts say so instead.
-        if !unread.has(Kind::Pods) {
-            self.plan.awaits_list.extend(self.world.uncounted.iter().cloned());
-        }
+        // Until the pods of an object are counted, its status would be wrong, so it is not written. If these kinds can't
+        // be read, the verdicts say so instead.
+        let is_readable =
+            |key: &&PoolKey| self.world.pool(key).is_some_and(|pool| !pool.pods_from.overlaps(unread));
+        self.plan.awaits_list.extend(self.world.uncounted.iter().filter(is_readable).cloned());
         if silent.is_empty() && unread.is_empty() {
             return;
         }

@@ -20,11 +20,13 @@
 //!                              otherwise                    leave it            Left
 //! no address should be in it                                leave it            LastKept, Nothing
 //! it contains what it should, with this controller's mark   leave it            Yes
-//! the controller can't read nodes or pods                   leave it            Unreadable
-//! an address would leave it, and the watch of nodes, pods or
-//!   objects has been silent                                 list these again    Publishing
+//! the controller can't read a kind that decides about it    leave it            Unreadable
+//! the watch of such a kind has been silent                  list it again       Publishing
 //! otherwise                                                 write it            Publishing, or Would
 //! ```
+//!
+//! Nodes, pods and the objects that may own the name decide about a set. If addresses of the object are published,
+//! objects that may own these addresses decide about a removal, too.
 //!
 //! An address should be in the set if it is on a matching node. In three cases an address stays in the set, but is not
 //! added: while its state is unknown; while it moves to another node, but not longer than resolvers cache an answer
@@ -206,14 +208,19 @@ fn next(
     if pool.policy.mode == Mode::Observe {
         return verdict(Published::Would(target));
     }
-    let needed = pool.depends_on(false);
+    // An object that the controller does not know may own the name.
+    let mut needed = pool.depends_on(false).with(Kind::Names);
+    let is_removed = !values.is_subset(&target);
+    if is_removed && publication.source == Source::Addresses {
+        // Another object may own the address no longer, so that this object should keep it.
+        needed = needed.with(Kind::Pools);
+    }
     let unread = needed.and(world.unread);
     if !unread.is_empty() {
         return RecordDecision::without_action(Published::Unreadable(unread));
     }
-    // A person may have changed the object, too: an address that it lists again must not leave the name.
-    let silent = needed.with(Kind::Pools).and(world.silent);
-    if !silent.is_empty() && !values.is_subset(&target) {
+    let silent = needed.and(world.silent);
+    if !silent.is_empty() {
         let verdict = RecordDecision::without_action(Published::Publishing);
         return RecordDecision { relist: silent, ..verdict };
     }
@@ -225,14 +232,14 @@ fn next(
 /// Removes the records of an object that is being deleted, but not while an object that the controller has not seen may
 /// want the name.
 fn remove(world: &World, set: &RecordSet, is_reading: bool) -> RecordDecision {
-    let pools = Kinds::default().with(Kind::Pools);
-    if world.unread.has(Kind::Pools) {
-        return RecordDecision::without_action(Published::Unreadable(pools));
+    let names = Kinds::default().with(Kind::Names);
+    if world.unread.overlaps(names) {
+        return RecordDecision::without_action(Published::Unreadable(names));
     }
-    let may_remove = !is_reading && !world.silent.has(Kind::Pools);
+    let may_remove = !is_reading && !world.silent.overlaps(names);
     RecordDecision {
         action: may_remove.then(|| RecordAction::Remove(set.clone())),
-        relist: pools.and(world.silent),
+        relist: names.and(world.silent),
         ..RecordDecision::without_action(Published::Publishing)
     }
 }

@@ -106,11 +106,6 @@ impl Index {
             .all(|kind| self.known.contains(kind))
     }
 
-    /// Whether all objects that may own a DNS name are in the cache.
-    pub fn knows_names(&self) -> bool {
-        [Kind::FloatingIPPools, Kind::NodeDNSRecordSets].iter().all(|kind| self.known.contains(kind))
-    }
-
     /// The kinds that own addresses and are not completely in the cache.
     pub fn unread_address_kinds(&self) -> impl Iterator<Item = &'static str> {
         let kinds = [Kind::NetIPAllocations, Kind::FloatingIPPools].into_iter();
@@ -208,7 +203,7 @@ impl Index {
         self.freshness.remove(&kind);
         self.undecodable.forget(kind);
         let depends = |(_, tracked): &(&PoolKey, &Tracked)| match &tracked.selection.pods {
-            Some(pods) => pods.decided_by().has(kind.for_planner()),
+            Some(pods) => pods.decided_by().overlaps(kind.for_planner()),
             None => false,
         };
         let keys: Vec<_> = self.objects.iter().filter(depends).map(|(key, _)| key.clone()).collect();
@@ -295,11 +290,7 @@ impl Index {
         let is_uncounted = |tracked: &Tracked| tracked.selection.pods.is_some() && !tracked.is_counted;
         let uncounted = self.objects.iter().filter(|(_, tracked)| is_uncounted(tracked));
         self.world.uncounted = uncounted.map(|(key, _)| key.clone()).collect();
-        // NodeDNSRecordSets own no address, and their names are checked with `knows_names`.
-        let is_unread = |kind: &Kind| {
-            let is_needed = self.interest.needed().has(*kind) && *kind != Kind::NodeDNSRecordSets;
-            is_needed && !self.known.contains(kind)
-        };
+        let is_unread = |kind: &Kind| self.interest.needed().has(*kind) && !self.known.contains(kind);
         self.world.unread = Kind::ALL.into_iter().filter(is_unread).map(Kind::for_planner).collect();
     }
 

@@ -6,6 +6,7 @@ use api::{FloatingIPPool, NetIPAllocation, NodeDNSRecordSet, RESERVED_IP_ANNOTAT
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Resource;
+use plan::Kinds;
 
 use super::slim::MIRROR_ANNOTATION;
 use crate::kubernetes::watch::Annotations;
@@ -71,26 +72,30 @@ impl Kind {
         }
     }
 
-    /// The planner's kind for this kind.
-    pub(crate) fn for_planner(self) -> plan::Kind {
-        match self {
-            Self::Nodes => plan::Kind::Nodes,
-            Self::Pods => plan::Kind::Pods,
-            Self::Deployments => plan::Kind::Deployments,
-            Self::StatefulSets => plan::Kind::StatefulSets,
-            Self::DaemonSets => plan::Kind::DaemonSets,
-            Self::ReplicaSets => plan::Kind::ReplicaSets,
-            Self::NetIPAllocations | Self::FloatingIPPools | Self::NodeDNSRecordSets => plan::Kind::Pools,
-        }
+    /// The planner's kinds that this kind is part of.
+    pub(crate) fn for_planner(self) -> Kinds {
+        use plan::Kind;
+        let kinds: &[Kind] = match self {
+            Self::Nodes => &[Kind::Nodes],
+            Self::Pods => &[Kind::Pods],
+            Self::Deployments => &[Kind::Deployments],
+            Self::StatefulSets => &[Kind::StatefulSets],
+            Self::DaemonSets => &[Kind::DaemonSets],
+            Self::ReplicaSets => &[Kind::ReplicaSets],
+            Self::NetIPAllocations => &[Kind::Pools],
+            Self::FloatingIPPools => &[Kind::Pools, Kind::Names],
+            Self::NodeDNSRecordSets => &[Kind::Names],
+        };
+        kinds.iter().copied().collect()
     }
 
     /// Whether it is one of our own kinds.
     pub(super) fn is_ours(self) -> bool {
-        self.for_planner() == plan::Kind::Pools
+        matches!(self, Self::NetIPAllocations | Self::FloatingIPPools | Self::NodeDNSRecordSets)
     }
 
     /// Whether the cluster may lack this kind. Kinds of Kubernetes itself always exist, even if a proxy answers 404.
     pub(super) fn may_be_absent(self) -> bool {
-        matches!(self, Self::NetIPAllocations | Self::FloatingIPPools | Self::NodeDNSRecordSets)
+        self.is_ours()
     }
 }

@@ -248,7 +248,7 @@ impl Reconciler {
         self.create(&plan);
         self.publish_names(&plan);
         self.journal(&plan, now);
-        self.relists.ask(|kind| plan.relist.has(kind.for_planner()));
+        self.relists.ask(|kind| plan.relist.overlaps(kind.for_planner()));
         let (ask_again, hands_over) = (plan.ask_again, plan.hands_over);
         // If the plan has steps, the status has to show them, so plan again. Most plans have none and stay valid.
         let after = if plan.steps.is_empty() && plan.creations.is_empty() && plan.records.is_empty() {
@@ -257,7 +257,7 @@ impl Reconciler {
             self.index.world.in_flight = self.executor.in_flight.clone();
             self.plan(now)
         };
-        self.relists.ask(|kind| after.relist.has(kind.for_planner()));
+        self.relists.ask(|kind| after.relist.overlaps(kind.for_planner()));
         self.reporter.publish(&self.index, &after, now);
         for report in self.index.undecodable.due(Instant::now()) {
             let (kind, api_version) = report.kind.named();
@@ -412,8 +412,7 @@ impl Reconciler {
             .filter_map(|(name, state)| matches!(state, Published::Yes(_)).then_some(name))
             .collect();
         self.failed_records.retain(|name| names.contains(name) && !published.contains(name));
-        // An object that is not in the cache may own a name.
-        for step in plan.records.iter().filter(|_| self.index.knows_names()) {
+        for step in &plan.records {
             if !self.reporter.is_writing(&step.pool) {
                 tracing::info!(object = %step.pool, %step, "starting DNS step");
                 self.executor.publish(step.clone());

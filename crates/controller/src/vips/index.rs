@@ -68,14 +68,21 @@ impl Index {
         Kind::ALL.into_iter().all(|kind| self.absent.contains(&kind) || is_known(kind))
     }
 
-    /// The kinds that decide whether a VIP is free, and whose watch has been silent for a while.
+    /// The kinds that decide whether a VIP is free and which pool it comes from, and whose watch has been silent for a
+    /// while.
     pub fn silent(&self) -> BTreeSet<Kind> {
         let now = Instant::now();
         let is_silent = |kind: &Kind| {
             let is_silent = |freshness: &Freshness| freshness.is_silent(now);
             !self.incomplete.contains_key(kind) && self.freshness.get(kind).is_some_and(is_silent)
         };
-        [Kind::Clusters, Kind::Claims, Kind::Addresses].into_iter().filter(is_silent).collect()
+        let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Classes);
+        kinds.filter(is_silent).collect()
+    }
+
+    /// Distrusts all that is known, because the machine was suspended.
+    pub fn note_suspend(&mut self) {
+        self.freshness.values_mut().for_each(|freshness| *freshness = Freshness::default());
     }
 
     /// Applies an event. Ignores queries, which the reconciler answers.

@@ -42,8 +42,9 @@
 //!   `creating asked` (with a request of unknown outcome), `asking` (a request is in flight), `unread` (no complete
 //!   listing since), `hidden` (tags can't be read any more), `tagged-before` (the pool created addresses earlier),
 //!   `limit 1` (on created addresses)
-//! - `silent` (the watches of nodes and pods have been silent), `silent pods`, `silent pools`, `unread nodes` (the
-//!   controller can't read nodes at present), `unread pods`, `unread replicasets`, `unread daemonsets`, `unread pools`
+//! - `silent` (the watches of nodes and pods have been silent), `silent pods`, `silent pools`, `silent names`, `unread
+//!   nodes` (the controller can't read nodes at present), `unread pods`, `unread replicasets`, `unread daemonsets`,
+//!   `unread pools`, `unread names`
 //! - `evicting` (an eviction is in flight), `evicted` (a moment ago)
 //! - `publishes` (the pool has a DNS name with a TTL of 30 s), `publishes nodes` (for the addresses of the nodes),
 //!   `adopts`
@@ -218,12 +219,14 @@ impl Sketch {
             ["silent"] => self.world.silent = [Kind::Nodes, Kind::Pods].into_iter().collect(),
             ["silent", "pods"] => self.world.silent = Kinds::default().with(Kind::Pods),
             ["silent", "pools"] => self.world.silent = Kinds::default().with(Kind::Pools),
+            ["silent", "names"] => self.world.silent = Kinds::default().with(Kind::Names),
             ["unread", kind] => self.world.unread.add(Kinds::default().with(match *kind {
                 "nodes" => Kind::Nodes,
                 "pods" => Kind::Pods,
                 "replicasets" => Kind::ReplicaSets,
                 "daemonsets" => Kind::DaemonSets,
                 "pools" => Kind::Pools,
+                "names" => Kind::Names,
                 other => panic!("unknown kind: {other}"),
             })),
             ["evicts"] => pool.policy.evicts = true,
@@ -2288,21 +2291,45 @@ fn an_eviction_waits_for_the_list() {
 }
 
 #[test]
-fn an_address_leaves_a_dns_name_only_after_the_list() {
+fn a_dns_name_changes_only_after_the_list() {
     let unmatched =
         "floating | publishes | n1 unmatched holds a1 | n2 holds a2 | record ours a1 a2 | a1 unmatched 5";
     let added = "floating | publishes | n1 holds a1 | n2 holds a2 | record ours a1";
     check(unmatched, expect!["publish A hello.example.com at digitalocean: a2"]);
-    check(&format!("{unmatched} | silent"), expect!["list nodes, pods"]);
+    check(added, expect!["publish A hello.example.com at digitalocean: a1, a2"]);
+    for changed in [unmatched, added] {
+        check(&format!("{changed} | silent"), expect!["list nodes, pods"]);
+        check(&format!("{changed} | silent names"), expect!["list FloatingIPPools or NodeDNSRecordSets"]);
+    }
     check(&format!("{unmatched} | silent pools"), expect!["list NetIPAllocations or FloatingIPPools"]);
+    check(&format!("{added} | silent pools"), expect!["publish A hello.example.com at digitalocean: a1, a2"]);
     check(
         &format!("{unmatched} | unread pods"),
         expect![
             "a1 is in an unknown state and is not moved: the controller can't read pods from the apiserver at present, a2 on n2, name contains a1, a2"
         ],
     );
-    let added = "floating | publishes | n1 holds a1 | n2 holds a2 | record ours a1 | silent";
-    check(added, expect!["publish A hello.example.com at digitalocean: a1, a2"]);
+    check(
+        &format!("{added} | unread names"),
+        expect![
+            "a1 on n1, a2 on n2, name stays as it is: the controller can't read FloatingIPPools or NodeDNSRecordSets from the apiserver at present"
+        ],
+    );
+}
+
+#[test]
+fn a_status_waits_for_uncounted_pods_only_if_they_can_be_read() {
+    for (unread, waits) in [
+        ("", true),
+        (" | unread pods", false),
+        (" | unread replicasets", false),
+        (" | unread daemonsets", true),
+    ] {
+        let mut world = world(&format!("n1 holds a1{unread}"));
+        let key = world.pools().next().unwrap().key.clone();
+        world.uncounted.insert(key.clone());
+        assert_eq!(plan(&world, now()).awaits_list.contains(&key), waits, "{unread}");
+    }
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl PodSelection {
     /// The kinds that decide which nodes have its pods.
     pub(crate) fn decided_by(&self) -> Kinds {
         match self {
-            Self::Labelled { .. } => Kinds::default().with(Kind::Pods.for_planner()),
+            Self::Labelled { .. } => Kind::Pods.for_planner(),
             Self::Of(workload) => workload.decided_by().map(Kind::for_planner).collect(),
         }
     }
