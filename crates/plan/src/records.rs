@@ -208,9 +208,23 @@ fn next(
     if pool.policy.mode == Mode::Observe {
         return verdict(Published::Would(target));
     }
+    let target = RecordSet { values: target, ttl: publication.ttl, owner: Some(Arc::clone(us)) };
+    write(world, pool, publication, &fact.set, target, is_reading)
+}
+
+/// Writes a set, but not while the controller can't read a kind that decides about it, or before it has listed such a
+/// kind whose watch has been silent.
+fn write(
+    world: &World,
+    pool: &Pool,
+    publication: &Publication,
+    old: &RecordSet,
+    new: RecordSet,
+    is_reading: bool,
+) -> RecordDecision {
     // An object that the controller does not know may own the name.
     let mut needed = pool.depends_on(false).with(Kind::Names);
-    let is_removed = !values.is_subset(&target);
+    let is_removed = !old.values.is_subset(&new.values);
     if is_removed && publication.source == Source::Addresses {
         // Another object may own the address no longer, so that this object should keep it.
         needed = needed.with(Kind::Pools);
@@ -224,8 +238,7 @@ fn next(
         let verdict = RecordDecision::without_action(Published::Publishing);
         return RecordDecision { relist: silent, ..verdict };
     }
-    let new = RecordSet { values: target, ttl: publication.ttl, owner: Some(Arc::clone(us)) };
-    let action = (!is_reading).then(|| RecordAction::Write { old: fact.set.clone(), new });
+    let action = (!is_reading).then(|| RecordAction::Write { old: old.clone(), new });
     RecordDecision { action, ..RecordDecision::without_action(Published::Publishing) }
 }
 

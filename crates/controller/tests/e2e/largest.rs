@@ -6,7 +6,7 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use api::{FloatingIPPool, NetIPAllocation};
@@ -15,6 +15,7 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use testbed::cluster::eventually;
 use testbed::control_plane::{ControlPlane, Options};
@@ -280,7 +281,8 @@ impl Measured {
 
     /// Starts the controller again.
     async fn restart(&mut self) {
-        self.controller.kill().unwrap();
+        self.controller.signal(Signal::KILL).unwrap();
+        self.controller.wait(Duration::from_secs(10)).unwrap();
         self.control_plane.install_released_lease().unwrap();
         (self.controller, self.metrics_port) = start(&self.control_plane, &self.clouds.1.environment());
         self.until_ready().await;
@@ -379,7 +381,7 @@ async fn change_node(client: &Client, size: Size, number: usize) -> kube::Result
 /// Makes one of the pods of a node Ready or not Ready. The others stay Ready.
 async fn change_pod(client: &Client, size: Size, number: usize) -> kube::Result<()> {
     let (object, mut status) = pod(number / 2 * 10 % size.pods());
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         status["status"]["conditions"][3]["status"] = "False".into();
     }
     let metadata = &object["metadata"];
@@ -519,7 +521,7 @@ async fn memory_and_lag_stay_while_the_cluster_changes() {
     let (before, began) = (measured.histogram(name).await, Instant::now());
     let changes = async {
         let mut second = tokio::time::interval(Duration::from_secs(1));
-        for number in 0.. {
+        for number in 0..usize::MAX / 10 {
             second.tick().await;
             change_node(&measured.client, size, number).await.unwrap();
             for of_second in 0..10 {
