@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use api::IP_READY_LABEL;
 use k8s_openapi::api::core::v1::Taint;
@@ -164,9 +163,4 @@ impl NodeReader {
             is_stand_in: false,
         }
     }
-}
-
-/// A shared copy of the value of a label.
-pub(super) fn shared_label(node: &Node, name: &str) -> Option<Arc<str>> {
-    node.labels.shared(name).cloned()
 }

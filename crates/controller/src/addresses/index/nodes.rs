@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Index;
 use super::tracked::Tracked;
 use crate::addresses::kind::Kind;
-use crate::addresses::node::{Node, shared_label};
+use crate::addresses::node::Node;
 use crate::addresses::resources::refusal::Refusal;
 use crate::addresses::watch::Observed;
 use crate::kubernetes::decode::{Change, Decoded};
@@ -128,7 +128,7 @@ fn observed(node: &Node) -> plan::Node {
         readiness: node.readiness,
         is_cordoned: node.is_cordoned,
         is_leaving: node.taints.iter().any(|taint| DISRUPTION_TAINTS.contains(&taint.key.as_str())),
-        region: shared_label(node, "topology.kubernetes.io/region"),
-        zone: shared_label(node, "topology.kubernetes.io/zone"),
+        region: node.labels.shared("topology.kubernetes.io/region").cloned(),
+        zone: node.labels.shared("topology.kubernetes.io/zone").cloned(),
     }
 }
