@@ -14,11 +14,11 @@ mutants_version := "27.1.0"
 # The requests of the controller, from the audit logs of the tests' apiservers.
 audit := cache / "audit"
 
-# The crates for tests on real servers. Every such command selects the same crates, so that their dependencies have the same
-# features and cargo compiles nothing twice.
+# The crates for the e2e tests and what belongs to them. Every such command selects the same crates, so that their
+# dependencies have the same features and cargo compiles nothing twice. All other tests select the whole workspace.
 servers := "-p controller -p testbed"
 e2e_tests := "--locked " + servers + " --features controller/failpoints --test e2e"
-apiserver_tests := "--locked -p sim " + servers + " --test apiserver"
+apiserver_tests := "--locked --workspace --test apiserver"
 
 # Lists the commands.
 default:

@@ -12,6 +12,7 @@ pub mod audit;
 pub mod burst;
 pub mod checkpoint;
 pub mod cluster;
+#[cfg(feature = "cluster-api")]
 pub mod cluster_api;
 pub mod control_plane;
 pub mod demo;
