@@ -37,7 +37,7 @@ check: _deny _alerts _dashboard _docs-hold _workflows _structure
 
 # Runs all tests that need no server.
 test:
-    cargo test --workspace --locked
+    tools/run-tests --jobs 2 -- --locked --workspace
 
 # Runs the tests whose name contains NAME, and builds only their test binaries.
 test-one name:
