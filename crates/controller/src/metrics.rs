@@ -84,13 +84,13 @@ impl Metrics {
         )?;
         let loop_lag = new.histograms(
             "ip_address_controller_loop_lag_seconds",
-            "How long a loop (addresses or vips) worked before it took in the next event; an event waits at most this long",
+            "How long a loop (addresses or vips) was busy before it was ready for the next event",
             &["loop"],
             &LAG_SECONDS,
         )?;
         let event_to_plan = new.histograms(
             "ip_address_controller_event_to_plan_seconds",
-            "Time from a change that a watch brought until the plan that considers it was made and its steps were started, for the first change before each plan of the loop (addresses)",
+            "Time from the first change since the last plan until the steps of the next plan were started, by loop (addresses)",
             &["loop"],
             &LAG_SECONDS,
         )?;

@@ -40,7 +40,7 @@ pub trait Reconcile {
     /// Where an event comes from.
     fn source(event: &Self::Event) -> Source;
 
-    /// When a watch brought this event, if it is a change of one object.
+    /// The time at which a watch delivered this event. None unless the event is a change of one object.
     fn changed_at(_event: &Self::Event) -> Option<Instant> {
         None
     }

@@ -37,12 +37,14 @@ pub struct Settings {
     #[arg(long, env = "HEALTH_PORT", default_value_t = 8080)]
     pub health_port: u16,
 
-    /// Name of the Lease for leader election. All installations in a cluster must share it. Default:
-    /// ip-address-controller-leader; with --enable-addresses=false capi-vip-allocator.gorizond.io
+    /// Name of the Lease for leader election. Installations that manage the same objects must use the same
+    /// Lease. Default: ip-address-controller-leader. With --enable-addresses=false, the default is
+    /// capi-vip-allocator.gorizond.io
     #[arg(long, env = "LEASE_NAME")]
     pub lease_name: Option<String>,
 
-    /// Namespace of the Lease. Default: kube-system; with --enable-addresses=false the namespace of the pod
+    /// Namespace of the Lease. Default: kube-system. With --enable-addresses=false, the default is the
+    /// namespace of the pod
     #[arg(long, env = "LEASE_NAMESPACE")]
     pub lease_namespace: Option<String>,
 

@@ -75,12 +75,13 @@ impl Limit {
 /// The number of ranks of [`Priority`].
 const RANKS: usize = 5;
 
-/// The percentage of a bucket that a request must leave for lower ranks, by rank.
+/// The percentage of a bucket that a request must leave for more urgent requests, by rank. Rank 0 is the most
+/// urgent.
 const LEAVES_OF_BUCKET: [usize; RANKS] = [0, 3, 8, 13, 13];
 
-/// The percentage of a window that a request must leave for lower ranks, by rank. It is smaller than for buckets,
-/// because an unused part of a window is lost. The last value keeps room for addresses that are detached: each needs a
-/// read and a write, and would otherwise be on no VM until the next window.
+/// The percentage of a window that a request must leave for more urgent requests, by rank. It is smaller than
+/// for buckets, because an unused part of a window is lost. The last value keeps room for addresses that are
+/// detached: each needs a read and a write, and would otherwise be on no VM until the next window.
 const LEAVES_OF_WINDOW: [usize; RANKS] = [0, 0, 5, 5, 14];
 
 /// The maximum pause after a 429. The provider may have meant only one kind of request.

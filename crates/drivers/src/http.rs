@@ -278,7 +278,7 @@ pub fn unreadable(name: &str, why: &dyn std::fmt::Display) -> DriverError {
 
 /// The error for a new resource that the driver requested but can't read. Whatever the cause, it may exist.
 pub fn unseen(what: &str, error: &DriverError) -> DriverError {
-    DriverError::Unavailable(format!("{what} was requested, but can't be read: {error}"))
+    DriverError::Unavailable(format!("{what} was requested and may exist, but can't be read: {error}"))
 }
 
 impl Refused {

@@ -247,7 +247,10 @@ mod tests {
             );
         }
         assert!(send("GET").await.is_ok(), "reads are always allowed");
-        assert!(heard.recv().await.unwrap().starts_with("GET"), "the server received a change before it");
+        assert!(
+            heard.recv().await.unwrap().starts_with("GET"),
+            "the server received a change, although the fence was closed"
+        );
         let mut marked = Request::post(&url).body(Bytes::from("{}")).unwrap();
         marked.extensions_mut().insert(ReadOnly);
         assert!(network.clone().oneshot(marked).await.is_ok(), "so are requests that are marked as reads");

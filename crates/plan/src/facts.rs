@@ -17,7 +17,7 @@ pub struct Node {
     pub readiness: Readiness,
     /// Whether it is marked unschedulable, by a person or a drain.
     pub is_cordoned: bool,
-    /// Whether a taint says that it is about to be removed.
+    /// Whether the node has a taint that announces its removal.
     pub is_leaving: bool,
     /// The region, if the node has a label with it.
     pub region: Option<Arc<str>>,

@@ -13,9 +13,9 @@ pub enum Kind {
     ReplicaSets,
     StatefulSets,
     DaemonSets,
-    /// NetIPAllocations and FloatingIPPools. One that is unknown may own an address.
+    /// NetIPAllocations and FloatingIPPools. One that the controller has not read yet may own an address.
     Pools,
-    /// FloatingIPPools and NodeDNSRecordSets. One that is unknown may own a DNS name.
+    /// FloatingIPPools and NodeDNSRecordSets. One that the controller has not read yet may own a DNS name.
     Names,
 }
 

@@ -265,7 +265,8 @@ pub(crate) fn detached_for_moves(world: &World) -> BTreeMap<Scope, usize> {
         let is_in_the_air = |(address, entry): &(&Address, &Move)| {
             let was_served = match entry.from {
                 Some(_) => !is_holder_lost(world, entry),
-                // It was detached from an earlier VM, perhaps for a target that refused it.
+                // A VM had the address before this move, perhaps until a move whose target refused the
+                // address.
                 None => pool.last_holders.contains_key(address),
             };
             entry.to.is_some() && was_served && !is_on_a_machine(**address)
@@ -278,7 +279,7 @@ pub(crate) fn detached_for_moves(world: &World) -> BTreeMap<Scope, usize> {
     counts
 }
 
-/// For each scope, until when its last urgent move waits for the rate limit.
+/// For each scope, the latest time until which the rate limit delays an urgent move.
 pub(crate) fn urgent_turns(world: &World, now: Timestamp) -> BTreeMap<Scope, Timestamp> {
     let mut last = BTreeMap::new();
     if world.turns.is_empty() {

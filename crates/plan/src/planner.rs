@@ -552,7 +552,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Places the seekers, applies policies and breakers, and completes the plan.
+    /// Chooses nodes for the addresses that need one, applies policies and circuit breakers, and completes
+    /// the plan.
     fn conclude(mut self, ranked: &[&'a Member]) -> Plan {
         self.plan.tripped = std::mem::take(&mut self.tally).tripped();
         let tripped = &self.plan.tripped;

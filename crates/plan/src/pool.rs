@@ -10,7 +10,7 @@ use crate::{
     Address, Epoch, Fact, Kind, Kinds, NodeName, PoolKey, Publication, Scope, Tick, Timestamp, VmId,
 };
 
-/// What the planner makes of one NetIPAllocation, FloatingIPPool or NodeDNSRecordSet.
+/// One NetIPAllocation, FloatingIPPool or NodeDNSRecordSet, in the form that the planner reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
     /// The object that it is made from.
@@ -23,7 +23,8 @@ pub struct Pool {
     pub addresses: Vec<Address>,
     /// How many of them should be on nodes. The addresses after that many are disabled.
     pub desired: usize,
-    /// Addresses that the controller created for it and is writing into the object's spec. It uses them after that.
+    /// Addresses that the controller created for this object, but that its spec does not list yet. The
+    /// controller uses an address only once the spec lists it.
     pub adopted: BTreeSet<Address>,
     /// If the controller creates addresses for this kind of object: the tag of created addresses.
     pub creates: Option<Arc<str>>,
@@ -36,7 +37,8 @@ pub struct Pool {
     pub disowned: BTreeSet<Address>,
     /// When a node has to give up its address.
     pub tenancy: Tenancy,
-    /// The kinds that decide which nodes have its pods. None if it selects no pods.
+    /// The kinds that the controller must read to know which nodes run the object's pods. Empty if the object
+    /// selects no pods.
     pub pods_from: Kinds,
     /// If set, new placements go only to this region.
     pub region: Option<Arc<str>>,

@@ -203,8 +203,10 @@ closed! {
             "upgrade the controller again",
         ),
         Refused => stalled(
-            "the controller can't act on the object. If the object itself has this reason, its CRD drops the \
-             journal, `lastHolder` or `created`; the log and the Event `OutdatedCRD` name the fields",
+            "the controller can't act on the object, and the conditions of the object say why. If a \
+             condition of the object has this reason itself, the installed CRD lacks the journal, \
+             `lastHolder` or `created`, so the apiserver drops these fields; the log and the Event \
+             `OutdatedCRD` name them",
             "`kubectl apply -f crds/`; the controller retries after a minute",
         ),
         JournalFull => reconciling(
@@ -217,12 +219,13 @@ closed! {
             "[correct it](#an-object-cant-be-decoded)",
         ),
         NoNodes => stalled(
-            "no matching node has a providerID of that cloud, so the account is unknown",
+            "no matching node has a providerID of the object's provider, so the controller does not know the \
+             account",
             "correct `nodeSelector` or `cloud.provider`, or bring up a node",
         ),
         UnsupportedNode => stalled(
-            "the VMs of all matching nodes are of a kind that can't have such an address; the message names one \
-             and the reason",
+            "no matching node has a VM that can get an address of this provider; the message names one of \
+             the nodes and the reason",
             "use other VMs; at Azure, [single virtual machines or scale sets with Flexible \
              orchestration](guides/azure.md#which-address-fits-which-node)",
         ),
@@ -256,8 +259,9 @@ closed! {
             "this pool needs more addresses. The controller creates none, because it already created some for \
              this pool that no object lists; the message names them (FloatingIPPool)",
             "if a tool removed the addresses from `spec.ips`, add them again and [configure the tool to ignore \
-             `spec.ips`](guides/argo-cd.md). To replace them, release them at the provider, or add them to the \
-             annotation `netinfra.darkbrains.com/not-created`",
+             `spec.ips`](guides/argo-cd.md). If you want new addresses instead, release these at the \
+             provider. If you need these for something else, add them to the annotation \
+             `netinfra.darkbrains.com/not-created`",
         ),
         NoTags => stalled(
             "the token may not use projects. Without them, the controller could lose track of a new address, or \
@@ -267,7 +271,8 @@ closed! {
         RecordNotOurs => stalled(
             "the DNS name has records that the controller did not create, and not all of their values are \
              addresses of this object. The controller leaves them alone",
-            "check them; set `dnsRecordSet.adopt: true`, or choose another name",
+            "check the records. If the controller may replace them, set `dnsRecordSet.adopt: true`. \
+             Otherwise choose another name",
         ),
         RecordOwnedByOther => stalled(
             "the owner mark of the DNS name has the owner ID of another controller. This controller does not change \

@@ -121,7 +121,7 @@ pub enum Action {
     Restore(VmId),
     /// Detach the address from a VM.
     Detach(VmId),
-    /// Release the address to the cloud for good, if it has this mark.
+    /// Release the address at the provider permanently, if the provider shows this tag on it.
     Release(Arc<str>),
     /// Remove the address from the object's spec: it was released.
     Drop,
@@ -185,7 +185,7 @@ impl fmt::Display for Step {
             Action::Replace(to) => {
                 write!(f, "attach {address} to {} in place of the VM's ephemeral address", to.node)
             }
-            Action::Restore(vm) => write!(f, "restore an ephemeral address on {vm} after {address}"),
+            Action::Restore(vm) => write!(f, "restore an ephemeral address on {vm} in place of {address}"),
             Action::NoteEphemeral => {
                 write!(f, "record for {address} that the target VM has an ephemeral address")
             }

@@ -215,7 +215,7 @@ pub enum Published {
     Conflict(PoolKey),
     /// The controller did not create it. It contains these values.
     NotOurs(BTreeSet<Address>),
-    /// It has the owner mark of the controller with this owner ID.
+    /// The records have the owner mark of another controller, with this owner ID.
     OwnedByOther(Arc<str>),
     /// No address should be in it, so it keeps its previous values, which are these.
     LastKept(BTreeSet<Address>),
@@ -360,8 +360,9 @@ impl fmt::Display for Lacking {
             ),
             Self::TagsHidden => write!(
                 f,
-                "the credentials can no longer read projects, so the controller can't find the addresses it created. \
-                 Grant read access to projects; until then it creates none"
+                "the DigitalOcean token can no longer read projects, so the controller can't find the \
+                 addresses that it created. Grant the scope project:read; until then the controller creates \
+                 no address"
             ),
             Self::NoRegion => write!(f, "set spec.region: the controller needs it to create addresses"),
             Self::Full(max) => write!(

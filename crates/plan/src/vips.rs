@@ -454,8 +454,8 @@ fn copy(world: &World, cluster: &Cluster, role: Role, given: Option<&IpAddr>) ->
     }
 }
 
-/// The Cluster that uses an address as a VIP. It may be in deletion, or be the planned Cluster itself, with its other
-/// VIP.
+/// The Cluster and role that use an address as a VIP. The Cluster may be in deletion. It may also be the
+/// Cluster that is being planned, with its other VIP.
 fn holder(world: &World, key: &Key, cluster: &Cluster, address: IpAddr) -> Option<(Key, Role)> {
     let is_it = |vip: &Option<Arc<str>>| vip.as_ref().is_some_and(|vip| vip.parse::<IpAddr>() == Ok(address));
     let others = world.clusters.iter().filter(|(other, _)| *other != key);

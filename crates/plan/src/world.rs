@@ -73,7 +73,8 @@ pub struct World {
     pub avoid_machines: BTreeMap<VmId, Timestamp>,
     /// Addresses whose last change failed, and their backoff.
     pub avoid_addresses: BTreeMap<Address, Pause>,
-    /// Moving addresses whose next call waits for the controller's own rate limit, and until when. Nothing has failed.
+    /// Addresses with a move in flight whose next call the controller's own rate limit delays, and until what
+    /// time. This is not a failure.
     pub turns: BTreeMap<Address, Turn>,
     /// Pools whose last creation failed, and their backoff.
     pub avoid_creations: BTreeMap<PoolKey, Pause>,

@@ -380,7 +380,7 @@ impl ApiServer {
         (store.events[first..].iter().any(|event| plurals.contains(&event.plural)), store.version)
     }
 
-    /// Since when a predicate has been true of an object of a kind without interruption.
+    /// The time since which an object of this kind has met the predicate without interruption.
     pub fn holds_since(&self, plural: &str, holds: impl Fn(&Value) -> bool) -> Option<Timestamp> {
         let store = self.lock();
         let of_kind = |event: &&Event| event.plural == plural && event.what != "DELETED";

@@ -34,8 +34,9 @@ pub(crate) struct Recorded {
     pub(crate) failed: BTreeMap<(u64, String), Timestamp>,
     /// When an event last changed something.
     pub(crate) changed_at: BTreeMap<String, Duration>,
-    /// Addresses that were detached from a VM outside the cluster before the controller could know that this VM has them,
-    /// or for which a change arrived after D at a cloud without preconditions.
+    /// Addresses whose loss is not a violation. Either a VM outside the cluster got the address after the
+    /// controller had last read the cloud. Or a change arrived later than `TAKEOVER` (D) at a cloud without
+    /// preconditions.
     pub(crate) raced: BTreeSet<String>,
     /// Changes that arrived after D at clouds without preconditions: time, subject and path.
     pub(crate) late: Vec<(Duration, String, String)>,

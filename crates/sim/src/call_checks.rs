@@ -226,7 +226,8 @@ impl Universe {
         }
     }
 
-    /// Since when a journal entry covers a change, with the epoch of the leader that sent it.
+    /// The time since which a journal entry has covered a request. If the epoch of the request's sender is
+    /// known, only entries with this epoch count.
     fn journalled_since(&self, request: &Request) -> Option<Timestamp> {
         let epoch = lock(&self.arrivals.seen).epochs.get(&format!("p{}", request.process)).copied();
         let covers = |object: &Value| {

@@ -322,7 +322,8 @@ impl Cluster {
         });
     }
 
-    /// Creates a node with a new VM, unless the node exists. Its previous VM is removed.
+    /// Creates a node with a new VM, and removes the VM that the node had before. Does nothing if the node
+    /// exists.
     fn returns(&mut self, cloud: Cloud, node: u64) {
         let now = self.universe.now();
         let name = node_name(cloud, node);
@@ -468,7 +469,8 @@ impl Cluster {
                 let holder = self.universe.ec2.with(|ec2| ec2.holder(&ip)).unwrap_or_default();
                 self.had_ephemeral_before
                     .retain(|(_, name), _| *name != machine && !holder.ends_with(&format!("/{name}")));
-                // AWS displaces the address that the VM has. The person causes this too.
+                // AWS detaches the address that the VM already has. The person is the reason for this change
+                // as well.
                 let dropped = self.universe.ec2.with(|ec2| ec2.held_by(&machine));
                 dropped.iter().for_each(|ip| self.universe.record_change(ip));
                 self.universe.ec2.with(|ec2| ec2.attach_now(&ip, &machine));

@@ -73,7 +73,8 @@ const POOLS: [Pool; 4] = [
 /// The number of addresses of a pool: at the beginning, and after it has grown.
 const SIZES: [u64; 2] = [2, 6];
 
-/// Draws the events and their times. Half of them happen just before the controller is in trouble.
+/// Draws random events and their times. If there are `troubles` (crashes, stops, failures of the apiserver),
+/// about half of the events happen shortly before one of them.
 pub fn script(seed: u64, troubles: &[Duration]) -> Vec<(Duration, VipEvent)> {
     let mut rng = Rng::new(seed, "vips");
     let mut events = Vec::new();

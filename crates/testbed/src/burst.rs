@@ -41,7 +41,7 @@ pub struct Accounts<'a> {
 pub enum Holders {
     /// Their VMs and nodes are deleted.
     Dead,
-    /// They stay healthy, but no longer match the node selector.
+    /// Their nodes stay healthy, but no longer match the node selector.
     Alive,
     /// One half is deleted, and the other half no longer matches.
     Mixed,
@@ -63,7 +63,8 @@ pub struct Place {
     /// The log of calls and changes in the cloud.
     pub ledger: fn(&Accounts<'_>) -> Ledger,
     limits: fn() -> Vec<Limit>,
-    /// The calls that one move requires, from a dead holder and from a live one.
+    /// The calls that one move requires if the VM that held the address was deleted, and those if it still
+    /// runs.
     calls: [&'static [&'static str]; 2],
     /// The call that lists addresses, and the maximum number of addresses on a page.
     page: (&'static str, u64),

@@ -92,8 +92,8 @@ pub(crate) fn encode_address(address: Address, memory: Memory, description: Desc
 
 /// What the status of one address stores. None if the address can't be read.
 fn decode_address(status: &AddressStatus) -> Option<(Address, Memory)> {
-    // This lists every field, so it does not compile if somebody adds a field and does not read it here. Fields with
-    // `_` only describe the address.
+    // This lists every field, so it does not compile if somebody adds a field and does not read it here.
+    // Fields with `_` are for users, so this function ignores them.
     let AddressStatus {
         address,
         state,

@@ -70,7 +70,8 @@ const PAGE_MOST: u32 = 500;
 /// About how many bytes a page of a list should have. An object can have more than a mebibyte.
 const PAGE_BYTES: usize = 4 << 20;
 
-/// The clients of a watch, and its metrics. A large list must not delay the watches.
+/// The clients of a watch, and its metrics. Lists have a client of their own, so that a large list does not
+/// delay the watches.
 #[derive(Clone)]
 pub struct Clients {
     /// For lists.

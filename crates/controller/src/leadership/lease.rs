@@ -1,9 +1,11 @@
 //! Leader election by a Lease, with client-go's semantics.
 //!
-//! In: a separate client with hard timeouts and no silent retries, and a watch of the Lease. Out: whether this process
-//! leads, its epoch, and a fence that is open while it leads. While the watch shows renewals, a candidate reads the
-//! Lease only when it may take it. It measures the expiry of another leader's Lease with its own clock, from when it
-//! saw the Lease change. It never compares the clocks of two machines. Every write names the version that was read.
+//! In: a separate client with hard timeouts and no silent retries, and a watch of the Lease. Out: whether
+//! this process leads, its epoch, and a fence that is open while it leads. A candidate follows the Lease by
+//! its watch. It reads the Lease from the apiserver only when it may take the Lease, or when the watch has
+//! shown no renewal for a few seconds. It measures the expiry of another leader's Lease with its own clock,
+//! from when it saw the Lease change. It never compares the clocks of two machines. Every write names the
+//! version that was read.
 //!
 //! A leader that could not renew the Lease in time has lost it. [`Candidate::keep`] then returns, and the process must
 //! end.
@@ -143,7 +145,7 @@ impl Known {
         self.present.as_ref().map(|(lease, since)| sighting(lease, *since))
     }
 
-    /// Whether a holder leads, by the lease's own duration.
+    /// Whether the Lease has a holder and has not expired. The duration in the Lease says when it expires.
     fn leads(&self, now: Duration) -> bool {
         let leads = |(lease, since): &(Lease, Duration)| {
             !holder(lease).is_empty() && now < since.saturating_add(lasts(lease))
@@ -277,7 +279,8 @@ impl Candidate {
         leads
     }
 
-    /// Waits until a watch shows that FLIPOP leads. Never returns if this controller does not do FLIPOP's work.
+    /// Waits until a watch shows that FLIPOP leads. Never returns if this controller manages no public
+    /// addresses, because then FLIPOP does not matter.
     async fn until_flipop_leads(&mut self) {
         loop {
             self.note_shown();
@@ -373,8 +376,8 @@ impl Candidate {
         let deadline = self.duration.saturating_mul(2) / 3;
         let mut last = self.clock.since_boot();
         while self.clock.since_boot() < last.saturating_add(deadline) {
-            // The pause is first, because the lease was written just before this call. A canceled renewal would leave
-            // its version unknown.
+            // Pause before the first renewal, because the Lease was written just before this call. If FLIPOP
+            // leads, only the pause is canceled. A canceled renewal would leave the Lease's version unknown.
             if tokio::time::timeout(self.pause(), self.until_flipop_leads()).await.is_ok() {
                 report_conflict();
                 break;

@@ -183,7 +183,7 @@ impl AddressDriver for Metered {
                 };
                 self.count(POLL, error);
             }
-            // The response that an operation failed is a successful call.
+            // If the provider answers that the operation failed, the call itself succeeded.
             self.record_call(POLL, answers.iter().all(Result::is_ok), began);
             answers
         }

@@ -13,8 +13,8 @@ const METRICS_ADDRESS: &str = ":8080";
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Flags of capi-vip-allocator")]
 pub struct ManagerFlags {
-    /// Bind address of /metrics, such as :8080. 0 turns metrics off, also at the address of the probes. Overrides
-    /// METRICS_PORT
+    /// Bind address of /metrics, such as :8080. The address of the probes serves /metrics too. 0 turns both
+    /// off. Overrides METRICS_PORT
     #[arg(long, value_name = "ADDRESS", value_parser = metrics_address)]
     pub metrics_bind_address: Option<BindAddress>,
 

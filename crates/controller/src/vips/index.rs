@@ -226,7 +226,8 @@ impl Index {
         tracked.metadata.resource_version = undecodable.metadata.resource_version;
     }
 
-    /// Applies the response to a write. A late response may be about a Cluster that is gone.
+    /// Updates the index with the Cluster that a write returned. Ignores a response about a Cluster that no
+    /// longer exists.
     pub fn observe_answer(&mut self, cluster: Cluster) {
         let known = self.clusters.get(&key(&cluster.metadata));
         if known.is_some_and(|known| known.metadata.uid == cluster.metadata.uid) {

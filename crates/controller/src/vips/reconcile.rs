@@ -91,8 +91,9 @@ pub struct VipReconciler {
     /// Claims whose state in the apiserver differs from the index, with the last seen metadata. The controller leaves
     /// them alone until the watch delivers the change, or until this time.
     outdated_claims: BTreeMap<Key, (Option<ObjectMeta>, Instant)>,
-    /// Failed writes, for each VIP of a Cluster, or without a role for its annotation. A new version of the Cluster
-    /// does not reset the backoff, because Cluster API changes Clusters all the time.
+    /// Failed writes, by Cluster and role of the VIP. A key without a role is for writes of the Cluster's
+    /// annotation. A new version of the Cluster does not reset the backoff, because Cluster API changes
+    /// Clusters all the time.
     failures: Backoff<(Key, Option<Role>)>,
     /// Failed writes of conditions.
     unreported: Backoff<Key>,
@@ -309,8 +310,9 @@ impl VipReconciler {
             && self.in_flight.insert((key.clone(), work))
     }
 
-    /// Whether a watch was silent, so that a Cluster may be paused or a VIP given to another Cluster by now. If so,
-    /// requests lists, after which the plan is made again.
+    /// Whether a watch has been silent for too long. A person may have paused a Cluster in the meantime, or
+    /// another Cluster may have got the VIP. If so, this function requests lists. After them the plan is made
+    /// again.
     fn is_outdated(&mut self) -> bool {
         let silent = self.index.silent();
         self.relists.ask(|kind| silent.contains(&kind));

@@ -120,7 +120,7 @@ pub struct ClusterSpec {
 pub struct Endpoint {
     /// Unset if empty.
     pub host: String,
-    /// Unset if it is not a valid port: the API accepts any number.
+    /// The port. The API accepts any number, so a value outside 1–65535 counts as unset.
     pub port: i64,
 }
 

@@ -323,7 +323,8 @@ impl Ec2 {
         let gone = self.client(scope).await?.disassociate_address().association_id(association).send().await;
         let gone = gone.map_err(|error| explain(name, error));
         match gone.inspect_err(|error| self.doubt_unanswered(scope, address, error)) {
-            // Either the read was stale, or EC2 has not caught up with what it showed. The caller has to read again.
+            // Either the read was stale, or the part of EC2 that handles this call does not know the
+            // association yet. The caller has to read again.
             Err(DriverError::NotFound(message)) => Err(DriverError::Conflict(message)),
             Err(error) => Err(error),
             Ok(_) => {

@@ -268,9 +268,9 @@ mod tests {
         recent.note_refused(&vm, known);
         assert!(!recent.may_be_replaced(&vm, before), "it was never replaced");
         recent.note_replacing(&vm, before);
-        assert!(!recent.may_be_replaced(&vm, after), "it has another ephemeral address since");
+        assert!(!recent.may_be_replaced(&vm, after), "the VM has got another ephemeral address since then");
         recent.note_replacing(&vm, None);
-        assert!(recent.may_be_replaced(&vm, after), "it may be the one that EC2 did not show yet");
+        assert!(recent.may_be_replaced(&vm, after), "it may be the address that EC2 did not show yet");
         tokio::time::sleep(STALENESS_MAX).await;
         assert!(!recent.may_be_replaced(&vm, before));
     }

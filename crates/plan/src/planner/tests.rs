@@ -1495,13 +1495,13 @@ fn a_creation_needs_a_complete_listing_after_its_entry() {
     check(
         "creates | desired 1 | creating | hidden | n1 holds a1",
         expect![
-            "a1 on n1, the credentials can no longer read projects, so the controller can't find the addresses it created. Grant read access to projects; until then it creates none"
+            "a1 on n1, the DigitalOcean token can no longer read projects, so the controller can't find the addresses that it created. Grant the scope project:read; until then the controller creates no address"
         ],
     );
     check(
         "creates untagged | tagged-before | desired 2 | n1 holds a1 | a7 elsewhere",
         expect![
-            "a1 on n1, the credentials can no longer read projects, so the controller can't find the addresses it created. Grant read access to projects; until then it creates none"
+            "a1 on n1, the DigitalOcean token can no longer read projects, so the controller can't find the addresses that it created. Grant the scope project:read; until then the controller creates no address"
         ],
     );
     check(
@@ -1717,19 +1717,19 @@ fn an_ephemeral_address_is_journalled_before_it_is_removed() {
         expect!["attach a1 to n1 in place of the VM's ephemeral address"],
     );
     let both = "a1 moves n1 -> n2 | n1 cordoned empty | n2 | restore n1 n2";
-    check(both, expect!["restore an ephemeral address on n1 after a1"]);
+    check(both, expect!["restore an ephemeral address on n1 in place of a1"]);
     check(&format!("{both} | own n1"), expect!["attach a1 to n2 in place of the VM's ephemeral address"]);
 }
 
 #[test]
 fn an_ephemeral_address_is_restored_before_the_move_ends() {
     let moved = "a1 moves n1 -> n2 | n2 holds a1 | n1 cordoned empty | restore n1";
-    check(moved, expect!["restore an ephemeral address on n1 after a1"]);
+    check(moved, expect!["restore an ephemeral address on n1 in place of a1"]);
     check(&format!("{moved} | own n1"), expect!["finish the move of a1"]);
     check("a1 moves n1 -> n2 | n2 holds a1 | n1 holds a2 | restore n1", expect!["finish the move of a1"]);
     check(
         "a1 moves n1 -> - | n1 cordoned empty | restore n1",
-        expect!["restore an ephemeral address on n1 after a1"],
+        expect!["restore an ephemeral address on n1 in place of a1"],
     );
     check("a1 moves n1 -> n2 | n2 holds a1 | n1 | restore n2", expect!["finish the move of a1"]);
 }
@@ -1737,7 +1737,7 @@ fn an_ephemeral_address_is_restored_before_the_move_ends() {
 #[test]
 fn a_failed_target_gets_an_ephemeral_address_again() {
     let given_up = "a1 moves - -> n1 | n1 cordoned empty | n2 | restore n1";
-    check(given_up, expect!["restore an ephemeral address on n1 after a1"]);
+    check(given_up, expect!["restore an ephemeral address on n1 in place of a1"]);
     check(&format!("{given_up} | own n1"), expect!["abandon the move of a1"]);
 }
 
@@ -1852,7 +1852,7 @@ fn the_last_holder_of_a_free_address_gets_an_ephemeral_one() {
     check("a1 moves n1 -> n2 | restore n1 | n1 cordoned | n2", expect!["attach a1 to n2"]);
     check(
         "a1 moves n1 -> n2 | restore n1 | n1 cordoned | n2 holds a1",
-        expect!["restore an ephemeral address on n1 after a1"],
+        expect!["restore an ephemeral address on n1 in place of a1"],
     );
 }
 
@@ -2159,7 +2159,7 @@ fn a_lost_or_detached_address_goes_before_those_that_can_wait() {
 #[test]
 fn an_urgent_move_does_not_restore_its_source_first() {
     let to_restore = "n1 cordoned empty | n2 | a1 moves n1 -> n2 | restore n1 n2";
-    check(to_restore, expect!["restore an ephemeral address on n1 after a1"]);
+    check(to_restore, expect!["restore an ephemeral address on n1 in place of a1"]);
     check(
         &format!("{to_restore} | urgent"),
         expect!["attach a1 to n2 in place of the VM's ephemeral address"],

@@ -105,7 +105,7 @@ mod tests {
         let ends = ends(&Gate::default(), FAST, are_urgent).await;
         let (ordinary, urgent) = ends.split_at(1_000);
         let last = urgent.iter().map(|end| end.unwrap()).max();
-        assert_eq!(last, Some(3 * FAST), "they get the places of the steps that came first");
+        assert_eq!(last, Some(3 * FAST), "urgent steps wait only for the steps that began before them");
         let meanwhile =
             ordinary[PLACES_FOR_ORDINARY..].iter().flatten().filter(|end| Some(**end) < last).count();
         assert_eq!(meanwhile, 0);
@@ -121,7 +121,10 @@ mod tests {
         };
         let (hanging, other) = futures::join!(hanging, other);
         assert_eq!(other, [Some(Duration::from_secs(1) + FAST)]);
-        assert!(hanging.iter().all(Option::is_some), "the gate still waits for their responses");
+        assert!(
+            hanging.iter().all(Option::is_some),
+            "the gate still waits for the responses of the slow steps"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -243,6 +243,10 @@ mod tests {
         interest.remove(&key("one"));
         assert_eq!(interest.take_changed().unwrap().labels, Arc::new(["tier".to_owned()].into()));
         interest.set(&key("one"), Some(&with_label("app")));
-        assert_eq!(interest.since(&key("one")), 3, "pods that were read in the meantime lack it");
+        assert_eq!(
+            interest.since(&key("one")),
+            3,
+            "pods that were read in the meantime were kept without the label"
+        );
     }
 }

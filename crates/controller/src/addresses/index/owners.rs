@@ -202,7 +202,10 @@ mod tests {
         assert_eq!(owners.observe(Kind::Deployments, Settled::All(Vec::new())), in_web());
         assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "its pods may still serve traffic");
         owners.observe(Kind::Deployments, all(owner("web", "d2", "")));
-        assert!(owners.has(&web(), &pod("ReplicaSet", "r1")), "a new one of this name may adopt them");
+        assert!(
+            owners.has(&web(), &pod("ReplicaSet", "r1")),
+            "a new Deployment of this name may adopt the ReplicaSets"
+        );
         let db = Workload::new(WorkloadKind::StatefulSet, "web", "db");
         owners.observe(Kind::StatefulSets, Settled::All(Vec::new()));
         assert!(owners.has(&db, &pod("StatefulSet", "s1")));

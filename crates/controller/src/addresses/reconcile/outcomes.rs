@@ -133,7 +133,8 @@ impl Reconciler {
         self.index.world.avoid_addresses.insert(*address, Pause { until, why });
         if let (Action::Restore(vm), true) = (action, restores >= RESTORE_TRIES) {
             self.failed_restores.succeeded(vm);
-            // Stop trying, otherwise the address waits forever. A person has to assign an ephemeral address to the VM.
+            // Stop restoring, as if the VM had an ephemeral address. Otherwise the move of this address never
+            // continues. A person has to assign one to the VM.
             self.index.world.has_ephemeral.insert(vm.clone());
             let note =
                 format!("failed to restore the ephemeral address of VM {vm}: {error}. Assign one by hand");
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(
             pauses(&set, &denied),
             [20; 5],
-            "a missing permission is retried seldom, but within the limit"
+            "after a missing permission the pause is the longest, but not above --retry-seconds-max"
         );
         let limited = |seconds| DriverError::RateLimited {
             retry_after: Duration::from_secs(seconds),
