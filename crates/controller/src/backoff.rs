@@ -26,7 +26,7 @@ pub(crate) const ANY_VERSION: u64 = 0;
 #[derive(Clone, Debug)]
 pub struct Failure {
     version: u64,
-    /// How many there were.
+    /// The number of failures.
     pub count: u32,
     /// The last error.
     pub why: Arc<str>,
@@ -98,7 +98,7 @@ impl<K: Ord> Backoff<K> {
     }
 }
 
-/// The minimum pause after a missing permission, which only a person can grant.
+/// The pause after a missing permission, which only a person can grant. `--retry-seconds-max` can make it shorter.
 const DENIED_RETRY: Duration = Duration::from_secs(30);
 
 /// The shortest and longest pause before a retry.
@@ -121,8 +121,8 @@ impl Retry {
         self.shortest.saturating_mul(1 << failures.min(16)).min(self.longest)
     }
 
-    /// The pause after this error, given the number of earlier failures. If the provider asks for a pause, that one
-    /// counts.
+    /// The pause after this error, given the number of earlier failures. If the provider asks for a pause, this is the
+    /// provider's pause within the limits.
     pub(crate) fn pause_after(self, error: &DriverError, failures: u32) -> Duration {
         if plan::sabotaged!(UnboundedRetry) {
             // Not zero: a call can fail before it is sent, and would then be repeated without any pause.

@@ -27,7 +27,7 @@ impl BindAddress {
         Self::At { host: String::new(), port }
     }
 
-    /// Binds the address. The result is none where the server is off.
+    /// Binds the address. Returns none if the server is off.
     pub async fn bind(&self) -> io::Result<Option<TcpListener>> {
         match self {
             Self::Off => Ok(None),
@@ -37,7 +37,7 @@ impl BindAddress {
     }
 }
 
-/// Listens in both families, where there are both: a cluster may have either.
+/// Listens on IPv6 and IPv4, or only on IPv4 if IPv6 is not available.
 pub async fn listen(port: u16) -> io::Result<TcpListener> {
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => Ok(listener),

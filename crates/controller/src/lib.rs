@@ -13,10 +13,12 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`settings`], [`tasks`], [`backoff`], [`logs`], [`bind_address`] | flags and environment as plain data; tasks; when to retry |
+//! | [`pulse`] | whether a loop still runs |
 //! | [`leadership`] | Lease, fence, clock |
 //! | [`metrics`] | the registry and the metrics of the process |
 //! | [`kubernetes`] | watches, decoding, Events, conditions |
 //! | [`providers`] | builds the drivers, lists addresses, metrics about calls |
+//! | [`reconciler`] | the loop of addresses and VIPs |
 //! | [`addresses`] | public addresses and DNS names |
 //! | [`vips`] | VIPs for Cluster API |
 //! | [`health`], [`runtime`] | probes; starts and connects all parts |

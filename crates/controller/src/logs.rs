@@ -1,7 +1,7 @@
 //! Sets up logging.
 //!
-//! In: the filter in `RUST_LOG`, or a default. Out: log lines on stderr. Whatever the filter is, lines that
-//! [`drivers::logs`] suppresses because they can contain tokens are never written.
+//! In: the filter in `RUST_LOG`, or a default. Out: log lines on stderr. No filter can enable the lines that
+//! [`drivers::logs`] suppresses because they can contain tokens.
 
 use std::io::IsTerminal;
 

@@ -1,8 +1,8 @@
 //! The registry of all metrics, and the metrics of the process itself.
 //!
 //! In: the metrics that the other modules register, under the names that existing dashboards and alerts use. Out: the
-//! text of `/metrics`. This module knows no types of other modules and makes no decisions. Only readiness is read back,
-//! for `/readyz`, and whether the loops run, for `/healthz`.
+//! text of `/metrics`. This module knows no types of other modules and makes no decisions. The probes read two things
+//! back: readiness for `/readyz`, and whether the loops run for `/healthz`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,13 +52,13 @@ struct Inner {
     event_to_plan: HistogramVec,
     loop_queue: IntGaugeVec,
     watch_age: IntGaugeVec,
-    /// When the apiserver last sent something on the watch of each kind.
+    /// When the watch of each kind last brought something, or when the kind was first listed.
     watches: Mutex<BTreeMap<String, Instant>>,
     pulses: Mutex<Vec<Pulse>>,
 }
 
 impl Metrics {
-    /// Registers the metrics of the process. The process is not ready and does not lead.
+    /// Registers the metrics of the process. At first they show a process that is not ready and does not lead.
     pub fn new(identity: &Identity) -> Result<Self, prometheus::Error> {
         let labels = identity.cluster.iter().map(|name| ("cluster".to_owned(), name.clone())).collect();
         let registry = Registry::new_custom(None, Some(labels))?;
@@ -122,13 +122,13 @@ impl Metrics {
         })))
     }
 
-    /// Registers further metrics.
+    /// The [`Registration`] with which other modules register their metrics.
     pub(crate) fn registration(&self) -> Registration<'_> {
         Registration { registry: &self.0.registry, pod: &self.0.pod, names: &self.0.names }
     }
 
-    /// Every metric with its labels, such as `flipop_nodednsrecordset_records{namespace,name,provider,dns}`. It also
-    /// contains metrics that [`Self::text`] lacks because they have no series before their first event.
+    /// Every metric with its labels, such as `flipop_nodednsrecordset_records{namespace,name,provider,dns}`. Includes
+    /// metrics that [`Self::text`] lacks because they have no series before their first event.
     pub fn names(&self) -> Vec<String> {
         self.0.names.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -226,7 +226,7 @@ impl LoopMetrics {
         self.queue.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
-    /// Records how long ago the first change came that the last plan has considered.
+    /// Records the time from the first change that the last plan considered until the end of that plan.
     pub(crate) fn planned(&self, took: Duration) {
         self.event_to_plan.with_label_values(&[&self.name]).observe(took.as_secs_f64());
     }
@@ -238,7 +238,7 @@ impl LoopMetrics {
     }
 }
 
-/// The metrics of a watch. They are removed when this is dropped.
+/// The metrics of a watch. Dropping this value removes them.
 pub(crate) struct WatchMetrics {
     process: Metrics,
     kind: String,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 /// The longest pause between two beats of a loop that runs.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// A loop without a beat for this long hangs.
+/// A loop without a beat for this long counts as hanging.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 
 /// When a loop last ran. Clones share it.

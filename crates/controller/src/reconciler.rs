@@ -34,7 +34,7 @@ pub trait Reconcile {
     /// A change in the cluster, or the result of a request.
     type Event: Send;
 
-    /// Waits for the next event. If several are ready, one from `first` comes first. Cancelling it loses no event.
+    /// Waits for the next event. If several are ready, one from `first` comes first. A cancelled wait loses no event.
     fn next_event(&mut self, first: Source) -> impl Future<Output = Self::Event> + Send;
 
     /// Where an event comes from.
@@ -51,7 +51,7 @@ pub trait Reconcile {
     /// Applies an event. Returns whether the next plan may differ because of it.
     fn apply(&mut self, event: Self::Event) -> bool;
 
-    /// Whether everything that it watches was read.
+    /// Whether the reconciler has read everything that it watches.
     fn is_complete(&self) -> bool;
 
     /// Plans, and starts the planned requests.
@@ -73,7 +73,7 @@ pub trait Reconcile {
 /// Where an event comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A watch. More of them may follow at once.
+    /// A watch. More events of watches may follow at once.
     Watches,
     /// A finished request of this process.
     Requests,
@@ -122,9 +122,9 @@ pub struct Loop<R> {
     /// What the loop drives.
     pub reconciler: R,
     metrics: LoopMetrics,
-    /// Since when it has not waited for an event.
+    /// When the loop last began to work. None while it waits for an event.
     works_since: Option<Instant>,
-    /// When the first change came that the next plan will consider.
+    /// When a watch delivered the first change that the next plan will consider.
     changed_at: Option<Instant>,
 }
 
@@ -141,7 +141,7 @@ impl<R: Reconcile> Loop<R> {
         }
     }
 
-    /// Applies events without acting until everything that it watches was read.
+    /// Applies events without acting until the reconciler has read everything that it watches.
     pub async fn until_complete(&mut self) {
         while !self.reconciler.is_complete() {
             self.apply_next().await;
@@ -218,7 +218,7 @@ impl<R: Reconcile> Loop<R> {
         self.reconciler.apply(event)
     }
 
-    /// The next event, or none if there is none before this time. An event that is ready counts, however late it is.
+    /// The next event, or none if no event is ready at `due`. An event that is ready is returned even after `due`.
     async fn next_before(&mut self, first: Source, due: Instant) -> Option<R::Event> {
         if let Some(since) = self.works_since.take() {
             self.metrics.worked(since.elapsed(), self.reconciler.queue_length());
@@ -258,7 +258,7 @@ mod tests {
     }
 
     impl Fake {
-        /// Plans this many times.
+        /// Hands over with the plan of this number.
         fn plans(count: usize) -> Self {
             let nowhere = tower::service_fn(|_: http::Request<Body>| {
                 std::future::pending::<Result<http::Response<Body>, BoxError>>()

@@ -80,13 +80,13 @@ pub struct Options {
     pub identity: String,
     /// The node that this pod runs on, if known.
     pub node: Option<NodeName>,
-    /// The namespace of this pod. `None`: the same as that of the Lease.
+    /// The namespace of this pod. `None`: the namespace of the Lease.
     pub namespace: Option<String>,
     /// Namespace and name of the Lease.
     pub lease: (String, String),
     /// The lease duration.
     pub lease_duration: Duration,
-    /// D: how long a request of the previous leader can still take effect after its lease has expired.
+    /// How long a request of the previous leader can still take effect after its lease has expired (D in the docs).
     pub takeover: Duration,
     /// The shortest and longest pause after a failure.
     pub retry: Retry,
@@ -303,7 +303,8 @@ impl Reconcilers {
         );
     }
 
-    /// Watches without acting until all caches are filled. Addresses don't wait for VIPs.
+    /// Watches without acting until the caches of addresses are filled. Waits for those of VIPs only in a process that
+    /// keeps no addresses.
     async fn until_complete(&mut self) {
         match (&mut self.addresses, &mut self.vips) {
             (Some(addresses), vips) => tokio::select! {
@@ -376,7 +377,7 @@ async fn lead(
     options: &Options,
     asked_to_stop: Shared<impl Future<Output = ()>>,
 ) -> Result<()> {
-    // A process that can't read all objects would hold the lease and do nothing.
+    // This comes before the election: a process that can't read all objects would hold the lease and do nothing.
     tokio::select! {
         biased;
         () = parts.until_complete() => {}

@@ -35,7 +35,7 @@ impl<T: Send + 'static> Tasks<T> {
         resume_panic(self.0.try_join_next())
     }
 
-    /// The number of tasks, also of those that have ended and whose result nobody took.
+    /// The number of tasks. A task that has ended counts until the caller takes its result.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -86,7 +86,7 @@ pub mod stop {
             waiting.into_iter().for_each(Waker::wake);
         }
 
-        /// Runs a process under this switch. The process and all tasks that it spawns stop together.
+        /// Runs a process that this value stops and resumes, together with all tasks that the process spawns.
         pub async fn rules<F: Future>(self, process: F) -> F::Output {
             let process = Stoppable { stop: Some(self.clone()), task: Box::pin(process) };
             STOP.scope(self, process).await

@@ -9,7 +9,7 @@
 //! | [`codec`] | reads the annotation with the state of the VIPs |
 //! | [`report`], [`conditions`] | what the controller writes on a Cluster |
 //! | [`metrics`] | metrics about pools, claims and VIPs |
-//! | [`reconcile`] | the loop that calls them in this order |
+//! | [`reconcile`] | the reconciler, which connects these modules |
 //! | [`runtime_extension`] | answers Cluster API's runtime hooks with the reconciler's data |
 
 mod codec;

@@ -119,8 +119,8 @@ fn narrowed(path: &str, before: &Value, now: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// The names, versions, subresources and columns of a CRD that `kubectl` had in 0.1.0 and that are missing or different
-/// now.
+/// The names, versions, subresources and columns that a CRD had in 0.1.0 and that are missing or different now: users
+/// see them in `kubectl`.
 fn unlisted(before: &Value, now: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for name in ["group", "scope"] {
@@ -314,7 +314,7 @@ fn has_name(kind: &str, name: &str, sources: &str) -> bool {
         "reason" => Reason::ALL.iter().any(|found| found.name() == name),
         "vip-reason" => VipReason::ALL.iter().any(|found| found.name() == name),
         "text" => sources.contains(name),
-        // Only the beginning is compared: users or details follow it.
+        // Only the beginning is compared: an object's name or details follow it.
         "prefix" | "log" => sources.contains(&quoted),
         "event" => {
             // The list also has the actions of Events.

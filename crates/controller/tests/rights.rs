@@ -1,5 +1,5 @@
 //! Compares the permissions that the manifests grant with those that the controller used in all other tests. `just e2e`
-//! runs this last: it reads the audit logs that the control planes left in a folder.
+//! runs this last: it reads the requests that each control plane recorded in a folder.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 use std::collections::BTreeSet;
@@ -56,7 +56,7 @@ fn f17_granted_permissions_are_exactly_those_used() {
     let used = audit::left(&folder).unwrap();
     assert!(!used.is_empty(), "no audit logs in {}: run all e2e tests first", folder.display());
     let granted = granted();
-    // An apiserver that has just started refuses requests until it has loaded the RBAC rules.
+    // A refused request counts only if no rule grants it: an apiserver refuses all until it has loaded the RBAC rules.
     let is_granted = |refused: &Use| granted.contains(&Use { is_allowed: true, ..refused.clone() });
     let refused: Vec<_> = used.iter().filter(|used| !used.is_allowed && !is_granted(used)).collect();
     let spare: Vec<_> = granted.difference(&used).collect();

@@ -81,8 +81,8 @@ pub trait AddressDriver: Send + Sync {
         vm: &'a VmId,
     ) -> BoxFuture<'a, Result<Progress, DriverError>>;
 
-    /// Stores the name in the PTR record of an address before the address is attached. A driver whose provider keeps
-    /// this name in the VM's access config sets it again.
+    /// Remembers the name that the PTR record of an address has, before the address is attached. A driver whose
+    /// provider keeps this name in the VM's access config sets it again.
     fn keep_ptr(&self, address: Address, name: &str) {
         let _ = (address, name);
     }
@@ -135,8 +135,8 @@ pub trait AddressDriver: Send + Sync {
 pub struct Listing {
     /// The listed addresses and their holders.
     pub addresses: BTreeMap<Address, Listed>,
-    /// The parts that the provider did not return, for example a region that did not answer. While there are any, an
-    /// address that is not in `addresses` is unknown. Otherwise it does not exist.
+    /// The parts that the provider did not return, for example a region that did not answer. If there are any, an
+    /// address that is not in `addresses` is unknown. If there are none, such an address does not exist.
     pub unreachable: Vec<String>,
     /// Addresses whose holder may be wrong: a change of the holder failed, and the provider may show the requested
     /// state instead of the actual one.
@@ -206,13 +206,13 @@ pub enum Progress {
 /// An operation that the provider runs asynchronously.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// The provider's ID of the operation, with what else the driver needs to find it again.
+    /// The provider's ID of the operation, and everything else that the driver needs to find the operation again.
     pub id: String,
     /// The scope of the operation.
     pub scope: Scope,
     /// The address that the operation changes.
     pub address: Address,
-    /// The VM that gets the address. `None` if the address is detached.
+    /// The VM that gets the address. `None` if no VM gets it, for example if the operation detaches the address.
     pub target: Option<VmId>,
     /// Whether the change is done when this operation succeeds. If not, more steps follow.
     pub completes: bool,
@@ -223,7 +223,7 @@ pub struct Operation {
 pub enum Polled {
     /// The operation succeeded.
     Ended,
-    /// The operation failed and had no effect.
+    /// The operation failed, or the driver can't read its result.
     Failed(DriverError),
     /// The operation is still running.
     StillUnderway,
@@ -234,7 +234,7 @@ pub enum Polled {
 pub struct Properties {
     /// Attaching an address also detaches it from its current holder, in the same operation.
     pub moves_in_one_call: bool,
-    /// How long a read can return the state before a change that the provider has already confirmed.
+    /// How long a read can still return the old state after the provider has confirmed a change.
     pub staleness_max: Duration,
 }
 

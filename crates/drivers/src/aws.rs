@@ -1,8 +1,9 @@
 //! The AWS SDK on the HTTP transport of this crate.
 //!
-//! In: an [`HttpService`], an identity and a clock. Out: the configuration of SDK clients. Each of their requests goes
-//! through the service, so the fence, the deadline and the rate limits apply to it as to every other driver. The SDK
-//! signs requests and parses responses. It never retries, never waits, and opens no connections.
+//! In: an [`HttpService`], an identity and a clock. Out: the configuration of SDK clients. The clients send their
+//! requests through the service, so the fence, the deadline and the rate limits apply as in every other driver. The SDK
+//! signs requests, parses responses, and opens no connections. In a driver's call, the SDK never retries and never
+//! waits. It retries only requests for credentials.
 
 pub mod addresses;
 mod machine_id;
@@ -45,8 +46,8 @@ pub const DEFAULT_REGION: &str = "us-east-1";
 /// The wait if a throttling error has no `Retry-After`. AWS refills its token buckets several times a second.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(2);
 
-/// A random ID that the SDK adds to each request and does not sign. The driver removes it: it identifies retries, and
-/// nothing is retried.
+/// A random ID that the SDK adds to each request and does not sign. The driver removes it, because the ID serves only
+/// to identify retries.
 const INVOCATION_ID: HeaderName = HeaderName::from_static("amz-sdk-invocation-id");
 
 /// The credentials for AWS.

@@ -1,14 +1,15 @@
 //! Keeps the requests to a provider within its rate limits.
 //!
-//! In: the requests of all pools. Out: the same requests, slowed down to what the limits allow, wherever the provider's
-//! own windows start. A request counts as used from when it is sent until its window or interval after the response has
-//! passed, because the provider may receive it late.
+//! In: the requests of all pools. Out: the same requests, slowed down to what the limits allow, no matter when the
+//! provider's own windows start. A request counts from the moment it is sent until one window or interval after its
+//! response, because the provider may receive it late.
 //!
 //! A part of each limit is reserved, so that important requests do not queue behind others:
 //!
-//! - for urgent requests, so that the address of a failed node does not wait behind drained ones;
-//! - of each bucket, for steps that have begun, so that a step that has read can also write;
-//! - of each window, for attaching addresses that were just detached.
+//! - in each bucket and window, for urgent requests, so that the address of a failed node does not wait behind those
+//!   of drained nodes;
+//! - in each bucket, for steps that have begun, so that a step that has read can also write;
+//! - in each window, for attaching addresses that were just detached.
 //!
 //! If the provider asks one request to wait (429 with `Retry-After`), all requests under the same limits wait. A
 //! request that would have to wait for long is not sent at all. Its caller gets the time of its turn instead, because
@@ -84,7 +85,7 @@ const LEAVES_OF_BUCKET: [usize; RANKS] = [0, 3, 8, 13, 13];
 /// detached: each needs a read and a write, and would otherwise be on no VM until the next window.
 const LEAVES_OF_WINDOW: [usize; RANKS] = [0, 0, 5, 5, 14];
 
-/// The maximum pause after a 429. The provider may have meant only one kind of request.
+/// The maximum pause after a 429. It is short, because the provider may have meant only one kind of request.
 const REST_MAX: Duration = Duration::from_secs(60);
 
 /// The maximum time that a request waits for its turn.
@@ -99,13 +100,13 @@ pub enum Urgency {
     Detaching,
     /// It moves an address off a failed or deleted node.
     Urgent,
-    /// A listing or a poll of operations. Nothing else can proceed without it, and its result is current however late
-    /// it is sent.
+    /// A listing or a poll of operations. Nothing else can proceed without it. Its result is current even if the
+    /// request is sent late.
     Reading,
 }
 
-/// The tolerance added to each limit: the provider's clock may be coarser, and a request that was cancelled may still
-/// arrive.
+/// The tolerance by which each limit is stricter than the provider's: the provider's clock may be coarser, and a
+/// request that was cancelled may still arrive.
 const JITTER: Duration = Duration::from_millis(500);
 
 /// The priority of a request.
@@ -144,8 +145,8 @@ pub async fn with_haste<F: Future>(urgency: Urgency, future: F) -> F::Output {
     with_priority(Priority { urgency, has_begun: urgency == Urgency::Reading }, future).await
 }
 
-/// Like [`with_haste`], but the caller also says whether the step has begun, because another future may have sent its
-/// first requests.
+/// Like [`with_haste`], but the caller also says whether the step has begun, because another future may have sent the
+/// first requests of the step.
 pub async fn with_priority<F: Future>(priority: Priority, future: F) -> F::Output {
     PRIORITY.scope(Cell::new(priority), future).await
 }
@@ -186,8 +187,8 @@ struct Sent {
 }
 
 impl Sent {
-    /// Stops all requests under the same limits for `asked`. Somebody else uses the same account, because by the count
-    /// here there is room.
+    /// Stops all requests under the same limits for `asked`. The count here had room for the request, so somebody else
+    /// uses the same account.
     fn rest(&self, asked: Duration) {
         let (mut limits, until) = (self.budget.limits(), later(Instant::now(), asked));
         self.counted.iter().for_each(|at| limits[*at].rests_until = limits[*at].rests_until.max(Some(until)));
@@ -251,7 +252,7 @@ impl Budget {
             let now = Instant::now();
             let next = match self.try_take(request, priority, now) {
                 Ok(sent) => return Ok(sent),
-                // Another request was sent in its turn, so it takes the next one.
+                // Another request took this turn, so this request takes the next one.
                 Err(next) if has_queued => next,
                 Err(_) => self.turn(request, priority, now),
             };

@@ -18,7 +18,8 @@ pub enum DriverError {
     /// The address or the VM does not exist.
     #[error("not found: {0}")]
     NotFound(String),
-    /// Something else holds the address or is changing the address or the VM. Read again and decide again.
+    /// The state at the provider is not the one that the caller expected, or another change is in flight. Read again
+    /// and decide again.
     #[error("conflict: {0}")]
     Conflict(String),
     /// The provider rejected the call because of its rate limit. Nothing was changed. Try again after `retry_after`.
@@ -48,7 +49,7 @@ pub enum DriverError {
     Unavailable(String),
 }
 
-/// The error for detaching an address from a VM while another one holds it.
+/// The error for detaching an address from a VM while another VM holds the address.
 pub(crate) fn not_held_by(address: Address, vm: &VmId) -> DriverError {
     DriverError::Conflict(format!("{address} is attached to another VM, not to {vm}"))
 }

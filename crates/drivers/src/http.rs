@@ -1,7 +1,7 @@
 //! A client for JSON APIs over an [`HttpService`].
 //!
 //! In: the name, method, path and body of a call. Out: the parsed response, or a [`DriverError`] with the provider's
-//! message. It adds the token and percent-encodes every value in a path. It never retries.
+//! message. The client adds the token and percent-encodes every value in a path. It never retries.
 
 use std::fmt;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ pub(crate) fn quoted(value: &str) -> String {
     format!("{}{end}", start.escape_debug())
 }
 
-/// The reason why a value can't be one part of a path, if it can't.
+/// The reason why a value can't be one part of a path. `None` if it can.
 fn refusal(value: &str) -> Option<String> {
     matches!(value, "" | "." | "..")
         .then(|| format!("{value:?} can't be part of a path in the provider's API"))
@@ -276,7 +276,7 @@ pub fn unreadable(name: &str, why: &dyn std::fmt::Display) -> DriverError {
     DriverError::Unavailable(format!("{name}: unexpected response: {why}"))
 }
 
-/// The error for a new resource that the driver requested but can't read. Whatever the cause, it may exist.
+/// The error for a new resource that the driver requested but can't read. Whatever the cause, the resource may exist.
 pub fn unseen(what: &str, error: &DriverError) -> DriverError {
     DriverError::Unavailable(format!("{what} was requested and may exist, but can't be read: {error}"))
 }
@@ -288,7 +288,7 @@ impl Refused {
     }
 }
 
-/// The maximum wait that a provider can ask for. This is the only place that limits it.
+/// The maximum wait that a provider can ask for. Some callers shorten the wait further.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
 /// The wait that the `Retry-After` header of a response asks for.

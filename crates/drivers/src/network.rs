@@ -2,7 +2,7 @@
 //!
 //! In: the fence, which says whether a change may be sent now. Out: an [`HttpService`]. Reads and changes use separate
 //! connections. A connection for changes checks the fence before every write to its socket, which is the last possible
-//! moment: a process that was suspended at any point before, and resumes when another process leads, sends nothing. If
+//! moment. So a process that was suspended, and resumes after another process has become the leader, sends nothing. If
 //! the provider does not acknowledge what the socket has accepted, the kernel gives up after a bounded time, even if
 //! the process has ended.
 

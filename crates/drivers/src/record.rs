@@ -1,7 +1,8 @@
 //! The interface of all DNS drivers, and the mark that says who owns a record set.
 //!
-//! A driver reads and writes record sets. It never decides what is in them. It writes a set only if it has not changed
-//! since it was read: with a precondition if the provider has one, otherwise by reading again right before.
+//! A driver reads and writes record sets. It never decides what is in them. It writes a set only if the set has not
+//! changed since the read: it sends a precondition if the provider has one, and otherwise reads the set again right
+//! before the write.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ pub type Seconds = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// The result of an addition that overflows.
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Adds a duration to a time. If the result overflows, it is a century away, so a very long pause never becomes none.
+/// Adds a duration to a time. If the result overflows, it is a century away, so a very long pause stays long.
 pub fn later(at: Instant, by: Duration) -> Instant {
     at.checked_add(by).or_else(|| at.checked_add(CENTURY)).unwrap_or(at)
 }

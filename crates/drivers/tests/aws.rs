@@ -124,7 +124,7 @@ async fn only_describe_calls_and_dry_runs_are_reads() {
     }
 }
 
-/// Another test compares the policy in docs/policies/ with this list.
+/// Another test compares the policy in docs/policies/ with the calls that the driver lists.
 #[tokio::test(start_paused = true)]
 async fn the_driver_makes_exactly_the_calls_that_it_lists() {
     let (fake, driver, scope) = account();

@@ -121,7 +121,7 @@ fn pairs(text: &str, value: &str) -> Vec<String> {
     let pair = |pair: &str| {
         let (name, content) = pair.split_once('=').unwrap_or((pair, "no value"));
         let content = decoded(&content.replace('+', " "));
-        // Which page is read does not depend on the value.
+        // The page that a request reads does not depend on the value, so the shape does not contain it.
         let content = match name {
             "page" | "pageToken" => "any".to_owned(),
             _ => replaced(&content, value),

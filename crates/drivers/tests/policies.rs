@@ -50,7 +50,7 @@ fn the_aws_policy_grants_exactly_what_the_calls_need() {
     let granted: BTreeSet<String> = actions.map(|action| action.as_str().unwrap().to_owned()).collect();
     let addresses = drivers::aws::addresses::CALLS.iter().map(|call| format!("ec2:{call}"));
     let names = drivers::aws::records::CALLS.iter().map(|call| format!("route53:{call}"));
-    // New addresses are created with a tag.
+    // A new address gets its tag when it is created, which needs this permission.
     let needed = addresses.chain(names).chain(["ec2:CreateTags".to_owned()]);
     assert_eq!(granted, needed.collect());
 }

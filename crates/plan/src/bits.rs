@@ -1,5 +1,5 @@
-//! Sets of nodes, with one bit for each node. For 1,000 pools and 15,000 nodes they take 2 MB, however many nodes
-//! match.
+//! Sets of nodes, with one bit for each node. One set for each of 1,000 pools, with 15,000 nodes, takes 2 MB in all,
+//! however many nodes match.
 
 /// A set of node slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -32,11 +32,11 @@
 //!               otherwise                                        create: with a tag several at once, otherwise one
 //! ```
 //!
-//! Without a tag, the controller adopts an address only from the response to its request. It never takes an address for
-//! a new one that an object lists or that a person has disowned. So a person who finds an address in the report lists
-//! it or disowns it. If someone removes an address from the list that the controller created for the pool, the
-//! controller does not replace it before a person has decided. Otherwise a tool that resets the list again and again
-//! would buy a new address each time.
+//! Without a tag, the controller adopts an address only from the response to its request. An address that an object
+//! lists, or that a person has disowned, never counts as new. So a person who finds an address in the report lists it
+//! or disowns it. If someone removes a created address from the list, the controller does not replace it until a person
+//! lists, disowns or releases it. Otherwise a tool that resets the list again and again would buy a new address each
+//! time.
 //!
 //! There is a limit on created addresses in a cluster, see [`Room`]. It only stops new creations.
 
@@ -56,7 +56,7 @@ const AT_ONCE_MAX: usize = 10;
 /// The prefix of the tags of all addresses that a controller created, in this cluster or another one.
 pub const TAG_PREFIX: &str = "ip-address-controller-";
 
-/// The maximum number of addresses of no object that an entry without a tag can list.
+/// The maximum number of existing addresses that an entry can list in `before`.
 const BEFORE_MAX: usize = 1_000;
 
 /// What to do next for a pool, what to report, and whether and when to list its account first.
@@ -244,7 +244,7 @@ impl Case<'_> {
             return CreationDecision { lacking: Some(self.full()), ..finish };
         }
         if entry.tag.is_none() && entry.may_have_asked {
-            // It created none, so an address that appears from now on is not its result.
+            // The request created no address, so an address that appears from now on is not its result.
             return self.begin(account);
         }
         if let Some(pause) = world.avoid_creations.get(&pool.key).filter(|pause| now < pause.until) {

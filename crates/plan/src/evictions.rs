@@ -1,13 +1,13 @@
 //! Evictions of pods from nodes without an address: clients can't reach these pods at the workload's addresses.
 //!
-//! In: the world, and the verdicts of the plan so far. Out: at most one node for each pool from which to evict a pod,
+//! In: the world, and the verdicts of the plan so far. Out: for each pool, at most one node from which to evict a pod,
 //! and what to report. Nothing here evicts a pod.
 //!
 //! For each object with `policy.evictPods`, the first line that applies:
 //!
 //! ```text
 //! it is not active, or the breaker of its scope is tripped       nothing
-//! the state of an address of its kind is unknown                 nothing
+//! an object of its kind has an address in an unknown state       nothing
 //! one of its own addresses is moving or waiting                  nothing: the addresses come first
 //! ```
 //!

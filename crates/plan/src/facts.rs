@@ -144,7 +144,7 @@ pub struct LastReported {
 impl LastReported {
     /// Whether the answer of the cloud may be older than the status. An address that is free, and whose holder is dead,
     /// does not have to wait: attaching it to another VM takes it from no live node. An address that the cloud shows on
-    /// another VM may no longer be there.
+    /// another VM has to wait, because it may no longer be there.
     pub fn contradicts(&self, shown: &Holding) -> bool {
         match shown {
             Holding::By(vm) => *vm != self.vm,

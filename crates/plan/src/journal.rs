@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use crate::{Action, Address, Epoch, Journal, Move, PENDING, Pool, Timestamp, VmId};
 
-/// How many VMs the status remembers on which the ephemeral address was restored, for each address. While the cloud's
-/// listings may be stale, an address does not leave more VMs than that.
+/// For each address, the status remembers this many of the last VMs on which the controller restored an ephemeral
+/// address. While the cloud's listings may be stale, an address does not leave more VMs than that.
 const RETURNED_MAX: usize = 4;
 
 impl Pool {
@@ -87,8 +87,8 @@ impl Pool {
         }
     }
 
-    /// Remembers the VMs that have an ephemeral address again. At the end of a move, these are all VMs that are still
-    /// in its list.
+    /// Remembers the VMs that have an ephemeral address again: at the end of a move, all VMs that are still in its
+    /// `to_restore`.
     fn remember_returned(&mut self, address: Address, to_restore: BTreeSet<VmId>) {
         if to_restore.is_empty() {
             return;

@@ -59,8 +59,8 @@ pub enum Gained {
 }
 
 /// Whether a candidate with the lease duration `mine` may take the Lease now, and how it gets it. If the Lease was
-/// deleted, what the candidate saw before does not count: the Lease may have been renewed since. If its duration is
-/// shorter than `mine`, a person may have shortened it, and its holder does not know that. So the longer duration
+/// deleted, what the candidate saw before does not count: the Lease may have been renewed since. If the duration in the
+/// Lease is shorter than `mine`, a person may have shortened it without the holder's knowledge. So the longer duration
 /// counts.
 pub fn candidacy(lease: Option<Sighting<'_>>, me: &str, mine: Duration, now: Duration) -> Option<Gained> {
     let Some(Sighting { holder, is_released, lasts, since }) = lease else {
@@ -87,7 +87,7 @@ pub fn quarantine(gained: Gained, takeover: Duration) -> Duration {
 
 /// The epoch of a new leader: higher than all earlier ones.
 pub fn next_epoch(of_lease: Epoch, of_journals: Epoch) -> Epoch {
-    // A person may have written any number.
+    // A person may have written any number, so the sum must not overflow.
     Epoch(of_lease.max(of_journals).0.saturating_add(1))
 }
 

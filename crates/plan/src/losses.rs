@@ -11,11 +11,11 @@
 //! within about 60 s   at least 5 holders were lost, and more than 30 % of the scope's holders
 //! ```
 //!
-//! A loss counts while it lasts and for 60 s after it was lost, so that holders lost one after another add up even if
+//! A loss counts while it lasts, and for 60 s after it began, so that holders lost one after another add up even if
 //! each is replaced at once. While the state of the address is unknown, a loss lasts.
 //!
 //! The objects' statuses contain the times, so that the next leader decides the same. Kubernetes stores whole seconds,
-//! so times of losses are whole seconds from the start: writing and reading one never changes a decision. A loss
+//! so times of losses are whole seconds from the start: writing and reading a time never changes a decision. A loss
 //! without a stored time counts from now, which can only make the breaker trip earlier.
 
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ pub struct Tripped {
     pub until: Timestamp,
 }
 
-/// Since when the holder of an address is lost; none if it is not.
+/// When the holder of an address was lost; none if the holder is not lost.
 pub(crate) fn lost_since(
     world: &World,
     pool: &Pool,
@@ -68,7 +68,7 @@ pub(crate) fn lost_since(
     let remembered = world.losses.get(&address).copied();
     let lost_now = || Some(remembered.unwrap_or(whole_seconds(now)));
     match fact.map(|fact| &fact.holding) {
-        // Whether it still lasts is unknown.
+        // It is unknown whether a remembered loss has ended, so it lasts.
         None | Some(Holding::Unknown(_)) => remembered,
         Some(Holding::Missing) => lost_now(),
         Some(Holding::By(vm)) if vm == holder => match world.node_of(vm) {

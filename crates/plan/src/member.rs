@@ -1,4 +1,4 @@
-//! A pool in the world, with bitmaps of the nodes that match it. The bits are over the world's slots.
+//! A pool in the world, with bitmaps of the nodes that match it. Each bit stands for a slot of the world.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Member {
         self.matching.contains(slot).then_some(pods)
     }
 
-    /// Updates whether a node may get an address. For a node that holds none, the conditions are those of `standing`.
+    /// Updates whether a node may get an address if it holds none. The conditions are those of `Standing::Fit`.
     pub(crate) fn judge(&mut self, slot: usize, node: &Node) {
         let pool = &self.pool;
         let has_place = match pool.tenancy {

@@ -31,8 +31,9 @@
 //! ```
 //!
 //! A VM may have an ephemeral address that the controller has to remove before it can attach the address of a pool.
-//! Before it removes it, it writes that into the entry. Before it finishes or abandons the entry, it makes sure that
-//! each VM in that list has a public address: the address of the pool, another one, or a new ephemeral address:
+//! Before the removal, the controller writes the VM into a list in the entry. Before it finishes or abandons the entry,
+//! it makes sure that each VM in the list has a public address: the address of the pool, another one, or a new
+//! ephemeral address:
 //!
 //! ```text
 //! attach, and the entry says that the target had an     attach in its place; a voluntary move first restores the one
@@ -47,9 +48,9 @@
 //! Some clouds keep the PTR record of an address on the VM. The controller saves its name in the object's status before
 //! it detaches the address, so that it can restore the name on the next VM even after a crash.
 //!
-//! While a cloud may not show the last changes of an earlier leader yet, the controller does not trust it to finish or
-//! abandon two kinds of moves: those that the earlier leader started, because the address may be elsewhere, and those
-//! with a VM that had an ephemeral address.
+//! While a cloud may not show the last changes of an earlier leader yet, the controller finishes or abandons no move of
+//! two kinds: one that the earlier leader started and whose address the cloud shows on a VM, because the address may
+//! be elsewhere; and one with a VM that had an ephemeral address.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -122,7 +123,7 @@ pub(crate) fn next(
     around_ephemeral_addresses(world, pool, address, entry, fact, next)
 }
 
-/// The next step if no VM has an ephemeral address: the rows of the truth table from top to bottom.
+/// The next step without regard to ephemeral addresses: the rows of the truth table from top to bottom.
 #[expect(clippy::too_many_arguments, reason = "the arguments are the inputs of the truth table")]
 fn towards_target(
     world: &World,
@@ -151,7 +152,7 @@ fn towards_target(
         _ if entry.releases => NextAction::Abandon,
         (_, _, Some(to)) if is_doubtfully_there(entry, fact) => match is_avoided(world, &to.vm, now) {
             false => NextAction::Attach(to.clone()),
-            // The cloud reported it there before the move started, so it may well be there.
+            // The cloud reported the address on this VM before the move started, so it may well be there.
             true if entry.repeats_attach() => NextAction::Abandon,
             true => NextAction::Detach(to.vm.clone()),
         },
@@ -173,7 +174,7 @@ fn towards_target(
     }
 }
 
-/// The step that has to come before the next one, if a VM has or lost an ephemeral address, or a PTR name would be
+/// The step `next`, or one that has to come before it: if a VM has or lost an ephemeral address, or a PTR name would be
 /// lost.
 fn around_ephemeral_addresses(
     world: &World,
@@ -185,14 +186,15 @@ fn around_ephemeral_addresses(
 ) -> NextAction {
     let lacks = |vm: &&VmId| !world.holds_any(vm) && !world.has_ephemeral.contains(*vm);
     let is_late = world.may_be_late(pool.scope.provider, Some(fact.as_of));
-    // A move of this leader started where status and cloud agreed, and the driver remembers the calls since then.
+    // Only for moves of an earlier leader: a move of this leader started where status and cloud agreed, and the driver
+    // remembers the calls since then.
     let is_told_where = world.inherited.contains(&address) && matches!(fact.holding, Holding::By(_));
     let ptr = world.ptrs.get(&address).filter(|name| pool.ptrs.get(&address) != Some(*name));
     let lacking_source = || entry.to_restore.iter().filter(|vm| entry.from.as_ref() == Some(vm)).find(lacks);
     match next {
         NextAction::Attach(to) if entry.to_restore.contains(&to.vm) => match lacking_source() {
-            // This controller may run on one of the two nodes. Then a replica on the other node has to be able to take
-            // over.
+            // `Replace` cuts the target off for a moment. If this controller runs there, a replica on the source must
+            // be able to take over first.
             Some(vm) if !is_holder_lost(world, entry) => NextAction::Restore(vm.clone()),
             _ => NextAction::Replace(to),
         },
@@ -242,8 +244,8 @@ pub(crate) fn is_urgent(world: &World, entry: &Move, fact: Option<&Fact>) -> boo
     is_holder_lost(world, entry) || is_under_way
 }
 
-/// Until when the rate limit delays a move, and whether the move is urgent. A move that has become urgent ignores the
-/// delay from before.
+/// The end of a move's delay by the rate limit, and whether the move is urgent. A move that has become urgent ignores
+/// an earlier delay.
 fn turn(world: &World, pool: &Pool, address: Address, entry: &Move, now: Timestamp) -> Option<Turn> {
     let turn = world.turns.get(&address).filter(|turn| now < turn.at)?;
     let is_urgent = is_urgent(world, entry, world.fact(&pool.scope, address));
@@ -265,8 +267,8 @@ pub(crate) fn detached_for_moves(world: &World) -> BTreeMap<Scope, usize> {
         let is_in_the_air = |(address, entry): &(&Address, &Move)| {
             let was_served = match entry.from {
                 Some(_) => !is_holder_lost(world, entry),
-                // A VM had the address before this move, perhaps until a move whose target refused the
-                // address.
+                // If a VM held the address before, an earlier move may have detached it for a target that then
+                // refused it.
                 None => pool.last_holders.contains_key(address),
             };
             entry.to.is_some() && was_served && !is_on_a_machine(**address)

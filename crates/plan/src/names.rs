@@ -136,7 +136,7 @@ impl fmt::Display for Scope {
 /// age.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolKey {
-    /// `NetIPAllocation` or `FloatingIPPool`.
+    /// `NetIPAllocation`, `FloatingIPPool` or `NodeDNSRecordSet`.
     pub kind: &'static str,
     /// The namespace; empty for cluster-scoped objects.
     pub namespace: Arc<str>,

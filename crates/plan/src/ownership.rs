@@ -12,7 +12,7 @@ use crate::{Address, Journal, Pool};
 pub(crate) struct Ownership {
     /// The positions of the pools, ordered by age and name. The rank of a pool is its index in this list.
     pub(crate) order: Vec<usize>,
-    /// For each address that several pools list: the rank of the pool that owns it.
+    /// For each address that several pools name: the rank of the pool that owns it.
     contested: BTreeMap<Address, usize>,
     /// All addresses that a pool lists or has an unfinished move of, sorted.
     owned: Vec<Address>,
@@ -21,8 +21,9 @@ pub(crate) struct Ownership {
 }
 
 impl Ownership {
-    /// The owner is an object whose journal names the address. If there is none, it is an object that lists it. Among
-    /// several, it is the oldest one, and among those of the same age the first by kind, namespace and name.
+    /// The owner of an address is an object whose journal names it. If no journal names it, the owner is an object that
+    /// lists it. Among several objects, the oldest one owns it, and among those of the same age the first by kind,
+    /// namespace and name.
     pub(crate) fn new<'a>(pools: impl Iterator<Item = &'a Pool>) -> Self {
         let pools: Vec<&Pool> = pools.collect();
         let mut order: Vec<usize> = (0..pools.len()).collect();

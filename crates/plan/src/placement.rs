@@ -24,8 +24,8 @@ pub(crate) struct Group {
     pub(crate) zones: Option<BTreeMap<Option<Arc<str>>, usize>>,
 }
 
-/// The slot of the node for each seeker. Seekers are given by their group, in order of urgency. Busy nodes get no
-/// address.
+/// The slot of the node for each seeker: an address that needs a node. `seekers` has the group of each, in order of
+/// urgency. Busy nodes get no address.
 pub(crate) fn place(
     world: &World,
     mut groups: Vec<Group>,

@@ -13,8 +13,8 @@
 //! it is beyond the desired number                         leave it                         Disabled
 //!   it is free, policy.releaseCreated says so, and the
 //!   provider shows the object's mark                      release it                       Releasing
-//!   the same, but the provider does not show the mark
-//!   of an address that is created by the status           leave it, and report it          Unmarked
+//!   the same, created by the controller according to the
+//!   status, but the provider does not show the mark       leave it, and report it          Unmarked
 //! its state is unknown                                    change nothing                   Unknown
 //! the cloud does not know the address                     report it                        Missing
 //! its object is being deleted:
@@ -36,8 +36,8 @@
 //! Authority: a VM is ours if it backs a node, or if the object's status says that it held the address last.
 //!
 //! A node is **free** when its VM holds no address, no move targets or leaves it, no cloud operation on it is in
-//! flight, and no object that can't be decoded contains its VM. While the state of an address without a move is
-//! unknown, it might be on any node of its scope, so none of these nodes is free.
+//! flight, its VM refused no address recently, and no object that can't be decoded contains its VM. While the state of
+//! an address without a move is unknown, it might be on any node of its scope, so none of these nodes is free.
 //!
 //! Order: a free address goes before one that a VM holds, because its move breaks no connection. An address of a dead
 //! holder goes before one of a live holder, one of an older object before one of a younger object. Then the order in
@@ -120,7 +120,7 @@ struct Planner<'a> {
     /// For each kind of object, the nodes that should have a mark, in the order in which the planner found them.
     marked: BTreeMap<&'static str, Vec<(usize, Mark)>>,
     tally: Tally,
-    /// For each scope, until when its last urgent move waits for the rate limit.
+    /// For each scope, the latest time until which the rate limit delays an urgent move.
     urgent_turns: BTreeMap<Scope, Timestamp>,
     /// For each scope, how many addresses are detached because of moves that can wait.
     detached_for_moves: BTreeMap<Scope, usize>,
@@ -129,7 +129,7 @@ struct Planner<'a> {
     /// How many addresses may still be created, if there is a limit.
     room: Option<creation::Room>,
     journalled: Vec<Step>,
-    /// New moves without a new node.
+    /// New moves that need no other node: releases, detaches and repeated attaches.
     begun: Vec<Step>,
     seekers: Vec<Seeker<'a>>,
     progress: Vec<Progress>,
@@ -280,7 +280,7 @@ impl<'a> Planner<'a> {
         self.begun.push(step(pool, address, false, Action::Begin(Move { releases, ..entry })));
     }
 
-    /// Until when a failed attach is not repeated, because of the backoff of the address or of the VM.
+    /// The later end of the backoffs of the address and the VM, before which a failed attach is not repeated.
     fn rests(&self, address: Address, vm: &VmId) -> Option<Timestamp> {
         let of_address = self.world.avoid_addresses.get(&address).map(|pause| pause.until);
         let of_machine = self.world.avoid_machines.get(vm).copied();
@@ -320,7 +320,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The verdict for an address whose object is being deleted, given its holder and the node of that.
+    /// The verdict for an address whose object is being deleted, given its holder and the holder's node.
     fn let_go(&mut self, pool: &Pool, address: Address, vm: &VmId, slot: Option<usize>) -> Verdict {
         let is_ours = slot.is_some() || pool.last_holders.get(&address) == Some(vm);
         if is_ours && pool.policy.detaches_on_delete {
@@ -356,8 +356,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Marks the holder of an address that has to leave, for kinds of objects whose mark says which node holds an
-    /// address now.
+    /// Marks the holder of an address that has to leave, if a mark says which node holds an address now: only with
+    /// `Tenancy::UntilDrained`.
     fn mark_leaving(&mut self, pool: &Pool, address: Address, fact: &Fact) {
         let Some(vm) = fact.holder().filter(|_| pool.tenancy == Tenancy::UntilDrained) else { return };
         let Some((slot, (name, _))) =
@@ -447,20 +447,20 @@ impl<'a> Planner<'a> {
     /// Whether the controller may detach a working address to move it. If so, the address counts as detached from now
     /// on.
     fn may_take_off(&mut self, scope: &Scope) -> bool {
-        // Some clouds limit detaching and attaching separately. Then the address would be detached until the urgent
-        // ones are attached.
+        // Some clouds have separate rate limits for detach and attach. There the address would stay detached until the
+        // urgent ones are attached.
         if let Some(turn) = self.urgent_turns.get(scope).copied() {
             self.ask_again(Some(turn));
             return false;
         }
         let detached_for_moves = self.detached_for_moves.entry(scope.clone()).or_default();
-        // When one of them is attached, that is an event, which leads to another plan.
+        // When one of the detached addresses is attached, that event leads to another plan.
         let may = *detached_for_moves < moves::DETACHED_MAX;
         *detached_for_moves += usize::from(may);
         may
     }
 
-    /// The verdict for an address of its owner; none if it needs another node.
+    /// The verdict for an address that this pool owns; none if the address needs a node.
     fn judge(
         &mut self,
         rank: usize,
@@ -520,7 +520,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The verdict for an address that stays on its VM. Repeats the attach if it may not be there.
+    /// The verdict for an address that stays on its VM. Repeats the attach if the address may not be there.
     fn stay(&mut self, pool: &Pool, address: Address, fact: &Fact, slot: usize, node: &NodeName) -> Verdict {
         if let Some(vm) = fact.holder().filter(|_| is_doubted(pool, address, fact)) {
             if let Some(until) = self.rests(address, vm) {
@@ -617,8 +617,8 @@ impl<'a> Planner<'a> {
         self.plan
     }
 
-    /// Whether a step of an unfinished move can't detach an address: it attaches a free address, or only changes the
-    /// journal.
+    /// Whether a tripped breaker allows a step of an unfinished move: it attaches a free address, or claims or finishes
+    /// the journal entry.
     fn takes_nothing(&self, step: &Step) -> bool {
         match &step.action {
             Action::Claim | Action::Finish => true,
@@ -679,8 +679,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Holds back steps that depend on objects which the controller can't read, or whose watch has been silent. The
-    /// latter wait for a list.
+    /// Holds back steps that depend on objects which the controller can't read, or whose watch has been silent. In the
+    /// second case the steps wait for a list.
     fn hold_back_what_is_outdated(&mut self) {
         let World { silent, unread, .. } = *self.world;
         if unread.has(Kind::Pools) {
@@ -731,7 +731,7 @@ impl<'a> Planner<'a> {
     fn outdated_kinds(&self, step: &Step) -> (Kinds, Kinds) {
         let needed = self.depends_on(step);
         let silent = match step.action {
-            // The write of the journal fails if the object has changed.
+            // A silent watch of pools does no harm: the write of the journal fails if the object has changed.
             Action::Begin(_) => self.world.silent.without(Kind::Pools),
             // If the move was abandoned by mistake, a later plan starts it again.
             Action::Abandon => Kinds::default(),
@@ -740,8 +740,8 @@ impl<'a> Planner<'a> {
         (needed.and(silent), needed.and(self.world.unread))
     }
 
-    /// The kinds of objects that must be up to date for a step. Only steps that start or abandon a move, take an address
-    /// from the VM that holds it, or release it depend on any.
+    /// The kinds of objects that must be up to date for a step. None, unless the step starts or abandons a move, takes
+    /// an address from the VM that holds it, or releases it.
     fn depends_on(&self, step: &Step) -> Kinds {
         let Some(pool) = self.world.pool(&step.pool) else { return Kinds::default() };
         let fact = self.world.fact(&step.scope, step.address);
@@ -1012,8 +1012,8 @@ fn ephemeral_replaced_on(pool: &Pool, address: Address) -> Option<&VmId> {
     pool.last_holders.get(&address).filter(|_| pool.replaced_ephemeral.contains(&address))
 }
 
-/// Which VM of a move had an ephemeral address before it had this address: the source, or, without a source, a target
-/// that it returns to.
+/// The VM of a move whose ephemeral address was replaced with this address: the source or, without a source, a target
+/// to which the address returns.
 fn to_restore(pool: &Pool, address: Address, from: Option<&VmId>, to: Option<&Target>) -> BTreeSet<VmId> {
     let end = from.or_else(|| to.map(|to| &to.vm));
     end.filter(|vm| ephemeral_replaced_on(pool, address) == Some(*vm)).into_iter().cloned().collect()

@@ -21,7 +21,7 @@ pub struct Pool {
     pub scope: Scope,
     /// Its addresses, in the user's order.
     pub addresses: Vec<Address>,
-    /// How many of them should be on nodes. The addresses after that many are disabled.
+    /// How many of its addresses should be on nodes. Addresses beyond that number are disabled.
     pub desired: usize,
     /// Addresses that the controller created for this object, but that its spec does not list yet. The
     /// controller uses an address only once the spec lists it.
@@ -60,7 +60,7 @@ pub struct Pool {
     pub ptrs: BTreeMap<Address, Arc<str>>,
     /// When an address was last assigned, according to the object's status.
     pub last_assignment: Option<Timestamp>,
-    /// Since when addresses are moving, according to the object's status.
+    /// When the unfinished move of each address started, according to the object's status.
     pub moving_since: BTreeMap<Address, Timestamp>,
     /// The DNS name that it publishes.
     pub publication: Option<Publication>,

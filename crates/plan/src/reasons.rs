@@ -449,8 +449,8 @@ mod tests {
         check("troubleshooting.md", "Events", &rows);
     }
 
-    /// The rows of a NetIPAllocation's reasons with this condition. The text of a reason that only other kinds have names
-    /// those kinds.
+    /// The rows of a NetIPAllocation's reasons with this condition. If only other kinds have a reason, its text names
+    /// these kinds.
     fn rows_for_runbook(condition: ConditionType) -> String {
         let mut rows = String::from("| reason | meaning | what to do |\n|---|---|---|\n");
         for reason in Reason::ALL {
@@ -460,7 +460,7 @@ mod tests {
             if row.condition != condition || !row.is_in_status || is_of_other_kinds {
                 continue;
             }
-            // Links are relative to the folder above.
+            // The links in the list are relative to `docs`, the folder above the runbooks.
             let remedy = row.remedy.replace("](#", "](../troubleshooting.md#");
             let remedy = remedy.replace("](guides/", "](../guides/").replace("](runbooks/", "](");
             writeln!(rows, "| `{}` | {} | {remedy} |", reason.name(), row.meaning).unwrap();

@@ -1,8 +1,9 @@
 //! DNS names that follow addresses.
 //!
 //! In: which addresses are on nodes that should have them, and what is known about each set of records. Out: sets to
-//! read or write, and what to report about each. The controller never changes a set that it did not create, never
-//! removes the last addresses of a set while its object is not being deleted, and changes nothing that is unknown.
+//! read or write, and what to report about each. The controller never changes a set with the mark of another controller
+//! and, without `adopt`, no unmarked set with values of others. It never removes the last addresses of a set while its
+//! object is not being deleted, and changes nothing that is unknown.
 //!
 //! For each set of records of an object, the first line that applies:
 //!
@@ -64,7 +65,7 @@ struct Wanted {
     own: BTreeSet<Address>,
     /// When the first of the kept addresses has to leave.
     until: Option<Timestamp>,
-    /// Since when addresses have been without a match.
+    /// When each address without a match lost it.
     unmatched: BTreeMap<Address, Timestamp>,
 }
 
@@ -226,7 +227,7 @@ fn write(
     let mut needed = pool.depends_on(false).with(Kind::Names);
     let is_removed = !old.values.is_subset(&new.values);
     if is_removed && publication.source == Source::Addresses {
-        // Another object may own the address no longer, so that this object should keep it.
+        // Perhaps no other object owns the address any more. Then this object should keep it.
         needed = needed.with(Kind::Pools);
     }
     let unread = needed.and(world.unread);
@@ -273,7 +274,7 @@ fn of_addresses(
 ) -> Wanted {
     let mut wanted = Wanted { own: pool.addresses.iter().copied().collect(), ..Wanted::default() };
     let ttl = publication.ttl.map_or(WHILE_MOVING_DEFAULT, |seconds| Duration::from_secs(seconds.into()));
-    // Removing it from the set also takes a moment.
+    // Less than the TTL, because the removal of the address from the set takes a moment too.
     let while_moving = ttl.saturating_mul(9) / 10;
     for (address, verdict) in plan.verdicts.get(&pool.key).into_iter().flatten() {
         let is_going = |verdict: &Verdict| match verdict {
@@ -306,8 +307,8 @@ fn of_addresses(
                 wanted.unmatched.insert(*address, since);
                 wanted.keep(*address, since, UNMATCHED_STAYS.min(ttl / 2), now);
             }
-            // The DNS name does not contain these. `Moving` comes here without a target, and the other verdicts of the
-            // first arms only with a deliberate defect.
+            // The DNS name does not contain these addresses. `Moving` gets here only without a target, `Unknown` and
+            // `WouldStep` only with a deliberate defect, and `Queued` never.
             Verdict::Moving(_)
             | Verdict::Queued(_)
             | Verdict::Unknown(_)

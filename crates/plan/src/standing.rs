@@ -4,7 +4,7 @@
 //! it keeps an address it has, and gets no new one. `leaves`: it has to give up an address it has. Nothing here moves
 //! an address.
 //!
-//! A node that the pool's selectors do not match, or that no longer exists, leaves.
+//! A Ready node that the pool's selectors do not match leaves, and so does a node that no longer exists.
 //!
 //! ```text
 //! UntilDrained (NetIPAllocation)                       UntilDisplaced (FloatingIPPool)

@@ -39,9 +39,9 @@ pub struct Plan {
     pub unsettled: BTreeSet<Scope>,
     /// Kinds of objects to list again: their watch has been silent, and something waits for the list.
     pub relist: Kinds,
-    /// Pools with a step or a count of pods that waits for a list.
+    /// Pools with a step that waits for a list, or with pods that are not counted yet. Their status waits, too.
     pub awaits_list: BTreeSet<PoolKey>,
-    /// VMs whose state shows whether a holder is lost or only its VM is stopped.
+    /// VMs to ask the cloud about: their state shows whether the holder is lost, or only stopped.
     pub ask_machines: BTreeMap<Scope, BTreeSet<VmId>>,
     /// Breakers that are tripped.
     pub tripped: BTreeMap<Scope, Tripped>,
@@ -52,8 +52,8 @@ pub struct Plan {
     pub marks: Marks,
     /// Sets of records to read or write, each at most once.
     pub records: Vec<RecordStep>,
-    /// Since when published addresses have been on no matching node. The controller copies these times into the next
-    /// `World`.
+    /// When each published address without a matching node lost its match. The controller copies these times into the
+    /// next `World`.
     pub unmatched: BTreeMap<Address, Timestamp>,
     /// Verdicts about the DNS names of pools.
     pub published: BTreeMap<PoolKey, Vec<(RecordName, Published)>>,
@@ -113,7 +113,7 @@ pub enum Action {
     NoteEphemeral,
     /// Save the name in the PTR record of the address in the object's status, so that the controller can restore it.
     KeepPtr(Arc<str>),
-    /// Attach the address to a VM, unless that has an ephemeral address.
+    /// Attach the address to a VM, unless the VM has an ephemeral address.
     Attach(Target),
     /// Attach the address to a VM in place of its ephemeral address.
     Replace(Target),

@@ -217,7 +217,7 @@ pub enum Published {
     NotOurs(BTreeSet<Address>),
     /// The records have the owner mark of another controller, with this owner ID.
     OwnedByOther(Arc<str>),
-    /// No address should be in it, so it keeps its previous values, which are these.
+    /// No address should be in it. The controller does not remove its last values, which are these.
     LastKept(BTreeSet<Address>),
     /// No address should be in it, and none is.
     Nothing,
@@ -298,7 +298,7 @@ pub enum Lacking {
     WouldCreate(usize),
     /// A request to create an address got no answer, and may have created one of these.
     Ambiguous(BTreeSet<Address>),
-    /// There are no tags, and the account has this many addresses of no object: more than a journal entry can list.
+    /// There are no tags, and the account has this many addresses that no object lists: too many for a journal entry.
     TooMany(usize),
     /// The controller created these for the pool earlier, and no object lists them any more.
     Unlisted(BTreeSet<Address>),

@@ -49,12 +49,12 @@
 //! claim is deleted, which may be before the machines are deleted that use it. So the controller compares a new VIP
 //! with those of all Clusters.
 //!
-//! A Cluster with an endpoint keeps a claim that waits. A Cluster that was moved between management clusters looks like
-//! this until the provider has seen its claim there, and the endpoint may be the address of that claim.
+//! A Cluster with an endpoint keeps a claim that waits. After a move to another management cluster, the claim waits
+//! until the IPAM provider there has seen it, and the endpoint may be the address of the claim.
 //!
 //! A pool has room if it has more free addresses than are reserved: by claims that wait in it, and by Clusters that
-//! came first in this reconciliation. So waiting Clusters do not all go for one address. Each that misses it would lose
-//! the time that its pool takes to release a claim.
+//! came first in this reconciliation. Otherwise many waiting Clusters would delete their claims for one free address,
+//! and all but one would lose the time of that deletion.
 //!
 //! A pool matches by its class and role, and by its namespace if it has one. Pools with a higher priority come first,
 //! then the name decides.
@@ -83,7 +83,7 @@ pub enum Step {
     Create(PoolRef),
     /// Delete the claim, if it has not changed since it was read.
     Delete,
-    /// Write this VIP on the Cluster, if that has not changed since it was read.
+    /// Write this VIP on the Cluster, if the Cluster has not changed since it was read.
     Write {
         /// The VIP.
         vip: Arc<str>,
@@ -378,8 +378,8 @@ fn decide(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
         pools.iter().find(|(name, pool)| is_it(name, pool)).map(|(name, _)| (*name).clone())
     };
     let has_room = find(&|name, pool| world.has_room(name, pool));
-    // A Cluster without a claim loses nothing by one: the status of a pool lags, and others may get an address
-    // elsewhere.
+    // A Cluster without a claim loses nothing if it creates one: the pool may have more free addresses than its status
+    // shows, and other Clusters may get an address elsewhere.
     let has_any = || find(&|_, pool| !pool.is_full());
     let no_pool = |claimed_from| Verdict::NoPool { class: Arc::clone(class), claimed_from };
     let exhausted = || Verdict::Exhausted(pools.iter().map(|(name, _)| (*name).clone()).collect());
@@ -406,7 +406,7 @@ fn decide(world: &World, key: &Key, cluster: &Cluster, role: Role) -> Decision {
             }
             let is_lost = !pools.iter().any(|(name, pool)| **name == claim.pool && !pool.is_full());
             match has_room {
-                // The IPAM provider assigns an address soon, or has, and the watch does not show it yet.
+                // The IPAM provider assigns an address soon, or has assigned one that the watch does not show yet.
                 _ if claim.address.is_some() || !is_lost => Decision::without_action(allocating),
                 to @ Some(_) => {
                     Decision::take(Step::Delete, Verdict::Releasing { from: claim.pool.clone(), to })

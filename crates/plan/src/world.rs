@@ -56,8 +56,8 @@ pub struct World {
     pub losses: BTreeMap<Address, Timestamp>,
     /// Clouds that move an address from VM to VM with one call.
     pub moves_in_one_call: BTreeSet<Provider>,
-    /// Clouds whose listings up to this time may be older than the last change of an earlier leader. [`PENDING`]: every
-    /// listing may be.
+    /// Clouds whose listings up to this time may be older than the last change of an earlier leader. With [`PENDING`],
+    /// every listing may be older.
     pub stale_until: BTreeMap<Provider, Tick>,
     /// Addresses whose unfinished move an earlier leader started.
     pub inherited: BTreeSet<Address>,
@@ -73,8 +73,8 @@ pub struct World {
     pub avoid_machines: BTreeMap<VmId, Timestamp>,
     /// Addresses whose last change failed, and their backoff.
     pub avoid_addresses: BTreeMap<Address, Pause>,
-    /// Addresses with a move in flight whose next call the controller's own rate limit delays, and until what
-    /// time. This is not a failure.
+    /// Addresses in a move, if the controller's own rate limit delays the next call, and the end of the delay. A delay
+    /// is not a failure.
     pub turns: BTreeMap<Address, Turn>,
     /// Pools whose last creation failed, and their backoff.
     pub avoid_creations: BTreeMap<PoolKey, Pause>,
@@ -84,7 +84,7 @@ pub struct World {
     pub records: BTreeMap<RecordName, RecordFact>,
     /// Sets of records that could not be read or written, and their backoff.
     pub avoid_records: BTreeMap<RecordName, Pause>,
-    /// Since when published addresses are on no matching node: see `records`.
+    /// When each published address without a matching node lost its match: see `records`.
     pub unmatched: BTreeMap<Address, Timestamp>,
     /// The owner ID in this controller's mark on records; none while it is not known yet.
     pub dns_owner: Option<Arc<str>>,

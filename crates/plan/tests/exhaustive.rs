@@ -1,9 +1,9 @@
 //! Compares the planner with brute force on every small world: it places as many addresses as possible, and moves no
 //! more than needed.
 //!
-//! Every world, up to renaming, of owner × eligibility × holder with at most 5 addresses, 5 nodes and 2 pools, for both
-//! kinds of tenancy of each pool. The kind of a node says which pools may place an address on it, and what it holds.
-//! Two worlds are the same if they have the same number of nodes of each kind, and of free addresses of each owner.
+//! The test tries every world with at most 5 addresses, 5 nodes and 2 pools, for both kinds of tenancy of each pool.
+//! The kind of a node says which pools may place an address on it, and what it holds. Two worlds are the same if they
+//! have the same number of nodes of each kind, and of free addresses of each owner.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 use std::time::Duration;
@@ -19,7 +19,7 @@ const ADDRESSES_MAX: usize = 5;
 /// What distinguishes a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
-    /// It holds no address. Which pools may place an address on it.
+    /// It holds no address. For each pool, whether the pool may place an address on it.
     Idle([bool; 2]),
     /// It holds an address of this pool. Whether the address stays, and whether the other pool matches the node.
     Holds { owner: usize, stays: Stays, other: bool },

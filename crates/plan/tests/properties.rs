@@ -207,13 +207,13 @@ fn build(facts: &Facts, backwards: bool) -> World {
             world.set_pool(pool.clone());
         }
         set_holdings(&mut world, &facts.holdings);
-        // A node that had another VM before leaves nothing behind,
+        // The VM that a node had before leaves no trace.
         for (at, (name, node)) in facts.nodes.iter().enumerate() {
             let machine = Some((scope(0), vm((at as u64 + 3) % 8)));
             let readiness = Readiness::NotReadySince(start());
             world.set_node(name, Node { machine, readiness, ..node.clone() });
         }
-        // nor does a node that was deleted.
+        // A deleted node leaves no trace.
         let passer_by = NodeName::from("n-passer-by");
         world.set_node(&passer_by, Node { machine: None, ..example_node() });
         world.remove_node(&passer_by);
@@ -238,7 +238,7 @@ fn build(facts: &Facts, backwards: bool) -> World {
 fn set_holdings(world: &mut World, holdings: &BTreeMap<Address, Fact>) {
     for (address, fact) in holdings {
         for account in [0, 1] {
-            // A removed fact leaves nothing behind either.
+            // A removed fact leaves no trace.
             world.set_fact(
                 &scope(account),
                 self::address(200),

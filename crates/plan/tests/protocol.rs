@@ -26,7 +26,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 /// The lease duration in seconds.
 const LEASE: u8 = 2;
 
-/// D, in seconds. It must be longer than the margin of a leader, otherwise waiting for it would have no effect.
+/// D, in seconds. It must be longer than the margin of a leader, otherwise the wait for D would have no effect.
 const TAKEOVER: u8 = 2;
 
 /// How many processes run at a time. A process that crashed comes back with a new identity.
@@ -138,7 +138,7 @@ struct Mind {
     in_flight: Vec<Option<Option<u8>>>,
 }
 
-/// What a leader knows about an address, and whether it listed it after its entry was written.
+/// What a leader knows about an address, and whether it listed the address after the journal entry was written.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 struct Known {
     holding: Option<Option<u8>>,

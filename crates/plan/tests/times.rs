@@ -44,8 +44,8 @@ fn durations() -> impl Strategy<Value = Duration> {
 #[derive(Clone, Debug)]
 struct Times {
     now: Timestamp,
-    /// Since when a node is NotReady, the last assignment, the start of a move, a lost match, a confirmation, and a
-    /// loss.
+    /// When a node became NotReady, an address was assigned, a move started, an address lost its match, a person
+    /// confirmed losses, and a holder was lost.
     past: [Timestamp; 6],
     grace: Duration,
     cool_off: Duration,

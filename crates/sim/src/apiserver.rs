@@ -189,7 +189,7 @@ struct Definition {
 enum Presence {
     #[default]
     Installed,
-    /// The CRD was deleted. It is removed with the last of its objects.
+    /// The CRD is being deleted. It is gone as soon as its last object is gone.
     Terminating,
     Absent,
 }
@@ -380,7 +380,8 @@ impl ApiServer {
         (store.events[first..].iter().any(|event| plurals.contains(&event.plural)), store.version)
     }
 
-    /// The time since which an object of this kind has met the predicate without interruption.
+    /// When an object of this kind began to meet the predicate that it still meets. The earliest time, if several
+    /// objects meet it.
     pub fn holds_since(&self, plural: &str, holds: impl Fn(&Value) -> bool) -> Option<Timestamp> {
         let store = self.lock();
         let of_kind = |event: &&Event| event.plural == plural && event.what != "DELETED";
@@ -498,8 +499,9 @@ pub fn expired() -> Value {
 }
 
 /// The bookmark event: the watch has received all events up to this version. A real apiserver sends it to clients that
-/// request bookmarks, about every minute and two seconds before a watch ends, but only if the version is later than the
-/// one that the watch started from. A real bookmark also has the required fields of its kind, all of them empty.
+/// request bookmarks: about every minute, and also two seconds before a watch ends. It sends none if the version is not
+/// later than the one that the watch started from. A real bookmark also has the required fields of its kind, all of
+/// them empty.
 pub fn bookmark(kind: Kind, version: u64) -> Value {
     let metadata = json!({"resourceVersion": version.to_string()});
     let object = json!({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata});
@@ -517,7 +519,8 @@ fn conflict(target: &Target) -> Refused {
     (StatusCode::CONFLICT, "Conflict", message)
 }
 
-/// Whether a request is a merge patch. The simulated apiserver accepts no other: merging an apply patch would be wrong.
+/// Whether a request is a merge patch. The simulated apiserver accepts no other patch: it can't merge an apply patch
+/// correctly.
 fn is_merge_patch(request: &Request<Bytes>) -> bool {
     let content = request.headers().get(CONTENT_TYPE).and_then(|content| content.to_str().ok());
     content.is_some_and(|content| content.split(';').next() == Some("application/merge-patch+json"))
@@ -853,7 +856,8 @@ fn check_finalizers(present: &Value, changed: &Value) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Restores the fields that a client can't change: identity, times, and the status outside the status subresource.
+/// Restores the fields that a client can't change: identity, times and versions, and the status if the request is not
+/// for the status subresource.
 fn keep_system_fields(object: &mut Value, present: &Value, target: &Target) {
     for field in ["uid", "creationTimestamp", "deletionTimestamp", "generation", "resourceVersion"] {
         match present["metadata"].get(field) {

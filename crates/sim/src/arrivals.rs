@@ -26,13 +26,14 @@ pub struct Arrivals {
 pub(crate) struct Recorded {
     pub(crate) sent: u64,
     pub(crate) landed: Vec<Landed>,
-    /// When the last listing of addresses arrived whose response has reached its process.
+    /// When each process's last listing of addresses arrived at a cloud. Only listings whose response has reached the
+    /// process count.
     pub(crate) read: BTreeMap<(u64, Cloud), Timestamp>,
     /// Processes whose last listing was forbidden (403), so that they read each VM separately.
     pub(crate) denied: BTreeSet<(u64, Cloud)>,
-    /// When the last change of a subject arrived, if it failed or its response was lost.
+    /// When a process's last change of a subject failed, or its response was lost.
     pub(crate) failed: BTreeMap<(u64, String), Timestamp>,
-    /// When an event last changed something.
+    /// When an event last changed a node, an address, the objects or the pool's DNS name.
     pub(crate) changed_at: BTreeMap<String, Duration>,
     /// Addresses whose loss is not a violation. Either a VM outside the cluster got the address after the
     /// controller had last read the cloud. Or a change arrived later than `TAKEOVER` (D) at a cloud without
@@ -67,7 +68,7 @@ pub struct Request {
     /// Whether it arrives after D.
     pub is_overdue: bool,
     pub(crate) number: u64,
-    /// When the last listing arrived whose response the sender had received.
+    /// Arrival time of the latest listing whose response the sender had received.
     pub(crate) read: Option<Timestamp>,
 }
 
@@ -120,7 +121,7 @@ impl Request {
     }
 
     /// What the request changes: an address if it names one, otherwise its path. None for the creation of an address:
-    /// it has no name yet, and several creations may be in flight.
+    /// the address has no name yet, and several creations may be in flight.
     pub(crate) fn subject(&self) -> Option<String> {
         if self.path.ends_with("/reserved_ips") {
             return None;
@@ -133,7 +134,7 @@ impl Request {
         of_body.or_else(|| of_path.map(ToOwned::to_owned)).or_else(|| Some(self.path.clone()))
     }
 
-    /// The VM that it attaches an address to, by the cloud's name.
+    /// The VM that the request attaches an address to, by its name at the cloud.
     fn target(&self) -> Option<String> {
         let body = serde_json::from_str::<Value>(&self.body).unwrap_or_default();
         match self.path.split('/').collect::<Vec<_>>().as_slice() {
@@ -149,7 +150,8 @@ impl Request {
         }
     }
 
-    /// Whether a journal entry covers it. An attach must match in address and target VM, other changes in one of them.
+    /// Whether a journal entry covers the request. An attach must match the entry's address and target VM. Any other
+    /// change must match the entry's address or one of its VMs, and a creation the kind `Create`.
     pub(crate) fn is_told_by(&self, entry: &Value) -> bool {
         if let Some(target) = self.target() {
             let is_there =

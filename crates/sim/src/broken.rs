@@ -70,8 +70,8 @@ impl Thing {
     }
 }
 
-/// Draws when objects break, and when they are repaired. Half of them break shortly before the controller is in
-/// trouble.
+/// Draws when objects break, and when they are repaired. If there are `troubles` (crashes, stops, failures of the
+/// apiserver), about half of the objects break shortly before one of them.
 pub fn script(seed: u64, troubles: &[Duration]) -> Vec<(Duration, Event)> {
     let mut rng = Rng::new(seed, "broken");
     let (all, mut events): (Vec<_>, Vec<_>) = (Thing::all().collect(), Vec::new());

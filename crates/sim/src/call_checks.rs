@@ -15,8 +15,8 @@
 //!     if it displaces another address from its target VM, and no event has moved that one recently
 //! ```
 //!
-//! No other check applies to a change that arrives after D, because its sender can't prevent it. The controller has to
-//! repair its effect. The checks at the end of the run verify that.
+//! Only the second rule of I2 applies to a change that arrives after D (`options::TAKEOVER`), because the sender can't
+//! prevent the delay. The controller has to repair the effect. The checks at the end of the run verify that.
 
 use drivers::http::is_read;
 use http::Method;
@@ -72,7 +72,7 @@ impl Universe {
             }
             "DisassociateAddress" => {
                 let ip = address(get("AssociationId"));
-                // An association that has ended detaches nothing, even if the address now has another holder.
+                // A call with an ended association detaches nothing, even if the address now has another holder.
                 let holder = self.ec2.with(|ec2| ec2.holder_by(get("AssociationId"))).unwrap_or_default();
                 format!("/ec2/addresses/{ip}/disassociate/{}", holder.rsplit('/').next().unwrap_or_default())
             }
@@ -226,8 +226,8 @@ impl Universe {
         }
     }
 
-    /// The time since which a journal entry has covered a request. If the epoch of the request's sender is
-    /// known, only entries with this epoch count.
+    /// When a journal entry began to cover a request; None if no entry covers it now. If the epoch of the request's
+    /// sender is known, only entries with this epoch count.
     fn journalled_since(&self, request: &Request) -> Option<Timestamp> {
         let epoch = lock(&self.arrivals.seen).epochs.get(&format!("p{}", request.process)).copied();
         let covers = |object: &Value| {
@@ -238,7 +238,8 @@ impl Universe {
         ["netipallocations", "floatingippools"].into_iter().filter_map(since).min()
     }
 
-    /// If a request takes an address from a VM outside the cluster: when a person moved it there.
+    /// If a request takes an address from a VM outside the cluster, returns when a person moved the address there. At
+    /// clouds other than DigitalOcean, returns `Timestamp::MIN`.
     fn takes_from_a_stranger(&self, request: &Request) -> Option<Timestamp> {
         let of_stranger = [
             format!("/instances/{STRANGER}/"),

@@ -1,7 +1,7 @@
 //! The clouds of a run and their initial content.
 //!
-//! Out: the fake clouds with reserved addresses and one VM outside the cluster, and the names of all these. This file
-//! never changes a cloud during a run: people (`cluster`) and the controller do.
+//! Out: the fake clouds, each with reserved addresses and one VM outside the cluster, and their names. This file never
+//! changes a cloud during a run: people (`cluster`) and the controller do.
 
 use testbed::fake::Fake;
 use testbed::fake::azure::Azure;

@@ -28,7 +28,7 @@ use crate::rng::Rng;
 use crate::universe::Universe;
 use crate::vips;
 
-/// AWS's reads lag by this duration times a square number, up to the maximum.
+/// A fault makes AWS's reads lag by this duration times the square of its `times`, up to the maximum.
 const AWS_LAG: Duration = Duration::from_millis(1_500);
 
 /// Maximum lag of AWS's reads. The driver allows for more.
@@ -51,10 +51,11 @@ pub struct Cluster {
     pub orphans: BTreeSet<String>,
     /// Addresses that a tool removed from the pool's list.
     pub unlisted: BTreeSet<String>,
-    /// The highest number of addresses that the pool has had to create since it was last created.
+    /// The highest number of addresses that the controller had to create for the pool since a person last created the
+    /// pool.
     pub lacked_most: usize,
-    /// VMs at Google Cloud and AWS, as zone and name, and whether each had an ephemeral address. A VM whose addresses a
-    /// person has changed is not in it.
+    /// VMs at Google Cloud and AWS, as zone and name, and whether each had an ephemeral address. This map has no VM
+    /// whose addresses a person has changed.
     pub had_ephemeral_before: BTreeMap<(&'static str, String), bool>,
     /// Addresses that an object has stopped listing.
     pub forgotten: BTreeSet<String>,
@@ -278,7 +279,7 @@ impl Cluster {
             Event::Pod { node, .. } => self.universe.record_change(&node_name(Cloud::Ocean, *node)),
             Event::PersonMoves { cloud, address, node } => {
                 self.universe.record_change(&address_at(*cloud, *address));
-                // The provider detaches the addresses that the VM had.
+                // The provider detaches the addresses that the VM had, so the person changes these too.
                 let Some((droplet, machine)) = node.map(|node| self.machine(*cloud, node)) else { return };
                 let is_there = |ip: &String| {
                     let holder = self.universe.holder(ip).unwrap_or_default();
@@ -422,7 +423,7 @@ impl Cluster {
     }
 
     /// A person moves an address, unless an operation on it is in flight. Two operations at the same time would violate
-    /// I1, and not by the controller's fault.
+    /// I1 without a mistake of the controller.
     fn person_moves(&mut self, cloud: Cloud, address: u64, node: Option<u64>) {
         let ip = address_at(cloud, address);
         let ledger = match cloud {
@@ -493,7 +494,7 @@ impl Cluster {
     }
 
     /// A person attaches an address to the second interface of a node's VM, unless the VM holds an address or an
-    /// operation on either is in flight. The first interface keeps its address.
+    /// operation on the address or the VM is in flight. The first interface keeps its address.
     fn second_interface(&mut self, address: u64, node: u64) {
         let (ip, ledger) = (compute_address(address), self.universe.compute.ledger());
         let ((_, machine), zone) = (self.machine(Cloud::Compute, node), Self::zone(node));
@@ -584,8 +585,8 @@ impl Cluster {
     }
 
     /// A tool resets the pool's list to its initial content, without the created addresses. Does nothing if the pool
-    /// creates no addresses, or if the token can't read projects: without these marks the controller can't tell which
-    /// addresses it created.
+    /// creates no addresses, or if the token can't read projects: projects are the marks by which the controller
+    /// recognizes the addresses that it created.
     fn unlist(&mut self) {
         if !self.creates || !self.tags {
             return;
@@ -638,7 +639,7 @@ impl Cluster {
                         let lag = AWS_LAG * u32::try_from(times * times).unwrap_or(1);
                         self.universe.ec2.with(|ec2| ec2.lag = lag.min(AWS_LAG_MAX));
                     }
-                    // These have no partial listings, but a page can be truncated.
+                    // These clouds have no partial listings, but a page can be truncated.
                     Cloud::Ocean => {
                         self.universe.ocean.inject(Rule::next("reserved_ips.list", Fault::Truncate));
                     }
@@ -694,7 +695,8 @@ impl Cluster {
     }
 
     /// Does what the controller leaves to people: recreates objects whose deletion has finished, and decides which
-    /// candidate addresses the pool has created. Lists these, and excludes the others with an annotation.
+    /// candidate addresses the pool has created. Adds these and the reported unlisted addresses to the pool's list, and
+    /// excludes the other candidates with an annotation.
     pub fn resolve(&mut self) {
         let now = self.universe.now();
         self.universe.record_change("objects");
@@ -726,7 +728,7 @@ impl Cluster {
         self.unlisted.retain(|ip| !put_back.contains(ip));
     }
 
-    /// Records how many addresses the pool has to create now.
+    /// Records how many addresses the controller has to create for the pool now.
     fn note_lacking(&mut self) {
         for pool in self.universe.api.all("floatingippools") {
             let desired = pool["spec"]["desiredIPs"].as_u64().unwrap_or(0);

@@ -1,6 +1,6 @@
 //! The clients of a simulated process: a `kube::Client` and drivers whose requests pass through a network with faults.
 //!
-//! In: the shared state of a run and a process. Out: the `Edges` that the controller runs on. A request in flight
+//! In: the shared state of a run, and a process. Out: the `Edges` that the controller runs on. A request in flight
 //! continues even if the process that sent it ends. Like a real socket, the client of a cloud checks the fence again
 //! right before it sends a change.
 
@@ -71,7 +71,7 @@ pub fn edges(universe: &Arc<Universe>, process: &Arc<Process>, metrics: &Metrics
     let reach = |cloud, server| reach(universe, process, &fence, cloud, server);
     let compute = reach(Cloud::Compute, HttpService::new(universe.compute.service()));
     let ocean = reach(Cloud::Ocean, HttpService::new(universe.ocean.service()));
-    // The checks of a cloud concern addresses. DNS providers have none, so which cloud they count as does not matter.
+    // The checks of a cloud concern addresses. DNS providers have none, so they can count as any cloud.
     let zones = reach(Cloud::Ocean, HttpService::new(universe.zones.service()));
     let route53 = reach(Cloud::Ocean, HttpService::new(universe.route53.service()));
     let azure = reach(Cloud::Azure, HttpService::new(universe.azure.service()));
@@ -392,7 +392,7 @@ fn watch_body(universe: Arc<Universe>, watch: Watch) -> Answer {
             let Position { version: mut at, sent, mut first } = position?;
             loop {
                 if let Some(silence) = universe.watches_are_silent_for() {
-                    // People end the silence early when they repair everything.
+                    // The silence ends early when all faults end.
                     tokio::time::sleep(silence.min(SILENCE_CHECKED_EVERY)).await;
                     continue;
                 }

@@ -97,7 +97,7 @@ pub enum Event {
     Delete {
         cloud: Cloud,
     },
-    /// A person creates the objects of a cloud that do not exist, and the CRD.
+    /// A person creates the missing objects of a cloud, and their CRD if it is missing.
     Recreate {
         cloud: Cloud,
     },
@@ -117,7 +117,7 @@ pub enum Event {
     Crash {
         replica: Replica,
     },
-    /// The process that sends the next change there crashes.
+    /// The process that sends the next change to `asked` crashes.
     CrashAtCall {
         asked: Asked,
         death: Death,
@@ -138,7 +138,7 @@ pub enum Event {
         one_in: u64,
         seconds: u64,
     },
-    /// All watches are silent for a while, and then bring everything at once. Their connections stay alive, as behind a
+    /// All watches are silent for a while, and then send all events at once. Their connections stay alive, as behind a
     /// proxy that forwards nothing.
     Silence {
         seconds: u64,
@@ -148,7 +148,7 @@ pub enum Event {
         plural: &'static str,
         seconds: u64,
     },
-    /// The next list of a kind is as old as this, as if etcd had been restored from a copy.
+    /// The next list of a kind is `seconds` old, as if etcd had been restored from a copy.
     StaleList {
         plural: &'static str,
         seconds: u64,
@@ -164,7 +164,7 @@ pub enum Event {
         fault: CloudFault,
         times: u64,
     },
-    /// The next change of an address at a cloud arrives this long after D.
+    /// The next change of an address at a cloud arrives `seconds` after D (`options::TAKEOVER`) has passed.
     Overdue {
         cloud: Cloud,
         seconds: u64,
@@ -301,7 +301,7 @@ pub enum VipEvent {
     Grow {
         pool: usize,
     },
-    /// A person removes all addresses from a pool that are not in use.
+    /// A person removes from a pool all addresses that are not in use.
     Shrink {
         pool: usize,
     },

@@ -1,7 +1,8 @@
 //! The NotReady nodes that must keep their addresses for the grace period.
 //!
-//! In: nodes that become NotReady after a minute without events, and processes whose wall clock was changed. Out: since
-//! when a node is NotReady, and whether a process can measure that. It never checks an invariant: `journals` does.
+//! In: nodes that become NotReady after a minute without events, and processes whose wall clock was changed. Out: when
+//! a node became NotReady, and whether a process can measure the time since then. It never checks an invariant:
+//! `journals` does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -18,7 +19,7 @@ pub struct Grace {
 
 #[derive(Default)]
 struct State {
-    /// Nodes that were healthy for a while, and since when they are NotReady.
+    /// Nodes that were healthy for a while, and when they became NotReady.
     not_ready: BTreeMap<String, Duration>,
     /// Processes whose wall clock was changed.
     with_changed_clock: BTreeSet<u64>,
@@ -40,7 +41,7 @@ impl Grace {
         lock(&self.seen).not_ready.insert(node.to_owned(), now);
     }
 
-    /// Since when a node that was healthy for a while is NotReady.
+    /// When a node became NotReady; None if it had not been healthy for a while, or if another event has changed it.
     pub(crate) fn ill_since(&self, node: &str) -> Option<Duration> {
         lock(&self.seen).not_ready.get(node).copied()
     }

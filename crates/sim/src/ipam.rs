@@ -38,7 +38,7 @@ pub struct Ipam {
 }
 
 impl Ipam {
-    /// Creates them. They do nothing until [`Ipam::work`] runs.
+    /// Creates these controllers. They do nothing until [`Ipam::work`] runs.
     pub fn new(seed: u64, universe: Arc<Universe>) -> Self {
         Self { universe, rng: Rng::new(seed, "ipam") }
     }
@@ -123,7 +123,7 @@ impl Ipam {
         }
     }
 
-    /// Writes the name of its address into a claim's status.
+    /// Writes the name of a claim's address into the claim's status.
     fn write_status(&self, claim: &Value) {
         let (_, name) = named(claim);
         self.edit("ipaddressclaims", claim, |claim| claim["status"]["addressRef"] = json!({"name": name}));

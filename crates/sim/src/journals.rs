@@ -7,7 +7,7 @@
 //! The check skips nodes with other recent events, because the controller may have seen an older state of them. It also
 //! skips processes whose wall clock was changed, because they measure the grace period with it.
 //!
-//! I12 is violated if a status no longer reports the loss of a holder within a minute after the loss.
+//! A write violates I12 if the status stops reporting the loss of a holder less than a minute after the loss.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::objects::entries;
 use crate::universe::Universe;
 
-/// Tolerance: Kubernetes reports in whole seconds since when a node is NotReady, and clocks drift.
+/// Tolerance: Kubernetes reports in whole seconds when a node became NotReady, and clocks drift.
 const INEXACTNESS: Duration = Duration::from_secs(2);
 
 /// How long a status must report a loss: a minute, less a tolerance.

@@ -52,14 +52,15 @@ use crate::violation::Violation;
 use crate::vips;
 
 /// Maximum number of changes with a response for each journalled move: detach, restore the old VM's ephemeral address,
-/// remove the new VM's, attach, and restore that again.
+/// remove the new VM's, attach, and restore the new VM's.
 const CHANGES_PER_MOVE_MAX: usize = 5;
 
-/// Maximum number of moves for each event, and for the beginning and the end of a run in addition.
+/// Maximum number of moves: for each event, and in addition for the beginning and the end of a run.
 const MOVES_PER_EVENT_MAX: usize = 4;
 const MOVES_OTHERWISE_MAX: usize = 40;
 
-/// Maximum number of write requests to Kubernetes: for each event, for each change at a cloud, and in addition.
+/// Maximum number of write requests to Kubernetes: for each event, for each change at a cloud, and in addition for the
+/// whole run.
 const ASKED_PER_EVENT_MAX: usize = 20;
 const ASKED_PER_CHANGE_MAX: usize = 10;
 const ASKED_OTHERWISE_MAX: usize = 400;
@@ -134,7 +135,8 @@ pub async fn judge(
     let mut found = on_the_way(universe);
     let mut add = |invariant, what: String| found.push(Violation { invariant, what });
     for ledger in ledgers(universe) {
-        // A cloud without preconditions executes changes that arrive after D. The controller can't prevent that.
+        // A cloud without preconditions executes changes that arrive after D (`options::TAKEOVER`). The controller
+        // can't prevent that.
         let doubled = ledger.double_holders().into_iter().filter(|what| !universe.is_soon_after_d(what));
         doubled.for_each(|what| add("I1", what));
     }
@@ -373,7 +375,7 @@ fn own(universe: &Universe, cluster: &Cluster) -> Vec<String> {
             _ => false,
         })
     };
-    // A late detach removes whichever address the VM has when it arrives.
+    // A late detach removes whichever address the VM has when the detach arrives.
     let is_hit = |(_, name): &&(&str, String)| universe.came_too_late_to(name);
     let remembered = cluster
         .had_ephemeral_before

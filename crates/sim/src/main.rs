@@ -178,7 +178,7 @@ struct Sum {
     trace: u64,
 }
 
-/// Calls `visit` for each seed in order, in several threads, until one call returns false. Each run has its own thread
+/// Calls `visit` for each seed in order, in several threads, until one call returns false. Each run stays in one thread
 /// and shares nothing with the others. Returns whether no thread panicked.
 fn each(seeds: Range<u64>, visit: impl Fn(u64) -> bool + Sync) -> bool {
     let (next, is_enough) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
@@ -230,7 +230,7 @@ struct SimulatedTime;
 
 impl FormatTime for SimulatedTime {
     fn format_time(&self, line: &mut Writer<'_>) -> std::fmt::Result {
-        // The first process logs a line as soon as it starts, so the first call is the start of the run.
+        // The first process logs a line as soon as it starts, so the first call happens at the start of the run.
         thread_local!(static START: OnceCell<tokio::time::Instant> = const { OnceCell::new() });
         let elapsed = START.with(|start| start.get_or_init(tokio::time::Instant::now).elapsed());
         write!(line, "{:>9.3}", elapsed.as_secs_f64())

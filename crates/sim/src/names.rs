@@ -33,12 +33,12 @@ const AWS_NODES: &str = "aws-nodes.example.com";
 const AWS_ZONE_ID: &str = "Z0000000000001";
 /// A DNS name that belongs to somebody else.
 const STRANGERS: &str = "other.example.com";
-/// Its value.
+/// The value of [`STRANGERS`].
 const STRANGERS_VALUE: &str = "203.0.113.200";
 /// The value that a person publishes after taking over the pool's name.
 const TAKEN_VALUE: &str = "203.0.113.66";
 
-/// The controller may still use what it read before a person took over a name, for this long.
+/// For this long after a person took over a name, the controller may still use what it read before.
 const CANT_KNOW: Duration = Duration::from_secs(10);
 
 /// The `dnsRecordSet` of the pool.
@@ -95,7 +95,7 @@ pub fn wrong(universe: &Universe, path: &str, body: &str) -> Option<Violation> {
     let gone: Vec<(String, String)> = match path.rsplit_once("/records/") {
         None if path.contains("/rrset") => {
             let held = universe.route53.with(|names| names.values(AWS_ZONE_ID, AWS_NODES, "A"));
-            // A batch names a value once if it deletes it, and twice if it deletes and creates it again.
+            // In a batch, a deleted value occurs once. A value that is deleted and created again occurs twice.
             let is_gone = |value: &String| batch.matches(&format!("<Value>{value}</Value>")).count() == 1;
             held.into_iter().filter(is_gone).map(|value| (AWS_NODES.to_owned(), value)).collect()
         }

@@ -19,7 +19,8 @@ pub(crate) const REPLICAS_MAX: u64 = 3;
 /// How long events and faults happen. After that everything is repaired.
 pub const CHAOS: Duration = Duration::from_secs(600);
 
-/// D of every run. Requests stay in the network for less than this, except those of an `Overdue` event.
+/// D (`TAKEOVER_SECONDS`) of every run. A request stays in the network for less than this, unless an `Overdue` event
+/// delays it.
 pub const TAKEOVER: Duration = Duration::from_secs(2);
 
 /// Lease duration.
@@ -34,7 +35,7 @@ pub const RETRY_SHORTEST: Duration = Duration::from_secs(1);
 /// Maximum number of addresses that the controller creates. No script reaches it.
 pub(crate) const CREATED_MAX: usize = 1_000;
 
-/// How far the timers of a process may be off.
+/// Tolerance of the checks for the inexact timers of a process.
 pub(crate) const TIMER_INEXACTNESS: Duration = Duration::from_millis(100);
 
 /// Number of controller replicas in this run.

@@ -25,7 +25,7 @@ struct Kind {
     plural: &'static str,
     /// The field of `spec` that lists the addresses.
     lists: &'static str,
-    /// Whether a fit node needs a pod. If so, it may be cordoned.
+    /// Whether a fit node needs a pod. If so, a fit node may be cordoned.
     needs_pod: bool,
 }
 
@@ -37,7 +37,7 @@ struct Node {
     role: String,
     machine: String,
     is_fit: bool,
-    /// Whether it is cordoned and Ready, so that it must not hold an address of a NetIPAllocation.
+    /// Whether the node is cordoned and Ready, and must therefore not hold an address of a NetIPAllocation.
     is_drained: bool,
     object: Value,
 }
@@ -85,7 +85,7 @@ pub fn judge(universe: &Universe) -> Vec<(&'static str, String)> {
                 let may = must.iter().chain(spare.iter().filter(on_fit)).cloned().collect();
                 found.extend(misnamed(names::of_the_pool(universe), &must, &may));
             }
-            // A cordoned node can't get an address, but it may be in a DNS name.
+            // A cordoned node can't get an address, but a DNS name may have the node's own address.
             false => {
                 for (role, values) in names::of_nodes(universe) {
                     let of_role = |node: &&Node| node.role == role;
@@ -104,8 +104,8 @@ pub fn judge(universe: &Universe) -> Vec<(&'static str, String)> {
     found
 }
 
-/// The violation if a DNS name lacks an address of `must`, or has one outside `may`. If `must` is empty, the name keeps
-/// its old content.
+/// The violation if a DNS name lacks an address of `must`, or has one outside `may`. If `must` is empty, there is none,
+/// because the name keeps its old content.
 fn misnamed(
     values: Option<BTreeSet<String>>,
     must: &BTreeSet<String>,
@@ -184,7 +184,7 @@ fn misplaced(universe: &Universe, nodes: &[Node], wanted: &BTreeMap<String, Want
         let is_well = match (&holder, node) {
             (None, _) => false,
             (Some(_), Some(node)) => node.is_fit,
-            // A VM outside the cluster keeps the address, unless it was a node when the controller attached the
+            // A VM outside the cluster keeps the address, unless the VM was a node when the controller attached the
             // address.
             (Some(_), None) => holder != *last_holder,
         };

@@ -9,8 +9,8 @@ use crate::event::Event;
 use crate::run::run;
 use crate::violation::Violation;
 
-/// Removes all events that the failure does not need. Returns the remaining events and their violation. It is of the
-/// same invariant, but may concern another object.
+/// Removes all events that the failure does not need. Returns the remaining events and their violation. This violation
+/// is of the same invariant, but may concern another object.
 pub fn reduce(
     seed: u64,
     script: &[(Duration, Event)],

@@ -1,7 +1,7 @@
 //! One run: a cluster, its clouds and the controller's processes.
 //!
 //! In: a seed and a script. Out: the violated invariants and the event log. It starts, stops, crashes and restarts
-//! processes, and never changes the cluster: `cluster` does.
+//! processes. In the cluster it edits only the Lease: `cluster` changes the rest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::violation::Violation;
 /// How long a run may take to settle after the last fault. Every backoff is shorter.
 pub const SETTLES_WITHIN: Duration = Duration::from_secs(400);
 
-/// After that, no process may write anything for this long.
+/// After a run has settled, no process may write anything for this long.
 const QUIET: Duration = Duration::from_secs(90);
 
 /// A process that has ended is restarted after this time.

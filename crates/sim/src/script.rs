@@ -64,7 +64,7 @@ pub fn script(seed: u64) -> Vec<(Duration, Event)> {
                 events.push((at + Duration::from_secs(seconds) - Duration::from_millis(200), storm));
             }
             if matches!(trouble, Event::Overdue { .. }) && rng.one_in(2) {
-                // A late request is most dangerous if another process leads when it arrives.
+                // A late request is most dangerous if another process leads when the request arrives.
                 let after = Duration::from_millis(500) + rng.up_to(Duration::from_secs(2));
                 events.push((at + after, Event::Crash { replica: Replica::Leader }));
             }
@@ -135,7 +135,7 @@ pub fn creations(seed: u64) -> Vec<(Duration, Event)> {
 /// The faults that prevail in a run while the leader works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mood {
-    /// No faults of the controller: only nodes change.
+    /// No faults of processes, network or clouds: only nodes and pods change.
     Calm,
     Mixed,
     Stops,
@@ -184,13 +184,13 @@ fn lease_edit(rng: &mut Rng) -> Event {
     Event::EditLease { edit: *rng.pick(&edits) }
 }
 
-/// Longer than the ten seconds for which a silent watch is trusted. Sometimes longer than the 125 s after which it
-/// counts as dead.
+/// A silence of all watches. It is longer than the ten seconds for which the controller trusts a silent watch, and
+/// sometimes longer than the 125 s after which a watch counts as dead.
 fn silence(rng: &mut Rng) -> Event {
     Event::Silence { seconds: 12 + rng.roll(150) }
 }
 
-/// In about half of the cases longer than the 30 s within which a broken watch resumes.
+/// In about half of the cases, a kind is unreadable for longer than the 30 s within which a broken watch can resume.
 fn unreadable(rng: &mut Rng) -> Event {
     Event::Unreadable { plural: rng.pick(&KINDS_OF_MOVES), seconds: 5 + rng.roll(60) }
 }

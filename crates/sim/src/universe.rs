@@ -75,13 +75,13 @@ struct Weather {
     rng: Rng,
     kubernetes: Storm,
     clouds: Storm,
-    /// Until when all watches are silent.
+    /// All watches are silent until this time.
     silent_until: Duration,
-    /// Until when the apiserver refuses to list or watch a kind.
+    /// The apiserver refuses to list or watch a kind until this time.
     unreadable_until: BTreeMap<&'static str, Duration>,
     /// Kinds whose next list is outdated, and how old it is.
     stale_lists: BTreeMap<&'static str, Duration>,
-    /// Processes that have watched a kind, so that they can recognize an outdated list.
+    /// Processes that have watched a kind. Only such a process can recognize an outdated list.
     watched: BTreeSet<(u64, &'static str)>,
 }
 
@@ -108,7 +108,7 @@ struct Traps {
     /// The next change of an address at this cloud arrives late: D (`TAKEOVER_SECONDS`) plus this duration after it was
     /// sent. The controller no longer expects it then.
     overdue: BTreeMap<Cloud, Duration>,
-    /// The process that sends the next change there crashes.
+    /// The process that sends the next change to this destination crashes.
     crash_at_next: BTreeMap<Asked, Death>,
 }
 
@@ -190,7 +190,7 @@ impl Universe {
         lock(&self.weather).kubernetes.brews(one_in, self.elapsed() + lasts);
     }
 
-    /// For the duration `lasts`, watches bring nothing.
+    /// For the duration `lasts`, watches send no events.
     pub fn silence_watches(&self, lasts: Duration) {
         let weather = &mut lock(&self.weather);
         weather.silent_until = weather.silent_until.max(self.elapsed() + lasts);
@@ -211,7 +211,7 @@ impl Universe {
         lock(&self.weather).stale_lists.insert(plural, age);
     }
 
-    /// How old the list of a kind is that a process requests now; none if it is up to date. Resets the fault.
+    /// The age of the list that a process requests now; None if the list is up to date. Resets the fault.
     pub fn age_of_list(&self, process: u64, plural: &'static str) -> Option<Duration> {
         let weather = &mut lock(&self.weather);
         let can_recognize = weather.watched.contains(&(process, plural));
@@ -234,7 +234,7 @@ impl Universe {
         lock(&self.weather).clouds.brews(one_in, self.elapsed() + lasts);
     }
 
-    /// Makes the next change of an address at a cloud arrive this long after D.
+    /// Makes the next change of an address at a cloud arrive later than D, by `late`.
     pub fn delay_next(&self, cloud: Cloud, late: Duration) {
         lock(&self.traps).overdue.insert(cloud, late);
     }
@@ -244,12 +244,12 @@ impl Universe {
         lock(&self.traps).overdue.remove(&cloud)
     }
 
-    /// Makes the process that sends the next change there crash.
+    /// Makes the process that sends the next change to `asked` crash.
     pub fn crash_at_next(&self, asked: Asked, death: Death) {
         lock(&self.traps).crash_at_next.insert(asked, death);
     }
 
-    /// Whether the process must crash at this request, before or after it sends it. If so, clears the fault.
+    /// Whether the process must crash at this request, at the moment `death`. If so, clears the fault.
     pub fn is_doomed(&self, asked: Asked, death: Death) -> bool {
         let crash_at_next = &mut lock(&self.traps).crash_at_next;
         let is_doomed = crash_at_next.get(&asked) == Some(&death);

@@ -5,7 +5,7 @@ use std::fmt;
 /// A violation that a check has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The invariant, such as `I3`. `judge` lists them.
+    /// The invariant, such as `I3`. `judge` lists all invariants.
     pub invariant: &'static str,
     /// What happened, to which object.
     pub what: String,

@@ -1,8 +1,8 @@
 //! The VIPs of a run: events by people who create and change Clusters, IPAM pools and claims. [`checks`] has the
 //! invariants.
 //!
-//! In: the seed, and the times at which the controller is in trouble. Out: events and their effects in Kubernetes. It
-//! never changes an object in the controller's name.
+//! In: the seed, and the times of crashes and other faults. Out: events and their effects in Kubernetes. It never does
+//! the controller's work.
 //!
 //! Most Clusters have a class that defines the variable for the VIP. One has a class that does not, and one has no
 //! topology. One requests no ingress VIP. Each role has two pools, one of each kind, which together are sometimes too
@@ -30,7 +30,7 @@ const FIRST: u64 = 2;
 pub(crate) const NAMESPACE: &str = "capi";
 /// The class that defines the variable for the VIP.
 const CLASS_WITH_VARIABLE: &str = "edge";
-/// The class that does not define it.
+/// The class that does not define the variable.
 const CLASS_WITHOUT: &str = "bare";
 
 /// A person sets the endpoint of a new Cluster within this time.
@@ -185,7 +185,7 @@ pub fn heal(universe: &Universe) {
             .for_each(|event| happen(universe, event));
     }
     let in_range = universe.api.one("clusters", NAMESPACE, &name(CLUSTER_IN_RANGE));
-    // The pool's provider may have given the same address to other Clusters, which wait until this one is gone.
+    // The IPAM provider may have allocated this address to other Clusters too. They wait until this Cluster is gone.
     if in_range.as_deref().is_some_and(is_by_hand) {
         happen(universe, &VipEvent::Delete { cluster: CLUSTER_IN_RANGE });
     }

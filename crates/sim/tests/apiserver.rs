@@ -26,11 +26,11 @@ const STEPS: u64 = 12;
 /// Number of histories per watch. A real watch can start at most a few hundred events in the past.
 const BATCH: usize = 20;
 
-/// How long a real apiserver may take until it serves a CRD, or stops serving it. It checks every five seconds whether
-/// the objects of a deleted CRD are gone.
+/// How long a real apiserver may take until it serves a CRD, or stops serving it. The apiserver checks every five
+/// seconds whether the objects of a deleted CRD are gone.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Duration of a watch that requests bookmarks. It gets one about two seconds before its end.
+/// Duration of a watch that requests bookmarks. The watch gets a bookmark about two seconds before it ends.
 const BOOKMARKED_SECONDS: u64 = 8;
 
 const MERGE_PATCH: &str = "application/merge-patch+json";
@@ -100,7 +100,7 @@ impl Subject {
         }
     }
 
-    /// A merge patch that turns any spec of an object into the one of this size.
+    /// A merge patch that turns any spec of an object into the spec of this size.
     fn spec_patch(&self, size: usize) -> Value {
         match self.plural {
             "floatingippools" => json!({"ips": IPS[..size]}),
@@ -344,7 +344,7 @@ enum What {
     DeleteThis,
 }
 
-/// Which of the seen versions of an object a request contains.
+/// The version of an object that a request contains: the last one seen, an older one, or none.
 #[derive(Clone, Copy, Debug)]
 enum Which {
     Last,

@@ -150,7 +150,8 @@ async fn a_leader_that_cant_renew_stops_before_its_lease_expires() {
     let (mut first, fence) = leader(&universe, 1, 1).await;
     universe.kubernetes_storm(1, MINUTE);
     let (began, margin) = (Instant::now(), plan::leadership::MARGIN);
-    // Another process may lead after the lease duration and D, so the leader's own clock must close the fence.
+    // Another process may act after the lease duration and D (`TAKEOVER_SECONDS`), so the leader's own clock must close
+    // the fence.
     let closes = async {
         sleep(LEASE - margin).await;
         assert_eq!(fence.remaining(), None);
@@ -163,7 +164,7 @@ async fn a_leader_that_cant_renew_stops_before_its_lease_expires() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_was_stopped_for_long_does_not_lead_on_although_its_lease_is_free() {
-    // It is stopped in the pause between two renewals, or while a renewal is in flight.
+    // The leader is stopped in the pause between two renewals, or while a renewal is in flight.
     let in_flight = RETRY + Duration::from_millis(1);
     for (duration, before) in [(LEASE, MOMENT), (MINUTE, MOMENT), (MINUTE, in_flight)] {
         for (stopped, leads_on) in [(10, true), (16, false)] {
@@ -351,7 +352,7 @@ async fn a_leader_stops_when_flipop_starts_to_lead() {
     assert_eq!(fence.remaining(), None);
 }
 
-/// Longer than a candidate waits before it reads a lease that it has not seen change.
+/// A candidate that sees no change of the Lease reads it earlier than this.
 const SILENT: Duration = Duration::from_secs(8);
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,5 @@
-//! Scripts written by hand: earlier failures, and situations that people ask about. Each must pass. If a scenario names
-//! a guard of the controller, it must fail without that guard.
+//! Scripts written by hand: earlier failures, and situations that people ask about. Each scenario must pass. If it
+//! names a guard of the controller, it must fail without that guard.
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs, reason = "this is a test")]
 
 use std::time::Duration;

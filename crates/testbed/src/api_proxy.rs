@@ -1,7 +1,7 @@
 //! An HTTP proxy in front of the apiserver that can hold back the events of all watches.
 //!
-//! In: a kubeconfig, with whose identity it sends all requests. Out: a kubeconfig that leads to the proxy. While the
-//! watches are silent, their connections stay alive and bring nothing, and other requests work.
+//! In: a kubeconfig; the proxy sends all requests with its identity. Out: a kubeconfig that leads to the proxy. While
+//! the watches are silent, their connections stay open without events, and other requests work.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! Collects which permissions the controller uses, from the apiserver's audit log.
 //!
 //! In: the audit log of each control plane. Out: if the environment variable [`FOLDER`] names a folder, one file in it
-//! for each control plane, written when the control plane stops. It lists the kinds of requests that the controller's
+//! for each control plane, written when a test ends. The file lists the kinds of requests that the controller's
 //! ServiceAccounts sent. `tests/rights.rs` of the controller compares all files with the permissions that RBAC grants.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -63,8 +63,7 @@ pub struct Place {
     /// The log of calls and changes in the cloud.
     pub ledger: fn(&Accounts<'_>) -> Ledger,
     limits: fn() -> Vec<Limit>,
-    /// The calls that one move requires if the VM that held the address was deleted, and those if it still
-    /// runs.
+    /// The calls that one move requires: first if the VM that held the address was deleted, then if it still runs.
     calls: [&'static [&'static str]; 2],
     /// The call that lists addresses, and the maximum number of addresses on a page.
     page: (&'static str, u64),
@@ -200,8 +199,8 @@ pub struct Burst {
     pub throttled: usize,
     /// How many addresses were attached to a new VM.
     pub arrived: u64,
-    /// With [`Holders::Mixed`]: how many attaches for addresses of live holders came before the last one for a dead
-    /// holder.
+    /// With [`Holders::Mixed`]: how many attach requests for addresses of live holders the cloud accepted before the
+    /// last one for a dead holder.
     pub overtaken: usize,
     /// The longest time for which an address of a live holder was on no VM.
     pub dark: Duration,
@@ -300,7 +299,7 @@ fn dark(ledger: &Ledger, began: usize, dead: u64) -> Duration {
     longest
 }
 
-/// How many attaches for addresses of live holders came before the last attach for an address of a dead holder.
+/// How many attach requests for addresses of live holders the cloud accepted before the last one for a dead holder.
 fn overtaken(ledger: &Ledger, began: usize, dead: u64) -> usize {
     let is_dead = |address: &str| (0..dead).any(|number| ip(number) == address);
     let orders: Vec<bool> = ledger.done[began..]

@@ -147,7 +147,7 @@ struct Range {
     kvs: Vec<KeyValue>,
 }
 
-/// The part of every response that says which revision it is about.
+/// The part of every response that contains etcd's revision.
 #[derive(Deserialize)]
 struct Written {
     header: Header,

@@ -150,8 +150,9 @@ metadata:
     }
 }
 
-/// Polls until `is_so` returns true, and returns how long that took: at most a tenth too long, because the pauses grow
-/// with the time waited. After `longest` it fails with an error that contains `what`.
+/// Polls until `is_so` returns true, and returns how long that took. The pauses between polls grow with the time
+/// waited, so the result is too long by at most a tenth, or 20 ms. After `longest` it fails with an error that contains
+/// `what`.
 pub async fn eventually(
     what: &str,
     longest: Duration,

@@ -38,7 +38,7 @@ const AUDIT_LOG: &str = "audit.log";
 pub struct Options {
     /// The controller-manager: garbage collection, ReplicaSets, ServiceAccounts.
     pub controller_manager: bool,
-    /// The node lifecycle controller, which sets conditions of nodes. A test that sets them itself disables it.
+    /// The node lifecycle controller, which sets conditions of nodes. Tests that set conditions disable it.
     pub node_lifecycle: bool,
     /// The scheduler.
     pub scheduler: bool,
@@ -171,7 +171,7 @@ impl ControlPlane {
         self.folder.path()
     }
 
-    /// Prepares the control plane for another test: records which permissions this one has used, and removes its files.
+    /// Prepares the control plane for another test: records the permissions used so far, and removes the test's files.
     pub fn end_test(&mut self) -> Result<()> {
         self.record_permissions();
         self.files = new_folder()?;
@@ -494,7 +494,7 @@ pub(crate) fn is_listening(port: u16) -> bool {
 /// Returns free loopback ports. Within this process, a port is not returned again before all others were.
 ///
 /// The kernel never uses these ports for outgoing connections, so a port stays free until its server listens there.
-/// Otherwise a connection could occupy the port, or could connect to itself if its own port is the one that it calls.
+/// Otherwise an outgoing connection could get the port as its own: it would block the server, or connect to itself.
 pub fn free_ports(count: usize) -> Result<Vec<u16>> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     // Test processes that run in parallel start at distant ports.

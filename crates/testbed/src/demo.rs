@@ -141,7 +141,7 @@ impl Default for Clouds {
 }
 
 impl Clouds {
-    /// Serves all of them on loopback, on consecutive ports from `first_port`, or on free ports if it is 0.
+    /// Serves all clouds on loopback, on consecutive ports from `first_port`, or on free ports if it is 0.
     pub async fn serve(&self, first_port: u16) -> std::io::Result<Servers> {
         let port = |offset| if first_port == 0 { 0 } else { first_port + offset };
         Ok(Servers {
@@ -186,7 +186,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// The environment variables that point a controller at them.
+    /// The environment variables that point a controller at these servers.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let host = |address: SocketAddr| address.to_string();
         vec![

@@ -1,8 +1,8 @@
 //! Runs the real external-dns, which creates records in a name server from `DNSEndpoint` objects of a control plane.
 //!
 //! In: a control plane and a name server. Out: a running external-dns that synchronizes every second, or none if it is
-//! not built. `just tools` does not build it, because that takes long; `tools/build external-dns` does. It also writes
-//! its own ownership records into the zone, and never deletes a name.
+//! not built. `just tools` does not build it, because that takes long; `tools/build external-dns` does. external-dns
+//! also writes ownership records into the zone, and never deletes a name.
 
 use std::process::Command;
 

@@ -124,7 +124,7 @@ impl Nameserver {
         self.environment_with(&self.controller)
     }
 
-    /// The same for a second controller, which has its own key.
+    /// The environment variables for a second controller, which has its own key.
     pub fn other_environment(&self) -> Vec<(&'static str, String)> {
         self.environment_with(&self.other_controller)
     }
@@ -155,7 +155,7 @@ impl Nameserver {
         Ok(())
     }
 
-    /// The values of a name, sorted. Empty if the name has no such record. The kind is `A`, `AAAA` or `TXT`.
+    /// The sorted values of a name's records of this kind: `A`, `AAAA` or `TXT`. Empty if there is no such record.
     pub fn query(&self, name: &str, kind: &str) -> Result<Vec<String>> {
         let mut values = Resolver::new(self.address)?.ask(name, kind)?;
         values.sort();
@@ -250,8 +250,8 @@ impl Resolver {
         Ok(Self { socket, last_id: 0 })
     }
 
-    /// The values of a name in the order of the response. Empty if the name has no such record. The kind is `A`, `AAAA`
-    /// or `TXT`.
+    /// The values of a name's records of this kind, `A`, `AAAA` or `TXT`, in the order of the response. Empty if there
+    /// is no such record.
     pub fn ask(&mut self, name: &str, kind: &str) -> Result<Vec<String>> {
         self.last_id = self.last_id.wrapping_add(1);
         self.socket.send(&question(self.last_id, name, kind)?)?;

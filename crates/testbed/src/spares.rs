@@ -16,11 +16,11 @@ use crate::control_plane::{ControlPlane, Options};
 #[derive(Debug)]
 pub struct Spares<T: 'static>(Mutex<Vec<(T, Checkpoint)>>);
 
-/// A control plane that a later test can use. Dropping it gives it back.
+/// A control plane that a later test can use. Dropping this value makes the control plane a spare again.
 #[derive(Debug)]
 pub struct Reusable<T: AsMut<ControlPlane> + 'static> {
     spares: &'static Spares<T>,
-    // `None` only while it is dropped.
+    // `None` only while this value is dropped.
     inner: Option<(T, Checkpoint)>,
     is_reusable: bool,
 }
@@ -31,8 +31,8 @@ impl<T: AsRef<ControlPlane> + AsMut<ControlPlane>> Spares<T> {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Returns a control plane of these servers. If there is no spare one that can be reset, `start` starts and prepares
-    /// one.
+    /// Returns a control plane with these servers: a spare one that was reset, or else a new one that `start` starts
+    /// and prepares.
     pub async fn acquire(
         &'static self,
         options: Options,

@@ -58,7 +58,7 @@ fn folder() -> Result<&'static Path> {
     Ok(FOLDER.get_or_init(|| path))
 }
 
-/// The path that a script in `tools/` builds to, which it prints with `--where`.
+/// The path that a script in `tools/` prints with `--where`: there it puts what it builds.
 fn printed_by(script: &str) -> Result<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools").join(script);
     let output = Command::new(&path).arg("--where").output();

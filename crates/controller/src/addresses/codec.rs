@@ -1,4 +1,4 @@
-//! Reads and writes the journal and what else the controller stores in the status for the next leader.
+//! Reads and writes the journal, and the other facts that the controller stores in the status for the next leader.
 //!
 //! In: a status, or a pool. Out: the journal and the stored facts of the pool, or the journal in the form of the
 //! status. Each field that this file writes, it also reads.
@@ -19,7 +19,8 @@ pub const CONFIRM_LOSS_ANNOTATION: &str = "netinfra.darkbrains.com/confirm-loss"
 /// The annotation that lists addresses, separated by commas, that the controller did not create for the object.
 pub const NOT_CREATED_ANNOTATION: &str = "netinfra.darkbrains.com/not-created";
 
-/// Reads a `Create` entry. If another process wrote it, that process may have sent a request since.
+/// Reads a `Create` entry. If another process wrote it, that process may have sent a request, so `may_have_asked`
+/// is true.
 fn decode_creation(entry: &Entry, known: Option<&Creation>, learnt: Tick) -> Creation {
     let epoch = Epoch(entry.epoch);
     let known = known.filter(|known| known.epoch == epoch);
@@ -62,7 +63,8 @@ pub(crate) struct Memory {
     pub(crate) created: Option<bool>,
 }
 
-/// The part of an address's status that is for people. The controller reads only the time of the state again.
+/// The part of an address's status that is for people and metrics. No decision uses it. While the state stays the
+/// same, the next status repeats `since`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Description {
     pub(crate) node_name: Option<String>,

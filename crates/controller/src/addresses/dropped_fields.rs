@@ -2,8 +2,8 @@
 //!
 //! The apiserver prunes fields that a CRD does not define. After an upgrade the CRD may be older than the controller.
 //! In: the status that the controller sent, and the status that the apiserver stored. Out: the fields that differ. The
-//! controller can't work without its journal, `lastHolder` and `created`. It reports every other field and ignores that
-//! it is missing.
+//! controller can't work without its journal, `lastHolder` and `created`. It works without any other field, and
+//! reports that the field is dropped.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

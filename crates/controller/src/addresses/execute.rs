@@ -36,11 +36,11 @@ use crate::providers::build::Drivers;
 use crate::providers::metered::for_object;
 use crate::tasks::Tasks;
 
-/// The polling interval for up to [`POLL_FEW`] operations.
+/// The polling interval for fewer than [`POLL_FEW`] operations.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
-/// The polling interval grows by [`POLL_EVERY`] for each further group of this many operations, because polling uses
-/// the same rate limit as the moves.
+/// The polling interval grows by [`POLL_EVERY`] for each group of this many operations, because polling uses the same
+/// rate limit as the moves.
 const POLL_FEW: u32 = 16;
 
 /// The longest polling interval.
@@ -326,7 +326,7 @@ impl Executor {
     }
 }
 
-/// Waits after a call without a response, until it can't take effect any more. Only then is a listing reliable.
+/// Waits after a call without a response, until the call can't take effect any more. Only then is a listing reliable.
 async fn outlast<T>(echo: Duration, result: &Result<T, DriverError>) {
     if matches!(result, Err(DriverError::Unavailable(_))) && !plan::sabotaged!(NoWaitAfterSilence) {
         tokio::time::sleep(echo).await;

@@ -48,7 +48,7 @@ impl Default for Slice {
     }
 }
 
-/// Nodes and pods that the list in progress has not shown so far. They are removed when it is complete.
+/// Nodes and pods that the list in progress has not shown so far. The index removes them when the list is complete.
 #[derive(Default)]
 struct Unlisted {
     nodes: BTreeSet<NodeName>,
@@ -69,9 +69,9 @@ pub struct Index {
     /// Known objects that the list in progress has not shown so far.
     unlisted: Unlisted,
     slice: Slice,
-    /// The version of [`Needed`] whose labels the list of pods in progress has.
+    /// The list of pods in progress has the labels of this version of [`Needed`].
     pods_listing_for: u64,
-    /// The version of [`Needed`] whose labels all known pods have.
+    /// All known pods have the labels of this version of [`Needed`].
     pods_listed_for: u64,
     owners: Owners,
     /// Scopes in which the permission to list addresses is missing, with the name of the permission.
@@ -98,8 +98,8 @@ impl Index {
         Tick(self.tick)
     }
 
-    /// Whether all nodes and all objects that may own an address are in the cache. Without them no move may start. Any
-    /// other kind that is missing stops only what depends on it.
+    /// Whether all nodes and all objects that may own an address are in the cache. Without them no move may start. If
+    /// another kind is missing, only the steps that depend on it wait.
     pub fn is_complete(&self) -> bool {
         [Kind::Nodes, Kind::NetIPAllocations, Kind::FloatingIPPools]
             .iter()
@@ -112,7 +112,7 @@ impl Index {
         kinds.filter(|kind| !self.known.contains(kind)).map(kind_name)
     }
 
-    /// Processes an event of a watch. Returns the rest of it if that takes long.
+    /// Processes an event of a watch. Returns the rest of the event if processing takes long.
     pub fn observe(&mut self, seen: Observed) -> Option<Observed> {
         match seen {
             Observed::Nodes(change) => self.observe_nodes(change),
@@ -142,7 +142,7 @@ impl Index {
             Observed::Listed(kind, began) => return self.end_list(kind, began),
             Observed::Unwatched(kind) => self.forget(kind),
             Observed::Unsure(kind) => _ = self.known.remove(&kind),
-            // If the CRD was deleted, its objects may still exist or be restored. Without objects nothing is missing.
+            // If the CRD was deleted, the objects in the cache may still exist or be restored, so the kind is unread.
             Observed::Absent(kind) if self.has_some(kind) => _ = self.known.remove(&kind),
             Observed::Absent(kind) => {
                 // There is nothing to list.
@@ -165,7 +165,7 @@ impl Index {
         }
     }
 
-    /// Removes the objects that a complete list did not show. Returns the event again if that takes long.
+    /// Removes the objects that a complete list did not show. Returns the event again if the removal takes long.
     fn end_list(&mut self, kind: Kind, began: Instant) -> Option<Observed> {
         let until = Instant::now() + self.slice.0;
         while kind == Kind::Nodes
@@ -216,7 +216,7 @@ impl Index {
         }
     }
 
-    /// What the watches have to bring, if it has changed since the last call.
+    /// What the controller has to watch, if that has changed since the last call.
     pub fn take_needed(&mut self) -> Option<Needed> {
         self.interest.take_changed()
     }
@@ -231,7 +231,7 @@ impl Index {
         self.objects.keys().any(|key| key.kind == kind_name(kind))
     }
 
-    /// Notes that the watch of a kind brought something.
+    /// Notes that an event came from the watch of a kind.
     fn heard(&mut self, kind: Kind) {
         self.freshness.entry(kind).or_default().heard(Instant::now());
     }
@@ -248,8 +248,8 @@ impl Index {
         }
     }
 
-    /// Whether the pods of an object can be counted: each kind that decides about it was listed at least once, and the
-    /// pods have the labels that it uses.
+    /// Whether the pods of an object can be counted: each kind that decides which pods it has was listed at least
+    /// once, and the pods in the cache have the labels that its selector uses.
     fn can_count(&self, key: &PoolKey, selection: &Selection) -> bool {
         let is_listed = |kind: &Kind| self.listed.contains(kind);
         match &selection.pods {
@@ -294,7 +294,8 @@ impl Index {
         self.world.unread = Kind::ALL.into_iter().filter(is_unread).map(Kind::for_planner).collect();
     }
 
-    /// Distrusts all that is known, because the machine was suspended. The watches bring what they missed only now.
+    /// Processes a suspend of the machine. Until the next list each kind counts as silent, because the watches receive
+    /// the missed events only now.
     pub fn note_suspend(&mut self) {
         self.freshness.values_mut().for_each(|freshness| *freshness = Freshness::default());
     }
@@ -348,8 +349,8 @@ impl Index {
         addresses
     }
 
-    /// When holders were lost, according to the status of the objects. If two objects have the address, the later time
-    /// counts.
+    /// For each address whose holder was lost, the time of the loss in the status of its object. If two objects have
+    /// the address, the later time counts.
     pub fn remembered_losses(&self) -> BTreeMap<Address, Timestamp> {
         let mut losses = BTreeMap::new();
         for (address, since) in

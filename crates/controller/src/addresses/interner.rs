@@ -23,7 +23,7 @@ impl<T: ?Sized> Default for Interner<T> {
 const CLEANED_AT_MIN: usize = 1_000;
 
 impl<T: Ord + ?Sized> Interner<T> {
-    /// The value that is equal to this one.
+    /// The shared copy of a value.
     pub(super) fn intern<V: Borrow<T> + Into<Arc<T>>>(&mut self, value: V) -> Arc<T> {
         if let Some(known) = self.values.get(value.borrow()) {
             return Arc::clone(known);

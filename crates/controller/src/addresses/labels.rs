@@ -1,7 +1,7 @@
 //! The labels or annotations of an object, in little memory.
 //!
-//! In: a map of names and values. Out: the same as a sorted list. Most labels of a node are those of many other nodes,
-//! so equal ones are kept once.
+//! In: a map of names and values. Out: the same as a sorted list. Many nodes have the same labels, so equal labels
+//! are kept once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -136,7 +136,7 @@ impl AddressMetrics {
         Ok(Self { process, providers, of: Arc::new(of) })
     }
 
-    /// Counts a reconciliation of an object. All objects are reconciled together.
+    /// Counts a reconciliation of an object. All objects are reconciled together, so `took` is the time for all.
     pub fn evaluated(&self, key: &PoolKey, is_error: bool, took: Duration) {
         count(&self.of.reconciled, key, !is_error);
         if key.kind == net_ip_allocation::KIND {

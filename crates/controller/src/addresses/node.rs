@@ -68,19 +68,19 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that shares nothing with others.
+    /// A node that shares no labels with other nodes.
     pub fn alone(node: SlimNode) -> Self {
         NodeReader::default().read(node)
     }
 
-    /// A node that shares nothing with others.
+    /// A node that shares no labels with other nodes.
     #[cfg(test)]
     pub(crate) fn from_json(json: serde_json::Value) -> Self {
         Self::alone(serde_json::from_value(json).unwrap())
     }
 
-    /// The substitute for an undecodable node: the last decoded version, or else the fields that can be read. It keeps
-    /// its VM, and its readiness is unknown.
+    /// The substitute for an undecodable node: the last decoded version, or else the fields that can be read. The
+    /// substitute keeps the node's VM, and its readiness is unknown.
     pub(crate) fn stand_in(undecodable: &Undecodable, last: Option<&Self>) -> Self {
         let is_machine = |text: &&str| drivers::machine_of(text).is_some();
         let provider_id = undecodable.at::<String>(&["spec", "providerID"]);
@@ -109,14 +109,14 @@ impl Node {
         self.labels.get(IP_READY_LABEL) == Some("true")
     }
 
-    /// Whether another one is the same version of the same node.
+    /// Whether both are the same version of the same node.
     pub(crate) fn is_same_version(&self, other: &Self) -> bool {
         self.version.is_some() && self.version == other.version && self.uid == other.uid
     }
 }
 
-/// The addresses of an undecodable node. Their types are unknown, so each has both types. The controller publishes none
-/// of them anew.
+/// The addresses of an undecodable node. Their types are unknown, so each gets both types. The controller adds none of
+/// them to a DNS name.
 fn of_any_type(addresses: &BTreeSet<IpAddr>) -> Vec<SlimAddress> {
     let of_type = |kind: AddressType, address: &IpAddr| SlimAddress {
         kind: kind.name().to_owned(),

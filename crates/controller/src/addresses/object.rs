@@ -35,7 +35,7 @@ impl Object {
         }
     }
 
-    /// UID and generation. They differ if the spec changed or if another object has the name now.
+    /// UID and generation. One of them changes if the spec changes, or if another object takes the name.
     pub(crate) fn identity(&self) -> (Option<&str>, Option<i64>) {
         (self.metadata().uid.as_deref(), self.metadata().generation)
     }

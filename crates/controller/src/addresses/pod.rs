@@ -113,7 +113,7 @@ impl Pod {
                 is_stand_in: true,
                 // A pod is bound to a node once, and never moves.
                 node: last.node.clone().or(read.node),
-                // The last version has only the labels that were needed when it was read.
+                // Prefer the labels of this version: the last one has only those that a selector used then.
                 labels: match undecodable.metadata.labels {
                     Some(_) => read.labels,
                     None => Arc::clone(&last.labels),
@@ -125,7 +125,7 @@ impl Pod {
     }
 }
 
-/// Reduces pods to what the objects need at the time.
+/// Reduces pods to the fields that decisions need and the labels that selectors use.
 pub(crate) struct PodReader {
     shared: Shared,
     needed: watch::Receiver<Needed>,

@@ -45,23 +45,24 @@ use crate::reconciler::{Flow, IDLE_MAX, Reconcile, Source, first_of};
 /// The maximum age of a VM's state.
 const MACHINES_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// The difference between two clocks, read one after the other, that does not mean that somebody set a clock.
+/// If the difference between two clocks changes by no more than this, nobody has set a clock: the process reads one
+/// after the other.
 const CLOCKS_AGREE: Duration = Duration::from_millis(10);
 
 /// The pause between two evictions for an object.
 const EVICTION_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long after the last eviction the number of evictions is reset.
+/// The number of evictions is reset this long after the last one.
 const EVICTIONS_FORGOTTEN: Duration = Duration::from_secs(1_800);
 
-/// The shortest interval between two updates of the metrics about objects and nodes, of which there may be many.
+/// The shortest interval between two updates of the metrics about objects and nodes. A cluster may have many of both.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 
 /// The reconciler of addresses and DNS names.
 pub struct Reconciler {
     index: Index,
     seen: mpsc::UnboundedReceiver<Received>,
-    /// The rest of an event that takes long to process. It comes before all others of the watches.
+    /// The rest of an event that takes long to process. It is processed before all other watch events.
     rest: Option<Received>,
     relists: Relists<Kind>,
     needed: watch::Sender<Needed>,
@@ -161,7 +162,8 @@ impl Reconciler {
         epochs.max().unwrap_or_default()
     }
 
-    /// Sets the node whose address this process does not detach. It hands over instead, and the next leader does it.
+    /// Sets the node whose address this process does not detach. The process hands over leadership instead, and the
+    /// next leader detaches the address.
     pub fn spare(&mut self, node: Option<plan::NodeName>) {
         self.index.world.own_node = node;
     }
@@ -235,7 +237,7 @@ impl Reconciler {
         for step in plan.steps.iter().filter(|step| step.action.is_call()) {
             if !self.reporter.is_writing(&step.pool) {
                 tracing::info!(object = %step.pool, address = %step.address, "move" = self.move_id(step.address), %step, "starting step");
-                // This step may add or remove the ephemeral address of the VM.
+                // This step may add or remove the ephemeral address of the VM, so the known fact is no longer valid.
                 step.action.machine().iter().for_each(|vm| _ = self.index.world.has_ephemeral.remove(*vm));
                 self.executor.begin(step.clone());
             }
@@ -274,12 +276,12 @@ impl Reconciler {
         hands_over
     }
 
-    /// Plans, and stores the losses and unmatched addresses for the next plan. Each plan may reach a status, so each
-    /// counts.
+    /// Plans, and stores the losses and unmatched addresses for the next plan. Every plan stores them, because every
+    /// plan may be written to a status.
     fn plan(&mut self, now: Timestamp) -> Plan {
         self.index.note_outdated();
         let mut plan = plan::plan(&self.index.world, now);
-        // An unknown object may have an address on any node.
+        // An object that is not in the cache may have an address on any node, so marks of its kind stay.
         plan.marks.uncertain.extend(self.index.unread_address_kinds());
         // So may an object that was created while the watch of its kind was silent.
         if self.index.world.silent.has(plan::Kind::Pools) {

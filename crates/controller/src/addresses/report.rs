@@ -2,9 +2,9 @@
 //!
 //! In: the plan and the index. Out: status writes with the `resourceVersion` that the plan is based on, patches of
 //! objects and nodes, and Events. An object gets the finalizer before its first journal entry, so it can't disappear
-//! during a move. Created addresses go into its spec. The reporter compares before it writes, so a settled cluster
-//! costs no write. At most one write per object is in flight; journal and status are in the same write. It never
-//! reports what did not happen.
+//! during a move. The reporter adds created addresses to the spec. It compares before it writes, so a settled
+//! cluster costs no write. At most one write per object is in flight; journal and status are in the same write. The
+//! reporter never reports what did not happen.
 
 mod events;
 mod finalizers;
@@ -47,12 +47,12 @@ pub struct Reporter {
     fence: Arc<Fence>,
     writing: Tasks<Written>,
     objects: BTreeSet<PoolKey>,
-    /// Objects of which the apiserver has a newer version than this one. The controller waits for it before it does
-    /// anything.
+    /// Objects of which the apiserver has a newer version than this one. The controller does nothing for them until the
+    /// watch shows the newer version.
     outdated: BTreeMap<PoolKey, u64>,
     nodes: BTreeSet<NodeName>,
-    /// The version of a node that was patched last or was found outdated. The reporter patches the node again when the
-    /// watch shows another version.
+    /// The version of each node on which its last patch was based. The reporter does not patch this version again,
+    /// unless the patch failed for another reason than a conflict.
     patched: BTreeMap<NodeName, String>,
     /// Writes without a response, or with a server error. A slow admission webhook delays only the objects that it
     /// validates.
@@ -63,7 +63,7 @@ pub struct Reporter {
     pub events: Publisher,
     /// Writes that were refused several times and are not reported yet.
     refusals: Vec<(Target, String)>,
-    /// The Event of an object that the reporter publishes when the status is written.
+    /// For each object, the Event that the reporter publishes when the status is written.
     after_write: BTreeMap<PoolKey, NewEvent>,
     /// The UIDs of objects whose deprecated fields were reported.
     deprecations: BTreeSet<String>,
@@ -106,8 +106,8 @@ impl Reporter {
         }
     }
 
-    /// Whether a write of this object is in flight, or the watch has to show a newer version first. Until then its
-    /// journal may differ from the one in memory, so the controller does nothing else for it.
+    /// Whether a write of this object is in flight, or the watch has to show a newer version first. In both cases
+    /// the stored journal may differ from the one in memory, so the controller starts nothing for the object.
     pub fn is_writing(&self, key: &PoolKey) -> bool {
         self.objects.contains(key) || self.outdated.contains_key(key)
     }
@@ -217,7 +217,7 @@ impl Reporter {
                 self.refused.succeeded(&target);
                 self.unanswered.succeeded(&target);
             }
-            // The watch will show the current version.
+            // No backoff: the watch will show the current version.
             Some(error) if is_conflict(error) && !matches!(target, Target::Object(_)) => {}
             Some(error) if is_refused(error) => {
                 if self.refused.failed(target.clone(), version, error) == REFUSALS_REPORTED {

@@ -29,7 +29,7 @@ pub(crate) fn parse(object: &Object) -> Parsed {
     parsed.pool.pods_from = parsed.selection.pods.as_ref().map(PodSelection::decided_by).unwrap_or_default();
     let policy = &mut parsed.pool.policy;
     if object.metadata().deletion_timestamp.is_some() && policy.mode != Mode::Refused {
-        // In the mode Observe the controller still finishes moves that have started, but detaches nothing.
+        // In the mode Observe the controller finishes moves that have started, but a deletion detaches nothing.
         policy.detaches_on_delete &= policy.mode == Mode::Active;
         policy.mode = Mode::Leaving;
     }

@@ -99,18 +99,18 @@ impl Received {
     }
 }
 
-/// The watches. They stop when this is dropped.
+/// The watches. They stop when this value is dropped.
 pub struct Watches {
     tasks: Tasks<Ended>,
 }
 
-/// The receiver of the watches.
+/// The reconciler's side of the watches.
 pub struct Inbox {
-    /// What the watches bring.
+    /// The events of the watches.
     pub(crate) events: mpsc::UnboundedReceiver<Received>,
     /// Requests relists.
     pub(crate) relists: Relists<Kind>,
-    /// Says what the watches have to bring.
+    /// Sends the watches what the objects need.
     pub(crate) needed: watch::Sender<Needed>,
 }
 
@@ -137,7 +137,7 @@ impl Watches {
         (Self { tasks }, Inbox { events, relists, needed })
     }
 
-    /// Waits until a watch ends, which it does only if it can't continue.
+    /// Waits until a watch ends. A watch ends only if it can't continue.
     pub async fn ended(&mut self) -> Ended {
         match self.tasks.next().await {
             Some(Ok(ended)) => ended,

@@ -286,7 +286,7 @@ impl<K> Change<K> {
     }
 }
 
-/// A change of a kind in which every object is decoded or a stand-in.
+/// A [`Change`] whose objects are all decoded or replaced by stand-ins.
 #[derive(Debug)]
 pub enum Settled<K> {
     /// All objects, after a relist.

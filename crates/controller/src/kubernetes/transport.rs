@@ -1,9 +1,9 @@
 //! The connections of watches and lists to the apiserver.
 //!
-//! In: the configuration of the client. Out: a client whose requests share one HTTP/2 connection. It sends a ping every
-//! few seconds, so a dead apiserver is noticed within ten seconds although a watch may be silent for minutes, and no
-//! list waits for the response on a connection that died while it was idle. A server that only speaks HTTP/1.1 gets a
-//! connection for each watch, and the kernel checks whether it is alive.
+//! In: the configuration of the client. Out: a client whose requests share one HTTP/2 connection. The client sends a
+//! ping every few seconds. So it notices a dead apiserver within ten seconds, although a watch may be silent for
+//! minutes. A list does not wait for a response on a connection that died while it was idle. A server that only speaks
+//! HTTP/1.1 gets a connection for each watch, and the kernel checks whether that connection is alive.
 
 use std::time::Duration;
 

@@ -133,7 +133,7 @@ pub struct Relists<T> {
 }
 
 impl<T: Copy + Ord> Relists<T> {
-    /// For these kinds.
+    /// Creates the relists of these kinds, none of them requested.
     pub fn new(kinds: impl IntoIterator<Item = T>) -> Self {
         let of = kinds.into_iter().map(|kind| (kind, Relist::default())).collect();
         Self { of, asked: BTreeSet::new() }
@@ -350,7 +350,7 @@ where
     /// Watches from the version of the list, and resumes after short interruptions, until the kind has to be listed
     /// again.
     async fn watch(&mut self) -> RequestEnd {
-        // Since when no watch has worked.
+        // When the current interruption began. None while the watch works.
         let mut broken_since = None;
         let mut was_interrupted = false;
         loop {
@@ -407,7 +407,7 @@ where
         }
     }
 
-    /// Forwards the changes after the version until the watch ends.
+    /// Forwards the changes after `self.version` until the watch ends.
     async fn watch_once(&mut self) -> RequestEnd {
         let params = WatchParams::default().timeout(WATCH_SECONDS);
         let started = tokio::select! {

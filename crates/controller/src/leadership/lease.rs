@@ -16,7 +16,7 @@
 //!
 //! The epoch of a new leader is one more than the highest epoch in the Lease and all journals. The leader writes it
 //! into the Lease. If a person changes the epoch or the duration, the next renewal restores them. A Lease counts as
-//! released only if its leader annotated it so.
+//! released only if its leader annotated it as released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +40,8 @@ pub const RETRY: Duration = Duration::from_secs(2);
 /// How often a candidate checks whether the lease has expired.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 
-/// A candidate reads a lease that it has not seen change for this long, because its watch may be silent. The holder
-/// renews it more often.
+/// If a candidate has seen no change of a lease for this long, it reads the lease, because the watch may be silent. The
+/// holder renews the lease more often.
 const READ_AFTER: Duration = Duration::from_secs(6);
 
 /// A leader reads FLIPOP's lease if its watch has shown nothing for this long.
@@ -53,12 +53,12 @@ pub const FLIPOP_LEASE: &str = "floating-ip-pool-controller-leader-election";
 /// The annotation with the leader's epoch.
 pub const EPOCH_ANNOTATION: &str = "netinfra.darkbrains.com/epoch";
 
-/// The annotation of a leader that released the lease, with the number of transitions at that time. The next leader of
-/// any program increases `leaseTransitions`, which makes the annotation invalid. The next leader of this program also
-/// removes it.
+/// The annotation of a leader that released the lease, with the number of transitions at that time. The next leader,
+/// whatever program it runs, increases `leaseTransitions`, which makes the annotation invalid. If that leader is this
+/// controller, it also removes the annotation.
 pub const RELEASED_ANNOTATION: &str = "netinfra.darkbrains.com/released";
 
-/// The annotation with the node whose pod handed the lease over, because the next step would have cut off that node.
+/// The annotation with the node whose pod handed the lease over, because the next step would change the node's address.
 pub const HANDED_OVER_ANNOTATION: &str = "netinfra.darkbrains.com/handed-over-from";
 
 /// Options of a candidate.
@@ -96,7 +96,7 @@ pub struct Candidate {
     flipop: Known,
     /// Whether the log says that FLIPOP leads.
     is_flipop_reported: bool,
-    /// Whether FLIPOP has led since the start of this process. Its last request may still be in flight.
+    /// Whether FLIPOP has led since the start of this process. FLIPOP's last request may still be in flight.
     has_stood_by: bool,
 }
 
@@ -391,7 +391,7 @@ impl Candidate {
                     last = self.clock.since_boot();
                     let is_due = last >= self.flipop.checked.saturating_add(READ_FLIPOP_AFTER);
                     if is_due || !is_working(&mut self.flipop_watch) {
-                        // After a failure, the next renewal is followed by another try.
+                        // If this read fails, this process tries again after the next renewal.
                         _ = self.read_flipop().await;
                     }
                     if self.flipop.leads(self.clock.since_boot()) {
@@ -415,7 +415,7 @@ impl Candidate {
         RETRY.min(self.duration / 4)
     }
 
-    /// Reads the lease after a failed write, because the response may be lost, or a person may have annotated the
+    /// Reads the lease after a failed write or before a release, because the response may be lost, or a person may have annotated the
     /// lease. Returns whether another process has taken it. The read does not extend the lease: only a successful write
     /// does.
     async fn is_lost(&mut self) -> bool {
@@ -466,7 +466,7 @@ impl Candidate {
     /// Releases the lease. The caller has no requests in flight. For a hand-over, it passes its node.
     pub async fn release(&mut self, handed_over_from: Option<&NodeName>) -> Result<()> {
         self.fence.close();
-        // The last renewal may have been canceled before its response arrived.
+        // The last renewal may have been canceled before its response arrived, so the known version may be too old.
         if self.is_lost().await {
             return Ok(());
         }

@@ -61,7 +61,7 @@ pub(super) fn holder(lease: &Lease) -> &str {
     lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
 
-/// A watch of a Lease. It stops when this is dropped.
+/// A watch of a Lease. Dropping this value stops the watch.
 pub(super) struct LeaseWatch {
     shown: watch::Receiver<Shown>,
     _task: Tasks<()>,
@@ -102,7 +102,8 @@ impl LeaseWatch {
     }
 }
 
-/// Shows the versions of a Lease until the watch fails. Returns why it failed. Continues if the apiserver ends it.
+/// Shows the versions of a Lease until the watch fails, and returns why it failed. If the apiserver ends the watch,
+/// this function starts it again.
 async fn watch_until_failure(api: &Api<Lease>, params: &WatchParams, to: &watch::Sender<Shown>) -> String {
     loop {
         let began = Instant::now();

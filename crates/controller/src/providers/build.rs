@@ -1,4 +1,4 @@
-//! Creates the drivers of all providers with credentials.
+//! Creates the drivers of all configured providers.
 //!
 //! In: the settings, and the HTTP services. Out: one driver per provider. It sends no requests.
 

@@ -2,7 +2,7 @@
 //!
 //! In: a set of records. Out: one `DNSEndpoint` in the namespace of the object that lists the DNS name. external-dns
 //! records the ownership in the zone. A label and an annotation record the ownership in the cluster. This driver never
-//! writes an endpoint without targets, because external-dns would add others.
+//! writes an endpoint without targets, because external-dns would add other targets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const US: &str = "ip-address-controller";
 const OWNER: &str = "netinfra.darkbrains.com/owner";
 
-/// The owner of an endpoint without the controller's mark. The controller leaves it alone, because it may have more
-/// data than this driver reads.
+/// The owner of an endpoint without the controller's mark. The controller does not change this endpoint: it may have
+/// more data than the driver reads.
 const UNKNOWN_OWNER: &str = "unknown";
 
 /// Writes `DNSEndpoint`s.

@@ -34,10 +34,10 @@ pub struct Response {
 
 /// The result of a request to a cloud.
 pub enum ResponseKind {
-    /// The result of a listing of addresses, and the number that says when it started, compared with other listings and
-    /// writes.
+    /// A listing of addresses: its number and its result. Of two listings or journal writes, the later one has
+    /// the higher number.
     Addresses(Tick, Result<Listing, DriverError>),
-    /// The VMs that were asked for, and the states of those that exist.
+    /// The VMs that the caller asked for, and the states of all VMs of the scope.
     Machines(BTreeSet<VmId>, Result<BTreeMap<VmId, MachineState>, DriverError>),
 }
 
@@ -59,7 +59,7 @@ struct ScopeState {
     is_too_early: bool,
     /// When the last listing ended.
     answered: Option<Instant>,
-    /// When the next listing is due. None is due now.
+    /// When the next listing is due. None means now.
     due: Option<Instant>,
     /// The credentials do not allow listing addresses.
     is_denied: bool,
@@ -171,7 +171,8 @@ impl Clouds {
         };
         let Some(asked) = self.scopes.get_mut(&response.scope) else { return };
         let pause = match listing {
-            // The listing is incomplete. The retry waits, or a part that keeps failing would use up the rate limit.
+            // The listing is incomplete. The retry waits, so that a part that keeps failing does not use up the rate
+            // limit.
             Ok(listing) if listing.tags == Tags::Incomplete => LISTING_RETRY.min(asked.age_max),
             Ok(_) if asked.is_too_early => Duration::ZERO,
             Ok(_) => asked.age_max,
@@ -194,7 +195,7 @@ impl Clouds {
     /// When the next request is due.
     pub fn next_due(&self) -> Option<Instant> {
         let listings = self.scopes.values().filter(|asked| !asked.is_in_flight).filter_map(|asked| asked.due);
-        // The next reconciliation decides whether the states of VMs are still needed.
+        // A time in the past does not count: the next reconciliation decides whether the states are still needed.
         let machines = self.machines_due.values().flatten().filter(|due| **due > Instant::now());
         listings.chain(machines.copied()).min()
     }
@@ -210,7 +211,7 @@ fn pause_after(error: &DriverError) -> Duration {
     }
 }
 
-/// What to read if listing is not allowed.
+/// What to read in addition to a listing, or instead of it if listing is not allowed.
 #[derive(Debug, Default)]
 pub struct ListRequest {
     /// The addresses that objects list.

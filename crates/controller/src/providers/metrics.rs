@@ -85,7 +85,7 @@ impl ProviderMetrics {
         self.0.call_seconds.with_label_values(&labels).observe(took.as_secs_f64());
     }
 
-    /// Removes the series of calls for deleted objects. Some of them may not exist.
+    /// Removes the series of calls for deleted objects. Some of the series may not exist.
     pub(crate) fn forget_objects(&self, is_deleted: impl Fn(&PoolKey) -> bool) {
         let mut callers = self.0.callers.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, provider, call) in callers.extract_if(.., |(key, ..)| is_deleted(key)) {

@@ -40,7 +40,7 @@ pub fn updated(cluster: &Cluster, version: &str, now: Timestamp) -> Option<Vec<V
             (Some(state), None) if conditions.len() < CONDITIONS_MAX => {
                 conditions.push(condition(kind, state, None, version, now));
             }
-            // The list is full. The annotation has the same content.
+            // The list is full, so this condition is left out. The annotation has the same content.
             (Some(_), None) => {}
             (Some(state), Some(place)) => {
                 if !has_state(&conditions[place], state) {

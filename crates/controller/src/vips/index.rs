@@ -68,8 +68,8 @@ impl Index {
         Kind::ALL.into_iter().all(|kind| self.absent.contains(&kind) || is_known(kind))
     }
 
-    /// The kinds that decide whether a VIP is free and which pool it comes from, and whose watch has been silent for a
-    /// while.
+    /// The kinds whose watch has been silent for a while. ClusterClasses are left out: they decide neither whether a
+    /// VIP is free nor which pool it comes from.
     pub fn silent(&self) -> BTreeSet<Kind> {
         let now = Instant::now();
         let is_silent = |kind: &Kind| {
@@ -80,7 +80,7 @@ impl Index {
         kinds.filter(is_silent).collect()
     }
 
-    /// Distrusts all that is known, because the machine was suspended.
+    /// Counts every known watch as silent, because the machine was suspended.
     pub fn note_suspend(&mut self) {
         self.freshness.values_mut().for_each(|freshness| *freshness = Freshness::default());
     }
@@ -284,7 +284,7 @@ impl Index {
         }
     }
 
-    /// Applies a claim, unless its name is not the name of a VIP's claim, or a newer version is known.
+    /// Applies a claim if it has the name of a claim for a VIP, and no newer version is known.
     fn observe_claim(&mut self, claim: Claim) {
         let key = key(&claim.metadata);
         if role_of_claim(&key).is_none() {
@@ -327,8 +327,8 @@ pub fn role_of_claim(key: &Key) -> Option<Role> {
     Role::ALL.into_iter().find(|role| key.name.starts_with(role.claim_prefix()))
 }
 
-/// Applies a change to the known values. `facts` makes a value of an object. `left` makes a value of an undecodable
-/// object and its last value.
+/// Applies a change to the known values. `facts` returns the value of an object. `left` returns the value of an
+/// undecodable object, given the last known value.
 fn apply<O: Resource, K: Ord, V>(
     known: &mut Option<BTreeMap<K, V>>,
     change: Change<O>,

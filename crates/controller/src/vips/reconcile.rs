@@ -85,8 +85,8 @@ pub struct VipReconciler {
     options: VipOptions,
     tasks: Tasks<Ended>,
     in_flight: BTreeSet<(Key, Work)>,
-    /// Clusters of which the apiserver has a newer version than this one. The controller does not update them before it
-    /// sees that version.
+    /// Clusters that have changed in the apiserver after this version, or are gone. The controller does not update them
+    /// before the watch delivers the change.
     outdated: BTreeMap<Key, u64>,
     /// Claims whose state in the apiserver differs from the index, with the last seen metadata. The controller leaves
     /// them alone until the watch delivers the change, or until this time.
@@ -101,7 +101,7 @@ pub struct VipReconciler {
     denied_until: Option<Instant>,
     /// When the controller first saw that a VIP is missing.
     missed: BTreeMap<(Key, Role), Instant>,
-    /// Since when each VIP has been allocating without interruption.
+    /// When the allocation of each VIP began, while it is in progress.
     allocating: BTreeMap<(Key, Role), Instant>,
     events: Publisher,
     described: Option<Instant>,
@@ -302,17 +302,17 @@ impl VipReconciler {
         }
     }
 
-    /// Reserves a request for a Cluster. Returns false if the same request is in flight, too many are, or the lease is
-    /// not valid.
+    /// Reserves a request for a Cluster. Returns false if the same request is in flight, too many requests are in
+    /// flight, or the lease is not valid.
     fn begin(&mut self, key: &Key, work: Work) -> bool {
         self.in_flight.len() < IN_FLIGHT_MAX
             && self.fence.remaining().is_some()
             && self.in_flight.insert((key.clone(), work))
     }
 
-    /// Whether a watch has been silent for too long. A person may have paused a Cluster in the meantime, or
-    /// another Cluster may have got the VIP. If so, this function requests lists. After them the plan is made
-    /// again.
+    /// Whether a watch has been silent for too long. In the meantime, a person may have paused a Cluster, or
+    /// another Cluster may have got the VIP. After a silence, this function requests lists, and the reconciler
+    /// plans again when they are complete.
     fn is_outdated(&mut self) -> bool {
         let silent = self.index.silent();
         self.relists.ask(|kind| silent.contains(&kind));
@@ -449,7 +449,7 @@ impl VipReconciler {
             Err(error) => {
                 self.unreported.failed(key.clone(), ANY_VERSION, &error);
                 match &error {
-                    // Other controllers change a new Cluster often.
+                    // Other controllers change a new Cluster often, so a conflict is not logged.
                     kube::Error::Api(status) if status.code == 409 => {}
                     kube::Error::Api(status) if status.code == 403 => {
                         if self.denied_until.is_none_or(|until| until <= Instant::now()) {
@@ -574,8 +574,8 @@ impl VipReconciler {
         }
     }
 
-    /// Publishes an Event about a refused update. The Cluster's annotation can't have it, because it is part of the
-    /// update.
+    /// Publishes an Event about a refused update. The Cluster's annotation can't report the refusal, because the
+    /// annotation is part of the update.
     fn report_refused_write(&mut self, key: &Key, error: &kube::Error) {
         let (Some(tracked), Some(served)) =
             (self.index.clusters.get(key), self.index.served.get(&Kind::Clusters))
@@ -587,7 +587,7 @@ impl VipReconciler {
         self.events.publish(report::refusal(&tracked.metadata, served, note), self.clock.wall());
     }
 
-    /// Records a failed write for a VIP, or without a role for the annotation of a Cluster.
+    /// Records a failed write for the VIP of a role. Without a role, the write was for the annotation of the Cluster.
     fn failed(&mut self, key: &Key, role: Option<Role>, reason: &'static str, error: &kube::Error) {
         let failures = self.failures.failed((key.clone(), role), ANY_VERSION, error);
         if reason == CLUSTER_PATCH_FAILED && failures == REFUSALS_REPORTED && is_refused(error) {

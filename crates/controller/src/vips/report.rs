@@ -43,7 +43,7 @@ pub struct Written {
 
 /// How much to report about a VIP.
 pub enum Verbosity {
-    /// Nothing: a request for its claim is in flight, and its outcome is reported instead.
+    /// Nothing: a request for the VIP's claim is in flight, and the controller reports after the response.
     Silent,
     /// Everything but an allocation in progress, which usually completes soon.
     Patient,
@@ -85,7 +85,8 @@ pub fn cluster_update(
         let is_written = vips.iter().any(|written: &Written| written.role == *role);
         match (&next.verdict, manner(*role)) {
             (Verdict::Unknown(_) | Verdict::Paused | Verdict::Leaving, _) => {}
-            // The watch may deliver a claim with its address before the response to the claim's creation arrives.
+            // A VIP in this patch is reported even so: the watch may deliver a claim with its address before the
+            // response to the claim's creation arrives.
             (_, Verbosity::Silent) if !is_written => {}
             (Verdict::Manual(_) | Verdict::NotWanted, _) => _ = now.remove(&name),
             // A previous leader may have reported a longer wait. A full pool may have a free address for a moment, but

@@ -6,7 +6,8 @@
 //! standby replicas answer too. It never allocates a VIP: the Cluster of a hook request may never be created.
 //!
 //! The certificate is reloaded when its files change, for example in a mounted Secret. The port has no client
-//! authentication, so each request is limited in size and time, and so are the number of requests and connections.
+//! authentication, so this module limits the size and the time of each request, and the number of requests and
+//! connections.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +47,7 @@ use crate::leadership::clock::{Clock, SystemClock};
 
 const HOOKS: &str = "hooks.runtime.cluster.x-k8s.io/v1alpha1";
 
-/// The largest request, which has all templates of a Cluster.
+/// The maximum size of a request in bytes. A request can contain all templates of a Cluster.
 const REQUEST_BYTES_MAX: usize = 8 << 20;
 
 /// The most concurrent requests. Together they need at most a quarter of the memory limit.

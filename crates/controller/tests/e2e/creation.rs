@@ -182,7 +182,7 @@ async fn a_creation_survives_sigkill_before_and_after_every_request() {
 async fn eight_kills_while_creating_twenty_addresses_leak_none() {
     let rig = Rig::prepare().await;
     let cloud = &rig.clouds.digitalocean;
-    // With the rate limit, each twelve creations would take a minute.
+    // The rate limit allows only twelve creations a minute.
     cloud.enforce_limits(false);
     let mut foreign = in_account(&rig);
     rig.control_plane.apply(&pool(20, "nobody=has-this", "")).unwrap();

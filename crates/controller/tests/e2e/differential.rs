@@ -291,7 +291,7 @@ impl Stage<'_> {
     }
 }
 
-/// Waits until nothing changes any more, and longer if both must be equal and are not yet. Records the state of both.
+/// Waits until nothing changes any more and, if both must agree, their stories are equal. Records the state of both.
 async fn settled(flipop: &mut Stage<'_>, ours: &mut Stage<'_>, outcome: Outcome) {
     let began = Instant::now();
     let mut last = (Snapshot::default(), Snapshot::default());

@@ -17,7 +17,7 @@ use testbed::nameserver::{Nameserver, Resolver};
 
 use crate::rig::{Controller, Rig, SOON};
 
-/// Longer than the lease of a node: for that time kwok may run no pods on a node that was deleted and created again.
+/// Longer than the lease of a node: until it expires, kwok may run no pods on a node that was deleted and recreated.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(90);
 const ZONE: &str = "example.com";
 const NAME: &str = "hello.example.com";
@@ -67,7 +67,7 @@ async fn answers(rig: &Rig, nameserver: &Nameserver, name: &str, values: &[&str]
     })
 }
 
-/// All records of the zone except for those of a name and of its mark.
+/// All records of the zone except for those of a name, and except for ownership records.
 fn others(nameserver: &Nameserver, name: &str) -> Vec<String> {
     let mut records = nameserver.records().unwrap();
     records.retain(|record| !record.starts_with(&format!("{name}. ")) && !record.starts_with("_owner-"));
@@ -225,7 +225,7 @@ async fn external_dns_publishes_our_dnsendpoint_and_its_changes() {
     });
     println!("DNSEndpoint -> records: {published:?}");
 
-    // Without the second address, the endpoint and then the name lose it.
+    // When the pool loses its second address, the endpoint and then the name lose it too.
     let fewer = json!({"spec": {"ips": ADDRESSES[..1]}}).to_string();
     rig.kubectl(&["patch", "floatingippool/hello", "--type=merge", "-p", &fewer]);
     answers(&rig, &nameserver, NAME, &ADDRESSES[..1]).await;
@@ -235,7 +235,7 @@ async fn external_dns_publishes_our_dnsendpoint_and_its_changes() {
 async fn the_dnsendpoint_follows_its_pool_and_is_deleted_with_it() {
     let rig = Rig::prepare().await;
     ExternalDns::install_crd(&rig.control_plane).unwrap();
-    // Without DNS_OWNER_ID, the mark is the ID of the cluster.
+    // Without DNS_OWNER_ID, the owner ID is the UID of the namespace kube-system.
     let _controller = rig.controller("ip-address-controller", &[]);
     let mut object = pool("external-dns");
     object["spec"]["policy"] = json!({"onDelete": "Detach"});

@@ -227,7 +227,7 @@ async fn a_silent_watch_causes_no_move_to_a_deleted_node() {
     eventually("the first address is assigned", SOON, async || Ok(holder("203.0.113.10") == Some(1001)))
         .await
         .unwrap_or_else(|error| panic!("{error}\n{}", rig.logs()));
-    // The VM of the node still exists. Without the event, the controller would assign the next address to it.
+    // The VM of the node still exists. A controller that trusts a silent watch would assign the next address to it.
     proxy.silence_watches(true);
     rig.kubectl(&["delete", "node", "worker-2"]);
     eventually("the second address is assigned", SOON, async || Ok(holder("203.0.113.11").is_some()))
@@ -258,7 +258,7 @@ async fn a_failover_works_after_etcd_was_compacted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_controller_exits_after_etcd_was_restored() {
     let mut rig = Rig::prepare().await;
-    // It keeps the lease while the apiserver restarts.
+    // With this duration, the controller keeps its lease while the apiserver restarts.
     let environment = [("LEASE_DURATION", "30"), ("TAKEOVER_SECONDS", "1")];
     let mut controller = rig.controller("ip-address-controller", &environment);
     rig.control_plane.apply(&read("examples/netipallocation.yaml")).unwrap();

@@ -1,4 +1,4 @@
-//! Leader election with two replicas: which one acts, from when on, and what a former leader never does.
+//! Leader election with two replicas: which one acts, when it may start, and what a former leader never does.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ const RETRY_SECONDS: u64 = 2;
 const TAKEOVER_SECONDS: u64 = 2;
 const ENVIRONMENT: [(&str, &str); 2] = [("LEASE_DURATION", "5"), ("TAKEOVER_SECONDS", "2")];
 
-/// Starts two replicas, of which the first leads, and a settled allocation.
+/// Starts a leader and then a standby, with a settled allocation. Returns when the standby is ready.
 async fn two_replicas() -> (Rig, crate::rig::Controller, crate::rig::Controller) {
     let rig = Rig::prepare().await;
     let first = rig.controller("ip-address-controller-1", &ENVIRONMENT);

@@ -40,7 +40,7 @@ async fn running(rig: &Rig) {
     });
 }
 
-/// Waits until the last pod of the workload on a node is deleted. Returns when that happened.
+/// Waits until the last pod of the workload on a node is deleted, and returns the time. Signals when the watch runs.
 async fn last_pod_gone(rig: &Rig, node: &str, started: tokio::sync::oneshot::Sender<()>) -> Instant {
     let pods: Api<Pod> = Api::default_namespaced(rig.client.clone());
     let events = watcher(pods, watcher::Config::default().labels("app=web")).default_backoff();
@@ -488,7 +488,7 @@ async fn n19_the_fewest_permissions_work_and_missing_ones_are_named() {
     let message = rig.get("nia/edge")["status"]["conditions"][0]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("permission compute.addresses.list is missing"), "{message}");
     let status = || rig.get("nia/edge")["status"].clone();
-    // The third node has a public address. Without the list the controller can't know whether that address is reserved.
+    // The third node has a public address. Without a list of addresses, nothing shows whether it is reserved.
     rig.kubectl(&["delete", "node", "edge-1"]);
     eventually("the status names the missing permission", SOON, async || {
         Ok(status()["addresses"].to_string().contains("without compute.addresses.list"))

@@ -1,8 +1,8 @@
 //! What users install: the chart, and the plain manifests and the kustomize base that are rendered from it.
 //! `tools/render --check` ensures that these are up to date.
 //!
-//! kwok simulates the kubelet, so no container runs. All other tests check what the controller does with these
-//! permissions.
+//! kwok simulates the kubelet, so no container runs. All other tests check what the controller does with the
+//! permissions in the manifests.
 
 use std::path::Path;
 use std::process::Command;

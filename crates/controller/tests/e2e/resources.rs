@@ -337,7 +337,7 @@ fn full_status() -> (Vec<String>, Vec<AddressStatus>, Moves) {
         state: AddressState::Moving,
         node_name: None,
         last_holder: Some(machine(at)),
-        // Only AWS has them, and its IDs are short.
+        // Only AWS has previous holders, and its IDs are short.
         previous_holders: vec![format!("ap-southeast-10/i-{at:017x}"); 4],
         // Only Google Cloud has PTR names.
         ptr_name: Some(format!("mail-{at:04}.a-subdomain-with-a-long-name.example.com.")),

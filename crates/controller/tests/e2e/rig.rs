@@ -22,15 +22,15 @@ static SPARES: Spares<ControlPlane> = Spares::new();
 pub const SOON: Duration = Duration::from_secs(60);
 
 /// Settings of a controller that succeeds one that was killed. It waits for its own lease duration if that is longer
-/// than the predecessor's, so the duration is short. A busy machine must still be able to renew the lease in time.
+/// than the predecessor's, so the duration is short, but long enough to renew the lease in time on a busy machine.
 pub const SUCCESSOR: [(&str, &str); 2] = [("LEASE_DURATION", "5"), ("TAKEOVER_SECONDS", "1")];
 
-/// Numbers of requests, for one part of a test.
+/// The numbers of the requests at which one part of a test kills the controller.
 pub type Requests = std::iter::StepBy<std::ops::RangeFrom<usize>>;
 
-/// Runs the parts of a test in parallel, and returns the sum of their results. Together, the parts get all numbers of
-/// requests from 1 on. A test that kills the controller at every request has parts with a control plane each, because
-/// it mostly waits for leases to expire.
+/// Runs the parts of a test in parallel, and returns the sum of their results. The test kills the controller at its
+/// first request, at its second and so on; each part gets some of these numbers. Each part has its own control plane,
+/// because such a test mostly waits for leases to expire.
 pub async fn in_parts(count: usize, part: impl AsyncFn(Requests) -> usize + Clone + Send + 'static) -> usize {
     let run = |first: usize| {
         let (part, requests) = (part.clone(), (first..).step_by(count));
@@ -66,7 +66,7 @@ impl Controller {
             died = self.process.try_wait().unwrap().is_some();
             tokio::time::sleep(pause_after(started.elapsed())).await;
         }
-        // It may die at a write after the last one that `is_done` checks, such as an Event.
+        // The controller may kill itself at a write that `is_done` does not check, such as an Event.
         tokio::time::sleep(Duration::from_millis(300)).await;
         died | self.process.try_wait().unwrap().is_some()
     }
@@ -151,7 +151,7 @@ impl Rig {
         provoke();
         let died = doomed.dies(Duration::from_secs(20), async || is_done()).await;
         let mut healthy = self.controller("ip-address-controller", &SUCCESSOR);
-        // Long, because several control planes share the machine. If it stops for some seconds, all watches start again.
+        // Long, because several control planes share the machine. If it stalls for seconds, all watches start again.
         eventually("the work is done", Duration::from_secs(90), async || {
             healthy.process.ensure_running()?;
             Ok(is_done())
@@ -196,7 +196,7 @@ impl Rig {
     }
 
     /// Waits until the nodes with the label `ip.ready=true` are as expected, and returns them. The controller writes labels
-    /// after the status.
+    /// independently of the status, so they may be later.
     pub async fn labelled(&self, is_expected: impl Fn(&[String]) -> bool) -> Vec<String> {
         let mut nodes = Vec::new();
         let waited = eventually("the nodes have the label", Duration::from_secs(30), async || {

@@ -130,7 +130,7 @@ impl fmt::Display for Release {
     }
 }
 
-/// How far a journal entry is, according to the cloud.
+/// The progress of a journal entry, according to the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     /// The cloud creates an address.
@@ -207,7 +207,7 @@ struct Wave {
     began: [usize; 2],
     /// The addresses that have to move.
     moving: BTreeSet<String>,
-    /// The nodes that are deleted until the wave is over.
+    /// The nodes that the wave deletes. The test creates them again when the wave is over.
     lost: Vec<String>,
     cordoned: Vec<String>,
     clusters: Vec<String>,
@@ -251,7 +251,7 @@ struct Leader {
 /// 200 addresses with their control plane, clouds, nodes and objects.
 struct Fleet {
     rig: Rig,
-    /// Kept because they stop when they are dropped.
+    /// The provider and the managers of Cluster API stop when they are dropped.
     _provider: Provider,
     _cluster_api: ClusterApi,
     /// Addresses that existed from the beginning and that no object lists.
@@ -380,7 +380,7 @@ impl Fleet {
                 let group = allocation_name(allocation);
                 for number in 0..2 * ADDRESSES_OF_ALLOCATION {
                     let name = format!("{group}-{number}");
-                    // These VMs have an ephemeral address. The controller must restore it when ours is detached.
+                    // These VMs have an ephemeral address, which the controller must restore after a detach.
                     match number >= ADDRESSES_OF_ALLOCATION && allocation == 0 {
                         true => compute.add_instance(ZONE_OF_MACHINES, &name),
                         false => compute.add_instance_without_address(ZONE_OF_MACHINES, &name),
@@ -605,7 +605,7 @@ impl Fleet {
         }
         self.delete_nodes(&lost_here).await;
         lost.extend(lost_here);
-        // A different moment in each wave, at which the switch counts.
+        // Wait for a different time in each wave, and then until the switch would count.
         tokio::time::sleep(Duration::from_millis(number as u64 * 157 % 500)).await;
         _ = at_some_moment("entries of several phases are open", SOON / 4, async || {
             let entries = self.open_entries().await;

@@ -17,7 +17,7 @@ use crate::upgrade::Release;
 /// How long the test waits for the harm.
 const HARM_WITHIN: Duration = Duration::from_secs(15);
 
-/// Forges a pool's status so that the pool seems to have created a foreign address. Returns what the release released.
+/// Forges a pool's status so that the pool seems to have created a foreign address. Returns each release of an address.
 async fn released_after_a_forged_status(release: Release) -> Vec<CloudChange> {
     let victim = "198.51.100.200";
     let rig = Rig::prepare().await;
@@ -44,7 +44,7 @@ async fn a_forged_status_releases_an_address_only_in_0_1_0() {
 }
 
 /// Puts an address on the second interface of a node and cordons the node. Returns the VMs whose ephemeral address the
-/// release removed, once for each removal, and the other VM that holds the address in the end.
+/// controller removed, once for each removal, and the VM that holds the address in the end, if it is another one.
 async fn stripped_by_a_second_interface(release: Release) -> (Vec<String>, Option<String>) {
     let address = "34.123.45.67";
     let rig = Rig::prepare().await;

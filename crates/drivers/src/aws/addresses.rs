@@ -22,10 +22,10 @@
 //! Elastic IP address is disassociated, EC2 assigns a new ephemeral address, but not to an instance with several
 //! interfaces, as nodes often have. So `restore` requests one.
 //!
-//! **Dry run before detach.** Before it disassociates an address, the driver checks with a dry run of `AssociateAddress`
-//! that it may attach the address elsewhere, at most once an hour for each region.
+//! **Dry run before detach.** Before it disassociates an address, the driver checks with a dry run of
+//! `AssociateAddress` that it may attach the address elsewhere. A success is valid for an hour in the same region.
 //!
-//! **Stale reads.** A listing can show the state before a change that EC2 has already confirmed. For a while after a
+//! **Stale reads.** After EC2 has confirmed a change, a listing can still show the old state. For a while after a
 //! change, the driver corrects what listings say about the changed address.
 
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ pub const TAG_KEY: &str = "ip-address-controller";
 /// The owner ID of ephemeral addresses.
 const AMAZON: &str = "amazon";
 
-/// How long EC2 can return the state before a change. AWS documents no limit; a few seconds are usual.
+/// How long after a change EC2 can still return the old state. AWS documents no limit; a few seconds are usual.
 pub const STALENESS_MAX: Duration = Duration::from_secs(30);
 
 /// How long the result of the dry run of `AssociateAddress` is valid.
@@ -176,8 +176,7 @@ impl Ec2 {
         Ok(listing)
     }
 
-    /// Reads one address. Returns a conflict if the result is older than the last change of the address that EC2 has
-    /// confirmed.
+    /// Reads one address. Returns a conflict if the result is older than the last confirmed change of the address.
     async fn read(&self, scope: &Scope, address: Address) -> Result<ElasticIp, DriverError> {
         let name = "ec2:DescribeAddresses";
         // With a filter, EC2 returns an empty list and no error if the address does not exist.
@@ -251,8 +250,8 @@ impl Ec2 {
             Some(present) if parsed(present.public_ip()) == Some(address) && !is_late => {
                 return Ok(Progress::Done);
             }
-            // The driver detached the address a moment ago, so EC2 shows either the state before that, or an
-            // association by somebody else. Associating again does no harm in both cases.
+            // The driver detached the address a moment ago, so EC2 shows either the state before the detach, or an
+            // association by somebody else. In both cases, associating again does no harm.
             Some(present) if parsed(present.public_ip()) == Some(address) => has_ephemeral,
             Some(present) if present.ip_owner_id() != Some(AMAZON) => {
                 let other = present.public_ip().unwrap_or("unknown");

@@ -22,7 +22,7 @@ pub(super) struct Recent {
     /// For each address that reads show as free, the time of the first of these reads. A read that shows a holder
     /// removes the entry.
     free: BTreeMap<(Arc<str>, Address), Instant>,
-    /// When each VM got an ephemeral address that has not been replaced since.
+    /// When the driver last gave each VM an ephemeral address. The entry ends when the driver replaces that address.
     own: BTreeMap<VmId, Instant>,
     /// When the driver last replaced the ephemeral address of each VM, and that address if EC2 showed it.
     replaced: BTreeMap<VmId, (Instant, Option<IpAddr>)>,
@@ -62,8 +62,8 @@ impl Recent {
         self.own.insert(vm.clone(), Instant::now());
     }
 
-    /// Records, before the call, that an address of the controller replaces the ephemeral address of a VM. Returns the
-    /// previous record.
+    /// Records, before `AssociateAddress`, that an Elastic IP address replaces the ephemeral address of a VM. Returns
+    /// the previous record.
     pub(super) fn note_replacing(
         &mut self,
         vm: &VmId,
@@ -115,7 +115,7 @@ impl Recent {
         self.staleness_max.saturating_sub(since.elapsed())
     }
 
-    /// Forgets since when an address is free, because a read showed a holder.
+    /// Forgets that earlier reads showed an address as free, because a read showed a holder.
     pub(super) fn note_held(&mut self, region: &Arc<str>, address: Address) {
         self.free.remove(&(Arc::clone(region), address));
     }

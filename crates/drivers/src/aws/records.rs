@@ -67,7 +67,7 @@ impl Route53 {
 
     async fn client(&self) -> &Client {
         let around = |service| budgeted(service, &self.limits);
-        // At Route 53, every read is a GET.
+        // At Route 53, every read is a GET, so no other request counts as a read.
         let client = async || Client::new(&self.aws.client(None, |_| false, around).await);
         self.client.get_or_init(client).await
     }
@@ -201,8 +201,8 @@ impl RecordDriver for Route53 {
     }
 }
 
-/// The batch that deletes a set and its mark exactly as they were read, and creates the new ones. It includes unchanged
-/// parts too, so it fails if any of them has changed.
+/// The batch that deletes a set and its mark exactly as they were read, and creates the new ones. It includes the parts
+/// that stay the same, so it fails if somebody else has changed one of them.
 fn batch(change: &RecordChange) -> Result<ChangeBatch, BuildError> {
     let RecordChange { name, old, new, .. } = change;
     let ttl = new.ttl.or(old.ttl).unwrap_or(TTL_DEFAULT);

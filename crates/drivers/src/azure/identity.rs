@@ -75,7 +75,7 @@ impl FromIdentity {
             Arc::new(cloud.into())
         });
         let client_options = ClientOptions {
-            // The callers retry.
+            // The callers retry. For the metadata service of the VM, the library replaces this by its own retries.
             retry: RetryOptions::none(),
             transport: Some(Transport::new(Arc::new(OurConnections(self.service.clone())))),
             cloud,

@@ -2,8 +2,8 @@
 //!
 //! In: the JSON of an interface from Azure. Out: the same JSON with one public address added or removed. A write
 //! replaces the whole interface, so every field that is not sent back is lost: security groups, load balancer pools,
-//! other IP configurations. So the body is kept as it was read, with unknown fields, and only one field of it is
-//! changed.
+//! other IP configurations. So the driver sends the body back as it read it, with unknown fields, and changes only one
+//! field.
 
 use plan::{Address, VmId};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ impl Interface {
         self.machine().or_else(|| ResourceId::parse(self.id()).map(|id| id.as_holder()))
     }
 
-    /// Whether this is the primary interface of its VM. Azure does not always set this for an only interface.
+    /// Whether this is the primary interface of its VM. If a VM has only one interface, Azure does not always set this.
     pub(super) fn is_primary(&self) -> bool {
         self.0["properties"]["primary"] == true
     }
@@ -72,7 +72,7 @@ impl Interface {
         self.configurations().get(at)?["properties"]["publicIPAddress"]["id"].as_str()
     }
 
-    /// The interface with another address in one IP configuration, or with none.
+    /// The interface with the address `public` in one IP configuration. `None` removes the address.
     pub(super) fn with_public(mut self, at: usize, public: Option<&str>) -> Value {
         let properties = &mut self.0["properties"]["ipConfigurations"][at]["properties"];
         match (public, properties) {

@@ -35,7 +35,8 @@ pub const DEFAULT_URL: &str = "https://api.cloudflare.com/client/v4";
 /// Every call this driver makes.
 pub const CALLS: &[&str] = &["zones.list", "dns.records.list", "dns.records.batch"];
 
-/// The rate limit. Cloudflare allows 1,200 requests in five minutes for each user, including those in the dashboard.
+/// The rate limit of the driver: half of what Cloudflare allows for each user, which is 1,200 requests in five minutes,
+/// including those in the dashboard.
 pub const REQUESTS_PER_FIVE_MINUTES: usize = 600;
 
 /// The maximum number of changes in one request.
@@ -197,7 +198,7 @@ fn batches(name: &RecordName, found: &[(Address, Record)], new: &RecordSet) -> V
 }
 
 /// The record set and its owner. It has an owner if all of its records have the same mark. One record without a mark
-/// makes the set foreign.
+/// makes the set foreign. If the marks differ, the owner is `several`.
 fn set(found: &[(Address, Record)]) -> RecordSet {
     let owner_of = |record: &Record| -> Option<Arc<str>> {
         record.comment.as_deref()?.strip_prefix(MARK).map(Into::into)

@@ -61,11 +61,11 @@ pub const REQUESTS_PER_MINUTE: usize = 250;
 /// See [`REQUESTS_PER_MINUTE`].
 pub const REQUESTS_PER_HOUR: usize = 5_000;
 
-/// How long the driver does not try again to list projects after the token was denied. The token may be changed.
+/// How long the driver waits before it lists projects again after the token was denied. Somebody may change the token.
 const DENIED_FOR: Duration = Duration::from_secs(600);
 
-/// The maximum number of new unlisted addresses that the driver reads with one listing. It always reads those that
-/// exist: while the holder of one is unknown, the planner places nothing in the account.
+/// The maximum number of unlisted addresses that the driver reads for the first time with one listing. It always reads
+/// unlisted addresses that exist: while the holder of one is unknown, the planner places nothing in the account.
 const NEW_MAX: usize = 50;
 
 /// How many unlisted addresses the driver reads concurrently.
@@ -172,7 +172,7 @@ impl DigitalOcean {
         let tags = self.know_projects(&mut projects, ids).await;
         let listed = |(address, found): (Address, ReservedIp)| {
             let region = found.region.as_ref().map(|region| region.slug.as_str().into());
-            // If the projects can't be read now, the known names may be outdated.
+            // If the driver can't read the projects now, the known names may be outdated, so it reports no tags.
             let tag = found.tag(projects.names.as_ref()).filter(|_| tags == Tags::Complete);
             (address, Listed { holding: found.holding(), region, tag })
         };
@@ -185,7 +185,7 @@ impl DigitalOcean {
         stream::iter(reads).buffer_unordered(UNLISTED_AT_ONCE).collect().await
     }
 
-    /// Reads unlisted addresses one by one, as far as they are due.
+    /// Reads the unlisted addresses that are due, with one call for each.
     async fn read_unlisted(&self, unlisted: &BTreeSet<Address>) -> Unlistable {
         let due = self.unlisted.lock().unwrap_or_else(PoisonError::into_inner).due(unlisted);
         let mut read = self.read_each(due).await;
@@ -375,7 +375,7 @@ impl DigitalOcean {
         let listed: BTreeSet<_> = all.iter().map(|(address, _)| *address).collect();
         let moving = operations.iter().map(|operation| operation.address);
         let unlisted: BTreeSet<_> = moving.filter(|address| !listed.contains(address)).collect();
-        // This must not change the state of other unlisted addresses.
+        // `read_unlisted` would forget all other unlisted addresses, so a poll reads its addresses directly.
         let mut result = Unlistable::default();
         for (address, read) in self.read_each(unlisted.into_iter().collect()).await {
             match read {

@@ -20,8 +20,8 @@ pub(super) const PAGES_MAX: usize = 500;
 pub(super) const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(60);
 
 /// Reads all pages of a listing. If the listing changes between two pages, an item can get lost and would look as if it
-/// did not exist. So the number of items must match the total that DigitalOcean reports. `path` must end so that query
-/// parameters can be appended.
+/// did not exist. So the number of items must match the total that DigitalOcean reports. `path` must end with `?` or
+/// `&`, because query parameters are appended to it.
 pub(super) async fn list_pages(
     api: &JsonApi,
     name: &str,
@@ -60,7 +60,7 @@ pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
     match refused.status {
         401 | 403 => DriverError::Denied { permission: permission_of(name).into(), message },
         404 => DriverError::NotFound(message),
-        // DigitalOcean also returns this if the droplet already has the address. Only another read can tell.
+        // DigitalOcean also returns this if the droplet already has the address. Only another read shows the cause.
         409 | 422 => DriverError::Conflict(message),
         429 => {
             let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);

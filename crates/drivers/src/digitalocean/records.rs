@@ -1,8 +1,8 @@
 //! DNS records at DigitalOcean.
 //!
-//! DigitalOcean has one record for each value and no transactions. So the driver changes values in place, adds new
-//! records before it deletes old ones, creates the mark before the first value and deletes it after the last one. It
-//! reads a set with two calls; the second one reads the mark.
+//! DigitalOcean has one record for each value and no transactions. So the driver changes values in place, and adds new
+//! records before it deletes old ones. It creates the mark before the first value, and deletes the mark after the last
+//! value. It reads a set with two calls; the second one reads the mark.
 //!
 //! ```text
 //! call                    used for            scope of the token

@@ -89,8 +89,8 @@ const MACHINES_AT_ONCE: usize = 8;
 
 const ACCESS_CONFIG_NAME: &str = "external-nat";
 
-/// The label on addresses that the controller creates. Its value is the tag. Without a tag, it is the prefix of their
-/// names.
+/// The key of the label on addresses that the controller creates. The value of the label is the tag. An address without
+/// a tag has no label, and this key is the prefix of its name.
 const LABEL: &str = "ip-address-controller";
 
 /// How often, and at which interval, `create` polls its operation.
@@ -159,8 +159,8 @@ impl Compute {
                 if is_untold(list.warning.as_ref()) {
                     unreachable.push(scope);
                 }
-                // A VM can hold internal and IPv6 addresses in addition to an external IPv4 address. The controller
-                // ignores them.
+                // The controller ignores internal and IPv6 addresses. A VM can hold those in addition to an external
+                // IPv4 address.
                 for found in list.addresses.into_iter().filter(|found| found.address_type != "INTERNAL") {
                     let address = found.address.as_deref().and_then(|text| text.parse::<Address>().ok());
                     let address = address.filter(|address| address.0.is_ipv4());
@@ -277,7 +277,8 @@ impl Compute {
             Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
             interfaces => interfaces?,
         };
-        // An abandoned attach may have taken effect after all. That address is not the ephemeral one.
+        // An abandoned attach may have taken effect after all. Then the VM holds the static address, which is not an
+        // ephemeral one.
         if config_of(&interfaces, address).is_some() {
             let message = format!("{vm} still holds {address}, so its ephemeral address can't be restored");
             return Err(DriverError::Conflict(message));

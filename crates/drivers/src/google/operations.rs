@@ -65,8 +65,8 @@ impl Compute {
         polled
     }
 
-    /// Forgets an operation that has ended. If it attached an address, the PTR name of the address is set again, so the
-    /// driver forgets the name too.
+    /// Forgets an operation that has ended. If it attached an address, the driver no longer needs the PTR name of the
+    /// address, so it forgets the name too.
     pub(super) fn forget(&self, id: &str, is_well: bool) {
         let change = self.changes.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
         if let (Some(Change { what: What::Adds(Some(address)), .. }), true) = (change, is_well) {
@@ -74,9 +74,9 @@ impl Compute {
         }
     }
 
-    /// Polls operations of one zone or region with one list call, and gets each operation that the list does not
-    /// contain. The permission to list may be missing, the list may be too long, and an operation that is not in the
-    /// list may still be running.
+    /// Polls several operations of one zone with one list call. Gets each operation that is not in the list, because it
+    /// may still be running: the list may be too long, or the permission to list may be missing. Gets each operation of
+    /// a region.
     pub(super) async fn poll_together<'a>(
         &self,
         place: &str,
@@ -104,7 +104,7 @@ impl Compute {
         join_all(ids.iter().map(|id| look(id))).await
     }
 
-    /// Gets one operation. Without the permission for that, reads the VM that it changes.
+    /// Gets one operation. Without the permission for that, reads the VM that the operation changes.
     pub(super) async fn look_at(&self, id: &str) -> Result<Polled, DriverError> {
         let name = "zoneOperations.get";
         if !self.is_denied(name) {
@@ -124,8 +124,8 @@ impl Compute {
         }
     }
 
-    /// Judges an operation by the VM that it changes. A failed operation looks like a slow one, so it fails after a
-    /// timeout.
+    /// Judges an operation by the VM that it changes. There, a failed operation looks like a slow one. So an operation
+    /// counts as failed after a timeout.
     pub(super) async fn look_at_machine(&self, change: &Change) -> Result<Polled, DriverError> {
         let is_shown = match self.interfaces(&change.vm).await {
             Err(DriverError::NotFound(_)) => matches!(change.what, What::Removes(_)),
@@ -173,10 +173,10 @@ impl Compute {
             "zoneOperations.get"
         };
         match self.api.call(name, Method::GET, path, None).await {
-            // Google keeps operations long after they have ended, and this one was polled all the time. Its outcome is
+            // Google keeps operations long after they have ended, so this operation should exist. Its outcome is
             // unknown.
             Err(DriverError::NotFound(message)) => Ok(Polled::Failed(DriverError::Unavailable(message))),
-            // Without the permission, polling again does not help either.
+            // Polling again would return the same error.
             Err(error @ (DriverError::Denied { .. } | DriverError::Invalid(_))) => {
                 if matches!(error, DriverError::Denied { .. }) {
                     self.deny(name);

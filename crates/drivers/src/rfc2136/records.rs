@@ -196,7 +196,8 @@ fn update(change: &RecordChange) -> Result<Message, DriverError> {
         (named(&name.name)?, kind(name.kind), values(old), values(new)),
         (named(&mark_name(name))?, RecordType::TXT, text(old), text(new)),
     ];
-    // If the name is a CNAME, a server accepts the update and ignores the address.
+    // If the name is a CNAME, a server accepts an update and ignores the address. So the update requires that no CNAME
+    // exists.
     message.add_pre_requisite(absent(named(&name.name)?, RecordType::CNAME));
     for (name, kind, old, new) in parts {
         if old.is_empty() {

@@ -216,7 +216,7 @@ async fn settles_on<A: Account>(account: &A, machine: &str) {
         match listed(account, ADDRESS).await {
             Holding::By(vm) => return assert_eq!(vm, account.vm(machine)),
             Holding::Free => match attach(account, ADDRESS, machine).await {
-                // The lost request is still in flight.
+                // After a conflict, an earlier operation may still be in flight.
                 Ok(()) | Err(DriverError::Conflict(_)) => {
                     tokio::time::sleep(Duration::from_millis(100)).await
                 }

@@ -64,7 +64,7 @@ trait Account {
 
     /// Injects a fault into the next request of a kind.
     async fn inject_fault(&self, request: Kind, fault: Fault);
-    /// Denies the permission for a kind of request, and returns its name.
+    /// Denies the permission for a kind of request, and returns the name of the permission.
     async fn deny(&self, request: Kind) -> &'static str;
     async fn add_addresses(&self, count: usize);
     async fn remove_address(&self, ip: &str);
@@ -77,13 +77,13 @@ trait Account {
     /// The cases in which two VMs held one address.
     async fn doubled(&self) -> Vec<String>;
 
-    /// Why an accepted operation can't fail at this provider, if it can't.
+    /// Why an accepted operation can't fail at this provider. `None` if it can.
     const NEVER_FAILS_LATE: Option<&'static str> = None;
-    /// Why listings have only one page, if so.
+    /// Why listings have only one page. `None` if they can have several.
     const ONE_PAGE: Option<&'static str> = None;
     /// Whether a throttling error says how long to wait.
     const SAYS_WHEN_TO_RETRY: bool = false;
-    /// The calls that the driver lists, on which its policy is based. Empty if the server does not report calls.
+    /// The driver's list of its calls, on which its policy is based. Empty if the server does not report calls.
     const CALLS: &'static [&'static str] = &[];
     /// The calls that the driver has made.
     fn calls(&self) -> Vec<&'static str> {
@@ -118,7 +118,7 @@ struct Column {
     outcomes: Vec<(&'static str, Outcome)>,
     /// The calls that the driver made in all cases.
     made: BTreeSet<&'static str>,
-    /// The calls that the driver lists.
+    /// The driver's list of its calls.
     listed: BTreeSet<&'static str>,
 }
 

@@ -36,8 +36,8 @@
 //!   `urgent` (the moves have a dead holder), `confirmed 30` (losses up to 30 seconds ago)
 //! - `onecall` (the cloud moves an address in one call), `here n1` (the controller runs there)
 //! - `own n1` (its VM has an ephemeral address), `restore n1` (according to the journal, it had one)
-//! - `late` (the cloud may not show the changes of an earlier leader yet), `late before` (it does now, but was not
-//!   listed since), `late once` (it was listed since)
+//! - `late` (the cloud may not show the changes of an earlier leader yet), `late before` (a new listing would show
+//!   them), `late once` (the last listing shows them)
 //! - `creates` (the pool creates addresses with a tag), `creates untagged`, `creating` (the journal has a creation),
 //!   `creating asked` (with a request of unknown outcome), `asking` (a request is in flight), `unread` (no complete
 //!   listing since), `hidden` (tags can't be read any more), `tagged-before` (the pool created addresses earlier),
@@ -1450,7 +1450,7 @@ fn a_new_address_with_the_pools_tag_is_adopted() {
     check("creates | desired 3 | creating | a7 tagged | a8 elsewhere", expect!["adopt a7"]);
     check("creates | desired 1 | creating | n1 holds a1 | a7 tagged", expect!["adopt a7"]);
     check("creates | desired 1 | creating | n1 holds a1 | a8 elsewhere", expect!["finish the creation"]);
-    // A person removed the address that had the tag before and is not listed.
+    // a9 had the tag before and is not listed: a person removed it from the list.
     check("creates | desired 1 | creating | n1 holds a1 | a9 tagged", expect!["finish the creation"]);
 }
 
@@ -1846,7 +1846,7 @@ fn the_last_holder_of_a_free_address_gets_an_ephemeral_one() {
     assert_eq!(begun("n1 | a1 last n1 | a1 replaced"), (None, n1()), "the address returns to it");
     assert_eq!(begun("n1 cordoned | n2 | a1 last n1"), (None, BTreeSet::new()));
     assert_eq!(begun("n2 | a1 last n1 | a1 replaced"), (None, BTreeSet::new()), "its node was deleted");
-    // Another node has the address since.
+    // Another node holds the address now.
     let elsewhere = "n1 cordoned | n2 cordoned empty holds a1 | a1 last n1 | a1 replaced | n3";
     assert_eq!(begun(elsewhere), (Some(vm("n2")), BTreeSet::new()));
     check("a1 moves n1 -> n2 | restore n1 | n1 cordoned | n2", expect!["attach a1 to n2"]);

@@ -16,8 +16,8 @@ use crate::violation::Violation;
 /// For this long after an event, the event counts as a reason for the controller's actions.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// How long the effect of a change after D may last. The fakes count time from their first request, a little after the
-/// start.
+/// How long the effect of a change that arrives after D (`TAKEOVER`) may last. Inexact: the fakes count time from their
+/// first request, a little after the start of the run.
 const MENDED_WITHIN: Duration = Duration::from_secs(120);
 
 impl Universe {
@@ -58,8 +58,8 @@ impl Universe {
         lock(&self.arrivals.seen).asked
     }
 
-    /// Whether a violation happened soon after a change of its address arrived after D at a cloud without
-    /// preconditions. `what` contains the address and the time.
+    /// Whether a late change of the same address explains a violation: one that arrived after D at a cloud without
+    /// preconditions, at about the same time. `what` contains the address and the time of the violation.
     pub fn is_soon_after_d(&self, what: &str) -> bool {
         let at = what.split(' ').find_map(|word| word.strip_suffix('s')?.parse::<f64>().ok());
         let is_cause = |(late, subject, _): &(Duration, String, String)| {
@@ -69,13 +69,13 @@ impl Universe {
         lock(&self.arrivals.seen).late.iter().any(is_cause)
     }
 
-    /// Whether such a change concerned this VM.
+    /// Whether a change that arrived after D at a cloud without preconditions concerned this VM.
     pub fn came_too_late_to(&self, machine: &str) -> bool {
         lock(&self.arrivals.seen).late.iter().any(|(.., path)| path.split('/').any(|part| part == machine))
     }
 
     /// Whether this process has sent exactly the same write to Kubernetes before, less than the shortest backoff apart.
-    /// The two may arrive in any order.
+    /// The two writes may arrive in any order.
     pub fn is_repeated(&self, process: u64, change: String, sent: Duration) -> bool {
         let before = lock(&self.arrivals.seen).repeated.insert((process, change), sent);
         before.is_some_and(|before| sent.abs_diff(before) + TIMER_INEXACTNESS < RETRY_SHORTEST)
@@ -89,7 +89,7 @@ impl Universe {
         seen.untrue.push(Violation { invariant, what });
     }
 
-    /// Whether a check has failed so far. The run ends then.
+    /// Whether a check has failed so far. If so, the run ends.
     pub fn has_violation(&self) -> bool {
         lock(&self.arrivals.seen).has_violation
     }
@@ -104,7 +104,7 @@ impl Universe {
         lock(&self.arrivals.seen).landed.clone()
     }
 
-    /// Records that an event changes something now.
+    /// Records that an event changes `what` now.
     pub fn record_change(&self, what: &str) {
         lock(&self.arrivals.seen).changed_at.insert(what.to_owned(), self.elapsed());
         self.grace.is_over(what);
@@ -121,7 +121,7 @@ impl Universe {
         lock(&self.arrivals.seen).raced.contains(ip)
     }
 
-    /// How long ago an event last changed something; None if never.
+    /// How long ago an event last changed `what`; None if never.
     pub fn changed_for(&self, what: &str) -> Option<Duration> {
         let at = lock(&self.arrivals.seen).changed_at.get(what).copied()?;
         Some(self.elapsed().saturating_sub(at))
@@ -133,7 +133,8 @@ impl Universe {
         what.iter().all(|what| seen.changed_at.get(*what).is_none_or(|at| *at + QUIET < now))
     }
 
-    /// Records that a node becomes NotReady. If it was healthy before, its grace period starts.
+    /// Records that a node becomes NotReady. If it was Ready, and no event had changed it recently, its grace period
+    /// starts.
     pub fn becomes_not_ready(&self, node: &str) {
         let is_ready = |object: &Value| object["status"]["conditions"][0]["status"] == "True";
         let was_well = self.api.one("nodes", "", node).is_some_and(|node| is_ready(&node));

@@ -59,7 +59,7 @@ fn is_reported(cluster: &Value) -> bool {
     present == wanted.collect::<Vec<_>>()
 }
 
-/// Whether another Cluster has this VIP, for so long that the controller must know.
+/// Whether another Cluster has had this VIP for so long that the controller must know it.
 fn is_of_another(universe: &Universe, cluster: &Value, vip_sought: &str) -> bool {
     let clusters = universe.api.all("clusters");
     let mut others = clusters.iter().filter(|other| other["metadata"]["uid"] != cluster["metadata"]["uid"]);
@@ -196,7 +196,7 @@ fn amended(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
             vip(before, role) == text(&address["spec"]["address"])
                 && [before, claim, address].into_iter().all(|object| is_known(universe, object))
         });
-        // `Failed` is reported for both VIPs when any request for the Cluster fails.
+        // The controller reports `Failed` for both VIPs when any request for the Cluster fails.
         let is_denied = !matches!(reasons.1.as_deref(), Some("Assigned" | "Failed"));
         if reasons.0.as_deref() == Some("Assigned") && is_denied && is_as_it_was {
             found.push(format!("reported {:?} for the {role} VIP, which is still assigned", reasons.1));
@@ -208,7 +208,7 @@ fn amended(universe: &Universe, before: &Value, after: &Value) -> Vec<String> {
     found
 }
 
-/// Whether a reason reports something as missing that the controller must know of.
+/// Whether a reason says that something is missing, although the controller must know that it exists.
 fn is_untrue(universe: &Universe, role: Role, reason: &str) -> bool {
     let has = |plural: &str, namespace: &str, name: &str| {
         let object = universe.api.one(plural, namespace, name);

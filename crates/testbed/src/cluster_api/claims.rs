@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::fixtures;
 
-/// The provider creates one address at a time, within its client's rate limit.
+/// How long to wait for all claims. The provider creates one address at a time, within its client's rate limit.
 const LONGEST: Duration = Duration::from_secs(180);
 
 /// Creates `count` claims at once, named `claim-0` and so on, and returns how long each waited for its address,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::provider::GROUP;
 
-/// The Kubernetes version of all clusters, which Cluster API requires.
+/// The Kubernetes version of all Clusters. Cluster API requires a version.
 const KUBERNETES_VERSION: &str = "v1.36.3";
 
 /// The name of the ClusterClass that [`class`] returns.

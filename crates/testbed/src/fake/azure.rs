@@ -5,8 +5,8 @@
 //! accepts a change as an operation, which takes effect when `operation_time` has passed. Until then:
 //!
 //! - the interface shows the requested configuration and the state `Updating`,
-//! - both the old and the new interface count as holders of the address,
-//! - the fake accepts no other change of either of them.
+//! - an interface that gets or loses an address counts as its holder,
+//! - the fake accepts no other change of the interface.
 //!
 //! A failed detach restores the interface. After a failed attach the interface still shows the requested address.
 //!

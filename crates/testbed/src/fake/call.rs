@@ -31,11 +31,11 @@ pub struct Call {
     pub raw: Bytes,
     /// The request's headers.
     pub headers: HeaderMap,
-    /// [`Fault::FailLate`](super::faults::Fault::FailLate) sets it: the operation that this call starts fails when it
-    /// ends.
+    /// Whether [`Fault::FailLate`](super::faults::Fault::FailLate) applies: the operation that this call starts fails
+    /// at its end.
     pub fails_late: bool,
-    /// [`Fault::Overtake`](super::faults::Fault::Overtake) sets it: the operation that this call starts ends at once,
-    /// before operations that started earlier.
+    /// Whether [`Fault::Overtake`](super::faults::Fault::Overtake) applies: the operation that this call starts ends
+    /// at once, before operations that started earlier.
     pub overtakes: bool,
 }
 
@@ -61,7 +61,7 @@ pub(super) const CONTENT_TYPE: &str = "content-type";
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
-    /// The headers. Without a content type among them, the service sends JSON's.
+    /// The headers. If they contain no content type, the service sends that of JSON.
     pub headers: Vec<(&'static str, String)>,
     /// The body. The service sends null as an empty body.
     pub body: serde_json::Value,

@@ -20,8 +20,8 @@
 //! CNAME, and the name has an A, AAAA or CNAME          400   81053
 //! ```
 //!
-//! A batch is one transaction: if the fake refuses one of its changes, it makes none of them. The answers to the
-//! changes in a batch are the same as for single calls.
+//! A batch is one transaction: if the fake refuses one change, it makes none. The answers to the changes in a batch are
+//! the same as for single calls.
 //!
 //! It never helps a caller: a `PUT` resets the fields that it omits. A name that does not end in the zone's name gets
 //! the zone's name appended. Unknown filters are ignored. Listings are not sorted.

@@ -11,7 +11,7 @@
 //! names an instance that has several interfaces          InvalidInstanceID
 //! the interface holds the address                        succeeds with the present association
 //! another interface holds it, AllowReassociation false   Resource.AlreadyAssociated
-//! another interface holds it otherwise                   moves the address
+//! another interface holds it, in any other case          moves the address
 //! the interface holds another Elastic IP                 silently disassociates the other one
 //! ```
 //!

@@ -28,12 +28,12 @@ pub const ROUTES: &[&str] = &names(&CALLS);
 /// The `client_assertion_type` of a federated token.
 const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// One tenant with one identity, which a VM can have too.
+/// One tenant with one identity. It can also be the managed identity of a VM.
 #[derive(Clone, Debug)]
 pub struct Entra {
-    /// The access token that it returns.
+    /// The access token that clients get.
     pub token: String,
-    /// The lifetime of the token that it reports.
+    /// The reported lifetime of the token.
     pub token_lifetime: Duration,
     tenant: String,
     client: String,

@@ -58,7 +58,7 @@ pub struct Quota {
 #[derive(Clone, Debug)]
 struct Used {
     limit: Limit,
-    /// Window: when it started. Bucket: when it is full again.
+    /// When the window started, or when the bucket is full again.
     since: Duration,
     count: u32,
 }

@@ -20,9 +20,9 @@ pub trait Machine: Send + 'static {
     /// Handles one request at the given time and records every change in the ledger.
     fn handle(&mut self, call: &Call, now: Duration, ledger: &mut Ledger) -> Answer;
 
-    /// Carries out everything that is due by now and records it in the ledger. The service calls it before a test reads
-    /// the state, so an operation takes effect on time even without a further request. The service calls it again
-    /// afterwards, so manual changes get into the ledger too.
+    /// Carries out everything that is due by now and records it in the ledger. The service calls this function before
+    /// a test reads or changes the state, so an operation takes effect on time even without a further request. The
+    /// service calls it again after a test's changes, so these get into the ledger too.
     fn advance(&mut self, _now: Duration, _ledger: &mut Ledger) {}
 
     /// Returns the API's answer to a refused request.

@@ -44,8 +44,8 @@ pub const ROUTES: &[&str] = &[
 /// The state of one VM's metadata server.
 #[derive(Clone, Debug)]
 pub struct Metadata {
-    /// The email address of the service account. It does not end in `gserviceaccount.com`, because Google's libraries
-    /// then ask IAM on the internet for the account's regional access boundary.
+    /// The email address of the service account. It does not end in `gserviceaccount.com`: for such an account,
+    /// Google's libraries ask IAM on the internet for its regional access boundary.
     pub email: String,
     /// The access token that the server returns.
     pub token: String,

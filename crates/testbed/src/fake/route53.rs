@@ -3,7 +3,7 @@
 //! In: the requests of a driver or of the vendor's clients. Out: the vendor's answers and error bodies, and a ledger
 //! with the full name of every record that was set or removed. Every change takes effect at once.
 //!
-//! The fake applies a batch as a whole. It refuses the whole batch if it refuses one of its changes:
+//! The fake applies a batch as a whole. If it refuses one change, it refuses the whole batch:
 //!
 //! ```text
 //! CREATE   a set of this name and type exists               InvalidChangeBatch
@@ -195,7 +195,7 @@ impl Route53 {
     }
 }
 
-/// Returns a batch with the same effect on the listed records, which never deletes and recreates the same record set.
+/// Returns a batch that has the same effect on the listed records, but never deletes and recreates a record set.
 pub(crate) fn net_batch(listed: &str, batch: &str) -> Result<String, Answer> {
     let sets = xml::all("ResourceRecordSet", listed).into_iter();
     let before: Sets = sets.filter_map(|set| Some((key_in(set)?, set_in(set)))).collect();

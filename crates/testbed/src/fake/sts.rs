@@ -33,12 +33,12 @@ const ROLE: &str = "node";
 /// One role that a service account, a pod or a VM can assume.
 #[derive(Clone, Debug)]
 pub struct Sts {
-    /// The access key ID that it returns.
+    /// The access key ID in the credentials that clients get.
     pub key: String,
     /// The token that a caller has to present: the web identity token, or the authorization token of the Pod Identity
     /// agent.
     pub proof: String,
-    /// The lifetime of the credentials that it reports.
+    /// The reported lifetime of the credentials.
     pub lifetime: Duration,
     /// The secret access key.
     pub secret: String,

@@ -2,7 +2,7 @@
 //!
 //! In: the calls of a step. Out: their result. A step reads the VM before it changes it. If many steps read at once,
 //! they use up the account's rate limit, the changes have to wait, and the steps have to read again. So only some steps
-//! make calls at a time. An urgent step never waits behind a step that is not urgent and waits too. A step that would
+//! make calls at a time. An urgent step never waits behind a waiting step that is not urgent. A step that would
 //! wait for long fails with `NotSent`, because its decision would be stale by then. A slow call does not block other
 //! steps. The gate never decides which calls a step makes.
 
@@ -13,14 +13,14 @@ use drivers::{DriverError, NotSent};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How many steps may make calls at the same time. They can use up the rate limit of a minute within seconds, but are
-/// few compared with the number of requests that it allows.
+/// How many steps may make calls at the same time. So many can use up the rate limit of a minute within seconds,
+/// but are few compared with the number of requests that the limit allows.
 const PLACES: usize = 64;
 
 /// How many of these places steps that are not urgent may take.
 const PLACES_FOR_ORDINARY: usize = 48;
 
-/// How long a step waits for its turn, and how long it then has.
+/// How long a step waits for a place, and how long it then keeps the place.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The gate of one account.

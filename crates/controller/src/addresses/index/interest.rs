@@ -42,15 +42,15 @@ struct OfObject {
 /// A label that selectors use.
 #[derive(Debug)]
 struct Label {
-    /// The number of objects with such a selector.
+    /// The number of objects whose selectors use the label.
     users: usize,
-    /// The version of [`Needed`] that contained it first.
+    /// The first version of [`Needed`] that contained the label.
     since: u64,
 }
 
 impl PodSelection {
-    /// The only namespace whose pods matter. None if pods of all namespaces do: a DaemonSet's node counts as drained when
-    /// all other pods have left it.
+    /// The only namespace whose pods matter. `None` if pods of all namespaces matter, also for a DaemonSet: its node
+    /// counts as drained when all other pods have left.
     pub(super) fn namespace(&self) -> Option<&str> {
         match self {
             Self::Labelled { namespace, .. } => namespace.as_deref(),
@@ -68,7 +68,7 @@ impl PodSelection {
 impl Interest {
     /// Sets which pods an object selects.
     pub(super) fn set(&mut self, key: &PoolKey, pods: Option<&PodSelection>) {
-        // A label that the object used before and still uses stays in use.
+        // Use the new labels before removing the old ones, so a label in both keeps its version.
         let labels = pods.map(PodSelection::labels).unwrap_or_default();
         labels.iter().for_each(|name| self.use_label(name));
         self.remove(key);

@@ -1,5 +1,5 @@
-//! Processes listings of the providers. After a takeover it treats facts as unknown that may be older than the previous
-//! leader's changes.
+//! Processes listings of the providers. After a change of leader, a fact counts as unknown if it contradicts the status
+//! and may be older than the previous leader's changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::Index;
 
 impl Index {
-    /// Called at the start of leading. For the given time, reads from these providers may not show the previous
+    /// Called when this process starts to lead. For the given time, reads from these providers may lack the previous
     /// leader's changes.
     pub fn distrust_late_reads(&mut self, late: &BTreeMap<Provider, Duration>) {
         let now = Instant::now();
@@ -27,7 +27,7 @@ impl Index {
         self.world.stale_until = late.keys().map(|provider| (*provider, PENDING)).collect();
     }
 
-    /// Trusts the reads from a provider again when that time has passed.
+    /// Trusts the reads from a provider again after its time in `stale_until`.
     pub fn let_late_reads_pass(&mut self) {
         let now = Instant::now();
         let is_over = |(provider, until): (&Provider, &Instant)| (*until <= now).then_some(*provider);
@@ -36,7 +36,7 @@ impl Index {
             self.stale_until.remove(&provider);
             let tick = self.tick();
             self.world.stale_until.insert(provider, tick);
-            // Ephemeral addresses were read from stale data too.
+            // Forget the ephemeral addresses too: they were read from stale data.
             let mut seen = std::mem::take(&mut self.world.has_ephemeral);
             seen.retain(|vm| {
                 let machine = self.world.node_of(vm).and_then(|(_, node)| node.machine.as_ref());
@@ -47,7 +47,7 @@ impl Index {
         self.doubt_late_facts();
     }
 
-    /// Treats facts as unknown that contradict a status which may be newer than they are.
+    /// Treats a fact as unknown if it contradicts a status that may be newer than the fact.
     fn doubt_late_facts(&mut self) {
         let is_late = |scope: &Scope| self.stale_until.contains_key(&scope.provider);
         let scopes: BTreeSet<_> =
@@ -74,8 +74,8 @@ impl Index {
         for (key, tracked) in &self.objects {
             let is_meant = |pool: &&Pool| pool.scope == *scope && pool.policy.mode.acts();
             let Some(pool) = self.world.pool(key).filter(is_meant) else { continue };
-            // Not only `Attached` counts. The status gets `lastHolder` as soon as the address is attached, but may be
-            // `Moving` for a moment longer. While reads may be stale, it is `Unknown`.
+            // Not only `Attached` counts. The status gets `lastHolder` as soon as the address is attached, but its
+            // state may be `Moving` for a moment longer. While reads may be stale, the state may be `Unknown`.
             let is_on_its_holder = |status: &&AddressStatus| {
                 matches!(status.state, AddressState::Attached | AddressState::Moving | AddressState::Unknown)
             };
@@ -102,7 +102,8 @@ impl Index {
                 for address in asked.iter().chain(listing.addresses.keys()) {
                     let drivers::Listed { holding, region, tag } = listing.get(*address);
                     if listing.without.is_some() {
-                        // This listing comes from the VMs, which show neither region nor tag. The region can't change.
+                        // This listing comes from the VMs, which show neither region nor tag. A region can't
+                        // change, so the known one stays.
                         let region = self.world.fact(scope, *address).and_then(|known| known.region.clone());
                         let fact = Fact { holding, region, tag: None, is_unconfirmed: false, as_of };
                         self.world.set_fact(scope, *address, fact);

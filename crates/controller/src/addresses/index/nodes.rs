@@ -35,7 +35,7 @@ impl Index {
         }
     }
 
-    /// Processes some nodes of a list, and returns those that did not fit into a slice.
+    /// Processes nodes of a list until the time of a `Slice` is over, and returns the rest.
     pub(super) fn observe_listed_nodes(&mut self, mut nodes: VecDeque<Decoded<Node>>) -> Option<Observed> {
         let until = Instant::now() + self.slice.0;
         while let Some(node) = nodes.pop_front() {

@@ -98,7 +98,7 @@ impl Index {
         if self.objects.get(&key).is_some_and(|known| known.version() >= object.version()) {
             return;
         }
-        // The previous leader's last status may arrive after our first one.
+        // The previous leader's last status may arrive after this process has started to lead.
         for (address, since) in codec::losses_of(object.addresses()) {
             self.world.losses.entry(address).or_insert(since);
         }
@@ -127,8 +127,8 @@ impl Index {
     }
 
     /// Processes the response to a status write. If fields that were sent are missing, the CRD in the cluster is older
-    /// than this controller. Without its journal, `lastHolder` and `created` the controller starts nothing; all other
-    /// fields only describe. Returns a note for an Event if the dropped fields have changed.
+    /// than this controller. Without its journal, `lastHolder` or `created` the controller does not act on the object.
+    /// It can do without the other fields. Returns a note for an Event if the dropped fields have changed.
     pub fn observe_written(&mut self, key: &PoolKey, sent: &Object, answered: Object) -> Option<String> {
         let tracked = self.objects.get_mut(key)?;
         if tracked.object.metadata().uid != answered.metadata().uid {
@@ -223,13 +223,13 @@ impl Index {
         }
     }
 
-    /// Notes that a request for a new address failed. With `may_have_asked`, it may have taken effect all the same.
+    /// Notes that a request for a new address failed. If `may_have_asked` is true, the request may have taken effect.
     pub fn doubt_creation(&mut self, key: &PoolKey, may_have_asked: bool) {
         let now = self.tick();
         self.amend(key, |pool| {
             if let Some(entry) = &mut pool.creation {
                 entry.may_have_asked |= may_have_asked;
-                // Only a listing that starts later shows whether it did.
+                // Only a listing that starts later shows whether the request took effect.
                 entry.written = now;
             }
         });

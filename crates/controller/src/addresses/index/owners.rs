@@ -18,9 +18,9 @@ use crate::kubernetes::decode::Settled;
 /// All workloads and ReplicaSets.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// The UID of each, and the UID of its owner.
+    /// The UID of each workload and ReplicaSet, and the UID of its owner.
     known: BTreeMap<Workload, (String, Option<String>)>,
-    /// The UIDs of all of them.
+    /// The UIDs of all workloads and ReplicaSets.
     uids: BTreeSet<String>,
     /// The UID of each ReplicaSet, and the UID of its owner, if it has one.
     of_replica_sets: BTreeMap<String, Option<String>>,
@@ -96,14 +96,14 @@ impl Owners {
     }
 
     /// Whether a pod belongs to a workload, or may belong to it. If the pod's owner is not in the cache, or was deleted
-    /// before the pod, the pod may belong to any workload of that kind in its namespace.
+    /// before the pod, the pod may belong to any workload in its namespace whose pods have owners of the same kind.
     pub(crate) fn has(&self, workload: &Workload, pod: &Pod) -> bool {
         let known = self.known.get(workload).map(|(uid, _)| uid);
         if !is_near(workload, pod) {
             return false;
         }
         let Some(owner) = &pod.owner else {
-            // A workload that was deleted with `--cascade=orphan` leaves its pods to the workload that replaces it.
+            // After a deletion with `--cascade=orphan`, the pods have no owner until a new workload adopts them.
             return known.is_none() && is_evictable(pod);
         };
         match self.of_replica_sets.get(&owner.uid) {
@@ -161,7 +161,7 @@ mod tests {
         Settled::All(vec![owner])
     }
 
-    /// The namespaces that a change of one of these owners concerns.
+    /// What `observe` returns after a change of an owner in the namespace `web`.
     fn in_web() -> BTreeSet<String> {
         ["web".to_owned()].into()
     }

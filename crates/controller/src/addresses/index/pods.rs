@@ -119,7 +119,7 @@ impl Tracked {
     }
 }
 
-/// Taints of NotReady nodes. They are ignored, because the node's Ready condition and the grace period decide.
+/// Taints of NotReady nodes. Selection ignores them: the node's Ready condition and the grace period count instead.
 const READINESS_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
 /// The pods of a namespace, or of all namespaces.
@@ -160,7 +160,7 @@ impl Index {
         }
     }
 
-    /// Processes some pods of a list, and returns those that did not fit into a slice.
+    /// Processes pods of a list until the time of a `Slice` is over, and returns the rest.
     pub(super) fn observe_listed_pods(&mut self, mut pods: VecDeque<Decoded<Pod>>) -> Option<Observed> {
         let until = Instant::now() + self.slice.0;
         while let Some(pod) = pods.pop_front() {

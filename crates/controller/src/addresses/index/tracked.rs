@@ -25,7 +25,7 @@ pub struct Tracked {
     pub record_refusal: Option<Refusal>,
     /// The maximum age of its facts.
     pub age_max: Duration,
-    /// The CRD drops fields that the controller needs, so it does nothing for the object before this time.
+    /// The CRD drops fields that the controller needs, so the controller does not act on the object before this time.
     pub refused_until: Option<Instant>,
     /// Fields of its status that the CRD drops.
     pub dropped_fields: DroppedFields,
@@ -40,7 +40,7 @@ pub struct Tracked {
     pub(super) made: BTreeSet<Address>,
     /// Addresses that were released and that its spec still lists.
     pub(super) dropped: BTreeSet<Address>,
-    /// Whether all its pods were counted. Until then it is unknown which nodes have some.
+    /// Whether all its pods were counted. Until then the state of its pods is unknown on every node.
     pub(super) is_counted: bool,
     /// The number of pods on each node.
     pub(super) pods: BTreeMap<NodeName, PodCount>,

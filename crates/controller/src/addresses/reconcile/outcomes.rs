@@ -15,7 +15,7 @@ use crate::addresses::execute::evict::NotEvicted;
 use crate::addresses::execute::{Created, Effect, Evicted, Outcome, Recorded};
 use crate::backoff::ANY_VERSION;
 
-/// After this many evictions the pause becomes longer: the replacements of the pods don't require a node with an
+/// After this many evictions the pause becomes longer, because the new pods apparently don't require a node with an
 /// address.
 const EVICTIONS_AT_FIRST: u32 = 20;
 
@@ -39,8 +39,8 @@ fn is_refused(error: &DriverError) -> bool {
     !matches!(error, DriverError::Unavailable(_) | DriverError::RateLimited { .. } | DriverError::NotSent(_))
 }
 
-/// Whether the VM is the cause of an error, so that it gets no address for a while. `failures` counts those of the
-/// address.
+/// Whether the VM is the cause of an error, so that it gets no address for a while. `failures` is the number of
+/// failures of the address.
 fn is_caused_by_vm(action: &Action, error: &DriverError, failures: u32) -> bool {
     match (action, error) {
         (_, error) if !is_refused(error) => false,
@@ -259,8 +259,8 @@ impl Reconciler {
         self.index.world.avoid_evictions.insert(key, until);
     }
 
-    /// Sets the pause of an address whose failed move was abandoned. It grows each time, because every attempt may cost
-    /// a VM its ephemeral address.
+    /// Sets the pause of an address whose failed move was abandoned. The pause grows each time, because every attempt
+    /// may cost a VM its ephemeral address.
     pub(super) fn rest(&mut self, address: plan::Address, now: Timestamp) {
         let Some(failure) = self.failures.failure(&address) else { return };
         let pause = self.retry.grown(failure.count);

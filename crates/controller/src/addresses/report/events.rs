@@ -21,8 +21,8 @@ fn reference(object: &impl Resource, kind: &str, api_version: &str) -> ObjectRef
     }
 }
 
-/// The Event for a new reason of the condition `Ready`. There is none for moves and creations, which have separate
-/// Events, and none for the first `Unknown`, before the first listing.
+/// The Event for a new reason of the condition `Ready`. There is none for moves, which have separate Events, none
+/// for creations in progress, and none for the first `Unknown`, before the first listing.
 pub(super) fn of_status(present: &Object, new: &Object) -> Option<NewEvent> {
     let ready = |object: &Object| {
         object.conditions().iter().find(|condition| condition.type_ == ConditionType::Ready.name()).cloned()

@@ -83,7 +83,7 @@ fn needs_finalizer(
             is_unfinished || (pool.policy.detaches_on_delete && is_held)
         }
         Mode::Observe => is_unfinished,
-        // The controller can't finish anything for a refused object, so it must not block its deletion.
+        // The controller can't finish anything for a refused object, so the finalizer must not block the deletion.
         Mode::Refused => is_unfinished && !is_deleted,
     }
 }

@@ -33,8 +33,8 @@ pub(super) async fn patch(client: Client, name: &NodeName, patch: Value) -> Resu
     api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
 }
 
-/// The patch that a node needs to get its marks, if any. It removes no mark while a fact about this kind is unknown, or
-/// while an address of this kind is being attached to the node.
+/// The patch that a node needs to get its marks, if any. The patch removes no mark of a kind while a fact about that
+/// kind is unknown, or while an address of that kind is being attached to the node.
 fn difference(name: &NodeName, node: &Node, marks: &Marks) -> Option<Value> {
     let held = |kind: &'static str| marks.holders.get(kind).and_then(|holders| holders.get(name));
     let is_coming = |kind| marks.coming.get(kind).is_some_and(|nodes| nodes.contains(name));

@@ -340,7 +340,7 @@ impl Builder<'_> {
         addresses.retain(|_| keep.next().unwrap_or(true));
     }
 
-    /// The addresses of which one may be the result of a request without a response.
+    /// One of these addresses may be the result of a creation request without a response.
     fn candidates(&self) -> Option<&BTreeSet<Address>> {
         match self.lacking {
             Some(Lacking::Ambiguous(candidates)) => Some(candidates),

@@ -18,7 +18,7 @@ pub const KIND: &str = "FloatingIPPool";
 /// The default of `policy.failoverGraceSeconds`. FLIPOP has no grace period.
 const FAILOVER_GRACE_DEFAULT: Duration = Duration::ZERO;
 
-/// The maximum age of facts. This kind has no `reconcileInterval`.
+/// The maximum age of facts. It is fixed, because this kind has no `reconcileInterval`.
 const FACTS_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// The default TTL in seconds, as in FLIPOP.

@@ -51,7 +51,7 @@ impl Selection {
 }
 
 impl PodSelection {
-    /// The kinds that decide which nodes have its pods.
+    /// The kinds that decide which nodes have the selected pods.
     pub(crate) fn decided_by(&self) -> Kinds {
         match self {
             Self::Labelled { .. } => Kind::Pods.for_planner(),
@@ -68,7 +68,7 @@ pub(crate) enum PodSelection {
     Of(Workload),
 }
 
-/// A parsed object, without what depends on nodes.
+/// A parsed object. Nothing in it depends on nodes.
 pub(crate) struct Parsed {
     pub(crate) pool: Pool,
     pub(crate) provider: Option<Provider>,
@@ -83,7 +83,7 @@ pub(crate) fn created(object: &impl ResourceExt) -> Timestamp {
     object.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
-/// The listed addresses without duplicates. The CRD validates them, but a CRD of another version may not.
+/// The listed addresses without duplicates. Checks them, because a CRD of another version may not validate them.
 pub(crate) fn parse_addresses(listed: &[String]) -> (Vec<Address>, Option<Refusal>) {
     let mut addresses: Vec<Address> = Vec::new();
     let mut refusal = None;
@@ -126,7 +126,7 @@ impl NodeAddress {
         }
     }
 
-    /// These addresses of a node.
+    /// The addresses of a node that are published.
     pub(crate) fn of(self, node: &Node) -> Arc<[Address]> {
         match self {
             Self::InStatus(kind) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use api::policy;
 use plan::{Mode, Policy, Spread, Takeover};
 
-/// The policy of an object. Fields that it does not set have the default of its kind.
+/// The policy of an object. Fields that are not set have the default of the object's kind.
 pub(super) fn allowed(asked: Option<&policy::Policy>, grace_default: Duration, cool_off: Duration) -> Policy {
     let policy::Policy {
         mode,

@@ -87,7 +87,8 @@ fn response(answer: Answer) -> Response<UnsyncBoxBody<Bytes, BoxError>> {
     }
 }
 
-/// A watch of ConfigMaps on an apiserver with these responses. After the last one it refuses every request.
+/// A watch of ConfigMaps on an apiserver with these responses. After the last response, the apiserver refuses every
+/// request.
 struct Rig {
     events: mpsc::UnboundedReceiver<String>,
     requests: Arc<Mutex<Vec<String>>>,

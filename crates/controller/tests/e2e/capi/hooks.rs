@@ -20,7 +20,7 @@ use crate::rig::Controller;
 
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// How much later than the Clusters the allocating controller starts.
+/// The time from the creation of the Clusters until the controller that allocates VIPs starts.
 const DELAY: Duration = Duration::from_secs(10);
 
 /// Waits until all infrastructures have an endpoint. Returns how many of them were created without one.
@@ -33,7 +33,7 @@ async fn created_without_endpoint(capi: &Capi) -> usize {
     while have.len() < count() {
         let Ok(infrastructure) = touched.next().await.unwrap() else { continue };
         let has_endpoint = !infrastructure.data["spec"]["controlPlaneEndpoint"]["host"].is_null();
-        // Only generation 1 shows how the object was created, even if the watch sees it late.
+        // The watch may see the object late, and only generation 1 shows how it was created.
         let is_first_generation = infrastructure.metadata.generation == Some(1);
         created.entry(infrastructure.name_any()).or_insert(has_endpoint && is_first_generation);
         if has_endpoint {

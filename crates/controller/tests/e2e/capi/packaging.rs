@@ -55,8 +55,7 @@ async fn v9_v10_every_manifest_is_accepted_by_the_real_crds() {
             only_read += apply(&capi, &std::fs::read_to_string(&path).unwrap());
             println!("accepted: {}", path.strip_prefix(root()).unwrap().display());
         }
-        // Both folders have a Cluster with the same name, and the class of a Cluster can't be changed to just any
-        // other.
+        // Both folders have a Cluster with the same name, and Cluster API refuses a change to an incompatible class.
         capi.kubectl(&["delete", "clusters", "--all", "--timeout=60s"]);
     }
     assert_eq!((accepted, only_read), (12, 3));

@@ -227,7 +227,7 @@ impl Azure {
         self.addresses.insert(id.to_lowercase(), public);
     }
 
-    /// Deletes an address that has no holder.
+    /// Deletes an address, which must have no holder.
     pub fn remove_address(&mut self, ip: &str) {
         self.addresses.retain(|_, public| public.ip.as_deref() != Some(ip));
     }

@@ -16,7 +16,7 @@ use super::pages::{Sizes, page};
 use super::records::{Record, unknown_record};
 use super::zones::{Transaction, Zone};
 
-/// The vendor documents a maximum of five million. Tests don't need larger pages than this.
+/// The vendor documents a maximum page size of five million, which no test needs.
 const RECORD_PAGES: Sizes = Sizes { default: 100, allowed: 1..=5_000 };
 
 const ZONE_PAGES: Sizes = Sizes { default: 20, allowed: 5..=50 };

@@ -201,7 +201,7 @@ fn conditions(filter: &str) -> Result<Vec<Condition>, Problem> {
     terms.filter(|term| !term.is_empty()).map(|term| condition(term).ok_or_else(invalid)).collect()
 }
 
-/// Parses `name eq "a|b"`. A filter can't mix the two grammars, and only this one has regular expressions.
+/// Parses `name eq "a|b"`. A filter can't mix `eq` with `=`, and only `eq` takes regular expressions.
 fn choice(field: &str, expression: &str) -> Option<Condition> {
     let names = expression.strip_prefix('"')?.strip_suffix('"')?.split('|');
     let is_plain =

@@ -170,7 +170,7 @@ impl Compute {
         };
         let own = access.ip.clone().filter(|ip| !self.is_reserved(ip));
         let left = self.take_off(key, interface);
-        // A request removed the ephemeral address, not a person or the deletion of the VM.
+        // The ledger distinguishes this from a removal by a person or by the deletion of the VM.
         let asked = own.map(|ip| CloudChange::EphemeralRemoved {
             address: ip,
             vm: format!("{}/{}/{}", self.project, key.0, key.1),

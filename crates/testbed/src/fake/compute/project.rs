@@ -168,7 +168,7 @@ impl Compute {
         self.addresses.insert((region.to_owned(), name.to_owned()), address);
     }
 
-    /// Releases an address at once. The VM that holds it is left without it.
+    /// Releases an address at once. The VM that holds the address loses it.
     pub fn remove_address(&mut self, ip: &str) {
         let left = self.place_of(ip).and_then(|(key, at)| self.take_off(&key, at));
         self.unwritten.extend(left);
@@ -181,7 +181,7 @@ impl Compute {
         self.attach_to(ip, zone, name, 0);
     }
 
-    /// Does the same for the interface at a position. Does nothing if the VM has no such interface.
+    /// Like [`attach_now`](Self::attach_now), for any interface. Does nothing if the VM has no such interface.
     pub fn attach_to(&mut self, ip: &str, zone: &str, name: &str, interface: usize) {
         let place = ((zone.to_owned(), name.to_owned()), interface);
         let has_it = |instance: &Instance| interface < instance.interfaces.len();

@@ -47,7 +47,7 @@ pub(super) struct Instance {
 pub(super) struct Access {
     pub(super) name: String,
     pub(super) tier: String,
-    /// A stopped VM keeps the access config of an ephemeral address and loses the address.
+    /// `None` if the VM was stopped: it keeps the access config of an ephemeral address, but loses the address.
     pub(super) ip: Option<String>,
     /// The public PTR name of the address.
     pub(super) ptr: Option<String>,

@@ -1,6 +1,6 @@
 //! The account behind the API: its resources, and the actions in flight.
 //!
-//! Out: the state that every call reads and changes, and which droplet holds an address or is about to. This module
+//! Out: the state that every call reads and changes, the holders of addresses, and the actions in flight. This module
 //! never answers a call: see the modules for addresses, droplets, projects and domains.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::super::ledger::CloudChange;
 
-/// The default project, for everything that names none.
+/// The default project, for every resource that names no project.
 pub(super) const DEFAULT_PROJECT_ID: &str = "00000000-0000-4000-8000-000000000001";
 
 /// The account behind the API.

@@ -2,8 +2,8 @@
 //!
 //! In: requests to create, assign, unassign or release an address. Out: actions, which take effect or fail later. The
 //! holder of an address changes only in [`DigitalOcean::finish_actions`], when an address is released, and by manual
-//! changes. It never repeats the checks: it carries out an accepted action in any case, unless the droplet no longer
-//! exists or holds another address.
+//! changes. This module does not repeat the checks when an action is due. Without an injected fault, the action fails
+//! only if its address or droplet no longer exists, or if the droplet holds another address.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -103,7 +103,7 @@ impl DigitalOcean {
         self.addresses.insert(ip.into(), address);
     }
 
-    /// Releases an address at once. The droplet that holds it is left without it.
+    /// Releases an address at once. The droplet that holds the address loses it.
     pub fn remove_reserved_ip(&mut self, ip: &str) {
         if let Some(droplet) = self.addresses.remove(ip).and_then(|address| address.holder) {
             self.unwritten
@@ -111,8 +111,8 @@ impl DigitalOcean {
         }
     }
 
-    /// Makes an address a bring-your-own IP. From now on, listings don't contain it, and requests for its actions
-    /// return 404.
+    /// Makes an address a bring-your-own IP. From now on, listings of addresses don't contain it, and a request for one
+    /// of its actions returns 404.
     pub fn bring_your_own(&mut self, ip: &str) {
         if let Some(address) = self.addresses.get_mut(ip) {
             address.byo = true;

@@ -205,7 +205,7 @@ impl DigitalOcean {
         Ok(Answer::json(201, json!({ "domain_record": body.json(id) })))
     }
 
-    /// Changes the fields of a record that the request contains. The name always has a value meanwhile.
+    /// Changes the fields of a record that the request contains. The name has a value at every moment.
     pub(super) fn edit_record(
         &mut self,
         name: &str,
