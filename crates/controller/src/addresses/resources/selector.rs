@@ -1,6 +1,6 @@
 //! Parses and matches label selectors in the syntax of `kubectl -l`, and matches tolerations with taints.
 //!
-//! kube's selectors match only maps of labels. The index keeps the labels of nodes in less memory.
+//! kube's selectors match only maps of labels, but the index keeps the labels of nodes as lists to save memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,6 +8,12 @@ use k8s_openapi::api::core::v1::{Taint, Toleration};
 use plan::Reason;
 
 use super::refusal::Refusal;
+
+/// The most characters of a label's value, and of its name without the prefix.
+const VALUE_MAX: usize = 63;
+
+/// The most characters of the prefix of a label's name.
+const PREFIX_MAX: usize = 253;
 
 /// A requirement of a label selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +55,7 @@ impl Requirement {
 pub(crate) struct Selector(Vec<Requirement>);
 
 impl Selector {
-    /// Selects what has all of these labels.
+    /// Selects the objects that have all of these labels.
     pub(super) fn of_labels(labels: BTreeMap<String, String>) -> Self {
         Self(labels.into_iter().map(|(name, value)| Requirement::Equal(name, value)).collect())
     }
@@ -94,10 +100,10 @@ fn requirement(term: &str) -> Option<Requirement> {
         return Some(Requirement::In(name(key)?, set(values)?));
     }
     if let Some((key, value)) = term.split_once("!=") {
-        return Some(Requirement::NotEqual(name(key)?, value.trim().to_owned()));
+        return Some(Requirement::NotEqual(name(key)?, self::value(value)?));
     }
     if let Some((key, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
-        return Some(Requirement::Equal(name(key)?, value.trim().to_owned()));
+        return Some(Requirement::Equal(name(key)?, self::value(value)?));
     }
     match term.strip_prefix('!') {
         Some(key) => Some(Requirement::DoesNotExist(name(key)?)),
@@ -107,14 +113,37 @@ fn requirement(term: &str) -> Option<Requirement> {
 
 fn set(values: &str) -> Option<BTreeSet<String>> {
     let inside = values.trim().strip_prefix('(')?.strip_suffix(')')?;
-    Some(inside.split(',').map(|value| value.trim().to_owned()).collect())
+    inside.split(',').map(value).collect()
 }
 
-/// The name of a label: only letters, digits and `-_./`.
+/// The name of a label, perhaps with a DNS subdomain and a slash before it.
 fn name(text: &str) -> Option<String> {
     let text = text.trim();
-    let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_./".contains(character);
-    (!text.is_empty() && text.chars().all(is_allowed)).then(|| text.to_owned())
+    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
+    let is_prefix = |prefix: &str| {
+        prefix.len() <= PREFIX_MAX
+            && !prefix.contains(|character: char| character.is_ascii_uppercase())
+            && prefix.split('.').all(|part| is_word(part, "-"))
+    };
+    (prefix.is_none_or(is_prefix) && !name.is_empty() && is_value(name)).then(|| text.to_owned())
+}
+
+/// The value of a label. A value that no label can have is refused, because `!=` and `notin` would select every object.
+fn value(text: &str) -> Option<String> {
+    let text = text.trim();
+    is_value(text).then(|| text.to_owned())
+}
+
+fn is_value(text: &str) -> bool {
+    text.is_empty() || (text.len() <= VALUE_MAX && is_word(text, "-_."))
+}
+
+/// Whether a text begins and ends with a letter or digit, and has only these and some other characters in between.
+fn is_word(text: &str, others: &str) -> bool {
+    let is_alphanumeric = |character: char| character.is_ascii_alphanumeric();
+    text.starts_with(is_alphanumeric)
+        && text.ends_with(is_alphanumeric)
+        && text.chars().all(|character| is_alphanumeric(character) || others.contains(character))
 }
 
 /// Whether any toleration matches a taint, by the rules of the scheduler: an empty key or effect matches all, `Exists`
@@ -178,9 +207,16 @@ mod tests {
 
     #[test]
     fn an_invalid_selector_is_refused_and_never_selects_everything() {
-        for selector in ["=nginx", "app in nginx", "a b", "app=nginx,(", "!"] {
+        let names = ["=nginx", "a b", "!", "-app", "app/", "/app", "Example.com/app", "a.-b/app"];
+        let values =
+            ["app=-", "env!=\"prod\"", "env!=prod role=edge", "zone notin (a b)", "zone notin (a,$)"];
+        let long = format!("env!={}", "x".repeat(64));
+        for selector in [&names[..], &values[..], &["app in nginx", "app=nginx,(", &long]].concat() {
             let refusal = parse(selector).expect_err(selector);
             assert_eq!(refusal.reason, Reason::InvalidSelector);
+        }
+        for selector in ["env!=", "zone in (a,)", "x=y", "a.example.com/A_b.c-d==E_f.g-h", "a=1,"] {
+            parse(selector).expect(selector);
         }
     }
 
