@@ -807,8 +807,10 @@ impl<'a> Planner<'a> {
             if is_avoided || is_unwritable || self.unknown.contains(&seeker.pool.scope) {
                 continue;
             }
+        let leaving: BTreeSet<Address> = seekers.iter().map(|seeker| seeker.address).collect();
             let group = *index.entry((seeker.rank, seeker.region.clone())).or_insert_with(|| {
-                let zones = (seeker.pool.policy.spread == Spread::Zone).then(|| self.zones(seeker.pool));
+                let zones =
+                    (seeker.pool.policy.spread == Spread::Zone).then(|| self.zones(seeker.pool, &leaving));
                 let fit = &ranked[seeker.rank].fit;
                 let fit = seeker
                     .region
@@ -849,13 +851,21 @@ impl<'a> Planner<'a> {
         busy
     }
 
-    /// How many addresses of a pool each zone has.
-    fn zones(&self, pool: &Pool) -> BTreeMap<Option<Arc<str>>, usize> {
+    /// How many addresses of a pool each zone will have when all moves in flight have ended. The `leaving` addresses need
+    /// another node, so they don't count.
+    fn zones(&self, pool: &Pool, leaving: &BTreeSet<Address>) -> BTreeMap<Option<Arc<str>>, usize> {
         let mut zones = BTreeMap::new();
         for address in &pool.addresses {
-            let fact = self.world.fact(&pool.scope, *address);
-            let Some(Holding::By(vm)) = fact.map(|fact| &fact.holding) else { continue };
-            if let Some((_, node)) = self.world.node_of(vm) {
+            let entry = match &pool.journal {
+                Journal::Known(moves) => moves.get(address),
+                _ => None,
+            };
+            let vm = match (entry, self.world.fact(&pool.scope, *address).map(|fact| &fact.holding)) {
+                (Some(entry), _) => entry.to.as_ref().map(|to| &to.vm),
+                (None, Some(Holding::By(vm))) if !leaving.contains(address) => Some(vm),
+                _ => None,
+            };
+            if let Some((_, node)) = vm.and_then(|vm| self.world.node_of(vm)) {
                 *zones.entry(node.zone.clone()).or_default() += 1;
             }
         }

@@ -821,6 +821,22 @@ fn with_zone_spreading_zones_fill_evenly() {
 }
 
 #[test]
+fn with_zone_spreading_an_address_that_leaves_a_zone_does_not_count_there() {
+    check(
+        "spread | n1 zone a notready 99 holds a1 | n2 zone b holds a2 | n3 zone b | n4 zone a",
+        expect!["begin to move a1 from n1 to n4"],
+    );
+}
+
+#[test]
+fn with_zone_spreading_a_moving_address_counts_in_the_zone_of_its_target() {
+    check(
+        "spread | n1 zone a | n2 zone a | n3 zone b | a1 free | a1 moves - -> n1 | a2 free",
+        expect!["attach a1 to n1, begin to attach a2 to n3"],
+    );
+}
+
+#[test]
 fn the_oldest_object_that_lists_an_address_owns_it() {
     check(
         "younger lists a1 | n1 holds a1 | n2",
