@@ -690,8 +690,17 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        // Until the pods of an object are counted, its status would be wrong, so it is not written. If these kinds can't
-        // be read, the verdicts say so instead.
+        if silent.has(Kind::Pools) {
+            // A person may have deleted the object, or may need fewer addresses now. All other actions write the object
+            // first, which fails if somebody has changed it.
+            let is_ask = |creation: &CreationStep| matches!(creation.action, CreationAction::Ask { .. });
+            let (asks, others) = std::mem::take(&mut self.plan.creations).into_iter().partition(is_ask);
+            self.plan.creations = others;
+            let asks: Vec<CreationStep> = asks;
+            asks.iter().for_each(|ask| self.await_list(&ask.pool, Kinds::default().with(Kind::Pools)));
+        }
+        // Until the pods of an object are counted, its status would be wrong, so it is not written. If the controller
+        // can't read the pods or their owners, the verdicts say so instead.
         let is_readable =
             |key: &&PoolKey| self.world.pool(key).is_some_and(|pool| !pool.pods_from.overlaps(unread));
         self.plan.awaits_list.extend(self.world.uncounted.iter().filter(is_readable).cloned());
@@ -798,6 +807,7 @@ impl<'a> Planner<'a> {
         let busy = self.busy(ranked);
         let mut groups = Vec::new();
         let mut index: BTreeMap<(usize, Option<Arc<str>>), usize> = BTreeMap::new();
+        let leaving: BTreeSet<Address> = seekers.iter().map(|seeker| seeker.address).collect();
         let mut wanting = Vec::with_capacity(seekers.len());
         let mut who = Vec::with_capacity(seekers.len());
         for (at, seeker) in seekers.iter().enumerate() {
@@ -807,7 +817,6 @@ impl<'a> Planner<'a> {
             if is_avoided || is_unwritable || self.unknown.contains(&seeker.pool.scope) {
                 continue;
             }
-        let leaving: BTreeSet<Address> = seekers.iter().map(|seeker| seeker.address).collect();
             let group = *index.entry((seeker.rank, seeker.region.clone())).or_insert_with(|| {
                 let zones =
                     (seeker.pool.policy.spread == Spread::Zone).then(|| self.zones(seeker.pool, &leaving));

@@ -712,7 +712,7 @@ fn a_mark_is_removed_only_if_the_node_surely_holds_no_address() {
         ("n1".into(), false),
         "the address has to leave, and is still there"
     );
-    assert_eq!(marks("floating | n1 pods holds a1 | n2"), ("".into(), false), "the node no longer matches");
+    assert_eq!(marks("floating | n1 pods holds a1 | n2"), ("".into(), false), "no pod on the node is Ready");
     assert_eq!(marks("observe | n1 holds a1"), ("".into(), true), "mode Observe marks no node");
     assert_eq!(marks("refused | n1 holds a1"), ("".into(), true));
     let coming = |text: &str| plan(&world(text), now()).marks.coming.contains_key(kind);
@@ -1366,6 +1366,16 @@ fn times_of_losses_are_whole_seconds() {
     assert_eq!(decided.tripped[&scope()].lost, 5);
     lost.losses = decided.losses.clone();
     assert_eq!(plan(&lost, last).tripped, decided.tripped, "the next leader decides the same");
+}
+
+#[test]
+fn a_creation_waits_until_objects_with_a_silent_watch_are_listed() {
+    let creating = "creates | desired 2 | n1 holds a1 | creating";
+    check(&format!("{creating} | silent pools"), expect!["list NetIPAllocations or FloatingIPPools"]);
+    check(
+        "creates | desired 2 | n1 holds a1 | silent pools",
+        expect!["begin to create addresses, tagged tag"],
+    );
 }
 
 #[test]
