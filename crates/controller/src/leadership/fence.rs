@@ -5,8 +5,8 @@
 //! process that is suspended before that write does not send it after the lease has expired. The time between that last
 //! check and the system call remains: no process can close this gap on its own.
 //!
-//! A process that was suspended for long changes nothing any more either, even if its lease is still valid: what it
-//! knows about clouds and about its calls in flight is as old.
+//! A process that was suspended for long also makes no more changes, even if its lease is still valid: what it knows
+//! about clouds and about its calls in flight is outdated.
 //!
 //! Updates of Kubernetes objects name the version that they were planned for, so the apiserver rejects outdated ones.
 
@@ -20,8 +20,8 @@ use tower::{BoxError, Service, ServiceExt};
 
 use super::clock::Clock;
 
-/// A leader that was stopped for this long ends, even if nobody else has taken the lease. It would decide before it
-/// learns what happened meanwhile.
+/// A leader that was stopped for this long ends, even if nobody else has taken the lease. Otherwise it would decide
+/// before it learns what happened in the meantime.
 const STOPPED_MAX: Duration = Duration::from_secs(15);
 
 /// Whether this process may make changes, and until when.
@@ -54,11 +54,11 @@ impl Fence {
     /// good, if the process was stopped for too long since the last call.
     pub fn runs(&self) -> bool {
         let is_open = self.ends.load(Ordering::SeqCst) > 0;
-        let is_recent = self.ran_recently();
-        self.ran_at.store(milliseconds(self.clock.since_boot()), Ordering::SeqCst);
-        if is_open && !is_recent {
+        // This comes first. Otherwise another thread could see the new time and not yet that the process was stopped.
+        if is_open && !self.ran_recently() {
             self.was_stopped.store(true, Ordering::SeqCst);
         }
+        self.ran_at.store(milliseconds(self.clock.since_boot()), Ordering::SeqCst);
         !self.was_stopped.load(Ordering::SeqCst)
     }
 
@@ -87,7 +87,8 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(0)
 }
 
-/// A service that passes reads, and changes only while the fence is open. It cancels a change when the time is over.
+/// A service that passes all reads, but passes changes only while the fence is open. It cancels a change that takes
+/// longer than the fence allows.
 pub fn fenced(service: HttpService, fence: Arc<Fence>) -> HttpService {
     let send = move |request: http::Request<bytes::Bytes>| {
         let (mut service, fence) = (service.clone(), Arc::clone(&fence));
@@ -144,7 +145,7 @@ mod tests {
         let clock = Arc::new(Stopped(Mutex::new(Duration::from_secs(100))));
         let fence = Fence::new(Arc::clone(&clock) as Arc<dyn Clock>);
         let at = |seconds| *clock.0.lock().unwrap() = Duration::from_secs(seconds);
-        assert!(fence.runs(), "a standby may be stopped for as long as it likes");
+        assert!(fence.runs(), "a standby may be stopped for any time");
         fence.open_until(Duration::from_secs(1_000));
         at(114);
         assert!(fence.runs() && fence.remaining().is_some());
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(fence.remaining(), None, "before anything else runs");
         assert!(!fence.runs());
         fence.open_until(Duration::from_secs(2_000));
-        assert_eq!((fence.runs(), fence.remaining()), (false, None), "a renewal does not make it younger");
+        assert_eq!((fence.runs(), fence.remaining()), (false, None), "a renewal does not reopen the fence");
     }
 
     #[tokio::test]
