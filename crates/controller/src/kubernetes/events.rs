@@ -1,9 +1,9 @@
 //! Publishes Events, for example for `kubectl describe`.
 //!
 //! In: what happened, and to which object. Out: one `events.k8s.io/v1` Event. The controller never waits for the
-//! response and never retries. One object can't fill etcd with Events: above a limit they are dropped, and the log still
-//! has what happened. The controller does not use kube's recorder, which merges Events with the same reason and keeps only
-//! the first note. The notes of this controller differ by address.
+//! response and never retries. One object can't fill etcd with Events: above a limit the publisher drops them. It logs
+//! each Warning that it drops. The controller does not use kube's recorder, which merges Events with the same reason and
+//! keeps only the first note. The notes of this controller differ by address.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,11 +21,14 @@ use super::decode::Report;
 use super::limits::{NOTE_MAX, cut};
 use crate::tasks::Tasks;
 
-/// The maximum number of Events in flight. Further Events are dropped; the log contains the same information.
+/// The maximum number of Events in flight. The publisher drops further ones.
 const IN_FLIGHT_MAX: usize = 100;
 
 /// How many Events about one object may follow each other without a pause.
 const BURST: u32 = 100;
+
+/// How many of [`BURST`] only Warnings may use. So many other Events can't keep a Warning from the person who has to act.
+const KEPT_FOR_WARNINGS: u32 = 25;
 
 /// The average pause between the Events about one object that come after [`BURST`].
 const PAUSE: Duration = Duration::from_secs(1);
@@ -114,8 +117,8 @@ struct Rates {
 }
 
 impl Rates {
-    /// Whether one more Event about an object may be published, which is then counted.
-    fn allows(&mut self, regarding: &ObjectReference, now: Instant) -> bool {
+    /// Whether one more Event about an object may be published. If so, this function counts it.
+    fn allows(&mut self, regarding: &ObjectReference, is_warning: bool, now: Instant) -> bool {
         if self.cleaned_at.is_none_or(|at| now >= at) {
             self.ahead_until.retain(|_, until| *until > now);
             self.cleaned_at = Some(now + BURST * PAUSE);
@@ -123,7 +126,8 @@ impl Rates {
         let ObjectReference { kind, namespace, name, .. } = regarding.clone();
         let until = self.ahead_until.entry((kind, namespace, name)).or_insert(now);
         let next = (*until).max(now) + PAUSE;
-        let is_allowed = next <= now + BURST * PAUSE;
+        let burst = if is_warning { BURST } else { BURST - KEPT_FOR_WARNINGS };
+        let is_allowed = next <= now + burst * PAUSE;
         if is_allowed {
             *until = next;
         }
@@ -147,10 +151,10 @@ impl Publisher {
     pub fn publish(&mut self, event: NewEvent, now: Timestamp) {
         while self.in_flight.try_next().is_some() {}
         if self.in_flight.len() >= IN_FLIGHT_MAX {
-            return tracing::debug!(note = event.note, "dropped an Event: too many are in flight");
+            return log_dropped(&event, "too many are in flight");
         }
-        if !self.rates.allows(&event.regarding, Instant::now()) {
-            return tracing::debug!(note = event.note, "dropped an Event: too many about the same object");
+        if !self.rates.allows(&event.regarding, event.kind.is_warning, Instant::now()) {
+            return log_dropped(&event, "too many are about the same object");
         }
         self.published += 1;
         let (client, instance, number) = (self.client.clone(), Arc::clone(&self.instance), self.published);
@@ -164,6 +168,16 @@ impl Publisher {
     /// Waits until no Event is in flight.
     pub async fn flush(&mut self) {
         while self.in_flight.next().await.is_some() {}
+    }
+}
+
+/// Logs an Event that is not published. Only a Warning says something that the log may not contain otherwise.
+fn log_dropped(event: &NewEvent, why: &str) {
+    let NewEvent { regarding, kind, note, .. } = event;
+    let object = regarding.name.as_deref();
+    match kind.is_warning {
+        true => tracing::warn!(object, reason = kind.reason, note, "dropped an Event: {why}"),
+        false => tracing::debug!(object, reason = kind.reason, note, "dropped an Event: {why}"),
     }
 }
 
@@ -206,11 +220,15 @@ mod tests {
             |name: &str| ObjectReference { name: Some(name.to_owned()), ..ObjectReference::default() };
         let (noisy, quiet) = (about("noisy"), about("quiet"));
         let (mut rates, began) = (Rates::default(), Instant::now());
-        let allowed = |rates: &mut Rates, now| (0..1_000).filter(|_| rates.allows(&noisy, now)).count();
-        assert_eq!(allowed(&mut rates, began), 100);
-        assert!(rates.allows(&quiet, began));
-        assert_eq!(allowed(&mut rates, began + 10 * PAUSE), 10);
-        assert_eq!(allowed(&mut rates, began + 500 * PAUSE), 100);
+        let mut allowed = |object: &ObjectReference, is_warning, pauses| {
+            let now = began + pauses * PAUSE;
+            (0..1_000).filter(|_| rates.allows(object, is_warning, now)).count()
+        };
+        assert_eq!(allowed(&noisy, false, 0), 75);
+        assert_eq!(allowed(&quiet, false, 0), 75);
+        assert_eq!(allowed(&noisy, true, 0), 25, "the other Events leave these to Warnings");
+        assert_eq!(allowed(&noisy, true, 10), 10);
+        assert_eq!(allowed(&noisy, true, 500), 100);
         assert_eq!(rates.ahead_until.len(), 1, "an object without recent Events takes no memory");
     }
 }
