@@ -101,7 +101,7 @@ impl Metrics {
         )?;
         let watch_age = new.gauges(
             "ip_address_controller_watch_age_seconds",
-            "Seconds since the apiserver last sent something on the watch of this kind",
+            "Seconds since the watch of this kind last brought something, or since its first list",
             &["kind"],
         )?;
         let pod = identity.pod.clone();
@@ -245,13 +245,14 @@ pub(crate) struct WatchMetrics {
 }
 
 impl WatchMetrics {
-    /// Records that the apiserver has sent something.
+    /// Records that a list worked, so the watch of its kind should work too. From the first list on the watch has an age.
+    pub(crate) fn listed(&self) {
+        self.process.watches().entry(self.kind.clone()).or_insert_with(Instant::now);
+    }
+
+    /// Records that the apiserver has sent something on the watch.
     pub(crate) fn heard(&self) {
-        let mut watches = self.process.watches();
-        match watches.get_mut(&self.kind) {
-            Some(at) => *at = Instant::now(),
-            None => _ = watches.insert(self.kind.clone(), Instant::now()),
-        }
+        self.process.watches().insert(self.kind.clone(), Instant::now());
     }
 }
 
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_age_of_a_watch_grows_until_the_apiserver_sends_something() {
+    async fn the_age_of_a_watch_grows_until_it_brings_something() {
         let metrics = Metrics::new(&Identity::default()).unwrap();
         let ages = || {
             let text = metrics.text().unwrap();
@@ -343,10 +344,11 @@ mod tests {
             ages.map(|line| line.replace("ip_address_controller_watch_age_seconds", "")).collect::<Vec<_>>()
         };
         let pods = metrics.of_watch("Pod");
-        assert_eq!(ages(), [""; 0], "nothing was sent yet");
-        pods.heard();
+        assert_eq!(ages(), [""; 0], "the cluster may not have this kind");
+        pods.listed();
         tokio::time::advance(Duration::from_secs(7)).await;
-        assert_eq!(ages(), [r#"{kind="Pod"} 7"#]);
+        pods.listed();
+        assert_eq!(ages(), [r#"{kind="Pod"} 7"#], "a list does not show that the watch works");
         pods.heard();
         assert_eq!(ages(), [r#"{kind="Pod"} 0"#]);
         drop(pods);

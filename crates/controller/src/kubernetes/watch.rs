@@ -332,7 +332,7 @@ where
     async fn read_page(&mut self, params: &ListParams) -> Result<ObjectList<Decoded<K>>, kube::Error> {
         let text = timeout(PAGE_MAX, request_page::<K>(&self.client, &self.path, params));
         let text = text.await.unwrap_or_else(|_| Err(no_response(PAGE_MAX)))?;
-        self.metrics.heard();
+        self.metrics.listed();
         let page: ObjectList<Decoded<K>> = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
         let bytes_of_one = text.len() / page.items.len().max(1) + 1;
         let fitting = u32::try_from(PAGE_BYTES / bytes_of_one).unwrap_or(u32::MAX);
@@ -397,7 +397,6 @@ where
         let params = ListParams::default().limit(1);
         let text = timeout(PAGE_MAX, request_page::<K>(&self.client, &self.path, &params));
         let text = text.await.unwrap_or_else(|_| Err(no_response(PAGE_MAX))).map_err(end_of)?;
-        self.metrics.heard();
         let page: Result<ObjectList<Decoded<K>>, _> = serde_json::from_str(&text);
         let page = page.map_err(|error| RequestEnd::Failed(kube::Error::SerdeError(error)))?;
         let present = page.metadata.resource_version.as_deref().map_or(0, number);
@@ -416,10 +415,7 @@ where
             started = timeout(RESPONSE_MAX, self.watches.watch(&params, &self.version)) => started,
         };
         let mut events = match started {
-            Ok(Ok(events)) => {
-                self.metrics.heard();
-                events.boxed()
-            }
+            Ok(Ok(events)) => events.boxed(),
             Ok(Err(error)) => return end_of(error),
             Err(_) => return RequestEnd::Failed(no_response(RESPONSE_MAX)),
         };
@@ -433,7 +429,9 @@ where
                     Err(_) => return RequestEnd::Silent(no_event()),
                 },
             };
-            if let Some(Ok(_)) = event {
+            // The response to the request does not count: a proxy may send it and then keep all events back. A regular end
+            // counts, because a kind may have no events.
+            if matches!(event, None | Some(Ok(_))) {
                 self.metrics.heard();
             }
             let change = match event {

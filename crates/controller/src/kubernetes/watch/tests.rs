@@ -94,6 +94,7 @@ struct Rig {
     requests: Arc<Mutex<Vec<String>>>,
     relist: Relist,
     ended: JoinHandle<Ended>,
+    metrics: Metrics,
 }
 
 impl Rig {
@@ -117,7 +118,7 @@ impl Rig {
         };
         let client = Client::new(tower::service_fn(serve), "default");
         let metrics = Metrics::new(&Identity::default()).unwrap();
-        let clients = Clients { lists: client.clone(), watches: client, metrics };
+        let clients = Clients { lists: client.clone(), watches: client, metrics: metrics.clone() };
         let (to, events) = mpsc::unbounded_channel();
         let relist = Relist::default();
         let asked = relist.clone();
@@ -131,7 +132,7 @@ impl Rig {
             let convert = |event| (!matches!(event, WatchEvent::Listing)).then(|| printed(event));
             follow(&clients, &(), &mut reading, &asked, &mut 0, &to, convert).await
         });
-        Self { events, requests, relist, ended }
+        Self { events, requests, relist, ended, metrics }
     }
 
     /// The next events.
@@ -141,6 +142,13 @@ impl Rig {
             events.push(self.events.recv().await.unwrap());
         }
         events
+    }
+
+    /// The value of the metric for the age of the watch.
+    fn age(&self) -> u64 {
+        let text = self.metrics.text().unwrap();
+        let line = text.lines().find(|line| line.starts_with("ip_address_controller_watch_age_seconds{"));
+        line.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap()
     }
 
     /// The `resourceVersion` of each watch request.
@@ -222,6 +230,31 @@ async fn a_kind_is_listed_again_after_a_watch_that_was_silent_for_too_long() {
     let began = Instant::now();
     assert_eq!(rig.next(3).await, ["lost", "all a", "listed"]);
     assert_eq!(began.elapsed(), SILENCE_MAX + LIST_RETRY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_age_of_a_watch_that_does_not_work_grows_although_lists_work() {
+    let forbidden = (0..100).flat_map(|_| [Answer::Status(403), Answer::List(5, &["a"])]);
+    let silent = || [Answer::List(5, &["a"]), Answer::Watch(Vec::new(), Then::StaysSilent)];
+    let silent = (0..3).flat_map(|_| silent());
+    let answers: [Vec<Answer>; 2] =
+        [[Answer::List(5, &["a"])].into_iter().chain(forbidden).collect(), silent.collect()];
+    for answers in answers {
+        let mut rig = Rig::new(answers);
+        rig.next(1).await;
+        tokio::time::sleep(Duration::from_secs(301)).await;
+        assert!(rig.age() > 300, "{}", rig.age());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_age_of_a_watch_without_events_stays_low_if_it_ends_regularly() {
+    let bookmark = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}});
+    let ends = || Answer::Watch(vec![(120, line("BOOKMARK", &bookmark))], Then::Ends);
+    let mut rig = Rig::new([Answer::List(5, &["a"]), ends(), ends(), ends()]);
+    rig.next(1).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert!(rig.age() < 130, "{}", rig.age());
 }
 
 #[tokio::test(start_paused = true)]
