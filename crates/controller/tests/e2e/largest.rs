@@ -360,6 +360,8 @@ fn start(control_plane: &ControlPlane, clouds: &[(&str, String)]) -> (Process, u
         command.arg("--kubeconfig").arg(kubeconfig).envs(clouds.iter().map(|(name, value)| (name, value)));
         command.env("HEALTH_PORT", ports[0].to_string()).env("METRICS_PORT", ports[1].to_string());
         command.env("POD_NAME", "ip-address-controller");
+        // The leader must keep its Lease while the apiserver is paused.
+        command.env("LEASE_DURATION", "120");
         command.env("DIGITALOCEAN_REQUESTS_PER_MINUTE", "100000");
         command.env("DIGITALOCEAN_REQUESTS_PER_HOUR", "1000000");
     };
