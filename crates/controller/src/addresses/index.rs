@@ -85,8 +85,8 @@ pub struct Index {
     /// Kinds whose objects were all in the cache at some time.
     listed: BTreeSet<Kind>,
     /// How recent the known objects of each kind are.
-    freshness: BTreeMap<Kind, Freshness>,
-    /// Until when reads from a provider may not show the previous leader's changes.
+    freshness: Freshness<Kind>,
+    /// Before this time, reads from a provider may lack the previous leader's changes.
     stale_until: BTreeMap<Provider, Instant>,
     tick: u64,
 }
@@ -145,8 +145,8 @@ impl Index {
             // If the CRD was deleted, the objects in the cache may still exist or be restored, so the kind is unread.
             Observed::Absent(kind) if self.has_some(kind) => _ = self.known.remove(&kind),
             Observed::Absent(kind) => {
-                // There is nothing to list.
-                self.freshness.remove(&kind);
+                // There is nothing to list, so the kind can't count as silent.
+                self.freshness.forget(kind);
                 self.know(kind);
             }
         }
@@ -185,7 +185,7 @@ impl Index {
             }
         }
         self.know(kind);
-        self.freshness.entry(kind).or_default().listed(began, Instant::now());
+        self.freshness.listed(kind, began, Instant::now());
         None
     }
 
@@ -200,7 +200,7 @@ impl Index {
         }
         self.known.remove(&kind);
         self.listed.remove(&kind);
-        self.freshness.remove(&kind);
+        self.freshness.forget(kind);
         self.undecodable.forget(kind);
         let depends = |(_, tracked): &(&PoolKey, &Tracked)| match &tracked.selection.pods {
             Some(pods) => pods.decided_by().overlaps(kind.for_planner()),
@@ -233,7 +233,7 @@ impl Index {
 
     /// Notes that an event came from the watch of a kind.
     fn heard(&mut self, kind: Kind) {
-        self.freshness.entry(kind).or_default().heard(Instant::now());
+        self.freshness.heard(kind, Instant::now());
     }
 
     /// Notes that all objects of a kind are in the cache.
@@ -279,10 +279,7 @@ impl Index {
     pub fn note_outdated(&mut self) {
         let now = Instant::now();
         // A kind that can't be read is not silent: a list would not help.
-        let is_silent = |kind: &Kind| {
-            let is_silent = |freshness: &Freshness| freshness.is_silent(now);
-            self.known.contains(kind) && self.freshness.get(kind).is_some_and(is_silent)
-        };
+        let is_silent = |kind: &Kind| self.known.contains(kind) && self.freshness.is_silent(*kind, now);
         self.world.silent = match plan::sabotaged!(SilentWatchTrusted) {
             true => Kinds::default(),
             false => Kind::ALL.into_iter().filter(is_silent).map(Kind::for_planner).collect(),
@@ -297,7 +294,7 @@ impl Index {
     /// Processes a suspend of the machine. Until the next list each kind counts as silent, because the watches receive
     /// the missed events only now.
     pub fn note_suspend(&mut self) {
-        self.freshness.values_mut().for_each(|freshness| *freshness = Freshness::default());
+        self.freshness.note_suspend(Instant::now());
     }
 
     /// The UID of an object.

@@ -58,7 +58,7 @@ pub struct Index {
     /// Kinds that the apiserver has served at some time.
     ever_served: BTreeSet<Kind>,
     /// How recent the known objects of each kind are.
-    freshness: BTreeMap<Kind, Freshness>,
+    freshness: Freshness<Kind>,
 }
 
 impl Index {
@@ -72,27 +72,25 @@ impl Index {
     /// VIP is free nor which pool it comes from.
     pub fn silent(&self) -> BTreeSet<Kind> {
         let now = Instant::now();
-        let is_silent = |kind: &Kind| {
-            let is_silent = |freshness: &Freshness| freshness.is_silent(now);
-            !self.incomplete.contains_key(kind) && self.freshness.get(kind).is_some_and(is_silent)
-        };
+        let is_silent =
+            |kind: &Kind| !self.incomplete.contains_key(kind) && self.freshness.is_silent(*kind, now);
         let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Classes);
         kinds.filter(is_silent).collect()
     }
 
     /// Counts every known watch as silent, because the machine was suspended.
     pub fn note_suspend(&mut self) {
-        self.freshness.values_mut().for_each(|freshness| *freshness = Freshness::default());
+        self.freshness.note_suspend(Instant::now());
     }
 
     /// Applies an event. Ignores queries, which the reconciler answers.
     pub fn observe(&mut self, seen: Observed) {
         if let Some(kind) = seen.changed_kind() {
-            self.freshness.entry(kind).or_default().heard(Instant::now());
+            self.freshness.heard(kind, Instant::now());
         }
         match seen {
             Observed::Listed(kind, began) => {
-                self.freshness.entry(kind).or_default().listed(began, Instant::now());
+                self.freshness.listed(kind, began, Instant::now());
             }
             Observed::Clusters(change) => self.observe_clusters(change),
             Observed::Classes(change) => {
@@ -148,6 +146,8 @@ impl Index {
     /// A kind that was never served has no objects. The objects of a kind that is no longer served are unknown.
     fn observe_absent(&mut self, kind: Kind) {
         self.absent.insert(kind);
+        // There is nothing to list.
+        self.freshness.forget(kind);
         if self.served.remove(&kind).is_some() {
             tracing::warn!(kind = kind.name(), "the apiserver no longer serves this kind");
         }

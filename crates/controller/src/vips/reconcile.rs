@@ -218,12 +218,17 @@ impl VipReconciler {
         Ok(Some((host.to_string(), port.unwrap_or(self.options.default_port))))
     }
 
-    /// Plans for each Cluster, and starts the planned requests.
-    fn plan_and_act(&mut self) {
-        let began = Instant::now();
+    /// Distrusts what is known if the machine was suspended.
+    fn note_suspend(&mut self) {
         if self.suspends.noticed(&*self.clock) {
             self.index.note_suspend();
         }
+    }
+
+    /// Plans for each Cluster, and starts the planned requests.
+    fn plan_and_act(&mut self) {
+        let began = Instant::now();
+        self.note_suspend();
         let (clusters, claims) = (&self.index.clusters, &self.index.claims);
         self.unreported.retain(|key| clusters.contains_key(key));
         self.failures.retain(|(key, _)| clusters.contains_key(key));
@@ -644,6 +649,8 @@ impl Reconcile for VipReconciler {
     }
 
     fn apply(&mut self, event: Happened) -> bool {
+        // A standby must notice suspends too: it may lead soon after one.
+        self.note_suspend();
         match event {
             Happened::Observed(seen) => {
                 // The answer to a query changes no plan.

@@ -210,7 +210,7 @@ mod tests {
         owners.observe(Kind::StatefulSets, Settled::All(Vec::new()));
         assert!(owners.has(&db, &pod("StatefulSet", "s1")));
         assert!(owners.has(&db, &orphan()), "it may have been deleted with --cascade=orphan");
-        assert!(!owners.has(&web(), &orphan()), "this one exists and does not own the pod");
+        assert!(!owners.has(&web(), &orphan()), "the Deployment exists and does not own the pod");
     }
 
     #[test]

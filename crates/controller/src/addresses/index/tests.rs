@@ -198,7 +198,7 @@ async fn a_new_leader_does_not_trust_stale_reads_that_contradict_status() {
     let if_not_ready = async |listed| fact(false, "Attached", Duration::ZERO, listed).await;
     assert_eq!(if_not_ready(Holding::Free).await, Holding::Free, "a failed node serves no traffic");
     let elsewhere = if_not_ready(Holding::By("us-east-1/i-2".into())).await;
-    assert!(matches!(elsewhere, Holding::Unknown(_)), "it may have moved from there to the failed node");
+    assert!(matches!(elsewhere, Holding::Unknown(_)), "it may have moved from i-2 to the failed node");
 }
 
 #[test]

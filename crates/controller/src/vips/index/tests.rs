@@ -1,5 +1,7 @@
 //! How events change the index.
 
+use std::time::Duration;
+
 use super::*;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -108,6 +110,18 @@ fn a_kind_never_served_is_empty_and_one_no_longer_served_unknown() {
     assert_eq!(index.world.claims, None, "an absent claim kind does not mean that there are no claims");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_no_longer_served_is_not_listed_again() {
+    let (mut index, kind) = (Index::default(), Kind::GlobalPools);
+    index.observe(served(kind));
+    index.observe(Observed::Pools(kind, Change::All(Vec::new())));
+    index.observe(Observed::Listed(kind, Instant::now()));
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert_eq!(index.silent(), [kind].into());
+    index.observe(Observed::Absent(kind));
+    assert_eq!(index.silent(), [].into());
+}
+
 #[test]
 fn clusters_are_known_from_the_first_list_to_a_watch_failure() {
     let mut index = Index::default();
@@ -186,7 +200,7 @@ fn an_undecodable_cluster_keeps_its_endpoint_and_is_not_written() {
         index.observe_answer(cluster("1", json!({})));
         assert!(
             index.world.clusters.values().all(|cluster| cluster.undecodable.is_some()),
-            "a late response must not clear it"
+            "a late response must not clear `undecodable`"
         );
         index.observe(Observed::Clusters(Change::Applied(Box::new(cluster("3", json!({})).into()))));
         assert!(index.world.clusters.values().all(|cluster| cluster.undecodable.is_none()));
