@@ -49,7 +49,7 @@ mod tests {
     async fn a_loop_without_a_beat_hangs_after_half_a_minute() {
         let pulse = Pulse::default();
         tokio::time::advance(2 * HANGS_AFTER).await;
-        assert!(pulse.is_alive(), "it has not begun");
+        assert!(pulse.is_alive(), "a loop that has not begun is alive");
         pulse.beat();
         tokio::time::advance(HANGS_AFTER - Duration::from_secs(1)).await;
         assert!(pulse.is_alive());

@@ -419,7 +419,7 @@ mod tests {
         let text = metrics.text().unwrap();
         let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.parse::<f64>().ok());
         let lag = value(r#"ip_address_controller_loop_lag_seconds_sum{loop="fake"} "#);
-        assert!(lag.is_some_and(|seconds| seconds >= 0.12), "two plans were waited for: {text}");
+        assert!(lag.is_some_and(|seconds| seconds >= 0.12), "the lag contains two plans: {text}");
         let planned = value(r#"ip_address_controller_event_to_plan_seconds_sum{loop="fake"} "#);
         assert!(planned.is_some_and(|seconds| seconds >= 0.06), "{text}");
         let count = value(r#"ip_address_controller_event_to_plan_seconds_count{loop="fake"} "#);

@@ -290,7 +290,7 @@ async fn only_a_free_address_is_released() {
     assert!(matches!(driver.release(&scope, made, MARK).await, Err(DriverError::Conflict(_))));
     driver.detach(&scope, made, &vm(TWO)).await.unwrap();
     let Err(DriverError::NotSent(NotSent { wait })) = driver.release(&scope, made, MARK).await else {
-        panic!("the address may be on a VM, and EC2 may not show that yet");
+        panic!("release did not wait: the address may be on a VM, and EC2 may not show that yet");
     };
     tokio::time::sleep(wait).await;
     for _ in 0..2 {
@@ -466,7 +466,7 @@ async fn without_permission_to_attach_nothing_is_detached() {
     driver.attach(&scope, address(ADDRESS), &vm(TWO)).await.unwrap_err();
     fake.with(|account| account.attach_now(ADDRESS, "i-2"));
     tokio::time::sleep(drivers::aws::addresses::STALENESS_MAX).await;
-    assert!(detach().await.is_err(), "a denial ends its validity");
+    assert!(detach().await.is_err(), "a denial ends the validity of the dry run");
 }
 
 #[tokio::test(start_paused = true)]

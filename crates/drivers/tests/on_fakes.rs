@@ -250,7 +250,7 @@ mod at_digitalocean {
         assert_eq!(
             (reads(), unknown(&third)),
             (121 + 2, 0),
-            "each once, and existing ones with every listing"
+            "each address is read once, and existing ones with every listing"
         );
         let before = reads();
         for _ in 0..60 {

@@ -331,7 +331,7 @@ fn assert_sound(world: &World, plan: &Plan) {
             let is_there = to.is_some_and(|to| fact.holding == Holding::By(to.vm));
             assert!(fact.is_unconfirmed && is_there, "{step}, without a failed attach there");
         } else if let Some(to) = to {
-            assert!(targets.insert(to.vm.clone()), "{step}, as does another step");
+            assert!(targets.insert(to.vm.clone()), "{step}, but another step has the same target");
             let holds_other = holders.iter().any(|(vm, held)| *vm == to.vm && *held != step.address);
             assert!(!holds_other, "{step}, which holds an address already");
             let (name, node) = world.node_of(&to.vm).unwrap();

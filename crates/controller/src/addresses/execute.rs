@@ -293,7 +293,7 @@ impl Executor {
                     return ended;
                 }
                 Some(Err(error)) => {
-                    tracing::error!(%error, "a step panicked; the controller repeats it only after a restart")
+                    tracing::error!(%error, "a task that runs a step was cancelled; the controller repeats the step only after a restart")
                 }
                 None => std::future::pending().await,
             }

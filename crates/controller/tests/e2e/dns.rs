@@ -257,7 +257,7 @@ async fn the_dnsendpoint_follows_its_pool_and_is_deleted_with_it() {
     rig.kubectl(&["delete", "floatingippool/hello", "--timeout=20s"]);
     let left = rig.kubectl(&["get", "dnsendpoints", "-A", "-o", "name"]);
     assert_eq!(left, "", "policy.onDelete is Detach, so the endpoint must be gone");
-    eventually("an Event reports it", SOON, async || {
+    eventually("an Event reports the deletion", SOON, async || {
         let events = rig.kubectl(&["get", "events", "--field-selector", "reason=Unpublished"]);
         Ok(events.contains(&format!("{NAME} at ")) && events.contains("deleted the records of"))
     })

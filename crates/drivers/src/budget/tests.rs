@@ -94,7 +94,7 @@ async fn after_a_429_all_requests_wait() {
     }
     assert_eq!(*sent.lock().unwrap(), 1);
     tokio::time::sleep(Duration::from_secs(17)).await;
-    assert_eq!(ask().await.unwrap().status(), 429, "then it is sent again");
+    assert_eq!(ask().await.unwrap().status(), 429, "after the pause, requests are sent again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,7 +137,7 @@ async fn an_ordinary_request_waits_only_until_the_reserve_is_free() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let at = budget.try_take(&request("POST"), ORDINARY, Instant::now()).err();
-    assert_eq!(at, Some(started + Duration::from_millis(60_500 + 2_000)), "three of them must have expired");
+    assert_eq!(at, Some(started + Duration::from_millis(60_500 + 2_000)), "three requests must expire");
 }
 
 #[tokio::test(start_paused = true)]

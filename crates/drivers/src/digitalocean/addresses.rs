@@ -80,8 +80,8 @@ const ABSENT_FOR: Duration = Duration::from_secs(600);
 const ABSENT_EVERY: Duration = Duration::from_secs(6);
 
 /// Why an unlisted address is unknown.
-const UNREAD: &str = "DigitalOcean does not list this address. The controller reads such addresses one by one, and will read \
-     this one later";
+const UNREAD: &str = "DigitalOcean does not list this address. The controller reads such addresses separately, and will \
+     read this one later";
 
 /// The purpose of created projects, one of the values that DigitalOcean offers.
 const PURPOSE: &str = "Operational / Developer tooling";

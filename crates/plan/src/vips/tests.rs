@@ -510,7 +510,7 @@ fn a_waiting_claim_for_an_unwanted_ingress_vip_is_deleted() {
     let used = given_up("ingress-claim from r | ingress 10.0.0.2");
     assert_eq!(
         used, "control-plane: (Manual)",
-        "the VIP may be the address of the claim, which waits after a move between clusters"
+        "after a move to another management cluster the claim waits, and the VIP may be its address"
     );
 }
 

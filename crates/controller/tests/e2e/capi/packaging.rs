@@ -114,7 +114,7 @@ fn v9_clusterctl_accepts_the_components() {
     let lease = "LEASE_NAMESPACE";
     assert!(
         !container["env"].to_string().contains(lease),
-        "clusterctl may install it into another namespace"
+        "{lease} is set, but clusterctl may use another namespace"
     );
     assert_eq!(deployment["metadata"]["labels"]["cluster.x-k8s.io/provider"], "addon-capi-vip-allocator");
 

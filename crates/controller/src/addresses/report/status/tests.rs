@@ -125,7 +125,7 @@ fn f11_assignable_nodes_and_nodes_with_errors_are_listed() {
 
     let as_of = index.tick();
     index.observe_listing(&scope(), Err(DriverError::Unavailable("no answer".into())), as_of);
-    assert_eq!(status(&index).assignable_nodes, ["n1", "n4"], "a holder may still hold it");
+    assert_eq!(status(&index).assignable_nodes, ["n1", "n4"], "n2 may still hold the address");
 
     index.world.avoid_machines.clear();
     index.world.remove_node(&NodeName::from("n4"));
