@@ -7,14 +7,17 @@
 //! line that applies:
 //!
 //! ```text
-//! no entry      as many addresses as desired                     nothing to do
-//!               no complete listing of the account               wait, and list again
+//! no entry      as many addresses as desired, or the object is   nothing to do
+//!                 refused or being deleted
 //!               the account has addresses with the tag that no   report them, and create none
 //!                 object lists
+//!               mode Observe, or the object has no region        report it
+//!               no complete listing of the account               wait, and list again
 //!               the limit on created addresses is reached        report it; existing addresses stay
 //!               the tag was used, and tags can't be read         wait: created addresses are invisible
 //!               otherwise                                        begin: write an entry
-//! an entry      the epoch of an earlier leader                   claim it: write it again with this leader's epoch
+//! an entry      mode Observe, or the object is refused           report what is lacking
+//!               the epoch of an earlier leader                   claim it: write it again with this leader's epoch
 //!               a request for it is in flight                    wait
 //!               found addresses are being written into the spec  wait
 //!               no complete listing since the entry              wait, and list again

@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! it is not active, or the breaker of its scope is tripped       nothing
-//! an object of its kind has an address in an unknown state       nothing
+//! an object of its kind has an address in an unknown state,
+//!   is in mode Observe or refused, or has an unreadable journal  nothing
 //! one of its own addresses is moving or waiting                  nothing: the addresses come first
 //! ```
 //!
@@ -17,7 +18,8 @@
 //! it is not Ready, its VM is unknown, it holds an address of
 //!   the object, or a move or call involves it                    nothing
 //! it holds an address of another object                          report it: the scheduler would bring the pods back
-//! no Ready, schedulable node holds an address of the object      report it: the pods would find no node
+//! no Ready, schedulable node that nobody is about to remove
+//!   holds an address of the object                               report it: the pods would find no node
 //! an eviction is in flight, or ended a short while ago           wait
 //! the watch of nodes or pods has been silent for a while         list these again first
 //! otherwise                                                      evict one pod

@@ -6,8 +6,9 @@
 //!
 //! ```text
 //! the epoch of an earlier leader                        claim it: write it again with this leader's epoch
-//! a call or operation for it is in flight, or its       wait
-//!   backoff after a failure has not ended
+//! a call or operation for it is in flight, the entry    wait
+//!   is being written, the backoff after a failure has
+//!   not ended, or the call waits for the rate limit
 //! the fact is unknown, or older than the entry          wait, and list again
 //! a release:  missing, and the object lists it          drop: remove it from the object
 //!             missing                                   finish
@@ -15,7 +16,8 @@
 //!               still hold, and the provider shows
 //!               the object's mark
 //!             otherwise                                 abandon
-//! on the target, but the change that attached it        attach again; or detach, if the target refused it recently
+//! on the target, but the change that attached it        attach again; if the target refused it recently: detach
+//!                                                         it, or abandon if the target is the source
 //!   failed
 //! on the target                                         finish
 //! free, no target                                       finish

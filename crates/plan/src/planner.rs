@@ -49,9 +49,9 @@
 //! apiserver refuses to update, because they can't be journalled.
 //!
 //! While the controller can't read a kind of objects that a decision depends on, it starts no move, detaches no address
-//! from its VM, evicts no pod and removes no address from a DNS name. A silent watch may be broken. So before any of
-//! these steps, the controller lists the kinds again whose watch has been silent for a while. It attaches detached
-//! addresses in any case.
+//! from its VM, evicts no pod, creates no address and removes none from a DNS name. A silent watch may be broken. So
+//! before any of these steps, the controller lists the kinds again whose watch has been silent for a while. It attaches
+//! detached addresses in any case.
 //!
 //! A leader never cuts off the node that it runs on. Instead the plan asks for another leader, which takes the step.
 //!

@@ -21,9 +21,10 @@
 //!                              otherwise                    leave it            Left
 //! no address should be in it                                leave it            LastKept, Nothing
 //! it contains what it should, with this controller's mark   leave it            Yes
+//! mode Observe                                              leave it            Would
 //! the controller can't read a kind that decides about it    leave it            Unreadable
 //! the watch of such a kind has been silent                  list it again       Publishing
-//! otherwise                                                 write it            Publishing, or Would
+//! otherwise                                                 write it            Publishing
 //! ```
 //!
 //! Nodes, pods and the objects that may own the name decide about a set. If addresses of the object are published,

@@ -298,7 +298,7 @@ pub enum Lacking {
     WouldCreate(usize),
     /// A request to create an address got no answer, and may have created one of these.
     Ambiguous(BTreeSet<Address>),
-    /// There are no tags, and the account has this many addresses that no object lists: too many for a journal entry.
+    /// The account has this many addresses that the journal entry would have to list: too many.
     TooMany(usize),
     /// The controller created these for the pool earlier, and no object lists them any more.
     Unlisted(BTreeSet<Address>),

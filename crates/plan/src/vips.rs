@@ -14,12 +14,13 @@
 //! the Cluster can't be decoded                                 leave it              Unknown
 //! the Cluster is being deleted, or paused                      leave it              Leaving, Paused
 //! it has no class                                              leave it              NotWanted
+//! its claim can't be decoded                                   leave it              Unknown
 //! its annotation wants no ingress VIP, it has none, and
 //!   our claim waits for an address                             delete the claim      NotWanted
 //! its annotation wants no ingress VIP                          leave it              NotWanted
 //! claims, addresses, pools, or its class are unknown           leave it              Unknown, NoClass
-//! its claim can't be decoded; or no version of its class
-//!   or its claim's address was ever decoded                    leave it              Unknown
+//! no version of its class or of its claim's address was ever
+//!   decoded                                                    leave it              Unknown
 //! it has a VIP, but not yet the copy of it                     write the copy        Assigned, Manual
 //! it has a VIP: the one of our claim, or another               leave it              Assigned, Manual
 //! the claim with our name

@@ -78,7 +78,7 @@ pub(super) struct Address {
     pub(super) project: String,
     pub(super) holder: Option<u64>,
     pub(super) created_at: Duration,
-    /// Whether it is a bring-your-own IP (BYOIP). The vendor's API returns 404 for the actions of such an address.
+    /// Whether it is a bring-your-own IP (BYOIP). The vendor's API returns 404 for an action of such an address.
     pub(super) byo: bool,
 }
 
