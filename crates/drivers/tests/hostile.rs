@@ -2,7 +2,8 @@
 //!
 //! Each test first runs a driver with an ordinary value on its fake cloud and records the shape of every request: host,
 //! path, parameters and headers, with the value replaced by a placeholder. Then it runs the driver with hostile values.
-//! If a request has another shape, it goes to another resource than intended, or contains something unintended.
+//! If a request has another shape, it goes to another resource than intended, or contains something unintended. Another
+//! test gives the drivers responses with an unexpected body.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "this is a test")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -676,5 +677,41 @@ mod names {
             assert!(matches!(error, DriverError::Invalid(_)), "{error}");
         }
         assert!(heard.lock().unwrap().is_empty(), "nothing was sent");
+    }
+}
+
+/// A provider that gives every request this response.
+fn provider(body: &'static str) -> HttpService {
+    let answer = move |_: Request<Bytes>| async move {
+        let answer = Response::builder().header("content-type", "application/json");
+        Ok(answer.body(Bytes::from(body)).unwrap())
+    };
+    HttpService::new(tower::service_fn(answer))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_is_no_object_is_an_error_and_stops_no_driver() {
+    let (url, token) = ("http://provider.invalid", || tokens::fixed(TOKEN));
+    for body in ["[]", "\"x\"", "true", "1", "null", "[[]]"] {
+        let addresses: [(Provider, Box<dyn AddressDriver>); 3] = [
+            (Provider::Gcp, Box::new(Compute::new(provider(body), url, token()))),
+            (Provider::Azure, Box::new(Azure::new(provider(body), url, token(), None))),
+            (Provider::DigitalOcean, Box::new(DigitalOcean::new(provider(body), url, token()))),
+        ];
+        for (provider, driver) in addresses {
+            let scope = Scope { provider, account: "account".into() };
+            assert!(driver.list(&scope).await.is_err(), "{provider}: {body}");
+            assert!(driver.machines(&scope).await.is_err(), "{provider}: {body}");
+        }
+        let records: [(DnsProvider, Box<dyn RecordDriver>); 2] = [
+            (DnsProvider::DigitalOcean, Box::new(Records::new(provider(body), url, token()))),
+            (DnsProvider::Cloudflare, Box::new(Cloudflare::new(provider(body), url, token()))),
+        ];
+        for (provider, driver) in records {
+            let (zone, name) = ("example.com".into(), "hello.example.com".into());
+            let name = RecordName { provider, zone, name, kind: RecordKind::A };
+            let object = PoolKey { kind: "FloatingIPPool", namespace: "default".into(), name: "pool".into() };
+            assert!(driver.read(&name, &object).await.is_err(), "{provider}: {body}");
+        }
     }
 }

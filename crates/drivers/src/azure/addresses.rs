@@ -331,6 +331,8 @@ impl Azure {
         let headers = HeaderMap::from_iter(condition);
         let path = resource_path(interface.id());
         let body = interface.with_public(place, put.map(|(id, _)| id));
+        let body =
+            body.ok_or_else(|| unreadable("NetworkInterfaces_Get", &"an IP configuration is incomplete"))?;
         let answer = self.api.call_with_headers(name, Method::PUT, &path, headers, Some(body)).await?;
         let (headers, body): (_, Value) = answer;
         // A response without a body means that Azure has only accepted the change.

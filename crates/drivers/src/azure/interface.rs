@@ -72,15 +72,16 @@ impl Interface {
         self.configurations().get(at)?["properties"]["publicIPAddress"]["id"].as_str()
     }
 
-    /// The interface with the address `public` in one IP configuration. `None` removes the address.
-    pub(super) fn with_public(mut self, at: usize, public: Option<&str>) -> Value {
-        let properties = &mut self.0["properties"]["ipConfigurations"][at]["properties"];
-        match (public, properties) {
-            (Some(id), properties) => properties["publicIPAddress"] = json!({ "id": id }),
-            (None, Value::Object(properties)) => _ = properties.remove("publicIPAddress"),
-            (None, _) => {}
+    /// The interface with the address `public` in one IP configuration. If `public` is `None`, the configuration has no
+    /// address. Returns none if the interface has no such configuration.
+    pub(super) fn with_public(mut self, at: usize, public: Option<&str>) -> Option<Value> {
+        let place = format!("/properties/ipConfigurations/{at}/properties");
+        let properties = self.0.pointer_mut(&place)?.as_object_mut()?;
+        match public {
+            Some(id) => _ = properties.insert("publicIPAddress".into(), json!({ "id": id })),
+            None => _ = properties.remove("publicIPAddress"),
         }
-        self.0
+        Some(self.0)
     }
 
     fn configurations(&self) -> &[Value] {
@@ -182,7 +183,7 @@ mod tests {
             let count = read["properties"]["ipConfigurations"].as_array().map_or(0, Vec::len);
             let at = at % count;
             let public = puts.then_some("/public/new");
-            let written = Interface(read.clone()).with_public(at, public);
+            let written = Interface(read.clone()).with_public(at, public).unwrap();
             let rewritten = Interface(written.clone());
             prop_assert_eq!(rewritten.public_at(at), public);
             let field = format!("/properties/ipConfigurations/{at}/properties/publicIPAddress");

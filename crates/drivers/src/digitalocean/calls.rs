@@ -33,7 +33,7 @@ pub(super) async fn list_pages(
     for page in 1..=PAGES_MAX {
         let path = path.clone().and("per_page={}&page={}", &[&PAGE_SIZE, &page]);
         let mut answer: Value = api.call(name, Method::GET, &path, None).await?;
-        let Value::Array(found) = answer[items].take() else {
+        let Some(Value::Array(found)) = answer.get_mut(items).map(Value::take) else {
             return Err(unreadable(name, &"it has no items"));
         };
         all.extend(found);
