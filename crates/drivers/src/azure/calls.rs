@@ -47,20 +47,22 @@ pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
     let code = error["code"].as_str().unwrap_or("no code");
     let message = format!("{name}: {code}: {answer}");
     match (refused.status, code) {
-        (429, _) => {
-            let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
-            DriverError::RateLimited { retry_after, message }
-        }
+        // Azure also refuses a change with 429 if another operation has locked the resource.
         (
             _,
             "AnotherOperationInProgress"
             | "RetryableError"
+            | "RetryableErrorDueToAnotherOperation"
             | "ReferencedResourceNotProvisioned"
             | "PublicIPAddressInUse"
             | "PublicIPAddressCannotBeDeleted"
             | "PreconditionFailed",
         )
         | (412, _) => DriverError::Conflict(message),
+        (429, _) => {
+            let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
+            DriverError::RateLimited { retry_after, message }
+        }
         (_, "ScopeLocked") => DriverError::Invalid(format!("{message} Remove the lock")),
         (_, "ReadOnlyDisabledSubscription") => {
             DriverError::Invalid(format!("{message} Enable the subscription"))
