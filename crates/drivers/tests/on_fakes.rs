@@ -205,6 +205,51 @@ mod at_digitalocean {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_unexpected_error_does_not_make_a_known_byoip_address_missing() {
+        let (fake, driver, scope) = account_with_byoip();
+        let named = BTreeSet::from([address(BYOIP)]);
+        driver.list_with(&scope, &named).await.unwrap();
+        fake.inject(Rule::next("reserved_ips.get", Fault::Refuse(Refusal::Unavailable(422))));
+        let listing = driver.list_with(&scope, &named).await.unwrap();
+        assert!(matches!(listing.get(address(BYOIP)).holding, Holding::Unknown(_)), "{listing:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_may_not_see_droplets_shows_no_free_addresses() {
+        let (fake, driver, scope) = account();
+        fake.with(|account| account.assign_now(ADDRESS, 1));
+        assert_eq!(driver.list(&scope).await.unwrap().get(address(ADDRESS)).holding, Holding::By(vm("1")));
+        fake.with(|account| account.hides_droplets = true);
+        let forbidden = Fault::Refuse(Refusal::Forbidden("droplet:read".into()));
+        fake.inject(Rule { times: usize::MAX, ..Rule::next("droplets.list", forbidden) });
+        let Err(DriverError::Denied { permission, .. }) = driver.list(&scope).await else { panic!() };
+        assert_eq!(permission, "droplet:read");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_somebody_takes_right_before_the_release_stays() {
+        let (fake, driver, scope) = account();
+        let made = driver.create(&scope, "nyc3", Some("pool-1")).await.unwrap();
+        fake.inject(Rule::next("projects.list", Fault::Delay(Duration::from_secs(5))));
+        let taken = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            fake.with(|account| account.assign_now(&made.to_string(), 1));
+        };
+        let (released, ()) = futures::join!(driver.release(&scope, made, "pool-1"), taken);
+        assert!(matches!(released, Err(DriverError::Conflict(_))), "{released:?}");
+        assert_eq!(driver.list(&scope).await.unwrap().get(made).holding, Holding::By(vm("1")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_running_droplet_with_a_gpu_exists() {
+        let (fake, driver, scope) = account();
+        fake.with(|account| account.add_gpu_droplet(3, "three", "nyc3"));
+        let machines = driver.machines(&scope).await.unwrap();
+        assert_eq!(machines.get(&vm("3")), Some(&MachineState::Running));
+        assert_eq!(machines.len(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn all_byoip_addresses_stay_known_while_one_moves() {
         let (fake, driver, scope) = account_with_byoip();
         fake.enforce_limits(false);

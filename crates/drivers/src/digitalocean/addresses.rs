@@ -149,7 +149,23 @@ impl DigitalOcean {
         let all = self.list_reserved().await?;
         let listed: BTreeSet<_> = all.iter().map(|(address, _)| *address).collect();
         let unlisted = self.read_unlisted(&(named - &listed)).await;
+        self.check_shows_droplets(all.iter().chain(&unlisted.found)).await?;
         Ok(self.describe(all, unlisted).await)
+    }
+
+    /// Checks that the token may see droplets, if an address looks free and none shows its droplet. Without this
+    /// permission DigitalOcean shows every address without its droplet.
+    async fn check_shows_droplets<'a>(
+        &self,
+        addresses: impl Iterator<Item = &'a (Address, ReservedIp)>,
+    ) -> Result<(), DriverError> {
+        let holdings: Vec<Holding> = addresses.map(|(_, found)| found.holding()).collect();
+        let is_held = |holding: &Holding| matches!(holding, Holding::By(_));
+        if !holdings.contains(&Holding::Free) || holdings.iter().any(is_held) {
+            return Ok(());
+        }
+        let path = Path::new("v2/droplets?per_page=1", &[]);
+        self.api.call::<Value>("droplets.list", Method::GET, &path, None).await.map(drop)
     }
 
     /// Reads every reserved IP that DigitalOcean lists.
@@ -192,13 +208,18 @@ impl DigitalOcean {
         let mut known = self.unlisted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut result = Unlistable::default();
         for address in unlisted.iter().copied() {
+            let existed = known.read.get(&address).is_some_and(|(exists, _)| *exists);
             match read.remove(&address) {
                 Some(Ok(reserved_ip)) => {
                     known.read.insert(address, (true, Instant::now()));
                     result.found.push((address, reserved_ip));
                 }
-                // DigitalOcean rejects some addresses that it does not have with other errors than 404.
-                Some(Err(DriverError::NotFound(_) | DriverError::Conflict(_) | DriverError::Invalid(_))) => {
+                Some(Err(DriverError::NotFound(_))) => {
+                    known.read.insert(address, (false, Instant::now()));
+                }
+                // DigitalOcean rejects some addresses that it does not have with other errors than 404. For an address
+                // that it had before, such an error is no proof.
+                Some(Err(DriverError::Conflict(_) | DriverError::Invalid(_))) if !existed => {
                     known.read.insert(address, (false, Instant::now()));
                 }
                 Some(Err(error)) => result.doubt(address, error.to_string().into()),
@@ -298,21 +319,24 @@ impl DigitalOcean {
     }
 
     /// Releases an address. DigitalOcean also deletes an address that a droplet holds, so the driver reads the address
-    /// right before. It also reads the names of the projects, because somebody may have renamed one since the last
+    /// right before. Earlier it reads the names of the projects, because somebody may have renamed one since the last
     /// listing.
     async fn delete(&self, address: Address, tag: &str) -> Result<Progress, DriverError> {
         let path = Path::new("v2/reserved_ips/{}", &[&address]);
-        let reserved_ip = match self.read(address).await {
-            Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
-            read => read?,
+        let names = {
+            let mut projects = self.projects.lock().await;
+            self.read_projects(&mut projects).await?;
+            projects.names.clone()
         };
-        if reserved_ip.holding() != Holding::Free {
+        let found = match self.read(address).await {
+            Err(DriverError::NotFound(_)) => return Ok(Progress::Done),
+            read => (address, read?),
+        };
+        if found.1.holding() != Holding::Free {
             return Err(DriverError::Conflict(format!("{address} is in use, so it was not released")));
         }
-        let mut projects = self.projects.lock().await;
-        self.read_projects(&mut projects).await?;
-        check_tag(address, reserved_ip.tag(projects.names.as_ref()).as_deref(), tag)?;
-        drop(projects);
+        check_tag(address, found.1.tag(names.as_ref()).as_deref(), tag)?;
+        self.check_shows_droplets([&found].into_iter()).await?;
         match self.api.call::<Value>("reserved_ips.delete", Method::DELETE, &path, None).await {
             Ok(_) | Err(DriverError::NotFound(_)) => Ok(Progress::Done),
             Err(error) => Err(error),
@@ -321,8 +345,14 @@ impl DigitalOcean {
 
     async fn list_machines(&self) -> Result<BTreeMap<VmId, MachineState>, DriverError> {
         let name = "droplets.list";
+        // DigitalOcean lists droplets with GPUs only on request.
+        let paths = ["v2/droplets?", "v2/droplets?type=gpus&"].map(|path| Path::new(path, &[]));
         let mut machines = BTreeMap::new();
-        for item in list_pages(&self.api, name, &Path::new("v2/droplets?", &[]), "droplets").await? {
+        let mut items = Vec::new();
+        for path in paths {
+            items.extend(list_pages(&self.api, name, &path, "droplets").await?);
+        }
+        for item in items {
             let found: Droplet = serde_json::from_value(item).map_err(|error| unreadable(name, &error))?;
             let state = match found.status.as_deref() {
                 Some("off" | "archive") => MachineState::Stopped,
@@ -383,6 +413,9 @@ impl DigitalOcean {
                 Err(DriverError::NotFound(_)) => {}
                 Err(error) => result.doubt(address, error.to_string().into()),
             }
+        }
+        if let Err(error) = self.check_shows_droplets(all.iter().chain(&result.found)).await {
+            return vec![Err(error); operations.len()];
         }
         let listing = self.describe(all, result).await;
         operations.iter().map(|operation| Ok(ended(operation, &listing))).collect()

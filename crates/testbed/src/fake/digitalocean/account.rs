@@ -20,6 +20,8 @@ pub struct DigitalOcean {
     pub action_time: Duration,
     /// The base URL of links in answers. The default is the vendor's host.
     pub api_url: String,
+    /// Whether addresses are shown without their droplets, as to a token without `droplet:read`.
+    pub hides_droplets: bool,
     pub(super) droplets: BTreeMap<u64, Droplet>,
     pub(super) addresses: BTreeMap<String, Address>,
     pub(super) actions: BTreeMap<u64, Action>,
@@ -45,6 +47,7 @@ impl DigitalOcean {
             token: token.into(),
             action_time: Duration::from_secs(1),
             api_url: "https://api.digitalocean.com".to_owned(),
+            hides_droplets: false,
             droplets: BTreeMap::new(),
             addresses: BTreeMap::new(),
             actions: BTreeMap::new(),
@@ -69,6 +72,8 @@ pub(super) struct Droplet {
     /// Its number in the account, which determines its private and public addresses.
     pub(super) number: u16,
     pub(super) is_off: bool,
+    /// Whether it has a GPU. Listings contain such droplets only on request.
+    pub(super) has_gpu: bool,
 }
 
 /// One reserved address.

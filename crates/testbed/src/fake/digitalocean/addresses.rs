@@ -225,7 +225,7 @@ impl DigitalOcean {
         json!({
             "ip": ip,
             "region": region_json(&address.region),
-            "droplet": droplet.map(|droplet| self.droplet_json(droplet)),
+            "droplet": droplet.filter(|_| !self.hides_droplets).map(|droplet| self.droplet_json(droplet)),
             "locked": self.is_locked(ip),
             "project_id": address.project,
         })

@@ -46,8 +46,16 @@ impl DigitalOcean {
     pub fn add_droplet(&mut self, id: u64, name: impl Into<String>, region: impl Into<String>) {
         self.droplet_count += 1;
         let (name, region, number) = (name.into(), region.into(), self.droplet_count);
-        let droplet = Droplet { id, name, region, number, is_off: false };
+        let droplet = Droplet { id, name, region, number, is_off: false, has_gpu: false };
         self.droplets.insert(id, droplet);
+    }
+
+    /// Adds a running droplet with a GPU.
+    pub fn add_gpu_droplet(&mut self, id: u64, name: impl Into<String>, region: impl Into<String>) {
+        self.add_droplet(id, name, region);
+        if let Some(droplet) = self.droplets.get_mut(&id) {
+            droplet.has_gpu = true;
+        }
     }
 
     /// Powers a droplet off. It keeps its addresses.
@@ -70,7 +78,10 @@ impl DigitalOcean {
 
     pub(super) fn list_droplets(&self, call: &Call) -> Answer {
         let name = call.query.get("name");
-        let wanted = |droplet: &&Droplet| name.is_none_or(|name| droplet.name.eq_ignore_ascii_case(name));
+        let has_gpu = call.query.get("type").is_some_and(|kind| kind == "gpus");
+        let wanted = |droplet: &&Droplet| {
+            droplet.has_gpu == has_gpu && name.is_none_or(|name| droplet.name.eq_ignore_ascii_case(name))
+        };
         let droplets: Vec<&Droplet> = self.droplets.values().filter(wanted).collect();
         self.page(call, "droplets", droplets, |droplet| self.droplet_json(droplet))
     }
