@@ -4,6 +4,8 @@
 #[path = "contract/canary.rs"]
 mod canary;
 
+use std::time::Duration;
+
 use canary::TOKEN;
 use drivers::cloudflare::records::Cloudflare;
 use drivers::digitalocean::records::Records;
@@ -135,16 +137,28 @@ mod at_cloudflare {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_id_of_a_zone_is_read_again_after_not_found() {
+    async fn the_id_of_a_zone_is_read_again_after_a_refusal() {
         let (fake, driver) = account();
         for _ in 0..2 {
             driver.read(&name(), &object()).await.unwrap();
         }
         assert_eq!(fake.ledger().calls()["zones.list"], 1);
-        fake.inject(Rule::next("dns.records.list", Fault::Refuse(Refusal::Unavailable(404))));
-        driver.read(&name(), &object()).await.unwrap_err();
-        driver.read(&name(), &object()).await.unwrap();
-        assert_eq!(fake.ledger().calls()["zones.list"], 2);
+        for refusal in [Refusal::Unavailable(404), Refusal::Forbidden("the zone has moved".into())] {
+            fake.inject(Rule::next("dns.records.list", Fault::Refuse(refusal)));
+            driver.read(&name(), &object()).await.unwrap_err();
+            driver.read(&name(), &object()).await.unwrap();
+        }
+        assert_eq!(fake.ledger().calls()["zones.list"], 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_id_of_a_zone_is_read_again_every_five_minutes() {
+        let (fake, driver) = account();
+        for seconds in [0, 299, 301] {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            driver.read(&name(), &object()).await.unwrap();
+        }
+        assert_eq!(fake.ledger().calls()["zones.list"], 2, "the domain may have moved to another zone");
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,6 +23,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::DriverError;
 use crate::http::{HttpService, JsonApi, Path, Refused, unreadable};
@@ -46,6 +47,10 @@ const BATCH_MAX: usize = 200;
 /// reports.
 const PAGE_SIZE: usize = 1_000;
 
+/// How long the ID of a zone stays valid. A domain that moves to another account has another zone there, while Cloudflare
+/// still shows the old one.
+const ZONE_FOR: Duration = Duration::from_secs(300);
+
 /// The wait if a 429 has no `Retry-After`. Cloudflare blocks a user for five minutes.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(300);
 
@@ -57,7 +62,7 @@ const MARK: &str = "ip-address-controller owner=";
 /// Publishes DNS records in the zones that a token can edit.
 pub struct Cloudflare {
     api: JsonApi,
-    zones: Mutex<BTreeMap<Arc<str>, String>>,
+    zones: Mutex<BTreeMap<Arc<str>, (String, Instant)>>,
 }
 
 impl Cloudflare {
@@ -76,12 +81,14 @@ impl Cloudflare {
             return Ok(zone.to_string());
         }
         let mut zones = self.zones.lock().await;
-        if let Some(id) = zones.get(zone) {
+        if let Some((id, found_at)) = zones.get(zone)
+            && found_at.elapsed() < ZONE_FOR
+        {
             return Ok(id.clone());
         }
         let found: Answer<Vec<Zone>> = self.ask("zones.list", &Path::new("zones?name={}", &[zone])).await?;
         let id = the_one(zone, found.result)?;
-        zones.insert(Arc::clone(zone), id.clone());
+        zones.insert(Arc::clone(zone), (id.clone(), Instant::now()));
         Ok(id)
     }
 
@@ -92,7 +99,7 @@ impl Cloudflare {
         let path =
             Path::new("zones/{}/dns_records?name={}&type={}&per_page={}", &[&zone, full, &kind, &PAGE_SIZE]);
         let answer: Result<Answer<Vec<Record>>, _> = self.ask(call, &path).await;
-        if matches!(answer, Err(DriverError::NotFound(_))) {
+        if matches!(answer, Err(DriverError::NotFound(_) | DriverError::Denied { .. })) {
             // A zone that was deleted and created again has another ID.
             self.zones.lock().await.remove(&name.zone);
         }
