@@ -419,6 +419,35 @@ mod at_compute_engine {
         assert_eq!(driver.restore(&scope, address(ADDRESS), &gone).await.unwrap(), Progress::Done);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn an_ephemeral_address_that_an_unanswered_request_may_remove_is_not_restored_yet() {
+        let (fake, driver, scope) = project();
+        fake.with(|project| project.operation_time = Duration::from_secs(40));
+        fake.inject(Rule::next("instances.deleteAccessConfig", Fault::LoseReply));
+        let replaced = driver.replace(&scope, address(ADDRESS), &vm(ONE)).await;
+        assert!(matches!(replaced, Err(DriverError::Unavailable(_))), "{replaced:?}");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let restored = driver.restore(&scope, address(ADDRESS), &vm(ONE)).await;
+        assert!(matches!(restored, Err(DriverError::Conflict(_))), "{restored:?}");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        finish(&driver, async || driver.restore(&scope, address(ADDRESS), &vm(ONE)).await).await.unwrap();
+        assert!(fake.with(|project| project.has_ephemeral(ZONE, "one")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_creation_uses_up_no_name() {
+        let (fake, driver, scope) = project();
+        fake.inject(Rule::next("addresses.insert", Fault::Refuse(Refusal::Forbidden("no".into()))));
+        driver.create(&scope, "us-west1", Some("pool")).await.unwrap_err();
+        driver.create(&scope, "us-west1", Some("pool")).await.unwrap();
+        let names = fake.ledger().asked.into_iter().filter(|asked| asked.call == "addresses.get");
+        assert!(
+            names.clone().all(|asked| asked.line.ends_with("/pool-1")),
+            "{:?}",
+            names.collect::<Vec<_>>()
+        );
+    }
+
     const ZONE: &str = "us-west1-a";
 
     /// A project with the address on the second interface of VM one, whose first interface has an ephemeral address,

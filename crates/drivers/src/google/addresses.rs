@@ -87,6 +87,9 @@ const PAGES_MAX: usize = 200;
 /// How many VMs the driver reads concurrently if it can't list addresses.
 const MACHINES_AT_ONCE: usize = 8;
 
+/// How long a removal may take whose response was lost. Google's operations on VMs take seconds.
+const OPERATION_MAX: Duration = Duration::from_secs(60);
+
 const ACCESS_CONFIG_NAME: &str = "external-nat";
 
 /// The key of the label on addresses that the controller creates. The value of the label is the tag. An address without
@@ -110,6 +113,8 @@ pub struct Compute {
     pub(super) changes: Mutex<BTreeMap<String, Change>>,
     /// The PTR names of addresses that are being moved.
     pub(super) ptrs: Mutex<BTreeMap<Address, Arc<str>>>,
+    /// VMs from which a request without a response may still remove an access config, and when it was sent.
+    removals: Mutex<BTreeMap<VmId, Instant>>,
 }
 
 impl Compute {
@@ -122,6 +127,7 @@ impl Compute {
             denied: Mutex::default(),
             changes: Mutex::default(),
             ptrs: Mutex::default(),
+            removals: Mutex::default(),
         }
     }
 
@@ -285,6 +291,9 @@ impl Compute {
         }
         let first = first_of(&interfaces, vm)?;
         match first.access_configs.is_empty() {
+            false if self.may_be_removed(vm) => Err(DriverError::Conflict(format!(
+                "an earlier request may still remove the ephemeral address of {vm}; the controller checks again later"
+            ))),
             false => Ok(Progress::Done),
             true => self.add_access_config(scope, address, vm, &first.name, None).await,
         }
@@ -383,13 +392,16 @@ impl Compute {
         if let Some(tag) = tag {
             body["labels"] = json!({LABEL: tag});
         }
-        let begun: OperationBody =
-            self.api.call("addresses.insert", Method::POST, &addresses, Some(body)).await?;
+        let begun = self.api.call("addresses.insert", Method::POST, &addresses, Some(body)).await;
+        let begun: OperationBody = begun.inspect_err(|error| self.forget_unused_name(&name, error))?;
         let operation = region_operation(scope, region, &begun);
         for _ in 0..CREATE_POLLS {
             match self.poll_path(&operation).await.map_err(|error| unseen(&name, &error))? {
                 Polled::StillUnderway => tokio::time::sleep(CREATE_POLL_PAUSE).await,
-                Polled::Failed(error) => return Err(error),
+                Polled::Failed(error) => {
+                    self.forget_unused_name(&name, &error);
+                    return Err(error);
+                }
                 Polled::Ended => {
                     let path = addresses.clone().and("/{}", &[&name]);
                     let made = self.api.call("addresses.get", Method::GET, &path, None).await;
@@ -411,6 +423,14 @@ impl Compute {
         let name = free.unwrap_or_default();
         names.insert(name.clone());
         name
+    }
+
+    /// Forgets a requested name that no address can have got. Otherwise the numbers in the names grow with each refused
+    /// request, until the names are longer than Google allows.
+    fn forget_unused_name(&self, name: &str, error: &DriverError) {
+        if !matches!(error, DriverError::Unavailable(_) | DriverError::Conflict(_)) {
+            self.names.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        }
     }
 
     async fn give_back(&self, scope: &Scope, address: Address, tag: &str) -> Result<Progress, DriverError> {
@@ -484,6 +504,14 @@ impl Compute {
         self.underway(operation, scope, address, change, nat_ip.map(|_| vm), true)
     }
 
+    /// Whether an access config of a VM may disappear without another request: an operation whose response was lost can
+    /// run for a while.
+    fn may_be_removed(&self, vm: &VmId) -> bool {
+        let mut removals = self.removals.lock().unwrap_or_else(PoisonError::into_inner);
+        removals.retain(|_, sent| sent.elapsed() < OPERATION_MAX);
+        removals.contains_key(vm)
+    }
+
     async fn delete_access_config(
         &self,
         scope: &Scope,
@@ -496,7 +524,11 @@ impl Compute {
         let name = "instances.deleteAccessConfig";
         let path = instance_path(vm)?
             .and("/deleteAccessConfig?accessConfig={}&networkInterface={}", &[&config.name, &interface]);
-        let operation = self.api.call(name, Method::POST, &path, None).await?;
+        let operation = self.api.call(name, Method::POST, &path, None).await;
+        if matches!(operation, Err(DriverError::Unavailable(_))) {
+            self.removals.lock().unwrap_or_else(PoisonError::into_inner).insert(vm.clone(), Instant::now());
+        }
+        let operation = operation?;
         let change = self.change(vm, interface, What::Removes(config.clone()));
         self.underway(operation, scope, address, change, target, target.is_none())
     }

@@ -82,10 +82,12 @@ pub(super) fn explain(name: &str, refused: &Refused) -> DriverError {
     let reason = error["errors"][0]["reason"].as_str().unwrap_or_default();
     let message = format!("{name}: {answer}");
     match (refused.status, reason) {
-        (403, "rateLimitExceeded" | "quotaExceeded" | "userRateLimitExceeded") | (429, _) => {
+        (403, "rateLimitExceeded" | "userRateLimitExceeded") | (429, _) => {
             let retry_after = refused.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
             DriverError::RateLimited { retry_after, message }
         }
+        // The project has as many resources of this kind as its quota allows. Only a person can change that.
+        (403, "quotaExceeded") => DriverError::Invalid(message),
         (401 | 403, _) => {
             let quoted = answer.split('\'').nth(1).filter(|text| text.starts_with("compute."));
             DriverError::Denied { permission: quoted.unwrap_or(permission_of(name)).into(), message }
