@@ -46,6 +46,13 @@ const POLL_FEW: u32 = 16;
 /// The longest polling interval.
 const POLL_EVERY_MAX: Duration = Duration::from_secs(2);
 
+/// An operation is polled again after this part of its age. So an operation that does not end does not use up the rate
+/// limit, and the end of any other is noticed with little delay.
+const POLL_SLOWS: u32 = 32;
+
+/// The longest pause between two polls of an operation that has been in flight for long.
+const POLL_OLD_MAX: Duration = Duration::from_secs(15);
+
 /// The pause after polling has failed.
 const POLL_RETRY: Duration = Duration::from_secs(1);
 
@@ -402,12 +409,12 @@ async fn poll(
     driver: Arc<dyn AddressDriver>,
     mut from: mpsc::UnboundedReceiver<(Operation, oneshot::Sender<Result<(), DriverError>>)>,
 ) {
-    // Each operation with the time of its next poll.
+    // Each operation with the times of its first and its next poll.
     let mut waiting = Vec::new();
     loop {
         if waiting.is_empty() {
             match from.recv().await {
-                Some((operation, to)) => waiting.push((operation, to, Instant::now())),
+                Some((operation, to)) => waiting.push((operation, to, Instant::now(), Instant::now())),
                 None => return,
             }
         }
@@ -415,7 +422,7 @@ async fn poll(
         tokio::time::sleep(POLL_EVERY.saturating_mul(crowds.saturating_add(1)).min(POLL_EVERY_MAX)).await;
         let now = Instant::now();
         while let Ok((operation, to)) = from.try_recv() {
-            waiting.push((operation, to, now));
+            waiting.push((operation, to, now, now));
         }
         let (due, mut still): (Vec<_>, Vec<_>) = waiting.drain(..).partition(|(.., from)| *from <= now);
         if due.is_empty() {
@@ -424,12 +431,13 @@ async fn poll(
         }
         let operations: Vec<Operation> = due.iter().map(|(operation, ..)| operation.clone()).collect();
         let polled = with_haste(Urgency::Reading, driver.poll(&operations)).await;
-        for ((operation, to, _), polled) in due.into_iter().zip(polled) {
+        for ((operation, to, began, _), polled) in due.into_iter().zip(polled) {
             let ended = match polled {
                 Ok(Polled::Ended) => Ok(()),
                 Ok(Polled::Failed(error)) => Err(error),
                 Ok(Polled::StillUnderway) => {
-                    still.push((operation, to, now));
+                    let age = now.saturating_duration_since(began);
+                    still.push((operation, to, began, later(now, (age / POLL_SLOWS).min(POLL_OLD_MAX))));
                     continue;
                 }
                 Err(error) => {
@@ -439,7 +447,7 @@ async fn poll(
                         | DriverError::NotSent(NotSent { wait }) => wait,
                         _ => POLL_RETRY,
                     };
-                    still.push((operation, to, later(Instant::now(), wait)));
+                    still.push((operation, to, began, later(Instant::now(), wait)));
                     continue;
                 }
             };
