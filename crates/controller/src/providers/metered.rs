@@ -154,6 +154,10 @@ impl AddressDriver for Metered {
         self.counted(DETACH, self.driver.detach(scope, address, vm))
     }
 
+    fn keep_ptr(&self, address: Address, name: &str) {
+        self.driver.keep_ptr(address, name);
+    }
+
     fn create<'a>(
         &'a self,
         scope: &'a Scope,
@@ -247,12 +251,36 @@ impl RecordDriver for MeteredRecords {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::metrics::{Identity, Metrics};
     use drivers::digitalocean::addresses::DigitalOcean;
+    use drivers::google::addresses::Compute;
     use drivers::http::HttpService;
     use drivers::tokens;
-    use testbed::fake::{Fake, digitalocean};
+    use testbed::fake::{Fake, compute, digitalocean};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_saved_ptr_name_reaches_the_driver() {
+        let mut project = compute::Compute::new("demo", "token");
+        project.add_instance_without_address("us-west1-a", "one");
+        project.add_address("us-west1", "ours", "203.0.113.1");
+        let fake = Fake::new(project);
+        let service = HttpService::new(fake.service());
+        let driver = Compute::new(service, "http://compute.invalid/compute/v1", tokens::fixed("token"));
+        let metrics = ProviderMetrics::new(&Metrics::new(&Identity::default()).unwrap()).unwrap();
+        let drivers = BTreeMap::from([(Provider::Gcp, Arc::new(driver) as Arc<dyn AddressDriver>)]);
+        let drivers = Drivers { addresses: drivers, ..Drivers::default() };
+        let driver = &metered(drivers, &metrics).addresses[&Provider::Gcp];
+        let scope = Scope { provider: Provider::Gcp, account: "demo".into() };
+        let (address, vm) = ("203.0.113.1".parse().unwrap(), "demo/us-west1-a/one".into());
+        driver.keep_ptr(address, "mail.example.com.");
+        driver.attach(&scope, address, &vm).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let ptr = fake.with(|project| project.ptr("203.0.113.1"));
+        assert_eq!(ptr.as_deref(), Some("mail.example.com."));
+    }
 
     #[tokio::test]
     async fn f12_a_change_counts_for_its_object_and_a_listing_for_none() {
