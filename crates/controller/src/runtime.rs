@@ -50,6 +50,9 @@ const VIP_WRITE_SECONDS_MAX: u64 = 15;
 /// The longest backoff for VIPs. A Cluster waits for the retry, and the retry uses no provider quota.
 const VIP_RETRY_MAX: Duration = Duration::from_secs(30);
 
+/// How long a process that stops leading waits for its calls in flight. Kubernetes kills it 30 seconds after SIGTERM.
+const FINISH_MAX: Duration = Duration::from_secs(20);
+
 /// The timeout, in seconds, of a request for the Lease.
 const LEASE_REQUEST_SECONDS_MAX: u64 = 3;
 
@@ -434,6 +437,10 @@ async fn lead(
         biased;
         () = parts.finish() => {}
         () = candidate.keep() => bail!("leadership was lost"),
+        // A released lease would let the next leader act while these calls can still take effect.
+        () = tokio::time::sleep(FINISH_MAX) => {
+            bail!("calls to a provider are still in flight after {} s, so the lease has to expire", FINISH_MAX.as_secs())
+        }
     }
     candidate.release(handed_over_from).await.context("failed to release the lease")
 }
